@@ -1,0 +1,100 @@
+"""What a contributor runs: plain `nox` is what the CI runs, `nox -l` lists the rest."""
+
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2026.10"
+nox.options.sessions = ["tests", "types", "lint", "layers", "docs"]
+nox.options.default_venv_backend = "venv"
+nox.options.reuse_venv = "yes"
+nox.options.error_on_missing_interpreters = True
+
+TYPED = ("src", "conformance", "tests", "benchmarks", "tools", "noxfile.py")
+STORAGES = ("memory", "file", "redis", "postgres")
+
+EXTRAS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]
+
+
+def install(session: nox.Session) -> None:
+    """What nearly every session needs: the project itself and all of its tools."""
+    session.install("-e", ".[dev]")
+
+
+def install_tool(session: nox.Session, name: str) -> None:
+    """One tool without the project, in the version the project asks for."""
+    session.install(*(need for need in EXTRAS["dev"] if need.startswith(f"{name}>")))
+
+
+def has_python(path: str) -> bool:
+    place = Path(path)
+    return place.is_file() or any(place.rglob("*.py"))
+
+
+def run_marked(session: nox.Session, marker: str, *options: str) -> None:
+    """Run the tests that plain pytest leaves out; say so when there are none, rather than pass."""
+    if not any(f"mark.{marker}" in file.read_text("utf-8") for file in Path("tests").rglob("*.py")):
+        session.skip(f"no test is marked {marker} yet")
+    session.run("pytest", "-m", marker, *options)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """The test suite without its long forms; words after `--` go to pytest."""
+    install(session)
+    session.run("pytest", "-n", "2", *session.posargs)
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check every type, in the tests as well."""
+    install(session)
+    session.run("mypy", *filter(has_python, TYPED))
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check form and rules; `ruff format && ruff check --fix` repairs most of what it finds."""
+    install_tool(session, "ruff")
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+
+
+@nox.session
+def layers(session: nox.Session) -> None:
+    """Who may import whom, and the other rules of the house."""
+    install(session)
+    session.run("pytest", "tests/test_layers.py", "tests/test_house.py")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site, its reference from the docstrings; a broken link or name is an error."""
+    session.install(*EXTRAS["docs"])
+    session.run("zensical", "build", "--strict", "--clean", *session.posargs)
+
+
+@nox.session
+def certify(session: nox.Session) -> None:
+    """The long form of the conformance kit: `nox -s certify -- memory`, or all of ours."""
+    install(session)
+    unknown = set(session.posargs) - set(STORAGES)
+    if unknown:
+        session.error(f"no storage called {', '.join(sorted(unknown))}; there are {', '.join(STORAGES)}")
+    run_marked(session, "certify", "-k", " or ".join(session.posargs or STORAGES))
+
+
+@nox.session
+def chaos(session: nox.Session) -> None:
+    """Killed processes and lost replies, for as long as it takes."""
+    install(session)
+    run_marked(session, "chaos", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure; words after `--` go to the benchmarks."""
+    if not Path("benchmarks/__main__.py").exists():
+        session.skip("there are no benchmarks yet")
+    install(session)
+    session.run("python", "-m", "benchmarks", *session.posargs)
