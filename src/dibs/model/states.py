@@ -1,0 +1,69 @@
+"""The table of transitions as data (contract 3): printed into the docs, and walked by a test.
+
+A row reads: an id in state `source`, met by `verb`, is in state `target` afterwards, and the caller is
+told `answer`. States are those of an id: nothing, waiting, active, active+blocked. The outcome, where it
+matters, stands behind a comma.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    verb: str
+    source: str
+    target: str
+    answer: str
+    effect: str
+
+
+TABLE: Final = (
+    Row("enqueue Update", "nothing", "waiting", "queued", "counts 0; an older outcome stays readable"),
+    Row("enqueue Update", "waiting", "waiting", "updated", "in place; seq kept"),
+    Row("enqueue Update", "active", "active+blocked", "blocked", "becomes the successor"),
+    Row("enqueue Update", "active+blocked", "active+blocked", "blocked", "folded into the successor"),
+    Row("enqueue Reject", "nothing", "waiting", "queued", "also with an outcome failed or cancelled"),
+    Row("enqueue Reject", "nothing, completed", "nothing, completed", "completed", "unchanged"),
+    Row("enqueue Reject(failed)", "nothing, failed", "nothing, failed", "failed", "unchanged"),
+    Row("enqueue Reject", "waiting", "waiting", "duplicate", "unchanged"),
+    Row("enqueue Reject", "active", "active", "duplicate", "unchanged"),
+    Row("enqueue Reject", "active+blocked", "active+blocked", "duplicate", "unchanged"),
+    Row("claim", "waiting", "active", "the job", "a new fence; attempts + 1"),
+    Row("settle Complete", "active", "nothing, completed", "done", "then: follow-ups in the same step"),
+    Row("settle Complete", "active+blocked", "waiting, completed", "done", "the successor is promoted"),
+    Row("settle Fail", "active", "nothing, failed", "done", "handled: the fail job in the same step"),
+    Row("settle Fail", "active+blocked", "waiting, failed", "done", "the successor is promoted"),
+    Row("settle Cancelled", "active", "nothing, cancelled", "done", ""),
+    Row("settle Cancelled", "active+blocked", "waiting, cancelled", "done", "the successor is promoted"),
+    Row("settle Retry", "active", "waiting", "returned", "one count up; a fresh seq"),
+    Row("settle Retry", "active+blocked", "waiting", "returned", "the successor is folded in"),
+    Row("settle Release", "active", "waiting", "returned", "attempts - 1; seq kept"),
+    Row("settle Release", "active+blocked", "waiting", "returned", "the successor is folded in"),
+    Row("settle HandOff", "active", "active", "handed_off", "leaves its lease; can only end"),
+    Row("settle HandOff", "active+blocked", "active+blocked", "handed_off", "leaves its lease; can only end"),
+    Row("reap", "active", "waiting", "stalled", "stalls + 1; a fresh seq; due now"),
+    Row("reap", "active+blocked", "waiting", "stalled", "the successor is folded in"),
+    Row("cancel", "nothing", "nothing", "not_found", "an outcome: its own word"),
+    Row("cancel", "waiting", "nothing, cancelled", "cancelled", ""),
+    Row("cancel", "active", "active", "active", "unchanged"),
+    Row("cancel", "active+blocked", "active", "cancelled", "the successor is dropped"),
+    Row("cancel running", "active", "active", "requested", "it will not come back"),
+    Row("cancel running", "active+blocked", "active", "requested", "the successor is dropped"),
+    Row("retry_failed", "nothing, failed", "waiting", "queued", "counts 0; a fresh revision"),
+    Row("retry_failed", "waiting", "waiting", "live", "unchanged"),
+    Row("retry_failed", "active", "active", "live", "unchanged"),
+    Row("retry_failed", "active+blocked", "active+blocked", "live", "unchanged"),
+    Row("forget", "waiting", "nothing", "forgotten", "everything of the id is gone"),
+    Row("forget", "active", "nothing", "forgotten", "its holder finds the fence lost"),
+    Row("forget", "active+blocked", "nothing", "forgotten", "its holder finds the fence lost"),
+)
+
+
+def markdown() -> str:
+    """Return the table as the docs show it."""
+    lines = ["| verb | the id is | then it is | answer | also |", "|---|---|---|---|---|"]
+    lines += ["| " + " | ".join(row) + " |" for row in TABLE]
+    return "\n".join(lines) + "\n"
