@@ -1,0 +1,103 @@
+"""Verbs that hand jobs out: claim, and the leases that claims are under."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from dibs.model import events, transitions
+from dibs.model.answers import Claim, Granted, Reaped, Renewed
+from dibs.model.job import EMPTY, Job
+from dibs.storage.indexed import settling
+from dibs.storage.indexed.index import Index
+from dibs.storage.indexed.queue_index import QueueIndex
+from dibs.storage.indexed.records import Lease
+
+
+def claim(index: Index, queue: str, lease_id: str, limit: int) -> Claim:
+    """Make due jobs active under a lease."""
+    source = index.look(queue)
+    lease = source.leases.get(lease_id)
+    if lease is None or not lease.alive(index.now):
+        return Claim(now=index.now, token=str(source.work), lost=True)
+    if source.settings.paused:
+        return Claim(now=index.now, token=str(source.work))
+    room = source.room
+    jobs = _take(index, source, lease_id, lease.holder, limit if room is None else min(limit, room))
+    return Claim(jobs=tuple(jobs), now=index.now, next_due=source.next_due(), token=str(source.work))
+
+
+def _take(index: Index, queue: QueueIndex, lease: str, holder: str, limit: int) -> list[Job]:
+    jobs: list[Job] = []
+    tells = queue.settings.log_level == "all"
+    while len(jobs) < limit:
+        waiting = queue.pop_due()
+        if waiting is None:
+            break
+        job = transitions.claim(waiting, index.draw(), lease, holder, index.now)
+        queue.put(job.id, replace(queue.slots[job.id], current=job))
+        jobs.append(job)
+        if tells:
+            index.tell(queue, events.noted("claimed", job.id, index.now, job))
+    return jobs
+
+
+def grant(index: Index, queues: Sequence[str], lease: str, ttl: int, holder: str) -> Granted:
+    """Create a lease with this id on each queue."""
+    expires_at = index.now + ttl
+    for name in queues:
+        index.queue(name).put_lease(lease, Lease(holder, expires_at))
+    return Granted(lease=lease, now=index.now, expires_at=expires_at)
+
+
+def renew(index: Index, queues: Sequence[str], lease_id: str, ttl: int) -> dict[str, Renewed]:
+    """Move the end of a lease, never to an earlier time."""
+    return {name: _renew(index, index.look(name), lease_id, ttl) for name in queues}
+
+
+def _renew(index: Index, queue: QueueIndex, lease_id: str, ttl: int) -> Renewed:
+    lease = queue.leases.get(lease_id)
+    if lease is None or not lease.alive(index.now):
+        return Renewed(alive=False, now=index.now)
+    expires_at = max(lease.expires_at, index.now + ttl)
+    queue.put_lease(lease_id, replace(lease, expires_at=expires_at))
+    held = queue.held.get(lease_id, {})
+    asked = tuple(sorted(id for id in queue.asked if id in held))
+    return Renewed(alive=True, now=index.now, expires_at=expires_at, cancel_requested=asked)
+
+
+def drop(index: Index, queues: Sequence[str], lease_id: str, limit: int) -> dict[str, int]:
+    """Release jobs of a lease, which is lost from now on; tell how many are left."""
+    return {name: _drop(index, index.look(name), lease_id, limit) for name in queues}
+
+
+def _drop(index: Index, queue: QueueIndex, lease_id: str, limit: int) -> int:
+    lease = queue.leases.get(lease_id)
+    if lease is None or lease.expires_at <= index.now:
+        return 0
+    for id in list(queue.held.get(lease_id, ()))[:limit]:
+        settling.give_back(index, queue, id, stalled=False)
+    left = len(queue.held.get(lease_id, ()))
+    queue.put_lease(lease_id, replace(lease, dropped=True) if left else None)
+    return left
+
+
+def reap(index: Index, queue: str, limit: int) -> list[Reaped]:
+    """Bring back jobs under expired leases."""
+    source = index.look(queue)
+    reaped: list[Reaped] = []
+    while (lease_id := source.first_expired_lease(index.now)) is not None:
+        stalled = not source.leases[lease_id].dropped
+        for id in list(source.held.get(lease_id, ()))[: limit - len(reaped)]:
+            fence = _fence(source, id)
+            reaped.append(Reaped(id, fence, settling.give_back(index, source, id, stalled=stalled)))
+        if source.held.get(lease_id):
+            break
+        source.put_lease(lease_id, None)
+    return reaped
+
+
+def _fence(queue: QueueIndex, id: str) -> int:
+    job = queue.slots.get(id, EMPTY).current
+    return job.run.fence if job is not None and job.run is not None else 0

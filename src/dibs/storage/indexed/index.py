@@ -1,0 +1,99 @@
+"""One place: its queues, its clock and its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from dibs.model.events import Event
+from dibs.storage.indexed.changes import Changes
+from dibs.storage.indexed.event_log import pack
+from dibs.storage.indexed.queue_index import QueueIndex
+
+Step = list[tuple[QueueIndex, Changes]]
+T = TypeVar("T")
+
+
+class Index:
+    """Everything that memory and file know. Not safe for threads: a storage holds its lock around a step."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, QueueIndex] = {}
+        #: The highest time seen; the clock never steps back.
+        self.now = 0
+        #: The last seq, revision, fence or entry number drawn.
+        self.number = 0
+        self._changed: list[QueueIndex] = []
+        self._told: dict[str, list[Event]] = {}
+
+    def queue(self, name: str) -> QueueIndex:
+        """Return a queue, at the index's time; one that is not known is made."""
+        found = self.queues.get(name)
+        if found is None:
+            found = self.queues[name] = QueueIndex(name, self._changed.append)
+        if found.now < self.now:
+            found.advance(self.now)
+        return found
+
+    def look(self, name: str) -> QueueIndex:
+        """Return a queue to look into; one that is not known is not made, and nothing may be put there."""
+        return self.queue(name) if name in self.queues else QueueIndex(name, _refuse_changes)
+
+    def draw(self) -> int:
+        """Return a number above every earlier one, and at least now in us (contract 1).
+
+        One counter for seq, revision and fence: what is removed needs no floor to be remembered.
+        """
+        self.number = max(self.number + 1, self.now * 1000)
+        return self.number
+
+    def tell(self, queue: QueueIndex, event: Event) -> None:
+        """Say what happened; it becomes part of the one entry of this step."""
+        self._told.setdefault(queue.name, []).append(event)
+
+    def attempt(self, verb: Callable[[Index], T]) -> tuple[T, Step]:
+        """Run a verb as one step, and return its answer and what changed; if it breaks, nothing did."""
+        number = self.number
+        try:
+            return verb(self), self.end_step()
+        except BaseException:
+            self._told = {}
+            self.undo(self._close(), number)
+            raise
+
+    def end_step(self) -> Step:
+        """Close the step, write what was told into the logs, and return what changed."""
+        if self._told:
+            for name, events in self._told.items():
+                self._log(self.queues[name], events)
+            self._told = {}
+        return self._close()
+
+    def _close(self) -> Step:
+        if not self._changed:
+            return []
+        step = [(queue, queue.changes) for queue in self._changed if queue.changes is not None]
+        for queue, _ in step:
+            queue.changes = None
+        self._changed.clear()
+        return step
+
+    def _log(self, queue: QueueIndex, events: list[Event]) -> None:
+        queue.put_entry(pack(self.draw(), self.now, events))
+        if queue.log.size > queue.settings.log_bytes:
+            excess = queue.log.excess(0, queue.settings.log_bytes)
+            if excess:
+                queue.put_trim(queue.log.entries[excess - 1].number)
+
+    def undo(self, step: Step, number: int) -> None:
+        """Let everything be as before a step, which could not be written down."""
+        for queue, changes in reversed(step):
+            queue.undo(changes)
+        self._close()
+        for queue, changes in step:
+            queue.used = changes.used_before
+        self.number = number
+
+
+def _refuse_changes(queue: QueueIndex) -> None:
+    raise AssertionError(f"{queue.name!r} was only looked into")

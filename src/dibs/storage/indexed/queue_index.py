@@ -1,0 +1,305 @@
+"""The jobs of one queue, indexed so that claim and settle cost O(log n) whatever waits.
+
+`put` is the one door: every change of a slot passes it, and what is derived from slots (heaps, counts,
+what a lease holds, what expires) is kept up there and nowhere else. Heaps hold entries that may have
+gone stale; an entry counts only if it still says what the slot says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+from dibs.model.job import EMPTY, EndKind, Job, Outcome, Slot
+from dibs.model.requests import Settings
+from dibs.storage.indexed.changes import Changes
+from dibs.storage.indexed.event_log import Entry, EventLog
+from dibs.storage.indexed.listing import Listing
+from dibs.storage.indexed.records import Key, Lease
+
+#: (-priority, run_at, seq, id): the order of claims (contract 2).
+Due = tuple[int, int, int, str]
+#: (run_at, seq, id, -priority)
+Scheduled = tuple[int, int, str, int]
+
+
+class QueueIndex:
+    """One queue. `on_change` is called at the first change of every atomic step."""
+
+    def __init__(self, name: str, on_change: Callable[[QueueIndex], None]) -> None:
+        self.name = name
+        self.settings = Settings()
+        self.slots: dict[str, Slot] = {}
+        self.leases: dict[str, Lease] = {}
+        self.keys: dict[str, Key] = {}
+        self.log = EventLog()
+        self.listing = Listing(self.slots)
+        #: What the step that is under way did; None between steps.
+        self.changes: Changes | None = None
+        self._on_change = on_change
+        #: Whether anything was ever put here.
+        self.used = False
+        #: Grows whenever a claim might find more than before; what claims hand out as token.
+        self.work = 0
+        self._derive()
+
+    def _derive(self) -> None:
+        self.now = 0
+        self.due: list[Due] = []
+        self.scheduled: list[Scheduled] = []
+        self.waiting = 0
+        self.active = 0
+        self.handed_off = 0
+        self.blocked = 0
+        self.outcomes: dict[EndKind, int] = {"completed": 0, "failed": 0, "cancelled": 0}
+        self.held: dict[str, dict[str, None]] = {}
+        self.asked: set[str] = set()
+        self.lease_ends: list[tuple[int, str]] = []
+        self.outcome_ends: list[tuple[int, str]] = []
+        self.key_ends: list[tuple[int, str]] = []
+        #: Outcomes that have expired, in the order they did, until prune takes them.
+        self.expired: dict[str, Outcome] = {}
+
+    # -- puts ----------------------------------------------------------------------------------------
+
+    def _step(self) -> Changes:
+        if self.changes is None:
+            self.changes = Changes(used_before=self.used)
+            self.used = True
+            self._on_change(self)
+        return self.changes
+
+    def put(self, id: str, after: Slot) -> None:
+        """Let the slot of an id be `after`; EMPTY removes it."""
+        before = self.slots.get(id, EMPTY)
+        changes = self.changes or self._step()
+        if id not in changes.slots:
+            changes.slots[id] = before
+        if after is EMPTY or after == EMPTY:
+            self.slots.pop(id, None)
+        else:
+            self.slots[id] = after
+            if before is EMPTY:
+                self.listing.add(id)
+        if before.current is not after.current:
+            self._put_current(id, before.current, after.current)
+        if before.successor is not after.successor:
+            self.blocked += (after.successor is not None) - (before.successor is not None)
+        if before.outcome is not after.outcome:
+            self._put_outcome(id, before.outcome, after.outcome)
+            changes.ended.append(id)
+        elif before.dropped is not after.dropped or after.current is None:
+            changes.ended.append(id)
+
+    def _put_current(self, id: str, before: Job | None, after: Job | None) -> None:
+        if before is not None:
+            self._leave(id, before)
+        if after is None:
+            return
+        run = after.run
+        if run is None:
+            self.waiting += 1
+            self._line_up(id, after)
+            return
+        self.active += 1
+        if run.lease is None:
+            self.handed_off += 1
+            return
+        self.held.setdefault(run.lease, {})[id] = None
+        if run.cancel_requested:
+            self.asked.add(id)
+
+    def _leave(self, id: str, job: Job) -> None:
+        run = job.run
+        if run is None:
+            self.waiting -= 1
+            return
+        self.active -= 1
+        if run.lease is None:
+            self.handed_off -= 1
+            return
+        held = self.held[run.lease]
+        del held[id]
+        if not held:
+            del self.held[run.lease]
+        self.asked.discard(id)
+        if self.settings.max_active is not None:
+            self.work += 1
+
+    def _line_up(self, id: str, job: Job) -> None:
+        self.work += 1
+        if job.run_at <= self.now:
+            heappush(self.due, (-job.data.priority, job.run_at, job.seq, id))
+        else:
+            heappush(self.scheduled, (job.run_at, job.seq, id, -job.data.priority))
+        if len(self.due) + len(self.scheduled) > 2 * self.waiting + 1000:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Drop the stale entries once they are the larger part, so that updates leave no trace for ever."""
+        self.due = [entry for entry in set(self.due) if self._is(entry[3], entry[1], entry[2], entry[0])]
+        self.scheduled = [e for e in set(self.scheduled) if self._is(e[2], e[0], e[1], e[3])]
+        heapify(self.due)
+        heapify(self.scheduled)
+
+    def _is(self, id: str, run_at: int, seq: int, minus_priority: int) -> bool:
+        job = self.slots.get(id, EMPTY).current
+        return (
+            job is not None
+            and job.run is None
+            and job.seq == seq
+            and job.run_at == run_at
+            and job.data.priority == -minus_priority
+        )
+
+    def _put_outcome(self, id: str, before: Outcome | None, after: Outcome | None) -> None:
+        if before is not None and self.expired.pop(id, None) is None:
+            self.outcomes[before.kind] -= 1
+        if after is None:
+            return
+        if after.expires_at is None:
+            self.outcomes[after.kind] += 1
+        elif after.expires_at <= self.now:
+            self.expired[id] = after
+        else:
+            self.outcomes[after.kind] += 1
+            heappush(self.outcome_ends, (after.expires_at, id))
+            if len(self.outcome_ends) > 2 * sum(self.outcomes.values()) + 1000:
+                self._compact_ends()
+
+    def _compact_ends(self) -> None:
+        """Drop the ends of outcomes that were replaced since: an id may end every second for a week."""
+        self.outcome_ends = [(at, id) for at, id in set(self.outcome_ends) if self._ends_at(id) == at]
+        heapify(self.outcome_ends)
+
+    def _ends_at(self, id: str) -> int | None:
+        outcome = self.slots.get(id, EMPTY).outcome
+        return None if outcome is None else outcome.expires_at
+
+    def put_lease(self, id: str, after: Lease | None) -> None:
+        """Let a lease be `after`; None removes it."""
+        before = self.leases.get(id)
+        self._step().leases.setdefault(id, before)
+        if after is None:
+            self.leases.pop(id, None)
+            return
+        self.leases[id] = after
+        if before is None or after.expires_at < before.expires_at:
+            heappush(self.lease_ends, (after.expires_at, id))
+
+    def put_key(self, key: str, after: Key | None) -> None:
+        """Let a request key be remembered as `after`; None forgets it."""
+        self._step().keys.setdefault(key, self.keys.get(key))
+        if after is None:
+            self.keys.pop(key, None)
+            return
+        self.keys[key] = after
+        heappush(self.key_ends, (after.expires_at, key))
+
+    def put_settings(self, after: Settings) -> None:
+        """Let the queue be set to `after`."""
+        changes = self._step()
+        changes.settings = changes.settings or self.settings
+        self.work += 1
+        self.settings = after
+
+    def put_entry(self, entry: Entry) -> None:
+        """Append to the log."""
+        self._step().entries.append(entry)
+        self.log.append(entry)
+
+    def put_trim(self, through: int) -> int:
+        """Trim the log up to an entry's number, and return how many entries went."""
+        changes = self._step()
+        if changes.trimmed is None:
+            changes.trimmed = self.log.trimmed
+        gone = self.log.trim(through)
+        changes.gone += gone
+        return len(gone)
+
+    def undo(self, changes: Changes) -> None:
+        """Let everything be as before the step that made these changes."""
+        # First what was trimmed: the step's own entries may be among it.
+        if changes.trimmed is not None:
+            self.log.restore(changes.gone, changes.trimmed)
+        self.log.drop_last(len(changes.entries))
+        if changes.settings is not None:
+            self.settings = changes.settings
+        for lease, held in changes.leases.items():
+            self.put_lease(lease, held)
+        for key, known in changes.keys.items():
+            self.put_key(key, known)
+        for id, slot in changes.slots.items():
+            self.put(id, slot)
+
+    # -- time ----------------------------------------------------------------------------------------
+
+    def advance(self, now: int) -> None:
+        """Let what is due by now be due, and what has expired be expired."""
+        if now <= self.now:
+            return
+        self.now = now
+        scheduled = self.scheduled
+        while scheduled and scheduled[0][0] <= now:
+            run_at, seq, id, minus_priority = heappop(scheduled)
+            if self._is(id, run_at, seq, minus_priority):
+                heappush(self.due, (minus_priority, run_at, seq, id))
+                # So that a wait which begins a little later than this hears of it.
+                self.work += 1
+        ends = self.outcome_ends
+        while ends and ends[0][0] <= now:
+            self._expire(*heappop(ends))
+
+    def _expire(self, expires_at: int, id: str) -> None:
+        outcome = self.slots.get(id, EMPTY).outcome
+        if outcome is None or outcome.expires_at != expires_at or id in self.expired:
+            return
+        self.expired[id] = outcome
+        self.outcomes[outcome.kind] -= 1
+
+    def pop_due(self) -> Job | None:
+        """Take the first due job out of the line."""
+        due, slots = self.due, self.slots
+        while due:
+            minus_priority, run_at, seq, id = heappop(due)
+            if self._is(id, run_at, seq, minus_priority):
+                return slots[id].current
+        return None
+
+    def next_due(self) -> int | None:
+        """Return the earliest run_at later than now."""
+        scheduled = self.scheduled
+        while scheduled:
+            run_at, seq, id, minus_priority = scheduled[0]
+            if self._is(id, run_at, seq, minus_priority):
+                return run_at
+            heappop(scheduled)
+        return None
+
+    def first_expired_lease(self, now: int) -> str | None:
+        """Return a lease that has expired; O(1) when there is none."""
+        ends = self.lease_ends
+        while ends and ends[0][0] <= now:
+            expires_at, id = ends[0]
+            lease = self.leases.get(id)
+            if lease is not None and lease.expires_at == expires_at:
+                return id
+            heappop(ends)
+            if lease is not None:
+                heappush(ends, (lease.expires_at, id))
+        return None
+
+    def count_scheduled(self) -> int:
+        """Count the jobs that fall due later than now."""
+        return len({e[2] for e in self.scheduled if self._is(e[2], e[0], e[1], e[3])})
+
+    def pop_key_end(self) -> tuple[int, str]:
+        """Take out the first end of a request key."""
+        return heappop(self.key_ends)
+
+    @property
+    def room(self) -> int | None:
+        """How many more jobs max_active lets be claimed; None is any number."""
+        if self.settings.max_active is None:
+            return None
+        return max(0, self.settings.max_active - (self.active - self.handed_off))
