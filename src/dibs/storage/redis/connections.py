@@ -1,0 +1,178 @@
+"""Connections to one server, kept warm; each carries one request at a time.
+
+A connection whose reply was not read to its end is closed and never used again, so no caller can get the
+reply of another, whoever is cancelled when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import ConnectionError as Unconnected
+from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as TooLate
+
+from dibs.errors import NotRunning, OutcomeUnknown, StorageUnavailable
+from dibs.storage.redis.refusals import PASSING, UNWELCOME, refusal
+
+#: Seconds between attempts to connect: a restart or a failover of a second goes unnoticed.
+PAUSES: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
+#: Seconds that one attempt to connect may take, with its greetings.
+GREETING: Final = 5.0
+#: Seconds after which a connection that lay idle is looked at before it is used.
+IDLE: Final = 0.5
+#: Seconds until a reply counts as lost. No script of ours takes more than some milliseconds.
+REPLY: Final = 10.0
+
+REPLIES: Final = (*PASSING, *UNWELCOME)
+LOST: Final = (Unconnected, TooLate, OSError, TimeoutError)
+
+
+class Connections:
+    """A pool for one server. `place` names it in messages, without its password."""
+
+    def __init__(self, make: Callable[[], AbstractConnection], place: str, most: int) -> None:
+        self.place = place
+        self._make = make
+        self._idle: list[tuple[AbstractConnection, float]] = []
+        self._room = asyncio.Semaphore(most)
+        self._closed = False
+        #: Connections whose reply is still on its way to nobody.
+        self._clearing: set[asyncio.Task[None]] = set()
+
+    async def call(self, *words: Any, repeatable: bool = False, asking: bool = False) -> Any:
+        """Send one command and return its reply. What is `repeatable` is sent again when the reply is lost.
+
+        Raises the driver's ResponseError for an answer that says no, StorageUnavailable when nothing was
+        sent, OutcomeUnknown when the reply was lost.
+        """
+        async with self._room:
+            try:
+                return await self._send(words, asking=asking)
+            except OutcomeUnknown:
+                if not repeatable:
+                    raise
+            try:
+                return await self._send(words, asking=asking)
+            except OutcomeUnknown as error:
+                raise StorageUnavailable(str(error)) from None
+
+    async def _send(self, words: tuple[Any, ...], *, asking: bool) -> Any:
+        connection, owed = await self._take(), False
+        try:
+            async with asyncio.timeout(REPLY):
+                if asking:
+                    await connection.send_command("ASKING", check_health=False)
+                    await connection.read_response()
+                await connection.send_command(*words, check_health=False)
+                owed = True
+                reply = await connection.read_response(disconnect_on_error=False)
+        except REPLIES:
+            # The driver counts these as lost connections; they are replies.
+            await connection.disconnect(nowait=True)
+            raise
+        except ResponseError:
+            await self._give(connection)
+            raise
+        except LOST as error:
+            await connection.disconnect(nowait=True)
+            raise OutcomeUnknown(
+                f"sent to {self.place}, and the reply was lost ({type(error).__name__}): it may have happened"
+            ) from None
+        except asyncio.CancelledError:
+            # Whoever waits for a result gives up a hint each time: to connect anew for it costs 2 ms.
+            if owed:
+                self._clear(connection)
+            else:
+                await connection.disconnect(nowait=True)
+            raise
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        await self._give(connection)
+        return reply
+
+    def _clear(self, connection: AbstractConnection) -> None:
+        """Read the reply that nobody waits for any more; only then may the connection be used again."""
+        task = asyncio.ensure_future(self._read_away(connection))
+        self._clearing.add(task)
+        task.add_done_callback(self._clearing.discard)
+
+    async def _read_away(self, connection: AbstractConnection) -> None:
+        try:
+            async with asyncio.timeout(REPLY):
+                await connection.read_response()
+        except ResponseError:
+            await self._give(connection)
+        except Exception:  # noqa: BLE001 - whatever it is, this connection is of no use any more
+            await connection.disconnect(nowait=True)
+        else:
+            await self._give(connection)
+
+    async def _give(self, connection: AbstractConnection) -> None:
+        if self._closed:
+            await connection.disconnect(nowait=True)
+        else:
+            self._idle.append((connection, time.monotonic()))
+
+    async def _take(self) -> AbstractConnection:
+        if self._closed:
+            raise NotRunning(f"{self.place} was closed")
+        while self._idle:
+            connection, since = self._idle.pop()
+            if time.monotonic() - since > IDLE:
+                # What the server closed meanwhile, a turn of the loop will tell.
+                await asyncio.sleep(0)
+            if _is_open(connection):
+                return connection
+            await connection.disconnect(nowait=True)
+        return await self.connect()
+
+    async def connect(self, pauses: tuple[float, ...] = PAUSES) -> AbstractConnection:
+        """Return a new connection, trying again for a while. Raises StorageUnavailable."""
+        last, tries, began = "", 0, time.monotonic()
+        for pause in pauses:
+            await asyncio.sleep(pause)
+            connection = self._make()
+            try:
+                async with asyncio.timeout(GREETING):
+                    await connection.connect()  # type: ignore[no-untyped-call]
+                return connection
+            except LOST as error:
+                last = _reason(error, self.place)
+            except BaseException:
+                await connection.disconnect(nowait=True)
+                raise
+            await connection.disconnect(nowait=True)
+            tries += 1
+            if time.monotonic() - began > GREETING:
+                break  # it hangs: to hang on longer is of no use
+        raise StorageUnavailable(
+            f"cannot reach {self.place}: {last}; tried {tries} times in {time.monotonic() - began:.1f} s"
+        )
+
+    async def close(self) -> None:
+        """Close what is idle; what is in use is closed by whoever uses it."""
+        self._closed = True
+        if self._clearing:
+            await asyncio.wait(self._clearing, timeout=GREETING)
+        idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            await connection.disconnect()
+
+
+def _is_open(connection: AbstractConnection) -> bool:
+    """Tell whether a connection that lay idle is still open, as far as is known without asking."""
+    reader = connection._reader  # noqa: SLF001 - can_read() costs a turn of the loop for each request
+    return reader is not None and not reader.at_eof() and reader.exception() is None
+
+
+def _reason(error: BaseException, place: str) -> str:
+    """Return why it cannot be reached. Raises StorageUnavailable when trying again is of no use."""
+    if isinstance(error, UNWELCOME):
+        raise refusal(error, place) from None
+    return str(error) or "it does not answer"

@@ -1,0 +1,126 @@
+"""Pages of a queue's log, from what events.lua answers."""
+
+from __future__ import annotations
+
+import re
+from struct import Struct as Layout
+from typing import Any, Final
+
+from dibs.errors import Refused
+from dibs.model.answers import EventPage
+from dibs.model.events import Event, EventKind
+from dibs.storage.protocol import LATEST
+from dibs.storage.redis import codec
+from dibs.storage.redis.words import Word
+
+#: Stands for the last event of an entry, however many it has: what is trimmed need not be counted then.
+LAST: Final = 0xFFFFFF
+#: As include/log.lua numbers them, from 1.
+KINDS: Final[tuple[EventKind, ...]] = (
+    "completed", "failed", "cancelled", "retried", "stalled", "timed_out", "released", "queued", "updated",
+    "blocked", "promoted", "claimed", "handed_off", "cancel_requested", "amended", "forgotten", "paused",
+    "resumed", "configured",
+)  # fmt: skip
+#: Up to here they are ends of attempts.
+ATTEMPTS: Final = 7
+_ENTRY: Final = Layout(">QI")
+_EVENT: Final = Layout(">BBH")
+_OFFSET: Final = re.compile("[0-9a-f]{16}[.][0-9a-f]{6}")
+
+
+def offset(number: int, place: int) -> str:
+    """Return the offset of an event: hexadecimal of fixed width, so that text sorts as the log does."""
+    return f"{number:016x}.{place:06x}"
+
+
+def page_words(after: str | None, limit: int) -> list[Word]:
+    """Return what to ask for a page. Raises Refused for what is no offset."""
+    if not after:
+        return ["", limit]
+    if after == LATEST:
+        return [LATEST, 0]
+    number, place = parsed(after)
+    if place == LAST:
+        return [str(number + 1), limit]
+    # The entry it points into is read again, for what follows in it.
+    return [str(number), limit + place + 1]
+
+
+def parsed(after: str | None) -> tuple[int, int]:
+    """Return entry and place of an offset. Raises Refused for what was never handed out."""
+    if not after:
+        return 0, -1
+    if not _OFFSET.fullmatch(after):
+        raise Refused(
+            f"after is {after!r:.80}, which is no offset of this log: take one it gave", field="after"
+        )
+    number, _, place = after.partition(".")
+    return int(number, 16), int(place, 16)
+
+
+def page(reply: list[Any], after: str | None, limit: int) -> EventPage:
+    """Return the events behind an offset."""
+    trimmed, last = int(reply[0]), number_of(reply[1])
+    newest = last or trimmed
+    end = offset(newest, LAST) if newest else ""
+    if after == LATEST or (after and parsed(after) >= parsed(end)):
+        return EventPage(events=(), offset=end)
+    number, place = parsed(after)
+    events: list[tuple[str, Event]] = []
+    for entry, raw in zip(reply[2::2], reply[3::2], strict=True):
+        at = number_of(entry)
+        events += _told(at, events_in(raw), place + 1 if at == number else 0)[: limit - len(events)]
+    return EventPage(
+        events=tuple(events),
+        offset=events[-1][0] if events else end,
+        fell_off=after is not None and (number, place) < (trimmed, LAST) and trimmed > 0,
+    )
+
+
+def number_of(entry: bytes) -> int:
+    """Return the number of an entry's id; 0 for none."""
+    return int(entry.partition(b"-")[0] or 0)
+
+
+def _told(number: int, events: list[Event], skip: int) -> list[tuple[str, Event]]:
+    last = len(events) - 1
+    return [(offset(number, LAST if i == last else i), event) for i, event in enumerate(events) if i >= skip]
+
+
+def events_in(raw: bytes) -> list[Event]:
+    """Return the events of one entry."""
+    now, count = _ENTRY.unpack_from(raw)
+    at, events = _ENTRY.size, []
+    for _ in range(count):
+        kind, has, size = _EVENT.unpack_from(raw, at)
+        start = at + _EVENT.size
+        at = start + size
+        told = codec.Head(raw, at) if has & 1 else None
+        at = told.end if told else at
+        error = None
+        if has & 2:
+            part, at = codec.section(raw, at)
+            error = codec.decode_error(part)
+        events.append(_event(kind, raw[start : start + size].decode(), now, told, error))
+    return events
+
+
+def _event(kind: int, id: str, now: int, told: codec.Head | None, error: Any) -> Event:
+    if told is None:
+        return Event(kind=KINDS[kind - 1], id=id, at=now)
+    return Event(
+        kind=KINDS[kind - 1],
+        id=id,
+        at=now,
+        attempt=told.attempts if told.fence else 0,
+        fence=told.fence,
+        enqueued_at=told.enqueued_at,
+        run_at=told.run_at,
+        claimed_at=told.claimed_at,
+        finished_at=now if kind <= ATTEMPTS else None,
+        holder=told.holder,
+        first=told.first,
+        revision=told.revision,
+        enqueues=told.enqueues,
+        error=error,
+    )

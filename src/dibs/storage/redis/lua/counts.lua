@@ -1,0 +1,18 @@
+-- Count the ids in each state.
+--
+-- KEYS[1]  beginning of the queue's keys
+-- ARGV[1]  now in ms, '' for Redis's own time
+-- Returns  {waiting, scheduled, active, handed_off, blocked, completed, failed, cancelled}
+
+-- @include queue
+
+local queue, scheduled = open(KEYS[1], ARGV[1]), 0
+local later, base = '(' .. decimal(queue.now), queue.base
+for _, priority in ipairs(call('HKEYS', base .. 'priorities')) do
+  scheduled = scheduled + call('ZCOUNT', base .. 'line:' .. priority, later, '+inf')
+end
+return {
+  call('HLEN', base .. 'waiting'), scheduled, call('HLEN', base .. 'active'), call('SCARD', base .. 'away'),
+  call('HLEN', base .. 'successors'), call('ZCOUNT', base .. 'completed', later, '+inf'),
+  call('ZCOUNT', base .. 'failed', later, '+inf'), call('ZCOUNT', base .. 'cancelled', later, '+inf'),
+}

@@ -1,0 +1,22 @@
+-- Read ids, all at one moment.
+--
+-- KEYS[1]  beginning of the queue's keys
+-- ARGV[1]  now in ms, '' for Redis's own time
+-- ARGV[2…] ids
+-- Returns  {now, current or nil, successor or nil, outcome or nil, dropped or nil, …}, the four for each id
+
+-- @include queue
+
+local queue, ids = open(KEYS[1], ARGV[1]), {unpack(ARGV, 2)}
+local reply = {decimal(queue.now)}
+if #ids == 0 then return reply end
+local parts = {}
+for i, name in ipairs({'waiting', 'active', 'successors', 'outcomes', 'dropped'}) do
+  parts[i] = call('HMGET', queue.base .. name, unpack(ids))
+end
+for i = 1, #ids do
+  local at = 4 * i - 3
+  reply[at + 1], reply[at + 2] = parts[1][i] or parts[2][i], parts[3][i]
+  reply[at + 3], reply[at + 4] = parts[4][i], parts[5][i]
+end
+return reply

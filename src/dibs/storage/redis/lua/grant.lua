@@ -1,0 +1,17 @@
+-- Create a lease on one queue (contract 3, Leases).
+--
+-- KEYS[1]  beginning of the queue's keys
+-- ARGV[1]  now in ms, '' for Redis's own time
+-- ARGV[2]  lease
+-- ARGV[3]  ttl in ms
+-- ARGV[4]  holder
+-- Returns  {now, expires_at}
+
+-- @include leases
+-- @include commit
+
+local queue = open(KEYS[1], ARGV[1])
+local expires_at = queue.now + tonumber(ARGV[3])
+keep_lease(queue, ARGV[2], expires_at, false, ARGV[4])
+commit()
+return {decimal(queue.now), decimal(expires_at)}

@@ -1,0 +1,58 @@
+-- The commonest two cases, an enqueue of a new job for now and a plain completion, without taking the job
+-- apart: a third of the time of the general way, which gives the same bytes (tests compare the two).
+
+-- @include ends
+
+-- Bytes of the head of an active record, which is always LONG: fence, lease, and the size of the holder.
+local FENCE, LEASE, HOLDER = 64, 80, 112
+local PLAIN_RUN = LONG + ACTIVE
+
+-- Let a job wait whose id is not known; nil where the general way is needed.
+local function quick_start(queue, id, text)
+  local mode, time, priority, _, size = unpack_from('>BBhI8B', text)
+  if band(mode, 3) ~= 0 or time ~= 0 or size ~= 0 or queue.level == 'all' then return nil end
+  if look(queue, 'waiting', id) or look(queue, 'active', id) or not list_is_fit(queue, priority) then return nil end
+  local number, now = draw(queue), queue.now
+  local pushes = queue.pushes[priority]
+  if not pushes then
+    pushes = {}
+    queue.pushes[priority] = pushes
+  end
+  pushes[#pushes + 1] = pack('>I8', number) .. id
+  queue.live[priority], queue.worked = (queue.live[priority] or 0) + 1, true
+  keep(queue, 'waiting', id, pack('>BhI8I8', LISTED, priority, number, now) .. sub(text, 14))
+  return number
+end
+
+-- What all plain completions of a step have in common; false where the general way is needed.
+local function plain_end(queue)
+  local plain = queue.plain_end
+  if plain == nil then
+    local retention = retained_by(queue, 1, {}, {data = '\0'})
+    local expires_at = retention.age and queue.now + retention.age
+    plain = not retention.keeps and retention.age ~= 0 and not queue.max_active and {
+      flags = expires_at and 1 or 1 + FOR_EVER,
+      times = pack('>I8I8', queue.now, expires_at or 0),
+      score = expires_at and decimal(expires_at) or '+inf',
+    }
+    queue.plain_end = plain
+  end
+  return plain
+end
+
+-- End a run as completed; false where the general way is needed. has: 0, or 16 with a result.
+local function quick_complete(queue, id, settlement)
+  local kind, has = string.byte(settlement, 9, 10)
+  local text, plain = look(queue, 'active', id), plain_end(queue)
+  if kind ~= 1 or (has ~= 0 and has ~= 16) or sub(settlement, 19, 20) ~= '\0\0' or not text or not plain then return false end
+  if string.byte(text) ~= PLAIN_RUN or sub(text, FENCE, FENCE + 7) ~= sub(settlement, 1, 8) then return false end
+  local head_size = HOLDER + 3 + unpack_from('>I4', text, HOLDER)
+  if band(string.byte(text, head_size + 1), 4) ~= 0 or look(queue, 'successors', id) then return false end
+  local head = sub(text, 1, head_size)
+  keep(queue, 'active', id, false)
+  put(queue, 'set', 'held:' .. sub(text, LEASE, LEASE + 31), id, false)
+  local flags = plain.flags + (has == 16 and HAS_RESULT or 0)
+  keep_outcome(queue, id, 1, string.char(flags) .. plain.times .. head .. sub(settlement, 21), plain.score)
+  tell_run(queue, 'completed', id, head)
+  return true
+end

@@ -1,0 +1,357 @@
+"""The storage in Redis: verbs become the words of one script each, replies become values.
+
+What happens to an id is decided in lua/, one file for each verb. Docstrings of the verbs stand in
+dibs.storage.protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from dibs.errors import NotRunning, Refused
+from dibs.model import arguments
+from dibs.model import limits as limit
+from dibs.model.answers import (
+    AmendStatus,
+    CancelStatus,
+    Claim,
+    Counts,
+    Enqueued,
+    EventPage,
+    Exported,
+    FinishStatus,
+    Granted,
+    ImportStatus,
+    Listed,
+    Pruned,
+    QueueInfo,
+    Reaped,
+    Record,
+    Renewed,
+    ReportStatus,
+    RetryFailedStatus,
+    Settled,
+    State,
+    Turned,
+    Wake,
+)
+from dibs.model.job import Slot
+from dibs.model.requests import End, Patch, Request, Settings, SettingsPatch, Settlement
+from dibs.storage.protocol import Clock, Watch
+from dibs.storage.redis import keys, log, words
+from dibs.storage.redis.listing import EVERYTHING, SOURCES, Listing, belongs
+from dibs.storage.redis.opening import own_options
+from dibs.storage.redis.place import SMALL_STEP, STEP, RedisPlace
+from dibs.storage.redis.settling import Settling
+from dibs.storage.redis.slots import decode_slot
+
+
+def open_url(url: str, *, clock: Clock = "system", **options: Any) -> RedisStorage:
+    """Return the storage for redis://, rediss://, unix:// or redis+cluster://."""
+    place, named = own_options(url, options)
+    return RedisStorage(place, clock=clock, **named)
+
+
+class RedisStorage(RedisPlace):
+    """Jobs in Redis 6.2 or newer, for any number of processes."""
+
+    def _check_call(self, queue: str, limit_: int | None = None, *, ids: Sequence[str] = ()) -> None:
+        """Refuse a queue, a limit or ids that cannot be meant."""
+        limit.check_queue(queue, self.limits)
+        arguments.check_texts("ids", ids)
+        if limit_ is not None:
+            arguments.check_limit(limit_)
+
+    # -- enqueue, claim, settle ----------------------------------------------------------------------
+
+    async def enqueue(
+        self, queue: str, requests: Sequence[Request], *, now: int | None = None
+    ) -> list[Enqueued]:
+        limit.check_target(queue, self.limits)
+        limit.check_batch(requests, self.limits)
+        if not requests:
+            return []
+        await self._register(queue)
+        reply = await self._run("enqueue", queue, now, *words.request_words(requests))
+        return words.enqueued(requests, reply)
+
+    async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> Claim:
+        self._check_call(queue, limit)
+        reply = await self._run("claim", queue, now, words.lease_word(lease), min(limit, STEP))
+        return await self._whole_claim(queue, lease, limit, now, reply)
+
+    async def _whole_claim(
+        self, queue: str, lease: str, limit: int, now: int | None, reply: list[Any]
+    ) -> Claim:
+        """Go on where a step ended early: at its bound, or among stale entries."""
+        claim, tired = words.claim(reply)
+        wanted = min(limit, STEP)
+        while tired or len(claim.jobs) == wanted < limit:
+            step = min(limit - len(claim.jobs), STEP)
+            reply = await self._run("claim", queue, now, words.lease_word(lease), step)
+            more, tired = words.claim(reply)
+            wanted += step if not tired else len(more.jobs)
+            claim = replace(more, jobs=claim.jobs + more.jobs, lost=more.lost and not claim.jobs)
+        return claim
+
+    async def settle(
+        self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
+    ) -> list[Settled]:
+        self._check_call(queue)
+        if not settlements:
+            self._time(now)
+            return []
+        settling = await self._settling(queue, settlements)
+        reply = await self._run(
+            "settle", queue, now, queue, len(settlements), *settling.words, *settling.follow_ups,
+            others=settling.targets,
+        )  # fmt: skip
+        return settling.answers(reply)
+
+    async def turn(
+        self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
+    ) -> Turned:
+        self._check_call(queue, limit)
+        settling = await self._settling(queue, settlements)
+        settled, claimed = await self._run(
+            "turn", queue, now, queue, len(settlements), words.lease_word(lease), min(limit, STEP),
+            *settling.words, *settling.follow_ups, others=settling.targets,
+        )  # fmt: skip
+        claim = await self._whole_claim(queue, lease, limit, now, claimed)
+        return Turned(tuple(settling.answers(settled)), claim)
+
+    async def _settling(self, queue: str, settlements: Sequence[Settlement]) -> Settling:
+        settling = Settling(queue, self.limits, cross_queue=self.capabilities.cross_queue)
+        settling.add(settlements)
+        await self._register(*settling.named)
+        return settling
+
+    async def finish(
+        self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
+    ) -> FinishStatus:
+        self._check_call(queue)
+        settling = Settling(queue, self.limits, cross_queue=self.capabilities.cross_queue)
+        settling.check(end)
+        word = settling.settlement(0, end)
+        await self._register(*settling.named)
+        reply = await self._run(
+            "finish", queue, now, queue, words.id_word(id), str(revision), word, *settling.follow_ups,
+            others=settling.targets,
+        )  # fmt: skip
+        return cast("FinishStatus", reply.decode())
+
+    # -- leases --------------------------------------------------------------------------------------
+
+    async def grant(self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None) -> Granted:
+        arguments.check_queues(queues, self.limits)
+        arguments.check_ttl(ttl)
+        arguments.check_holder(holder, self.limits)
+        await self._register(*queues)
+        lease = secrets.token_hex(16)
+        granted = await self._each("grant", queues, now, lease, ttl, holder)
+        times = [(int(at), int(expires_at)) for at, expires_at in granted] or [(0, 0)]
+        # Each queue gave at least what is told.
+        at, expires_at = min(times, key=lambda pair: pair[1])
+        return Granted(lease=lease, now=at, expires_at=expires_at)
+
+    async def renew(
+        self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
+    ) -> dict[str, Renewed]:
+        arguments.check_queues(queues, self.limits)
+        arguments.check_ttl(ttl)
+        replies = await self._each("renew", queues, now, words.lease_word(lease), ttl)
+        return {queue: words.renewed(reply) for queue, reply in zip(queues, replies, strict=True)}
+
+    async def drop(
+        self, queues: Sequence[str], lease: str, limit: int, *, now: int | None = None
+    ) -> dict[str, int]:
+        arguments.check_queues(queues, self.limits)
+        arguments.check_limit(limit)
+        left = await asyncio.gather(*(self._drop(queue, lease, limit, now) for queue in queues))
+        return dict(zip(queues, left, strict=True))
+
+    async def _drop(self, queue: str, lease: str, limit: int, now: int | None) -> int:
+        left, released = 1, 0
+        while left and released < limit:
+            step = min(limit - released, SMALL_STEP)
+            left = await self._run("drop", queue, now, words.lease_word(lease), step)
+            released += step
+        return left
+
+    async def reap(self, queue: str, limit: int, *, now: int | None = None) -> list[Reaped]:
+        self._check_call(queue, limit)
+        reaped: list[Reaped] = []
+        while len(reaped) < limit:
+            step = min(limit - len(reaped), SMALL_STEP)
+            more = words.reaped(await self._run("reap", queue, now, step))
+            reaped += more
+            if len(more) < step:
+                break
+        return reaped
+
+    async def report(
+        self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
+    ) -> ReportStatus:
+        self._check_call(queue)
+        limit.check_bytes("progress", progress, self.limits.progress)
+        limit.check_json("progress", progress, self.limits.depth)
+        reply = await self._run("report", queue, now, words.id_word(id), str(fence), progress)
+        return cast("ReportStatus", reply.decode())
+
+    # -- by id ---------------------------------------------------------------------------------------
+
+    async def cancel(
+        self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
+    ) -> list[CancelStatus]:
+        self._check_call(queue, ids=ids)
+        replies = await self._in_steps("cancel", queue, ids, now, int(running))
+        return [cast("CancelStatus", reply.decode()) for reply in replies]
+
+    async def amend(self, queue: str, id: str, patch: Patch, *, now: int | None = None) -> AmendStatus:
+        self._check_call(queue)
+        arguments.check_patch(patch, self.limits)
+        most = self.limits.attributes
+        reply = await self._run("amend", queue, now, words.id_word(id), most, *words.patch_words(patch))
+        if reply.startswith(b"large "):
+            raise Refused(f"attributes have {int(reply[6:])} bytes; the limit is {most}", field="attributes")
+        return cast("AmendStatus", reply.decode())
+
+    async def retry_failed(
+        self, queue: str, ids: Sequence[str], *, now: int | None = None
+    ) -> list[RetryFailedStatus]:
+        self._check_call(queue, ids=ids)
+        replies = await self._in_steps("retry_failed", queue, ids, now)
+        return [cast("RetryFailedStatus", reply.decode()) for reply in replies]
+
+    async def forget(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[bool]:
+        self._check_call(queue, ids=ids)
+        return [bool(reply) for reply in await self._in_steps("forget", queue, ids, now)]
+
+    async def get(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[Slot]:
+        self._check_call(queue, ids=ids)
+        slots, _ = await self._slots(queue, ids, now)
+        return slots
+
+    async def _slots(self, queue: str, ids: Sequence[str], now: int | None) -> tuple[list[Slot], int]:
+        slots: list[Slot] = []
+        at = 0
+        self._time(now)
+        for begin in range(0, len(ids), STEP):
+            part = ids[begin : begin + STEP]
+            reply = await self._run("get", queue, now, *map(words.id_word, part), repeatable=True)
+            at = int(reply[0])
+            slots += [decode_slot(id, reply[4 * i + 1 : 4 * i + 5], at) for i, id in enumerate(part)]
+        return slots, at
+
+    async def list(
+        self, queue: str, state: State, *, after: str | None = None, limit: int = 100, now: int | None = None
+    ) -> Listed:
+        self._check_call(queue, limit)
+        listing = Listing(partial(self._run_bare, "ids", queue), SOURCES[state], after)
+        page: list[tuple[str, Slot]] = []
+        while True:
+            ids = await listing.next(limit + 1)
+            slots, at = await self._slots(queue, ids, now)
+            for id, slot in zip(ids, slots, strict=True):
+                if not belongs(state, slot, at):
+                    continue
+                if len(page) == limit:
+                    return Listed(items=tuple(page), after=listing.cursor(page[-1][0]))
+                page.append((id, slot))
+            if len(ids) <= limit:
+                return Listed(items=tuple(page), after=None)
+
+    # -- queues --------------------------------------------------------------------------------------
+
+    async def counts(self, queues: Sequence[str], *, now: int | None = None) -> dict[str, Counts]:
+        arguments.check_queues(queues, self.limits)
+        replies = await self._each("counts", queues, now)
+        names = Counts.__struct_fields__
+        return {
+            queue: Counts(**dict(zip(names, reply, strict=False)))
+            for queue, reply in zip(queues, replies, strict=True)
+        }
+
+    async def queues(self) -> Sequence[QueueInfo]:
+        names = await self._plain(keys.registry(self._prefix), "SMEMBERS", keys.registry(self._prefix))
+        known = []
+        for name in sorted(raw.decode() for raw in names):
+            key = self._beginning(name) + "meta"
+            used, *values = await self._plain(key, "HMGET", key, "number", *words.SETTINGS)
+            if used is not None:
+                known.append(QueueInfo(name, words.settings_of(values)))
+        return known
+
+    async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
+        self._check_call(queue)
+        arguments.check_settings(patch)
+        await self._register(queue)
+        return words.settings_of(await self._run("configure", queue, now, *words.settings_words(patch)))
+
+    async def prune(self, queue: str, limit: int, *, now: int | None = None) -> Pruned:
+        self._check_call(queue, limit)
+        outcomes, request_keys, events = await self._run("prune", queue, now, min(limit, STEP))
+        more = min(limit, STEP) in (outcomes, request_keys)
+        return Pruned(outcomes=outcomes, request_keys=request_keys, events=events, more=more)
+
+    async def export(self, queue: str, *, after: str | None = None, limit: int = 100) -> Exported:
+        self._check_call(queue, limit)
+        settings = words.settings_of(await self._run("configure", queue, None))
+        listing = Listing(partial(self._run_bare, "ids", queue), EVERYTHING, after)
+        records: list[Record] = []
+        while True:
+            ids = await listing.next(limit + 1)
+            slots, _ = await self._slots(queue, ids, None)
+            for id, slot in zip(ids, slots, strict=True):
+                if slot.current is None and slot.outcome is None:
+                    continue
+                if len(records) == limit:
+                    cursor = listing.cursor(records[-1].id)
+                    return Exported(records=tuple(records), settings=settings, after=cursor)
+                records.append(Record(id=id, slot=slot))
+            if len(ids) <= limit:
+                return Exported(records=tuple(records), settings=settings, after=None)
+
+    async def import_(
+        self, queue: str, records: Sequence[Record], *, now: int | None = None
+    ) -> Sequence[ImportStatus]:
+        self._check_call(queue)
+        for record in records:
+            arguments.check_record(record.id, record.slot, self.limits)
+        await self._register(queue)
+        statuses: list[ImportStatus] = []
+        self._time(now)
+        for at in range(0, len(records), STEP):
+            reply = await self._run("import", queue, now, *words.record_words(records[at : at + STEP]))
+            statuses += ["imported" if one else "exists" for one in reply]
+        return statuses
+
+    # -- log and wake-ups ----------------------------------------------------------------------------
+
+    async def events(
+        self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
+    ) -> EventPage:
+        self._check_call(queue, limit)
+        self._time(now)
+        return log.page(await self._run_bare("events", queue, log.page_words(after, limit)), after, limit)
+
+    async def wait(
+        self,
+        queues: Sequence[str],
+        *,
+        for_: Watch = "work",
+        ids: Sequence[str] = (),
+        since: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Wake:
+        arguments.check_queues(queues, self.limits)
+        arguments.check_texts("ids", ids)
+        if self._waits is None:
+            raise NotRunning(f"{self.url} is not open")
+        return await self._waits.wait(queues, for_, ids, since or {}, timeout)

@@ -1,0 +1,161 @@
+"""wait(): a look at each queue, and then sleep until a message, the next due job, or the slow poll."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from dibs.errors import NotRunning
+from dibs.model.answers import Wake
+from dibs.storage.protocol import Watch
+from dibs.storage.redis.wakeups import Subscription, Waiter
+from dibs.storage.redis.words import work_has_moved, work_token
+
+CHANNELS: Final[dict[Watch, str]] = {"work": "work", "events": "told", "ids": "ended"}
+
+
+class Standing(NamedTuple):
+    """Where a queue stands (look.lua)."""
+
+    now: int
+    work: str
+    ended: str
+    told: str
+    next_due: int | None
+    ready: bool
+
+    def token(self, watch: Watch) -> str:
+        if watch == "work":
+            return work_token(self.work, "" if self.next_due is None else str(self.next_due))
+        return {"events": self.told, "ids": self.ended}[watch]
+
+
+def standing(reply: list[Any]) -> Standing:
+    now, work, ended, told, due, ready = reply
+    return Standing(
+        int(now), work.decode(), ended.decode(), told.decode(),
+        int(due) if due else None, bool(ready),
+    )  # fmt: skip
+
+
+#: Looks at a queue, and tells the beginning of its keys.
+Look = Callable[[str], Awaitable[Standing]]
+
+
+class Waits:
+    """All waits of one open storage."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        look: Look,
+        beginning: Callable[[str], str],
+        poll: float,
+        *,
+        manual: bool,
+    ) -> None:
+        self._subscription, self._look, self._beginning = subscription, look, beginning
+        self._poll, self._manual = poll, manual
+        self._closed = False
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._subscription.close()
+
+    def wake_all(self) -> None:
+        self._subscription.wake_all()
+
+    async def wait(
+        self,
+        queues: Sequence[str],
+        watch: Watch,
+        ids: Sequence[str],
+        since: Mapping[str, str],
+        timeout: float | None,
+    ) -> Wake:
+        wait = _Wait(queues, watch, frozenset(ids), dict(since))
+        channels = {self._beginning(queue) + CHANNELS[watch]: queue for queue in queues}
+        waiter = Waiter(wait.ids)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            # Subscribed first: what happens after the look is heard.
+            await self._subscription.listen(channels, waiter)
+            return await self._until(wait, channels, waiter.told, deadline)
+        finally:
+            self._subscription.leave(channels, waiter)
+
+    async def _until(
+        self, wait: _Wait, channels: Mapping[str, str], woken: asyncio.Event, deadline: float | None
+    ) -> Wake:
+        while True:
+            # Whatever is told from here on counts, also what happened just before the look.
+            heard = woken.is_set()
+            woken.clear()
+            stands = await self._look_at(wait.queues)
+            moved = self._moved(wait, channels, stands) or (heard and wait.watch == "ids")
+            left = None if deadline is None else deadline - time.monotonic()
+            if moved or (left is not None and left <= 0):
+                return wait.told(stands, woken=moved)
+            wait.remember(stands)
+            due = await self._sleep(wait, stands, woken, left)
+            if self._closed:
+                raise NotRunning("the storage was closed")
+            if due:
+                return wait.told(stands, woken=True)
+
+    async def _look_at(self, queues: Sequence[str]) -> dict[str, Standing]:
+        if self._closed:
+            raise NotRunning("the storage was closed")
+        return dict(zip(queues, await asyncio.gather(*map(self._look, queues)), strict=True))
+
+    def _moved(self, wait: _Wait, channels: Mapping[str, str], stands: Mapping[str, Standing]) -> bool:
+        moved = (self._has_moved(wait, stands[queue], queue, channel) for channel, queue in channels.items())
+        return any(moved)
+
+    def _has_moved(self, wait: _Wait, stands: Standing, queue: str, channel: str) -> bool:
+        since, token = wait.since.get(queue), stands.token(wait.watch)
+        if since is None:
+            return wait.watch == "work" and stands.ready
+        if wait.watch == "work":
+            return work_has_moved(since, stands.work, stands.now)
+        if since == token:
+            return False
+        if wait.watch != "ids" or not since.isdecimal():
+            return True
+        return self._subscription.ended_since(channel, int(since), wait.ids)
+
+    async def _sleep(
+        self, wait: _Wait, stands: Mapping[str, Standing], woken: asyncio.Event, left: float | None
+    ) -> bool:
+        """Sleep until there is reason to look again; True when a job has fallen due."""
+        due = None if self._manual or wait.watch != "work" else seconds_until_due(stands.values())
+        seconds = min(one for one in (self._poll, left, due) if one is not None)
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                await woken.wait()
+        except TimeoutError:
+            return due is not None and seconds == due
+        return self._manual
+
+
+class _Wait:
+    """What one wait watches, and up to where it has seen each queue."""
+
+    def __init__(
+        self, queues: Sequence[str], watch: Watch, ids: frozenset[str], since: dict[str, str]
+    ) -> None:
+        self.queues, self.watch, self.ids, self.since = queues, watch, ids, since
+
+    def remember(self, stands: Mapping[str, Standing]) -> None:
+        self.since = {queue: one.token(self.watch) for queue, one in stands.items()}
+
+    def told(self, stands: Mapping[str, Standing], *, woken: bool) -> Wake:
+        return Wake(woken=woken, since={queue: one.token(self.watch) for queue, one in stands.items()})
+
+
+def seconds_until_due(stands: Any) -> float | None:
+    """Return how long it is until the next scheduled job, by the clock of the storage."""
+    waits = [(one.next_due - one.now) / 1000 for one in stands if one.next_due is not None]
+    return max(0.0, min(waits)) if waits else None
