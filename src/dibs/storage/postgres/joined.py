@@ -1,0 +1,78 @@
+"""Enqueue and settle as part of a transaction of the caller's own: the outbox for free.
+
+The same statements on the caller's connection: a commit makes both visible, a rollback neither. Errors of the
+statement come through the gate as ever, but the transaction is the caller's, and so is its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from psycopg import AsyncConnection, Connection
+from psycopg.rows import tuple_row
+
+from dibs.model.answers import Enqueued, Settled
+from dibs.model.requests import Request, Settlement
+from dibs.storage.postgres import rows
+
+if TYPE_CHECKING:
+    from dibs.storage.postgres.door import Door
+
+
+class JoinedAsync:
+    """On an AsyncConnection, in the caller's event loop."""
+
+    def __init__(self, storage: Door, connection: AsyncConnection[Any]) -> None:
+        self._storage = storage
+        self._connection = connection
+
+    async def enqueue(
+        self, queue: str, requests: Sequence[Request], *, now: int | None = None
+    ) -> list[Enqueued]:
+        name, params = self._storage.asked(queue, requests, now)
+        return rows.enqueued_of(await self._fetch(name, params), len(requests)) if requests else []
+
+    async def settle(
+        self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
+    ) -> list[Settled]:
+        params, reasons = self._storage.settling(queue, settlements, now)
+        if not settlements:
+            return []
+        ((statuses, revisions),) = await self._fetch("settle", params)
+        return rows.settled_of(statuses, revisions, reasons)
+
+    async def _fetch(self, name: str, params: dict[str, Any]) -> list[Any]:
+        with self._storage.crossing(self._connection):
+            async with self._connection.cursor(binary=True, row_factory=tuple_row) as cursor:
+                await cursor.execute(self._storage.query(name), params)
+                return await cursor.fetchall()
+
+
+class Joined:
+    """On a Connection without asyncio, on the caller's own thread."""
+
+    def __init__(self, storage: Door, connection: Connection[Any]) -> None:
+        self._storage = storage
+        self._connection = connection
+
+    def enqueue(self, queue: str, requests: Sequence[Request], *, now: int | None = None) -> list[Enqueued]:
+        name, params = self._storage.asked(queue, requests, now)
+        return rows.enqueued_of(self._fetch(name, params), len(requests)) if requests else []
+
+    def settle(
+        self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
+    ) -> list[Settled]:
+        params, reasons = self._storage.settling(queue, settlements, now)
+        if not settlements:
+            return []
+        ((statuses, revisions),) = self._fetch("settle", params)
+        return rows.settled_of(statuses, revisions, reasons)
+
+    def _fetch(self, name: str, params: dict[str, Any]) -> list[Any]:
+        with (
+            self._storage.crossing(self._connection),
+            self._connection.cursor(binary=True, row_factory=tuple_row) as cursor,
+        ):
+            cursor.execute(self._storage.query(name), params)
+            return cursor.fetchall()

@@ -1,0 +1,160 @@
+-- How a run ends and how it comes back: restated from contract 3, for one locked row of `live`.
+
+-- expiry(kind, now, the end's, the job's and the queue's retention) -> when the outcome expires; NULL never.
+-- The first that says something counts, then the default.
+CREATE FUNCTION expiry(kind text, now_ms bigint, given jsonb, jobs jsonb, queues jsonb) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT now_ms + (CASE
+        WHEN given ? kind THEN given ->> kind
+        WHEN jobs ? kind THEN jobs ->> kind
+        WHEN queues ? kind THEN queues ->> kind
+        WHEN kind = 'failed' THEN '604800000'
+        ELSE '3600000' END)::bigint
+$$;
+
+-- keeps_data(kind, ...) -> whether the outcome keeps what the job was asked to do.
+CREATE FUNCTION keeps_data(kind text, given jsonb, jobs jsonb, queues jsonb) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce(given -> 'keep_payload', jobs -> 'keep_payload', queues -> 'keep_payload', '["failed"]')
+           ? kind
+$$;
+
+-- latest_dropped(ranges) -> at most eight of them, the oldest forgotten first.
+CREATE FUNCTION latest_dropped(ranges bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN cardinality(ranges) > 16 THEN ranges[cardinality(ranges) - 15:] ELSE ranges END
+$$;
+
+-- promote(job): the successor, if any, becomes waiting, counts 0; without one the row goes.
+CREATE FUNCTION promote(j live) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    s successor := j.next;
+BEGIN
+    IF s.seq IS NULL THEN
+        DELETE FROM live WHERE q = j.q AND id = j.id;
+        RETURN;
+    END IF;
+    UPDATE live SET
+        state = 'w', priority = s.priority, run_at = s.run_at, seq = s.seq, first = s.first,
+        revision = s.revision, enqueued_at = s.enqueued_at, enqueues = s.enqueues,
+        attempts = 0, retries = 0, stalls = 0, timeouts = 0, payload = s.payload,
+        attributes = s.attributes, overrides = s.overrides, retention = s.retention,
+        error = NULL, origin = NULL, fence = NULL, claimed_at = NULL, lease = NULL, holder = NULL,
+        cancel_requested = NULL, progress = NULL, next = NULL, dropped = NULL
+    WHERE q = j.q AND id = j.id;
+END $$;
+
+-- keep(job, kind, ...): write the outcome of a job that ends now, in place of any older one.
+-- What is not kept at all keeps its fence and range until prune, so that repeats are answered truthfully.
+CREATE FUNCTION keep(
+    qu queues, j live, kind text, now_ms bigint, result bytea, error json, given jsonb
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    expires bigint := expiry(kind, now_ms, given, j.retention, qu.retention);
+    kept boolean := expires IS NULL OR expires > now_ms;
+    data boolean := kept AND keeps_data(kind, given, j.retention, qu.retention);
+BEGIN
+    INSERT INTO ended AS old VALUES (
+        j.q, j.id, kind, coalesce(j.fence, 0), j.first, j.revision, now_ms, expires,
+        pg_snapshot_xmax(pg_current_snapshot()),
+        CASE WHEN kept THEN result END, CASE WHEN kept THEN error END,
+        j.enqueues, j.enqueued_at, j.run_at, j.claimed_at, j.holder,
+        j.attempts, j.retries, j.stalls, j.timeouts,
+        CASE WHEN data THEN j.payload END, CASE WHEN data THEN j.priority END,
+        CASE WHEN data THEN j.attributes END, CASE WHEN data THEN j.overrides END,
+        CASE WHEN data THEN j.retention END, j.origin, j.dropped)
+    ON CONFLICT (q, id) DO UPDATE SET
+        kind = excluded.kind, fence = excluded.fence, first = excluded.first, revision = excluded.revision,
+        ended_at = excluded.ended_at, expires_at = excluded.expires_at, horizon = excluded.horizon,
+        result = excluded.result, error = excluded.error, enqueues = excluded.enqueues,
+        enqueued_at = excluded.enqueued_at, run_at = excluded.run_at, claimed_at = excluded.claimed_at,
+        holder = excluded.holder, attempts = excluded.attempts, retries = excluded.retries,
+        stalls = excluded.stalls, timeouts = excluded.timeouts, payload = excluded.payload,
+        priority = excluded.priority, attributes = excluded.attributes, overrides = excluded.overrides,
+        retention = excluded.retention, origin = excluded.origin,
+        dropped = latest_dropped(old.dropped || excluded.dropped);
+END $$;
+
+-- end_run(queue, job, kind, now, result, error, given) -> its events: the current is gone, its outcome
+-- stands, the successor waits. Also ends a waiting job, as cancelled.
+CREATE FUNCTION end_run(
+    qu queues, j live, kind text, now_ms bigint, result bytea, error json, given jsonb
+) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    told text[] := '{}';
+    heir live;
+BEGIN
+    IF kind = 'failed' AND right(qu.name, 5) = '!fail' THEN
+        -- What fails for good in a fail queue is kept for ever and shown.
+        given := '{"failed": null, "keep_payload": ["failed"]}';
+    END IF;
+    PERFORM keep(qu, j, kind, now_ms, result, error, given);
+    PERFORM promote(j);
+    IF qu.log_level <> 'off' THEN
+        told := ARRAY[run_event(kind, j, now_ms, error)];
+        IF qu.log_level = 'all' AND (j.next).seq IS NOT NULL THEN
+            SELECT * INTO heir FROM live WHERE q = j.q AND id = j.id;
+            told := told || note_event('promoted', heir, now_ms);
+        END IF;
+    END IF;
+    RETURN told;
+END $$;
+
+-- come_back(queue, job, now, run_at, cause, error) -> its events: active becomes waiting with the list of
+-- updates applied. cause is error, timeout or stall; NULL releases: as before the claim.
+-- An asked-to-cancel run must never come here.
+CREATE FUNCTION come_back(
+    qu queues, j live, now_ms bigint, back_at bigint, cause text, why json
+) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    s successor := j.next;
+    folds boolean := s.seq IS NOT NULL;
+    replaces boolean := folds AND s.replaces;
+    resets boolean := folds AND s.resets;
+    at bigint := CASE WHEN cause IS NULL THEN j.run_at ELSE back_at END;
+BEGIN
+    IF folds THEN
+        -- greatest and least pass over NULL: an open side of the clamp.
+        at := least(greatest(at, s.lo), s.hi);
+    END IF;
+    UPDATE live SET
+        state = 'w', run_at = at,
+        seq = CASE WHEN cause IS NULL THEN seq ELSE nextval('numbers') END,
+        revision = CASE WHEN folds THEN s.revision ELSE revision END,
+        enqueues = enqueues + CASE WHEN folds THEN s.enqueues ELSE 0 END,
+        attempts = CASE WHEN resets THEN 0 WHEN cause IS NULL THEN attempts - 1 ELSE attempts END,
+        retries = CASE WHEN resets THEN 0 ELSE retries + (cause IS NOT DISTINCT FROM 'error')::int END,
+        timeouts = CASE WHEN resets THEN 0 ELSE timeouts + (cause IS NOT DISTINCT FROM 'timeout')::int END,
+        stalls = CASE WHEN resets THEN 0 ELSE stalls + (cause IS NOT DISTINCT FROM 'stall')::int END,
+        error = CASE WHEN resets THEN NULL ELSE coalesce(why, error) END,
+        payload = CASE WHEN replaces THEN s.payload ELSE payload END,
+        priority = CASE WHEN replaces THEN s.priority ELSE priority END,
+        attributes = CASE WHEN replaces THEN s.attributes ELSE attributes END,
+        overrides = CASE WHEN replaces THEN s.overrides ELSE overrides END,
+        retention = CASE WHEN replaces THEN s.retention ELSE retention END,
+        fence = NULL, claimed_at = NULL, lease = NULL, holder = NULL, cancel_requested = NULL,
+        progress = NULL, next = NULL
+    WHERE q = j.q AND id = j.id;
+    IF qu.log_level = 'off' THEN
+        RETURN '{}';
+    END IF;
+    RETURN ARRAY[run_event(
+        CASE cause WHEN 'error' THEN 'retried' WHEN 'timeout' THEN 'timed_out' WHEN 'stall' THEN 'stalled'
+        ELSE 'released' END, j, now_ms, why)];
+END $$;
+
+-- give_back(queue, job, now, stalled) -> stalled, released or cancelled: an active job leaves its lease.
+CREATE FUNCTION give_back(
+    qu queues, j live, now_ms bigint, stalled boolean, OUT kind text, OUT told text[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    IF j.cancel_requested THEN
+        kind := 'cancelled';
+        told := end_run(qu, j, 'cancelled', now_ms, NULL, NULL, NULL);
+    ELSIF stalled THEN
+        kind := 'stalled';
+        told := come_back(qu, j, now_ms, now_ms, 'stall', NULL);
+    ELSE
+        kind := 'released';
+        told := come_back(qu, j, now_ms, NULL, NULL, NULL);
+    END IF;
+END $$;

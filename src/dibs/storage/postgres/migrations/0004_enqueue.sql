@@ -1,0 +1,306 @@
+-- How jobs come in.
+
+-- A job as it is asked for. `how` are the bits of its on_conflict: 3 the rule for run_at (0 always, 1 never,
+-- 2 later, 3 earlier), 4 leaves the data, 8 leaves the counts, 16 rejects, 32 rejects a failed outcome, too.
+CREATE TYPE request AS (
+    id text,
+    payload bytea,
+    priority smallint,
+    attributes json,
+    overrides json,
+    retention jsonb,
+    run_at bigint,
+    how integer
+);
+
+-- moved(old, rule, new) -> the run_at of a waiting job after an update.
+CREATE FUNCTION moved(old bigint, rule integer, new bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE rule WHEN 0 THEN new WHEN 1 THEN old WHEN 2 THEN greatest(old, new) ELSE least(old, new) END
+$$;
+
+-- folded(successor, request, at, now, number) -> the successor with one more update at the end of its list;
+-- without one, the fold of a list of one. The clamp is the one of model.fold.narrow.
+CREATE FUNCTION folded(s successor, r request, at bigint, now_ms bigint, number bigint) RETURNS successor
+LANGUAGE plpgsql AS $$
+DECLARE
+    rule integer := r.how & 3;
+BEGIN
+    IF s.seq IS NULL THEN
+        RETURN (r.payload, r.attributes, r.priority, r.overrides, r.retention, r.how & 4 = 0, at,
+                CASE WHEN rule IN (0, 2) THEN at END, CASE WHEN rule IN (0, 3) THEN at END,
+                r.how & 8 = 0, now_ms, number, number, number, 1)::successor;
+    END IF;
+    IF r.how & 4 = 0 THEN
+        s.payload := r.payload;
+        s.attributes := r.attributes;
+        s.priority := r.priority;
+        s.overrides := r.overrides;
+        s.retention := r.retention;
+        s.replaces := true;
+    END IF;
+    s.run_at := moved(s.run_at, rule, at);
+    IF rule = 0 THEN
+        s.lo := at;
+        s.hi := at;
+    ELSIF rule = 2 THEN
+        s.lo := greatest(s.lo, at);
+        s.hi := CASE WHEN s.hi IS NULL THEN NULL ELSE greatest(s.hi, at) END;
+    ELSIF rule = 3 THEN
+        s.lo := CASE WHEN s.lo IS NULL THEN NULL ELSE least(s.lo, at) END;
+        s.hi := least(s.hi, at);
+    END IF;
+    s.resets := s.resets OR r.how & 8 = 0;
+    s.revision := number;
+    s.enqueues := s.enqueues + 1;
+    RETURN s;
+END $$;
+
+-- begin_live(queue, request, now, origin) -> its number, or NULL when the id is live by now: nothing to
+-- waiting, counts 0.
+-- The number is drawn before the unique index gives us the id. Whatever took effect on the id in between
+-- left a row in `ended` with a higher number (a forget leaves a trace), so we look there once the id is
+-- ours, and start over; to insert a bare row and number it afterwards would write every job twice.
+CREATE FUNCTION begin_live(qu queues, r request, now_ms bigint, origin json) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    number bigint;
+BEGIN
+    LOOP
+        number := nextval('numbers');
+        INSERT INTO live (q, id, state, priority, run_at, seq, first, revision, enqueued_at,
+                          payload, attributes, overrides, retention, origin)
+        VALUES (qu.q, r.id, 'w', r.priority, r.run_at, number, number, number, now_ms,
+                r.payload, r.attributes, r.overrides, r.retention, origin)
+        ON CONFLICT (q, id) DO NOTHING;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+        PERFORM 1 FROM ended WHERE q = qu.q AND id = r.id AND greatest(fence, revision) >= number;
+        IF NOT FOUND THEN
+            RETURN number;
+        END IF;
+        DELETE FROM live WHERE q = qu.q AND id = r.id;
+    END LOOP;
+END $$;
+
+-- admit(queue, now, request) -> status, was, first, revision, told: one job meets its id, as the table of
+-- contract 3 says; the id stays locked until the transaction ends.
+CREATE FUNCTION admit(
+    qu queues, now_ms bigint, r request,
+    OUT status text, OUT was text, OUT first bigint, OUT revision bigint, OUT told text[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    j live;
+    o ended;
+    rejects boolean := r.how & 16 <> 0;
+BEGIN
+    told := '{}';
+    LOOP
+        SELECT * INTO j FROM live WHERE q = qu.q AND id = r.id FOR UPDATE;
+        EXIT WHEN FOUND;
+        IF rejects THEN
+            SELECT * INTO o FROM ended
+            WHERE q = qu.q AND id = r.id AND (expires_at IS NULL OR expires_at > now_ms)
+              AND (kind = 'completed' OR kind = 'failed' AND r.how & 32 <> 0);
+            IF FOUND THEN
+                status := o.kind;
+                was := 'nothing';
+                first := o.first;
+                revision := o.revision;
+                RETURN;
+            END IF;
+        END IF;
+        revision := begin_live(qu, r, now_ms, NULL);
+        IF revision IS NOT NULL THEN
+            status := 'queued';
+            was := 'nothing';
+            first := revision;
+            IF qu.log_level = 'all' THEN
+                SELECT * INTO j FROM live WHERE q = qu.q AND id = r.id;
+                told := ARRAY[note_event('queued', j, now_ms)];
+            END IF;
+            RETURN;
+        END IF;
+    END LOOP;
+    was := CASE WHEN j.state = 'w' THEN 'waiting' WHEN (j.next).seq IS NULL THEN 'active'
+             ELSE 'active+blocked' END;
+    IF rejects THEN
+        status := 'duplicate';
+        first := j.first;
+        revision := j.revision;
+        RETURN;
+    END IF;
+    revision := nextval('numbers');
+    IF j.state = 'w' THEN
+        status := 'updated';
+        first := j.first;
+        told := renew_waiting(qu, j, r, now_ms, revision);
+        RETURN;
+    END IF;
+    j.next := folded(j.next, r, r.run_at, now_ms, revision);
+    UPDATE live SET next = j.next WHERE q = j.q AND id = j.id;
+    status := 'blocked';
+    first := (j.next).first;
+    IF qu.log_level = 'all' THEN
+        told := ARRAY[next_event('blocked', j.id, j.next, now_ms, NULL)];
+    END IF;
+END $$;
+
+-- renew_waiting(queue, job, request, now, number) -> its events: a waiting job is updated in its place in line.
+CREATE FUNCTION renew_waiting(qu queues, j live, r request, now_ms bigint, number bigint) RETURNS text[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    replaces boolean := r.how & 4 = 0;
+    resets boolean := r.how & 8 = 0;
+BEGIN
+    UPDATE live SET
+        run_at = moved(run_at, r.how & 3, r.run_at),
+        revision = number, enqueues = enqueues + 1,
+        payload = CASE WHEN replaces THEN r.payload ELSE payload END,
+        priority = CASE WHEN replaces THEN r.priority ELSE priority END,
+        attributes = CASE WHEN replaces THEN r.attributes ELSE attributes END,
+        overrides = CASE WHEN replaces THEN r.overrides ELSE overrides END,
+        retention = CASE WHEN replaces THEN r.retention ELSE retention END,
+        attempts = CASE WHEN resets THEN 0 ELSE attempts END,
+        retries = CASE WHEN resets THEN 0 ELSE retries END,
+        stalls = CASE WHEN resets THEN 0 ELSE stalls END,
+        timeouts = CASE WHEN resets THEN 0 ELSE timeouts END,
+        error = CASE WHEN resets THEN NULL ELSE error END
+    WHERE q = j.q AND id = j.id RETURNING * INTO j;
+    RETURN CASE WHEN qu.log_level = 'all' THEN ARRAY[note_event('updated', j, now_ms)] ELSE '{}' END;
+END $$;
+
+-- start_time(when, now) -> an absolute time; a delay d is said as -1 - d, NULL is now.
+CREATE FUNCTION start_time(said bigint, now_ms bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN said IS NULL THEN now_ms WHEN said >= 0 THEN said ELSE now_ms - 1 - said END
+$$;
+
+-- enqueue_new(...) -> their numbers, in list order, or NULL when not every id was new: then nothing is done,
+-- but the ids that are live are locked, in sorted order. For a batch that names each id once.
+CREATE FUNCTION enqueue_new(
+    qu queues, now_ms bigint, ids text[], payloads bytea[], priorities smallint[], whens bigint[],
+    attributes text[], overrides text[], retentions text[]
+) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+    drawn bigint[];
+    taken integer;
+BEGIN
+    IF cardinality(ids) = 1 THEN
+        -- One needs no arrays to be taken apart: a third of the time.
+        drawn[1] := begin_live(qu, (
+            ids[1], payloads[1], coalesce(priorities[1], 0), attributes[1], overrides[1], retentions[1],
+            start_time(whens[1], now_ms), 0)::request, now_ms, NULL);
+        RETURN CASE WHEN drawn[1] IS NOT NULL THEN drawn END;
+    END IF;
+    IF lock_ids(qu, ids) THEN
+        RETURN NULL;
+    END IF;
+    drawn := ARRAY(SELECT nextval('numbers') FROM generate_series(1, cardinality(ids)));
+    INSERT INTO live (q, id, state, priority, run_at, seq, first, revision, enqueued_at,
+                      payload, attributes, overrides, retention)
+    SELECT qu.q, a.id, 'w', coalesce(a.priority, 0), start_time(a.said, now_ms), a.n, a.n, a.n, now_ms,
+           a.payload, a.attributes::json, a.overrides::json, a.retention::jsonb
+    FROM unnest(ids, payloads, priorities, whens, attributes, overrides, retentions, drawn)
+        AS a (id, payload, priority, said, attributes, overrides, retention, n)
+    ORDER BY a.id
+    ON CONFLICT (q, id) DO NOTHING;
+    GET DIAGNOSTICS taken = ROW_COUNT;
+    IF taken < cardinality(ids) OR EXISTS (
+        SELECT 1 FROM unnest(ids) AS a (id),
+            LATERAL (SELECT * FROM ended e WHERE e.q = qu.q AND e.id = a.id OFFSET 0) o
+        WHERE greatest(o.fence, o.revision) >= drawn[1]
+    ) THEN
+        -- Somebody was between the look and the insert. Ours go again, and each meets its id by itself.
+        DELETE FROM live l USING unnest(ids, drawn) AS a (id, n)
+        WHERE l.q = qu.q AND l.id = a.id AND l.revision = a.n AND l.first = a.n;
+        RETURN NULL;
+    END IF;
+    RETURN drawn;
+END $$;
+
+-- enqueue(queue, now, one array per field) -> one row of arrays in list order, and one more for each outcome
+-- that was asked for. `statuses` NULL: every one queued, found nothing, first = revision.
+-- `plain` says that each id is named once, without Reject, request_key or want_outcome. A field that is NULL
+-- for all may come as a NULL array. Raises nothing of its own.
+CREATE FUNCTION enqueue(
+    queue text, manual bigint, plain boolean, ids text[], payloads bytea[], priorities smallint[],
+    whens bigint[], hows integer[], attributes text[], overrides text[], retentions text[],
+    keys text[], wants boolean[]
+) RETURNS TABLE (
+    statuses text[], founds text[], firsts bigint[], revisions bigint[], repeats boolean[],
+    place integer, kept ended
+) LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    qu queues := queue_of(queue);
+    now_ms bigint;
+    r request;
+    known request_keys;
+    answer record;
+    told text[] := '{}';
+    i integer;
+BEGIN
+    -- Prune leaves traces of what ended while this transaction runs, so it must be seen to run.
+    PERFORM pg_current_xact_id();
+    now_ms := tick(manual);
+    PERFORM fresh(now_ms);
+    IF plain THEN
+        revisions := enqueue_new(qu, now_ms, ids, payloads, priorities, whens, attributes, overrides,
+                                 retentions);
+        IF revisions IS NOT NULL THEN
+            IF qu.log_level = 'all' THEN
+                told := ARRAY(
+                    SELECT note_event('queued', one.j, now_ms)
+                    FROM unnest(ids) WITH ORDINALITY AS a (id, place),
+                        LATERAL (SELECT j FROM live j WHERE j.q = qu.q AND j.id = a.id OFFSET 0) one
+                    ORDER BY a.place);
+                PERFORM tell(qu, now_ms, told);
+            END IF;
+            PERFORM ring(qu, true, cardinality(told) > 0, NULL);
+            RETURN NEXT;
+            RETURN;
+        END IF;
+    END IF;
+    FOR i IN 1 .. cardinality(ids) LOOP
+        IF keys[i] IS NOT NULL THEN
+            -- Two with the same new key at once: the second waits here for what the first gets.
+            INSERT INTO request_keys VALUES (qu.q, keys[i], '', '', 0, 0, 0) ON CONFLICT DO NOTHING;
+            SELECT * INTO known FROM request_keys WHERE q = qu.q AND key = keys[i] FOR UPDATE;
+            IF known.expires_at > now_ms THEN
+                statuses[i] := known.status;
+                founds[i] := known.found;
+                firsts[i] := known.first;
+                revisions[i] := known.revision;
+                repeats[i] := true;
+                CONTINUE;
+            END IF;
+        END IF;
+        r := (ids[i], payloads[i], coalesce(priorities[i], 0), attributes[i], overrides[i], retentions[i],
+              start_time(whens[i], now_ms), coalesce(hows[i], 0))::request;
+        answer := admit(qu, now_ms, r);
+        statuses[i] := answer.status;
+        founds[i] := answer.was;
+        firsts[i] := answer.first;
+        revisions[i] := answer.revision;
+        repeats[i] := false;
+        told := told || answer.told;
+        IF keys[i] IS NOT NULL THEN
+            UPDATE request_keys SET status = answer.status, found = answer.was, first = answer.first,
+                revision = answer.revision, expires_at = now_ms + qu.request_key_age
+            WHERE q = qu.q AND key = keys[i];
+        END IF;
+    END LOOP;
+    PERFORM tell(qu, now_ms, told);
+    PERFORM ring(qu, true, cardinality(told) > 0, NULL);
+    RETURN NEXT;
+    statuses := NULL;
+    FOR i IN 1 .. coalesce(cardinality(wants), 0) LOOP
+        IF wants[i] THEN
+            place := i;
+            SELECT e.* INTO kept FROM ended e
+            WHERE e.q = qu.q AND e.id = ids[i] AND (e.expires_at IS NULL OR e.expires_at > now_ms);
+            IF FOUND THEN
+                RETURN NEXT;
+            END IF;
+        END IF;
+    END LOOP;
+END $$;

@@ -1,0 +1,190 @@
+-- How jobs are handed out, and the leases they are held under.
+
+-- claim(queue, lease, most, now) -> one row for each job, in the order of the line, then one without a job
+-- that carries next_due. `lost`: the lease is unknown, expired or dropped, and nothing was taken.
+-- The lease row is held FOR KEY SHARE: a reap or drop, which want it FOR UPDATE, come before or after.
+CREATE FUNCTION claim(queue text, under uuid, most integer, manual bigint)
+RETURNS TABLE (lost boolean, now_ms bigint, next_due bigint, job live)
+LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    qu queues;
+    room bigint := most;
+    level smallint;
+    picked tid[];
+    due bigint;
+    named text;
+BEGIN
+    now_ms := tick(manual);
+    lost := false;
+    SELECT * INTO qu FROM queues WHERE name = queue;
+    SELECT holder INTO named FROM leases
+    WHERE lease = under AND q = qu.q AND expires_at > now_ms AND NOT dropped FOR KEY SHARE;
+    IF NOT FOUND THEN
+        lost := true;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    IF qu.max_active IS NOT NULL THEN
+        -- One claim at a time, so that the count below is exact; settling meanwhile only makes room.
+        SELECT * INTO qu FROM queues WHERE q = qu.q FOR NO KEY UPDATE;
+        room := least(most, greatest(0, coalesce(qu.max_active, most + 0::bigint) - CASE
+            WHEN qu.max_active IS NULL THEN 0
+            ELSE (SELECT count(*) FROM live WHERE q = qu.q AND lease IS NOT NULL) END));
+    END IF;
+    IF qu.paused THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    PERFORM fresh(now_ms);
+    IF qu.log_level = 'all' THEN
+        PERFORM begin_telling();
+    END IF;
+    SELECT priority INTO level FROM live WHERE q = qu.q AND state = 'w' ORDER BY priority DESC LIMIT 1;
+    WHILE level IS NOT NULL LOOP
+        IF room > 0 THEN
+            -- Lock first, write after: an UPDATE over the locking query may be planned to run it twice.
+            picked := ARRAY(
+                SELECT ctid FROM live
+                WHERE q = qu.q AND state = 'w' AND priority = level AND run_at <= now_ms
+                ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED);
+            IF cardinality(picked) > 0 THEN
+                RETURN QUERY
+                WITH taken AS (
+                    UPDATE live l SET state = 'a', fence = nextval('numbers'), lease = under, holder = named,
+                        claimed_at = claim.now_ms, attempts = attempts + 1
+                    WHERE ctid = ANY (picked) RETURNING l AS j
+                ), told AS (
+                    INSERT INTO events (q, n, at, count, packed)
+                    SELECT qu.q, nextval('numbers'), claim.now_ms, count(*),
+                           '[' || string_agg(note_event('claimed', t.j, claim.now_ms), ','
+                                             ORDER BY (t.j).run_at, (t.j).seq) || ']'
+                    FROM taken t WHERE qu.log_level = 'all' HAVING count(*) > 0
+                )
+                SELECT false, claim.now_ms, NULL::bigint, t.j FROM taken t ORDER BY (t.j).run_at, (t.j).seq;
+                room := room - cardinality(picked);
+            END IF;
+        END IF;
+        due := least(due, (
+            SELECT run_at FROM live
+            WHERE q = qu.q AND state = 'w' AND priority = level AND run_at > now_ms
+            ORDER BY run_at LIMIT 1));
+        SELECT priority INTO level FROM live
+        WHERE q = qu.q AND state = 'w' AND priority < level ORDER BY priority DESC LIMIT 1;
+    END LOOP;
+    next_due := due;
+    job := NULL;
+    RETURN NEXT;
+END $$;
+
+-- grant_lease(queues, lease, ttl, holder, now) -> now: a new lease on each of the queues.
+CREATE FUNCTION grant_lease(names text[], new_lease uuid, ttl bigint, named text, manual bigint)
+RETURNS bigint LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    now_ms bigint := tick(manual);
+    name text;
+BEGIN
+    FOREACH name IN ARRAY names LOOP
+        INSERT INTO leases VALUES (new_lease, (queue_of(name)).q, named, now_ms + ttl) ON CONFLICT DO NOTHING;
+    END LOOP;
+    RETURN now_ms;
+END $$;
+
+-- renew(queues, lease, ttl, now) -> a row for each queue where the lease lives: it ends ttl from now, never
+-- earlier than it would have; `asked` are its jobs that should stop. `name` NULL: the row only tells now.
+CREATE FUNCTION renew(names text[], held uuid, ttl bigint, manual bigint)
+RETURNS TABLE (name text, now_ms bigint, ends_at bigint, asked text[])
+LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    qu queues;
+BEGIN
+    now_ms := tick(manual);
+    RETURN NEXT;
+    FOR qu IN SELECT * FROM queues k WHERE k.name = ANY (names) ORDER BY q LOOP
+        UPDATE leases SET expires_at = greatest(expires_at, now_ms + ttl)
+        WHERE lease = held AND q = qu.q AND expires_at > now_ms AND NOT dropped
+        RETURNING expires_at INTO ends_at;
+        IF FOUND THEN
+            name := qu.name;
+            asked := ARRAY(SELECT id FROM live WHERE q = qu.q AND lease = held AND cancel_requested ORDER BY id);
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END $$;
+
+-- release_some(queue, lease, most, stalled, now) -> up to `most` jobs of a lease that is locked, given back.
+CREATE FUNCTION release_some(qu queues, held uuid, most integer, stalled boolean, now_ms bigint)
+RETURNS TABLE (id text, fence bigint, kind text) LANGUAGE plpgsql AS $$
+DECLARE
+    j live;
+    back record;
+    told text[] := '{}';
+    ends text[] := '{}';
+BEGIN
+    FOR j IN
+        SELECT * FROM live l WHERE l.q = qu.q AND l.lease = held ORDER BY l.id LIMIT most FOR UPDATE
+    LOOP
+        back := give_back(qu, j, now_ms, stalled);
+        id := j.id;
+        fence := j.fence;
+        kind := back.kind;
+        told := told || back.told;
+        IF kind = 'cancelled' THEN
+            ends := ends || id;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+    PERFORM tell(qu, now_ms, told);
+    PERFORM ring(qu, true, cardinality(told) > 0, ends);
+END $$;
+
+-- drop_lease(queues, lease, most, now) -> how many jobs are left, for each queue where there was the lease.
+-- From the first call on the lease is lost; it goes with its last job. Expired: nothing is done here.
+CREATE FUNCTION drop_lease(names text[], held uuid, most integer, manual bigint)
+RETURNS TABLE (name text, remaining bigint) LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    now_ms bigint := tick(manual);
+    qu queues;
+BEGIN
+    PERFORM fresh(now_ms);
+    FOR qu IN SELECT * FROM queues k WHERE k.name = ANY (names) ORDER BY q LOOP
+        PERFORM 1 FROM leases WHERE lease = held AND q = qu.q AND expires_at > now_ms FOR UPDATE;
+        IF FOUND THEN
+            PERFORM release_some(qu, held, most, false, now_ms);
+            name := qu.name;
+            SELECT count(*) INTO remaining FROM live WHERE q = qu.q AND lease = held;
+            IF remaining > 0 THEN
+                UPDATE leases SET dropped = true WHERE lease = held AND q = qu.q;
+            ELSE
+                DELETE FROM leases WHERE lease = held AND q = qu.q;
+            END IF;
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END $$;
+
+-- reap(queue, most, now) -> up to `most` jobs under expired leases, each with its fence and what became of
+-- it: stalled, released (its lease was dropped) or cancelled. An expired lease goes with its last job.
+-- One index look when nothing has expired. A lease that another reap, or a claim, holds is left to it.
+CREATE FUNCTION reap(queue text, most integer, manual bigint)
+RETURNS TABLE (id text, fence bigint, kind text) LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    now_ms bigint := tick(manual);
+    qu queues;
+    l leases;
+    room integer := most;
+    taken integer;
+BEGIN
+    SELECT * INTO qu FROM queues WHERE name = queue;
+    FOR l IN
+        SELECT * FROM leases WHERE q = qu.q AND expires_at <= now_ms
+        ORDER BY expires_at FOR UPDATE SKIP LOCKED
+    LOOP
+        PERFORM fresh(now_ms);
+        RETURN QUERY SELECT * FROM release_some(qu, l.lease, room, NOT l.dropped, now_ms);
+        GET DIAGNOSTICS taken = ROW_COUNT;
+        room := room - taken;
+        PERFORM 1 FROM live WHERE q = qu.q AND lease = l.lease LIMIT 1;
+        EXIT WHEN FOUND;
+        DELETE FROM leases WHERE lease = l.lease AND q = qu.q;
+    END LOOP;
+END $$;

@@ -1,0 +1,176 @@
+-- The log, what is counted, and what a wait looks at. Reading a job or a page is plain SQL: see sql/.
+
+-- read_events(queue, from, most, now) -> up to `most` entries from a number on, oldest first, each with how far
+-- the log was trimmed; without any entry one row with that. `since` NULL: only the last entry there is.
+CREATE FUNCTION read_events(queue text, since bigint, most integer, manual bigint)
+RETURNS TABLE (trimmed bigint, n bigint, count integer, packed text)
+LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    qu queues;
+    shown bigint;
+BEGIN
+    PERFORM tick(manual);
+    shown := shown_until();
+    SELECT * INTO qu FROM queues WHERE name = queue;
+    IF since IS NULL THEN
+        RETURN QUERY SELECT qu.trimmed, e.n, e.count, e.packed FROM events e
+        WHERE e.q = qu.q AND e.n <= shown ORDER BY e.n DESC LIMIT 1;
+    ELSE
+        RETURN QUERY SELECT qu.trimmed, e.n, e.count, e.packed FROM events e
+        WHERE e.q = qu.q AND e.n >= since AND e.n <= shown ORDER BY e.n LIMIT most;
+    END IF;
+    IF NOT FOUND THEN
+        trimmed := qu.trimmed;
+        RETURN NEXT;
+    END IF;
+END $$;
+
+-- look_ahead(queue, now) -> whether anything is due, and the earliest run_at later than now. Two looks into
+-- the index for each priority in use.
+CREATE FUNCTION look_ahead(qu queues, now_ms bigint, OUT due boolean, OUT next_due bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+    level smallint;
+BEGIN
+    due := false;
+    SELECT priority INTO level FROM live WHERE q = qu.q AND state = 'w' ORDER BY priority DESC LIMIT 1;
+    WHILE level IS NOT NULL LOOP
+        due := due OR EXISTS (
+            SELECT 1 FROM live
+            WHERE q = qu.q AND state = 'w' AND priority = level AND run_at <= now_ms);
+        next_due := least(next_due, (
+            SELECT run_at FROM live
+            WHERE q = qu.q AND state = 'w' AND priority = level AND run_at > now_ms
+            ORDER BY run_at LIMIT 1));
+        SELECT priority INTO level FROM live
+        WHERE q = qu.q AND state = 'w' AND priority < level ORDER BY priority DESC LIMIT 1;
+    END LOOP;
+END $$;
+
+-- watch(queues, for, now) -> a row for each queue that exists, for somebody who begins or goes on to wait: from
+-- now on for a minute there will be notifications. `due`: a claim would find something. `unheard`: until now
+-- nobody was known to listen, so something may have happened without a notification.
+CREATE FUNCTION watch(names text[], kind text, manual bigint)
+RETURNS TABLE (
+    name text, q integer, now_ms bigint, due boolean, next_due bigint, ends_at bigint, hidden boolean,
+    unheard boolean
+) LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    qu queues;
+    ahead record;
+    heard timestamptz;
+    shown bigint;
+    until timestamptz := clock_timestamp() + interval '1 minute';
+BEGIN
+    now_ms := tick(manual);
+    IF kind = 'events' THEN
+        shown := shown_until();
+    END IF;
+    FOR qu IN SELECT * FROM queues k WHERE k.name = ANY (names) ORDER BY k.q LOOP
+        heard := CASE kind WHEN 'work' THEN qu.work_until WHEN 'events' THEN qu.events_until
+                 ELSE qu.ids_until END;
+        unheard := heard < clock_timestamp();
+        IF heard < clock_timestamp() + interval '30 seconds' THEN
+            UPDATE queues k SET
+                work_until = CASE kind WHEN 'work' THEN until ELSE work_until END,
+                events_until = CASE kind WHEN 'events' THEN until ELSE events_until END,
+                ids_until = CASE kind WHEN 'ids' THEN until ELSE ids_until END
+            WHERE k.q = qu.q;
+        END IF;
+        name := qu.name;
+        q := qu.q;
+        due := false;
+        next_due := NULL;
+        IF kind = 'work' AND NOT qu.paused THEN
+            ahead := look_ahead(qu, now_ms);
+            due := ahead.due AND (qu.max_active IS NULL OR qu.max_active > (
+                SELECT count(*) FROM live l WHERE l.q = qu.q AND l.lease IS NOT NULL));
+            next_due := ahead.next_due;
+        ELSIF kind = 'events' THEN
+            ends_at := (SELECT max(e.n) FROM events e WHERE e.q = qu.q AND e.n <= shown);
+            hidden := EXISTS (SELECT 1 FROM events e WHERE e.q = qu.q AND e.n > shown);
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- counts(queues, now) -> a row for each queue that exists. Up to 100,000 ids a state are counted one by one;
+-- beyond, the planner's estimate is told, and `approximate`.
+CREATE FUNCTION counts(names text[], manual bigint)
+RETURNS TABLE (
+    name text, waiting bigint, scheduled bigint, active bigint, handed_off bigint, blocked bigint,
+    completed bigint, failed bigint, cancelled bigint, approximate boolean
+) LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    now_ms bigint := tick(manual);
+    qu queues;
+    beyond bigint := 100001;
+BEGIN
+    FOR qu IN SELECT * FROM queues k WHERE k.name = ANY (names) ORDER BY q LOOP
+        name := qu.name;
+        waiting := (SELECT count(*) FROM (
+            SELECT 1 FROM live WHERE q = qu.q AND state = 'w' LIMIT beyond) x);
+        scheduled := count_scheduled(qu, now_ms, beyond);
+        handed_off := (SELECT count(*) FROM (
+            SELECT 1 FROM live WHERE q = qu.q AND state = 'h' LIMIT beyond) x);
+        active := handed_off + (SELECT count(*) FROM (
+            SELECT 1 FROM live WHERE q = qu.q AND lease IS NOT NULL LIMIT beyond) x);
+        blocked := (SELECT count(*) FROM (
+            SELECT 1 FROM live WHERE q = qu.q AND (next).seq IS NOT NULL LIMIT beyond) x);
+        completed := count_ended(qu, 'completed', now_ms, beyond);
+        failed := count_ended(qu, 'failed', now_ms, beyond);
+        cancelled := count_ended(qu, 'cancelled', now_ms, beyond);
+        approximate := beyond <= greatest(waiting, active, blocked, completed, failed, cancelled);
+        IF waiting = beyond THEN
+            waiting := greatest(beyond, guess(format('SELECT 1 FROM live WHERE q = %s AND state = ''w''', qu.q)));
+        END IF;
+        IF scheduled = beyond THEN
+            scheduled := least(waiting, greatest(beyond, guess(format(
+                'SELECT 1 FROM live WHERE q = %s AND state = ''w'' AND run_at > %s', qu.q, now_ms))));
+        END IF;
+        IF completed = beyond THEN
+            completed := greatest(beyond, guess(format(
+                'SELECT 1 FROM ended WHERE q = %s AND kind = ''completed'' AND expires_at > %s', qu.q, now_ms)));
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- count_scheduled(queue, now, most) -> how many wait for later, counted up to `most`, priority by priority so
+-- that what is due costs nothing.
+CREATE FUNCTION count_scheduled(qu queues, now_ms bigint, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    level smallint;
+    total bigint := 0;
+BEGIN
+    SELECT priority INTO level FROM live WHERE q = qu.q AND state = 'w' ORDER BY priority DESC LIMIT 1;
+    WHILE level IS NOT NULL AND total < most LOOP
+        total := total + (SELECT count(*) FROM (
+            SELECT 1 FROM live WHERE q = qu.q AND state = 'w' AND priority = level AND run_at > now_ms
+            LIMIT most - total) x);
+        SELECT priority INTO level FROM live
+        WHERE q = qu.q AND state = 'w' AND priority < level ORDER BY priority DESC LIMIT 1;
+    END LOOP;
+    RETURN total;
+END $$;
+
+-- count_ended(queue, kind, now, most) -> how many outcomes of a kind are alive, counted up to `most`.
+CREATE FUNCTION count_ended(qu queues, word text, now_ms bigint, most bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    total bigint;
+BEGIN
+    SELECT count(*) INTO total FROM (
+        SELECT 1 FROM ended WHERE q = qu.q AND kind = word AND expires_at > now_ms LIMIT most) x;
+    RETURN least(most, total + (SELECT count(*) FROM (
+        SELECT 1 FROM ended WHERE q = qu.q AND kind = word AND expires_at IS NULL LIMIT most) x));
+END $$;
+
+-- guess(query) -> how many rows the planner thinks it has.
+CREATE FUNCTION guess(query text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    plan json;
+BEGIN
+    EXECUTE 'EXPLAIN (FORMAT JSON) ' || query INTO plan;
+    RETURN (plan #>> '{0,Plan,Plan Rows}')::bigint;
+END $$;

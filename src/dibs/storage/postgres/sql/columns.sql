@@ -1,0 +1,18 @@
+-- What is selected of a job (j), a successor (j.next) and an outcome (o), in the order in which rows.py reads it.
+
+-- name: job
+j.id, j.payload, j.attributes::text, j.priority, j.overrides::text, j.retention::text,
+j.run_at, j.enqueued_at, j.seq, j.first, j.revision, j.enqueues,
+j.attempts, j.retries, j.stalls, j.timeouts, j.error::text, j.origin::text,
+j.fence, j.claimed_at, j.lease::text, j.holder, j.cancel_requested, j.progress::text
+
+-- name: successor
+(j.next).payload, (j.next).attributes::text, (j.next).priority, (j.next).overrides::text,
+(j.next).retention::text, (j.next).replaces, (j.next).run_at, (j.next).lo, (j.next).hi, (j.next).resets,
+(j.next).enqueued_at, (j.next).seq, (j.next).first, (j.next).revision, (j.next).enqueues
+
+-- name: outcome
+o.kind, o.fence, o.first, o.revision, o.ended_at, o.expires_at, o.result, o.error::text,
+o.enqueues, o.enqueued_at, o.run_at, o.claimed_at, o.holder,
+o.attempts, o.retries, o.stalls, o.timeouts,
+o.payload, o.attributes::text, o.priority, o.overrides::text, o.retention::text, o.origin::text

@@ -1,0 +1,43 @@
+-- Reading: jobs, pages of them, queues, the log. Nothing here writes, but that a manual clock moves on.
+
+-- name: get
+-- A row for each id in list order: its place, its current, successor and outcome, and its dropped ranges.
+WITH clock AS MATERIALIZED (SELECT {schema}.tick(%(now)s::bigint) AS now_ms)
+SELECT a.id, {slot}
+FROM clock, unnest(%(ids)b::text[]) WITH ORDINALITY AS a (id, place)
+LEFT JOIN {schema}.queues k ON k.name = %(queue)s
+LEFT JOIN {schema}.live j ON j.q = k.q AND j.id = a.id
+LEFT JOIN {schema}.ended o ON o.q = k.q AND o.id = a.id
+ORDER BY a.place
+
+-- name: page
+-- Up to `limit` ids after one, with all there is of each, in the order of the ids. `kinds` and `states` say
+-- which; an id whose outcome has expired counts as without.
+WITH clock AS MATERIALIZED (SELECT {schema}.tick(%(now)s::bigint) AS now_ms),
+     k AS MATERIALIZED (SELECT q FROM {schema}.queues WHERE name = %(queue)s),
+     ids AS MATERIALIZED (
+        (SELECT l.id FROM clock, k, {schema}.live l
+         WHERE l.q = k.q AND l.id > %(after)s AND {live_filter} ORDER BY l.id LIMIT %(limit)s)
+        UNION
+        (SELECT e.id FROM clock, k, {schema}.ended e
+         WHERE e.q = k.q AND e.id > %(after)s AND {ended_filter}
+           AND (e.expires_at IS NULL OR e.expires_at > clock.now_ms) ORDER BY e.id LIMIT %(limit)s)
+        ORDER BY 1 LIMIT %(limit)s)
+SELECT ids.id, {slot}
+FROM clock, k, ids
+LEFT JOIN LATERAL (SELECT * FROM {schema}.live l WHERE l.q = k.q AND l.id = ids.id) j ON true
+LEFT JOIN LATERAL (SELECT * FROM {schema}.ended e WHERE e.q = k.q AND e.id = ids.id) o ON true
+ORDER BY ids.id
+
+-- name: queues
+SELECT k.name, k.paused, k.max_active, k.retention::text, k.log_level, k.log_age, k.log_bytes, k.request_key_age
+FROM {schema}.queues k ORDER BY k.name
+
+-- name: settings
+SELECT k.name, k.paused, k.max_active, k.retention::text, k.log_level, k.log_age, k.log_bytes, k.request_key_age
+FROM {schema}.queues k WHERE k.name = %(queue)s
+
+-- name: events
+-- A row for each entry from a number on, oldest first; without any, one row with the mark of the log.
+SELECT e.trimmed, e.n, e.count, e.packed
+FROM {schema}.read_events(%(queue)s::text, %(since)s::bigint, %(limit)s::integer, %(now)s::bigint) e

@@ -1,0 +1,92 @@
+-- The verbs of the protocol: each is one call of one function, and so one atomic step in one round trip.
+
+-- name: enqueue
+-- One row of arrays in list order; `statuses` NULL: every one queued as new.
+SELECT e.statuses, e.founds, e.firsts, e.revisions, e.repeats
+FROM {schema}.enqueue(
+    %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(payloads)b::bytea[],
+    %(priorities)b::smallint[], %(whens)b::bigint[], %(hows)b::integer[], %(attributes)b::text[],
+    %(overrides)b::text[], %(retentions)b::text[], %(keys)b::text[], NULL) e
+
+-- name: enqueue_wanting
+-- The same, and one more row for each outcome that was asked for and is there, with its place in the list.
+SELECT e.statuses, e.founds, e.firsts, e.revisions, e.repeats, e.place, {kept}
+FROM {schema}.enqueue(
+    %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(payloads)b::bytea[],
+    %(priorities)b::smallint[], %(whens)b::bigint[], %(hows)b::integer[], %(attributes)b::text[],
+    %(overrides)b::text[], %(retentions)b::text[], %(keys)b::text[], %(wants)b::boolean[]) e
+
+-- name: claim
+-- A row for each job in the order of the line, then one whose job is NULL, with next_due.
+SELECT c.lost, c.now_ms, c.next_due, {claimed}
+FROM {schema}.claim(%(queue)s::text, %(lease)s::uuid, %(limit)s::integer, %(now)s::bigint) c
+
+-- name: settle
+-- One row: statuses and revisions in list order; `statuses` NULL: all done.
+SELECT s.statuses, s.revisions
+FROM {schema}.settle(
+    %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(fences)b::bigint[],
+    %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[]) s
+
+-- name: turn
+-- The rows of claim, each with the answers of settle in front.
+SELECT c.statuses, c.revisions, c.lost, c.now_ms, c.next_due, {claimed}
+FROM {schema}.turn(
+    %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(fences)b::bigint[],
+    %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[], %(lease)s::uuid, %(limit)s::integer) c
+
+-- name: finish
+SELECT {schema}.finish(
+    %(queue)s::text, %(id)s::text, %(kind)s::text, %(result)b::bytea, %(details)s::json, %(revision)s::bigint,
+    %(now)s::bigint)
+
+-- name: report
+SELECT {schema}.report(%(queue)s::text, %(id)s::text, %(fence)s::bigint, %(progress)s::json, %(now)s::bigint)
+
+-- name: grant
+SELECT {schema}.grant_lease(
+    %(queues)b::text[], %(lease)s::uuid, %(ttl)s::bigint, %(holder)s::text, %(now)s::bigint)
+
+-- name: renew
+SELECT r.name, r.now_ms, r.ends_at, r.asked
+FROM {schema}.renew(%(queues)b::text[], %(lease)s::uuid, %(ttl)s::bigint, %(now)s::bigint) r
+
+-- name: drop
+SELECT d.name, d.remaining
+FROM {schema}.drop_lease(%(queues)b::text[], %(lease)s::uuid, %(limit)s::integer, %(now)s::bigint) d
+
+-- name: reap
+SELECT r.id, r.fence, r.kind FROM {schema}.reap(%(queue)s::text, %(limit)s::integer, %(now)s::bigint) r
+
+-- name: cancel
+SELECT {schema}.cancel(%(queue)s::text, %(ids)b::text[], %(running)s::boolean, %(now)s::bigint)
+
+-- name: amend
+SELECT {schema}.amend(
+    %(queue)s::text, %(id)s::text, %(patch)s::json, %(payload)b::bytea, %(most)s::bigint, %(now)s::bigint)
+
+-- name: retry_failed
+SELECT {schema}.retry_failed(%(queue)s::text, %(ids)b::text[], %(now)s::bigint)
+
+-- name: forget
+SELECT {schema}.forget(%(queue)s::text, %(ids)b::text[], %(now)s::bigint)
+
+-- name: configure
+SELECT k.name, k.paused, k.max_active, k.retention::text, k.log_level, k.log_age, k.log_bytes, k.request_key_age
+FROM {schema}.configure(%(queue)s::text, %(patch)s::jsonb, %(now)s::bigint) k
+
+-- name: prune
+SELECT p.outcomes, p.keys, p.told FROM {schema}.prune(%(queue)s::text, %(limit)s::integer, %(now)s::bigint) p
+
+-- name: import
+SELECT {schema}.import_ids(
+    %(queue)s::text, %(ids)b::text[], %(records)b::text[], %(floor)s::bigint, %(now)s::bigint)
+
+-- name: counts
+SELECT c.name, c.waiting, c.scheduled, c.active, c.handed_off, c.blocked, c.completed, c.failed, c.cancelled,
+       c.approximate
+FROM {schema}.counts(%(queues)b::text[], %(now)s::bigint) c
+
+-- name: watch
+SELECT w.name, w.q, w.now_ms, w.due, w.next_due, w.ends_at, w.hidden, w.unheard
+FROM {schema}.watch(%(queues)b::text[], %(kind)s::text, %(now)s::bigint) w

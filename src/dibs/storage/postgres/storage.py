@@ -1,0 +1,307 @@
+"""The Postgres storage: each verb checked at the door, then one statement, then its rows as values.
+
+Transitions are in migrations/*.sql; docstrings of the verbs stand in dibs.storage.protocol.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dibs.errors import Refused
+from dibs.model import arguments
+from dibs.model import limits as limit
+from dibs.model.answers import (
+    AmendStatus,
+    CancelStatus,
+    Claim,
+    Counts,
+    Enqueued,
+    EventPage,
+    Exported,
+    FinishStatus,
+    Granted,
+    ImportStatus,
+    Listed,
+    Pruned,
+    QueueInfo,
+    Reaped,
+    Record,
+    Renewed,
+    ReportStatus,
+    RetryFailedStatus,
+    Settled,
+    State,
+    Turned,
+    Wake,
+)
+from dibs.model.job import EMPTY, Slot
+from dibs.model.requests import Complete, End, Patch, Request, Settings, SettingsPatch, Settlement
+from dibs.storage.capabilities import Capabilities
+from dibs.storage.postgres import asking, event_log, rows
+from dibs.storage.postgres.address import read
+from dibs.storage.postgres.asking import askable
+from dibs.storage.postgres.door import MOST, Door
+from dibs.storage.postgres.wakeups import Waiter
+from dibs.storage.protocol import Clock, Watch
+
+
+def open_url(url: str, *, clock: Clock = "system", **options: Any) -> PostgresStorage:
+    """Return the storage for postgresql://USER@HOST/DATABASE?schema=NAME."""
+    return PostgresStorage(read(url, options), clock=clock)
+
+
+class PostgresStorage(Door):
+    """Jobs in a schema of a Postgres database, for any number of processes at once."""
+
+    capabilities = Capabilities(
+        durable=True, shared=True, cross_queue=True, joins=True, pushes=True, manual_clock=True
+    )
+
+    # -- enqueue, claim, settle ----------------------------------------------------------------------
+
+    async def enqueue(
+        self, queue: str, requests: Sequence[Request], *, now: int | None = None
+    ) -> list[Enqueued]:
+        name, params = self.asked(queue, requests, now)
+        if not requests:
+            return []
+        return rows.enqueued_of(await self._write(name, params), len(requests))
+
+    async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> Claim:
+        params = {**self._call(queue, now, limit), "lease": lease_of(lease)}
+        token = self._waiting.token(queue)
+        return self._counted(rows.claim_of(await self._write("claim", params), token))
+
+    def _counted(self, claim: Claim) -> Claim:
+        self._sweeper.count(len(claim.jobs))
+        return claim
+
+    async def settle(
+        self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
+    ) -> list[Settled]:
+        params, reasons = self.settling(queue, settlements, now)
+        if not settlements:
+            return []
+        ((statuses, revisions),) = await self._write("settle", params)
+        return rows.settled_of(statuses, revisions, reasons)
+
+    async def turn(
+        self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
+    ) -> Turned:
+        params, reasons = asking.settlements(settlements, self.limits)
+        params |= {**self._call(queue, now, limit), "lease": lease_of(lease)}
+        if not settlements:
+            return Turned((), await self.claim(queue, lease, limit, now=now))
+        token = self._waiting.token(queue)
+        found = await self._write("turn", params)
+        settled = rows.settled_of(found[0][0], found[0][1], reasons)
+        claim = rows.claim_of([row[2:] for row in found], token)
+        return Turned(tuple(settled), self._counted(claim))
+
+    async def finish(
+        self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
+    ) -> FinishStatus:
+        arguments.check_how(end, self.limits)
+        params = {
+            **self._call(queue, now),
+            "id": askable(id),
+            "kind": asking.KINDS[type(end)],
+            "result": end.result if isinstance(end, Complete) else None,
+            "details": asking.details_of(end),
+            "revision": revision if abs(revision) <= asking.INT8 else -1,
+        }
+        status: FinishStatus = await self._answer("finish", params)
+        return status
+
+    # -- leases --------------------------------------------------------------------------------------
+
+    async def grant(self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None) -> Granted:
+        arguments.check_queues(queues, self.limits)
+        arguments.check_ttl(ttl)
+        arguments.check_holder(holder, self.limits)
+        lease = secrets.token_hex(16)
+        params = {
+            "queues": sorted(queues),
+            "lease": lease,
+            "ttl": ttl,
+            "holder": holder,
+            "now": self._at(now),
+        }
+        at: int = await self._answer("grant", params)
+        return Granted(lease=lease, now=at, expires_at=at + ttl)
+
+    async def renew(
+        self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
+    ) -> dict[str, Renewed]:
+        arguments.check_queues(queues, self.limits)
+        arguments.check_ttl(ttl)
+        params = {"queues": list(queues), "lease": lease_of(lease), "ttl": ttl, "now": self._at(now)}
+        (_, at, *_), *found = await self._write("renew", params)
+        alive = {
+            name: Renewed(alive=True, now=at, expires_at=ends, cancel_requested=tuple(asked))
+            for name, _, ends, asked in found
+        }
+        return {name: alive.get(name) or Renewed(alive=False, now=at) for name in queues}
+
+    async def drop(
+        self, queues: Sequence[str], lease: str, limit: int, *, now: int | None = None
+    ) -> dict[str, int]:
+        arguments.check_queues(queues, self.limits)
+        arguments.check_limit(limit)
+        params = {
+            "queues": list(queues),
+            "lease": lease_of(lease),
+            "limit": min(limit, MOST),
+            "now": self._at(now),
+        }
+        left = dict(await self._write("drop", params))
+        return {name: left.get(name, 0) for name in queues}
+
+    async def reap(self, queue: str, limit: int, *, now: int | None = None) -> list[Reaped]:
+        return [Reaped(*row) for row in await self._write("reap", self._call(queue, now, limit))]
+
+    async def report(
+        self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
+    ) -> ReportStatus:
+        limit.check_bytes("progress", progress, self.limits.progress)
+        limit.check_json("progress", progress, self.limits.depth)
+        params = {"id": askable(id), "fence": fence, "progress": progress.decode(), **self._call(queue, now)}
+        return "reported" if await self._answer("report", params) else "lost"
+
+    # -- by id ---------------------------------------------------------------------------------------
+
+    async def cancel(
+        self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
+    ) -> list[CancelStatus]:
+        return await self._by_ids("cancel", queue, ids, now, running=running)
+
+    async def amend(self, queue: str, id: str, patch: Patch, *, now: int | None = None) -> AmendStatus:
+        arguments.check_patch(patch, self.limits)
+        said, payload = asking.patch(patch)
+        params = {
+            **self._call(queue, now),
+            "id": askable(id),
+            "patch": said,
+            "payload": payload,
+            "most": self.limits.attributes,
+        }
+        answer: str = await self._answer("amend", params)
+        if answer.isdecimal():
+            most = self.limits.attributes
+            raise Refused(f"attributes have {answer} bytes; the limit is {most}", field="attributes")
+        return answer  # type: ignore[return-value]
+
+    async def retry_failed(
+        self, queue: str, ids: Sequence[str], *, now: int | None = None
+    ) -> list[RetryFailedStatus]:
+        return await self._by_ids("retry_failed", queue, ids, now)
+
+    async def forget(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[bool]:
+        return await self._by_ids("forget", queue, ids, now)
+
+    async def _by_ids(
+        self, name: str, queue: str, ids: Sequence[str], now: int | None, **more: Any
+    ) -> list[Any]:
+        params = {**self._call(queue, now, ids=ids), "ids": [askable(id) for id in ids], **more}
+        return list(await self._answer(name, params)) if ids else []
+
+    async def get(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[Slot]:
+        params = {**self._call(queue, now, ids=ids), "ids": [askable(id) for id in ids]}
+        return [rows.slot_of(row[1:]) for row in await self._read("get", params)] if ids else []
+
+    async def list(
+        self, queue: str, state: State, *, after: str | None = None, limit: int = 100, now: int | None = None
+    ) -> Listed:
+        params = self._call(queue, now, limit)
+        items, more = await self._page(state, params, after)
+        return Listed(items=tuple(items), after=more)
+
+    async def _page(
+        self, state: State | None, params: dict[str, Any], after: str | None
+    ) -> tuple[Sequence[tuple[str, Slot]], str | None]:
+        """Return a page of ids, and the cursor to go on with: the last id of the page."""
+        most = params["limit"]
+        asked = {**params, "after": askable(after or ""), "limit": most + 1}
+        found = await self._server.fetch(self._server.queries.page(state), asked, writes=False)
+        page = [(row[0], rows.slot_of(row[1:])) for row in found[:most]]
+        cursor = page[-1][0] if len(found) > most else None
+        return [(id, slot) for id, slot in page if slot is not EMPTY], cursor
+
+    # -- queues --------------------------------------------------------------------------------------
+
+    async def counts(self, queues: Sequence[str], *, now: int | None = None) -> dict[str, Counts]:
+        arguments.check_queues(queues, self.limits)
+        found = rows.by_name(await self._read("counts", {"queues": list(queues), "now": self._at(now)}))
+        names = Counts.__struct_fields__
+        return {
+            name: Counts(**dict(zip(names, found[name][1:], strict=True))) if name in found else Counts()
+            for name in queues
+        }
+
+    async def queues(self) -> Sequence[QueueInfo]:
+        self._at(None)
+        return [rows.settings_of(row) for row in await self._read("queues", {})]
+
+    async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
+        arguments.check_settings(patch)
+        params = {**self._call(queue, now), "patch": asking.settings(patch)}
+        return rows.settings_of((await self._write("configure", params))[0]).settings
+
+    async def prune(self, queue: str, limit: int, *, now: int | None = None) -> Pruned:
+        params = self._call(queue, now, limit)
+        ((outcomes, keys, told),) = await self._write("prune", params)
+        more = outcomes + keys >= params["limit"]
+        return Pruned(outcomes=outcomes, request_keys=keys, events=told, more=more)
+
+    async def export(self, queue: str, *, after: str | None = None, limit: int = 100) -> Exported:
+        params = self._call(queue, None, limit)
+        items, more = await self._page(None, params, after)
+        known = await self._read("settings", params)
+        settings = rows.settings_of(known[0]).settings if known else Settings()
+        records = tuple(Record(id=id, slot=slot) for id, slot in items)
+        return Exported(records=records, settings=settings, after=more)
+
+    async def import_(
+        self, queue: str, records: Sequence[Record], *, now: int | None = None
+    ) -> Sequence[ImportStatus]:
+        for record in records:
+            arguments.check_record(record.id, record.slot, self.limits)
+        params = {
+            **self._call(queue, now),
+            "ids": [record.id for record in records],
+            "records": [asking.record(record.slot) for record in records],
+            "floor": asking.highest([record.slot for record in records]),
+        }
+        return await self._answer("import", params) if records else []
+
+    # -- log and wake-ups ----------------------------------------------------------------------------
+
+    async def events(
+        self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
+    ) -> EventPage:
+        params = self._call(queue, now, limit)
+        # One entry more: the first may have been read to its end.
+        asked = {**params, "since": event_log.since(after), "limit": params["limit"] + 1}
+        return event_log.page(await self._read("events", asked), after, params["limit"])
+
+    async def wait(
+        self,
+        queues: Sequence[str],
+        *,
+        for_: Watch = "work",
+        ids: Sequence[str] = (),
+        since: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Wake:
+        arguments.check_queues(queues, self.limits)
+        arguments.check_texts("ids", ids)
+        self._at(None)
+        return await self._waiting.wait(Waiter(for_, queues, ids), since or {}, timeout)
+
+
+def lease_of(lease: str) -> str | None:
+    """Return a lease as it may be sent; what none can be called is one that is unknown."""
+    is_hex = len(lease) == 32 and all(ch in "0123456789abcdef" for ch in lease)
+    return lease if is_hex else None
