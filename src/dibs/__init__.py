@@ -1,0 +1,103 @@
+"""The public names of dibs; nothing is defined here."""
+
+from dibs.client.app import Dibs
+from dibs.client.bound import Bound
+from dibs.client.claim import Claim
+from dibs.client.current import CurrentJob, current_job
+from dibs.client.failure import Failure
+from dibs.client.feed import Event
+from dibs.client.handler import Ending
+from dibs.client.ids import content_id
+from dibs.client.queue import Queue
+from dibs.client.retention import Retention
+from dibs.client.serde import JsonSerde, MessagePackSerde, Serde
+from dibs.client.status import Status
+from dibs.client.task import Task
+from dibs.client.ticket import Ticket
+from dibs.errors import (
+    BadHandler,
+    BatchRefused,
+    ConfigurationError,
+    DibsError,
+    DuplicateHandler,
+    JobCancelled,
+    JobEnded,
+    JobFailed,
+    LeaseLost,
+    NoStorage,
+    NotRunning,
+    OutcomeNotKept,
+    OutcomeUnknown,
+    PermanentError,
+    Refused,
+    Retry,
+    StorageDamaged,
+    StorageError,
+    StorageFull,
+    StorageReadOnly,
+    StorageTooNew,
+    StorageUnavailable,
+    UnknownOption,
+    UnknownScheme,
+    UnknownTask,
+    WaitTimeout,
+)
+from dibs.model.answers import Counts
+from dibs.model.job import Error
+from dibs.model.requests import Reject, Update
+from dibs.model.retry import Exponential, Fixed, Immediate
+from dibs.storage.registry import open_storage
+
+__all__ = [
+    "BadHandler",
+    "BatchRefused",
+    "Bound",
+    "Claim",
+    "ConfigurationError",
+    "Counts",
+    "CurrentJob",
+    "Dibs",
+    "DibsError",
+    "DuplicateHandler",
+    "Ending",
+    "Error",
+    "Event",
+    "Exponential",
+    "Failure",
+    "Fixed",
+    "Immediate",
+    "JobCancelled",
+    "JobEnded",
+    "JobFailed",
+    "JsonSerde",
+    "LeaseLost",
+    "MessagePackSerde",
+    "NoStorage",
+    "NotRunning",
+    "OutcomeNotKept",
+    "OutcomeUnknown",
+    "PermanentError",
+    "Queue",
+    "Refused",
+    "Reject",
+    "Retention",
+    "Retry",
+    "Serde",
+    "Status",
+    "StorageDamaged",
+    "StorageError",
+    "StorageFull",
+    "StorageReadOnly",
+    "StorageTooNew",
+    "StorageUnavailable",
+    "Task",
+    "Ticket",
+    "UnknownOption",
+    "UnknownScheme",
+    "UnknownTask",
+    "Update",
+    "WaitTimeout",
+    "content_id",
+    "current_job",
+    "open_storage",
+]

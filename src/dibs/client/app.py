@@ -1,0 +1,212 @@
+"""The app: one storage, the queues and tasks declared on it, and the way to its workers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from importlib import import_module
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+
+from dibs.client.around import AroundEnqueue, AroundRun, around_enqueue
+from dibs.client.channel import Channel
+from dibs.client.declaring import Handlers
+from dibs.client.home import Home
+from dibs.client.queue import Queue
+from dibs.client.schedule import TaskSettings
+from dibs.client.serde import JSON, Serde
+from dibs.client.signature import check_function, name_of
+from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task
+from dibs.errors import BadHandler, ConfigurationError, UnknownTask
+from dibs.model.job import FAIL_SUFFIX
+from dibs.model.limits import check_queue, check_target
+from dibs.storage.protocol import Storage
+from dibs.storage.registry import open_storage
+
+if TYPE_CHECKING:
+    from dibs.client.blocking import BlockingDibs
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+L = TypeVar("L", bound=Callable[[], AsyncIterator[Any]])
+Until = Literal["stopped", "empty"]
+
+#: Who runs jobs. By name, because workers are built on the client and the client must not import them.
+WORK = "dibs.worker:run"
+
+
+class Dibs:
+    """A job queue at a URL: declares queues and tasks, enqueues, and runs workers.
+
+    The URL is the one given, else $DIBS_URL, else url under [tool.dibs] in the nearest pyproject.toml;
+    `options` are the storage's own. It opens at first use or with `async with app`; after close every
+    use raises NotRunning.
+    """
+
+    def __init__(self, url: str | None = None, **options: Any) -> None:
+        self._home = Home(url, options)
+        #: What runs each queue's jobs, by queue; a failure handler stands under `queue!fail`.
+        self.handlers = Handlers()
+        #: What was declared with @app.lifespan, to be entered once in each worker process.
+        self.lifespan_function: Lifespan | None = None
+        self._channels: dict[str, Channel] = {}
+        self._tasks: dict[str, Task[Any, Any]] = {}
+
+    def __repr__(self) -> str:
+        return f"Dibs({self._home.shown!r})"
+
+    @property
+    def sync(self) -> BlockingDibs:
+        """The same, blocking; its queues, tickets and claims are blocking too."""
+        from dibs.client.blocking import BlockingDibs  # noqa: PLC0415 - only who blocks pays for it
+
+        return BlockingDibs(self)
+
+    @property
+    def url(self) -> str:
+        """The URL that counts, with its secrets: for opening, not for showing. Raises NoStorage."""
+        return self._home.url
+
+    @property
+    def storage(self) -> Storage:
+        """The opened storage. Raises NotRunning before the first use and after close."""
+        return self._home.opened.storage
+
+    async def open(self) -> None:
+        """Open the storage; each open wants its close. Raises NoStorage, StorageError."""
+        await self._home.enter()
+
+    async def close(self) -> None:
+        """Close the storage, if this is the last block that entered it."""
+        await self._home.leave()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @asynccontextmanager
+    async def using(self, url: str, **options: Any) -> AsyncIterator[Self]:
+        """Let its jobs live at another URL for a block, and open it there: `async with app.using("memory:")`.
+
+        Afterwards they live where they did. For tests there is more in dibs.testing: a clock, and runs.
+        """
+        with self.elsewhere(open_storage(url, **options)):
+            async with self:
+                yield self
+
+    def elsewhere(self, storage: Storage) -> AbstractContextManager[None]:
+        """Let its jobs live in this storage for a block; to be opened there as the app always is."""
+        return self._home.instead(storage)
+
+    def surround(self, *, enqueue: AroundEnqueue | None = None, run: AroundRun | None = None) -> None:
+        """Let something stand around each enqueue and each run: a context manager, made for each.
+
+        `enqueue(queue, requests)` is asynchronous and yields the requests to send; `run(job)` is entered
+        where the handler is called, in every process that imports this app. The latest is the outermost.
+        """
+        if enqueue is not None:
+            self._home.around = around_enqueue(enqueue, self._home.around)
+        if run is not None:
+            self.handlers.surround(run)
+
+    # -- declare -------------------------------------------------------------------------------------
+
+    def queue(self, name: str, *, serde: Serde | None = None) -> Queue:
+        """Return the queue of this name, always on the same serde: the one first said, else JSON.
+
+        Raises Refused for what is no name, ConfigurationError for a second serde.
+        """
+        task = self._tasks.get(name)
+        return task.queue if task and serde is None else Queue(self._channel(name, serde), self.handlers)
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self, *, queue: str | None = None, serde: Serde | None = None, **settings: Unpack[TaskSettings]
+    ) -> TaskDecorator: ...
+    # mypy does not see that unpacked settings are keywords of this one, too.
+    def task(  # type: ignore[misc]
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        queue: str | None = None,
+        serde: Serde | None = None,
+        **settings: Unpack[TaskSettings],
+    ) -> Any:
+        """Declare a function as a task: a queue of its own, named module.function unless `queue` says else.
+
+        Bare, or with the limits of its runs; with `every` or `cron` it is periodic. Raises BadHandler for
+        what a worker could not import, Refused naming a bad setting, DuplicateHandler for a queue that is
+        taken.
+        """
+
+        def declare(function: Callable[..., Any]) -> Task[Any, Any]:
+            check_function(function)
+            name = name_of(function) if queue is None else queue
+            check_target(name)
+            channel = self._channel(name, serde)
+            self._tasks[name] = declare_task(channel, function, self.handlers, settings)
+            return self._tasks[name]
+
+        return TaskDecorator(declare) if function is None else declare(function)
+
+    def named(self, name: str) -> Task[Any, Any]:
+        """Return the task of this name. Raises UnknownTask naming those there are."""
+        if name not in self._tasks:
+            raise UnknownTask(f"no task {name!r}; there are {', '.join(sorted(self._tasks)) or 'none'}")
+        return self._tasks[name]
+
+    def lifespan(self, function: L) -> L:
+        """Declare what is entered once in each worker process before its first claim: yield once.
+
+        What it yields is current_job().resources; after the yield comes what ends with the process.
+        """
+        if self.lifespan_function is not None:
+            raise BadHandler("this app has a lifespan already; an app has one: enter the other from it")
+        self.lifespan_function = asynccontextmanager(function)
+        return function
+
+    def _channel(self, name: str, serde: Serde | None) -> Channel:
+        check_queue(name)
+        known = self._channels.get(name)
+        if known is None:
+            known = self._channels[name] = Channel(self._home, name, serde or self._inherited(name))
+        if serde is not None and serde is not known.serde:
+            raise ConfigurationError(
+                f"queue {name!r} has a serde already ({known.serde.name}): say it where it is first named"
+            )
+        return known
+
+    def _inherited(self, name: str) -> Serde:
+        """A fail job has the failed job's payload byte for byte, so it is read as that one is."""
+        parent = self._channels.get(name.removesuffix(FAIL_SUFFIX))
+        return JSON if parent is None else parent.serde
+
+    # -- work ----------------------------------------------------------------------------------------
+
+    async def work(
+        self,
+        queues: Sequence[str] | None = None,
+        processes: int = 0,
+        until: Until = "stopped",
+        grace: float = 30.0,
+    ) -> Any:
+        """Run jobs of these queues, of all that have a handler if none is named.
+
+        `processes` 0 is in this process; until="empty" returns once nothing is due. When stopped, running
+        jobs have `grace` seconds to end, then they are released.
+        """
+        module, _, name = WORK.partition(":")
+        run: Callable[..., Awaitable[Any]] = getattr(import_module(module), name)
+        async with self._home.lent():
+            return await run(self, queues=queues, processes=processes, until=until, grace=grace)

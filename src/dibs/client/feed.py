@@ -1,0 +1,176 @@
+"""The events of a queue, as people read them: the log from an offset, or the live feed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import msgspec
+from msgspec import Struct
+
+from dibs.client.channel import Channel
+from dibs.client.moments import moment_of, moment_or_none
+from dibs.client.waiting import SLOW_POLL, let_go
+from dibs.errors import StorageError
+from dibs.model.answers import EventPage
+from dibs.model.events import Event as Logged
+from dibs.model.events import EventKind
+from dibs.model.job import Error
+from dibs.storage.protocol import LATEST, Storage
+
+if TYPE_CHECKING:
+    from dibs.client.blocking_claims import BlockingFeed
+
+#: The most events one read of the log brings.
+PAGE = 500
+#: The most active jobs whose progress the live feed follows.
+FOLLOWED = 100
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One thing that happened in a queue; what does not apply is None, 0 or empty. Times are in UTC."""
+
+    #: Of contract 3, Events; also `progress` in the live feed, and `fell_off` where the log was trimmed
+    #: between the offset that was asked for and the next event.
+    kind: EventKind | Literal["progress", "fell_off"]
+    #: Reading on after this event begins here. Empty for progress, which is not in the log.
+    offset: str = ""
+    queue: str
+    id: str = ""
+    at: datetime | None = None
+    attempt: int = 0
+    fence: int = 0
+    enqueued_at: datetime | None = None
+    run_at: datetime | None = None
+    claimed_at: datetime | None = None
+    finished_at: datetime | None = None
+    holder: str = ""
+    #: The range of revisions it is about, and how many enqueues lie in it.
+    first: int = 0
+    revision: int = 0
+    enqueues: int = 0
+    error: Error | None = None
+    progress: Any = None
+
+
+class Feed:
+    """Events of one queue, in order, without an end: `async with` it, then `async for event in` it."""
+
+    def __init__(self, channel: Channel, after: str | None) -> None:
+        self._channel = channel
+        self._is_live = after is None
+        self._offset = LATEST if after is None else after
+        self._buffer: deque[Event] = deque()
+        self._progress: dict[int, bytes] = {}
+        self._since: Mapping[str, str] | None = None
+
+    @property
+    def offset(self) -> str:
+        """Where to go on later: after the latest event that was handed out, `fell_off` included."""
+        return self._offset
+
+    @property
+    def sync(self) -> BlockingFeed:
+        """The same, blocking."""
+        from dibs.client.blocking_claims import BlockingFeed  # noqa: PLC0415 - only who blocks pays for it
+
+        return BlockingFeed(self)
+
+    async def __aenter__(self) -> Self:
+        storage = await self._channel.storage()
+        if self._is_live:
+            # From here on nothing is missed, even if the first event is asked for much later.
+            self._offset = (await storage.events(self._channel.name, after=LATEST, limit=1)).offset
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._buffer.clear()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        """Return the next event, waiting for as long as there is none."""
+        while not self._buffer:
+            storage = await self._channel.storage()
+            if self._since is None:
+                # Where the log stands before it is read: a task that has yet to begin hears of nothing.
+                await self._hint(storage, 0)
+            hint = asyncio.ensure_future(self._hint(storage))
+            try:
+                await self._read(storage)
+                if not self._buffer:
+                    await hint
+            finally:
+                let_go(hint)
+        event = self._buffer.popleft()
+        self._offset = event.offset or self._offset
+        return event
+
+    async def _read(self, storage: Storage) -> None:
+        page = await storage.events(self._channel.name, after=self._offset or None, limit=PAGE)
+        self._take(page)
+        if not page.events:
+            self._offset = page.offset
+        if self._is_live:
+            await self._look_for_progress(storage)
+
+    def _take(self, page: EventPage) -> None:
+        name = self._channel.name
+        if page.fell_off:
+            self._buffer.append(Event(kind="fell_off", queue=name))
+        self._buffer.extend(event_of(name, offset, event) for offset, event in page.events)
+
+    async def _look_for_progress(self, storage: Storage) -> None:
+        """Progress is no transition and in no log, so the live feed compares what the active jobs say."""
+        active = await storage.list(self._channel.name, "active", limit=FOLLOWED)
+        seen: dict[int, bytes] = {}
+        for id, slot in active.items:
+            run = slot.current.run if slot.current else None
+            if run is None or run.progress is None:
+                continue
+            seen[run.fence] = run.progress
+            if self._progress.get(run.fence) != run.progress:
+                value = msgspec.json.decode(run.progress)
+                told = Event(
+                    kind="progress", queue=self._channel.name, id=id, fence=run.fence, progress=value
+                )
+                self._buffer.append(told)
+        self._progress = seen
+
+    async def _hint(self, storage: Storage, seconds: float | None = None) -> None:
+        name, seconds = self._channel.name, SLOW_POLL if seconds is None else seconds
+        with suppress(StorageError):
+            wake = await storage.wait([name], for_="events", since=self._since, timeout=seconds)
+            self._since = wake.since
+            return
+        await asyncio.sleep(seconds)
+
+
+def event_of(queue: str, offset: str, event: Logged) -> Event:
+    """Return an entry of the log as people read it."""
+    return Event(
+        kind=event.kind,
+        offset=offset,
+        queue=queue,
+        id=event.id,
+        at=moment_of(event.at),
+        attempt=event.attempt,
+        fence=event.fence,
+        enqueued_at=moment_of(event.enqueued_at) if event.enqueued_at else None,
+        run_at=moment_of(event.run_at) if event.run_at else None,
+        claimed_at=moment_or_none(event.claimed_at),
+        finished_at=moment_or_none(event.finished_at),
+        holder=event.holder,
+        first=event.first,
+        revision=event.revision,
+        enqueues=event.enqueues,
+        error=event.error,
+    )

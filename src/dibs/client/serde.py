@@ -1,0 +1,101 @@
+"""Values to stored bytes and back. Stored bytes never choose what is imported or called."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any, Final, Protocol, runtime_checkable
+
+import msgspec
+
+from dibs.errors import Refused
+from dibs.model.limits import LIMITS, check_value
+
+
+@runtime_checkable
+class Serde(Protocol):
+    """How a queue writes its payloads and results: a name for people, and two functions."""
+
+    @property
+    def name(self) -> str:
+        """What people call the format."""
+        ...
+
+    def encode(self, value: Any) -> bytes:
+        """Return the value as bytes. Raises Refused for what the format cannot say."""
+        ...
+
+    def decode(self, raw: bytes, type: Any = Any) -> Any:
+        """Return the value as `type`, always the caller's own. Raises ValueError if it is no such value."""
+        ...
+
+
+class JsonSerde:
+    """JSON; dataclasses, attrs, Structs, datetime, UUID, Decimal, Enum, Path and bytes have a place in it.
+
+    NaN, infinity, lone surrogates, NUL and nesting deeper than 64 are refused (contract 4, Limits).
+    """
+
+    name: Final = "json"
+
+    def encode(self, value: Any) -> bytes:
+        try:
+            raw = msgspec.json.encode(value, enc_hook=plain)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise _unsayable("JSON", error) from error
+        if suspicious(raw):
+            _check(value)
+        return raw
+
+    def decode(self, raw: bytes, type: Any = Any) -> Any:
+        return msgspec.json.decode(raw, type=type, dec_hook=rebuilt)
+
+
+class MessagePackSerde:
+    """MessagePack: smaller, and bytes stay bytes. It refuses what JsonSerde refuses."""
+
+    name: Final = "messagepack"
+
+    def encode(self, value: Any) -> bytes:
+        try:
+            raw = msgspec.msgpack.encode(value, enc_hook=plain)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise _unsayable("MessagePack", error) from error
+        _check(value)
+        return raw
+
+    def decode(self, raw: bytes, type: Any = Any) -> Any:
+        return msgspec.msgpack.decode(raw, type=type, dec_hook=rebuilt)
+
+
+def suspicious(raw: bytes) -> bool:
+    """Tell whether encoded JSON may hide what is refused; walking every value would cost more than encoding.
+
+    The encoder writes NaN and infinity as null and NUL as an escape, and depth needs as many brackets.
+    """
+    return b"null" in raw or b"\\u0000" in raw or raw.count(b"{") + raw.count(b"[") > LIMITS.depth
+
+
+def plain(value: Any) -> Any:
+    """Return a value that msgspec does not know as one it does."""
+    if isinstance(value, PurePath):
+        return str(value)
+    raise TypeError(f"a value of type {type(value).__qualname__} has no form there; send plain data instead")
+
+
+def rebuilt(kind: type, value: Any) -> Any:
+    """Return a decoded value as a type that msgspec does not know, if `plain` can write it."""
+    if issubclass(kind, PurePath) and isinstance(value, str):
+        return kind(value)
+    raise NotImplementedError(f"nothing is known of the type {kind!r}")
+
+
+def _check(value: Any) -> None:
+    check_value("data", msgspec.to_builtins(value, enc_hook=plain))
+
+
+def _unsayable(form: str, error: Exception) -> Refused:
+    return Refused(f"data cannot be written as {form}: {error}", field="data")
+
+
+#: What every queue uses unless it was told otherwise.
+JSON: Final = JsonSerde()

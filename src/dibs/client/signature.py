@@ -1,0 +1,149 @@
+"""A function as something to be called later, elsewhere: which ones can be, their names, their arguments."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+
+from dibs.client.serde import Serde, rebuilt
+from dibs.errors import BadHandler, PermanentError, Refused
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+_MAIN = ("__main__", "__mp_main__")
+_QUOTED = re.compile(r"'(\w+)'")
+
+
+class Arguments(msgspec.Struct, forbid_unknown_fields=True):
+    """A task's payload."""
+
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+
+
+class Call:
+    """How a function is called: arguments to a payload, and a payload to arguments of the hinted types."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._signature = inspect.signature(function)
+
+    def payload(self, serde: Serde, args: Args, kwargs: Mapping[str, Any]) -> bytes:
+        """Return the arguments encoded. Raises Refused naming the parameter at fault."""
+        self.check(args, kwargs)
+        return serde.encode(Arguments(list(args), dict(kwargs)))
+
+    def check(self, args: Args, kwargs: Mapping[str, Any]) -> None:
+        """Refuse arguments that the function would not take."""
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            named = _QUOTED.search(str(error))
+            raise Refused(
+                f"{self.function.__name__}{self._signature}: {error}", field=named[1] if named else ""
+            ) from None
+
+    def arguments(self, serde: Serde, payload: bytes) -> tuple[Args, Kwargs]:
+        """Return a payload as arguments, each as its parameter's type. Raises PermanentError."""
+        args, kwargs = split(serde, payload)
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise PermanentError(f"the payload does not fit {self.function.__name__}: {error}") from error
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = self._convert(name, value)
+        return bound.args, bound.kwargs
+
+    def converted(self, name: str, value: Any) -> Any:
+        """Return a decoded value as the type of a parameter. Raises PermanentError."""
+        try:
+            return msgspec.convert(value, self.hints.get(name, Any), dec_hook=rebuilt, str_keys=True)
+        except (ValueError, NotImplementedError) as error:
+            raise PermanentError(f"argument {name!r} of {self.function.__name__}: {error}") from error
+
+    def _convert(self, name: str, value: Any) -> Any:
+        kind = self._signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            return tuple(self.converted(name, item) for item in value)
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            return {key: self.converted(name, item) for key, item in value.items()}
+        return self.converted(name, value)
+
+    @cached_property
+    def hints(self) -> dict[str, Any]:
+        """The types of parameters and return, read when first needed: they may be defined further below."""
+        try:
+            return get_type_hints(self.function, include_extras=True)
+        except NameError as error:
+            raise BadHandler(
+                f"{self.function.__name__}: {error.name!r} in its annotations cannot be found at run time; "
+                "import it outside `if TYPE_CHECKING`"
+            ) from error
+
+    @property
+    def returns(self) -> Any:
+        """What the function says it returns."""
+        return self.hints.get("return", Any)
+
+    @property
+    def positional(self) -> list[str]:
+        """The names of the parameters that may be given by position."""
+        by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return [name for name, one in self._signature.parameters.items() if one.kind in by_position]
+
+
+def split(serde: Serde, payload: bytes) -> tuple[Args, Kwargs]:
+    """Return what a task's payload holds, as it was written. Raises PermanentError."""
+    try:
+        written = serde.decode(payload, Arguments)
+    except ValueError as error:
+        raise PermanentError(f'a task\'s payload is {{"args": [...], "kwargs": {{...}}}}: {error}') from error
+    return tuple(written.args), written.kwargs
+
+
+def check_function(function: Any) -> None:
+    """Refuse what a worker in another process could not import or call. Raises BadHandler."""
+    name = getattr(function, "__qualname__", None)
+    if not inspect.isfunction(function) or name is None:
+        raise BadHandler(f"{function!r} cannot be a handler: write a function with `def` or `async def`")
+    if function.__name__ == "<lambda>":
+        raise BadHandler("a lambda cannot be a handler: a worker could not import it; write a `def` function")
+    if "<locals>" in name:
+        raise BadHandler(
+            f"{name} is defined inside a function, where no worker can import it: move it to the module's top"
+        )
+    if "." in name:
+        raise BadHandler(
+            f"{name} is a method, and a worker has no object to call it on: "
+            "write a function that makes the object and calls it"
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise BadHandler(f"{name} yields, and a job has one result: return it, and report progress instead")
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the queue name of a function: module.function. Raises BadHandler in a notebook."""
+    module = function.__module__
+    if module in _MAIN:
+        module = _main_name(module, function.__name__)
+    return f"{module}.{function.__name__}"
+
+
+def _main_name(module: str, function: str) -> str:
+    """Return the name under which a worker imports the program that is running."""
+    main = sys.modules[module]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and not spec.name.endswith("__main__"):
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    if file is None:
+        raise BadHandler(f'{function} is defined where there is no file: name its queue, queue="..."')
+    return Path(file).stem

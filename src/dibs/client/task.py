@@ -1,0 +1,200 @@
+"""A task: a function that is a queue. Calls are typed as the function's own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
+
+from msgspec.structs import replace
+
+from dibs.client.bound import Bound
+from dibs.client.channel import Channel
+from dibs.client.declaring import HANDLER_SETTINGS, Handlers, HandlerSettings, handler_of, task_arguments
+from dibs.client.handler import Ending
+from dibs.client.moments import ms_of
+from dibs.client.queue import Queue
+from dibs.client.retention import raised
+from dibs.client.schedule import SCHEDULE_SETTINGS, TaskSettings, schedule_of
+from dibs.client.settings import RUN_SETTINGS, RunSettings, check_known, request_of
+from dibs.client.signature import Call
+from dibs.client.ticket import DEFAULT_WAIT, Ticket
+from dibs.errors import BadHandler, Refused
+from dibs.model.job import Retention as KeptFor
+from dibs.model.requests import Request
+
+if TYPE_CHECKING:
+    from dibs.client.blocking import BlockingEnqueuing, BlockingTask
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+Hook = Callable[[Ending], Awaitable[None] | None]
+H = TypeVar("H", bound=Hook)
+
+_UNSEEN = "nobody sees the job before your commit, and run would wait in vain: enqueue, commit, result()"
+_LATER = "a bound job has no connection: give it to enqueue_many, or to complete"
+
+
+class Enqueuing(Generic[P, R]):
+    """A task with settings: `task.options(id=...)`. It takes the task's own arguments and nothing else."""
+
+    def __init__(self, channel: Channel, call: Call, settings: RunSettings) -> None:
+        self._channel = channel
+        self._call = call
+        self._settings = settings
+
+    @property
+    def sync(self) -> BlockingEnqueuing[P, R]:
+        """The same, blocking."""
+        from dibs.client.blocking import BlockingEnqueuing  # noqa: PLC0415 - only who blocks pays for it
+
+        return BlockingEnqueuing(self)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
+        """Enqueue a call. Raises Refused naming the parameter or setting at fault, OutcomeUnknown."""
+        return await self._send(self._request(args, kwargs))
+
+    async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Enqueue a call and return its result, waiting for it as options(wait=...) says, else a minute.
+
+        Raises what enqueue and ticket.result raise; WaitTimeout leaves the job alone.
+        """
+        if self._settings.get("connection") is not None:
+            raise Refused(_UNSEEN, field="connection")
+        wait = self._settings.get("wait", DEFAULT_WAIT)
+        request = await self._kept(self._request(args, kwargs, want_outcome=True), wait)
+        return await (await self._send(request)).result(wait)
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound:
+        """Return the call, to be enqueued later: in a batch, or as a follow-up of another job."""
+
+        def request() -> Request:
+            if self._settings.get("connection") is not None:
+                raise Refused(_LATER, field="connection")
+            return self._request(args, kwargs)
+
+        return Bound(self._channel.name, request)
+
+    async def _send(self, request: Request) -> Ticket[R]:
+        answer = await self._channel.enqueue(request, self._settings.get("connection"))
+        return Ticket(self._channel, request.job.id, answer.revision, self._returns, answer)
+
+    async def _kept(self, request: Request, wait: Any) -> Request:
+        """Return the request with a retention that outlives the wait."""
+        job, length = request.job, 0 if wait is None else ms_of("wait", wait)
+        own = job.data.retention or KeptFor()
+        longer = raised(await self._channel.retention(), length, own)
+        if longer == own:
+            return request
+        return replace(request, job=replace(job, data=replace(job.data, retention=longer)))
+
+    def _request(self, args: Any, kwargs: Any, *, want_outcome: bool = False) -> Request:
+        payload = self._call.payload(self._channel.serde, args, kwargs)
+        return request_of(payload, self._settings, want_outcome=want_outcome)
+
+    def _returns(self) -> Any:
+        return self._call.returns
+
+
+class Task(Enqueuing[P, R]):
+    """A function declared with @app.task: call it, or let a worker call it."""
+
+    def __init__(self, channel: Channel, function: Callable[..., Any], handlers: Handlers) -> None:
+        super().__init__(channel, Call(function), {})
+        self._handlers = handlers
+        self.function = function
+        #: The queue that the task is: to pause, count, list, cancel and so on.
+        self.queue: Queue = Queue(channel, handlers, self._call)
+        update_wrapper(self, function, updated=())
+
+    def __repr__(self) -> str:
+        return f"Task({self.queue.name!r})"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function, here and now."""
+        result: R = self.function(*args, **kwargs)
+        return result
+
+    @property
+    def sync(self) -> BlockingTask[P, R]:
+        """The same, blocking."""
+        from dibs.client.blocking import BlockingTask  # noqa: PLC0415 - only who blocks pays for it
+
+        return BlockingTask(self)
+
+    def options(self, **settings: Unpack[RunSettings]) -> Enqueuing[P, R]:
+        """Return the task with settings for the next job: they never mix with its arguments."""
+        check_known(settings, RUN_SETTINGS)
+        return Enqueuing(self._channel, self._call, settings)
+
+    async def enqueue_many(self, jobs: Iterable[Bound], *, connection: Any = None) -> Sequence[Ticket[R]]:
+        """Enqueue any number of task.bind(...) and task.options(...).bind(...), in order.
+
+        All are checked first: raises BatchRefused naming each bad one, and then nothing was sent.
+        """
+        bound = list(jobs)
+        answers = await self._channel.enqueue_all(bound, connection)
+        return [
+            Ticket(self._channel, job.request.job.id, answer.revision, self._returns, answer)
+            for job, answer in zip(bound, answers, strict=True)
+        ]
+
+    @overload
+    def on_failure(self, function: F, /) -> F: ...
+    @overload
+    def on_failure(self, **settings: Unpack[HandlerSettings]) -> Callable[[F], F]: ...
+    # mypy does not see that unpacked settings are keywords of this one, too.
+    def on_failure(  # type: ignore[misc]
+        self, function: Any = None, /, **settings: Unpack[HandlerSettings]
+    ) -> Any:
+        """Declare the function that is told of calls that failed for good; see Queue.on_failure."""
+        if function is None:
+            return self.queue.on_failure(**settings)
+        return self.queue.on_failure(function)
+
+    def after(self, hook: H) -> H:
+        """Declare a hook that sees each end before it is settled; it may change result and retention."""
+        handler = self._handlers[self.queue.name]
+        if handler.after is not None:
+            raise BadHandler(f"{self.queue.name} has a hook already; a task has one: call both from it")
+        self._handlers[self.queue.name] = replace(handler, after=hook)
+        return hook
+
+
+class AsyncTask(Task[P, R]):
+    """The same for an `async def`: R is what awaiting it gives."""
+
+    # A caller of a task never knows it as a plain Task: the decorator returns this type for `async def`.
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:  # type: ignore[override]
+        """Call the function, here and now: await it."""
+        coroutine: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
+        return coroutine
+
+
+class TaskDecorator:
+    """What @app.task(...) with options returns: it declares the function below it."""
+
+    def __init__(self, declare: Callable[[Callable[..., Any]], Any]) -> None:
+        self._declare = declare
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        """Declare the function. Raises BadHandler, DuplicateHandler."""
+        return self._declare(function)
+
+
+def declare_task(
+    channel: Channel, function: Callable[..., Any], handlers: Handlers, settings: TaskSettings
+) -> Task[Any, Any]:
+    """Register a function as the handler of its own queue, and return the task."""
+    check_known(settings, HANDLER_SETTINGS | SCHEDULE_SETTINGS)
+    call, serde = Call(function), channel.serde
+    limits = cast("HandlerSettings", {n: value for n, value in settings.items() if n in HANDLER_SETTINGS})
+    handler = handler_of(channel.name, function, serde, task_arguments(call, serde), limits)
+    handlers.register(replace(handler, schedule=schedule_of(call, serde, settings)))
+    kind = AsyncTask if handler.is_async else Task
+    return kind(channel, function, handlers)
