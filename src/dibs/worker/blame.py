@@ -1,0 +1,92 @@
+"""An exception as data: its text for whoever looks, and what it says about trying again."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Final
+
+from dibs.errors import PermanentError, Retry
+from dibs.model.decide import Raised
+from dibs.model.job import Error
+from dibs.model.limits import checked_error
+from dibs.model.terms import LONGEST, SAFE_INTEGER
+
+#: Causes are followed this far; a chain may be a circle.
+DEEPEST: Final = 8
+
+
+def raised(error: BaseException) -> Raised:
+    """Return what a handler raised. Attributes `kind` and `retry_at` count on any exception."""
+    told = describe(error)
+    if isinstance(error, PermanentError) or _asked(error, "kind") == "permanent":
+        return Raised(error=told, permanent=True)
+    if isinstance(error, Retry):
+        return Raised(error=told, delay=_delay(error.delay), run_at=_moment(error.at))
+    return Raised(error=told, run_at=_moment(_asked(error, "retry_at")))
+
+
+def describe(error: BaseException) -> Error:
+    """Return the exception as text that every storage can keep."""
+    return checked_error(_describe(error, DEEPEST))
+
+
+def plain(type_: str, message: str) -> Error:
+    """Return an error of ours that was never an exception."""
+    return checked_error(Error(type=type_, message=message))
+
+
+def _describe(error: BaseException, depth: int) -> Error:
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return Error(
+        type=_name(type(error)),
+        message=_text(error),
+        traceback="".join(traceback.format_tb(_theirs(error.__traceback__))),
+        cause=_describe(cause, depth - 1) if cause is not None and depth > 0 else None,
+    )
+
+
+def _name(kind: type) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as worse:  # noqa: BLE001 - a __str__ of the user's may raise anything
+        return f"<its text cannot be read: {type(worse).__name__}>"
+
+
+def _theirs(trace: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames of the worker itself, which stand before those of the handler."""
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("dibs.worker."):
+        trace = trace.tb_next
+    return trace
+
+
+def _asked(error: BaseException, name: str) -> Any:
+    try:
+        return getattr(error, name, None)
+    except Exception:  # noqa: BLE001 - a property of the user's may raise anything
+        return None
+
+
+def _delay(delay: float | timedelta | None) -> int | None:
+    if delay is None:
+        return None
+    return _within(delay.total_seconds() if isinstance(delay, timedelta) else delay, LONGEST)
+
+
+def _moment(at: Any) -> int | None:
+    """Return a datetime with a zone, or seconds since the epoch, in ms; what is neither says nothing."""
+    if isinstance(at, datetime):
+        return _within(at.timestamp(), SAFE_INTEGER) if at.tzinfo is not None else None
+    return _within(at, SAFE_INTEGER)
+
+
+def _within(seconds: Any, most: int) -> int | None:
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not math.isfinite(seconds):
+        return None
+    return max(0, min(most, round(seconds * 1000)))

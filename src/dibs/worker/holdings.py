@@ -1,0 +1,103 @@
+"""Which run is in whose hands, and under which lease: what a supervisor knows of its processes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from msgspec import Struct, field
+
+from dibs.worker import messages as say
+
+M = TypeVar("M", bound=Hashable)
+
+
+class Holding(Struct, eq=False):
+    """One run in the hands of one member."""
+
+    queue: str
+    lease: str
+    run: say.Held
+    #: Its time is over, it was told to stop, and has until then, by time.monotonic().
+    stops_by: float = 0.0
+    #: It did not.
+    overran: bool = False
+    #: It was told that somebody asked for it to stop.
+    told_to_cancel: bool = False
+    #: When this was heard of, by time.monotonic().
+    taken: float = field(default_factory=time.monotonic)
+
+    def ends_by(self, started: float) -> float | None:
+        """Return when it must have ended that began at `started`; None is never, or by other means."""
+        if not started or self.run.timeout is None or self.overran:
+            return None
+        return max(self.stops_by, started + self.run.timeout / 1000)
+
+
+class Holdings(Generic[M]):
+    """Every run that a member said it holds, until it says otherwise."""
+
+    def __init__(self) -> None:
+        self._of: dict[M, dict[int, Holding]] = {}
+        self._leases: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._of.values()))
+
+    def claimed(self, member: M, message: say.Claimed) -> None:
+        held = self._of.setdefault(member, {})
+        for run in message.runs:
+            held[run.place] = Holding(message.queue, message.lease, run)
+        self._leases[message.lease] += len(message.runs)
+
+    def ended(self, member: M, message: say.Ended) -> Counter[str]:
+        """Take the runs back, and return how many came to which end."""
+        words: Counter[str] = Counter()
+        for place, word in message.runs:
+            if self._take(member, place):
+                words[word] += 1
+        return words
+
+    def _take(self, member: M, place: int) -> Holding | None:
+        holding = self._of.get(member, {}).pop(place, None)
+        if holding is not None:
+            self._leases[holding.lease] -= 1
+        return holding
+
+    def at(self, member: M, place: int, fence: int) -> Holding | None:
+        """Return what a member holds at a place, if it is still the run with this fence."""
+        holding = self._of.get(member, {}).get(place)
+        return holding if holding is not None and holding.run.fence == fence else None
+
+    def under(self, lease: str) -> int:
+        """Return how many runs are held under a lease."""
+        return self._leases[lease]
+
+    def of(self, member: M) -> list[Holding]:
+        """Return what a member holds."""
+        return list(self._of.get(member, {}).values())
+
+    def forget(self, member: M) -> None:
+        """Take everything back that a member holds."""
+        for place in list(self._of.get(member, {})):
+            self._take(member, place)
+        self._of.pop(member, None)
+
+    def with_ids(self, queue: str, ids: tuple[str, ...], now: int) -> dict[M, list[tuple[str, str, int]]]:
+        """Return who holds these ids of a queue, claimed before `now`, and was not told yet.
+
+        A later claim of the same id is another run, and what was said of the id then was not about it.
+        """
+        wanted, found = set(ids), dict[M, list[tuple[str, str, int]]]()
+        for member, held in self._of.items():
+            for holding in held.values():
+                run = holding.run
+                if holding.queue != queue or holding.told_to_cancel:
+                    continue
+                if run.id in wanted and run.claimed_at < now:
+                    # Once: a process that does not listen must not have its pipe filled.
+                    holding.told_to_cancel = True
+                    found.setdefault(member, []).append((queue, run.id, run.fence))
+        return found

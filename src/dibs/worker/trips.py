@@ -1,0 +1,74 @@
+"""One round trip to a queue: what ended is settled, and more is claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from dibs.errors import NotRunning, Refused, StorageError
+from dibs.model.answers import Claim, Settled
+from dibs.model.requests import Settlement
+from dibs.storage.protocol import Storage
+from dibs.worker.lanes import Told
+
+
+class Brought(Struct, frozen=True):
+    """What a round trip brought back."""
+
+    #: What the storage said to each settlement it heard.
+    settled: Sequence[tuple[Told, Settled]] = ()
+    #: What has to be told again.
+    untold: Sequence[Told] = ()
+    claim: Claim | None = None
+    #: Why something is untold, or nothing was claimed.
+    error: Exception | None = None
+    #: A claim may have taken jobs nobody knows (promise 7).
+    lost_track: bool = False
+
+
+async def travel(
+    storage: Storage, queue: str, told: Sequence[Told], lease: str | None, limit: int
+) -> Brought:
+    """Settle, and with a lease claim up to `limit` jobs. Never raises."""
+    try:
+        answers, claim = await _ask(storage, queue, told, lease, limit)
+    except Refused as refused:
+        if not told:
+            return Brought(error=refused)
+        return await one_by_one(storage, queue, told)
+    except (StorageError, NotRunning) as error:
+        return Brought(untold=told, error=error)
+    except Exception as error:  # noqa: BLE001 - OutcomeUnknown, or a fault in a storage: it may have happened
+        return Brought(untold=told, error=error, lost_track=lease is not None)
+    return Brought(settled=list(zip(told, answers, strict=True)), claim=claim)
+
+
+async def _ask(
+    storage: Storage, queue: str, told: Sequence[Told], lease: str | None, limit: int
+) -> tuple[Iterable[Settled], Claim | None]:
+    if lease is None:
+        return await storage.settle(queue, settlements(told)), None
+    if not told:
+        return (), await storage.claim(queue, lease, limit)
+    turned = await storage.turn(queue, settlements(told), lease, limit)
+    return turned.settled, turned.claim
+
+
+async def one_by_one(storage: Storage, queue: str, told: Sequence[Told]) -> Brought:
+    """Settle singly, so that the one the batch was refused for stands alone."""
+    settled: list[tuple[Told, Settled]] = []
+    for place, one in enumerate(told):
+        try:
+            answers: Sequence[Settled] = await storage.settle(queue, settlements([one]))
+        except Refused as refused:
+            answers = [Settled("refused", str(refused))]
+        except Exception as error:  # noqa: BLE001 - as above; to settle by fence twice is safe
+            return Brought(settled=settled, untold=told[place:], error=error)
+        settled.append((one, answers[0]))
+    return Brought(settled=settled)
+
+
+def settlements(told: Iterable[Told]) -> list[Settlement]:
+    """Return what to tell the storage."""
+    return [Settlement(id=run.job.id, fence=run.fence, how=how) for run, how in told]
