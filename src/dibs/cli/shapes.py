@@ -1,0 +1,242 @@
+"""The JSON that programs read: stable, documented in docs/reference/cli.md, and compared with that page."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from dibs.model.answers import Counts
+from dibs.model.events import Event
+from dibs.model.job import Data, Error, Job, Origin, Outcome, Overrides, Retention, Run, Slot, Successor
+from dibs.model.requests import Settings
+from dibs.model.retry import Backoff
+
+
+def time(ms: int | None) -> str | None:
+    """Return a time as ISO 8601 in UTC, to the millisecond."""
+    if ms is None:
+        return None
+    try:
+        moment = datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        # A job may wait for a year that no calendar here knows.
+        return f"{ms} ms"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def stored(raw: bytes | None) -> dict[str, Any]:
+    """Return stored bytes as the value they encode, if they are JSON, else as base64."""
+    if raw is None:
+        return {"value": None, "encoding": None}
+    try:
+        return {"value": msgspec.json.decode(raw), "encoding": "json"}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {"value": base64.b64encode(raw).decode(), "encoding": "base64"}
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON on one line."""
+    return msgspec.json.encode(value).decode()
+
+
+def data(value: Data) -> dict[str, Any]:
+    """Return what a job was asked to do."""
+    return {
+        "payload": stored(value.payload),
+        "attributes": {name: stored(raw)["value"] for name, raw in value.attributes.items()},
+        "priority": value.priority,
+        "overrides": overrides(value.overrides),
+        "retention": retention(value.retention),
+    }
+
+
+def overrides(value: Overrides | None) -> dict[str, Any]:
+    """Return a job's own limits; those it leaves to the handler are absent."""
+    own = {} if value is None else {name: getattr(value, name) for name in value.__struct_fields__}
+    return {name: _limit(name, limit) for name, limit in own.items() if limit is not UNSET}
+
+
+def _limit(name: str, limit: Any) -> Any:
+    if isinstance(limit, Backoff):
+        return msgspec.to_builtins(limit)
+    return _seconds(limit) if name in ("timeout", "lease") else limit
+
+
+def retention(value: Retention | None) -> dict[str, Any]:
+    """Return how long outcomes are kept, in seconds, null for ever; what is not said is absent."""
+    if value is None:
+        return {}
+    ages = {kind: getattr(value, kind) for kind in ("completed", "failed", "cancelled")}
+    said: dict[str, Any] = {kind: _seconds(age) for kind, age in ages.items() if age is not UNSET}
+    if value.keep_payload is not UNSET:
+        said["keep_payload"] = list(value.keep_payload)
+    return said
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
+def error(value: Error | None) -> dict[str, Any] | None:
+    """Return an error and what caused it."""
+    if value is None:
+        return None
+    return {
+        "type": value.type,
+        "message": value.message,
+        "traceback": value.traceback,
+        "cause": error(value.cause),
+    }
+
+
+def origin(value: Origin | None) -> dict[str, Any] | None:
+    """Return, of a fail job, the job that failed."""
+    if value is None:
+        return None
+    told: dict[str, Any] = {name: getattr(value, name) for name in value.__struct_fields__}
+    return told | {"enqueued_at": time(value.enqueued_at), "error": error(value.error)}
+
+
+def run(value: Run | None) -> dict[str, Any] | None:
+    """Return what only an active job has."""
+    if value is None:
+        return None
+    return {
+        "fence": value.fence,
+        "handed_off": value.lease is None,
+        "holder": value.holder,
+        "claimed_at": time(value.claimed_at),
+        "progress": stored(value.progress)["value"],
+        "cancel_requested": value.cancel_requested,
+    }
+
+
+def counts_of(value: Job | Outcome) -> dict[str, int]:
+    """Return how often a job was claimed, and why it came back."""
+    return {
+        "attempts": value.attempts,
+        "retries": value.retries,
+        "stalls": value.stalls,
+        "timeouts": value.timeouts,
+    }
+
+
+def place_in_line(value: Job | Successor) -> dict[str, Any]:
+    """Return when a job was enqueued, when it may run, and which enqueues it holds."""
+    return {
+        "run_at": time(value.run_at),
+        "enqueued_at": time(value.enqueued_at),
+        "seq": value.seq,
+        "revisions": [value.first, value.revision],
+        "enqueues": value.enqueues,
+    }
+
+
+def job(value: Job) -> dict[str, Any]:
+    """Return the current of an id."""
+    return {
+        "state": "active" if value.run else "waiting",
+        **data(value.data),
+        **place_in_line(value),
+        **counts_of(value),
+        "error": error(value.error),
+        "origin": origin(value.origin),
+        "run": run(value.run),
+    }
+
+
+def successor(value: Successor) -> dict[str, Any]:
+    """Return what is blocked beside an active job."""
+    return {"state": "blocked", **data(value.data), **place_in_line(value)}
+
+
+def outcome(value: Outcome) -> dict[str, Any]:
+    """Return the retained end of the latest run."""
+    return {
+        "kind": value.kind,
+        "result": stored(value.result),
+        "error": error(value.error),
+        "fence": value.fence,
+        "revisions": [value.first, value.revision],
+        "enqueues": value.enqueues,
+        "enqueued_at": time(value.enqueued_at),
+        "run_at": time(value.run_at),
+        "claimed_at": time(value.claimed_at),
+        "ended_at": time(value.ended_at),
+        "expires_at": time(value.expires_at),
+        "holder": value.holder,
+        **counts_of(value),
+        "data": None if value.data is None else data(value.data),
+        "origin": origin(value.origin),
+    }
+
+
+def slot(queue: str, id: str, value: Slot) -> dict[str, Any]:
+    """Return all there is of one id."""
+    return {
+        "queue": queue,
+        "id": id,
+        "state": state_of(value),
+        "current": None if value.current is None else job(value.current),
+        "successor": None if value.successor is None else successor(value.successor),
+        "outcome": None if value.outcome is None else outcome(value.outcome),
+        "dropped": [list(pair) for pair in value.dropped],
+    }
+
+
+def state_of(value: Slot) -> str:
+    """Return the contract's word for what there is of an id."""
+    if value.current is None:
+        return "nothing"
+    if value.current.run is None:
+        return "waiting"
+    return "active" if value.successor is None else "active+blocked"
+
+
+def counts(value: Counts) -> dict[str, Any]:
+    """Return how many ids are in each state."""
+    return {name: getattr(value, name) for name in value.__struct_fields__}
+
+
+def settings(value: Settings) -> dict[str, Any]:
+    """Return what a queue is set to, ages in seconds."""
+    return {
+        "paused": value.paused,
+        "max_active": value.max_active,
+        "retention": retention(value.retention),
+        "log_level": value.log_level,
+        "log_age": _seconds(value.log_age),
+        "log_bytes": value.log_bytes,
+        "request_key_age": _seconds(value.request_key_age),
+    }
+
+
+def event(queue: str, offset: str, value: Event) -> dict[str, Any]:
+    """Return one thing that happened."""
+    return {
+        "queue": queue,
+        "offset": offset,
+        "kind": value.kind,
+        "id": value.id,
+        "at": time(value.at),
+        "attempt": value.attempt,
+        "fence": value.fence,
+        "enqueued_at": time(value.enqueued_at or None),
+        "run_at": time(value.run_at or None),
+        "claimed_at": time(value.claimed_at),
+        "finished_at": time(value.finished_at),
+        "holder": value.holder,
+        "revisions": [value.first, value.revision],
+        "enqueues": value.enqueues,
+        "error": error(value.error),
+    }
+
+
+def by_queue(values: Mapping[str, Counts]) -> dict[str, Any]:
+    """Return the counts of several queues."""
+    return {"queues": {name: counts(value) for name, value in values.items()}}

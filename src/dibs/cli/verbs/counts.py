@@ -1,0 +1,79 @@
+"""`dibs counts`: how many ids are in each state."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from dibs.cli import shapes
+from dibs.cli.output import plain, say, table, write_json
+from dibs.cli.place import Json, Url, names_of_queues, opened, run
+from dibs.model.answers import Counts
+from dibs.storage.protocol import Storage
+
+STATES = tuple(name for name in Counts.__struct_fields__ if name != "approximate")
+
+#: How often --watch looks even if nothing wakes it, s.
+SLOW_POLL = 1.0
+#: How long it rests after a look, so that a busy queue does not make it spin, s.
+REST = 0.2
+
+
+def command(
+    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE...]", show_default=False)] = None,
+    *,
+    watch: Annotated[bool, typer.Option("--watch", help="Count again whenever something happens.")] = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Count the jobs of some queues, or of all, in each state.
+
+    Waiting includes scheduled, and active includes handed off. Above 10,000 a count may be approximate: ~.
+
+    Example: dibs counts --watch --url file:./jobs
+    """
+    run(_counts(queues, url, watch=watch, json=json))
+
+
+async def _counts(queues: list[str] | None, url: str | None, *, watch: bool, json: bool) -> None:
+    async with opened(url) as storage:
+        counted = await _count(storage, queues, json=json)
+        while watch:
+            await asyncio.sleep(REST)
+            await storage.wait(list(counted), for_="events", timeout=SLOW_POLL)
+            names = queues or await names_of_queues(storage, None)
+            latest = await storage.counts(names)
+            if latest != counted:
+                counted = latest
+                show(counted, again=True, json=json)
+
+
+async def _count(storage: Storage, queues: list[str] | None, *, json: bool) -> dict[str, Counts]:
+    counted = await storage.counts(await names_of_queues(storage, queues))
+    show(counted, json=json)
+    return counted
+
+
+def show(counted: Mapping[str, Counts], *, again: bool = False, json: bool = False) -> None:
+    """Print the counts; `again` puts them over the last ones where there is a terminal."""
+    if json:
+        write_json(shapes.by_queue(counted))
+        return
+    if again and sys.stdout.isatty():
+        typer.echo("\x1b[H\x1b[2J", nl=False)
+    if not counted:
+        say("there are no queues here")
+        return
+    rows = [(name, *_numbers(value)) for name, value in counted.items()]
+    table(["queue", *(f"#{state.replace('_', ' ')}" for state in STATES)], rows)
+
+
+def _numbers(value: Counts) -> list[str]:
+    mark = "~" if value.approximate else ""
+    return [
+        plain(f"{mark if getattr(value, state) > 10_000 else ''}{getattr(value, state)}") for state in STATES
+    ]

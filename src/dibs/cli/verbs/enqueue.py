@@ -1,0 +1,76 @@
+"""`dibs enqueue`: a job is put into a queue."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dibs.cli.output import Code, say, write_json
+from dibs.cli.place import Json, Queue, Url, opened, run
+from dibs.cli.words import json_of, pairs_of
+from dibs.client.serde import JSON
+from dibs.client.settings import JobSettings, request_of
+from dibs.model.answers import Enqueued
+from dibs.model.requests import Reject, Request
+
+#: What a request came to when nothing was put into the queue.
+LEFT_ALONE = ("duplicate", "completed", "failed")
+
+
+def command(
+    queue: Queue,
+    data: Annotated[
+        str, typer.Argument(metavar="JSON", help="The payload; - reads it from stdin.", show_default=False)
+    ],
+    *,
+    id: Annotated[str | None, typer.Option(metavar="ID", help="Generated when left out.")] = None,
+    delay: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Not before that long from now.")
+    ] = None,
+    priority: Annotated[int, typer.Option(help="-1000 to 1000, higher first.")] = 0,
+    attribute: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=JSON", help="To find and to route by; may be repeated.")
+    ] = None,
+    reject: Annotated[
+        bool, typer.Option("--reject", help="Leave a known id as it is, and leave with 1.")
+    ] = False,
+    url: Url = None,
+    json: Json = False,
+) -> Code:
+    """Put a job into a queue. A waiting job of the same id is updated; beside an active one it is blocked.
+
+    Example: dibs enqueue emails '{"to": "ada@example.org"}' --id welcome-42 --url file:./jobs
+    """
+    settings: JobSettings = {"priority": priority}
+    if id is not None:
+        settings["id"] = id
+    if delay is not None:
+        settings["delay"] = delay
+    if attribute:
+        settings["attributes"] = pairs_of(attribute, "--attribute")
+    if reject:
+        settings["on_conflict"] = Reject()
+    request = request_of(JSON.encode(json_of(data, "the payload")), settings)
+    return run(_enqueue(queue, request, url, json=json))
+
+
+async def _enqueue(queue: str, request: Request, url: str | None, *, json: bool) -> Code:
+    async with opened(url, new=True) as storage:
+        (answer,) = await storage.enqueue(queue, [request])
+    if json:
+        write_json(_shape(queue, request.job.id, answer))
+    else:
+        say(f"{answer.status} {queue}/{request.job.id}")
+    return Code.REFUSED if answer.status in LEFT_ALONE else Code.DONE
+
+
+def _shape(queue: str, id: str, answer: Enqueued) -> dict[str, object]:
+    return {
+        "queue": queue,
+        "id": id,
+        "status": answer.status,
+        "found": answer.found,
+        "revisions": [answer.first, answer.revision],
+        "repeated": answer.repeated,
+    }

@@ -1,0 +1,46 @@
+"""`dibs show`: all there is of one id; without one, the whole place explained."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dibs.cli import shapes
+from dibs.cli.explained import show_place, show_slot
+from dibs.cli.output import Code, write_json
+from dibs.cli.place import Json, Url, opened, run
+from dibs.cli.refusals import WrongWords
+from dibs.model.job import EMPTY
+
+
+def command(
+    queue: Annotated[str | None, typer.Argument(metavar="[QUEUE ID]", show_default=False)] = None,
+    id: Annotated[str | None, typer.Argument(metavar="", hidden=True)] = None,
+    *,
+    url: Url = None,
+    json: Json = False,
+) -> Code:
+    """Show all there is of one id. Without queue and id, explain the place: what it is, keeps and holds.
+
+    Leaves with 1 if nothing is known of the id.
+
+    Examples:
+      dibs show emails welcome-42 --url file:./jobs
+      dibs show --url file:./jobs
+    """
+    if queue is None:
+        return run(show_place(url, json=json))
+    if id is None:
+        raise WrongWords(f"which id of {queue!r}? dibs list names them; dibs show alone explains the place")
+    return run(_show(queue, id, url, json=json))
+
+
+async def _show(queue: str, id: str, url: str | None, *, json: bool) -> Code:
+    async with opened(url) as storage:
+        (slot,) = await storage.get(queue, [id])
+    if json:
+        write_json(shapes.slot(queue, id, slot))
+    else:
+        show_slot(queue, id, slot)
+    return Code.REFUSED if slot == EMPTY else Code.DONE

@@ -1,0 +1,150 @@
+"""`dibs worker`: the handlers of an application run until somebody stops them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dibs.cli.live import log_as_fits, shown
+from dibs.cli.output import Code, say, write_json
+from dibs.cli.place import Json, Url, refuse_short_lived, run
+from dibs.cli.refusals import WrongWords
+from dibs.cli.reload import reloading
+from dibs.client.place import VARIABLE
+from dibs.storage.registry import open_storage
+
+if TYPE_CHECKING:
+    from dibs.client.app import Dibs
+    from dibs.client.handler import Handler
+    from dibs.storage.protocol import Storage
+
+
+def command(
+    application: Annotated[
+        str, typer.Argument(metavar="MODULE:APP", help="Where the application is.", show_default=False)
+    ],
+    *,
+    queues: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Only these queues; all that have a handler if left out."),
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=0, help="One per CPU if left out; 0 is in this one.")
+    ] = None,
+    grace: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long a stop waits for what runs.")
+    ] = 30.0,
+    health: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, metavar="PORT", help="Answer /healthz and /readyz here, to anybody."),
+    ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="For development: start anew when a .py file below here changes.")
+    ] = False,
+    url: Url = None,
+    json: Json = False,
+) -> Code:
+    """Run the handlers of an application until stopped.
+
+    Ctrl-C or SIGTERM claims no more, waits the grace and releases the rest; a second one releases at once.
+
+    Example: dibs worker my_app:app --queues emails --processes 4 --url file:./jobs
+    """
+    if reload:
+        return run(reloading([word for word in sys.argv[1:] if word != "--reload"], Path.cwd()))
+    log_as_fits()
+    app = found(application, url)
+    wanted = [name for name in queues.split(",") if name] if queues is not None else None
+    with _listening(health) as listener:
+        options = {"queues": wanted, "processes": processes, "grace": grace, "health": listener}
+        return run(_work(app, application, options, json=json))
+
+
+@contextmanager
+def _listening(port: int | None) -> Iterator[socket.socket | None]:
+    """Take the port before anything else begins: that it is taken already is a mistake in what was typed."""
+    if port is None:
+        yield None
+        return
+    try:
+        listener = socket.create_server(("", port))
+    except OSError as error:
+        raise WrongWords(f"cannot listen on port {port}: {error.strerror}") from error
+    with listener:
+        yield listener
+
+
+def found(application: str, url: str | None) -> Dibs:
+    """Import the application, from the current directory first, and let it know the place."""
+    from dibs.worker.find import find  # noqa: PLC0415 - brings the client and the worker: only for this verb
+
+    if url is not None:
+        # Before the application is imported: what it does then may take long, or open the place.
+        refuse_short_lived(open_storage(url))
+        os.environ[VARIABLE] = url
+    sys.path.insert(0, str(Path.cwd()))
+    app = find(application)
+    if url is not None and app.url != url:
+        raise WrongWords(
+            f"{application} names its place itself, and it is not the one of --url: leave --url out, "
+            "or make the application without a URL"
+        )
+    return app
+
+
+async def _work(app: Dibs, reference: str, options: dict[str, Any], *, json: bool) -> Code:
+    from dibs.worker import run as work  # noqa: PLC0415
+    from dibs.worker.plan import cpus  # noqa: PLC0415
+
+    async with app:
+        refuse_short_lived(app.storage)
+        if options["processes"] is None:
+            options["processes"] = cpus()
+        started = await _started(app, options)
+        write_json({"started": started}) if json else say(*_lines(started))
+        with shown(json=json) as progress:
+            report = await work(app, reference=reference, progress=progress, **options)
+    totals = {word: report.total(word) for word in ("completed", "failed", "retried", "released")}
+    if json:
+        write_json({"stopped": {"seconds": round(report.seconds, 3), **totals}})
+    else:
+        say("stopped: " + ", ".join(f"{number} {word}" for word, number in totals.items()))
+    return Code.DONE
+
+
+async def _started(app: Dibs, options: dict[str, Any]) -> dict[str, Any]:
+    storage: Storage = app.storage
+    queues, listener = options["queues"], options["health"]
+    served = [handler for name, handler in app.handlers.items() if queues is None or name in queues]
+    known = {info.name for info in await storage.queues()}
+    return {
+        "url": storage.url,
+        "durability": storage.durability,
+        "processes": options["processes"],
+        "grace": options["grace"],
+        "health": listener and listener.getsockname()[1],
+        "handlers": [{"queue": handler.queue, "function": _function(handler)} for handler in served],
+        "unserved": sorted(known - {handler.queue for handler in served}),
+    }
+
+
+def _function(handler: Handler) -> str:
+    return f"{handler.function.__module__}.{handler.function.__qualname__}"
+
+
+def _lines(started: dict[str, Any]) -> list[str]:
+    lines = [
+        f"dibs worker at {started['url']}; {started['durability']}",
+        f"  processes  {started['processes'] or 'this one'}; a stop waits up to {started['grace']:g} s",
+    ]
+    if started["health"]:
+        lines.append(f"  health     /healthz and /readyz on port {started['health']}")
+    lines += [f"  {each['queue']:<20} {each['function']}" for each in started["handlers"]]
+    return lines
