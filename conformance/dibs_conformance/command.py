@@ -1,0 +1,45 @@
+"""`dibs certify URL`: the kit on the command line, found through the entry-point group dibs.commands."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from dibs.errors import ConfigurationError, Refused
+from dibs_conformance.door import certify as certify_target
+
+NOT_CERTIFIED = 1
+WRONG_WORDS = 2
+
+
+def certify(
+    url: Annotated[str, typer.Argument(help="The storage; only places of the kit's own are touched.")],
+    level: Annotated[str, typer.Option(help="How deep: L0.")] = "L0",
+    budget: Annotated[float, typer.Option(help="Seconds to spend.")] = 60,
+    seed: Annotated[int | None, typer.Option(help="Repeat the run with this seed.")] = None,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Hold a storage against the contract, and tell what was met, kept and broken."""
+    try:
+        report = certify_target(url, level, budget, seed, progress=show)
+    except (Refused, ConfigurationError, NotImplementedError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(WRONG_WORDS) from None
+    clear()
+    typer.echo(report.json() if json else report.text())
+    raise typer.Exit(0 if report.certified else NOT_CERTIFIED)
+
+
+def show(examples: int) -> None:
+    """Say on a terminal how far it is."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{examples:,} examples")
+        sys.stderr.flush()
+
+
+def clear() -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")

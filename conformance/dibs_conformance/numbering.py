@@ -1,0 +1,113 @@
+"""Which number of the storage stands for which number of the oracle, and whether they grow alike.
+
+seq, revision and fence are the storage's own. What is promised is that they grow: strictly for one id,
+and from one call to the next. So each is paired with the oracle's when it is first seen, and held to that.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dibs_conformance.oracle.verdicts import STRIDE
+
+Kind = Literal["seq", "revision", "fence"]
+Scope = tuple[str, str]
+
+
+class Differs(AssertionError):
+    """The storage and the contract say different things."""
+
+
+@dataclass
+class Drawn:
+    """The numbers of one kind that one queue drew, by call."""
+
+    calls: list[int] = field(default_factory=list)
+    by_call: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)
+
+    def add(self, call: int, expected: int, actual: int, id: str) -> None:
+        if call not in self.by_call:
+            insort(self.calls, call)
+        self.by_call.setdefault(call, []).append((expected, actual, id))
+
+    def bounds(self, call: int) -> tuple[int, int | None]:
+        """What the calls right before and right after this one allow."""
+        place = bisect_left(self.calls, call)
+        low = max((a for _, a, _ in self.by_call[self.calls[place - 1]]), default=0) if place else 0
+        after = place + (place < len(self.calls) and self.calls[place] == call)
+        if after == len(self.calls):
+            return low, None
+        return low, min(a for _, a, _ in self.by_call[self.calls[after]])
+
+
+class Numbering:
+    """The pairs of one storage."""
+
+    def __init__(self) -> None:
+        self._actual: dict[tuple[Kind, Scope, int], int] = {}
+        self._expected: dict[tuple[Kind, Scope, int], int] = {}
+        self._drawn: dict[tuple[Kind, str], Drawn] = {}
+
+    def expected(self, kind: Kind, scope: Scope, actual: int) -> int:
+        """The oracle's number for one of the storage's; -1 for a number nobody drew."""
+        return self._expected.get((kind, scope, actual), -1)
+
+    def actual(self, kind: Kind, scope: Scope, expected: int) -> int | None:
+        return self._actual.get((kind, scope, expected))
+
+    def revisions(self, scope: Scope) -> list[tuple[int, int]]:
+        """The known revisions of an id, the oracle's beside the storage's."""
+        return [
+            (e, a) for (kind, owner, e), a in self._actual.items() if (kind, owner) == ("revision", scope)
+        ]
+
+    def same(self, kind: Kind, scope: Scope, expected: int, actual: int) -> None:
+        """Hold a number to its pair, or pair it. Raises Differs."""
+        if not expected or not actual:
+            if expected != actual:
+                raise Differs(f"{kind} of {scope[1]!r} is {actual}")
+            return
+        known = self._actual.get((kind, scope, expected))
+        if known is None:
+            self._pair(kind, scope, expected, actual)
+        elif known != actual:
+            raise Differs(f"{kind} of {scope[1]!r} is {actual}; it was {known} and nothing changed it")
+
+    def moved(self, queue: str) -> Numbering:
+        """The same pairs for another place, but for the fences of this queue, which may be unknown there."""
+        other = Numbering()
+        stays = {
+            key: actual for key, actual in self._actual.items() if (key[0], key[1][0]) != ("fence", queue)
+        }
+        other._actual = stays
+        other._expected = {
+            (kind, scope, actual): expected for (kind, scope, expected), actual in stays.items()
+        }
+        return other
+
+    def take_over(self, kind: Kind, scope: Scope, expected: int, actual: int, call: int) -> None:
+        """A number came in from another place in this call: later ones must be larger."""
+        self._keep(kind, scope, expected, actual, call)
+
+    def _pair(self, kind: Kind, scope: Scope, expected: int, actual: int) -> None:
+        if (kind, scope, actual) in self._expected:
+            raise Differs(f"{kind} {actual} of {scope[1]!r} was given before; a fresh one was due")
+        call = expected // STRIDE
+        drawn = self._drawn.setdefault((kind, scope[0]), Drawn())
+        low, high = drawn.bounds(call)
+        if actual <= low or (high is not None and actual >= high):
+            raise Differs(f"{kind} {actual} of {scope[1]!r} does not grow: earlier {low}, later {high}")
+        for other, number, id in drawn.by_call.get(call, ()):
+            ordered = kind == "seq" or id == scope[1]
+            if ordered and (other < expected) != (number < actual):
+                raise Differs(
+                    f"{kind} {actual} of {scope[1]!r} and {number} of {id!r} are in the wrong order"
+                )
+        self._keep(kind, scope, expected, actual, call)
+
+    def _keep(self, kind: Kind, scope: Scope, expected: int, actual: int, call: int) -> None:
+        self._actual[kind, scope, expected] = actual
+        self._expected[kind, scope, actual] = expected
+        self._drawn.setdefault((kind, scope[0]), Drawn()).add(call, expected, actual, scope[1])

@@ -1,0 +1,9 @@
+"""The oracle: a naive, slow reading of the contract, written apart from every storage.
+
+It keeps the list of updates and replays it, scans lists, and takes `now` as an argument. It imports what
+jobs are made of and nothing of how the engine moves them.
+"""
+
+from dibs_conformance.oracle.ids import Known as Known
+from dibs_conformance.oracle.storage import Oracle as Oracle
+from dibs_conformance.oracle.verdicts import OneOf as OneOf

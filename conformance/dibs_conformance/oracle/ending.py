@@ -1,0 +1,245 @@
+"""Settle and finish: how a run ends, how it comes back, and what a late holder is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from dibs.errors import Refused
+from dibs.model.answers import FinishStatus, Settled
+from dibs.model.events import KIND_OF_CAUSE
+from dibs.model.job import FAIL_SUFFIX, EndKind, Error, Job, Origin, Outcome, Retention
+from dibs.model.limits import LIMITS, check_then, checked_error
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    End,
+    Fail,
+    HandOff,
+    How,
+    Release,
+    Request,
+    Retry,
+    Settlement,
+    Then,
+)
+from dibs_conformance.oracle.enqueueing import enqueue, enqueue_fail_job, resolved
+from dibs_conformance.oracle.ids import Known, applied
+from dibs_conformance.oracle.queue import Queue
+from dibs_conformance.oracle.verdicts import OneOf
+
+
+class Queues(Protocol):
+    """Where an end finds the queues its follow-ups go to."""
+
+    def queue(self, name: str) -> Queue: ...
+
+
+def settle(queues: Queues, queue: Queue, settlement: Settlement, now: int) -> Settled | OneOf:
+    """End the run or bring it back, if it is active under exactly this fence."""
+    known, how = queue.known(settlement.id), settlement.how
+    job = known.current
+    if job is None or job.run is None or job.run.fence != settlement.fence:
+        return remembered(known, settlement.fence, how, now)
+    if isinstance(how, Complete | Fail | Cancelled):
+        return refusal(how) or ended(queues, queue, known, how, now)
+    if isinstance(how, HandOff):
+        return handed_off(queue, known, job, now)
+    if job.run.lease is None:
+        return Settled("refused")
+    return came_back(queue, known, how, now)
+
+
+def remembered(known: Known, fence: int, how: How, now: int) -> Settled | OneOf:
+    """A repeat is told the truth while the outcome, or what prune left of it, remembers the fence."""
+    outcome = known.outcome
+    lost = Settled("lost")
+    if outcome is None or outcome.fence != fence or not fence:
+        return lost
+    if end_kind(how) == outcome.kind:
+        told = Settled("done")
+    elif end_kind(how) is None and outcome.kind == "cancelled":
+        told = Settled("cancelled")
+    else:
+        return lost
+    return told if known.alive(now) else OneOf((told, lost))
+
+
+def end_kind(how: How) -> EndKind | None:
+    match how:
+        case Complete():
+            return "completed"
+        case Fail():
+            return "failed"
+        case Cancelled():
+            return "cancelled"
+        case _:
+            return None
+
+
+def refusal(how: End) -> Settled | None:
+    """A result too large, or a follow-up that breaks a limit, refuses the settlement whole."""
+    try:
+        check_then(() if isinstance(how, Cancelled) else how.then)
+    except Refused:
+        return Settled("refused")
+    large = isinstance(how, Complete) and how.result is not None and len(how.result) > LIMITS.result
+    return Settled("refused") if large else None
+
+
+def ended(queues: Queues, queue: Queue, known: Known, how: End, now: int) -> Settled:
+    """End, then promote, then enqueue the follow-ups and the fail job."""
+    kind = end_kind(how)
+    job = known.current
+    assert job is not None, kind is not None  # noqa: S101 - an end ends a current
+    match how:
+        case Complete():
+            close(queue, known, "completed", now, result=how.result, given=how.retention)
+            follow(queues, how.then, now)
+        case Fail():
+            error = checked_error(how.error)
+            close(queue, known, "failed", now, error=error, given=how.retention)
+            if how.handled and not queue.name.endswith(FAIL_SUFFIX):
+                fail_queue = queues.queue(queue.name + FAIL_SUFFIX)
+                enqueue_fail_job(fail_queue, job.data.payload, origin(queue, job, error), now)
+            follow(queues, how.then, now)
+        case Cancelled():
+            close(queue, known, "cancelled", now, given=how.retention)
+    return Settled("done")
+
+
+def follow(queues: Queues, then: Iterable[Then], now: int) -> None:
+    for item in then:
+        enqueue(queues.queue(item.queue), Request(job=item.job, on_conflict=item.on_conflict), now)
+
+
+def origin(queue: Queue, job: Job, error: Error) -> Origin:
+    assert job.run is not None  # noqa: S101 - only runs fail
+    return Origin(
+        queue=queue.name,
+        id=job.id,
+        revision=job.revision,
+        fence=job.run.fence,
+        attempts=job.attempts,
+        retries=job.retries,
+        stalls=job.stalls,
+        timeouts=job.timeouts,
+        enqueued_at=job.enqueued_at,
+        error=error,
+    )
+
+
+def close(
+    queue: Queue,
+    known: Known,
+    kind: EndKind,
+    now: int,
+    *,
+    result: bytes | None = None,
+    error: Error | None = None,
+    given: Retention | None = None,
+) -> None:
+    """The current is gone, its outcome replaces any older one, the successor becomes waiting."""
+    job = known.current
+    assert job is not None  # noqa: S101 - the caller saw it
+    age, keeps = queue.retention(kind, job, given)
+    known.outcome = Outcome(
+        kind=kind,
+        fence=job.run.fence if job.run else 0,
+        first=job.first,
+        revision=job.revision,
+        ended_at=now,
+        expires_at=None if age is None else now + age,
+        result=result,
+        error=error,
+        enqueues=job.enqueues,
+        enqueued_at=job.enqueued_at,
+        run_at=job.run_at,
+        claimed_at=job.run.claimed_at if job.run else None,
+        holder=job.run.holder if job.run else "",
+        attempts=job.attempts,
+        retries=job.retries,
+        stalls=job.stalls,
+        timeouts=job.timeouts,
+        data=job.data if keeps else None,
+        origin=job.origin,
+    )
+    queue.attempt_ended(kind, job, now, error)
+    known.current, known.beside = known.successor(), []
+    if known.current is not None:
+        queue.note("promoted", job.id, now)
+    known.tidy(now)
+
+
+def handed_off(queue: Queue, known: Known, job: Job, now: int) -> Settled:
+    """The run leaves its lease; asked to cancel, it ends instead."""
+    assert job.run is not None  # noqa: S101 - the caller saw it
+    if job.run.lease is None:
+        return Settled("handed_off", revision=job.revision)
+    if job.run.cancel_requested:
+        close(queue, known, "cancelled", now)
+        return Settled("cancelled")
+    known.current = replace(job, run=replace(job.run, lease=None))
+    queue.note("handed_off", job.id, now)
+    return Settled("handed_off", revision=job.revision)
+
+
+def came_back(queue: Queue, known: Known, how: How, now: int) -> Settled:
+    assert isinstance(how, Retry | Release)  # noqa: S101 - the caller saw to the others
+    if not give_back(queue, known, how, now):
+        return Settled("cancelled")
+    return Settled("returned")
+
+
+def give_back(queue: Queue, known: Known, how: Retry | Release, now: int) -> bool:
+    """Bring the current back as waiting with the list applied; False: it ended as cancelled instead."""
+    job = known.current
+    assert job is not None  # noqa: S101 - the caller saw it
+    assert job.run is not None  # noqa: S101
+    if job.run.cancel_requested:
+        close(queue, known, "cancelled", now)
+        return False
+    if isinstance(how, Release):
+        queue.attempt_ended("released", job, now)
+        returned = replace(job, attempts=job.attempts - 1)
+    else:
+        error = None if how.error is None else checked_error(how.error)
+        queue.attempt_ended(KIND_OF_CAUSE[how.cause], job, now, error)
+        returned = replace(job, seq=queue.numbers.draw(), error=error or job.error)
+        returned = replace(returned, run_at=resolved(how.run_at, how.delay, now), **counted(job, how))
+    known.current, known.beside = applied(replace(returned, run=None), known.beside), []
+    known.tidy(now)
+    return True
+
+
+def counted(job: Job, how: Retry) -> dict[str, int]:
+    name = {"error": "retries", "timeout": "timeouts", "stall": "stalls"}[how.cause]
+    return {name: getattr(job, name) + 1}
+
+
+def finish(queues: Queues, queue: Queue, id: str, end: End, revision: int, now: int) -> FinishStatus | OneOf:
+    """End a handed-off run by a revision in its range."""
+    known = queue.known(id)
+    outcome = known.outcome
+    if outcome is None or not outcome.first <= revision <= outcome.revision:
+        return finish_current(queues, queue, known, end, revision, now)
+    told: FinishStatus = "done" if end_kind(end) == outcome.kind else "lost"
+    if known.alive(now):
+        return told
+    return OneOf((told, finish_current(queues, queue, known, end, revision, now)))
+
+
+def finish_current(
+    queues: Queues, queue: Queue, known: Known, end: End, revision: int, now: int
+) -> FinishStatus:
+    job = known.current
+    if job is None:
+        return "not_found"
+    if not job.first <= revision <= job.revision:
+        return "lost"
+    if job.run is None or job.run.lease is not None:
+        return "refused"
+    ended(queues, queue, known, end, now)
+    return "done"

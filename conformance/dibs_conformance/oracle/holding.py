@@ -1,0 +1,85 @@
+"""Leases: grant, renew, drop, reap and report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from dibs.model.answers import Reaped, Renewed, ReportStatus
+from dibs.model.requests import Release, Retry
+from dibs_conformance.oracle.ending import give_back
+from dibs_conformance.oracle.queue import Lease, Queue
+
+
+class Unlawful(Exception):
+    """The storage chose what the contract does not leave to choose."""
+
+
+def grant(queue: Queue, lease: str, ttl: int, holder: str, now: int) -> None:
+    queue.leases[lease] = Lease(holder, now + ttl)
+
+
+def renew(queue: Queue, lease: str, ttl: int, now: int) -> Renewed:
+    """A live lease ends `ttl` from now, never earlier than it would have."""
+    found = queue.lease(lease, now)
+    if found is None:
+        return Renewed(alive=False, now=now)
+    found.expires_at = max(found.expires_at, now + ttl)
+    asked = sorted(job.id for job, run in queue.held(lease) if run.cancel_requested)
+    return Renewed(alive=True, now=now, expires_at=found.expires_at, cancel_requested=tuple(asked))
+
+
+def drop(queue: Queue, lease: str, limit: int, chosen: Sequence[str] | None, now: int) -> int:
+    """Release up to `limit` jobs of the lease, those the storage chose, and tell how many are left."""
+    found = queue.leases.get(lease)
+    if found is None or now >= found.expires_at:
+        return 0
+    found.dropped = True
+    held = [job.id for job, _ in queue.held(lease)]
+    released = lawful_choice("drop", held, limit, held if chosen is None else chosen)
+    for id in released:
+        give_back(queue, queue.known(id), Release(), now)
+    return len(held) - len(released)
+
+
+def expired(queue: Queue, now: int) -> list[str]:
+    """The ids that a reap without a limit would take."""
+    return [job.id for job, run in queue.held() if queue.expired(run, now)]
+
+
+def reap(queue: Queue, limit: int, chosen: Sequence[str], now: int) -> list[Reaped]:
+    """Bring back up to `limit` jobs under expired leases, those the storage chose, in its order."""
+    taken = lawful_choice("reap", expired(queue, now), limit, chosen)
+    return [reap_one(queue, id, now) for id in taken]
+
+
+def reap_one(queue: Queue, id: str, now: int) -> Reaped:
+    known = queue.known(id)
+    assert known.current is not None  # noqa: S101 - it is held
+    run = known.current.run
+    assert run is not None  # noqa: S101
+    assert run.lease is not None  # noqa: S101
+    dropped = queue.leases[run.lease].dropped
+    how = Release() if dropped else Retry(cause="stall")
+    if not give_back(queue, known, how, now):
+        return Reaped(id, run.fence, "cancelled")
+    return Reaped(id, run.fence, "released" if dropped else "stalled")
+
+
+def lawful_choice(verb: str, candidates: Sequence[str], limit: int, chosen: Sequence[str]) -> list[str]:
+    """Up to `limit` of the candidates is what may be taken: no others, no fewer, none twice."""
+    due = min(limit, len(candidates))
+    if len(chosen) != due or len(set(chosen)) != due or not set(chosen) <= set(candidates):
+        raise Unlawful(f"{verb} took {sorted(chosen)}; the contract says {due} of {sorted(candidates)}")
+    return list(chosen)
+
+
+def report(queue: Queue, id: str, fence: int, progress: bytes) -> ReportStatus:
+    """Keep progress on the active run with this fence."""
+    known = queue.known(id)
+    job = known.current
+    if job is None or job.run is None or job.run.fence != fence:
+        return "lost"
+    known.current = replace(job, run=replace(job.run, progress=progress))
+    return "reported"

@@ -1,0 +1,157 @@
+"""One id as the contract tells it: a current, the list of what was enqueued beside it, an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from dibs.model.job import Data, Error, Job, Outcome, Range, Retention
+from dibs.model.requests import Update
+from dibs_conformance.oracle.verdicts import OneOf
+
+MOST_DROPPED = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One accepted enqueue, its delay resolved."""
+
+    data: Data
+    run_at: int
+    at: int
+    how: Update
+    seq: int
+    revision: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patched:
+    """One amend that reached the successor."""
+
+    attributes: Mapping[str, bytes] | UnsetType = UNSET
+    retention: Retention | UnsetType = UNSET
+
+
+Entry = Asked | Patched
+
+
+def started(id: str, entries: Sequence[Entry]) -> Job:
+    """Apply the list, in order, to an empty id: the first counts whole, whatever it says."""
+    first, *rest = entries
+    assert isinstance(first, Asked)  # noqa: S101 - nothing is patched before it exists
+    job = Job(
+        id=id,
+        data=first.data,
+        run_at=first.run_at,
+        enqueued_at=first.at,
+        seq=first.seq,
+        first=first.revision,
+        revision=first.revision,
+    )
+    return applied(job, rest)
+
+
+def applied(job: Job, entries: Sequence[Entry]) -> Job:
+    """Apply the list, in order, to a waiting job."""
+    for entry in entries:
+        job = patched(job, entry) if isinstance(entry, Patched) else updated(job, entry)
+    return job
+
+
+def updated(job: Job, asked: Asked) -> Job:
+    job = replace(job, revision=asked.revision, enqueues=job.enqueues + 1)
+    job = replace(job, run_at=chosen_time(job.run_at, asked))
+    if asked.how.data:
+        job = replace(job, data=asked.data)
+    if asked.how.resets:
+        job = replace(job, attempts=0, retries=0, stalls=0, timeouts=0, error=either_error(job))
+    return job
+
+
+def either_error(job: Job) -> Error | None:
+    """Whether a reset also lets go of the last error is left open: both are right."""
+    return OneOf((job.error, None)) if isinstance(job.error, Error) else job.error  # type: ignore[return-value]
+
+
+def chosen_time(old: int, asked: Asked) -> int:
+    match asked.how.run_at:
+        case "always":
+            return asked.run_at
+        case "never":
+            return old
+        case "later":
+            return max(old, asked.run_at)
+        case "earlier":
+            return min(old, asked.run_at)
+
+
+def patched(job: Job, patch: Patched) -> Job:
+    data = job.data
+    if patch.attributes is not UNSET:
+        data = replace(data, attributes={**data.attributes, **patch.attributes})
+    if patch.retention is not UNSET:
+        data = replace(data, retention=patch.retention)
+    return replace(job, data=data)
+
+
+@dataclass
+class Known:
+    """All that is known of one id."""
+
+    current: Job | None = None
+    #: What was enqueued, and patched, beside the active current, oldest first.
+    beside: list[Entry] = field(default_factory=list)
+    outcome: Outcome | None = None
+    #: The dropped ranges that must still be told, oldest first.
+    dropped: list[Range] = field(default_factory=list)
+    #: Every range that was ever dropped: these may be told.
+    ever_dropped: list[Range] = field(default_factory=list)
+
+    @property
+    def state(self) -> str:
+        """The state in the words of Enqueued.found."""
+        if self.current is None:
+            return "nothing"
+        if self.current.run is None:
+            return "waiting"
+        return "active+blocked" if self.beside else "active"
+
+    def alive(self, now: int) -> Outcome | None:
+        """The outcome, unless it has expired."""
+        outcome = self.outcome
+        if outcome is None or (outcome.expires_at is not None and now >= outcome.expires_at):
+            return None
+        return outcome
+
+    def successor(self) -> Job | None:
+        """The job that waits once the run ends."""
+        return started(self.current.id, self.beside) if self.current and self.beside else None
+
+    def drop_successor(self, now: int) -> None:
+        """Forget what was enqueued beside the run, and remember its range as dropped."""
+        blocked = self.successor()
+        assert blocked is not None  # noqa: S101 - the caller saw it
+        assert self.current is not None  # noqa: S101 - a successor stands beside a current
+        self.beside = []
+        new = (blocked.first, blocked.revision)
+        if self.dropped and self.current.revision < self.dropped[-1][0]:
+            new = (self.dropped.pop()[0], new[1])
+        self.dropped.append(new)
+        self.ever_dropped.append(new)
+        self.tidy(now)
+
+    def tidy(self, now: int) -> None:
+        """Let go of the dropped ranges nobody is promised any more."""
+        around = [live for live in (self.current, self.alive(now)) if live is not None]
+        if not around:
+            self.dropped = []
+        latest = self.dropped[-1:]
+        kept = [r for r in self.dropped[:-1] if any(inside(r, live) for live in around)]
+        self.dropped = (kept + latest)[-MOST_DROPPED:]
+
+
+def inside(dropped: Range, live: Job | Outcome) -> bool:
+    return live.first <= dropped[0] and dropped[1] <= live.revision

@@ -1,0 +1,146 @@
+"""The oracle as a storage: the verbs of the protocol, without awaiting, `now` always passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import get_args
+
+from msgspec import UNSET, convert
+from msgspec.structs import asdict, replace
+
+from dibs.model.answers import (
+    AmendStatus,
+    CancelStatus,
+    Claim,
+    Counts,
+    Enqueued,
+    FinishStatus,
+    Reaped,
+    Renewed,
+    ReportStatus,
+    RetryFailedStatus,
+    Settled,
+    State,
+)
+from dibs.model.requests import End, Patch, Release, Request, Settings, SettingsPatch, Settlement
+from dibs_conformance.oracle import by_id, ending, enqueueing, holding
+from dibs_conformance.oracle.ids import Known
+from dibs_conformance.oracle.queue import Queue
+from dibs_conformance.oracle.verdicts import Numbers, OneOf
+
+
+class Oracle:
+    """Every queue of one storage, and the latest time it was told."""
+
+    def __init__(self, numbers: Numbers | None = None) -> None:
+        self.numbers = numbers or Numbers()
+        self.queues: dict[str, Queue] = {}
+        self.now = 0
+
+    def at(self, now: int) -> int:
+        """Begin a call: a time before one that was seen counts as that one."""
+        self.numbers.next_call()
+        self.now = max(self.now, now)
+        return self.now
+
+    def queue(self, name: str) -> Queue:
+        if name not in self.queues:
+            self.queues[name] = Queue(name, self.numbers)
+        return self.queues[name]
+
+    # -- enqueue, claim, settle ----------------------------------------------------------------------
+
+    def enqueue(self, queue: str, requests: Sequence[Request], now: int) -> list[Enqueued]:
+        return [enqueueing.enqueue(self.queue(queue), request, now) for request in requests]
+
+    def claim(self, queue: str, lease: str, limit: int, now: int) -> Claim:
+        return enqueueing.claim(self.queue(queue), lease, limit, now)
+
+    def settle(self, queue: str, settlements: Sequence[Settlement], now: int) -> list[Settled | OneOf]:
+        return [ending.settle(self, self.queue(queue), one, now) for one in settlements]
+
+    def finish(self, queue: str, id: str, end: End, revision: int, now: int) -> FinishStatus | OneOf:
+        return ending.finish(self, self.queue(queue), id, end, revision, now)
+
+    # -- leases --------------------------------------------------------------------------------------
+
+    def grant(self, queues: Iterable[str], lease: str, ttl: int, holder: str, now: int) -> None:
+        for queue in queues:
+            holding.grant(self.queue(queue), lease, ttl, holder, now)
+
+    def renew(self, queues: Iterable[str], lease: str, ttl: int, now: int) -> dict[str, Renewed]:
+        return {queue: holding.renew(self.queue(queue), lease, ttl, now) for queue in queues}
+
+    def drop(self, queue: str, lease: str, limit: int, chosen: Sequence[str] | None, now: int) -> int:
+        return holding.drop(self.queue(queue), lease, limit, chosen, now)
+
+    def reap(self, queue: str, limit: int, chosen: Sequence[str], now: int) -> list[Reaped]:
+        return holding.reap(self.queue(queue), limit, chosen, now)
+
+    def report(self, queue: str, id: str, fence: int, progress: bytes) -> ReportStatus:
+        return holding.report(self.queue(queue), id, fence, progress)
+
+    # -- by id ---------------------------------------------------------------------------------------
+
+    def cancel(self, queue: str, ids: Sequence[str], now: int, *, running: bool) -> list[CancelStatus]:
+        return [by_id.cancel(self.queue(queue), id, now, running=running) for id in ids]
+
+    def amend(self, queue: str, id: str, patch: Patch, now: int) -> AmendStatus:
+        return by_id.amend(self.queue(queue), id, patch, now)
+
+    def retry_failed(self, queue: str, ids: Sequence[str], now: int) -> list[RetryFailedStatus]:
+        return [enqueueing.retry_failed(self.queue(queue), id, now) for id in ids]
+
+    def forget(self, queue: str, ids: Sequence[str], now: int) -> list[bool]:
+        return [by_id.forget(self.queue(queue), id, now) for id in ids]
+
+    def get(self, queue: str, id: str) -> Known:
+        """What is known of an id, tidied to the present."""
+        known = self.queue(queue).known(id)
+        known.tidy(self.now)
+        return known
+
+    def list(self, queue: str, state: State) -> set[str]:
+        """The ids in a state."""
+        ids = self.queue(queue).ids
+        return {id for id, known in ids.items() if state in states(known, self.now)}
+
+    # -- queues --------------------------------------------------------------------------------------
+
+    def counts(self, queue: str) -> Counts:
+        sizes: dict[str, int] = {state: len(self.list(queue, state)) for state in STATES}
+        return convert(sizes, Counts)
+
+    def configure(self, queue: str, patch: SettingsPatch, now: int) -> Settings:
+        found = self.queue(queue)
+        said = {name: value for name, value in asdict(patch).items() if value is not UNSET}
+        found.settings = replace(found.settings, **said)
+        return found.settings
+
+    def import_(self, queue: str, id: str, known: Known, now: int) -> None:
+        """Take a whole id in; an active job that is not handed off arrives as if released."""
+        target = self.queue(queue)
+        target.ids[id] = known
+        run = known.current.run if known.current else None
+        if run is not None and run.lease is not None:
+            ending.give_back(target, known, Release(), now)
+
+
+STATES: tuple[State, ...] = get_args(State)
+
+
+def states(known: Known, now: int) -> Iterator[State]:
+    """Every state an id counts in."""
+    job, outcome = known.current, known.alive(now)
+    if job is not None and job.run is None:
+        yield "waiting"
+        if job.run_at > now:
+            yield "scheduled"
+    if job is not None and job.run is not None:
+        yield "active"
+        if job.run.lease is None:
+            yield "handed_off"
+        if known.beside:
+            yield "blocked"
+    if outcome is not None:
+        yield outcome.kind

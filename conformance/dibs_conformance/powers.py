@@ -1,0 +1,159 @@
+"""The capabilities: each claim is held against the storage, and a power nobody claimed is reported.
+
+Whether a place survives its process, or takes two, is asked with a second process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from dibs.errors import Refused
+from dibs.model.job import NewJob
+from dibs.model.requests import Complete, Request, Settlement, Then
+from dibs.storage.capabilities import Capabilities
+from dibs.storage.protocol import Clock, Storage
+from dibs_conformance.report import CapabilityReport
+from dibs_conformance.target import OpenStorage, Places
+
+PATIENCE = 20.0
+#: A wait that returns this soon after a change, in s, was woken by it.
+PROMPT = 0.5
+JOB = Request(job=NewJob(id="a"))
+
+
+async def powers(places: Places) -> tuple[Capabilities, str, list[CapabilityReport]]:
+    """What the storage says of itself, and what was found."""
+    async with places.open(places.new(), "system") as storage:
+        claims, durability = storage.capabilities, storage.durability
+    found = [await tried(name, getattr(claims, name), ask, places) for name, ask in QUESTIONS.items()]
+    joins = CapabilityReport(name="joins", claimed=claims.joins, found=None, note="level L0 does not try it")
+    return claims, durability, [*found, joins]
+
+
+async def tried(
+    name: str,
+    claimed: bool,  # noqa: FBT001 - it is the value reported, not a switch
+    ask: Callable[[Places], Awaitable[bool | None]],
+    places: Places,
+) -> CapabilityReport:
+    try:
+        return CapabilityReport(name=name, claimed=claimed, found=await ask(places))
+    except Exception as error:  # noqa: BLE001 - a power that raises is none
+        return CapabilityReport(
+            name=name, claimed=claimed, found=False, note=f"{type(error).__name__}: {error}"
+        )
+
+
+async def survives(places: Places) -> bool | None:
+    """Another process accepts a job and dies; is it there?"""
+    place = places.new()
+    if not await asyncio.to_thread(in_child, places.target, place):
+        return None
+    return await holds_the_job(places, place)
+
+
+async def takes_two(places: Places) -> bool | None:
+    """Another process accepts a job while this one has the place open; does this one see it?"""
+    place = places.new()
+    async with places.open(place, "system") as storage:
+        if not await asyncio.to_thread(in_child, places.target, place):
+            return False
+        return await appears(storage)
+
+
+async def appears(storage: Storage) -> bool:
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        if (await storage.get("q", ["a"]))[0].current is not None:
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
+async def holds_the_job(places: Places, place: str) -> bool:
+    async with places.open(place, "system") as storage:
+        return (await storage.get("q", ["a"]))[0].current is not None
+
+
+async def crosses(places: Places) -> bool:
+    """Complete with a follow-up in another queue."""
+    async with held(places) as (storage, fence):
+        then = (Then(queue="other", job=NewJob(id="a")),)
+        [answer] = await storage.settle("q", [Settlement(id="a", fence=fence, how=Complete(then=then))])
+        there = (await storage.get("other", ["a"]))[0].current is not None
+        return answer.status == "done" and there
+
+
+@asynccontextmanager
+async def held(places: Places) -> AsyncIterator[tuple[Storage, int]]:
+    async with places.open(places.new(), "system") as storage:
+        await storage.enqueue("q", [JOB])
+        granted = await storage.grant(["q"], 60_000, "kit")
+        [job] = (await storage.claim("q", granted.lease, 1)).jobs
+        yield storage, job.run.fence if job.run else 0
+
+
+async def wakes(places: Places) -> bool:
+    """Wait, and enqueue meanwhile."""
+    async with places.open(places.new(), "system") as storage:
+        granted = await storage.grant(["q"], 60_000, "kit")
+        token = (await storage.claim("q", granted.lease, 1)).token
+        waiting = asyncio.create_task(storage.wait(["q"], since={"q": token}, timeout=3))
+        await asyncio.sleep(0.1)
+        await storage.enqueue("q", [JOB])
+        began = time.monotonic()
+        wake = await waiting
+        return wake.woken and time.monotonic() - began < PROMPT
+
+
+async def takes_now(places: Places) -> bool:
+    """With a manual clock `now` counts, and with the system's it is refused."""
+    async with places.open(places.new(), "manual") as storage:
+        granted = await storage.grant(["q"], 5, "kit", now=1000)
+    async with places.open(places.new(), "system") as storage:
+        with contextlib.suppress(Refused):
+            await storage.enqueue("q", [JOB], now=1000)
+            return False
+    return granted.expires_at == 1005
+
+
+QUESTIONS: dict[str, Callable[[Places], Awaitable[bool | None]]] = {
+    "durable": survives,
+    "shared": takes_two,
+    "cross_queue": crosses,
+    "pushes": wakes,
+    "manual_clock": takes_now,
+}
+
+
+# -- the second process ------------------------------------------------------------------------------
+
+
+def in_child(target: str | OpenStorage, place: str) -> bool:
+    """Enqueue in a process of its own that dies without closing; tell whether it got that far."""
+    child = multiprocessing.get_context("spawn").Process(target=enqueue_and_die, args=(target, place))
+    child.start()
+    child.join(PATIENCE)
+    if child.is_alive():
+        child.kill()
+        child.join()
+    return child.exitcode == 0
+
+
+def enqueue_and_die(target: str | OpenStorage, place: str) -> None:
+    try:
+        asyncio.run(enqueue_there(target, place, "system"))
+    finally:
+        os._exit(1)
+
+
+async def enqueue_there(target: str | OpenStorage, place: str, clock: Clock) -> None:
+    async with Places(target).open(place, clock) as storage:
+        await storage.enqueue("q", [JOB])
+        os._exit(0)

@@ -1,0 +1,225 @@
+"""Bad input gets the same verdict everywhere, before anything is written; what is at a limit is taken.
+
+Each case is one call. A batch in which something is wrong names the places that are; the rest of the
+batch is good, so that a storage which writes first and judges later is found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dibs.errors import BatchRefused, Refused
+from dibs.model.job import FAIL_SUFFIX, Data, Error, NewJob
+from dibs.model.requests import Complete, Fail, How, Patch, Request, Settlement, Then
+from dibs.storage.protocol import Storage
+
+KIB = 1024
+MIB = 1024 * KIB
+NOW = 1_767_225_600_000
+DEEP = b"[" * 65 + b"]" * 65
+LARGE = b'"' + b"x" * 64 * KIB + b'"'
+
+BAD_JSON = {
+    "NaN": b"NaN",
+    "Infinity": b"-Infinity",
+    "no JSON": b"{",
+    "not UTF-8": b'"\xff"',
+    "a NUL": b'"\\u0000"',
+    "a lone surrogate": b'"\\ud800"',
+    "65 levels": DEEP,
+}
+BAD_ATTRIBUTES = {
+    **{name: {"a": value} for name, value in BAD_JSON.items()},
+    "an integer above 2**53": {"a": b"9007199254740993"},
+    "more than 64 KiB": {"a": LARGE},
+    "a NUL in a name": {"a\0": b"1"},
+    "a lone surrogate in a name": {"\ud800": b"1"},
+}
+BAD_JOBS = {
+    "id empty": NewJob(id=""),
+    "id of 513 bytes": NewJob(id="é" * 256 + "x"),
+    "id with NUL": NewJob(id="a\0"),
+    "id with a lone surrogate": NewJob(id="\ud800"),
+    "payload above 1 MiB": NewJob(id="a", data=Data(payload=b"x" * (MIB + 1))),
+    "priority 1001": NewJob(id="a", data=Data(priority=1001)),
+    "priority -1001": NewJob(id="a", data=Data(priority=-1001)),
+    "run_at and delay": NewJob(id="a", run_at=1, delay=1),
+    "a negative delay": NewJob(id="a", delay=-1),
+    "a negative run_at": NewJob(id="a", run_at=-1),
+    **{
+        f"attributes: {name}": NewJob(id="a", data=Data(attributes=held))
+        for name, held in BAD_ATTRIBUTES.items()
+    },
+}
+BAD_QUEUES = {"empty": "", "501 bytes": "q" * 501, "NUL": "q\0", "a lone surrogate": "\ud800"}
+BAD_PATCHES = {
+    "payload above 1 MiB": Patch(payload=b"x" * (MIB + 1)),
+    "priority 1001": Patch(priority=1001),
+    "run_at and delay": Patch(run_at=1, delay=1),
+    "a negative delay": Patch(delay=-1),
+    **{f"attributes: {name}": Patch(attributes=held) for name, held in BAD_ATTRIBUTES.items()},
+    "attributes above 64 KiB once merged": Patch(attributes={"b": b'"' + b"x" * 40 * KIB + b'"'}),
+}
+AT_LIMITS = {
+    "id of 512 bytes": NewJob(id="é" * 256),
+    "payload of 1 MiB": NewJob(id="p", data=Data(payload=b"x" * MIB)),
+    "priorities 1000 and -1000": NewJob(id="h", data=Data(priority=-1000)),
+    "64 levels": NewJob(id="d", data=Data(attributes={"a": DEEP[1:-1]})),
+    "2**53": NewJob(id="i", data=Data(attributes={"a": b"-9007199254740992"})),
+    "no attributes, no payload": NewJob(id="n", data=Data(payload=b"", attributes={})),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call that must be refused, or taken."""
+
+    name: str
+    call: Callable[[Storage], Awaitable[Any]]
+    #: The places a BatchRefused must name; None for a single Refused.
+    places: tuple[int, ...] | None = None
+
+
+def refused_cases(fence: int) -> Iterator[Case]:
+    """Every case of bad input, for a storage in which `held` runs under `fence` and `seen` waits."""
+    good = Request(job=NewJob(id="a"))
+    for name, job in BAD_JOBS.items():
+        yield enqueueing(name, [good, Request(job=job), good, Request(job=job)], (1, 3))
+    long_key = Request(job=NewJob(id="a"), request_key="k" * 129)
+    yield enqueueing("a request_key of 129 bytes", [long_key, good], (0,))
+    yield enqueueing("a batch of 1,001", [good] * 1001, None)
+    for name, queue in {**BAD_QUEUES, "a fail queue": "q" + FAIL_SUFFIX}.items():
+        yield Case(f"enqueue, queue {name}", enqueue_to(queue, good))
+    for name, patch in BAD_PATCHES.items():
+        yield Case(f"amend, {name}", amend_with(patch))
+    for name, value in {**BAD_JSON, "above 1 MiB": b'"' + b"x" * MIB + b'"'}.items():
+        yield Case(f"report, progress: {name}", report_with(fence, value))
+
+
+def enqueueing(name: str, requests: list[Request], places: tuple[int, ...] | None) -> Case:
+    async def call(storage: Storage) -> None:
+        await storage.enqueue("q", requests, now=NOW)
+
+    return Case(f"enqueue, {name}", call, places)
+
+
+def enqueue_to(queue: str, request: Request) -> Callable[[Storage], Awaitable[Any]]:
+    async def call(storage: Storage) -> None:
+        await storage.enqueue(queue, [request], now=NOW)
+
+    return call
+
+
+def amend_with(patch: Patch) -> Callable[[Storage], Awaitable[Any]]:
+    async def call(storage: Storage) -> None:
+        await storage.amend("q", "seen", patch, now=NOW)
+
+    return call
+
+
+def report_with(fence: int, progress: bytes) -> Callable[[Storage], Awaitable[Any]]:
+    async def call(storage: Storage) -> None:
+        await storage.report("q", "held", fence, progress, now=NOW)
+
+    return call
+
+
+def refused_ends() -> Iterator[tuple[str, How]]:
+    """Ends that a settle answers `refused`, whole: the run stays active."""
+    yield "a result above 1 MiB", Complete(result=b"x" * (MIB + 1))
+    for name, job in BAD_JOBS.items():
+        yield (
+            f"a follow-up, {name}",
+            Complete(then=(Then(queue="q", job=NewJob(id="a")), Then(queue="q", job=job))),
+        )
+    for name, queue in {**BAD_QUEUES, "a fail queue": "q" + FAIL_SUFFIX}.items():
+        yield (
+            f"a follow-up, queue {name}",
+            Fail(error=Error(type="E"), then=(Then(queue=queue, job=NewJob(id="a")),)),
+        )
+
+
+async def prepare(storage: Storage) -> int:
+    """One job that runs, one that waits with attributes; return the fence."""
+    await storage.enqueue("q", [Request(job=NewJob(id="held"))], now=NOW)
+    granted = await storage.grant(["q"], 3_600_000, "kit", now=NOW)
+    [job] = (await storage.claim("q", granted.lease, 1, now=NOW)).jobs
+    attributes = {"a": b'"' + b"x" * 40 * KIB + b'"'}
+    await storage.enqueue("q", [Request(job=NewJob(id="seen", data=Data(attributes=attributes)))], now=NOW)
+    assert job.run is not None  # noqa: S101 - a claimed job runs
+    return job.run.fence
+
+
+async def state(storage: Storage) -> Any:
+    """All there is to see of the queue the cases play in."""
+    slots = await storage.get("q", ["a", "held", "seen"], now=NOW)
+    names = sorted(info.name for info in await storage.queues())
+    return list(slots), await storage.counts(["q"], now=NOW), names
+
+
+async def wrong_verdicts(storage: Storage) -> tuple[int, list[str]]:
+    """Try every case; return how many there were, and what was wrong with some."""
+    fence = await prepare(storage)
+    cases = list(refused_cases(fence))
+    wrong = [text for case in cases if (text := await judge(storage, case))]
+    ends = list(refused_ends())
+    wrong += [text for name, how in ends if (text := await judge_end(storage, fence, name, how))]
+    return len(cases) + len(ends), wrong
+
+
+async def judge(storage: Storage, case: Case) -> str | None:
+    before = await state(storage)
+    try:
+        await case.call(storage)
+    except BatchRefused as group:
+        found = tuple(error.index for error in group.exceptions if isinstance(error, Refused))
+        if found != case.places:
+            return f"{case.name}: BatchRefused names {found}, not {case.places}"
+    except Refused:
+        if case.places is not None:
+            return f"{case.name}: Refused, where BatchRefused names {case.places}"
+    except Exception as error:  # noqa: BLE001 - the verdict is what is judged
+        return f"{case.name}: {type(error).__name__} in place of Refused"
+    else:
+        return f"{case.name}: taken"
+    return None if await state(storage) == before else f"{case.name}: refused, and yet something was written"
+
+
+async def judge_end(storage: Storage, fence: int, name: str, how: How) -> str | None:
+    before = await state(storage)
+    try:
+        [answer] = await storage.settle("q", [Settlement(id="held", fence=fence, how=how)], now=NOW)
+    except Exception as error:  # noqa: BLE001 - the verdict is what is judged
+        return f"settle, {name}: {type(error).__name__} in place of the answer refused"
+    if answer.status != "refused":
+        return f"settle, {name}: {answer.status}"
+    return (
+        None if await state(storage) == before else f"settle, {name}: refused, and yet something was written"
+    )
+
+
+async def wrongly_refused(storage: Storage) -> tuple[int, list[str]]:
+    """Try what is exactly at a limit; return how many there were, and which were not taken."""
+    batch = [Request(job=NewJob(id=f"b{n}")) for n in range(1000)]
+    tries = {name: ("q", [Request(job=job)]) for name, job in AT_LIMITS.items()}
+    tries["a batch of 1,000"] = ("q", batch)
+    tries["a queue of 500 bytes"] = ("é" * 250, batch[:1])
+    tries["a request_key of 128 bytes"] = ("q", [Request(job=NewJob(id="k"), request_key="k" * 128)])
+    wrong = [
+        text for name, (queue, asked) in tries.items() if (text := await taken(storage, name, queue, asked))
+    ]
+    return len(tries), wrong
+
+
+async def taken(storage: Storage, name: str, queue: str, requests: list[Request]) -> str | None:
+    try:
+        answers = await storage.enqueue(queue, requests, now=NOW)
+    except Exception as error:  # noqa: BLE001 - the verdict is what is judged
+        return f"{name}: {type(error).__name__}: {error}"
+    kept = await storage.get(queue, [request.job.id for request in requests], now=NOW)
+    same = [
+        s.current is not None and s.current.data == r.job.data for s, r in zip(kept, requests, strict=True)
+    ]
+    return None if len(answers) == len(requests) and all(same) else f"{name}: taken, and not kept as it was"

@@ -1,0 +1,98 @@
+"""Rules of several calls, for what single ones seldom reach: each leads one id to where the contract is
+subtle, and leaves what happens there to chance.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from dibs.model.job import FAIL_SUFFIX, NewJob
+from dibs.model.requests import Fail, Request, Settlement
+from dibs_conformance import strategies as some
+from dibs_conformance.machine import Machine
+
+
+class Scenarios(Machine):
+    """The machine, with its longer rules."""
+
+    @rule(queue=some.queues, data=st.data())
+    def run(self, queue: str, data: st.DataObject) -> None:
+        """Something is enqueued and claimed at once."""
+        self.enqueue(queue, data)
+        self.claim(queue, 0, 10, alive=True)
+
+    @rule(queue=some.queues, data=st.data())
+    def ask_to_stop(self, queue: str, data: st.DataObject) -> None:
+        """A run that is asked to cancel, and then its settlement or its reap."""
+        self.run(queue, data)
+        if self.handed.runs:
+            owner, id, _ = self.run_at(0)
+            self.both.cancel(owner, [id], running=True)
+            self.settle([0], data)
+
+    @rule(queue=some.queues, id=some.ids, then=st.booleans(), data=st.data())
+    def fail_for_good(self, queue: str, id: str, *, then: bool, data: st.DataObject) -> None:
+        """A handled failure, and now and then the run of its fail job."""
+        self.both.enqueue(queue, [Request(job=NewJob(id=id, data=data.draw(some.data)))])
+        self.claim(queue, 0, 10, alive=True)
+        runs = [run for run in self.handed.runs[-3:] if run[0] == queue]
+        fail = Fail(error=data.draw(some.errors), handled=True)
+        self.both.settle(queue, [Settlement(id=one, fence=fence, how=fail) for _, one, fence in runs])
+        if then:
+            self.claim(queue + FAIL_SUFFIX, 0, 10, alive=True)
+
+    @rule(queue=some.queues, id=some.ids, data=st.data(), more=st.integers(1, 3), amend=st.booleans())
+    def contend(self, queue: str, id: str, *, data: st.DataObject, more: int, amend: bool) -> None:
+        """A run, what is enqueued and amended beside it, and then its settlement."""
+        run = self.run_of(queue, id, data)
+        beside = [data.draw(some.requests_for(id, self.both.now)) for _ in range(more)]
+        self.both.enqueue(queue, beside)
+        if amend:
+            self.amend(queue, id, data)
+        if run is not None:
+            hows = some.hows(self.both.now, queue, cross_queue=self.trial.cross_queue)
+            twice = range(1 + data.draw(st.booleans()))
+            self.both.settle(queue, [Settlement(id=id, fence=run, how=data.draw(hows)) for _ in twice])
+
+    @rule(queue=some.queues, id=some.ids, data=st.data(), how=st.sampled_from(("enqueue", "retry", "repeat")))
+    def after_an_end(self, queue: str, id: str, *, data: st.DataObject, how: str) -> None:
+        """A run that ends, and then what an outcome may stand in the way of."""
+        run = self.run_of(queue, id, data)
+        if run is None:
+            return
+        ends = some.ends(self.both.now, queue, cross_queue=self.trial.cross_queue)
+        end = Fail(error=data.draw(some.errors)) if how == "retry" else data.draw(ends)
+        self.both.settle(queue, [Settlement(id=id, fence=run, how=end)])
+        if how == "retry":
+            self.both.retry_failed(queue, [id])
+        elif how == "repeat":
+            self.both.settle(queue, [Settlement(id=id, fence=run, how=data.draw(ends))])
+        else:
+            conflict = data.draw(st.sampled_from(some.CONFLICTS[:3]))
+            self.both.enqueue(
+                queue,
+                [Request(job=NewJob(id=id), on_conflict=conflict, want_outcome=data.draw(st.booleans()))],
+            )
+
+    def run_of(self, queue: str, id: str, data: st.DataObject) -> int | None:
+        """Enqueue this id and claim what is due; the newest fence of the id, if it has one."""
+        self.both.enqueue(queue, [Request(job=NewJob(id=id, data=data.draw(some.data)))])
+        self.claim(queue, 0, 100, alive=True)
+        fences = [fence for owner, one, fence in self.handed.runs if (owner, one) == (queue, id)]
+        return fences[-1] if fences else None
+
+    @rule(queue=some.queues, data=st.data(), late=st.sampled_from((0, 0, 1, -1)), held=st.booleans())
+    def stall(self, queue: str, *, data: st.DataObject, late: int, held: bool) -> None:
+        """A run under a short lease, and around its end a claim, a renewal and a reap."""
+        if held:
+            self.enqueue(queue, data)
+        self.grant(10, some.HOLDERS[1])
+        lease = self.handed.leases[-1]
+        if held:
+            self.handed.take(queue, self.both.claim(queue, lease, 10))
+        self.pass_time(10 + late)
+        self.handed.take(queue, self.both.claim(queue, lease, 1))
+        if not held:
+            self.both.renew([queue], lease, 10)
+        self.reap(queue, 10)

@@ -1,0 +1,107 @@
+"""A Redis Cluster of three nodes."""
+
+from __future__ import annotations
+
+import random
+import socket
+from types import TracebackType
+from typing import Self
+
+from dibs_conformance.servers.binaries import Missing, find_redis
+from dibs_conformance.servers.processes import LOOPBACK, PORT_TRIES, wait_until
+from dibs_conformance.servers.redis import IN_MEMORY, RedisServer
+
+SLOTS = 16384
+NODES = 3
+
+
+class ClusterNode(RedisServer):
+    """A node needs two ports: its own, and the same plus 10,000 for the others."""
+
+    def start(self) -> None:
+        if self.port:
+            super().start()
+            return
+        for _ in range(PORT_TRIES):
+            self.port = free_pair()
+            if self._try():
+                return
+        raise Missing(f"a cluster node does not start: {self.complaint()}")
+
+
+class RedisCluster:
+    """Three primaries without replicas, each with a third of the slots."""
+
+    def __init__(self) -> None:
+        found = find_redis()
+        self.version = found.version
+        options = {**IN_MEMORY, "cluster-enabled": "yes", "cluster-node-timeout": "2000"}
+        self.nodes = [ClusterNode(found, options) for _ in range(NODES)]
+        # One password for all: they, and the client, go from one to the other.
+        for node in self.nodes:
+            node.password = self.nodes[0].password
+
+    @property
+    def url(self) -> str:
+        first = self.nodes[0]
+        return f"redis+cluster://:{first.password}@{LOOPBACK}:{first.port}"
+
+    def start(self) -> None:
+        for node in self.nodes:
+            node.start()
+        self._join()
+        if not wait_until(self._agree, 20):
+            raise Missing("the three nodes did not become a cluster in 20 s")
+
+    def _join(self) -> None:
+        bounds = [SLOTS * i // NODES for i in range(NODES + 1)]
+        for i, node in enumerate(self.nodes):
+            node.ask("CLUSTER", "ADDSLOTS", *range(bounds[i], bounds[i + 1]))
+            node.ask("CLUSTER", "SET-CONFIG-EPOCH", i + 1)
+        for node in self.nodes[1:]:
+            self.nodes[0].ask("CLUSTER", "MEET", LOOPBACK, node.port)
+
+    def _agree(self) -> bool:
+        infos = [node.ask("CLUSTER", "INFO") for node in self.nodes]
+        return all("cluster_state:ok" in info and f"known_nodes:{NODES}" in info for info in infos)
+
+    def remove(self) -> None:
+        for node in self.nodes:
+            node.remove()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def start_redis_cluster() -> RedisCluster:
+    """Start three nodes and join them. Raises Missing."""
+    cluster = RedisCluster()
+    try:
+        cluster.start()
+    except BaseException:
+        cluster.remove()
+        raise
+    return cluster
+
+
+def free_pair() -> int:
+    """Return a port that is free, as is the one 10,000 above. Below 32768 few others are handed out."""
+    for _ in range(200):
+        port = random.randrange(12_000, 22_000)
+        if _free(port) and _free(port + 10_000):
+            return port
+    raise Missing("no pair of free ports for a cluster node")
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,111 @@
+"""A Redis of one's own."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dibs_conformance.servers.binaries import Found, find_redis
+from dibs_conformance.servers.processes import LOOPBACK, Server
+
+#: Nothing on disk: tests that need it say so.
+IN_MEMORY = {"save": "", "appendonly": "no"}
+
+
+class RedisServer(Server):
+    """One Redis; `options` are those of redis.conf."""
+
+    def __init__(self, found: Found, options: Mapping[str, str]) -> None:
+        super().__init__()
+        self.found = found
+        self.version = found.version
+        self.password = secrets.token_hex(16)
+        self.options = dict(options)
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "redis.sock"
+
+    @property
+    def url(self) -> str:
+        return f"redis://:{self.password}@{LOOPBACK}:{self.port}/0"
+
+    @property
+    def socket_url(self) -> str:
+        return f"unix://:{self.password}@{self.socket}"
+
+    def command(self) -> Sequence[str]:
+        options = {
+            "bind": LOOPBACK,
+            "port": str(self.port),
+            "unixsocket": str(self.socket),
+            "unixsocketperm": "700",
+            "dir": str(self.folder),
+            "daemonize": "no",
+            "requirepass": self.password,
+            "masterauth": self.password,
+            **self.options,
+        }
+        # A file and not the command line: everyone on the machine may read a command line.
+        conf = self.folder / "redis.conf"
+        conf.write_text("".join(f"{name} {_quoted(value)}\n" for name, value in options.items()))
+        return [str(self.found.path), str(conf)]
+
+    def answers(self) -> bool:
+        try:
+            return bool(self.ask("PING") == "PONG")
+        except (OSError, RedisError):
+            return False
+
+    def ask(self, *words: str | bytes | int) -> Any:
+        """Send one command and return its answer. Raises RedisError, OSError."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
+            wire.settimeout(10)
+            wire.connect(str(self.socket))
+            stream = wire.makefile("rwb")
+            stream.write(_packed(("AUTH", self.password)) + _packed(words))
+            stream.flush()
+            _read(stream)
+            return _read(stream)
+
+
+class RedisError(Exception):
+    """Redis answered with an error."""
+
+
+def start_redis(**options: str) -> RedisServer:
+    """Start a Redis that keeps nothing on disk, unless the options say otherwise. Raises Missing."""
+    named = {name.replace("_", "-"): value for name, value in options.items()}
+    server = RedisServer(find_redis(), {**IN_MEMORY, **named})
+    try:
+        server.start()
+    except BaseException:
+        server.remove()
+        raise
+    return server
+
+
+def _quoted(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _packed(words: Sequence[str | bytes | int]) -> bytes:
+    parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
+
+
+def _read(stream: Any) -> Any:
+    line = stream.readline()
+    if not line:
+        raise ConnectionError("Redis closed the connection")
+    kind, rest = line[:1], line[1:-2].decode()
+    if kind == b"-":
+        raise RedisError(rest)
+    if kind == b"$":
+        return None if rest == "-1" else stream.read(int(rest) + 2)[:-2].decode("utf-8", "replace")
+    if kind == b"*":
+        return [_read(stream) for _ in range(int(rest))]
+    return int(rest) if kind == b":" else rest

@@ -1,0 +1,35 @@
+"""What the examples of one certification share, and what a storage has handed out in one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dibs.model.answers import Claim
+from dibs_conformance.pairs import Judges
+from dibs_conformance.target import Bridge, Places
+
+
+@dataclass
+class Handed:
+    """What the storage has handed out so far, oldest first: stale ones stay."""
+
+    runs: list[tuple[str, str, int]] = field(default_factory=list)
+    revisions: list[tuple[str, str, int]] = field(default_factory=list)
+    leases: list[str] = field(default_factory=list)
+
+    def take(self, queue: str, claim: Claim) -> None:
+        self.runs += [(queue, job.id, job.run.fence) for job in claim.jobs if job.run is not None]
+        self.revisions += [(queue, job.id, job.revision) for job in claim.jobs]
+
+
+@dataclass
+class Trial:
+    """What all examples of one certification share."""
+
+    places: Places
+    judges: Judges
+    bridge: Bridge
+    durable: bool = False
+    cross_queue: bool = False
+    examples: int = 0
+    calls: int = 0
