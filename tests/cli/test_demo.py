@@ -1,0 +1,189 @@
+"""The demo as a newcomer meets it: run, run again, change something, press Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dibs.storage.protocol import Storage
+from tests.cli.shell import DIBS, Shell
+from tests.cli.test_shapes import SHAPES, differences
+from tests.places import complaints, place
+
+UNREADABLE = Path("/proc/self/mem")
+IDEAS = {"blocked", "retried", "killed"}
+#: What psycopg may say where a process ends amid a query: the connection goes, and nothing is lost.
+STOPPED = "query cancellation interrupted (CancelledError): closing connection"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "tree"
+    for number in range(30):
+        path = root / f"folder-{number % 3}" / f"file-{number}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("line\n" * number)
+    return root
+
+
+def demo(shell: Shell, tree: Path, *words: str) -> Any:
+    done = shell.run("demo", str(tree), "--json", *words)
+
+    assert 0 == done.returncode
+    assert [] == [line for line in complaints(done.stderr) if line != STOPPED]
+    return json.loads(done.stdout)
+
+
+def test_a_second_run_processes_only_what_changed(shell: Shell, tree: Path) -> None:
+    first = demo(shell, tree)
+    (tree / "folder-0/file-0.txt").write_text("changed\n")
+    (tree / "new").write_text("new\n")
+    second = demo(shell, tree)
+
+    assert [] == differences(SHAPES["demo"], first)
+    assert IDEAS == {idea["idea"] for idea in first["ideas"]}
+    assert (30, 30, 0, sum(range(30))) == tuple(
+        first[key] for key in ("files", "processed", "already_done", "lines")
+    )
+    assert (31, 2, 29, 31) == tuple(second[key] for key in ("files", "processed", "already_done", "checked"))
+    assert Path(".dibs-demo/format").is_file()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "postgresql"])
+def test_it_runs_on_a_server_too(
+    scheme: str, shell: Shell, tree: Path, request: pytest.FixtureRequest
+) -> None:
+    """The same demo at another place, with all of its ideas."""
+    url = place(scheme, request)
+    first = demo(shell, tree, "--url", url, "--processes", "2")
+
+    assert {(idea, True) for idea in IDEAS} == {(idea["idea"], idea["shown"]) for idea in first["ideas"]}
+    assert (30, 30, 0, 30, []) == tuple(
+        first[key] for key in ("files", "processed", "already_done", "checked", "mismatches")
+    )
+    assert not Path(".dibs-demo").exists()
+
+
+@pytest.mark.skipif(not UNREADABLE.exists(), reason="only Linux has a file that even root cannot read")
+def test_a_file_that_cannot_be_read_is_retried_and_told(shell: Shell) -> None:
+    result = demo(shell, UNREADABLE)
+
+    assert (1, 0, 3) == (result["failed"], result["processed"], result["figures"]["retries"])
+    assert [f"{UNREADABLE}: OSError: [Errno 5] Input/output error"] == result["failures"]
+
+
+def test_without_a_terminal_it_prints_plain_lines(shell: Shell, tree: Path) -> None:
+    done = shell.run("demo", str(tree), "--url", shell.url)
+    lines = done.stdout.splitlines()
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert [] == [line for line in lines if not line.isprintable()]
+    assert IDEAS <= {line.split()[0] for line in lines if line.strip()}
+    assert lines[-1].startswith(
+        "30 files (2.2 kB), 30 of them now, all digests right, 3 of 3 ideas shown, in "
+    )
+    assert not Path(".dibs-demo").exists()
+
+
+def test_on_a_terminal_it_shows_a_bar(shell: Shell, tree: Path) -> None:
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    process = subprocess.Popen(
+        [*DIBS, "demo", str(tree)], stdout=theirs, stderr=theirs, cwd=shell.folder, env=env
+    )
+    os.close(theirs)
+    screen = read_all(ours)
+
+    assert 0 == process.wait(timeout=30)
+    assert "━" in screen
+    assert "\x1b[" in screen
+    assert "3 of 3 ideas shown" in screen
+
+
+def read_all(descriptor: int) -> str:
+    seen = b""
+    while True:
+        try:
+            piece = os.read(descriptor, 65536)
+        except OSError:
+            # What Linux says when the last writer of a pseudo-terminal has gone.
+            piece = b""
+        if not piece:
+            os.close(descriptor)
+            return seen.decode()
+        seen += piece
+
+
+def test_memory_says_what_it_cannot_show(shell: Shell, tree: Path) -> None:
+    done = shell.run("demo", str(tree), "--url", "memory:")
+
+    told = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
+    assert 0 == done.returncode
+    assert "dies with this process: no kill is shown, and a second run begins anew" in done.stdout
+    assert IDEAS - {"killed"} == IDEAS & told
+    assert "2 of 2 ideas shown" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["nowhere"], ["--processes", "0"], ["--url", "nope:"]])
+def test_wrong_words_are_refused_before_anything_begins(shell: Shell, words: list[str]) -> None:
+    done = shell.run("demo", *words)
+
+    assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
+    assert not Path(".dibs-demo").exists()
+
+
+def test_an_interrupted_run_is_taken_up_again(shell: Shell, tmp_path: Path) -> None:
+    """Nothing is lost, and nothing that had completed is done twice."""
+    tree = tmp_path / "many"
+    tree.mkdir()
+    for number in range(3000):
+        (tree / f"{number}").write_text(f"{number}\n")
+
+    first = asyncio.run(interrupted(shell, tree))
+    second = demo(shell, tree, "--url", shell.url)
+    ends = asyncio.run(completed(shell))
+
+    assert first["interrupted"]
+    assert 0 < first["processed"] < 3000
+    assert (first["processed"], 3000) == (second["already_done"], second["checked"])
+    assert {1} == set(ends.values())
+    assert 3000 == len(ends)
+
+
+async def interrupted(shell: Shell, tree: Path) -> Any:
+    """Press Ctrl-C as soon as the first files are done."""
+    async with shell.storage() as storage:
+        process = shell.start("demo", str(tree), "--json", "--url", shell.url)
+        while not (await storage.events("files")).events:
+            await storage.wait(["files"], for_="events", timeout=0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = await asyncio.to_thread(process.communicate, timeout=30)
+
+    assert (130, "") == (process.returncode, err)
+    return json.loads(out)
+
+
+async def completed(shell: Shell) -> Counter[str]:
+    """How often each file's job completed, by the log."""
+    async with shell.storage() as storage:
+        return Counter([event.id async for event in log(storage) if event.kind == "completed"])
+
+
+async def log(storage: Storage) -> Any:
+    after: str | None = None
+    while True:
+        page = await storage.events("files", after=after, limit=1000)
+        for _, event in page.events:
+            yield event
+        if not page.events:
+            return
+        after = page.offset

@@ -1,0 +1,149 @@
+"""The pure parts of the demo: walking, reading, figures, words."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from dibs.cli.demo import digest
+from dibs.cli.demo.figures import Spread, figures, percentile, spread
+from dibs.cli.demo.ideas import Idea
+from dibs.cli.demo.result import Result, last_line, size
+from dibs.cli.demo.walk import standard_library, walk
+from dibs.model.job import Outcome
+
+
+def plant(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+
+
+def test_every_regular_file_is_found_in_order(tmp_path: Path) -> None:
+    plant(tmp_path, "b/x", "a", ".hidden/y")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    os.mkfifo(tmp_path / "pipe")
+    found = walk(tmp_path)
+
+    assert [".hidden/y", "a", "b/x"] == [str(Path(file.path).relative_to(tmp_path)) for file in found.files]
+    assert [] == found.skipped
+
+
+def test_the_demo_does_not_walk_into_its_own_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(tmp_path, "a", ".dibs-demo/format", "sub/.dibs-demo/format", "elsewhere/format")
+    monkeypatch.chdir(tmp_path)
+    found = walk(tmp_path, avoid=Path("elsewhere"))
+
+    assert [str(tmp_path / "a")] == [file.path for file in found.files]
+
+
+def test_a_file_may_stand_for_a_tree(tmp_path: Path) -> None:
+    plant(tmp_path, "a", "b")
+
+    assert [str(tmp_path / "a")] == [file.path for file in walk(tmp_path / "a").files]
+
+
+def test_a_path_that_cannot_be_an_id_is_skipped_with_a_reason(tmp_path: Path) -> None:
+    deep = "/".join(["d" * 100] * 6)
+    plant(tmp_path, f"{deep}/long")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/not-utf8-\xff")).write_text("")
+    found = walk(tmp_path)
+
+    assert [] == found.files
+    assert ["512", "surrogate"] == sorted(
+        word for _, why in found.skipped for word in ("512", "surrogate") if word in why
+    )
+
+
+def test_the_standard_library_comes_without_packages_and_caches() -> None:
+    found = walk(None)
+
+    assert found.root == str(standard_library())
+    assert len(found.files) > 500
+    assert [] == [f.path for f in found.files if "/site-packages/" in f.path or "/__pycache__/" in f.path]
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [(b"", 0), (b"a", 1), (b"a\n", 1), (b"a\nb", 2), (b"\n" * (1 << 20) + b"x", (1 << 20) + 1)],
+)
+def test_a_file_is_read_whole(tmp_path: Path, content: bytes, lines: int) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    found = digest.read(str(path))
+
+    assert (len(content), lines) == (found.size, found.lines)
+    assert "" == digest.check(str(path), found)
+
+
+def test_a_wrong_digest_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    wrong = replace(digest.read(str(path)), sha256="0" * 64)
+
+    assert "000000000000..." in digest.check(str(path), wrong)
+
+
+def test_a_file_that_changed_or_went_proves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    found = digest.read(str(path))
+    path.write_bytes(b"other")
+    changed = digest.check(str(path), found)
+    path.unlink()
+
+    assert ("", "") == (changed, digest.check(str(path), found))
+
+
+@pytest.mark.parametrize(("rank", "value"), [(0, 1), (50, 2), (75, 3), (95, 4), (100, 4)])
+def test_a_percentile_is_a_value_that_occurred(rank: int, value: int) -> None:
+    assert value == percentile([4, 1, 3, 2], rank)
+
+
+def test_the_spread_of_nothing_is_nothing() -> None:
+    assert Spread(0, 0) == spread([])
+
+
+def outcome(run_at: int, claimed_at: int | None, ended_at: int) -> Outcome:
+    return Outcome(
+        kind="completed",
+        fence=1,
+        first=1,
+        revision=1,
+        ended_at=ended_at,
+        expires_at=None,
+        run_at=run_at,
+        claimed_at=claimed_at,
+        retries=1,
+        stalls=2,
+    )
+
+
+def test_figures_count_waiting_from_the_beginning_of_this_run() -> None:
+    found = figures([outcome(100, 250, 260), outcome(210, 220, 300)], 2.0, since=200)
+
+    assert (2, 1.0, 2, 4) == (found.jobs, found.jobs_per_second, found.retries, found.stalls)
+    assert (Spread(10, 50), Spread(10, 80)) == (found.wait_ms, found.run_ms)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(999, "999 bytes"), (1000, "1.0 kB"), (10**12, "1.0 TB"), (10**15, "1.0 PB")]
+)
+def test_sizes_are_said_as_people_say_them(number: int, said: str) -> None:
+    assert said == size(number)
+
+
+def test_a_run_is_good_only_if_all_of_it_was() -> None:
+    good = Result(url="", root="", figures=figures([], 0))
+    shown, hidden = Idea("x", shown=True, told=""), Idea("x", shown=False, told="")
+    good.ideas = [shown]
+
+    assert good.good
+    assert not replace(good, interrupted=True).good
+    assert not replace(good, mismatches=["x"]).good
+    assert not replace(good, ideas=[shown, hidden]).good
+    assert "1 DIGESTS WRONG" in last_line(replace(good, mismatches=["x"]))
+    assert "Run it again" in last_line(replace(good, interrupted=True))

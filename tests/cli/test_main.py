@@ -1,0 +1,184 @@
+"""The way in: help, errors, exit codes, verbs of others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import EntryPoint, version
+from pathlib import Path
+
+import pytest
+import typer
+
+from dibs.cli import main
+from dibs.cli.output import Code, plain
+from dibs.cli.refusals import WrongWords, code_of, first_of
+from dibs.errors import NoStorage, OutcomeUnknown, Refused, StorageFull
+from tests.cli.shell import DIBS, Shell
+
+OURS = [verb.name for verb in main.VERBS if not verb.extra]
+
+
+def test_help_names_every_verb_and_what_to_try_first(shell: Shell) -> None:
+    for words in ([], ["--help"], ["-h"]):
+        result = shell.type(*words)
+
+        assert 0 == result.exit_code
+        assert [] == [verb.name for verb in main.VERBS if f" {verb.name} " not in result.stdout]
+        assert "dibs demo" in result.stdout
+
+
+@pytest.mark.parametrize("verb", OURS)
+def test_each_verb_has_an_example_and_its_common_options(shell: Shell, verb: str) -> None:
+    result = shell.type(verb, "--help")
+
+    assert 0 == result.exit_code
+    assert f"dibs {verb}" in result.stdout.partition("Usage:")[2].partition("Example")[2]
+    assert "--url" in result.stdout
+    assert "--json" in result.stdout
+
+
+def test_a_verb_is_imported_only_to_run_it() -> None:
+    watch = f"import atexit, sys; atexit.register(lambda: print({HEAVY} & set(sys.modules)))"
+    code = f"{watch}; from dibs.cli.main import app; app(['--help'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "set()" == done.stdout.splitlines()[-1]
+
+
+HEAVY = {
+    "dibs.cli.verbs.counts",
+    "dibs.worker",
+    "dibs_conformance",
+    "hypothesis",
+    "multiprocessing",
+    "watchdog",
+}
+
+
+def test_version(shell: Shell) -> None:
+    assert f"dibs {version('dibs')}\n" == shell.type("--version").stdout
+
+
+def test_a_typing_mistake_gets_a_suggestion(shell: Shell) -> None:
+    result = shell.type("count")
+
+    assert 2 == result.exit_code
+    assert "'counts'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Refused(), 1),
+        (StorageFull(), 1),
+        (PermissionError(13, "no", "x"), 1),
+        (NoStorage(), 2),
+        (WrongWords(), 2),
+        (OutcomeUnknown(), 3),
+        (KeyError(), 3),
+    ],
+)
+def test_every_error_has_its_code(error: Exception, code: int) -> None:
+    assert Code(code) == code_of(error)
+
+
+def test_of_several_errors_the_first_is_told() -> None:
+    group = ExceptionGroup("tasks", [ExceptionGroup("more", [StorageFull("no room")]), KeyError()])
+
+    assert "no room" == str(first_of(group))
+
+
+CASES = {
+    "wrong json": (("enqueue", "q", "{"), 2, "the payload is no JSON"),
+    "text without quotes": (("enqueue", "q", "hello"), 2, """'"hello"'"""),
+    "a limit": (("enqueue", "q", "1", "--priority", "5000"), 1, "priority is 5000"),
+    "an empty id": (("enqueue", "q", "1", "--id", ""), 1, "id is empty"),
+    "a reserved queue": (("enqueue", "q!fail", "1"), 1, "'!fail'"),
+    "no id": (("show", "q"), 2, "which id"),
+    "an unknown option": (("counts", "--nope"), 2, "--nope"),
+    "no such directory": (("counts", "--url", "file:./nowhere"), 1, "no directory"),
+    "an unknown scheme": (("counts", "--url", "foo://h"), 2, "file:, memory:"),
+    "memory": (("counts", "--url", "memory:"), 1, "one process"),
+    "memory for a worker": (("worker", "m:a", "--url", "memory:"), 1, "one process"),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "said"), CASES.values(), ids=CASES)
+def test_a_mistake_is_one_clear_line(shell: Shell, words: tuple[str, ...], code: int, said: str) -> None:
+    result = shell.type(*words)
+
+    assert (code, "", 1) == (result.exit_code, result.stdout, len(result.stderr.splitlines()))
+    assert said in result.stderr
+    assert result.stderr.startswith("dibs: ")
+    assert not Path("nowhere").exists()
+
+
+def test_with_json_an_error_is_json(shell: Shell) -> None:
+    result = shell.type("enqueue", "q", "1", "--priority", "5000", "--json")
+
+    assert "Refused" == json.loads(result.stderr)["error"]["type"]
+    assert "priority is 5000" in json.loads(result.stderr)["error"]["message"]
+
+
+def test_no_password_is_shown() -> None:
+    assert "cannot reach redis://***@host/0" == plain("cannot reach redis://user:pa:ss@host/0")
+
+
+def test_exit_codes_reach_the_shell(shell: Shell) -> None:
+    url = ("--url", shell.url)
+    codes = [
+        shell.run(*words).returncode for words in (("show", "q"), ("enqueue", "q", "1", *url), ("nope",))
+    ]
+
+    assert [2, 0, 2] == codes
+
+
+def test_the_place_is_the_option_then_the_variable_then_the_project(shell: Shell) -> None:
+    Path("pyproject.toml").write_text("[tool.dibs]\nurl = 'file:./from-project'\n")
+    shell.run("enqueue", "q", "1")
+    shell.type("enqueue", "q", "1", url="file:./from-variable")
+    shell.type("enqueue", "q", "1", "--url", "file:./from-option")
+
+    assert ["from-option", "from-project", "from-variable"] == sorted(p.name for p in Path().glob("from-*"))
+
+
+def test_without_any_place_it_says_how_to_name_one(shell: Shell) -> None:
+    result = shell.run("counts")
+
+    assert 2 == result.returncode
+    assert "DIBS_URL" in result.stderr
+
+
+def test_a_broken_pipe_is_no_traceback(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1")
+    words = " ".join(f"'{word}'" for word in (*DIBS, "show", "--url", shell.url))
+    done = subprocess.run(["sh", "-c", f"{words} | true"], capture_output=True, text=True, check=False)
+
+    assert "Traceback" not in done.stderr
+
+
+def test_a_verb_of_another_package_is_listed_and_run(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("greet", f"{__name__}:greet", main.ENTRY_POINTS)
+    monkeypatch.setattr(main, "entry_points", lambda **wanted: [point] if wanted.get("name") != "x" else [])
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+
+    assert " greet " in shell.type("--help").stdout
+    assert "hello ada\n" == shell.type("greet", "ada").stdout
+
+
+def greet(name: str) -> None:
+    """Say hello."""
+    typer.echo(f"hello {name}")
+
+
+def test_a_verb_whose_extra_is_missing_says_what_to_install(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = EntryPoint("certify", "a_module_that_is_not_there:certify", main.ENTRY_POINTS)
+    monkeypatch.setattr(main, "entry_points", lambda **_: [point])
+    result = shell.type("certify", "file:./x")
+
+    assert 2 == result.exit_code
+    assert "pip install 'dibs[conformance]'" in result.stderr

@@ -1,0 +1,174 @@
+"""A move takes everything along, and a death at any step loses and doubles nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dibs.cli.verbs.move import NOTES, Moved, move
+from dibs.errors import Refused
+from dibs.model.job import Data, Error, NewJob, Slot
+from dibs.model.requests import Complete, Fail, HandOff, How, Request, SettingsPatch, Settlement
+from dibs.storage.protocol import Storage
+from dibs.storage.registry import open_storage
+from tests.cli.shell import Shell
+
+
+class Died(Exception):
+    """The process is no more."""
+
+
+class Mortal:
+    """A storage that dies at the n-th step taken through it."""
+
+    def __init__(self, storage: Storage, lives: list[int], *, after: bool) -> None:
+        self._storage, self._lives, self._after = storage, lives, after
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._storage, name)
+
+        async def step(*args: Any, **kwargs: Any) -> Any:
+            self._lives[0] -= 1
+            if self._lives[0] == 0 and not self._after:
+                raise Died
+            answer = await verb(*args, **kwargs)
+            if self._lives[0] == 0:
+                raise Died
+            return answer
+
+        return step
+
+
+def silent(_queue: str, _count: int) -> None:
+    pass
+
+
+async def filled(storage: Storage) -> None:
+    """One id of each kind, and many that wait."""
+    many = [
+        Request(job=NewJob(id=f"{n:03}", data=Data(payload=b"%d" % n, priority=n % 3))) for n in range(120)
+    ]
+    await storage.enqueue("q", [Request(job=NewJob(id=name)) for name in ("done", "failed", "given")])
+    lease = (await storage.grant(["q"], 60_000, "test")).lease
+    hows: dict[str, How] = {
+        "done": Complete(result=b"1"),
+        "failed": Fail(error=Error(type="E"), handled=True),
+        "given": HandOff(),
+    }
+    for job in (await storage.claim("q", lease, 10)).jobs:
+        assert job.run is not None
+        await storage.settle("q", [Settlement(id=job.id, fence=job.run.fence, how=hows[job.id])])
+    await storage.enqueue("q", [*many, Request(job=NewJob(id="given", data=Data(payload=b"next")))])
+    await storage.configure("q", SettingsPatch(max_active=7))
+
+
+async def everything(storage: Storage) -> dict[str, dict[str, Slot]]:
+    names = [info.name for info in await storage.queues() if info.name != NOTES]
+    return {
+        name: {record.id: record.slot for record in (await storage.export(name, limit=1000)).records}
+        for name in names
+    }
+
+
+async def test_everything_arrives_as_it_was(tmp_path: Path) -> None:
+    async with open_storage(f"file:{tmp_path}/a") as source, open_storage("memory:") as target:
+        await filled(source)
+        before = await everything(source)
+        moved = await move(source, target, [*before], wait=False, progress=silent)
+
+        assert {"q": Moved(123), "q!fail": Moved(1)} == moved
+        assert before == await everything(target)
+        assert {"q": {}, "q!fail": {}} == await everything(source)
+        settings = (await target.export("q")).settings
+        assert (7, False) == (settings.max_active, settings.paused)
+        assert 0 == (await target.counts([NOTES]))[NOTES].waiting
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+async def test_a_death_at_any_step_loses_and_doubles_nothing(*, after: bool) -> None:
+    """Every step of a move, each killed once, before it or after it; then the move is repeated."""
+    died, step = True, 0
+    while died:
+        step += 1
+        died = await killed_at(step, after=after)
+
+    assert step > 20
+
+
+async def killed_at(step: int, *, after: bool) -> bool:
+    async with open_storage("memory:") as source, open_storage("memory:") as target:
+        await filled(source)
+        before, lives, died = await everything(source), [step], False
+        try:
+            mortal = [Mortal(one, lives, after=after) for one in (source, target)]
+            await move(mortal[0], mortal[1], [*before], wait=False, progress=silent)
+        except Died:
+            died = True
+            lease = (await target.grant(["q"], 60_000, "test")).lease
+            early = (await target.claim("q", lease, 1)).jobs
+            assert () == early or {} == (await everything(source))["q"]
+            if early:
+                return died
+        await move(source, target, [*before], wait=False, progress=silent)
+
+        assert before == await everything(target)
+        assert {"q": {}, "q!fail": {}} == await everything(source)
+        assert not (await target.export("q")).settings.paused
+        return died
+
+
+async def test_active_jobs_are_refused_or_waited_for() -> None:
+    async with open_storage("memory:") as source, open_storage("memory:") as target:
+        await source.enqueue("q", [Request(job=NewJob(id="a"))])
+        lease = (await source.grant(["q"], 60_000, "test")).lease
+        (job,) = (await source.claim("q", lease, 1)).jobs
+        with pytest.raises(Refused, match="--wait"):
+            await move(source, target, ["q"], wait=False, progress=silent)
+        moving = asyncio.create_task(move(source, target, ["q"], wait=True, progress=silent))
+        await asyncio.sleep(0.05)
+        assert not moving.done()
+        assert job.run is not None
+        await source.settle("q", [Settlement(id="a", fence=job.run.fence, how=Complete())])
+
+        assert {"q": Moved(1)} == await moving
+
+
+async def test_another_job_of_the_same_name_stays_where_it_was() -> None:
+    async with open_storage("memory:") as source, open_storage("memory:") as target:
+        await source.enqueue(
+            "q", [Request(job=NewJob(id="a", data=Data(payload=b"old"))), Request(job=NewJob(id="b"))]
+        )
+        await target.enqueue("q", [Request(job=NewJob(id="a", data=Data(payload=b"new")))])
+
+        assert {"q": Moved(1, 1)} == await move(source, target, ["q"], wait=False, progress=silent)
+        assert ["a"] == [*(await everything(source))["q"]]
+        slot = (await everything(target))["q"]["a"]
+        assert slot.current is not None
+        assert b"new" == slot.current.data.payload
+
+
+def test_the_verb_moves_and_tells(shell: Shell) -> None:
+    there = f"file:{shell.folder}/there"
+    shell.type("enqueue", "q", "1", "--id", "a")
+    answer = shell.json("move", "--from", shell.url, "--to", there)
+
+    assert {"queues": {"q": {"moved": 1, "left": 0}}} == answer
+    assert 1 == shell.type("show", "q", "a").exit_code
+    assert 0 == shell.type("show", "q", "a", url=there).exit_code
+
+
+def test_what_lives_in_one_process_cannot_be_moved(shell: Shell) -> None:
+    result = shell.type("move", "--from", "memory:", "--to", shell.url)
+
+    assert 1 == result.exit_code
+    assert "inside one process" in result.stderr
+
+
+def test_one_place_is_not_two(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1", "--id", "a")
+
+    assert 1 == shell.type("move", "--from", shell.url, "--to", shell.url).exit_code
+    assert 0 == shell.type("show", "q", "a").exit_code

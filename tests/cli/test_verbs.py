@@ -1,0 +1,209 @@
+"""What each verb does to the place, and what a person reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dibs.model.job import Error
+from dibs.model.requests import Complete, Fail, Settlement
+from dibs.storage.protocol import Storage
+from tests.cli.shell import Shell, claim_one, in_storage
+
+
+def fail(id: str) -> object:
+    async def work(storage: Storage) -> None:
+        fence = await claim_one(storage, "q")
+        error = Error(type="ValueError", message="bad\x1b[31m")
+        await storage.settle("q", [Settlement(id=id, fence=fence, how=Fail(error=error))])
+
+    return work
+
+
+def test_an_enqueued_job_is_counted_listed_and_shown(shell: Shell) -> None:
+    said = shell.type("enqueue", "q", '{"to": "ada"}', "--id", "a", "--priority", "7", "--attribute", "n=[1]")
+    shown = shell.json("show", "q", "a")
+
+    assert "queued q/a\n" == said.stdout
+    assert 1 == shell.json("counts")["queues"]["q"]["waiting"]
+    assert ["a"] == [job["id"] for job in shell.json("list", "q")["jobs"]]
+    assert {"to": "ada"} == shown["current"]["payload"]["value"]
+    assert (7, {"n": [1]}) == (shown["current"]["priority"], shown["current"]["attributes"])
+
+
+def test_a_generated_id_is_told(shell: Shell) -> None:
+    answer = shell.json("enqueue", "q", "1")
+
+    assert "waiting" == shell.json("show", "q", answer["id"])["state"]
+
+
+def test_a_payload_is_read_from_stdin(shell: Shell) -> None:
+    assert 0 == shell.type("enqueue", "q", "-", "--id", "a", stdin="[1, 2]").exit_code
+    assert [1, 2] == shell.json("show", "q", "a")["current"]["payload"]["value"]
+
+
+def test_waiting_includes_scheduled(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1", "--delay", "3600")
+    shell.type("enqueue", "q", "1")
+    counts = shell.json("counts")["queues"]["q"]
+
+    assert (2, 1) == (counts["waiting"], counts["scheduled"])
+
+
+def test_reject_leaves_a_known_id_alone(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1", "--id", "a")
+
+    assert "duplicate" == shell.json("enqueue", "q", "2", "--id", "a", "--reject", code=1)["status"]
+    assert 1 == shell.json("show", "q", "a")["current"]["payload"]["value"]
+
+
+def test_an_unknown_id_is_refused_and_said(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1")
+    result = shell.type("show", "q", "nobody")
+
+    assert (1, "nothing is known of q/nobody\n") == (result.exit_code, result.stdout)
+
+
+def test_cancel_answers_for_each_id_and_refuses_when_one_is_left(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1", "--id", "a")
+    result = shell.type("cancel", "q", "a", "b")
+
+    assert 1 == result.exit_code
+    assert ["cancelled  q/a", "not_found  q/b"] == result.stdout.splitlines()
+
+
+def test_a_running_job_is_asked_to_stop_only_if_wanted(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1", "--id", "a")
+    in_storage(shell, lambda storage: claim_one(storage, "q"))
+
+    assert "active" == shell.json("cancel", "q", "a", code=1)["jobs"][0]["answer"]
+    assert "requested" == shell.json("cancel", "q", "a", "--running")["jobs"][0]["answer"]
+    assert shell.json("show", "q", "a")["current"]["run"]["cancel_requested"]
+
+
+@pytest.mark.parametrize("which", ["a", "--all"])
+def test_a_failed_job_is_sent_round_again(shell: Shell, which: str) -> None:
+    shell.type("enqueue", "q", "1", "--id", "a")
+    in_storage(shell, fail("a"))
+
+    assert "queued" == shell.json("retry", "q", which)["jobs"][0]["answer"]
+    assert "waiting" == shell.json("show", "q", "a")["state"]
+
+
+def test_retry_wants_ids_or_all(shell: Shell) -> None:
+    assert 2 == shell.type("retry", "q").exit_code
+    assert 2 == shell.type("retry", "q", "a", "--all").exit_code
+
+
+def test_amend_changes_what_it_names(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1", "--id", "a", "--attribute", "x=1")
+    shell.type("amend", "q", "a", "--payload", "2", "--attribute", "y=2", "--at", "2100-01-01T00:00:00+00:00")
+    job = shell.json("show", "q", "a")["current"]
+
+    assert (2, {"x": 1, "y": 2}) == (job["payload"]["value"], job["attributes"])
+    assert "2100-01-01T00:00:00.000Z" == job["run_at"]
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--delay", "1", "--at", "2100-01-01"], ["--at", "noon"], ["--attribute", "x"]]
+)
+def test_amend_refuses_words_that_make_no_sense(shell: Shell, words: list[str]) -> None:
+    assert 2 == shell.type("amend", "q", "a", *words).exit_code
+
+
+def test_pause_and_resume(shell: Shell) -> None:
+    assert "paused q\n" == shell.type("pause", "q").stdout
+    assert shell.json("show")["queues"][0]["settings"]["paused"]
+    assert "resumed q\n" == shell.type("resume", "q").stdout
+    assert not shell.json("show")["queues"][0]["settings"]["paused"]
+
+
+def test_prune_removes_what_has_expired(shell: Shell) -> None:
+    async def ended(storage: Storage) -> None:
+        fence = await claim_one(storage, "q")
+        await storage.settle("q", [Settlement(id="a", fence=fence, how=Complete(result=b"1"))])
+
+    shell.type("enqueue", "q", "1", "--id", "a")
+    in_storage(shell, ended)
+
+    assert {"outcomes": 0, "request_keys": 0, "events": 0} == shell.json("prune")["queues"]["q"]
+
+
+def test_events_go_on_from_an_offset(shell: Shell) -> None:
+    for id in ("a", "b"):
+        shell.type("enqueue", "q", "1", "--id", id)
+        shell.type("cancel", "q", id)
+    lines = [json.loads(line) for line in shell.type("events", "q", "--json").stdout.splitlines()]
+    rest = shell.type("events", "q", "--json", "--after", lines[0]["offset"])
+
+    assert ["a", "b"] == [event["id"] for event in lines]
+    assert ["b"] == [json.loads(line)["id"] for line in rest.stdout.splitlines()]
+    assert "" == shell.type("events", "q", "--after", "now").stdout
+
+
+def test_follow_prints_what_happens_later(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1", "--id", "a")
+    shell.type("cancel", "q", "a")
+    follower = shell.start("events", "q", "--follow", "--json", "--url", shell.url)
+    assert follower.stdout is not None
+    first = follower.stdout.readline()
+
+    shell.type("enqueue", "q", "1", "--id", "b")
+    shell.type("cancel", "q", "b")
+    second = follower.stdout.readline()
+    follower.terminate()
+    follower.communicate(timeout=10)
+
+    assert ["a", "b"] == [json.loads(line)["id"] for line in (first, second)]
+
+
+def test_watch_counts_again(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1")
+    watcher = shell.start("counts", "--watch", "--json", "--url", shell.url)
+    assert watcher.stdout is not None
+    first = json.loads(watcher.stdout.readline())
+
+    shell.type("enqueue", "q", "1")
+    second = json.loads(watcher.stdout.readline())
+    watcher.terminate()
+    watcher.communicate(timeout=10)
+
+    assert [1, 2] == [counts["queues"]["q"]["waiting"] for counts in (first, second)]
+
+
+def test_tables_are_not_cut_where_there_is_no_terminal(shell: Shell) -> None:
+    id = "a-long-id-" * 20
+    shell.type("enqueue", "q", "1", "--id", id)
+
+    assert id in shell.type("list", "q").stdout
+
+
+def test_what_is_shown_cannot_move_the_cursor(shell: Shell) -> None:
+    shell.type("enqueue", "q", '"\\u001b[2J"', "--id", "a\x1b[31m\u202e[red]b")
+    in_storage(shell, fail("a\x1b[31m\u202e[red]b"))
+    words = [("list", "q", "--state", "failed"), ("show", "q", "a\x1b[31m\u202e[red]b"), ("events", "q")]
+    screens = [shell.type(*each).output for each in words]
+
+    assert [] == [screen for screen in screens if "\x1b" in screen or "\u202e" in screen]
+    assert all("a\\x1b[31m\\u202e[red]b" in screen for screen in screens)
+
+
+def test_a_directory_is_explained_file_by_file(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1")
+    screen = shell.type("show").stdout
+    top = {entry["path"].partition("/")[0] for entry in shell.json("show")["files"]}
+
+    assert f"place       {shell.url}" in screen
+    assert "survives the death of every process" in screen
+    assert "held by whoever writes" in screen
+    assert top == {path.name for path in Path("jobs").iterdir() if path.is_file() or any(path.iterdir())}
+
+
+def test_everything_in_a_real_directory_has_a_meaning(shell: Shell) -> None:
+    from dibs.cli.files import MEANINGS
+
+    shell.type("enqueue", "q", "1")
+
+    assert {path.name for path in Path("jobs").iterdir()} <= set(MEANINGS)

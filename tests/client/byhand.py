@@ -1,0 +1,29 @@
+"""A worker of one job, by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from dibs import Claim, Dibs, Queue
+from dibs.client.current import CURRENT, CurrentJob
+from dibs.client.handler import Handler
+
+
+@asynccontextmanager
+async def claimed(queue: Queue) -> AsyncIterator[Claim]:
+    """Claim the one job that is due."""
+    async with queue.receive(max_jobs=1, wait=0) as claims:
+        yield await anext(claims)
+
+
+def arguments(app: Dibs, handler: Handler, claim: Claim) -> Any:
+    """Do as a worker does: what the handler is called with, inside the run."""
+    job = claim._job
+    token = CURRENT.set(CurrentJob(app.storage, claim.queue, job, asyncio.get_running_loop(), None))
+    try:
+        return handler.arguments(job)
+    finally:
+        CURRENT.reset(token)

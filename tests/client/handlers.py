@@ -1,0 +1,86 @@
+"""Functions for the tests to declare: a handler must be at the top of a module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal
+from uuid import UUID
+
+from dibs import CurrentJob, Failure
+
+
+class Size(Enum):
+    SMALL = "s"
+
+
+@dataclass
+class Crop:
+    left: int
+    top: int = 0
+
+
+def thumbnail(path: str, width: int = 200) -> str:
+    return f"{path}@{width}"
+
+
+async def refresh(count: int = 1) -> list[int]:
+    return list(range(count))
+
+
+def typed(  # noqa: PLR0917 - one of each
+    when: datetime,
+    key: UUID,
+    price: Decimal,
+    size: Size,
+    form: Literal["png", "jpg"],
+    crop: Crop,
+    place: Path,
+    *rest: Crop,
+    **named: Size,
+) -> Crop:
+    return crop
+
+
+def only(value: int, /, *, flag: bool = False) -> None: ...
+
+
+def keyed(names: dict[int, Crop]) -> None: ...
+
+
+def send(data: Crop, job: CurrentJob) -> None: ...
+
+
+def take(data: Any) -> None: ...
+
+
+def take_nothing() -> None: ...
+
+
+def take_three(one: int, two: int, three: int) -> None: ...
+
+
+def alert(failure: Failure) -> None: ...
+
+
+def alert_with(failure: Failure, job: CurrentJob) -> None: ...
+
+
+def unresolved(value: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+def generate() -> Any:
+    yield 1
+
+
+async def generate_later() -> Any:
+    yield 1
+
+
+class Service:
+    def method(self) -> None: ...
+
+    def __call__(self) -> None: ...

@@ -1,0 +1,87 @@
+"""The app: what is declared on it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from dibs import BadHandler, ConfigurationError, Dibs, MessagePackSerde, NotRunning, Refused
+from tests.client import handlers
+
+
+async def pools() -> AsyncIterator[str]:
+    yield "a pool"
+
+
+async def other() -> AsyncIterator[str]:
+    yield "another"
+
+
+async def test_a_lifespan_is_entered_as_a_context_manager(app: Dibs) -> None:
+    assert app.lifespan(pools) is pools
+    entered = app.lifespan_function
+    assert entered is not None
+
+    async with entered() as resources:
+        assert resources == "a pool"
+    with pytest.raises(BadHandler):
+        app.lifespan(other)
+
+
+def test_a_queue_has_one_serde(app: Dibs) -> None:
+    packed = MessagePackSerde()
+    app.queue("q", serde=packed)
+    app.queue("q")
+    app.queue("q", serde=packed)
+
+    with pytest.raises(ConfigurationError, match="messagepack"):
+        app.queue("q", serde=MessagePackSerde())
+
+
+def test_a_tasks_queue_can_be_had_by_name(app: Dibs) -> None:
+    task = app.task(queue="q")(handlers.thumbnail)
+
+    assert app.queue("q") is task.queue
+
+
+@pytest.mark.parametrize("name", ["q!fail", "", "a\0"])
+def test_a_task_may_not_take_a_reserved_or_impossible_name(app: Dibs, name: str) -> None:
+    with pytest.raises(Refused):
+        app.task(queue=name)(handlers.thumbnail)
+
+
+@pytest.mark.parametrize("url", ["redis://me:secret@h/0?x=secret", "memory:", None])
+def test_an_app_shows_where_it_is_but_no_secret(url: str | None) -> None:
+    assert "secret" not in repr(Dibs(url))
+    assert repr(Dibs(url)).startswith("Dibs(")
+
+
+def test_a_closed_app_has_no_storage() -> None:
+    with pytest.raises(NotRunning):
+        _ = Dibs("memory:").storage
+
+
+HEAVY = ["typer", "rich", "watchdog", "filelock", "redis", "psycopg", "email", "dibs.worker",
+         "dibs.storage.file", "dibs.storage.memory", "dibs.client.blocking"]  # fmt: skip
+
+
+def test_import_dibs_brings_nothing_heavy() -> None:
+    """It stays far below a tenth of a second: no driver, no command line, no worker."""
+    script = (
+        f"import sys, dibs; print([name for name in {HEAVY!r} if name in sys.modules and name != 'email'])"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert told.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there_and_listed() -> None:
+    import dibs
+
+    names: Any = dibs.__all__
+    assert sorted(names) == names
+    assert all(hasattr(dibs, name) for name in names)

@@ -1,0 +1,124 @@
+"""What a handler is called with: a queue's, and a failure handler's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dibs import BadHandler, Dibs, Failure, PermanentError, Task
+from dibs.model.job import Data, Job
+from tests.client import handlers
+from tests.client.byhand import arguments, claimed
+from tests.client.handlers import Crop
+
+
+async def test_a_queues_handler_gets_data_of_its_type_and_the_job(app: Dibs) -> None:
+    queue = app.queue("q")
+    queue.handler(timeout=5)(handlers.send)
+    await queue.enqueue({"left": 1})
+
+    async with claimed(queue) as claim:
+        (data, job), named = arguments(app, app.handlers["q"], claim)
+        assert (data, job.id, named) == (Crop(1), claim.id, {})
+
+
+async def test_a_queues_handler_may_take_the_data_alone(app: Dibs) -> None:
+    queue = app.queue("q")
+    queue.handler(handlers.take)
+    await queue.enqueue([1])
+
+    async with claimed(queue) as claim:
+        assert arguments(app, app.handlers["q"], claim) == (([1],), {})
+
+
+@pytest.mark.parametrize("function", [handlers.take_nothing, handlers.take_three])
+def test_a_queues_handler_takes_data_and_job(app: Dibs, function: Any) -> None:
+    with pytest.raises(BadHandler, match="data"):
+        app.queue("q").handler()(function)
+
+
+async def test_data_that_does_not_fit_fails_for_good(app: Dibs) -> None:
+    queue = app.queue("q")
+    queue.handler()(handlers.send)
+    await queue.enqueue("no crop")
+
+    async with claimed(queue) as claim:
+        with pytest.raises(PermanentError):
+            arguments(app, app.handlers["q"], claim)
+
+
+def test_a_failure_handler_has_limits_of_its_own_and_its_queue_knows(app: Dibs) -> None:
+    task = app.task(timeout=5)(handlers.thumbnail)
+    task.on_failure(max_retries=99)(handlers.alert)
+
+    name = task.queue.name
+    assert app.handlers[name].handles_failure
+    assert app.handlers[f"{name}!fail"].limits.max_retries == 99
+    assert not app.handlers[f"{name}!fail"].handles_failure
+
+
+def test_a_failure_handler_may_come_before_the_handler(app: Dibs) -> None:
+    queue = app.queue("q")
+    queue.on_failure(handlers.alert)
+    queue.handler(handlers.take)
+
+    assert app.handlers["q"].handles_failure
+
+
+async def failure(app: Dibs, task: Task[..., Any], function: Any) -> Any:
+    task.on_failure(function)
+    async with claimed(task.queue) as claim:
+        await claim.fail(ValueError("no such file"))
+    name = f"{task.queue.name}!fail"
+    async with claimed(app.queue(name)) as claim:
+        return arguments(app, app.handlers[name], claim)[0]
+
+
+async def test_a_failure_tells_the_whole_story(app: Dibs) -> None:
+    task = app.task(handlers.thumbnail)
+    await task.options(id="a").enqueue("a.png", width=5)
+
+    (told,) = await failure(app, task, handlers.alert)
+
+    assert isinstance(told, Failure)
+    assert (told.queue, told.id, told.args, told.kwargs) == (task.queue.name, "a", ("a.png", 5), {})
+    assert (told.error.type, told.error.message) == ("ValueError", "no such file")
+    assert (told.attempts, told.retries, told.stalls, told.timeouts) == (1, 0, 0, 0)
+    assert told.enqueued_at.tzinfo is not None
+
+
+async def test_a_failure_handler_may_take_the_job_too(app: Dibs) -> None:
+    task = app.task(handlers.thumbnail)
+    await task.enqueue("a.png")
+
+    told, job = await failure(app, task, handlers.alert_with)
+
+    assert job.queue == f"{told.queue}!fail"
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"args": [1, 2, 3]}, {"args": (1, 2, 3)}),
+        ("no call at all", {"data": "no call at all"}),
+    ],
+)
+async def test_a_payload_that_does_not_fit_still_reaches_the_failure_handler(
+    app: Dibs, data: Any, expected: dict[str, Any]
+) -> None:
+    task = app.task(handlers.thumbnail)
+    await task.queue.enqueue(data)
+
+    (told,) = await failure(app, task, handlers.alert)
+
+    assert {name: getattr(told, name) for name in expected} == expected
+
+
+def test_only_fail_jobs_have_a_story(app: Dibs) -> None:
+    app.task(handlers.thumbnail).on_failure(handlers.alert)
+    handler = app.handlers["tests.client.handlers.thumbnail!fail"]
+    job = Job(id="a", data=Data(payload=b"{}"), run_at=0, enqueued_at=0, seq=1, first=1, revision=1)
+
+    with pytest.raises(PermanentError):
+        handler.arguments(job)

@@ -1,0 +1,45 @@
+"""Ids: generated ones sort by time, content ids are the same for the same data."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
+
+import pytest
+
+from dibs.client import ids
+from dibs.client.ids import content_id, new_id
+
+
+def test_generated_ids_grow() -> None:
+    made = [new_id() for _ in range(20_000)]
+
+    assert sorted(set(made)) == made
+
+
+def test_generated_ids_grow_while_the_clock_stands_or_steps_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ids._Clock()
+    times = iter([5_000_000_000, 5_000_000_000, 4_000_000_000, 6_000_000_000])
+    monkeypatch.setattr("dibs.client.ids.time.time_ns", lambda: next(times))
+
+    made = [clock.next() for _ in range(4)]
+
+    assert sorted(made) == made
+
+
+def test_generated_ids_are_uuids_of_version_7() -> None:
+    made = UUID(new_id())
+
+    assert (made.version, made.variant) == (7, "specified in RFC 4122")
+
+
+def test_threads_never_get_the_same_id() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: new_id(), range(4_000)))
+
+    assert len(set(made)) == len(made)
+
+
+def test_equal_data_has_one_content_id() -> None:
+    assert content_id({"a": 1, "b": [2]}) == content_id({"b": [2], "a": 1})
+    assert content_id({"a": 1}) != content_id({"a": 2})

@@ -1,0 +1,267 @@
+"""A queue: jobs of any JSON data, and everything that can be asked of a queue."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dibs import BatchRefused, Dibs, MessagePackSerde, Queue, Refused, Retention, Status, Update
+from dibs.model.limits import MIB
+from dibs.model.requests import Request
+from tests.client import handlers
+from tests.client.byhand import claimed
+
+
+@pytest.fixture
+def queue(app: Dibs) -> Queue:
+    return app.queue("q")
+
+
+async def listed(queue: Queue, state: Any) -> list[str]:
+    return [status.id async for status in queue.list(state)]
+
+
+async def test_an_enqueue_says_what_it_did(queue: Queue) -> None:
+    first = await queue.enqueue({"to": "x"}, id="a")
+    second = await queue.enqueue({"to": "y"}, id="a")
+    async with claimed(queue) as claim:
+        third = await queue.enqueue({"to": "z"}, id="a")
+
+        assert claim.data == {"to": "y"}
+    assert [ticket.verdict for ticket in (first, second, third)] == ["queued", "updated", "blocked"]
+
+
+async def test_an_update_may_take_only_the_later_time(queue: Queue) -> None:
+    await queue.enqueue(1, id="a", delay=60)
+    before = await queue.get("a")
+    await queue.enqueue(2, id="a", delay=10, on_conflict=Update(data=False, run_at="later"))
+
+    after = await queue.get("a")
+    assert before is not None
+    assert after is not None
+    assert after.run_at == before.run_at
+
+
+def counted(app: Dibs, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return how many requests each call of the storage brings from now on."""
+    calls: list[int] = []
+    enqueue = app.storage.enqueue
+
+    async def counting(name: str, requests: list[Request]) -> Any:
+        calls.append(len(requests))
+        return await enqueue(name, requests)
+
+    monkeypatch.setattr(app.storage, "enqueue", counting)
+    return calls
+
+
+async def test_single_enqueues_of_one_moment_are_one_call(
+    queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = counted(app, monkeypatch)
+
+    tickets = await asyncio.gather(*(queue.enqueue(n, id=str(n)) for n in range(200)))
+
+    assert [ticket.id for ticket in tickets] == [str(n) for n in range(200)]
+    assert calls == [200]
+
+
+async def test_a_bad_single_never_reaches_its_neighbours(
+    queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused before it joins the batch (design 3.2)."""
+    calls = counted(app, monkeypatch)
+    answers: list[Any] = await asyncio.gather(
+        queue.enqueue(1), queue.enqueue("x" * (MIB + 1)), queue.enqueue(3), return_exceptions=True
+    )
+
+    assert isinstance(answers[1], Refused)
+    assert answers[1].field == "payload"
+    assert [answers[0].verdict, answers[2].verdict] == ["queued", "queued"]
+    assert calls == [2]
+
+
+async def test_many_are_enqueued_in_order_over_several_batches(queue: Queue) -> None:
+    tickets = await queue.enqueue_many(queue.bind(n, id=f"{n:04}") for n in range(2_100))
+
+    revisions = [ticket.revision for ticket in tickets]
+    assert sorted(set(revisions)) == revisions
+    assert (await queue.counts()).waiting == 2_100
+
+
+async def test_a_batch_with_bad_items_names_them_and_sends_nothing(queue: Queue) -> None:
+    items = [1, float("nan"), queue.bind(2, id=""), *range(2_000), queue.bind(3, priority=5000)]
+
+    with pytest.raises(BatchRefused, match="3 of 2004") as refused:
+        await queue.enqueue_many(items)
+
+    told = [(e.index, e.field) for e in refused.value.exceptions if isinstance(e, Refused)]
+    assert told == [(1, "data"), (2, "id"), (2003, "priority")]
+    assert (await queue.counts()).waiting == 0
+
+
+async def test_a_bound_job_belongs_to_its_queue(queue: Queue, app: Dibs) -> None:
+    with pytest.raises(BatchRefused):
+        await queue.enqueue_many([app.queue("other").bind(1)])
+
+
+async def test_nothing_is_a_batch_too(queue: Queue) -> None:
+    assert await queue.enqueue_many([]) == []
+
+
+@pytest.mark.parametrize("name", ["", "x" * 501, "a\0b", "q!fail"])
+async def test_a_name_that_no_queue_has_is_refused(app: Dibs, name: str) -> None:
+    with pytest.raises(Refused):
+        await app.queue(name).enqueue(1)
+
+
+async def test_the_status_of_a_waiting_job(queue: Queue) -> None:
+    at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    await queue.enqueue(1, id="a", run_at=at, priority=3, attributes={"n": [1]})
+
+    status = await queue.get("a")
+    assert isinstance(status, Status)
+    assert (status.state, status.run_at, status.priority, status.attributes) == ("waiting", at, 3, {"n": [1]})
+    assert await queue.get("unknown") is None
+
+
+async def test_the_status_of_an_active_job_and_of_what_is_blocked_behind_it(queue: Queue) -> None:
+    await queue.enqueue(1, id="a")
+    async with claimed(queue) as claim:
+        await claim.progress({"done": 0.5})
+        await queue.enqueue(2, id="a", priority=9)
+
+        status = await queue.get("a")
+        blocked = [one async for one in queue.list("blocked")]
+        assert status is not None
+        assert (status.state, status.fence, status.progress) == ("active", claim.fence, {"done": 0.5})
+        assert status.holder
+        assert [(one.state, one.priority) for one in blocked] == [("blocked", 9)]
+
+
+async def test_ids_are_listed_by_state(queue: Queue) -> None:
+    await queue.enqueue_many([queue.bind(n, id=f"{n:04}") for n in range(700)])
+    await queue.cancel("0003")
+
+    assert sorted(await listed(queue, "waiting")) == [f"{n:04}" for n in range(700) if n != 3]
+    assert await listed(queue, "cancelled") == ["0003"]
+    assert await listed(queue, "failed") == []
+
+
+async def test_each_cancel_has_a_word_of_its_own(queue: Queue) -> None:
+    await queue.enqueue(1, id="waiting")
+    await queue.enqueue(1, id="active", priority=1)
+    async with claimed(queue) as claim:
+        assert list(await queue.cancel_many(["waiting", "active", "none"])) == [
+            "cancelled",
+            "active",
+            "not_found",
+        ]
+        assert await queue.cancel("active", running=True) == "requested"
+        assert await claim.release() == "cancelled"
+
+
+async def test_text_is_no_list_of_ids(queue: Queue) -> None:
+    with pytest.raises(Refused):
+        await queue.cancel_many("abc")
+
+
+async def test_an_amend_changes_what_it_names(queue: Queue, app: Dibs) -> None:
+    await queue.enqueue(1, id="a", attributes={"x": 1})
+
+    assert await queue.amend("a", attributes={"y": 2}, data=5, priority=4, delay=0) == "amended"
+    async with claimed(queue) as claim:
+        assert (claim.data, claim.attributes) == (5, {"x": 1, "y": 2})
+        assert await queue.amend("a", data=6) == "active"
+        assert await queue.amend("a", retention=Retention(completed=5)) == "amended"
+    assert await queue.amend("none", priority=1) == "not_found"
+
+
+async def test_a_failed_job_is_retried_by_hand(queue: Queue) -> None:
+    await queue.enqueue(1, id="a")
+    async with claimed(queue) as claim:
+        await claim.fail("too bad")
+
+    assert await queue.retry_failed("a") == "queued"
+    assert list(await queue.retry_failed_many(["a", "b"])) == ["live", "not_found"]
+
+
+async def test_what_is_forgotten_is_gone(queue: Queue) -> None:
+    await queue.enqueue(1, id="a")
+
+    assert await queue.forget("a") is True
+    assert await queue.forget("a") is False
+
+
+async def test_a_paused_queue_gives_nothing(queue: Queue) -> None:
+    await queue.enqueue(1)
+    await queue.pause()
+    async with queue.receive(wait=0) as claims:
+        assert [claim async for claim in claims] == []
+    await queue.resume()
+    async with claimed(queue) as claim:
+        assert claim.data == 1
+
+
+async def test_max_active_is_exact(queue: Queue) -> None:
+    await queue.configure(max_active=1)
+    await queue.enqueue_many([1, 2])
+    async with claimed(queue), queue.receive(wait=0) as claims:
+        assert [claim async for claim in claims] == []
+
+
+async def test_prune_removes_what_has_expired(queue: Queue) -> None:
+    for n in range(3):
+        await queue.enqueue(n, retention=0)
+        async with claimed(queue) as claim:
+            await claim.complete()
+
+    assert (await queue.prune()).outcomes == 3
+
+
+async def test_a_handed_off_job_is_finished_from_elsewhere(queue: Queue) -> None:
+    ticket = await queue.enqueue(1, id="a")
+    async with claimed(queue) as claim:
+        revision = await claim.hand_off()
+
+    assert (await ticket.status()).state == "handed_off"
+    assert await queue.finish("a", revision, "by mail") == "done"
+    assert await queue.finish("a", revision, "by mail") == "done"
+    assert await ticket.result(0) == "by mail"
+
+
+async def test_a_handed_off_job_may_fail_elsewhere(queue: Queue) -> None:
+    await queue.enqueue(1, id="a")
+    async with claimed(queue) as claim:
+        revision = await claim.hand_off()
+
+    assert await queue.finish("a", revision, error=ValueError("lost")) == "done"
+    status = await queue.get("a")
+    assert status is not None
+    assert status.error is not None
+    assert (status.state, status.error.message) == ("failed", "lost")
+
+
+async def test_a_queue_has_its_own_serde(app: Dibs) -> None:
+    queue = app.queue("packed", serde=MessagePackSerde())
+    ticket = await queue.enqueue({"raw": b"\xff"})
+    async with claimed(app.queue("packed")) as claim:
+        assert claim.data == {"raw": b"\xff"}
+        await claim.complete(b"\xfe")
+
+    assert await ticket.result(0) == b"\xfe"
+
+
+async def test_a_fail_queue_is_read_as_its_queue_is(app: Dibs) -> None:
+    """A fail job has the failed job's payload byte for byte (contract 3, the fail job)."""
+    queue = app.queue("packed", serde=MessagePackSerde())
+    queue.on_failure(handlers.alert)
+    await queue.enqueue(b"\xff")
+    async with claimed(queue) as claim:
+        await claim.fail("no")
+
+    async with claimed(app.queue("packed!fail")) as claim:
+        assert claim.data == b"\xff"

@@ -1,0 +1,263 @@
+"""Jobs by hand: claims under a lease that is kept alive in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dibs import Dibs, JobCancelled, LeaseLost, NotRunning, OutcomeUnknown, PermanentError, Queue, Refused
+from tests.client import handlers
+from tests.client.byhand import claimed
+
+
+@pytest.fixture
+def queue(app: Dibs) -> Queue:
+    return app.queue("q")
+
+
+async def state(queue: Queue, id: str = "a") -> str:
+    status = await queue.get(id)
+    return status.state if status else "nothing"
+
+
+async def test_a_claim_says_what_it_holds(queue: Queue) -> None:
+    await queue.enqueue([1], id="a", attributes={"k": "v"})
+    async with claimed(queue) as claim:
+        assert (claim.queue, claim.id, claim.data, claim.attributes) == ("q", "a", [1], {"k": "v"})
+        assert (claim.attempt, claim.lost, claim.cancelled) == (1, False, False)
+        assert claim.fence > 0
+
+
+async def test_leaving_releases_the_rest_without_a_mark(queue: Queue) -> None:
+    await queue.enqueue_many(queue.bind(n, id=str(n)) for n in range(5))
+    async with queue.receive(max_jobs=5, wait=0) as claims:
+        await (await anext(claims)).complete()
+
+    counts = await queue.counts()
+    assert (counts.completed, counts.waiting, counts.active) == (1, 4, 0)
+    async with claimed(queue) as claim:
+        assert (claim.attempt, claim.stalls) == (1, 0)
+
+
+async def test_an_exception_inside_releases_too(queue: Queue) -> None:
+    await queue.enqueue(1, id="a")
+    with pytest.raises(PermanentError):
+        async with claimed(queue):
+            raise PermanentError
+
+    assert await state(queue) == "waiting"
+
+
+async def test_at_most_max_jobs_are_held(queue: Queue) -> None:
+    await queue.enqueue_many(range(5))
+    async with queue.receive(max_jobs=2, wait=0) as claims:
+        held = [claim async for claim in claims]
+        assert len(held) == 2
+
+        await held[0].complete()
+        assert len([claim async for claim in claims]) == 1
+
+
+async def test_a_settled_claim_makes_room_for_who_waits(queue: Queue) -> None:
+    await queue.enqueue_many(range(2))
+    async with queue.receive(max_jobs=1) as claims:
+        first = await anext(claims)
+        second = asyncio.ensure_future(anext(claims))
+        await asyncio.sleep(0)
+        await first.complete()
+
+        assert (await second).data == 1
+
+
+async def test_a_new_job_wakes_who_waits_for_one(queue: Queue) -> None:
+    async with queue.receive() as claims:
+        coming = asyncio.ensure_future(anext(claims))
+        await asyncio.sleep(0)
+        await queue.enqueue("hello")
+
+        assert (await coming).data == "hello"
+
+
+async def test_a_retry_waits_until_its_time_with_its_error(queue: Queue) -> None:
+    await queue.enqueue(1, id="a")
+    at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    async with claimed(queue) as claim:
+        assert await claim.retry(at, error=ValueError("later")) == "returned"
+
+    status = await queue.get("a")
+    assert status is not None
+    assert (status.state, status.run_at, status.retries) == ("waiting", at, 1)
+    assert status.error is not None
+    assert status.error.message == "later"
+
+
+async def test_a_retry_takes_one_time(queue: Queue) -> None:
+    await queue.enqueue(1)
+    async with claimed(queue) as claim:
+        with pytest.raises(Refused):
+            await claim.retry(datetime.now(UTC), delay=5)
+        with pytest.raises(Refused):
+            await claim.retry(datetime(2030, 1, 1))  # noqa: DTZ001 - that is the case
+        assert await claim.retry(delay=0) == "returned"
+
+
+async def test_a_claim_of_someone_else_is_lost(queue: Queue) -> None:
+    """Contract 4, promise 2: a late holder's write is refused by the storage."""
+    await queue.enqueue(1, id="a")
+    async with claimed(queue) as claim:
+        await queue.forget("a")
+
+        for late in (claim.complete(), claim.fail("x"), claim.retry(), claim.release(), claim.progress(1)):
+            with pytest.raises(LeaseLost, match="q/a"):
+                await late
+        assert claim.lost
+
+
+async def test_a_claim_after_its_receiver_is_lost(queue: Queue) -> None:
+    await queue.enqueue(1)
+    async with claimed(queue) as claim:
+        pass
+
+    with pytest.raises(LeaseLost):
+        await claim.complete()
+    with pytest.raises(LeaseLost):
+        await claim.extend(5)
+
+
+async def test_a_result_that_is_too_large_is_refused_and_the_claim_stays(queue: Queue) -> None:
+    await queue.enqueue(1)
+    async with claimed(queue) as claim:
+        with pytest.raises(Refused):
+            await claim.complete("x" * 2_000_000)
+        await claim.complete("short")
+
+
+async def test_a_follow_up_is_enqueued_with_the_end(queue: Queue, app: Dibs) -> None:
+    task = app.task(handlers.thumbnail)
+    await queue.enqueue(1)
+    async with claimed(queue) as claim:
+        await claim.complete(then=[task.options(id="next").bind("a"), queue.bind(2)])
+
+    assert (await state(task.queue, "next"), (await queue.counts()).waiting) == ("waiting", 1)
+
+
+async def test_a_bad_follow_up_leaves_the_claim(queue: Queue) -> None:
+    await queue.enqueue(1)
+    async with claimed(queue) as claim:
+        for bad in (queue.bind(float("nan")), queue.bind(1, request_key="k"), queue.bind(1, priority=5000)):
+            with pytest.raises(Refused):
+                await claim.complete(then=[bad])
+        await claim.complete()
+
+
+async def test_a_failure_is_handled_if_the_app_says_how(queue: Queue, app: Dibs) -> None:
+    queue.on_failure(handlers.alert)
+    await queue.enqueue({"n": 1}, id="a")
+    async with claimed(queue) as claim:
+        await claim.fail(ValueError("no"))
+
+    assert (await app.queue("q!fail").counts()).waiting == 1
+
+
+async def test_a_cancelled_run_does_not_come_back(queue: Queue) -> None:
+    await queue.enqueue(1, id="a")
+    async with claimed(queue) as claim:
+        await queue.cancel("a", running=True)
+        with pytest.raises(JobCancelled):
+            await claim.hand_off()
+
+    assert await state(queue) == "cancelled"
+
+
+async def test_the_heart_keeps_the_lease_and_brings_news(queue: Queue) -> None:
+    await queue.enqueue(1, id="a")
+    async with queue.receive(lease=0.15, wait=0) as claims:
+        claim = await anext(claims)
+        await queue.cancel("a", running=True)
+        begun = asyncio.get_running_loop().time()
+        # Real time on purpose: that the lease would have ended is the case.
+        while not claim.cancelled or asyncio.get_running_loop().time() < begun + 0.3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+        assert not claim.lost
+        await claim.complete("in time")
+
+
+async def test_a_job_may_ask_for_a_lease_of_its_own(queue: Queue) -> None:
+    await queue.enqueue(1, lease=90)
+    async with queue.receive(lease=5, wait=0) as claims:
+        await anext(claims)
+
+        assert [tenure.ttl for tenure in claims._tenures] == [90_000]
+
+
+async def test_a_lease_that_ended_is_replaced(queue: Queue, app: Dibs) -> None:
+    await queue.enqueue_many([queue.bind(1, id="a"), queue.bind(2, id="b")])
+    async with queue.receive(max_jobs=1, wait=0) as claims:
+        first = await anext(claims)
+        await app.storage.drop(["q"], claims._tenures[0].lease, 100)
+        await claims._renew(app.storage, claims._tenures[0])
+
+        assert first.lost
+        second = await anext(claims)
+        await second.complete()
+
+
+async def test_after_a_lost_reply_no_more_is_claimed_under_that_lease(
+    queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract 4, promise 7: jobs were taken that nobody knows; a new lease, and the old one is dropped."""
+    claim = app.storage.claim
+    leases: list[str] = []
+
+    async def losing(queue: str, lease: str, limit: int) -> Any:
+        leases.append(lease)
+        answer = await claim(queue, lease, limit)
+        if len(leases) == 2:
+            raise OutcomeUnknown
+        return answer
+
+    await queue.enqueue("known", priority=1)
+    async with queue.receive(max_jobs=1, wait=0) as claims:
+        monkeypatch.setattr(app.storage, "claim", losing)
+        known = await anext(claims)
+        await queue.enqueue("taken, but nobody knows")
+        claims._max_jobs = 2
+        with pytest.raises(StopAsyncIteration):
+            await anext(claims)
+        old = next(tenure for tenure in claims._tenures if tenure.lease == leases[0])
+
+        await claims._renew(app.storage, old)
+        assert old in claims._tenures, "what is known there has not settled"
+        await known.complete()
+        await claims._renew(app.storage, old)
+        assert (await anext(claims)).data == "taken, but nobody knows"
+        assert leases[0] == leases[1] != leases[2]
+
+
+async def test_without_its_block_nothing_is_claimed(queue: Queue) -> None:
+    """There would be no heartbeat, and nobody to release what is left."""
+    await queue.enqueue(1)
+
+    with pytest.raises(NotRunning, match="async with"):
+        await anext(queue.receive())
+    assert (await queue.counts()).waiting == 1
+
+
+async def test_a_block_may_outlive_its_app(storage_url: str) -> None:
+    app = Dibs(storage_url)
+    await app.open()
+    async with app.queue("q").receive() as claims:
+        await app.close()
+
+        with pytest.raises(NotRunning):
+            await anext(claims)
+
+
+@pytest.mark.parametrize("wrong", [{"max_jobs": 0}, {"lease": 0}, {"wait": "5"}])
+async def test_what_makes_no_sense_is_refused(queue: Queue, wrong: Any) -> None:
+    with pytest.raises(Refused):
+        queue.receive(**wrong)

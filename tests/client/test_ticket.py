@@ -1,0 +1,183 @@
+"""A ticket waits for its own enqueue and no other (contract 1, Done)."""
+
+from __future__ import annotations
+
+import pytest
+
+from dibs import (
+    ConfigurationError,
+    Dibs,
+    JobCancelled,
+    JobFailed,
+    OutcomeNotKept,
+    Queue,
+    Refused,
+    Reject,
+    Retention,
+    Update,
+    WaitTimeout,
+)
+from tests.client import handlers
+from tests.client.byhand import claimed
+
+
+@pytest.fixture
+def queue(app: Dibs) -> Queue:
+    return app.queue("q")
+
+
+async def test_the_result_of_a_job_that_has_ended(queue: Queue) -> None:
+    ticket = await queue.enqueue(1, id="a")
+    async with claimed(queue) as claim:
+        await claim.complete({"answer": 42})
+
+    assert await ticket.result(0) == {"answer": 42}
+    assert (await ticket.status()).state == "completed"
+
+
+async def test_a_result_of_none_is_a_result(queue: Queue) -> None:
+    ticket = await queue.enqueue(1)
+    async with claimed(queue) as claim:
+        await claim.complete()
+
+    assert await ticket.result(0) is None
+
+
+async def test_a_job_that_failed_tells_what_was_kept_of_its_error(queue: Queue) -> None:
+    ticket = await queue.enqueue(1, id="a")
+    async with claimed(queue) as claim:
+        await claim.fail(ValueError("no such user"))
+
+    with pytest.raises(
+        JobFailed, match="q/a failed for good after 1 attempts: ValueError: no such"
+    ) as failed:
+        await ticket.result(0)
+    assert (failed.value.queue, failed.value.id, failed.value.error.type) == ("q", "a", "ValueError")
+
+
+async def test_a_job_that_was_cancelled(queue: Queue) -> None:
+    ticket = await queue.enqueue(1, id="a")
+
+    assert await ticket.cancel() == "cancelled"
+    with pytest.raises(JobCancelled):
+        await ticket.result(0)
+
+
+async def test_an_outcome_that_is_not_kept(queue: Queue) -> None:
+    ticket = await queue.enqueue(1, id="a", retention=Retention(completed=0))
+    async with claimed(queue) as claim:
+        await claim.complete("gone")
+
+    with pytest.raises(OutcomeNotKept):
+        await ticket.result(0)
+    assert (await ticket.status()).state == "not_kept"
+
+
+async def test_nothing_is_known_of_an_id_that_was_forgotten(queue: Queue) -> None:
+    ticket = await queue.enqueue(1, id="a")
+    await queue.forget("a")
+
+    with pytest.raises(OutcomeNotKept):
+        await ticket.result(0)
+
+
+async def test_a_successor_is_not_done_when_the_run_before_it_is(queue: Queue) -> None:
+    first = await queue.enqueue(1, id="a")
+    async with claimed(queue) as claim:
+        second = await queue.enqueue(2, id="a")
+        assert (second.verdict, (await second.status()).state) == ("blocked", "blocked")
+        await claim.complete("first")
+
+        assert await first.result(0) == "first"
+        with pytest.raises(WaitTimeout):
+            await second.result(0)
+    async with claimed(queue) as claim:
+        await claim.complete("second")
+
+    assert await second.result(0) == "second"
+    with pytest.raises(OutcomeNotKept):
+        await first.result(0)
+
+
+async def test_a_dropped_successor_was_cancelled_though_its_id_completed(queue: Queue) -> None:
+    first = await queue.enqueue(1, id="a")
+    async with claimed(queue) as claim:
+        second = await queue.enqueue(2, id="a")
+        assert await second.cancel() == "cancelled"
+        await claim.complete("first")
+
+    assert await first.result(0) == "first"
+    with pytest.raises(JobCancelled):
+        await second.result(0)
+
+
+async def test_an_update_that_was_folded_in_ends_with_the_job_it_went_into(queue: Queue) -> None:
+    first = await queue.enqueue(1, id="a")
+    second = await queue.enqueue(2, id="a", on_conflict=Update(data=False))
+    async with claimed(queue) as claim:
+        await claim.complete(claim.data)
+
+    assert [await first.result(0), await second.result(0)] == [1, 1]
+
+
+async def test_a_duplicate_waits_for_what_it_is_a_duplicate_of(queue: Queue) -> None:
+    await queue.enqueue(1, id="a")
+    duplicate = await queue.enqueue(2, id="a", on_conflict=Reject())
+    async with claimed(queue) as claim:
+        await claim.complete("the first")
+
+    assert duplicate.verdict == "duplicate"
+    assert await duplicate.result(0) == "the first"
+
+
+async def test_a_rejected_enqueue_of_what_is_done_has_its_outcome(queue: Queue) -> None:
+    await queue.enqueue(1, id="a")
+    async with claimed(queue) as claim:
+        await claim.complete("before")
+    again = await queue.enqueue(2, id="a", on_conflict=Reject())
+
+    assert again.verdict == "completed"
+    assert await again.result(0) == "before"
+
+
+async def test_a_repeat_with_the_same_key_has_the_same_ticket(queue: Queue) -> None:
+    first = await queue.enqueue(1, id="a", request_key="k")
+    second = await queue.enqueue(1, id="a", request_key="k")
+
+    assert (second.verdict, second.revision, second.repeated) == ("queued", first.revision, True)
+
+
+async def test_a_ticket_can_be_made_again_elsewhere(queue: Queue) -> None:
+    revision = (await queue.enqueue(1, id="a")).revision
+    async with claimed(queue) as claim:
+        await claim.complete("done")
+
+    assert await queue.ticket("a", revision).result(0) == "done"
+
+
+async def test_a_result_that_is_not_what_the_handler_promised_is_an_error(app: Dibs) -> None:
+    task = app.task(handlers.thumbnail)
+    ticket = await task.enqueue("a")
+    async with claimed(task.queue) as claim:
+        await claim.complete(5)
+
+    with pytest.raises(ConfigurationError, match="return type"):
+        await ticket.result(0)
+
+
+async def test_a_wait_must_be_seconds(queue: Queue) -> None:
+    ticket = await queue.enqueue(1)
+
+    with pytest.raises(Refused):
+        await ticket.result("5")  # type: ignore[arg-type]
+
+
+async def test_a_rejected_enqueue_of_what_failed_has_its_error(queue: Queue) -> None:
+    await queue.enqueue(1, id="a")
+    async with claimed(queue) as claim:
+        await claim.fail("before")
+    again = await queue.enqueue(2, id="a", on_conflict=Reject(failed=True))
+
+    assert again.verdict == "failed"
+    with pytest.raises(JobFailed, match="before"):
+        await again.result(0)

@@ -1,0 +1,183 @@
+"""The waiting rule: subscribe, read the state, and read it again at a slow poll (contract 1, Done)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dibs import (
+    Dibs,
+    NotRunning,
+    Queue,
+    StorageUnavailable,
+    WaitTimeout,
+)
+from dibs.client import waiting
+from dibs.client.retention import SLACK
+from tests.client.byhand import claimed
+
+
+@pytest.fixture
+def queue(app: Dibs) -> Queue:
+    return app.queue("q")
+
+
+async def test_a_waiter_is_woken_by_the_end(queue: Queue) -> None:
+    ticket = await queue.enqueue(1, id="a")
+    async with claimed(queue) as claim:
+        waiter = asyncio.create_task(ticket.result(30))
+        await asyncio.sleep(0)
+        await claim.complete("done")
+
+        assert await waiter == "done"
+
+
+async def test_waiting_too_long_leaves_the_job_alone(queue: Queue) -> None:
+    ticket = await queue.enqueue(1, id="a")
+
+    with pytest.raises(WaitTimeout, match="q/a") as timeout:
+        await ticket.result(0.01)
+    assert isinstance(timeout.value, TimeoutError)
+    assert (await ticket.status()).state == "waiting"
+
+
+async def test_many_waiters_get_their_own(queue: Queue) -> None:
+    tickets = await queue.enqueue_many(range(50))
+    waiters = [asyncio.create_task(ticket.result(30)) for ticket in tickets]
+    async with queue.receive(max_jobs=7, wait=0) as claims:
+        async for claim in claims:
+            await claim.complete(claim.data * 2)
+
+    assert await asyncio.gather(*waiters) == [number * 2 for number in range(50)]
+
+
+async def test_a_lost_hint_costs_latency_never_the_result(
+    queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def deaf(*_args: Any, **_named: Any) -> None:
+        raise StorageUnavailable
+
+    ticket = await queue.enqueue(1, id="a")
+    monkeypatch.setattr(waiting, "SLOW_POLL", 0.01)
+    monkeypatch.setattr(app.storage, "wait", deaf)
+    async with claimed(queue) as claim:
+        waiter = asyncio.create_task(ticket.result(30))
+        await asyncio.sleep(0)
+        await claim.complete("done")
+
+        assert await waiter == "done"
+
+
+async def test_a_wait_lets_the_outcome_outlive_it(queue: Queue, app: Dibs) -> None:
+    """Design 1: waiting for a result raises the job's retention to at least the wait + 60 s."""
+    ticket = await queue.enqueue(1, id="a", retention=1)
+    with pytest.raises(WaitTimeout):
+        await ticket.result(0.02)
+
+    slot = (await app.storage.get("q", ["a"]))[0]
+    assert slot.current is not None
+    kept = slot.current.data.retention
+    assert kept is not None
+    assert isinstance(kept.completed, int)
+    assert SLACK <= kept.completed <= SLACK + 20
+
+
+async def test_a_wait_leaves_a_retention_that_is_long_enough(queue: Queue, app: Dibs) -> None:
+    ticket = await queue.enqueue(1, id="a", retention=None)
+    with pytest.raises(WaitTimeout):
+        await ticket.result(0)
+
+    status = await queue.get("a")
+    slot = (await app.storage.get("q", ["a"]))[0]
+    assert status is not None
+    assert slot.current is not None
+    assert slot.current.data.retention is not None
+    assert slot.current.data.retention.completed is None
+
+
+async def test_a_cancelled_waiter_leaves_nothing_behind(queue: Queue) -> None:
+    ticket = await queue.enqueue(1)
+    before = asyncio.all_tasks()
+    waiter = asyncio.create_task(ticket.result(30))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+    left = asyncio.all_tasks() - before
+    pending = (await asyncio.wait(left, timeout=5))[1] if left else set()
+
+    assert pending == set()
+
+
+async def test_a_successor_keeps_the_retention_it_was_given(queue: Queue, app: Dibs) -> None:
+    """A wait for the run that is active must not shorten what the blocked one keeps."""
+    first = await queue.enqueue(1, id="a", retention=1)
+    async with claimed(queue):
+        await queue.enqueue(2, id="a", retention=None)
+        with pytest.raises(WaitTimeout):
+            await first.result(0)
+
+        slot = (await app.storage.get("q", ["a"]))[0]
+        assert slot.successor is not None
+        assert slot.successor.data.retention is not None
+        assert slot.successor.data.retention.completed is None
+
+
+async def test_a_waiter_subscribes_before_it_reads(
+    queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract 1, Done: what happens between reading and subscribing would be missed."""
+    order: list[str] = []
+    wait, get = app.storage.wait, app.storage.get
+
+    def told(name: str, verb: Any) -> Any:
+        def call(*args: Any, **named: Any) -> Any:
+            order.append(name)
+            return verb(*args, **named)
+
+        return call
+
+    ticket = await queue.enqueue(1)
+    monkeypatch.setattr(app.storage, "wait", told("wait", wait))
+    monkeypatch.setattr(app.storage, "get", told("get", get))
+    with pytest.raises(WaitTimeout):
+        await ticket.result(0)
+
+    assert order[:2] == ["wait", "get"]
+
+
+async def test_a_waiter_hears_that_the_app_was_closed(storage_url: str) -> None:
+    app = Dibs(storage_url)
+    await app.open()
+    waiter = asyncio.create_task((await app.queue("q").enqueue(1)).result(30))
+    await asyncio.sleep(0)
+    await app.close()
+
+    with pytest.raises(NotRunning):
+        await waiter
+
+
+async def test_an_update_during_a_wait_cannot_take_the_outcome_away(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "SLOW_POLL", 0.01)
+    ticket = await queue.enqueue(1, id="a")
+    waiter = asyncio.create_task(ticket.result(30))
+    await asyncio.sleep(0)
+    await queue.enqueue(2, id="a", retention=0)
+    while await kept_for(queue, "a") == 0:  # noqa: ASYNC110 - the waiter's next look is what we wait for
+        await asyncio.sleep(0)
+    async with claimed(queue) as claim:
+        await claim.complete("both")
+
+    assert await waiter == "both"
+
+
+async def kept_for(queue: Queue, id: str) -> object:
+    slot = await queue._channel.get(id)
+    assert slot.current is not None
+    assert slot.current.data.retention is not None
+    return slot.current.data.retention.completed

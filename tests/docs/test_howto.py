@@ -1,0 +1,124 @@
+"""The how-to pages do what they say: their tests pass, their blocks print what they show."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.shell import Shell
+from tests.docs.pages import DOCS, SHOWN, Page, type_in
+
+#: In a user's project, where pytest-asyncio runs async tests.
+INI = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
+PAGES = sorted(
+    path.relative_to(DOCS).as_posix()
+    for path in (DOCS / "howto").glob("*.md")
+    if not path.name.startswith("coming_from")
+)
+
+
+def own_tests(name: str) -> list[str]:
+    return [block.title for block in Page(name).files if block.title.startswith("test_")]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "pytest.ini").write_text(INI)
+    yield tmp_path
+    for file in tmp_path.glob("*.py"):
+        sys.modules.pop(file.stem, None)
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if own_tests(name)])
+def test_the_tests_on_the_page_pass(name: str, project: Path) -> None:
+    Page(name).save(project)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *own_tests(name)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert 0 == ran.returncode, ran.stdout
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if Page(name).typed])
+async def test_every_block_prints_what_it_shows(
+    name: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Page(name).save(project)
+    importlib.invalidate_caches()
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in Page(name).typed:
+        await type_in(block.text, names)
+
+        assert SHOWN.findall(block.text) == capsys.readouterr().out.splitlines()
+    for words in Page(name).commands():
+        result = await asyncio.to_thread(Shell(project).type, *words)
+        assert (0, "") == (result.exit_code, result.stderr)
+
+
+#: A notebook, as far as it matters: cells run one after the other, on a loop that runs all the time.
+NOTEBOOK = """
+import asyncio, json, sys
+from IPython.core.interactiveshell import InteractiveShell
+
+async def main():
+    shell = InteractiveShell.instance()
+    for cell in json.loads(sys.argv[1]):
+        code = shell.transform_cell(cell)
+        (await shell.run_cell_async(cell, store_history=True, transformed_cell=code)).raise_error()
+
+asyncio.run(main())
+"""
+
+
+def test_the_cells_of_a_notebook_show_what_they_say(project: Path) -> None:
+    cells = [block.text for block in Page("howto/notebook.md").files]
+    command = [sys.executable, "-W", "ignore", "-c", NOTEBOOK, json.dumps(cells)]
+    env = {**os.environ, "IPYTHONDIR": str(project / "ipython")}
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=env)
+    printed = [re.sub(r"^Out\[\d+\]: ", "", line) for line in ran.stdout.splitlines() if line]
+
+    assert [line for cell in cells for line in SHOWN.findall(cell)] == printed, ran.stderr
+
+
+async def test_the_log_line_on_the_page_is_one(project: Path) -> None:
+    page = Page("howto/observability.md")
+    page.save(project)
+    (shown,) = (block.text for block in page.blocks if block.language == "json")
+    program = (
+        "import asyncio, shop; shop.pay.sync.options(id='7').enqueue(7); shop.app.sync.work(until='empty')"
+    )
+    ran = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    (line,) = (line for line in map(json.loads, ran.stderr.splitlines()) if line["logger"] == "shop")
+    wanted = json.loads(shown)
+
+    assert list(wanted) == list(line)
+    changing = {"time": line["time"], "fence": line["fence"]}
+    assert wanted | changing == line
+
+
+def test_programs_on_the_pages_can_be_imported(project: Path) -> None:
+    page = Page("howto/observability.md")
+    modules = [file.removesuffix(".py") for file in page.save(project)]
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import {', '.join(modules)}"], capture_output=True, text=True, check=False
+    )
+
+    assert (0, "") == (ran.returncode, ran.stderr)

@@ -1,0 +1,57 @@
+"""The site leaves nothing out: each page is in its navigation, each public name in its reference.
+
+That it builds without a warning is for `nox -s docs`.
+"""
+
+from __future__ import annotations
+
+import re
+
+import dibs
+import dibs.testing
+from dibs.client.blocking import BlockingDibs
+from tests.docs.pages import DOCS
+from tests.source import PROJECT
+
+NAV = re.compile(r"^ +- (?:.*: )?(\S+\.md)$", re.MULTILINE)
+SHOWN = re.compile(r"^::: (\S+)$", re.MULTILINE)
+REFERENCE = [
+    name for page in (DOCS / "reference").glob("*.md") for name in SHOWN.findall(page.read_text("utf-8"))
+]
+
+
+def test_the_navigation_names_every_page_once() -> None:
+    pages = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+
+    assert pages == sorted(NAV.findall((PROJECT / "mkdocs.yml").read_text("utf-8")))
+
+
+def test_the_reference_has_every_public_name() -> None:
+    public = {f"dibs.{name}" for name in dibs.__all__} | {
+        f"dibs.testing.{name}" for name in dibs.testing.__all__
+    }
+    twins = {f"dibs.testing.{name}" for name in dibs.testing.__all__ if name.startswith("Blocking")}
+
+    assert set() == public - twins - set(REFERENCE)
+    assert len(REFERENCE) == len(set(REFERENCE))
+
+
+def test_the_tree_of_errors_is_the_one_in_the_code() -> None:
+    _, tree = (dibs.errors.__doc__ or "").split("\n\n", 1)
+
+    assert f"```text\n{tree.rstrip()}\n```" in (DOCS / "reference/errors.md").read_text("utf-8")
+
+
+def test_public_things_say_what_they_are() -> None:
+    """The reference is made of docstrings, so whoever has none is not explained."""
+    mute = [name for name in dibs.__all__ if not (getattr(dibs, name).__doc__ or "").strip()]
+    classes = [dibs.Dibs, dibs.Queue, dibs.Task, dibs.Ticket, dibs.CurrentJob, dibs.Claim]
+    mute += [
+        f"{one.__name__}.{name}"
+        for one in classes
+        for name, member in vars(one).items()
+        if callable(member) and not name.startswith("_") and not member.__doc__
+    ]
+
+    assert [] == mute
+    assert BlockingDibs.__doc__

@@ -1,0 +1,350 @@
+"""Planted bugs: each patches one function of the engine, and names the law it breaks."""
+# ruff: noqa: ARG005 - a mutant takes what the function took, and looks at less of it
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heapify
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from dibs.model import events, fold, transitions
+from dibs.model.answers import Settled
+from dibs.model.job import EMPTY, Slot
+from dibs.storage.indexed import claiming, enqueueing, keeping, settling
+from dibs.storage.indexed.index import Index
+from dibs.storage.indexed.queue_index import QueueIndex
+from dibs.storage.indexed.records import Lease
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One planted bug. `breaks` is the law of the kit, or the sentence of the contract, that it breaks."""
+
+    breaks: str
+    plant: Callable[[Patch], None]
+    examples: int = 100
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def breaks(law: str, examples: int = 100) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    def register(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        MUTANTS[plant.__name__] = Mutant(law, plant, examples)
+        return plant
+
+    return register
+
+
+def changed(patch: Patch, owner: Any, name: str, change: Callable[..., Any]) -> None:
+    """Let what a function returns go through `change(result, *arguments)`."""
+    original = getattr(owner, name)
+
+    def mutant(*args: Any, **named: Any) -> Any:
+        return change(original(*args, **named), *args)
+
+    patch.setattr(owner, name, mutant)
+
+
+@breaks("one active run")
+def an_enqueue_beside_a_run_waits_at_once(patch: Patch) -> None:
+    patch.setattr(
+        transitions, "block", lambda slot, new, how, now, number: transitions.queue(slot, new, now, number)
+    )
+
+
+@breaks("fences grow")
+def the_fence_is_the_time(patch: Patch) -> None:
+    original = transitions.claim
+    patch.setattr(
+        transitions,
+        "claim",
+        lambda job, fence, lease, holder, now: original(job, now * 1000, lease, holder, now),
+    )
+
+
+@breaks("fences grow")
+def the_fence_is_a_small_counter(patch: Patch) -> None:
+    def mutant(self: Index) -> int:
+        self.number += 1
+        return self.number
+
+    patch.setattr(Index, "draw", mutant)
+
+
+@breaks("a late holder is refused")
+def settle_looks_at_no_fence(patch: Patch) -> None:
+    original = settling._settle
+
+    def mutant(index: Index, queue: QueueIndex, one: Any, limits: Any) -> Settled:
+        job = queue.slots.get(one.id, EMPTY).current
+        if job is not None and job.run is not None:
+            one = replace(one, fence=job.run.fence)
+        return original(index, queue, one, limits)
+
+    patch.setattr(settling, "_settle", mutant)
+
+
+@breaks("ends once")
+def every_repeat_is_done(patch: Patch) -> None:
+    patch.setattr(settling, "_remembered", lambda outcome, one: Settled("done"))
+
+
+@breaks("in order")
+def the_least_urgent_first(patch: Patch) -> None:
+    def mutant(self: QueueIndex) -> Any:
+        while self.due:
+            entry = max(self.due)
+            self.due.remove(entry)
+            heapify(self.due)
+            if self._is(entry[3], entry[1], entry[2], entry[0]):
+                return self.slots[entry[3]].current
+        return None
+
+    patch.setattr(QueueIndex, "pop_due", mutant)
+
+
+@breaks("in order: seq is the place in line, and a job that is tried again goes to the back")
+def a_retry_keeps_its_place(patch: Patch) -> None:
+    original = transitions.retry
+    patch.setattr(
+        transitions,
+        "retry",
+        lambda slot, job, cause, run_at, seq, error: original(slot, job, cause, run_at, job.seq, error),
+    )
+
+
+@breaks("not early")
+def due_a_little_early(patch: Patch) -> None:
+    original = QueueIndex.advance
+    patch.setattr(QueueIndex, "advance", lambda self, now: original(self, now + 4))
+
+
+@breaks("accepted is kept")
+def the_successor_is_gone_with_the_run(patch: Patch) -> None:
+    changed(patch, transitions, "end", lambda after, *_: Slot(None, None, after.outcome, after.dropped))
+
+
+@breaks("blocked is not dropped")
+def a_return_forgets_what_was_beside(patch: Patch) -> None:
+    patch.setattr(transitions, "_returned", lambda slot, back: replace(slot, current=back, successor=None))
+
+
+@breaks("the last update wins")
+def the_first_update_wins(patch: Patch) -> None:
+    changed(patch, fold, "add", lambda after, successor, *_: replace(after, data=successor.data))
+
+
+@breaks("the fold law: a run that comes back is clamped")
+def a_return_ignores_the_times_asked_for(patch: Patch) -> None:
+    patch.setattr(fold, "clamp", lambda run_at, lo, hi: run_at)
+
+
+@breaks("the fold law: later after earlier")
+def later_forgets_the_upper_end(patch: Patch) -> None:
+    original = fold.narrow
+    patch.setattr(
+        fold,
+        "narrow",
+        lambda lo, hi, rule, at: (
+            (at if lo is None else max(lo, at), hi) if rule == "later" else original(lo, hi, rule, at)
+        ),
+    )
+
+
+@breaks("Counts: any reset")
+def no_update_resets(patch: Patch) -> None:
+    patch.setattr(fold, "zeroed", lambda job: job)
+
+
+@breaks("Release: attempts - 1")
+def a_release_counts(patch: Patch) -> None:
+    original = transitions.release
+    patch.setattr(
+        transitions, "release", lambda slot, job: original(slot, replace(job, attempts=job.attempts + 1))
+    )
+
+
+@breaks("reap: stalls + 1")
+def a_reap_counts_no_stall(patch: Patch) -> None:
+    original = settling.give_back
+    patch.setattr(
+        settling, "give_back", lambda index, queue, id, *, stalled: original(index, queue, id, stalled=False)
+    )
+
+
+@breaks("leases live exactly as long as told")
+def a_lease_lives_at_its_end(patch: Patch) -> None:
+    patch.setattr(Lease, "alive", lambda self, now: now <= self.expires_at and not self.dropped)
+
+
+@breaks("leases live exactly as long as told")
+def a_renewal_may_shorten(patch: Patch) -> None:
+    patch.setattr(claiming, "max", lambda *ends: ends[-1], raising=False)
+
+
+@breaks("leases live exactly as long as told")
+def a_dropped_lease_goes_on(patch: Patch) -> None:
+    def mutant(index: Index, queue: QueueIndex, lease_id: str, limit: int) -> int:
+        for id in list(queue.held.get(lease_id, ()))[:limit]:
+            settling.give_back(index, queue, id, stalled=False)
+        return len(queue.held.get(lease_id, ()))
+
+    patch.setattr(claiming, "_drop", mutant)
+
+
+@breaks("asked to cancel, never back")
+def a_request_to_cancel_is_forgotten(patch: Patch) -> None:
+    patch.setattr(transitions, "ask_cancel", lambda slot, job, run: slot)
+
+
+@breaks("a request_key acts once")
+def keys_are_not_remembered(patch: Patch) -> None:
+    patch.setattr(QueueIndex, "put_key", lambda self, key, after: None)
+
+
+@breaks("a request_key acts once: within its time")
+def keys_are_remembered_for_ever(patch: Patch) -> None:
+    original = QueueIndex.put_key
+    patch.setattr(
+        QueueIndex,
+        "put_key",
+        lambda self, key, after: original(self, key, after and replace(after, expires_at=2**60)),
+    )
+
+
+@breaks("a failure is handled once")
+def the_fail_job_is_not_made(patch: Patch) -> None:
+    patch.setattr(settling, "_hand_to_failure", lambda *_: None)
+
+
+@breaks("a failure is handled once")
+def the_fail_job_loses_its_payload(patch: Patch) -> None:
+    changed(
+        patch,
+        transitions,
+        "fail_job",
+        lambda job, *_: replace(job, data=replace(job.data, payload=job.data.payload[:1])),
+    )
+
+
+@breaks("results come back")
+def the_result_is_not_kept(patch: Patch) -> None:
+    changed(patch, transitions, "outcome_of", lambda outcome, *_: replace(outcome, result=None))
+
+
+@breaks("one event for each attempt")
+def stalls_leave_no_event(patch: Patch) -> None:
+    original = Index.tell
+    patch.setattr(
+        Index,
+        "tell",
+        lambda self, queue, event: None if event.kind == "stalled" else original(self, queue, event),
+    )
+
+
+@breaks("one event for each attempt")
+def a_failure_is_told_twice(patch: Patch) -> None:
+    original = Index.tell
+
+    def mutant(self: Index, queue: QueueIndex, event: events.Event) -> None:
+        original(self, queue, event)
+        if event.kind == "failed":
+            original(self, queue, event)
+
+    patch.setattr(Index, "tell", mutant)
+
+
+@breaks("counts agree")
+def nothing_is_scheduled(patch: Patch) -> None:
+    patch.setattr(QueueIndex, "count_scheduled", lambda self: 0)
+
+
+@breaks("paused takes nothing")
+def pausing_does_nothing(patch: Patch) -> None:
+    changed(patch, keeping, "configure", lambda after, *_: after)
+    original = QueueIndex.put_settings
+    patch.setattr(
+        QueueIndex, "put_settings", lambda self, after: original(self, replace(after, paused=False))
+    )
+
+
+@breaks("max_active is exact")
+def one_more_than_max_active(patch: Patch) -> None:
+    def mutant(self: QueueIndex) -> int | None:
+        most = self.settings.max_active
+        return None if most is None else max(0, most + 1 - (self.active - self.handed_off))
+
+    patch.setattr(QueueIndex, "room", property(mutant))
+
+
+@breaks("a waiter is told its own end")
+def a_dropped_range_is_not_remembered(patch: Patch) -> None:
+    patch.setattr(transitions, "_with_dropped", lambda slot, successor, now: slot.dropped)
+
+
+@breaks("Retention: alive while now < expiry")
+def an_outcome_lives_at_its_end(patch: Patch) -> None:
+    def mutant(outcome: Any, now: int) -> Any:
+        ends = None if outcome is None else outcome.expires_at
+        return None if ends is not None and now > ends else outcome
+
+    patch.setattr(transitions, "alive", mutant)
+
+
+@breaks("An end always removes the older outcome, also when its own retention is none")
+def an_end_without_retention_leaves_the_older_outcome(patch: Patch) -> None:
+    def change(after: Slot, slot: Slot, job: Any, how: Any, now: int, *_: Any) -> Slot:
+        ended = after.outcome
+        keeps = ended is not None and ended.expires_at is not None and ended.expires_at <= now
+        return replace(after, outcome=slot.outcome) if keeps and slot.outcome else after
+
+    changed(patch, transitions, "end", change)
+
+
+@breaks("Reject: completed, with the outcome")
+def a_reject_ignores_outcomes(patch: Patch) -> None:
+    original = enqueueing._rejected
+    patch.setattr(
+        enqueueing,
+        "_rejected",
+        lambda index, slot, how: original(index, slot, how) if slot.current is not None else None,
+    )
+
+
+@breaks("import_: counters are raised above what comes in")
+def an_import_raises_no_counter(patch: Patch) -> None:
+    patch.setattr(enqueueing, "_numbers", lambda slot: [0])
+
+
+@breaks("amend: into current and successor")
+def an_amend_misses_the_successor(patch: Patch) -> None:
+    changed(patch, transitions, "amend", lambda after, slot, *_: replace(after, successor=slot.successor))
+
+
+@breaks("retry_failed: counts 0, the rest as kept")
+def a_failed_job_comes_back_without_its_attributes(patch: Patch) -> None:
+    original = transitions.retry_failed
+    patch.setattr(
+        transitions,
+        "retry_failed",
+        lambda slot, outcome, id, data, now, number: original(
+            slot, outcome, id, replace(data, attributes={}, priority=0), now, number
+        ),
+    )
+
+
+@breaks("HandOff: from then on it can only end", examples=300)
+def a_handed_off_run_may_return(patch: Patch) -> None:
+    original = settling._return
+
+    def mutant(index: Index, queue: QueueIndex, slot: Slot, job: Any, run: Any, how: Any) -> Settled:
+        return original(index, queue, slot, job, replace(run, lease=run.lease or "x"), how)
+
+    patch.setattr(settling, "_return", mutant)

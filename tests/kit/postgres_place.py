@@ -1,0 +1,110 @@
+"""Opens places of the kit on a real Postgres: each is a schema of its own.
+
+A schema takes 0.1 s to make, and its functions as long again until each has run once. So the machine, which
+wants several for each example, gets schemas that were wiped, and connections that know them; each opening is
+a new storage all the same. What is opened with the server's own clock is new from the ground up.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Final, Self, cast
+
+from dibs.storage.postgres.address import Address, read
+from dibs.storage.postgres.connections import Connections
+from dibs.storage.postgres.gate import Gate
+from dibs.storage.postgres.server import Server
+from dibs.storage.postgres.storage import PostgresStorage
+from dibs.storage.protocol import Clock, Storage
+from dibs.storage.registry import open_storage
+
+WIPE: Final = """
+DELETE FROM {0}.live; DELETE FROM {0}.ended; DELETE FROM {0}.leases; DELETE FROM {0}.request_keys;
+DELETE FROM {0}.events; DELETE FROM {0}.queues;
+SELECT setval('{0}.numbers', 0, false), setval('{0}.seen', 0, false)
+"""
+#: A place that was closed may be opened again; it is given away when this many others were closed after it.
+RESERVE: Final = 3
+
+
+class PostgresPlaces:
+    """A function of place and clock that can be sent to other processes."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._schemas: dict[str, str] = {}
+        self._closed: list[str] = []
+        self._connections: Connections | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**PostgresPlaces(self._url).__dict__}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for connection in self._connections._idle if self._connections is not None else ():
+            connection.pgconn.finish()
+
+    def __repr__(self) -> str:
+        return "postgres, a schema for each place"
+
+    def __call__(self, place: str, clock: Clock) -> Storage:
+        if clock == "system":
+            return open_storage(self._url, clock, schema=place)
+        return cast("Storage", Kept(self, place))
+
+    def address(self, place: str) -> Address:
+        return read(self._url, {"schema": self._schemas.get(place, place)})
+
+    async def take(self, place: str) -> Connections:
+        """Let the place have a schema that is empty, or the one it has."""
+        if self._connections is None:
+            address = self.address(place)
+            self._connections = Connections(address.params, Gate(address.shown, address.hosts))
+        if place in self._closed:
+            self._closed.remove(place)
+        elif len(self._closed) > RESERVE:
+            schema = self._schemas[place] = self._schemas.pop(self._closed.pop(0))
+            async with self._connections.one() as connection:
+                await connection.execute(WIPE.format(f'"{schema}"').encode())
+        else:
+            self._schemas[place] = place
+            async with open_storage(self._url, "manual", schema=place):
+                pass
+        return self._connections
+
+    def leave(self, place: str) -> None:
+        self._closed.append(place)
+
+
+class Kept:
+    """A storage on a schema that outlives it."""
+
+    def __init__(self, places: PostgresPlaces, place: str) -> None:
+        self._places, self._place = places, place
+
+    async def __aenter__(self) -> Storage:
+        connections = await self._places.take(self._place)
+        address = self._places.address(self._place)
+        storage = PostgresStorage(address, clock="manual")
+        storage._server = storage._waiting._server = WarmServer(address, connections)
+        return await storage.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._places.leave(self._place)
+
+
+class WarmServer(Server):
+    """A server whose connections are there already."""
+
+    def __init__(self, address: Address, connections: Connections) -> None:
+        super().__init__(address)
+        self._warm = connections
+
+    async def open(self) -> None:
+        self._connections = self._warm

@@ -1,0 +1,109 @@
+"""The door of the kit: what it refuses, what it reports, and that it is not fooled by claims or bad input."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dibs.errors import Refused
+from dibs.model import transitions
+from dibs.storage.capabilities import Capabilities
+from dibs.storage.protocol import Clock, Storage
+from dibs.storage.registry import open_storage
+from dibs_conformance import Report, certify
+from dibs_conformance.command import certify as verb
+from dibs_conformance.refusals import wrong_verdicts
+from dibs_conformance.target import Places
+from tests.kit.play import play
+
+
+@asynccontextmanager
+async def boastful(place: str, clock: Clock) -> AsyncIterator[Storage]:
+    """A memory storage that says it is durable and shared."""
+    async with open_storage(f"memory:{place}", clock) as storage:
+        said = Capabilities(durable=True, shared=True, cross_queue=True, manual_clock=True)
+        type(storage).capabilities = property(lambda _: said)  # type: ignore[assignment, method-assign]
+        yield storage
+
+
+def test_an_untrue_claim_fails_and_an_unclaimed_power_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each capability is held against the storage, both ways."""
+    kind = type(open_storage("memory:"))
+    monkeypatch.setattr(kind, "capabilities", kind.capabilities)
+
+    report = certify(boastful, examples=1, seed=1)
+    powers = {power.name: power for power in report.capabilities}
+
+    assert {failure.law for failure in report.failures} >= {"durable", "shared"}
+    assert (powers["pushes"].claimed, powers["pushes"].found) == (False, True)
+    assert not report.certified
+
+
+@pytest.mark.parametrize("level", ["L1", "L9"])
+def test_a_level_that_is_not_built_is_refused_by_name(level: str) -> None:
+    with pytest.raises(Refused, match=level):
+        certify("memory:", level)
+
+
+def test_a_failure_is_told_as_the_shortest_story(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transitions, "ask_cancel", lambda slot, *_: slot)
+
+    failure, _ = play(50, shrink=True)
+
+    assert failure is not None
+    assert len(failure.story) <= 8, failure
+    assert any(line.startswith("cancel(") for line in failure.story)
+
+
+async def test_bad_input_that_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dibs.model.limits.check_data", lambda *_: None)
+
+    async with Places("memory:").open("memory:no-limits", "manual") as storage:
+        met, wrong = await wrong_verdicts(storage)
+
+    assert met > 70
+    assert any("payload above 1 MiB: taken" in text for text in wrong)
+
+
+def test_places_are_the_kits_own() -> None:
+    """A URL says where; the kit makes a place of its own beside it."""
+    places = Places("memory:mine")
+
+    assert len({"memory:mine", places.new(), places.new()}) == 3
+
+
+def said(*words: str) -> tuple[int, str]:
+    app = typer.Typer()
+    app.command()(verb)
+    result = CliRunner().invoke(app, [*words])
+    return result.exit_code, result.stdout
+
+
+def test_the_verb_prints_the_report_as_json() -> None:
+    code, text = said("memory:", "--budget", "6", "--seed", "3", "--json")
+    report = msgspec.json.decode(text, type=Report)
+
+    assert (code, report.certified, report.seed) == (0, True, 3)
+    assert {law.verdict for law in report.laws} <= {"kept", "not tested"}
+
+
+def test_the_verb_says_no_with_1_and_wrong_words_with_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transitions, "ask_cancel", lambda slot, *_: slot)
+
+    assert said("memory:", "--budget", "60", "--seed", "1")[0] == 1
+    assert said("memory:", "--level", "L1")[0] == 2
+    assert said("nowhere:")[0] == 2
+
+
+def test_a_budget_without_room_certifies_nothing() -> None:
+    """What was not tried is not kept."""
+    report = certify("memory:", budget=0.0)
+
+    assert not report.certified
+    assert 0 == report.examples
+    assert "larger budget" in report.text()

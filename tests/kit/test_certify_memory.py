@@ -1,0 +1,23 @@
+"""The memory storage keeps the contract: 200 examples here, 2,000 in the long form."""
+
+import pytest
+
+from dibs_conformance import Report, certify
+
+
+def test_certify_memory() -> None:
+    report = certify("memory:", examples=200, seed=20_261_120)
+
+    assert report.certified, report.text()
+    assert untested(report) == []
+
+
+@pytest.mark.certify
+def test_certify_memory_in_the_long_form() -> None:
+    report = certify("memory:", examples=2000)
+
+    assert report.certified, report.text()
+
+
+def untested(report: Report) -> list[str]:
+    return [law.name for law in report.laws if law.verdict != "kept"]

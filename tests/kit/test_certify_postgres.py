@@ -1,0 +1,26 @@
+"""Postgres keeps the contract: the same kit as for every other storage, 1,000 examples in the long form."""
+
+from __future__ import annotations
+
+import pytest
+
+from dibs_conformance import certify
+from dibs_conformance.servers import PostgresServer
+from tests.kit.postgres_place import PostgresPlaces
+
+BUDGET = 600.0
+
+
+def test_postgres_keeps_the_contract(postgres_server: PostgresServer) -> None:
+    with PostgresPlaces(postgres_server.url) as places:
+        report = certify(places, examples=100, budget=BUDGET, seed=1)
+
+    assert report.certified, report.text()
+
+
+@pytest.mark.certify
+def test_postgres_keeps_the_contract_for_long(postgres_server: PostgresServer) -> None:
+    with PostgresPlaces(postgres_server.url) as places:
+        report = certify(places, examples=1000, budget=BUDGET)
+
+    assert report.certified, report.text()

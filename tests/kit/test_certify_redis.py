@@ -1,0 +1,38 @@
+"""Redis, one server and a cluster, keeps the contract: the same kit as for every other storage."""
+
+from __future__ import annotations
+
+import pytest
+
+from dibs_conformance.door import certify
+from dibs_conformance.servers import RedisCluster, RedisServer
+from tests.kit.redis_place import RedisPlaces
+
+BUDGET = 600.0
+
+
+def test_redis_keeps_the_contract(redis_server: RedisServer) -> None:
+    report = certify(RedisPlaces(redis_server.url), examples=100, budget=BUDGET, seed=1)
+
+    assert report.certified, report.text()
+
+
+def test_redis_cluster_keeps_the_contract(redis_cluster: RedisCluster) -> None:
+    """All examples are in the long form: what differs from one server is few, and met in these."""
+    report = certify(RedisPlaces(redis_cluster.url), examples=20, budget=BUDGET, seed=2)
+
+    assert report.certified, report.text()
+
+
+@pytest.mark.certify
+def test_redis_keeps_the_contract_for_long(redis_server: RedisServer) -> None:
+    report = certify(RedisPlaces(redis_server.url), examples=1000, budget=BUDGET)
+
+    assert report.certified, report.text()
+
+
+@pytest.mark.certify
+def test_redis_cluster_keeps_the_contract_for_long(redis_cluster: RedisCluster) -> None:
+    report = certify(RedisPlaces(redis_cluster.url), examples=1000, budget=BUDGET)
+
+    assert report.certified, report.text()

@@ -1,0 +1,147 @@
+"""The oracle on small stories from the contract, told with numbers small enough to read."""
+
+from __future__ import annotations
+
+import pytest
+
+from dibs.model.answers import Reaped
+from dibs.model.job import Data, Error, NewJob, Retention
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    Fail,
+    HandOff,
+    Reject,
+    Release,
+    Request,
+    Retry,
+    Settlement,
+    Update,
+)
+from dibs_conformance.oracle import OneOf, Oracle
+
+
+class Told:
+    """An oracle and a clock: each call is one step, at a time given in ms."""
+
+    def __init__(self) -> None:
+        self.oracle = Oracle()
+        self.oracle.at(0)
+        self.oracle.grant(["q"], "lease", 1000, "ann", 0)
+
+    def enqueue(self, now: int = 0, how: Update | Reject = Update(), **job: object) -> str:  # noqa: B008
+        at = self.oracle.at(now)
+        new = NewJob(id="a", **job)  # type: ignore[arg-type]
+        return self.oracle.enqueue("q", [Request(job=new, on_conflict=how)], at)[0].status
+
+    def claim(self, now: int = 0) -> list[int]:
+        jobs = self.oracle.claim("q", "lease", 10, self.oracle.at(now)).jobs
+        return [job.run.fence for job in jobs if job.run is not None]
+
+    def settle(self, fence: int, how: object, now: int = 0) -> object:
+        settlement = Settlement(id="a", fence=fence, how=how)  # type: ignore[arg-type]
+        [answer] = self.oracle.settle("q", [settlement], self.oracle.at(now))
+        return answer if isinstance(answer, OneOf) else answer.status
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+def test_a_known_id_is_updated_in_place_and_beside_a_run_it_is_blocked(told: Told) -> None:
+    assert told.enqueue() == "queued"
+    assert told.enqueue() == "updated"
+    [_] = told.claim()
+    assert told.enqueue() == "blocked"
+    assert told.enqueue(how=Reject()) == "duplicate"
+
+
+def test_a_list_of_updates_has_two_readings(told: Told) -> None:
+    """Contract 3, the fold law: ended, the first counts whole; come back, it changes the time only."""
+    told.enqueue(data=Data(payload=b"old"), run_at=0)
+    [fence] = told.claim()
+    told.enqueue(how=Update(data=False, run_at="later"), data=Data(payload=b"new"), run_at=70)
+
+    ended = told.oracle.get("q", "a").successor()
+    told.settle(fence, Retry(run_at=90))
+    back = told.oracle.get("q", "a").current
+
+    assert ended is not None
+    assert (b"new", 70) == (ended.data.payload, ended.run_at)
+    assert back is not None
+    assert (b"old", 90, 2) == (back.data.payload, back.run_at, back.enqueues)
+
+
+def test_a_repeat_is_told_the_truth_and_a_stranger_is_lost(told: Told) -> None:
+    told.enqueue()
+    [fence] = told.claim()
+
+    answers = [told.settle(fence, how) for how in (Complete(), Complete(), Fail(error=Error(type="E")))]
+
+    assert ["done", "done", "lost"] == answers
+
+
+def test_after_its_expiry_an_outcome_may_or_may_not_remember_the_fence(told: Told) -> None:
+    told.enqueue()
+    [fence] = told.claim()
+    told.settle(fence, Complete(retention=Retention(completed=5)))
+
+    assert told.settle(fence, Complete(), now=4) == "done"
+    assert isinstance(told.settle(fence, Complete(), now=5), OneOf)
+
+
+def test_who_was_asked_to_cancel_never_comes_back(told: Told) -> None:
+    told.enqueue()
+    [fence] = told.claim()
+    told.oracle.cancel("q", ["a"], told.oracle.at(0), running=True)
+
+    assert told.settle(fence, Release()) == "cancelled"
+    assert told.settle(fence, Cancelled()) == "done"
+    assert told.oracle.get("q", "a").current is None
+
+
+def test_a_handed_off_run_can_only_end(told: Told) -> None:
+    told.enqueue()
+    [fence] = told.claim()
+
+    assert [told.settle(fence, how) for how in (HandOff(), HandOff(), Release())] == [
+        "handed_off",
+        "handed_off",
+        "refused",
+    ]
+    assert told.oracle.list("q", "handed_off") == {"a"}
+
+
+def test_an_expired_lease_is_reaped_with_its_job_and_a_live_one_is_not(told: Told) -> None:
+    told.enqueue()
+    [fence] = told.claim()
+
+    assert told.oracle.reap("q", 10, [], told.oracle.at(999)) == []
+    assert told.oracle.reap("q", 10, ["a"], told.oracle.at(1000)) == [Reaped("a", fence, "stalled")]
+
+
+def test_dropped_ranges_join_when_the_run_lies_below_both(told: Told) -> None:
+    """Contract 1, Done."""
+    told.enqueue()
+    told.claim()
+    for _ in range(3):
+        told.enqueue()
+        told.oracle.cancel("q", ["a"], told.oracle.at(0), running=False)
+
+    assert len(told.oracle.get("q", "a").dropped) == 1
+    assert len(told.oracle.get("q", "a").ever_dropped) == 3
+
+
+def test_of_the_due_the_most_urgent_runs_first_and_then_the_first_in_line() -> None:
+    """Contract 2."""
+    told = Told()
+    now = told.oracle.at(5)
+    places = {"late": (0, 6), "second": (0, 5), "third": (0, 5), "first": (1, 5)}
+    jobs = [NewJob(id=id, data=Data(priority=p), run_at=at) for id, (p, at) in places.items()]
+    told.oracle.enqueue("q", [Request(job=job) for job in jobs], now)
+
+    claim = told.oracle.claim("q", "lease", 10, told.oracle.at(5))
+
+    assert [job.id for job in claim.jobs] == ["first", "second", "third"]
+    assert claim.next_due == 6

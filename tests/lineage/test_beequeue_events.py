@@ -1,0 +1,81 @@
+"""beequeue and bee-queue: who is told what, and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dibs import Dibs, Queue
+from dibs.client import feed
+from tests.lineage import actors
+from tests.lineage.actors import claimed, play, work
+
+# -- events ------------------------------------------------------------------------------------------------
+
+
+async def test_a_retry_is_told_as_a_retry(app: Dibs, queue: Queue, stage: actors.Stage) -> None:
+    """Each event once, with its error; `failed` is the final failure and nothing else."""
+    play(queue, max_retries=2)
+    await queue.enqueue({"fail": 2}, id="succeeds")
+    await work(app)
+    await queue.enqueue({"fail": 9}, id="fails")
+    await work(app)
+
+    events = await actors.read(queue, 6)
+    assert ["retried", "retried", "completed"] == [event.kind for event in events[:3]]
+    assert ["retried", "retried", "failed"] == [event.kind for event in events[3:]]
+    errors = [event.error.message if event.error else None for event in events]
+    assert ["no 1", "no 2", None, "no 1", "no 2", "no 3"] == errors
+
+
+async def test_everyone_hears_of_a_job_in_the_same_order(app: Dibs, queue: Queue) -> None:
+    """There are no events for some and others for others: each reader reads the one log."""
+    await queue.configure(log_level="all")
+    async with queue.events() as one, app.queue("q").events() as two:
+        await queue.enqueue(1, id="a")
+        claim = await claimed(queue)
+        await claim.retry(delay=0)
+        await (await claimed(queue)).complete()
+        heard = [[(await anext(reader)).kind for _ in range(5)] for reader in (one, two)]
+
+    assert [["queued", "claimed", "retried", "claimed", "completed"]] * 2 == heard
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 5])
+async def test_who_follows_is_woken_by_what_happens_as_it_begins(
+    app: Dibs, queue: Queue, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """Nothing falls between the reading of the log and the wait for more."""
+    monkeypatch.setattr(feed, "SLOW_POLL", 60)
+    await queue.configure(log_level="all")
+    request = queue.bind(1, id="a").request
+    async with asyncio.timeout(actors.SOON), queue.events() as events:
+        coming = asyncio.ensure_future(anext(events))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await app.storage.enqueue("q", [request])
+        assert "queued" == (await coming).kind
+
+
+async def test_the_live_feed_has_progress(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "SLOW_POLL", 0.01)
+    await queue.enqueue(1, id="a")
+    claim = await claimed(queue)
+    async with asyncio.timeout(actors.SOON), queue.events() as events:
+        await claim.progress(50)
+        event = await anext(events)
+
+    assert ("progress", "a", 50) == (event.kind, event.id, event.progress)
+
+
+async def test_who_sends_no_events_says_so(queue: Queue) -> None:
+    """Of the queue, for all its clients; the jobs themselves are as they are."""
+    await queue.configure(log_level="off")
+    await queue.enqueue(1, id="a")
+    await (await claimed(queue)).complete()
+    await queue.configure(log_level="runs")
+    await queue.enqueue(1, id="b")
+    await (await claimed(queue)).complete()
+
+    assert ["b"] == [event.id for event in await actors.read(queue, 1)]

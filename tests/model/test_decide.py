@@ -1,0 +1,153 @@
+"""What becomes of a run, case by case."""
+
+from __future__ import annotations
+
+import pytest
+
+from dibs.client.handler import HandlerLimits
+from dibs.model.decide import (
+    Died,
+    Raised,
+    Returned,
+    Stop,
+    after_refusal,
+    pause,
+    refused_at_claim,
+    settlement,
+)
+from dibs.model.job import Data, Error, Job, NewJob, Run
+from dibs.model.requests import Cancelled, Complete, Fail, How, Release, Retry, Then
+from dibs.model.retry import Exponential, Fixed
+
+ERROR = Error(type="ValueError", message="no")
+LIMITS = HandlerLimits(max_retries=2, max_timeouts=1, max_stalls=3, backoff=Exponential(2, 300))
+
+
+def job(*, retries: int = 0, timeouts: int = 0, stalls: int = 0, error: Error | None = None) -> Job:
+    return Job(
+        id="a",
+        data=Data(),
+        run_at=0,
+        enqueued_at=0,
+        seq=1,
+        first=1,
+        revision=1,
+        attempts=1,
+        retries=retries,
+        timeouts=timeouts,
+        stalls=stalls,
+        error=error,
+        run=Run(fence=1, lease="l", holder="h", claimed_at=0),
+    )
+
+
+def raised(**more: int | bool) -> Raised:
+    return Raised(error=ERROR, **more)  # type: ignore[arg-type]
+
+
+def test_what_returned_is_complete_with_its_follow_ups() -> None:
+    then = (Then(queue="b", job=NewJob(id="x")),)
+
+    assert settlement(job(), LIMITS, Returned(b"1", then)) == Complete(result=b"1", then=then)
+
+
+@pytest.mark.parametrize("stop", ["timeout", "cancel", "release"])
+def test_what_returned_counts_however_late(stop: Stop) -> None:
+    assert settlement(job(), LIMITS, Returned(b"1"), stop=stop) == Complete(result=b"1")
+
+
+CASES: dict[str, tuple[How, Job, Raised | Died, Stop | None]] = {
+    "an error is retried after the backoff": (
+        Retry(delay=2000, error=ERROR), job(), raised(), None
+    ),
+    "each retry waits twice as long": (
+        Retry(delay=4000, error=ERROR), job(retries=1), raised(), None
+    ),
+    "a limit n allows n comebacks": (
+        Fail(error=ERROR, handled=True), job(retries=2), raised(), None
+    ),
+    "timeouts and stalls do not count as retries": (
+        Retry(delay=2000, error=ERROR), job(timeouts=9, stalls=9), raised(), None
+    ),
+    "a permanent error fails at once": (
+        Fail(error=ERROR, handled=True), job(), raised(permanent=True), None
+    ),
+    "an error may say how long to wait": (
+        Retry(delay=7, error=ERROR), job(retries=1), raised(delay=7), None
+    ),
+    "at once is a time, too": (
+        Retry(delay=0, error=ERROR), job(), raised(delay=0), None
+    ),
+    "an error may say until when to wait": (
+        Retry(run_at=99, error=ERROR), job(), raised(run_at=99), None
+    ),
+    "what an error asks for is within the limit": (
+        Fail(error=ERROR, handled=True), job(retries=2), raised(delay=7), None
+    ),
+    "a timeout is retried": (
+        Retry(delay=2000, cause="timeout", error=ERROR), job(retries=2), raised(), "timeout"
+    ),
+    "timeouts have their own limit": (
+        Fail(error=ERROR, handled=True), job(timeouts=1), raised(), "timeout"
+    ),
+    "a permanent error counts although the time was over": (
+        Fail(error=ERROR, handled=True), job(), raised(permanent=True), "timeout"
+    ),
+    "who was asked to stop is cancelled": (
+        Cancelled(), job(), raised(), "cancel"
+    ),
+    "who makes room for the worker's end is released": (
+        Release(), job(), raised(), "release"
+    ),
+    "a process that died is a stall": (
+        Retry(delay=2000, cause="stall", error=ERROR), job(retries=2), Died(ERROR), None
+    ),
+    "it comes back whatever its stalls: the next claim decides": (
+        Retry(delay=32_000, cause="stall", error=ERROR), job(stalls=4), Died(ERROR), None
+    ),
+    "a process that was ended at the deadline is a timeout": (
+        Retry(delay=2000, cause="timeout", error=ERROR), job(), Died(ERROR), "timeout"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("expected", "of", "verdict", "stop"), CASES.values(), ids=CASES)
+def test_a_run_is_settled(expected: How, of: Job, verdict: Raised | Died, stop: Stop | None) -> None:
+    assert settlement(of, LIMITS, verdict, stop=stop, handled=True) == expected
+
+
+def test_no_limit_is_no_limit() -> None:
+    limits = HandlerLimits(max_retries=None, backoff=Fixed(1))
+
+    assert settlement(job(retries=10_000), limits, raised()) == Retry(delay=1000, error=ERROR)
+
+
+def test_jitter_is_drawn_by_luck() -> None:
+    limits = HandlerLimits(backoff=Exponential(2, 300, jitter=True))
+
+    assert 1000 == pause(job(retries=1), limits, "error", luck=0.25)
+
+
+def test_a_job_runs_again_until_its_stalls_exceed_the_limit() -> None:
+    assert [True, True, False] == [refused_at_claim(job(stalls=n), LIMITS) is None for n in (0, 3, 4)]
+
+
+def test_a_job_that_stalled_too_often_says_what_happened_last() -> None:
+    end = refused_at_claim(
+        job(stalls=4, error=Error(type="ProcessDied", message="killed")), LIMITS, handled=True
+    )
+
+    assert end is not None
+    assert end.handled
+    assert "stalled 4 times, more than max_stalls=3 allows; last: killed" == end.error.message
+
+
+def test_without_a_limit_stalls_never_end_a_job() -> None:
+    assert refused_at_claim(job(stalls=10_000), HandlerLimits(max_stalls=None)) is None
+
+
+def test_a_completion_that_was_refused_fails_with_the_reason() -> None:
+    end = after_refusal("result has 9 bytes; the limit is 8", handled=True)
+
+    assert end.handled
+    assert "result has 9 bytes; the limit is 8" in end.error.message

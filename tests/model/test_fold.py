@@ -1,0 +1,119 @@
+"""The fold law: a successor says what the list of updates would have said, in both readings."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from dibs.model import fold
+from dibs.model.job import Data, Error, Job, NewJob, Successor
+from dibs.model.requests import RunAtRule, Update
+
+RULES: tuple[RunAtRule, ...] = ("always", "never", "later", "earlier")
+AMONG = st.integers(0, 6)
+
+updates = st.builds(
+    Update,
+    data=st.booleans(),
+    run_at=st.sampled_from(RULES),
+    reset_counts=st.sampled_from((None, True, False)),
+)
+#: One enqueue while the run is active: how it meets the id, its payload, its priority, its time.
+entries = st.tuples(updates, st.binary(max_size=1), st.integers(-1, 1), AMONG)
+lists = st.lists(entries, min_size=1, max_size=7)
+
+Entry = tuple[Update, bytes, int, int]
+
+
+def returned() -> Job:
+    """A job as it is after a run came back, before the list is applied."""
+    return Job(
+        id="a", data=Data(payload=b"old"), run_at=3, enqueued_at=1, seq=9, first=2, revision=4, enqueues=2,
+        attempts=5, retries=3, stalls=2, timeouts=1, error=Error(type="Oops"),
+    )  # fmt: skip
+
+
+def folded(items: list[Entry], now: int = 50) -> Successor:
+    how, payload, priority, at = items[0]
+    successor = fold.begin(new_job(payload, priority), how, at, now, 100)
+    for number, (how, payload, priority, at) in enumerate(items[1:], 101):
+        successor = fold.add(successor, new_job(payload, priority), how, at, number)
+    return successor
+
+
+def new_job(payload: bytes, priority: int) -> NewJob:
+    return NewJob(id="a", data=Data(payload=payload, priority=priority))
+
+
+def naive(job: Job, item: Entry, number: int) -> Job:
+    """One update of a waiting job, read from the contract and not from the code."""
+    how, payload, priority, at = item
+    resets = how.data if how.reset_counts is None else how.reset_counts
+    times = {"always": at, "never": job.run_at, "later": max(job.run_at, at), "earlier": min(job.run_at, at)}
+    job = replace(job, run_at=times[how.run_at], revision=number, enqueues=job.enqueues + 1)
+    if how.data:
+        job = replace(job, data=Data(payload=payload, priority=priority))
+    return replace(job, attempts=0, retries=0, stalls=0, timeouts=0, error=None) if resets else job
+
+
+def fresh(item: Entry, now: int) -> Job:
+    """What the first update makes of an empty id: it counts whole, whatever it says."""
+    _, payload, priority, at = item
+    data = Data(payload=payload, priority=priority)
+    return Job(id="a", data=data, run_at=at, enqueued_at=now, seq=100, first=100, revision=100)
+
+
+@given(lists)
+def test_a_run_that_ends_leaves_what_the_list_makes_of_an_empty_id(items: list[Entry]) -> None:
+    """The run ends: the list, in order, applied to nothing; counts 0."""
+    expected = fresh(items[0], 50)
+    for number, item in enumerate(items[1:], 101):
+        expected = naive(expected, item, number)
+
+    assert expected == fold.ends("a", folded(items))
+
+
+@given(lists)
+def test_a_run_that_comes_back_meets_the_list_in_order(items: list[Entry]) -> None:
+    """The run comes back: the list, in order, applied to the job that returned."""
+    expected = returned()
+    for number, item in enumerate(items, 100):
+        expected = naive(expected, item, number)
+
+    assert expected == fold.comes_back(returned(), folded(items))
+
+
+@given(st.lists(st.tuples(st.sampled_from(RULES), AMONG), max_size=8), AMONG)
+def test_any_sequence_of_rules_is_a_clamp(rules: list[tuple[RunAtRule, int]], start: int) -> None:
+    """always, never, later and earlier, in any order, are min(max(r, lo), hi)."""
+    expected, lo, hi = start, None, None
+    for rule, at in rules:
+        expected = fold.move(expected, rule, at)
+        lo, hi = fold.narrow(lo, hi, rule, at)
+
+    assert expected == fold.clamp(start, lo, hi)
+
+
+@given(lists)
+def test_the_fold_has_the_room_of_one_update(items: list[Entry]) -> None:
+    """Folding keeps the place in line of the first, the range of all, and how many there were."""
+    successor = folded(items)
+
+    assert (100, 100, 99 + len(items), len(items), 50) == (
+        successor.seq,
+        successor.first,
+        successor.revision,
+        successor.enqueues,
+        successor.enqueued_at,
+    )
+
+
+def test_an_update_without_data_leaves_the_returning_payload_alone() -> None:
+    """Data is replaced by the newest update that replaces, and by none if none does."""
+    quiet = Update(data=False, run_at="never")
+    successor = fold.begin(new_job(b"new", 0), quiet, 9, 50, 100)
+
+    assert b"old" == fold.comes_back(returned(), successor).data.payload
+    assert b"new" == fold.ends("a", successor).data.payload
+    assert 5 == fold.comes_back(returned(), successor).attempts

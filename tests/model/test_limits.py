@@ -1,0 +1,282 @@
+"""Every limit of contract 4, at it and one over; a refusal names the field, the limit and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace as changed
+
+from dibs.errors import BatchRefused, Refused
+from dibs.model import limits
+from dibs.model.job import Data, Error, NewJob, Overrides, Retention
+from dibs.model.requests import Reject, Request, Then, Update
+from dibs.model.retry import Exponential, Fixed
+
+KIB, MIB = 1024, 1024 * 1024
+
+
+def refusal(check: Callable[[], object]) -> Refused:
+    with pytest.raises(Refused) as caught:
+        check()
+    return caught.value
+
+
+def check(job: NewJob) -> None:
+    limits.check_new(job)
+
+
+def job(**data: Any) -> NewJob:
+    return NewJob(id="a", data=Data(**data))
+
+
+def nested(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+AT_THE_LIMIT = {
+    "id of 1 byte": NewJob(id="x"),
+    "id of 512 bytes": NewJob(id="x" * 512),
+    "id of 512 bytes in 256 characters": NewJob(id="é" * 256),
+    "payload of 1 MiB": job(payload=bytes(MIB)),
+    "attributes of 64 KiB, names included": job(attributes={"ab": b'"' + b"x" * (64 * KIB - 4) + b'"'}),
+    "highest priority": job(priority=1000),
+    "lowest priority": job(priority=-1000),
+    "JSON of depth 64": job(attributes={"a": nested(64)}),
+    "integer of 2**53": job(attributes={"a": str(2**53).encode()}),
+    "integer of -2**53": job(attributes={"a": str(-(2**53)).encode()}),
+    "run_at of 2**53": NewJob(id="a", run_at=2**53),
+    "run_at 0": NewJob(id="a", run_at=0),
+    "delay 0": NewJob(id="a", delay=0),
+    "delay of 2**52": NewJob(id="a", delay=2**52),
+    "an ESC and a newline in an id": NewJob(id="../\n\x1b[31m"),
+    "the least overrides": job(overrides=Overrides(timeout=1, max_retries=0, max_stalls=0, lease=1)),
+    "overrides without limits": job(overrides=Overrides(timeout=None, max_retries=None, max_timeouts=None)),
+    "a backoff of nothing": job(overrides=Overrides(backoff=Exponential(0, 0))),
+    "retention of nothing and for ever": job(retention=Retention(completed=0, failed=None)),
+    "retention of 2**52": job(retention=Retention(cancelled=2**52, keep_payload=())),
+}
+
+OVER_THE_LIMIT: dict[str, tuple[NewJob, str, str]] = {
+    "no id": (NewJob(id=""), "id", "1 to 512"),
+    "id of 513 bytes": (NewJob(id="x" * 513), "id", "1 to 512"),
+    "id of 514 bytes in 257 characters": (NewJob(id="é" * 257), "id", "1 to 512"),
+    "NUL in an id": (NewJob(id="a\0b"), "id", "leave it out"),
+    "lone surrogate in an id": (NewJob(id="\ud800"), "id", "UTF-8"),
+    "an id that is no text": (NewJob(id=7), "id", "must be text"),  # type: ignore[arg-type]
+    "payload of 1 MiB and 1": (job(payload=bytes(MIB + 1)), "payload", "the limit is 1048576"),
+    "payload that is no bytes": (job(payload="text"), "payload", "must be bytes"),
+    "payload that may change": (job(payload=bytearray(1)), "payload", "must be bytes"),
+    "attributes of 64 KiB and 1": (
+        job(attributes={"ab": b'"' + b"x" * (64 * KIB - 3) + b'"'}),
+        "attributes",
+        "the limit is 65536",
+    ),
+    "attributes that are no mapping": (job(attributes=[("a", b"1")]), "attributes", "must map"),
+    "attributes that are None": (job(attributes=None), "attributes", "must map"),
+    "a value that is text": (job(attributes={"a": '"x"'}), "attributes['a']", "must be bytes"),
+    "a value that is no JSON": (job(attributes={"a": b"{"}), "attributes['a']", "no JSON"),
+    "NaN": (job(attributes={"a": b"NaN"}), "attributes['a']", "no JSON"),
+    "a number beyond any float": (job(attributes={"a": b"1e400"}), "attributes['a']", "no JSON"),
+    "a number of 10,000 digits": (job(attributes={"a": b"1" * 10_000}), "attributes['a']", "no JSON"),
+    "an escaped lone surrogate": (job(attributes={"a": rb'"\ud800"'}), "attributes['a']", "no JSON"),
+    "an escaped NUL": (job(attributes={"a": rb'"\u0000"'}), "attributes['a']", "NUL"),
+    "a NUL in a key": (job(attributes={"a": rb'{"\u0000": 1}'}), "attributes['a']", "NUL"),
+    "NUL in a name": (job(attributes={"\0": b"1"}), "attributes['\\x00']", "NUL"),
+    "a name that is no text": (job(attributes={1: b"1"}), "attributes[1]", "must be text"),
+    "JSON of depth 65": (job(attributes={"a": nested(65)}), "attributes['a']", "deeper than 64"),
+    "JSON of depth 30,000": (job(attributes={"a": nested(30_000)}), "attributes['a']", ""),
+    "integer beyond 2**53": (job(attributes={"a": str(2**53 + 1).encode()}), "attributes['a']", "as text"),
+    "priority 1001": (job(priority=1001), "priority", "-1000 to 1000"),
+    "priority -1001": (job(priority=-1001), "priority", "-1000 to 1000"),
+    "priority of 10,000 digits": (job(priority=10**10_000), "priority", "-1000 to 1000"),
+    "half a priority": (job(priority=0.5), "priority", "whole number"),
+    "a priority that is NaN": (job(priority=float("nan")), "priority", "whole number"),
+    "a priority that is True": (job(priority=True), "priority", "whole number"),
+    "a priority that is None": (job(priority=None), "priority", "whole number"),
+    "run_at before time began": (NewJob(id="a", run_at=-1), "run_at", "0 to 9007199254740992"),
+    "run_at beyond 2**53": (NewJob(id="a", run_at=2**53 + 1), "run_at", "0 to 9007199254740992"),
+    "run_at in float seconds": (NewJob(id="a", run_at=1.5), "run_at", "whole number"),  # type: ignore[arg-type]
+    "negative delay": (NewJob(id="a", delay=-1), "delay", "0 to 4503599627370496"),
+    "delay beyond 2**52": (NewJob(id="a", delay=2**52 + 1), "delay", "0 to 4503599627370496"),
+    "run_at and delay": (NewJob(id="a", run_at=1, delay=1), "run_at", "give one"),
+    "a timeout of nothing": (job(overrides=Overrides(timeout=0)), "overrides.timeout", "1 to"),
+    "a timeout that is True": (job(overrides=Overrides(timeout=True)), "overrides.timeout", "whole number"),
+    "-1 retries": (job(overrides=Overrides(max_retries=-1)), "overrides.max_retries", "0 to"),
+    "-1 timeouts": (job(overrides=Overrides(max_timeouts=-1)), "overrides.max_timeouts", "0 to"),
+    "-1 stalls": (job(overrides=Overrides(max_stalls=-1)), "overrides.max_stalls", "0 to"),
+    "a lease of nothing": (job(overrides=Overrides(lease=0)), "overrides.lease", "1 to"),
+    "a lease of None": (job(overrides=changed(Overrides(), lease=None)), "overrides.lease", ""),
+    "a backoff that is a number": (
+        job(overrides=changed(Overrides(), backoff=2)),
+        "overrides.backoff",
+        "Immediate, Fixed or Exponential",
+    ),
+    "a backoff into the past": (
+        job(overrides=Overrides(backoff=Fixed(-1))),
+        "overrides.backoff.seconds",
+        "0 to",
+    ),
+    "a backoff of NaN": (
+        job(overrides=Overrides(backoff=Fixed(float("nan")))),
+        "overrides.backoff.seconds",
+        "",
+    ),
+    "a backoff for ever": (
+        job(overrides=Overrides(backoff=Exponential(2, float("inf")))),
+        "overrides.backoff.cap",
+        "0 to",
+    ),
+    "overrides that are a dict": (job(overrides={"timeout": 5}), "overrides", "Overrides"),
+    "negative retention": (job(retention=Retention(failed=-1)), "retention.failed", "0 to"),
+    "retention that is False": (
+        job(retention=Retention(completed=False)),
+        "retention.completed",
+        "whole number",
+    ),
+    "an end nobody knows": (
+        job(retention=changed(Retention(), keep_payload=("lost",))),
+        "retention.keep_payload",
+        "completed, failed, cancelled",
+    ),
+    "retention that is a number": (job(retention=3600), "retention", "Retention"),
+}
+
+
+@pytest.mark.parametrize("new", AT_THE_LIMIT.values(), ids=AT_THE_LIMIT)
+def test_at_the_limit_it_is_taken(new: NewJob) -> None:
+    check(new)
+
+
+@pytest.mark.parametrize(("new", "field", "says"), OVER_THE_LIMIT.values(), ids=OVER_THE_LIMIT)
+def test_over_the_limit_it_is_refused(new: NewJob, field: str, says: str) -> None:
+    """The refusal names the field, and in its words the limit or what to do."""
+    refused = refusal(lambda: check(new))
+
+    assert field == refused.field
+    assert says in str(refused)
+    assert field.partition("[")[0] in str(refused)
+
+
+@pytest.mark.parametrize("queue", ["q" * 501, "", "a\0", 7])
+def test_what_cannot_name_a_queue_is_refused(queue: Any) -> None:
+    assert "queue" == refusal(lambda: limits.check_queue(queue)).field
+
+
+def test_a_queue_of_500_bytes_is_taken_and_so_is_its_fail_queue() -> None:
+    """Whoever may enqueue to a queue may also serve its failures."""
+    limits.check_target("q" * 500)
+    limits.check_queue("q" * 500 + "!fail")
+
+    assert "queue" == refusal(lambda: limits.check_queue("q" * 501 + "!fail")).field
+
+
+def test_nobody_enqueues_to_a_fail_queue() -> None:
+    refused = refusal(lambda: limits.check_target("mail!fail"))
+
+    assert "queue" == refused.field
+    assert "only dibs enqueues there" in str(refused)
+
+
+def test_a_follow_up_meets_the_same_limits() -> None:
+    bad = (Then(queue="q", job=NewJob(id="a")), Then(queue="q", job=NewJob(id="")))
+
+    assert "id" == refusal(lambda: limits.check_then(bad)).field
+    assert "queue" == refusal(lambda: limits.check_then((Then(queue="q!fail", job=NewJob(id="a")),))).field
+
+
+def request(id: str = "a", **rest: Any) -> Request:
+    return Request(job=NewJob(id=id), **rest)
+
+
+def test_a_batch_of_1000_is_taken_and_one_of_1001_refused() -> None:
+    limits.check_batch([request()] * 1000)
+    refused = refusal(lambda: limits.check_batch([request()] * 1001))
+
+    assert "requests" == refused.field
+    assert "the limit is 1000, send several batches" in str(refused)
+
+
+def test_a_bad_batch_names_each_bad_item_by_its_place() -> None:
+    with pytest.raises(BatchRefused) as caught:
+        limits.check_batch([request(), request(""), request(), request(request_key="k" * 129)])
+
+    refused = [e for e in caught.value.exceptions if isinstance(e, Refused)]
+
+    assert [(1, "id"), (3, "request_key")] == [(e.index, e.field) for e in refused]
+    assert "2 of 4" in str(caught.value)
+
+
+def test_a_request_key_of_128_bytes_is_taken() -> None:
+    limits.check_batch([request(request_key="k" * 128), request(request_key=None)])
+
+
+UNKNOWN_RULES: tuple[Any, ...] = (
+    None,
+    "reject",
+    changed(Update(), run_at="soon"),
+    changed(Update(), data=1),
+    changed(Update(), reset_counts=0),
+    changed(Reject(), failed=1),
+)
+
+
+@pytest.mark.parametrize("how", UNKNOWN_RULES)
+def test_a_conflict_rule_nobody_knows_is_refused(how: Any) -> None:
+    assert "on_conflict" in refusal(lambda: limits.check_request(request(on_conflict=how))).field
+
+
+def test_a_storage_with_limits_of_its_own_names_its_own() -> None:
+    small = limits.Limits(payload=3, depth=2, attributes=20)
+
+    assert "limit is 3" in str(refusal(lambda: limits.check_new(job(payload=b"1234"), small)))
+    assert "deeper than 2" in str(refusal(lambda: limits.check_new(job(attributes={"a": b"[[[]]]"}), small)))
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), {"a": [float("-inf")]}, "a\0", {"\0": 1}, ["\udfff"], {"\udfff": 1}]
+)
+def test_a_value_json_cannot_say_is_refused(value: object) -> None:
+    assert "data" == refusal(lambda: limits.check_value("data", value)).field
+
+
+def test_an_error_within_16_kib_is_kept_as_it_is() -> None:
+    error = Error(type="E", message="m" * 8000, traceback="t" * (16 * KIB - 8001), cause=None)
+
+    assert error == limits.checked_error(error)
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "\U0001f600"])
+def test_a_longer_error_is_cut_to_16_kib_with_a_mark_and_both_its_ends(letter: str) -> None:
+    error = Error(type="E" * 600, message="begin" + letter * 20_000, traceback=letter * 20_000 + "end")
+    cut = limits.checked_error(error)
+    size = sum(len(text.encode()) for text in (cut.type, cut.message, cut.traceback))
+
+    assert 15 * KIB < size <= 16 * KIB
+    assert limits.CUT_MARK in cut.traceback
+    assert cut.message.startswith("begin")
+    assert cut.traceback.endswith("end")
+
+
+def test_what_text_columns_cannot_keep_is_written_out() -> None:
+    kept = limits.checked_error(Error(type="E", message="a\0b", cause=Error(type="C", message="\ud800")))
+
+    assert "a\\0b" == kept.message
+    assert kept.cause is not None
+    assert "\\ud800" == kept.cause.message
+
+
+def test_a_chain_of_causes_without_end_is_cut() -> None:
+    """Ten thousand causes of one letter fit 16 KiB and would break every encoder's recursion."""
+    error = Error(type="E")
+    for _ in range(10_000):
+        error = Error(type="E", cause=error)
+    kept, length = limits.checked_error(error), 0
+    link: Error | None = kept
+    while link is not None:
+        link, length = link.cause, length + 1
+
+    assert 1 < length <= 64
+    assert kept == msgspec.msgpack.decode(msgspec.msgpack.encode(kept), type=Error)

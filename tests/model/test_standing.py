@@ -1,0 +1,123 @@
+"""How an enqueue stands: pending, or done in exactly one way (contract 1, Done)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dibs.model import transitions
+from dibs.model.job import EMPTY, Data, EndKind, Job, NewJob, Outcome, Slot, Successor
+from dibs.model.requests import Update
+from dibs.model.standing import Standing, standing
+
+
+def job(first: int, last: int) -> Job:
+    return Job(id="a", data=Data(), run_at=0, enqueued_at=0, seq=first, first=first, revision=last)
+
+
+def successor(first: int, last: int) -> Successor:
+    return Successor(
+        data=Data(), replaces=True, run_at=0, lo=None, hi=None, resets=True, enqueued_at=0, seq=first,
+        first=first, revision=last,
+    )  # fmt: skip
+
+
+def outcome(kind: EndKind, first: int, last: int, expires_at: int | None = None) -> Outcome:
+    return Outcome(kind=kind, fence=1, first=first, revision=last, ended_at=0, expires_at=expires_at)
+
+
+@pytest.mark.parametrize("revision", [3, 5, 7, 8, 9])
+def test_in_the_range_of_current_or_successor_it_is_pending(revision: int) -> None:
+    slot = Slot(job(3, 7), successor(8, 9), outcome("completed", 1, 2))
+
+    assert Standing("pending") == standing(slot, revision)
+
+
+@pytest.mark.parametrize("kind", ["completed", "failed", "cancelled"])
+@pytest.mark.parametrize("revision", [1, 2])
+def test_in_the_range_of_the_outcome_it_ended_that_way(kind: EndKind, revision: int) -> None:
+    kept = outcome(kind, 1, 2)
+
+    assert Standing(kind, kept) == standing(Slot(job(3, 3), None, kept), revision)
+
+
+@pytest.mark.parametrize("revision", [0, 3, 99])
+def test_outside_every_range_its_outcome_is_not_kept(revision: int) -> None:
+    """Never a foreign outcome, never a hang."""
+    assert Standing("not_kept") == standing(Slot(None, None, outcome("completed", 1, 2)), revision)
+    assert Standing("not_kept") == standing(EMPTY, revision)
+
+
+@pytest.mark.parametrize(("now", "kind"), [(9, "completed"), (10, "not_kept"), (11, "not_kept")])
+def test_an_outcome_counts_while_now_is_before_its_expiry(now: int, kind: str) -> None:
+    assert kind == standing(Slot(None, None, outcome("completed", 1, 1, expires_at=10)), 1, now).kind
+
+
+def test_a_dropped_range_wins_over_the_run_around_it() -> None:
+    """A cancel took the successor; what was folded into the run before and after it goes on."""
+    slot = Slot(job(1, 9), None, None, ((4, 6),))
+
+    assert ["pending", "cancelled", "cancelled", "pending"] == [standing(slot, r).kind for r in (3, 4, 6, 7)]
+
+
+def test_a_dropped_range_wins_over_the_outcome_around_it() -> None:
+    slot = Slot(None, None, outcome("completed", 1, 9), ((4, 6),))
+
+    assert ["completed", "cancelled", "completed"] == [standing(slot, r).kind for r in (1, 5, 9)]
+
+
+def dropped(slot: Slot, number: int, now: int = 0) -> Slot:
+    """Enqueue beside the active current, then cancel: the successor's range is dropped."""
+    blocked = transitions.block(slot, NewJob(id="a"), Update(), now, number)
+    assert blocked.successor is not None
+    return transitions.drop_successor(blocked, blocked.successor, now)
+
+
+def test_ranges_dropped_one_after_another_become_one() -> None:
+    """With nothing of the current between them, one range says it all, whatever gaps lie between."""
+    slot = dropped(dropped(Slot(job(1, 1)), 5), 9)
+
+    assert ((5, 9),) == slot.dropped
+
+
+def test_at_most_eight_ranges_are_kept_and_the_oldest_goes_first() -> None:
+    """The forgotten one then reads as the run around it."""
+    slot = Slot(job(1, 1))
+    for number in range(10, 101, 10):
+        slot = dropped(slot, number)
+        current = slot.current
+        assert current is not None
+        slot = Slot(transitions.update(slot, current, NewJob(id="a"), Update(), 0, number + 5).current, None,
+                    slot.outcome, slot.dropped)  # fmt: skip
+
+    assert tuple((n, n) for n in range(30, 101, 10)) == slot.dropped
+    assert ["pending", "pending", "cancelled"] == [standing(slot, r).kind for r in (10, 20, 30)]
+
+
+def test_a_dropped_range_behind_a_run_that_is_gone_may_be_forgotten() -> None:
+    """Only the latest, and what lies within current or outcome, is worth keeping."""
+    slot = dropped(Slot(job(10, 10), None, outcome("failed", 4, 6), ((2, 2), (5, 5))), 12)
+
+    assert ((5, 5), (12, 12)) == slot.dropped
+
+
+@given(st.lists(st.sampled_from(("enqueue", "drop", "back")), max_size=14))
+def test_each_enqueue_reads_as_what_became_of_it(acts: list[str]) -> None:
+    """A naive book of every enqueue beside an active run agrees with the ranges, while eight suffice."""
+    slot, book, beside = Slot(job(1, 1)), {1: "pending"}, list[int]()
+    for number, act in enumerate(acts, 2):
+        current = slot.current
+        assert current is not None
+        if act == "enqueue":
+            slot = transitions.block(slot, NewJob(id="a"), Update(), 0, number)
+            book[number] = "pending"
+            beside.append(number)
+        elif act == "drop" and slot.successor is not None:
+            slot = transitions.drop_successor(slot, slot.successor, 0)
+            book |= dict.fromkeys(beside, "cancelled")
+            beside = []
+        elif act == "back":
+            slot, beside = transitions.retry(slot, current, "error", 0, number, None), []
+
+    assert book == {revision: standing(slot, revision).kind for revision in book}

@@ -1,0 +1,175 @@
+"""The table of transitions, walked row by row over a real memory storage."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import get_args
+
+import pytest
+
+from dibs.model.answers import Found
+from dibs.model.job import Error, Job, NewJob, Slot
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    Fail,
+    HandOff,
+    How,
+    OnConflict,
+    Reject,
+    Release,
+    Request,
+    Retry,
+    Settlement,
+    Update,
+)
+from dibs.model.states import TABLE, Row, markdown
+from dibs.storage.memory import MemoryStorage
+
+Q = "q"
+TTL = 1000
+HOWS: dict[str, How] = {
+    "Complete": Complete(result=b"1"),
+    "Fail": Fail(error=Error(type="Oops")),
+    "Cancelled": Cancelled(),
+    "Retry": Retry(),
+    "Release": Release(),
+    "HandOff": HandOff(),
+}
+
+
+class Walk:
+    """One id of one storage, brought to a state, met by a verb, and named again."""
+
+    def __init__(self, storage: MemoryStorage) -> None:
+        self.storage = storage
+        self.now = 10
+        self.fence = 0
+
+    async def put(self, how: OnConflict) -> str:
+        request = Request(job=NewJob(id="a"), on_conflict=how)
+        return (await self.storage.enqueue(Q, [request], now=self.now))[0].status
+
+    async def claim(self) -> Job:
+        lease = await self.storage.grant([Q], TTL, "h", now=self.now)
+        job = (await self.storage.claim(Q, lease.lease, 1, now=self.now)).jobs[0]
+        assert job.run is not None
+        self.fence = job.run.fence
+        return job
+
+    async def settle(self, how: How) -> str:
+        one = Settlement(id="a", fence=self.fence, how=how)
+        return (await self.storage.settle(Q, [one], now=self.now))[0].status
+
+    async def reap(self) -> str:
+        self.now += TTL
+        return (await self.storage.reap(Q, 9, now=self.now))[0].kind
+
+    async def forget(self) -> str:
+        return "forgotten" if (await self.storage.forget(Q, ["a"], now=self.now))[0] else "not_found"
+
+    async def cancel(self, *, running: bool) -> str:
+        return (await self.storage.cancel(Q, ["a"], running=running, now=self.now))[0]
+
+    async def take(self) -> str:
+        await self.claim()
+        return "the job"
+
+    async def retry_failed(self) -> str:
+        return (await self.storage.retry_failed(Q, ["a"], now=self.now))[0]
+
+    async def slot(self) -> Slot:
+        return (await self.storage.get(Q, ["a"], now=self.now))[0]
+
+
+VERBS: dict[str, Callable[[Walk], Awaitable[str]]] = {
+    "enqueue Update": lambda walk: walk.put(Update()),
+    "enqueue Reject": lambda walk: walk.put(Reject()),
+    "enqueue Reject(failed)": lambda walk: walk.put(Reject(failed=True)),
+    "claim": Walk.take,
+    "reap": Walk.reap,
+    "cancel": lambda walk: walk.cancel(running=False),
+    "cancel running": lambda walk: walk.cancel(running=True),
+    "retry_failed": Walk.retry_failed,
+    "forget": Walk.forget,
+    **{f"settle {name}": lambda walk, how=how: walk.settle(how) for name, how in HOWS.items()},  # type: ignore[misc]
+}
+
+
+async def bring(walk: Walk, source: str) -> None:
+    """Bring an id to a state of the table, from nothing."""
+    state, _, outcome = source.partition(", ")
+    if outcome:
+        await walk.put(Update())
+        await walk.claim()
+        await walk.settle(HOWS["Complete" if outcome == "completed" else "Fail"])
+    if state != "nothing":
+        await walk.put(Update())
+    if state.startswith("active"):
+        await walk.claim()
+    if state == "active+blocked":
+        await walk.put(Update())
+
+
+def named(slot: Slot) -> str:
+    """The state of an id, in the words of the table."""
+    state = "nothing"
+    if slot.current is not None:
+        state = "waiting" if slot.current.run is None else "active"
+        state += "+blocked" if slot.successor is not None else ""
+    return state if slot.outcome is None else f"{state}, {slot.outcome.kind}"
+
+
+@pytest.fixture
+async def walk() -> AsyncIterator[Walk]:
+    async with MemoryStorage(clock="manual") as storage:
+        yield Walk(storage)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.verb}: {row.source}")
+async def test_the_row_holds(walk: Walk, row: Row) -> None:
+    """An id in `source`, met by `verb`, is in `target`, and the caller is told `answer`."""
+    await bring(walk, row.source)
+    assert row.source == named(await walk.slot())
+
+    answer = await VERBS[row.verb](walk)
+
+    assert row.answer == answer
+    assert row.target == named(await walk.slot())
+
+
+UNCHANGED = [row for row in TABLE if row.effect == "unchanged"]
+
+
+@pytest.mark.parametrize("row", UNCHANGED, ids=lambda row: f"{row.verb}: {row.source}")
+async def test_a_row_that_says_unchanged_changes_nothing(walk: Walk, row: Row) -> None:
+    await bring(walk, row.source)
+    before = await walk.slot()
+
+    await VERBS[row.verb](walk)
+
+    assert before == await walk.slot()
+
+
+def test_no_state_met_by_no_verb_is_told_twice() -> None:
+    """A table with two rows for one case would be two laws."""
+    assert len(TABLE) == len({(row.verb, row.source) for row in TABLE})
+
+
+@pytest.mark.parametrize("verb", ["enqueue Update", "enqueue Reject", "cancel", "retry_failed", "forget"])
+def test_a_verb_by_id_says_what_it_does_to_every_live_state(verb: str) -> None:
+    told = {row.source for row in TABLE if row.verb == verb}
+
+    assert set(get_args(Found)) - {"nothing"} <= told
+
+
+@pytest.mark.parametrize("name", HOWS)
+def test_every_settlement_says_what_it_does_to_an_active_id(name: str) -> None:
+    assert {"active", "active+blocked"} == {row.source for row in TABLE if row.verb == f"settle {name}"}
+
+
+def test_the_page_shows_every_row() -> None:
+    lines = markdown().splitlines()
+
+    assert 2 + len(TABLE) == len(lines)
+    assert all(row.verb in line and row.target in line for row, line in zip(TABLE, lines[2:], strict=True))

@@ -1,0 +1,125 @@
+"""Replaying what was written gives the index that wrote it, with or without a checkpoint in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dibs.model.job import Data, NewJob
+from dibs.model.limits import LIMITS
+from dibs.model.requests import Complete, Request, Settlement
+from dibs.storage.file import commits
+from dibs.storage.indexed import claiming, enqueueing, settling
+from dibs.storage.indexed.index import Index
+from tests.storage.indexed.acts import Act, act, sequences
+from tests.storage.indexed.picture import kept, picture
+
+
+def told(index: Index, sequence: list[Act]) -> list[bytes]:
+    """Do each as a step, and return the commits that the steps are written down as."""
+    bodies = []
+    for one in sequence:
+        act(index, one)
+        if step := index.end_step():
+            bodies.append(commits.encode(index, step))
+    return bodies
+
+
+def replayed(bodies: Iterable[bytes], onto: Index | None = None) -> Index:
+    index = Index() if onto is None else onto
+    for body in bodies:
+        commits.apply(index, body)
+        index.end_step()
+    return index
+
+
+def same(one: Index, other: Index) -> tuple[Any, Any]:
+    """Both as plain values at the same time of the clock, which commits bring only as far as they go."""
+    one.now = other.now = max(one.now, other.now)
+    return picture(one), picture(other)
+
+
+@settings(max_examples=100, deadline=None)
+@given(sequences)
+def test_replaying_the_commits_gives_the_same_index(sequence: list[Act]) -> None:
+    original = Index()
+    copy = replayed(told(original, sequence))
+    expected, found = same(original, copy)
+
+    assert expected == found
+    assert original.number == copy.number
+
+
+@settings(max_examples=100, deadline=None)
+@given(sequences, sequences)
+def test_a_checkpoint_at_any_point_stands_for_the_commits_before_it(
+    before: list[Act], after: list[Act]
+) -> None:
+    original = Index()
+    told(original, before)
+    copy = replayed(commits.whole(original))
+    replayed(told(original, after), onto=copy)
+    expected, found = same(original, copy)
+
+    assert expected == found
+    assert original.number == copy.number
+
+
+@settings(max_examples=50, deadline=None)
+@given(sequences)
+def test_a_checkpoint_of_a_checkpoint_says_the_same(sequence: list[Act]) -> None:
+    original = Index()
+    told(original, sequence)
+    once = list(commits.whole(original))
+
+    assert once == list(commits.whole(replayed(once)))
+
+
+@settings(max_examples=50, deadline=None)
+@given(sequences, st.integers(0, 40))
+def test_who_comes_late_replays_to_the_same(sequence: list[Act], late: int) -> None:
+    """A process that followed from the start and one that began with a checkpoint agree."""
+    original = Index()
+    bodies = told(original, sequence[:late])
+    checkpoint = list(commits.whole(original))
+    bodies_after = told(original, sequence[late:])
+    early = replayed(bodies + bodies_after)
+    joined = replayed(bodies_after, onto=replayed(checkpoint))
+
+    assert [kept(early.queue(name)) for name in ("q", "r") if name in early.queues] == [
+        kept(joined.queue(name)) for name in ("q", "r") if name in early.queues
+    ]
+
+
+PAYLOAD = b"p" * 10_000
+
+
+def test_a_payload_is_written_when_it_comes_and_not_again_when_it_moves() -> None:
+    """Claim, retry, a successor's promotion and a kept failure name the payload that is there."""
+    index = Index()
+    claiming.grant(index, ["q"], "l", 10**6, "h")
+    index.end_step()
+    enqueueing.enqueue(index, "q", [Request(job=NewJob(id="a", data=Data(payload=PAYLOAD)))])
+    written = len(commits.encode(index, index.end_step()))
+    [job] = claiming.claim(index, "q", "l", 1).jobs
+    moved = len(commits.encode(index, index.end_step()))
+    assert job.run is not None
+    settling.settle(index, "q", [Settlement(id="a", fence=job.run.fence, how=Complete())], LIMITS)
+    ended = len(commits.encode(index, index.end_step()))
+
+    assert written > len(PAYLOAD)
+    assert 500 > moved
+    assert 500 > ended
+
+
+def test_the_clock_and_the_numbers_never_step_back_in_a_replay() -> None:
+    """A process may be ahead of the commits it reads."""
+    original, ahead = Index(), Index()
+    bodies = told(original, [("tick", (5,)), ("grant", (10,))])
+    ahead.now, ahead.number = 99, 10**9
+    replayed(bodies, onto=ahead)
+
+    assert (99, 10**9) == (ahead.now, ahead.number)

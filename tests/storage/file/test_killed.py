@@ -1,0 +1,129 @@
+"""A writer killed at any moment: what was answered is kept, what was under way happened whole or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dibs.model.job import Slot
+from tests.storage.file.child import PROJECT
+from tests.storage.file.killed import STEPS
+from tests.storage.file.place import names, opened, request
+
+#: The state of each id of interest, as far as it does not depend on random leases and fences.
+State = dict[str, tuple[object, ...]]
+
+
+async def state_of(root: Path) -> State:
+    """What a process that opens the directory sees of each id."""
+    async with opened(root) as storage:
+        slots = dict(zip("abcd", await storage.get("q", list("abcd")), strict=True))
+        counts = await storage.counts(["q", "q!fail"])
+    seen = {id: told(slot) for id, slot in slots.items()}
+    return seen | {name: (one.waiting, one.active, one.failed) for name, one in counts.items()}
+
+
+def told(slot: Slot) -> tuple[object, ...]:
+    job, outcome = slot.current, slot.outcome
+    return (
+        None if job is None else (job.data.payload, job.run is not None, job.attempts, job.enqueues),
+        slot.successor is not None,
+        None if outcome is None else (outcome.kind, outcome.result),
+    )
+
+
+async def states(root: Path) -> list[State]:
+    """What is to be seen after each step, and between the two commits of the claim."""
+    async with opened(root) as storage:
+        seen = [await state_of(root)]
+        for step in STEPS:
+            await step(storage)
+            seen.append(await state_of(root))
+    return seen
+
+
+async def check(root: Path, answered: int, expected: list[State]) -> None:
+    """It opens, holds exactly what was answered or one step more, and goes on working."""
+    assert await state_of(root) in expected[answered : answered + 2], (root, answered)
+    assert set(names(root)) <= {"format", "lock", "commits", "checkpoint", "tmp"}
+    async with opened(root) as storage:
+        await storage.enqueue("q", [request("z")])
+        await storage._on_thread(storage._checkpoint)
+    async with opened(root) as storage:
+        [slot] = await storage.get("q", ["z"])
+
+    assert slot.current is not None
+    assert [] == names(root / "commits")
+
+
+def killed_by_itself(folder: Path) -> list[tuple[int, int, bool]]:
+    """Each moment, how many steps were answered by then, and whether the writer died."""
+    command = [sys.executable, "-m", "tests.storage.file.killed", str(folder)]
+    run = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+    return [(count, answered, died) for count, answered, died in map(json.loads, run.stdout.splitlines())]
+
+
+async def test_killed_before_each_call_that_touches_the_file_system(tmp_path: Path) -> None:
+    """Every audited call of opening, committing and making a checkpoint, one after the other."""
+    expected = await states(tmp_path / "whole")
+    tries = killed_by_itself(tmp_path)
+    for count, answered, _ in tries:
+        await check(tmp_path / str(count), answered, expected)
+
+    assert (len(STEPS), False) == tries[-1][1:]
+    assert all(died for _, _, died in tries[:-1])
+    assert set(range(len(STEPS))) <= {answered for _, answered, _ in tries}
+    assert len(tries) > 60
+
+
+STRACE = shutil.which("strace")
+#: Of these Python itself makes few while it starts, so that nearly every moment is one of ours.
+CALLS = ("write", "fsync", "unlink", "flock", "mkdir")
+
+
+def killed_by_strace(root: Path, call: str, when: int) -> tuple[int, bool]:
+    """Run the same writer, and kill it as it makes this system call for the n-th time in this folder."""
+    answers, told = os.pipe()
+    program = (
+        "import asyncio, pathlib, tests.storage.file.killed as killed\n"
+        f"asyncio.run(killed.work(pathlib.Path({str(root)!r}), {told}))"
+    )
+    assert STRACE is not None
+    run = subprocess.run(
+        [STRACE, "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}",
+         "-e", f"inject={call}:signal=SIGKILL:when={when}", sys.executable, "-c", program],
+        cwd=PROJECT, pass_fds=[told], check=False,
+    )  # fmt: skip
+    os.close(told)
+    answered = len(os.read(answers, 100))
+    os.close(answers)
+    return answered, run.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
+
+
+@pytest.mark.skipif(STRACE is None, reason="needs strace to kill between any two system calls")
+@pytest.mark.parametrize(
+    ("call", "moments"),
+    [
+        ("rename", range(1, 100)),
+        *(pytest.param(call, range(1, 3000), marks=pytest.mark.chaos) for call in CALLS),
+    ],
+)
+async def test_killed_in_the_middle_of_each_system_call(tmp_path: Path, call: str, moments: range) -> None:
+    """As above, from outside: also the calls of which Python tells nobody."""
+    expected, when, died = await states(tmp_path / "whole"), 0, True
+    for when in moments:
+        answered, died = killed_by_strace(tmp_path / str(when), call, when)
+        if (tmp_path / str(when)).exists():
+            await check(tmp_path / str(when), answered, expected)
+        if not died:
+            break
+
+    assert not died
+    assert when > 5

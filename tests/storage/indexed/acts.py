@@ -1,0 +1,180 @@
+"""Acts on an index, drawn by Hypothesis: every verb, over a few ids that contend, and time that passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+
+from dibs.model.answers import Record
+from dibs.model.job import Data, Error, NewJob, Retention, Slot
+from dibs.model.limits import LIMITS
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    Fail,
+    HandOff,
+    How,
+    Patch,
+    Reject,
+    Release,
+    Request,
+    Retry,
+    SettingsPatch,
+    Settlement,
+    Then,
+    Update,
+)
+from dibs.storage.indexed import claiming, enqueueing, keeping, settling
+from dibs.storage.indexed.index import Index
+from dibs.storage.indexed.queue_index import QueueIndex
+
+QUEUES = ("q", "r")
+IDS = ("a", "b", "../c")
+ERROR = Error(type="Oops", message="no")
+RETENTIONS = (None, Retention(completed=0, failed=0, cancelled=0), Retention(completed=20, failed=None))
+
+#: What is done, and what it is done with. It finds what it acts on in the index, so it replays anywhere.
+Act = tuple[str, tuple[Any, ...]]
+
+queues = st.sampled_from(QUEUES)
+ids = st.sampled_from(IDS)
+soon = st.integers(0, 30)
+data = st.builds(
+    Data,
+    payload=st.sampled_from((b"", b"1", b"2" * 50)),
+    attributes=st.sampled_from(({}, {"k": b"1"})),
+    priority=st.sampled_from((0, 0, 1, -5)),
+    retention=st.sampled_from(RETENTIONS),
+)
+new_jobs = st.builds(NewJob, id=ids, data=data, delay=st.one_of(st.none(), soon))
+conflicts = st.one_of(
+    st.builds(Update, data=st.booleans(), run_at=st.sampled_from(("always", "never", "later", "earlier"))),
+    st.builds(Reject, failed=st.booleans()),
+)
+requests = st.builds(
+    Request, job=new_jobs, on_conflict=conflicts, request_key=st.sampled_from((None, None, "k", "l"))
+)
+then = st.lists(st.builds(Then, queue=queues, job=new_jobs), max_size=1).map(tuple)
+retentions = st.sampled_from(RETENTIONS)
+hows: st.SearchStrategy[How] = st.one_of(
+    st.builds(Complete, result=st.just(b"3"), then=then, retention=retentions),
+    st.builds(Fail, error=st.just(ERROR), handled=st.booleans(), retention=retentions),
+    st.builds(Retry, delay=soon, cause=st.sampled_from(("error", "timeout", "stall")), error=st.just(ERROR)),
+    st.sampled_from((Cancelled(), Release(), HandOff())),
+)
+patches = st.sampled_from(
+    (
+        Patch(priority=7),
+        Patch(delay=12),
+        Patch(attributes={"n": b"2"}),
+        Patch(payload=b"new"),
+        Patch(retention=Retention(completed=5)),
+    )
+)
+settings = st.sampled_from(
+    (
+        SettingsPatch(paused=True),
+        SettingsPatch(paused=False, log_level="all"),
+        SettingsPatch(max_active=1, log_bytes=300),
+        SettingsPatch(max_active=None, retention=Retention(completed=15, failed=15, cancelled=15)),
+        SettingsPatch(log_level="off", request_key_age=10),
+    )
+)
+
+acts: st.SearchStrategy[Act] = st.one_of(
+    st.tuples(st.just("enqueue"), st.tuples(queues, st.lists(requests, min_size=1, max_size=3))),
+    st.tuples(st.just("claim"), st.tuples(queues, st.integers(1, 3))),
+    st.tuples(st.just("settle"), st.tuples(queues, st.lists(hows, min_size=1, max_size=2))),
+    st.tuples(st.just("settle"), st.tuples(queues, st.lists(hows, min_size=1, max_size=2))),
+    st.tuples(st.just("tick"), st.tuples(st.integers(1, 40))),
+    st.tuples(st.just("grant"), st.tuples(st.integers(1, 60))),
+    st.tuples(st.sampled_from(("renew", "drop", "reap", "prune")), st.tuples(queues, st.integers(1, 3))),
+    st.tuples(st.just("cancel"), st.tuples(queues, st.lists(ids, max_size=2), st.booleans())),
+    st.tuples(st.just("amend"), st.tuples(queues, ids, patches)),
+    st.tuples(st.sampled_from(("forget", "retry_failed", "move")), st.tuples(queues, ids)),
+    st.tuples(st.just("configure"), st.tuples(queues, settings)),
+    st.tuples(st.just("report"), st.tuples(queues)),
+)
+#: Long ones: left to itself Hypothesis draws five acts on average, and few of them meet.
+sequences = st.lists(acts, min_size=10, max_size=50)
+
+
+def act(index: Index, one: Act) -> object:
+    """Do it as a storage would, except for closing the step."""
+    name, words = one
+    return ACTS[name](index, *words)
+
+
+def run(index: Index, sequence: list[Act]) -> None:
+    """Do each as a step of its own."""
+    for one in sequence:
+        act(index, one)
+        index.end_step()
+
+
+def _tick(index: Index, ms: int) -> None:
+    index.now += ms
+
+
+def _grant(index: Index, ttl: int) -> object:
+    return claiming.grant(index, QUEUES, f"lease-{index.draw()}", ttl, "h")
+
+
+def newest_lease(queue: QueueIndex) -> str:
+    """The lease granted last, or one that nobody granted."""
+    return max(queue.leases, default="none")
+
+
+def _claim(index: Index, queue: str, limit: int) -> object:
+    return claiming.claim(index, queue, newest_lease(index.look(queue)), limit)
+
+
+def _renew(index: Index, queue: str, ttl: int) -> object:
+    return claiming.renew(index, [queue], newest_lease(index.look(queue)), ttl * 10)
+
+
+def _drop(index: Index, queue: str, limit: int) -> object:
+    return claiming.drop(index, [queue], newest_lease(index.look(queue)), limit)
+
+
+def _settle(index: Index, queue: str, hows: list[How]) -> object:
+    active = [slot.current for slot in index.look(queue).slots.values() if slot.current is not None]
+    runs = [(job.id, job.run.fence) for job in active if job.run is not None]
+    named = [Settlement(id=id, fence=fence, how=how) for (id, fence), how in zip(runs, hows, strict=False)]
+    return settling.settle(index, queue, named, LIMITS)
+
+
+def _report(index: Index, queue: str) -> object:
+    for slot in list(index.look(queue).slots.values()):
+        if slot.current is not None and slot.current.run is not None:
+            settling.report(index, queue, slot.current.id, slot.current.run.fence, b"0.5")
+    return None
+
+
+def _move(index: Index, queue: str, id: str) -> object:
+    """Bring a whole id from one queue into the other."""
+    slot = index.look(queue).slots.get(id, Slot())
+    other = QUEUES[1 - QUEUES.index(queue)]
+    return keeping.import_(index, other, [Record(id=id, slot=slot)]) if slot != Slot() else None
+
+
+ACTS: dict[str, Callable[..., object]] = {
+    "enqueue": enqueueing.enqueue,
+    "claim": _claim,
+    "settle": _settle,
+    "tick": _tick,
+    "grant": _grant,
+    "renew": _renew,
+    "drop": _drop,
+    "reap": claiming.reap,
+    "prune": keeping.prune,
+    "cancel": keeping.cancel,
+    "amend": lambda index, queue, id, patch: keeping.amend(index, queue, id, patch, LIMITS),
+    "forget": lambda index, queue, id: keeping.forget(index, queue, [id]),
+    "retry_failed": lambda index, queue, id: keeping.retry_failed(index, queue, [id]),
+    "move": _move,
+    "configure": keeping.configure,
+    "report": _report,
+}

@@ -1,0 +1,96 @@
+"""Everything that an index says, as plain values to compare: what was put, and what is derived from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dibs.storage.indexed.index import Index
+from dibs.storage.indexed.queue_index import QueueIndex
+
+
+def picture(index: Index) -> dict[str, Any]:
+    """All that a caller could ever hear, without the order in which heaps happen to lie."""
+    return {
+        name: {"kept": kept(queue), "derived": derived(queue)}
+        for name in sorted(index.queues)
+        if (queue := index.queue(name)).used
+    }
+
+
+def kept(queue: QueueIndex) -> dict[str, Any]:
+    """What was put: a commit has to bring all of it."""
+    return {
+        "slots": dict(queue.slots),
+        "leases": dict(queue.leases),
+        "keys": dict(queue.keys),
+        "settings": queue.settings,
+        "log": (list(queue.log.entries), queue.log.size, queue.log.trimmed, queue.log.end),
+    }
+
+
+def derived(queue: QueueIndex) -> dict[str, Any]:
+    """What the index has worked out beside the slots."""
+    return {
+        "line": line(queue),
+        "scheduled": {id for run_at, seq, id, minus in queue.scheduled if queue._is(id, run_at, seq, minus)},
+        "next due": queue.next_due(),
+        "counts": (queue.waiting, queue.active, queue.handed_off, queue.blocked, dict(queue.outcomes)),
+        "count of scheduled": queue.count_scheduled(),
+        "held": {lease: set(ids) for lease, ids in queue.held.items()},
+        "asked": set(queue.asked),
+        "expired": dict(queue.expired),
+        "ids": list(queue.listing.after(None)),
+        "leases that end": leases_that_end(queue),
+        "keys that end": {(at, key) for at, key in queue.key_ends if ends(queue, key) == at},
+    }
+
+
+def line(queue: QueueIndex) -> list[str]:
+    """The ids that a claim would take, in its order."""
+    return [e[3] for e in sorted(set(queue.due)) if queue._is(e[3], e[1], e[2], e[0])]
+
+
+def leases_that_end(queue: QueueIndex) -> set[str]:
+    """The leases that a reap would come to, whenever they end."""
+    return {id for at, id in queue.lease_ends if id in queue.leases and at <= queue.leases[id].expires_at}
+
+
+def ends(queue: QueueIndex, key: str) -> int | None:
+    """When a request key is forgotten."""
+    return queue.keys[key].expires_at if key in queue.keys else None
+
+
+def scanned(queue: QueueIndex) -> dict[str, Any]:
+    """What `derived` must be: read off the slots one by one, knowing nothing of heaps."""
+    now = queue.now
+    jobs = {id: slot.current for id, slot in queue.slots.items() if slot.current is not None}
+    waiting = {id: job for id, job in jobs.items() if job.run is None}
+    runs = {id: job.run for id, job in jobs.items() if job.run is not None}
+    due = [job for job in waiting.values() if job.run_at <= now]
+    later = [job for job in waiting.values() if job.run_at > now]
+    outcomes = {id: slot.outcome for id, slot in queue.slots.items() if slot.outcome is not None}
+    gone = {id for id, o in outcomes.items() if o.expires_at is not None and o.expires_at <= now}
+    alive = [outcome.kind for id, outcome in outcomes.items() if id not in gone]
+    held: dict[str, set[str]] = {}
+    for id, run in runs.items():
+        if run.lease is not None:
+            held.setdefault(run.lease, set()).add(id)
+    return {
+        "line": [job.id for job in sorted(due, key=lambda j: (-j.data.priority, j.run_at, j.seq))],
+        "scheduled": {job.id for job in later},
+        "next due": min((job.run_at for job in later), default=None),
+        "counts": (
+            len(waiting),
+            len(runs),
+            sum(run.lease is None for run in runs.values()),
+            sum(slot.successor is not None for slot in queue.slots.values()),
+            {kind: alive.count(kind) for kind in ("completed", "failed", "cancelled")},
+        ),
+        "count of scheduled": len(later),
+        "held": held,
+        "asked": {id for id, run in runs.items() if run.lease is not None and run.cancel_requested},
+        "expired": {id: outcomes[id] for id in gone},
+        "ids": sorted(queue.slots),
+        "leases that end": set(queue.leases),
+        "keys that end": {(key.expires_at, name) for name, key in queue.keys.items()},
+    }

@@ -1,0 +1,71 @@
+"""A listing under change: what stays appears exactly once, whatever comes, goes and comes again meanwhile."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dibs.storage.indexed.listing import Listing
+
+names = st.sampled_from([f"{i:02}" for i in range(12)] + ["é", "../x"])
+#: Between two pages: ids that come and ids that go.
+changes = st.tuples(st.lists(names, max_size=4), st.lists(names, max_size=4))
+
+
+def listed(
+    ids: dict[str, None], listing: Listing, size: int, between: list[tuple[list[str], list[str]]]
+) -> list[str]:
+    """Page through, with changes between the pages; the cursor is the last id of a page."""
+    found: list[str] = []
+    after: str | None = None
+    turns = iter(between)
+    while page := list(islice(listing.after(after), size)):
+        found += page
+        after = page[-1]
+        come, go = next(turns, ([], []))
+        change(ids, listing, come, go)
+    return found
+
+
+def change(ids: dict[str, None], listing: Listing, come: list[str], go: list[str]) -> None:
+    for id in go:
+        ids.pop(id, None)
+    for id in come:
+        if id not in ids:
+            ids[id] = None
+            listing.add(id)
+
+
+@settings(max_examples=200)
+@given(st.sets(names), st.integers(1, 4), st.lists(changes, max_size=8), st.booleans())
+def test_what_stays_for_the_whole_listing_appears_exactly_once(
+    start: set[str],
+    size: int,
+    between: list[tuple[list[str], list[str]]],
+    warm: bool,  # noqa: FBT001
+) -> None:
+    """And nothing at all appears twice, also what vanished and returned."""
+    ids = dict.fromkeys(start)
+    listing = Listing(ids)
+    if warm:
+        list(listing.after(None))
+    stayed = start - {id for _, go in between for id in go}
+    found = listed(ids, listing, size, between)
+
+    assert stayed <= set(found)
+    assert len(found) == len(set(found))
+    assert sorted(found) == found
+
+
+def test_ids_that_are_gone_are_swept_out() -> None:
+    """A queue whose ids are each used once does not remember them all, listed or not."""
+    ids: dict[str, None] = {}
+    listing = Listing(ids)
+    list(listing.after(None))
+    for number in range(10_000):
+        change(ids, listing, [f"{number:05}"], [f"{number - 1:05}"])
+        assert 2000 > len(listing._sorted or ())
+
+    assert ["09999"] == list(listing.after(None))

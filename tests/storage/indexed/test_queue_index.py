@@ -1,0 +1,217 @@
+"""What a queue derives from its slots is what a naive scan of them says; claims come in order and cheaply."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dibs.model.job import EMPTY, Data, NewJob
+from dibs.model.limits import LIMITS
+from dibs.model.requests import Complete, Request, Settlement
+from dibs.storage.indexed import claiming, enqueueing, keeping, settling
+from dibs.storage.indexed.index import Index
+from tests.storage.indexed.acts import Act, act, sequences
+from tests.storage.indexed.picture import derived, picture, scanned
+
+
+@settings(max_examples=150, deadline=None)
+@given(sequences)
+def test_the_derived_state_is_what_a_scan_of_the_slots_says(sequence: list[Act]) -> None:
+    """Heaps, counts, what a lease holds, what has expired: after every step."""
+    index = Index()
+    for one in sequence:
+        act(index, one)
+        index.end_step()
+        for name in list(index.queues):
+            queue = index.queue(name)
+
+            assert scanned(queue) == derived(queue)
+            assert all(slot.current or slot.outcome for slot in queue.slots.values())
+            assert queue.log.size == sum(len(entry.packed) for entry in queue.log.entries)
+
+
+@settings(max_examples=150, deadline=None)
+@given(sequences, st.lists(sequences.map(lambda s: s[:3]), max_size=4))
+def test_what_is_undone_was_never_there(sequence: list[Act], undone: list[list[Act]]) -> None:
+    """A step that could not be written down leaves no trace, wherever it was tried."""
+    plain, tried = Index(), Index()
+    places = {len(sequence) * (i + 1) // (len(undone) + 1): steps for i, steps in enumerate(undone)}
+    for place, one in enumerate(sequence):
+        for index in (plain, tried):
+            act(index, one)
+            index.end_step()
+        if place in places:
+            undo(tried, places[place])
+
+        assert picture(plain) == picture(tried)
+    assert plain.number == tried.number
+
+
+def undo(index: Index, steps: list[Act]) -> None:
+    number = index.number
+    for one in steps:
+        if one[0] != "tick":
+            act(index, one)
+    index.undo(index.end_step(), number)
+
+
+def test_an_undone_first_step_leaves_no_queue() -> None:
+    index = Index()
+    enqueueing.enqueue(index, "q", [Request(job=NewJob(id="a"))])
+    index.undo(index.end_step(), 0)
+
+    assert {} == picture(index)
+
+
+READS: dict[str, Act] = {
+    "claim": ("claim", ("q", 1)),
+    "renew": ("renew", ("q", 1)),
+    "drop": ("drop", ("q", 1)),
+    "reap": ("reap", ("q", 1)),
+    "prune": ("prune", ("q", 1)),
+    "settle": ("settle", ("q", [Complete()])),
+    "cancel": ("cancel", ("q", ["a"], True)),
+    "forget": ("forget", ("q", "a")),
+    "retry_failed": ("retry_failed", ("q", "a")),
+}
+
+
+@pytest.mark.parametrize("one", READS.values(), ids=READS)
+def test_a_verb_that_finds_no_queue_makes_none(one: Act) -> None:
+    """Names come from callers: who asks for a million of them must not fill the memory."""
+    index = Index()
+    act(index, one)
+
+    assert {} == index.queues
+
+
+times = st.integers(0, 3)
+lines = st.lists(st.tuples(st.sampled_from((-1, 0, 1)), times), max_size=12)
+
+
+@given(lines, times, st.integers(1, 4))
+@example([(0, 1), (1, 1), (0, 0)], 1, 2)
+def test_claims_come_by_priority_then_time_then_place_in_line(
+    line: list[tuple[int, int]], now: int, size: int
+) -> None:
+    """Contract 2; nobody runs early, whatever its priority."""
+    index = Index()
+    for place, (priority, run_at) in enumerate(line):
+        new = NewJob(id=str(place), data=Data(priority=priority), run_at=run_at)
+        enqueueing.enqueue(index, "q", [Request(job=new)])
+    claiming.grant(index, ["q"], "l", 100, "h")
+    index.now = now
+    taken = []
+    while jobs := claiming.claim(index, "q", "l", size).jobs:
+        taken += [int(job.id) for job in jobs]
+    due = [(-priority, at, place) for place, (priority, at) in enumerate(line) if at <= now]
+
+    assert [place for _, _, place in sorted(due)] == taken
+
+
+def test_an_id_cancelled_and_enqueued_again_stands_behind_its_equals() -> None:
+    """Its first place in line is gone with its first job, whatever the heap still holds."""
+    index = Index()
+    for id in ("a", "b"):
+        enqueueing.enqueue(index, "q", [Request(job=NewJob(id=id))])
+    keeping.cancel(index, "q", ["a"], running=False)
+    enqueueing.enqueue(index, "q", [Request(job=NewJob(id="a"))])
+    claiming.grant(index, ["q"], "l", 100, "h")
+
+    assert ["b", "a"] == [job.id for job in claiming.claim(index, "q", "l", 9).jobs]
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions, of Python and of C, were called: it does not depend on the machine."""
+    count = 0
+
+    def tally(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(tally)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def filled(scheduled: int, held: int = 0) -> Index:
+    """A queue with jobs of a higher priority for later, some that are held, and ten that are due."""
+    index = Index()
+    index.now = 10
+    claiming.grant(index, ["q"], "l", 1000, "h")
+    enqueueing.enqueue(index, "q", [Request(job=NewJob(id=f"h{i}")) for i in range(held)])
+    if held:
+        claiming.claim(index, "q", "l", held)
+    later = Data(priority=1000)
+    for i in range(scheduled):
+        enqueueing.enqueue(index, "q", [Request(job=NewJob(id=f"s{i}", data=later, run_at=99 + i))])
+    enqueueing.enqueue(index, "q", [Request(job=NewJob(id=f"d{i}")) for i in range(10)])
+    index.end_step()
+    return index
+
+
+def claim_and_settle(index: Index) -> None:
+    for job in claiming.claim(index, "q", "l", 5).jobs:
+        assert job.run is not None
+        settling.settle(index, "q", [Settlement(id=job.id, fence=job.run.fence, how=Complete())], LIMITS)
+
+
+def test_scheduled_jobs_of_a_higher_priority_cost_a_claim_nothing() -> None:
+    """Contract 2, by counting operations: five claims among 20 scheduled jobs and among 20,000."""
+    few, many = filled(20), filled(20_000)
+
+    assert calls(lambda: claim_and_settle(few)) == calls(lambda: claim_and_settle(many))
+
+
+@pytest.mark.chaos
+def test_a_million_scheduled_jobs_of_a_higher_priority_cost_a_claim_nothing() -> None:
+    few, many = filled(20), filled(1_000_000)
+
+    assert calls(lambda: claim_and_settle(few)) == calls(lambda: claim_and_settle(many))
+
+
+def test_a_reap_that_finds_nothing_costs_the_same_whatever_is_held() -> None:
+    few, many = filled(0, held=2), filled(0, held=2000)
+
+    assert calls(lambda: claiming.reap(few, "q", 100)) == calls(lambda: claiming.reap(many, "q", 100))
+
+
+def test_updates_without_end_leave_no_trace_without_end() -> None:
+    """Stale entries of the heaps are swept out once they are the larger part."""
+    index = Index()
+    for i in range(20_000):
+        enqueueing.enqueue(index, "q", [Request(job=NewJob(id="a", run_at=i))])
+        index.end_step()
+    queue = index.queue("q")
+
+    assert 2000 > len(queue.due) + len(queue.scheduled)
+    assert scanned(queue) == derived(queue)
+
+
+def test_ends_without_end_leave_no_trace_without_end() -> None:
+    """An id that ends every second for a week is one id."""
+    index = Index()
+    claiming.grant(index, ["q"], "l", 10**9, "h")
+    for _ in range(5000):
+        enqueueing.enqueue(index, "q", [Request(job=NewJob(id="a"))])
+        claim_and_settle(index)
+        index.end_step()
+
+    assert 2000 > len(index.queue("q").outcome_ends)
+    assert 2000 > len(index.queue("q").due)
+
+
+def test_what_is_put_as_empty_is_gone() -> None:
+    index = filled(1)
+    index.queue("q").put("d0", EMPTY)
+
+    assert "d0" not in index.queue("q").slots
+    assert scanned(index.queue("q")) == derived(index.queue("q"))

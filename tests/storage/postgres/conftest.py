@@ -1,0 +1,53 @@
+"""A private Postgres, a schema of its own for each test, and plain connections beside the storage's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from itertools import count
+from typing import Any
+
+import psycopg
+import pytest
+
+from dibs.storage.postgres import PostgresStorage, open_url
+from dibs_conformance.servers import PostgresServer
+
+_NUMBERS = count()
+
+
+@pytest.fixture
+def schema() -> str:
+    """The name of a schema that is not there yet."""
+    return f"test_{next(_NUMBERS)}"
+
+
+@pytest.fixture
+def opening(postgres_server: PostgresServer, schema: str) -> Callable[..., PostgresStorage]:
+    """Opens the place of this test, again and again if need be."""
+
+    def opened(**options: Any) -> PostgresStorage:
+        return open_url(postgres_server.url, **{"schema": schema, **options})
+
+    return opened
+
+
+@pytest.fixture
+async def storage(opening: Callable[..., PostgresStorage]) -> AsyncIterator[PostgresStorage]:
+    async with opening() as storage:
+        yield storage
+
+
+@pytest.fixture
+async def connect(postgres_server: PostgresServer, schema: str) -> AsyncIterator[Callable[[], Any]]:
+    """Opens connections of one's own, with the schema on their path; all are closed in the end."""
+    opened: list[psycopg.AsyncConnection[Any]] = []
+
+    async def one() -> psycopg.AsyncConnection[Any]:
+        options = f"-c search_path={schema}"
+        connection = await psycopg.AsyncConnection.connect(postgres_server.url, options=options)
+        opened.append(connection)
+        return connection
+
+    yield one
+    for connection in opened:
+        await connection.close()

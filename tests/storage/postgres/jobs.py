@@ -1,0 +1,24 @@
+"""Short words for what these tests do to a storage."""
+
+from __future__ import annotations
+
+from dibs.model.job import Data, Job, NewJob
+from dibs.model.requests import Complete, Request, Settlement
+from dibs.storage.postgres import PostgresStorage
+
+
+def asked(id: str, payload: bytes = b"1", **more: int) -> Request:
+    return Request(job=NewJob(id=id, data=Data(payload=payload), **more))
+
+
+def done(job: Job, result: bytes | None = None) -> Settlement:
+    assert job.run is not None
+    return Settlement(id=job.id, fence=job.run.fence, how=Complete(result=result))
+
+
+async def leased(storage: PostgresStorage, queue: str = "q", ttl: int = 60_000) -> str:
+    return (await storage.grant([queue], ttl, "test")).lease
+
+
+async def claimed(storage: PostgresStorage, queue: str = "q", limit: int = 10) -> tuple[Job, ...]:
+    return (await storage.claim(queue, await leased(storage, queue), limit)).jobs

@@ -1,0 +1,69 @@
+"""Migrations: once each, by one process at a time, and never by a version that does not know them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dibs.errors import StorageTooNew
+from dibs.storage.postgres import PostgresStorage
+from dibs.storage.postgres.queries import migrations
+from tests.storage.postgres.jobs import asked, claimed
+
+Opening = Callable[..., PostgresStorage]
+
+
+async def test_opening_again_changes_nothing(opening: Opening) -> None:
+    async with opening() as storage:
+        await storage.enqueue("q", [asked("a")])
+    async with opening() as storage:
+        assert ["a"] == [job.id for job in await claimed(storage)]
+
+
+async def test_several_at_once_make_one_place(opening: Opening, connect: Callable[[], Any]) -> None:
+    storages = [opening() for _ in range(6)]
+    await asyncio.gather(*(storage.__aenter__() for storage in storages))
+    await asyncio.gather(*(storage.__aexit__(None, None, None) for storage in storages))
+
+    rows = await (await (await connect()).execute("SELECT number FROM migrations ORDER BY number")).fetchall()
+    assert [(migration.number,) for migration in migrations()] == rows
+
+
+async def test_a_place_of_a_newer_version_is_refused(opening: Opening, connect: Callable[[], Any]) -> None:
+    async with opening():
+        pass
+    connection = await connect()
+    await connection.execute("INSERT INTO migrations (number, name) VALUES (9999, 'from_the_future')")
+    await connection.commit()
+
+    with pytest.raises(StorageTooNew, match="layout 9999"):
+        await opening().__aenter__()
+
+
+async def test_an_older_place_is_brought_up(
+    opening: Opening, connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = migrations()
+    monkeypatch.setattr("dibs.storage.postgres.migrate.migrations", lambda: whole[:-1])
+    async with opening():
+        pass
+    monkeypatch.undo()
+    async with opening():
+        pass
+
+    assert (whole[-1].number,) == await (
+        await (await connect()).execute("SELECT max(number) FROM migrations")
+    ).fetchone()
+
+
+async def test_a_place_that_changed_under_way_is_told(opening: Opening, connect: Callable[[], Any]) -> None:
+    async with opening() as storage:
+        connection = await connect()
+        await connection.execute("DROP FUNCTION reap(text, integer, bigint)")
+        await connection.commit()
+
+        with pytest.raises(StorageTooNew, match="restart with the same version"):
+            await storage.reap("q", 1)

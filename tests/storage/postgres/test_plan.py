@@ -1,0 +1,98 @@
+"""What a claim reads: the front of the line, whatever waits behind it or is scheduled above it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dibs.storage.postgres import PostgresStorage
+from tests.storage.postgres.jobs import asked, claimed, leased
+
+Connect = Callable[[], Any]
+
+#: The query of claim() in 0005_leases.sql, for one priority.
+FRONT = """
+EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
+SELECT ctid FROM live
+WHERE q = 1 AND state = 'w' AND priority = 0 AND run_at <= 2000000000000
+ORDER BY run_at, seq LIMIT 100 FOR UPDATE SKIP LOCKED
+"""
+FILL = """
+INSERT INTO live (q, id, state, priority, run_at, seq, first, revision, enqueued_at, payload)
+SELECT 1, prefix || n, 'w', level, at + n, n, n, n, at, '{}'::bytea
+FROM generate_series(1, many) AS n, (SELECT %s AS prefix, %s::int AS level, %s::bigint AS at) x
+"""
+
+
+async def fill(connection: Any, prefix: str, many: int, level: int, at: int) -> None:
+    await connection.execute(FILL.replace("many", str(many)), [prefix, level, at])
+
+
+def touched(plan: dict[str, Any]) -> int:
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def names(plan: dict[str, Any]) -> list[str]:
+    below = [name for each in plan.get("Plans", ()) for name in names(each)]
+    return [plan["Node Type"], *below]
+
+
+@pytest.fixture
+async def table(storage: PostgresStorage, connect: Connect) -> Any:
+    """20,000 jobs that wait, and as many scheduled at a higher priority."""
+    await storage.enqueue("q", [asked("first")])
+    connection = await connect()
+    await fill(connection, "due", 20_000, 0, 1_000_000_000_000)
+    await fill(connection, "later", 20_000, 9, 1_900_000_000_000_000)
+    await connection.commit()
+    return connection
+
+
+async def test_a_claim_reads_the_index_from_its_front(table: Any) -> None:
+    ((found,),) = await (await table.execute(FRONT)).fetchall()
+    plan = found[0]["Plan"]
+
+    assert ["Limit", "LockRows", "Index Scan"] == names(plan)
+    assert 600 > touched(plan)
+
+
+async def test_scheduled_jobs_of_a_higher_priority_cost_a_claim_nothing(
+    table: Any, storage: PostgresStorage
+) -> None:
+    claim = await storage.claim("q", await leased(storage), 100)
+
+    assert 100 == len(claim.jobs)
+    assert {0} == {job.data.priority for job in claim.jobs}
+    assert 1_900_000_000_000_001 == claim.next_due
+    explained = FRONT.replace("priority = 0", "priority = 9")
+    ((found,),) = await (await table.execute(explained)).fetchall()
+    assert 8 > touched(found[0]["Plan"])
+
+
+async def test_each_priority_in_use_is_read_in_order(storage: PostgresStorage, connect: Connect) -> None:
+    connection = await connect()
+    await storage.enqueue("q", [asked("first")])
+    for level in (-3, 5, 0, 7):
+        await fill(connection, f"p{level}_", 3, level, 1_000_000_000_000)
+    await connection.commit()
+
+    assert [7, 7, 7, 5, 5, 5, 0, 0, 0, 0, -3, -3] == [
+        job.data.priority for job in await claimed(storage, limit=12)
+    ]
+
+
+async def test_who_claims_much_sweeps_up_behind_it(
+    storage: PostgresStorage, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dibs.storage.postgres.sweeping.ENOUGH", 5)
+    await storage.enqueue("q", [asked(f"{n}") for n in range(10)])
+    await claimed(storage)
+    assert storage._sweeper._task is not None
+    await storage._sweeper._task
+    look = await connect()
+    await look.execute("SELECT pg_stat_force_next_flush()") if look.info.server_version >= 150_000 else None
+    found = await look.execute("SELECT vacuum_count FROM pg_stat_user_tables WHERE relid = 'live'::regclass")
+
+    assert (1,) == await found.fetchone()

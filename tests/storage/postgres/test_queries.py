@@ -1,0 +1,65 @@
+"""The loader of SQL files, and names that need quoting."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from itertools import pairwise
+
+import pytest
+
+from dibs.errors import ConfigurationError
+from dibs.storage.postgres import queries
+from dibs.storage.postgres.queries import Queries, migrations, quoted, sections
+
+
+def test_each_query_is_found_once_and_without_its_comments() -> None:
+    folder = files("dibs.storage.postgres") / "sql"
+    written = sum(entry.read_text().count("-- name:") for entry in folder.iterdir())
+
+    assert written == len(sections())
+    assert not any(line.startswith("--") for text in sections().values() for line in text.splitlines())
+
+
+def test_a_query_named_twice_is_an_error() -> None:
+    with pytest.raises(AssertionError, match="twice"):
+        queries._split("x", "-- name: a\nSELECT 1\n-- name: a\nSELECT 2\n")
+
+
+def test_migrations_are_numbered_without_a_gap() -> None:
+    assert [*range(1, len(migrations()) + 1)] == [migration.number for migration in migrations()]
+
+
+def test_every_placeholder_is_known() -> None:
+    mine = Queries("dibs")
+    texts = [
+        mine[name].decode() for name in sections() if name not in {"job", "successor", "outcome", "page"}
+    ]
+    texts += [mine.page(state).decode() for state in (None, "waiting", "failed")]
+    texts += [mine.filled(migration.text) for migration in migrations()]
+
+    known = ("{schema}", "{name}", "{slot}", "{claimed}", "{kept}", "{pinned}", "{lock}", "{live_filter}")
+    assert [] == [word for text in texts for word in known if word in text]
+
+
+def test_every_function_says_what_it_is_before_it_is_made() -> None:
+    bare = []
+    for migration in migrations():
+        lines = migration.text.splitlines()
+        bare += [
+            line
+            for before, line in pairwise(lines)
+            if line.startswith("CREATE FUNCTION") and not before.startswith("--")
+        ]
+
+    assert [] == bare
+
+
+def test_a_name_is_quoted_as_an_identifier() -> None:
+    assert '"my ""jobs"""' == quoted('my "jobs"')
+    assert '"100%%"' == Queries("100%").schema
+
+
+@pytest.mark.parametrize("name", ["", "x" * 64, "a\0b", "\ud800", "pg_jobs"])
+def test_what_cannot_be_a_schema_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="schema"):
+        quoted(name)

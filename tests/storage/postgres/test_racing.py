@@ -1,0 +1,164 @@
+"""Two at once, at the points where one waits for the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from dibs.model.job import NewJob
+from dibs.model.requests import Reject, Request, SettingsPatch
+from dibs.storage.postgres import PostgresStorage
+from dibs.storage.postgres.gate import CONFLICTS
+from tests.storage.postgres.jobs import asked, claimed, done, leased
+from tests.storage.postgres.test_gate import blocked
+
+Connect = Callable[[], Any]
+
+
+async def test_two_enqueues_of_one_id_at_once_make_one_job(storage: PostgresStorage) -> None:
+    answers = [
+        answer
+        for answers in await asyncio.gather(*(storage.enqueue("q", [asked("a")]) for _ in range(20)))
+        for answer in answers
+    ]
+    statuses = Counter(answer.status for answer in answers)
+
+    assert {"queued": 1, "updated": 19} == statuses
+    (slot,) = await storage.get("q", ["a"])
+    assert slot.current is not None
+    assert (20, max(a.revision for a in answers)) == (slot.current.enqueues, slot.current.revision)
+
+
+async def test_an_enqueue_waits_for_one_that_is_rolled_back(
+    storage: PostgresStorage, connect: Connect
+) -> None:
+    mine = await connect()
+    await storage.joined(mine).enqueue("q", [asked("a", b"mine")])
+    theirs = asyncio.create_task(storage.enqueue("q", [Request(job=NewJob(id="a"), on_conflict=Reject())]))
+    await blocked(await connect())
+    await mine.rollback()
+
+    assert "queued" == (await theirs)[0].status
+    assert [b""] == [job.data.payload for job in await claimed(storage)]
+
+
+async def test_batches_in_opposite_order_never_wait_for_each_other(storage: PostgresStorage) -> None:
+    ids = [f"{n:02}" for n in range(50)]
+    await storage.enqueue("q", [asked(id) for id in ids[::2]])
+    batches = [ids, ids[::-1]] * 8
+    answers = await asyncio.gather(*(storage.enqueue("q", [asked(id) for id in batch]) for batch in batches))
+
+    assert 50 * 16 == sum(len(batch) for batch in answers)
+    assert CONFLICTS  # what is left of them is tried again inside
+
+
+async def test_a_claim_beside_a_reap_loses_nothing(
+    opening: Callable[..., PostgresStorage], connect: Connect
+) -> None:
+    """A claim under way holds its lease: the reap passes it by, and takes the job once it is there."""
+    async with opening(clock="manual") as storage:
+        await storage.enqueue("q", [asked("a")], now=1000)
+        lease = (await storage.grant(["q"], 150, "test", now=1000)).lease
+        mine = await connect()
+        await mine.execute("SELECT count(*) FROM claim('q', %s::uuid, 10, 1100)", [lease])
+
+        assert [] == await storage.reap("q", 10, now=1200)
+        await mine.commit()
+        reaped = await storage.reap("q", 10, now=1200)
+        assert [("a", "stalled")] == [(one.id, one.kind) for one in reaped]
+
+
+async def test_max_active_is_exact_among_many(storage: PostgresStorage) -> None:
+    await storage.configure("q", SettingsPatch(max_active=7))
+    await storage.enqueue("q", [asked(f"{n}") for n in range(40)])
+    lease = await leased(storage)
+    claims = await asyncio.gather(*(storage.claim("q", lease, 3) for _ in range(20)))
+
+    assert 7 == sum(len(claim.jobs) for claim in claims)
+
+
+async def test_many_claim_and_settle_and_each_job_runs_once(storage: PostgresStorage) -> None:
+    await storage.enqueue("q", [asked(f"{n}") for n in range(300)])
+    runs: Counter[str] = Counter()
+
+    async def work() -> None:
+        lease = await leased(storage)
+        while jobs := (await storage.claim("q", lease, 7)).jobs:
+            runs.update(job.id for job in jobs)
+            assert {"done"} == {one.status for one in await storage.settle("q", [done(job) for job in jobs])}
+
+    await asyncio.gather(*(work() for _ in range(6)))
+
+    assert ({1}, 300) == (set(runs.values()), len(runs))
+    assert 300 == (await storage.counts(["q"]))["q"].completed
+
+
+async def test_events_never_appear_behind_a_reader(storage: PostgresStorage, connect: Connect) -> None:
+    """A writer drew its place in the log and pauses; another one commits after it, and a reader reads."""
+    await storage.enqueue("q", [asked("slow"), asked("fast")])
+    jobs = {job.id: job for job in await claimed(storage)}
+    mine = await connect()
+    await storage.joined(mine).settle("q", [done(jobs["slow"])])
+    await storage.settle("q", [done(jobs["fast"])])
+
+    first = await storage.events("q")
+    assert () == first.events
+    await mine.commit()
+    second = await storage.events("q", after=first.offset or None)
+    assert ["slow", "fast"] == [event.id for _, event in second.events]
+
+
+async def test_a_long_transaction_of_somebody_else_holds_no_event_back(
+    storage: PostgresStorage, connect: Connect
+) -> None:
+    mine = await connect()
+    await mine.execute("CREATE TABLE unrelated AS SELECT pg_current_xact_id()")
+    await storage.enqueue("q", [asked("a")])
+    await storage.settle("q", [done(job) for job in await claimed(storage)])
+
+    assert ["a"] == [event.id for _, event in (await storage.events("q")).events]
+
+
+async def test_a_number_drawn_before_another_life_of_the_id_is_drawn_again(
+    storage: PostgresStorage, connect: Connect
+) -> None:
+    """An insert whose number is older than what its id has seen since must not take effect with it."""
+    await storage.enqueue("q", [asked("a")])
+    await storage.forget("q", ["a"])
+    mine = await connect()
+    await mine.execute("SELECT setval('numbers', (SELECT last_value - 1000 FROM numbers))")
+    await mine.commit()
+
+    trace = await (await mine.execute("SELECT fence FROM ended WHERE id = 'a'")).fetchone()
+    (answer,) = await storage.enqueue("q", [asked("a")])
+    assert answer.revision > trace[0]
+
+
+async def test_prune_leaves_the_trace_while_somebody_may_need_it(
+    storage: PostgresStorage, connect: Connect
+) -> None:
+    mine = await connect()
+    await mine.execute("SELECT pg_current_xact_id()")
+    await storage.enqueue("q", [asked("a")])
+    await storage.forget("q", ["a"])
+    traces = "SELECT count(*) FROM ended WHERE kind = 'forgotten'"
+    look = await connect()
+    await look.set_autocommit(True)
+
+    await storage.prune("q", 10)
+    assert (1,) == await (await look.execute(traces)).fetchone()
+    await mine.rollback()
+    await storage.prune("q", 10)
+    assert (0,) == await (await look.execute(traces)).fetchone()
+
+
+async def test_time_never_steps_back(storage: PostgresStorage, connect: Connect) -> None:
+    mine = await connect()
+    await mine.execute("SELECT setval('seen', (extract(epoch FROM now()) * 1000 + 60000)::bigint)")
+    await mine.commit()
+    first = await storage.grant(["q"], 1000, "test")
+    second = await storage.grant(["q"], 1000, "test")
+
+    assert first.now == second.now

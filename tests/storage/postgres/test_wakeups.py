@@ -1,0 +1,156 @@
+"""Notifications are hints: prompt where they come, replaced by the poll where they do not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dibs.errors import NotRunning
+from dibs.storage.postgres import PostgresStorage
+from tests.storage.postgres.jobs import asked, claimed, done, leased
+from tests.storage.postgres.test_gate import kill_all_others
+
+Opening = Callable[..., PostgresStorage]
+#: A wait that returns this soon was woken, and not by a poll of 30 s.
+PROMPT = 5.0
+
+
+@pytest.fixture
+def options() -> dict[str, float]:
+    return {"poll": 30.0}
+
+
+async def begun(storage: PostgresStorage, **what: Any) -> asyncio.Task[Any]:
+    """A wait that has looked and now waits."""
+    task = asyncio.create_task(storage.wait(["q"], timeout=PROMPT, **what))
+    while not any(not waiter.woken.is_set() for waiter in storage._waiting._bell._waiters):  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(0.05)
+    return task
+
+
+async def test_an_enqueue_elsewhere_ends_a_wait_for_work(opening: Opening, options: dict[str, float]) -> None:
+    async with opening(**options) as here, opening(**options) as there:
+        await there.enqueue("q", [asked("x")])
+        await claimed(here)
+        waiting = await begun(here)
+        await there.enqueue("q", [asked("a")])
+
+        assert (await waiting).woken
+
+
+async def test_a_token_from_before_the_enqueue_returns_at_once(
+    opening: Opening, options: dict[str, float]
+) -> None:
+    async with opening(**options) as here, opening(**options) as there:
+        lease = await leased(here)
+        await here.wait(["q"], timeout=0.01)
+        token = (await here.claim("q", lease, 1)).token
+        assert token
+        await there.enqueue("q", [asked("a")])
+        began = time.monotonic()
+
+        assert (await here.wait(["q"], since={"q": token}, timeout=PROMPT)).woken
+        assert PROMPT / 2 > time.monotonic() - began
+
+
+async def test_an_end_ends_a_wait_for_its_id_only(opening: Opening, options: dict[str, float]) -> None:
+    async with opening(**options) as here, opening(**options) as there:
+        await there.enqueue("q", [asked("a"), asked("b")])
+        a, b = await claimed(there)
+        waiting = await begun(here, for_="ids", ids=["a"])
+        await there.settle("q", [done(b)])
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        await there.settle("q", [done(a)])
+
+        assert (await waiting).woken
+
+
+async def test_events_end_a_wait_for_events(opening: Opening, options: dict[str, float]) -> None:
+    async with opening(**options) as here, opening(**options) as there:
+        await there.enqueue("q", [asked("a")])
+        (job,) = await claimed(there)
+        waiting = await begun(here, for_="events")
+        await there.settle("q", [done(job)])
+        wake = await waiting
+
+        assert wake.woken
+        assert "" == wake.since["q"]
+        again = await here.wait(["q"], for_="events", since=wake.since, timeout=PROMPT)
+        assert again.woken
+        assert (await here.events("q")).offset.startswith(again.since["q"])
+
+
+async def test_the_next_scheduled_job_ends_a_wait(opening: Opening, options: dict[str, float]) -> None:
+    async with opening(**options) as storage:
+        await storage.enqueue("q", [asked("a", delay=200)])
+
+        assert (await storage.wait(["q"], timeout=PROMPT)).woken
+        assert 1 == len(await claimed(storage))
+
+
+async def test_a_dead_listener_is_noticed_and_restored(
+    opening: Opening, options: dict[str, float], connect: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opening(**options) as storage:
+        await storage.enqueue("q", [asked("a")])
+        await claimed(storage)
+        await storage.wait(["q"], timeout=0.01)
+        await kill_all_others(await connect())
+        for _ in range(500):
+            if "wake-ups are back" in caplog.text:
+                break
+            await asyncio.sleep(0.01)
+        waiting = await begun(storage)
+        await storage.enqueue("q", [asked("b")])
+
+        assert (await waiting).woken
+        assert "no wake-ups, polling until they are back" in caplog.text
+
+
+async def test_without_notifications_the_poll_finds_it(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a pooler in transaction mode: the echo never comes."""
+    monkeypatch.setattr("dibs.storage.postgres.wakeups.ECHO_SECONDS", 0.05)
+    async with opening(poll=0.1) as storage:
+        storage._waiting._listener._channel = "another"
+        await storage.enqueue("q", [asked("x")])
+        await claimed(storage)
+        monkeypatch.setattr("dibs.storage.postgres.wakeups.Bell.ring", lambda *_: None)
+        waiting = asyncio.create_task(storage.wait(["q"], timeout=PROMPT))
+        await asyncio.sleep(0.3)
+        await storage.enqueue("q", [asked("a")])
+
+        assert (await waiting).woken
+
+
+async def test_closing_ends_the_waits(opening: Opening, options: dict[str, float]) -> None:
+    storage = await opening(**options).__aenter__()
+    await storage.enqueue("q", [asked("a", delay=60_000)])
+    waiting = await begun(storage)
+    await storage.__aexit__(None, None, None)
+
+    with pytest.raises(NotRunning):
+        await waiting
+
+
+async def test_nobody_is_notified_where_nobody_listens(
+    storage: PostgresStorage, connect: Callable[[], Any]
+) -> None:
+    await storage.enqueue("q", [asked("a")])
+    mine = await connect()
+    await mine.set_autocommit(True)
+    await mine.execute(
+        "UPDATE queues SET work_until = '-infinity', events_until = '-infinity', ids_until = now()"
+    )
+    await mine.execute(f"LISTEN {storage._server.queries.channel}")
+    await storage.enqueue("q", [asked("b")])
+    await storage.settle("q", [done(job) for job in await claimed(storage)])
+
+    assert [] == [notice async for notice in mine.notifies(timeout=0.1)]

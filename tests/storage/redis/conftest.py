@@ -1,0 +1,35 @@
+"""Storages on a real Redis, each test with a prefix of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+from dibs.storage.redis import RedisStorage, open_url
+from dibs_conformance.servers import RedisServer
+
+_PLACES = count()
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"t{next(_PLACES)}"
+
+
+@pytest.fixture
+def opened(redis_server: RedisServer, prefix: str) -> Callable[..., RedisStorage]:
+    """Makes storages at the same place."""
+
+    def make(**options: Any) -> RedisStorage:
+        return open_url(redis_server.url, **{"prefix": prefix, **options})
+
+    return make
+
+
+@pytest.fixture
+async def storage(opened: Callable[..., RedisStorage]) -> AsyncIterator[RedisStorage]:
+    async with opened() as storage:
+        yield storage

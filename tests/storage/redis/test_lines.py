@@ -1,0 +1,152 @@
+"""Waiting lines: their order over both structures, stale entries, and what they cost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from dibs.client.ids import new_id
+from dibs.model.job import Data, NewJob
+from dibs.model.requests import Complete, Patch, Request, SettingsPatch, Settlement
+from dibs.storage.redis import RedisStorage, listing, open_url
+from dibs_conformance.servers import RedisServer, start_redis
+
+
+def request(id: str, *, priority: int = 0, **more: int) -> Request:
+    return Request(job=NewJob(id=id, data=Data(payload=b'{"width":200}', priority=priority), **more))
+
+
+async def everything(storage: RedisStorage, size: int = 7) -> list[str]:
+    lease = (await storage.grant(["q"], 600_000, "me")).lease
+    taken: list[str] = []
+    while jobs := (await storage.claim("q", lease, size)).jobs:
+        taken += [job.id for job in jobs]
+    return taken
+
+
+async def test_the_order_holds_over_lists_and_sets(storage: RedisStorage) -> None:
+    """Fresh jobs stand in lists, changed and scheduled ones in sets: a claim takes the smaller head."""
+    chance = random.Random(7)
+    for i in range(300):
+        id = f"j{chance.randrange(150)}"
+        priority = chance.choice([-5, 0, 0, 0, 9])
+        await storage.enqueue("q", [request(id, priority=priority, delay=chance.choice([0, 0, 1, 3]))])
+        if i % 7 == 0:
+            await storage.amend("q", f"j{chance.randrange(150)}", Patch(priority=1))
+        if i % 11 == 0:
+            await storage.cancel("q", [f"j{chance.randrange(150)}"])
+    await asyncio.sleep(0.01)
+    page = await storage.list("q", "waiting", limit=1000)
+    jobs = [slot.current for _, slot in page.items if slot.current is not None]
+    jobs.sort(key=lambda job: (-job.data.priority, job.run_at, job.seq))
+
+    assert [job.id for job in jobs] == await everything(storage)
+
+
+async def test_a_line_full_of_stale_entries_is_walked_in_bounded_steps(storage: RedisStorage) -> None:
+    await storage.enqueue("q", [request("first")])
+    for _ in range(12):
+        ids = [f"s{i}" for i in range(1000)]
+        await storage.enqueue("q", [request(id) for id in ids])
+        await storage.cancel("q", ids)
+    await storage.enqueue("q", [request("last")])
+
+    assert ["first", "last"] == await everything(storage, size=1)
+
+
+async def test_a_line_that_is_only_stale_takes_no_room(
+    storage: RedisStorage, redis_server: RedisServer, prefix: str
+) -> None:
+    for _ in range(3):
+        await storage.enqueue("q", [request("a")])
+        await storage.cancel("q", ["a"])
+
+    assert 0 == redis_server.ask("EXISTS", f"{prefix}:{{q}}:due:0", f"{prefix}:{{q}}:priorities")
+
+
+async def test_updates_while_nobody_claims_do_not_fill_the_line(
+    storage: RedisStorage, redis_server: RedisServer, prefix: str
+) -> None:
+    await storage.enqueue("q", [request("stays")])
+    for _ in range(6):
+        await storage.enqueue("q", [request(f"s{i}") for i in range(1000)])
+        await storage.cancel("q", [f"s{i}" for i in range(1000)])
+
+    assert redis_server.ask("LLEN", f"{prefix}:{{q}}:due:0") <= 2 * 1000 + 1000
+
+
+async def test_a_claim_of_thousands_is_made_in_steps(storage: RedisStorage) -> None:
+    for start in range(0, 2500, 500):
+        await storage.enqueue("q", [request(f"{start + i:05}") for i in range(500)])
+    lease = (await storage.grant(["q"], 60_000, "me")).lease
+
+    jobs = (await storage.claim("q", lease, 2200)).jobs
+    assert [f"{i:05}" for i in range(2200)] == [job.id for job in jobs]
+
+
+async def test_many_ids_are_listed_once_each(storage: RedisStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond a thousand a listing goes through a sorted set, made in steps."""
+    monkeypatch.setattr(listing, "FEW", 100)
+    ids = sorted(f"é{i}" for i in range(1700))
+    for start in range(0, len(ids), 850):
+        await storage.enqueue("q", [request(id) for id in ids[start : start + 850]])
+    seen, after = [], None
+    while True:
+        page = await storage.list("q", "waiting", after=after, limit=333)
+        seen += [id for id, _ in page.items]
+        after = page.after
+        await storage.cancel("q", [seen[-1]])
+        await storage.enqueue("q", [request(f"new{len(seen)}")])
+        if after is None:
+            break
+
+    assert [len(ids), ids] == [len(set(seen) & set(ids)), sorted(set(seen) & set(ids))]
+    assert len(seen) == len(set(seen))
+
+
+async def test_the_quick_way_and_the_general_way_are_one(storage: RedisStorage) -> None:
+    """max_active and the level `all` take the general way: the same slots and outcomes come of it."""
+    slots = []
+    for queue, settings in (
+        ("quick", SettingsPatch()),
+        ("general", SettingsPatch(max_active=9, log_level="all")),
+    ):
+        await storage.configure(queue, settings)
+        await storage.enqueue(queue, [request("a", priority=3)])
+        lease = (await storage.grant([queue], 60_000, "me")).lease
+        (waiting,) = await storage.get(queue, ["a"])
+        (job,) = (await storage.claim(queue, lease, 1)).jobs
+        assert job.run is not None
+        await storage.settle(queue, [Settlement(id="a", fence=job.run.fence, how=Complete(result=b"1"))])
+        (ended,) = await storage.get(queue, ["a"])
+        assert waiting.current is not None
+        assert ended.outcome is not None
+        same = {"run_at": 0, "enqueued_at": 0, "first": 0, "revision": 0}
+        times = {"ended_at": 0, "claimed_at": 0, "fence": 0}
+        assert 3_600_000 == (ended.outcome.expires_at or 0) - ended.outcome.ended_at
+        slots.append((
+            replace(waiting.current, seq=0, **same), replace(ended.outcome, expires_at=0, **same, **times)
+        ))  # fmt: skip
+
+    assert slots[0] == slots[1]
+
+
+async def test_ten_thousand_waiting_jobs_fit_in_a_little_memory() -> None:
+    with start_redis() as server:
+
+        def used() -> int:
+            return int(server.ask("INFO", "memory").partition("used_memory:")[2].split()[0])
+
+        async with open_url(server.url) as storage:
+            await storage.enqueue("warm", [request(new_id())])
+            before = used()
+            for _ in range(100):
+                await storage.enqueue("q", [request(new_id()) for _ in range(100)])
+            await asyncio.sleep(0.5)
+            mib = (used() - before) / 2**20
+    print(f"10,000 waiting jobs: {mib:.2f} MiB on Redis {server.version}")  # noqa: T201 - a figure for people
+
+    assert mib < 1.9

@@ -1,0 +1,152 @@
+"""What is told about a server that cannot be used, and never a password with it."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import pytest
+
+from dibs.errors import (
+    DibsError,
+    StorageDamaged,
+    StorageFull,
+    StorageReadOnly,
+    StorageTooNew,
+    StorageUnavailable,
+    UnknownOption,
+)
+from dibs.model.job import NewJob
+from dibs.model.requests import Complete, Request, Settlement
+from dibs.storage.redis import RedisStorage, connections, open_url, opening
+from dibs_conformance.servers import RedisServer, start_redis
+
+SECRET = "open-sesame"
+
+
+async def told(url: str, kind: type[DibsError], **options: Any) -> str:
+    with pytest.raises(kind) as caught:
+        async with open_url(url, **options):
+            pass
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    return str(caught.value)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(connections.Connections.connect, "__defaults__", ((0.0, 0.0),))
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+async def test_an_unreachable_server_is_named(scheme: str, hasty: None) -> None:
+    text = await told(f"{scheme}://:{SECRET}@127.0.0.1:1", StorageUnavailable)
+
+    assert "127.0.0.1:1" in text
+    assert "tried 2 times" in text
+
+
+async def test_a_wrong_password_is_told(redis_server: RedisServer) -> None:
+    text = await told(f"redis://:{SECRET}@127.0.0.1:{redis_server.port}", StorageUnavailable)
+
+    assert "name or password" in text
+
+
+async def test_a_missing_password_is_told(redis_server: RedisServer) -> None:
+    assert "password" in await told(f"redis://127.0.0.1:{redis_server.port}", StorageUnavailable)
+
+
+async def test_no_secret_is_shown(redis_server: RedisServer) -> None:
+    async with open_url(redis_server.url) as storage:
+        shown = f"{storage!r} {storage.url} {storage.durability} {vars(storage)}"
+
+    assert redis_server.password not in shown
+
+
+@pytest.mark.parametrize("query", ["fsync=1", "socket_timeouts=1"])
+async def test_an_unknown_option_is_refused_and_the_known_are_listed(query: str) -> None:
+    text = await told(f"redis://:{SECRET}@127.0.0.1:1?{query}", UnknownOption)
+
+    assert "allow_eviction, poll, prefix" in text
+
+
+async def test_an_unknown_keyword_is_refused() -> None:
+    await told("redis://127.0.0.1:1", UnknownOption, fsync=True)
+
+
+async def test_the_drivers_options_are_the_drivers(redis_server: RedisServer) -> None:
+    async with open_url(f"{redis_server.url}?client_name=me&prefix=other") as storage:
+        assert "me" in str(await storage._plain("x", "CLIENT", "GETNAME"))
+
+
+async def test_a_server_that_is_too_old_is_named(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "BASELINE", (99, 0))
+
+    assert f"is Redis {redis_server.version[:3]}" in await told(redis_server.url, StorageUnavailable)
+
+
+async def test_a_single_server_is_no_cluster(redis_server: RedisServer) -> None:
+    url = redis_server.url.replace("redis:", "redis+cluster:")
+
+    assert "redis://" in await told(url, StorageUnavailable)
+
+
+async def test_a_place_of_a_newer_layout_is_left_alone(redis_server: RedisServer) -> None:
+    redis_server.ask("SET", "newer:version", "999")
+
+    assert "upgrade" in await told(redis_server.url, StorageTooNew, prefix="newer")
+
+
+async def test_eviction_is_refused_unless_it_is_allowed() -> None:
+    with start_redis(maxmemory_policy="allkeys-lru") as server:
+        text = await told(server.url, StorageUnavailable)
+        async with open_url(f"{server.url}?allow_eviction=1") as storage:
+            assert [] == await storage.queues()
+
+    assert "allkeys-lru" in text
+    assert "allow_eviction" in text
+
+
+async def test_durability_is_told() -> None:
+    with start_redis(appendonly="yes") as kept, start_redis() as weak:
+        async with open_url(kept.url) as one, open_url(weak.url) as other:
+            assert ("append-only" in one.durability, "weak" in other.durability) == (True, True)
+
+
+async def test_a_replica_is_told_and_recovers() -> None:
+    with start_redis() as server:
+        async with open_url(server.url) as storage:
+            server.ask("REPLICAOF", "127.0.0.1", "1")
+            with pytest.raises(StorageReadOnly, match="primary"):
+                await storage.enqueue("q", [Request(job=NewJob(id="a"))])
+            assert "primary" in await told(server.url, StorageReadOnly)
+            server.ask("REPLICAOF", "NO", "ONE")
+
+            assert "queued" == (await storage.enqueue("q", [Request(job=NewJob(id="a"))]))[0].status
+
+
+async def test_a_full_server_refuses_enqueues_and_takes_ends() -> None:
+    with start_redis() as server:
+        async with open_url(server.url) as storage:
+            await storage.enqueue("q", [Request(job=NewJob(id="a"))])
+            lease = (await storage.grant(["q"], 60_000, "me")).lease
+            (job,) = (await storage.claim("q", lease, 1)).jobs
+            assert job.run is not None
+            server.ask("CONFIG", "SET", "maxmemory", "1mb")
+            with pytest.raises(StorageFull):
+                await storage.enqueue("q", [Request(job=NewJob(id="b"))])
+
+            assert (await storage.renew(["q"], lease, 60_000))["q"].alive
+            ended = Settlement(id="a", fence=job.run.fence, how=Complete(result=b"1"))
+            assert "done" == (await storage.settle("q", [ended]))[0].status
+
+
+async def test_a_key_of_another_type_is_told(
+    storage: RedisStorage, prefix: str, redis_server: RedisServer
+) -> None:
+    redis_server.ask("SET", f"{prefix}:{{q}}:waiting", "mine")
+
+    with pytest.raises(StorageDamaged, match="prefix"):
+        await storage.enqueue("q", [Request(job=NewJob(id="a"))])

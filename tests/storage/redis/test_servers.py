@@ -1,0 +1,64 @@
+"""The kit's private servers: found in order, private, and gone at the end."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dibs_conformance.servers import Missing, find_postgres, find_redis, start_redis
+from dibs_conformance.servers.processes import wait_until
+from dibs_conformance.servers.redis import RedisError
+
+
+def test_a_variable_comes_first(tmp_path: Path) -> None:
+    program = tmp_path / "redis-server"
+    program.write_text("#!/bin/sh\necho Redis server v=9.9.9 sha=0\n")
+    program.chmod(0o700)
+
+    found = find_redis({"DIBS_REDIS_SERVER": str(program)})
+    assert (program, "DIBS_REDIS_SERVER", "9.9.9") == (found.path, found.origin, found.version)
+
+
+@pytest.mark.parametrize("find", [find_redis, find_postgres])
+def test_what_is_missing_is_told(find: object, tmp_path: Path) -> None:
+    nowhere = {"DIBS_REDIS_SERVER": f"{tmp_path}/no", "DIBS_POSTGRES_BIN": f"{tmp_path}/no"}
+
+    with pytest.raises(Missing, match="cannot be run"):
+        find(nowhere)  # type: ignore[operator]
+
+
+def test_a_server_is_private_comes_back_on_its_port_and_leaves_no_trace() -> None:
+    with start_redis() as server:
+        port, folder = server.port, server.folder
+        shown = Path(f"/proc/{server.pid}/cmdline")
+        command = shown.read_text("utf-8") if shown.exists() else ""
+        mode = stat.S_IMODE(folder.stat().st_mode)
+        server.kill()
+        server.start()
+
+        assert (port, "PONG") == (server.port, server.ask("PING"))
+        assert 0o700 == mode
+        assert server.password not in command
+        server.password = "wrong"
+        with pytest.raises(RedisError):
+            server.ask("PING")
+    assert not folder.exists()
+
+
+def test_a_server_ends_with_the_process_that_started_it() -> None:
+    """Also when that process is killed, and no handler of its own is run."""
+    code = (
+        "import os, signal; from dibs_conformance.servers import start_redis; server = start_redis();"
+        "print(server.port, server.folder, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout
+    port, folder = told.split()
+
+    assert wait_until(lambda: not Path(folder).exists(), 10)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(port))).close()

@@ -1,0 +1,116 @@
+"""Redis keeps the writes of a script that fails half-way: so ours check before they write."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from dibs.errors import StorageError
+from dibs.model.job import Data, Error, NewJob
+from dibs.model.requests import (
+    Complete,
+    Fail,
+    HandOff,
+    Patch,
+    Release,
+    Request,
+    Retry,
+    SettingsPatch,
+    Settlement,
+    Then,
+    Update,
+)
+from dibs.storage.redis import RedisStorage
+from dibs_conformance.servers import RedisServer
+
+NAMES = (
+    "waiting", "active", "successors", "outcomes", "dropped", "meta", "priorities", "due:0", "line:0",
+    "line:5", "leases", "lease_ends", "away", "asked", "completed", "failed", "cancelled", "keys", "key_ends",
+    "log", "fail:waiting", "fail:due:0", "fail:meta", "fail:priorities",
+)  # fmt: skip
+
+Act = Callable[[RedisStorage, str, dict[str, int]], Awaitable[object]]
+
+
+def job(id: str, **more: int) -> Request:
+    data = Data(payload=b"x", priority=more.pop("priority", 0))
+    return Request(job=NewJob(id=id, data=data, **more), request_key=f"key-{id}")
+
+
+def settled(id: str, how: object) -> Act:
+    return lambda s, _, fences: s.settle("q", [Settlement(id=id, fence=fences[id], how=how)])  # type: ignore[arg-type]
+
+
+ACTS: dict[str, Act] = {
+    "enqueue": lambda s, *_: s.enqueue("q", [job("new"), job("later", delay=9), job("a", priority=5)]),
+    "enqueue blocked": lambda s, *_: s.enqueue(
+        "q", [Request(job=NewJob(id="run"), on_conflict=Update(data=False))]
+    ),
+    "claim": lambda s, lease, _: s.claim("q", lease, 2),
+    "complete": settled("run", Complete(result=b"1", then=(Then(queue="q", job=NewJob(id="next")),))),
+    "fail": settled("run", Fail(error=Error(type="E"), handled=True)),
+    "retry": settled("run", Retry(delay=3)),
+    "release": settled("run", Release()),
+    "hand off": settled("run", HandOff()),
+    "cancel": lambda s, *_: s.cancel("q", ["a", "blocked"], running=True),
+    "amend": lambda s, *_: s.amend("q", "a", Patch(priority=5)),
+    "forget": lambda s, *_: s.forget("q", ["a", "run", "ended"]),
+    "retry failed": lambda s, *_: s.retry_failed("q", ["broken"]),
+    "configure": lambda s, *_: s.configure("q", SettingsPatch(paused=True)),
+    "renew": lambda s, lease, _: s.renew(["q"], lease, 90_000),
+    "drop": lambda s, lease, _: s.drop(["q"], lease, 10),
+    "prune": lambda s, *_: s.prune("q", 10),
+}
+
+
+async def prepare(storage: RedisStorage) -> tuple[str, dict[str, int]]:
+    """A queue with something of everything."""
+    await storage.configure("q", SettingsPatch(log_level="all"))
+    lease = (await storage.grant(["q"], 60_000, "me")).lease
+    await storage.enqueue("q", [job(id) for id in ("run", "blocked", "ended", "broken", "a", "b")])
+    taken = (await storage.claim("q", lease, 4)).jobs
+    fences = {one.id: one.run.fence for one in taken if one.run is not None}
+    await storage.settle(
+        "q",
+        [
+            Settlement(id="ended", fence=fences["ended"], how=Complete()),
+            Settlement(id="broken", fence=fences["broken"], how=Fail(error=Error(type="E"))),
+        ],
+    )
+    await storage.enqueue("q", [job("blocked"), job("c", delay=60_000), job("d", priority=5, delay=1)])
+    return lease, fences
+
+
+def picture(server: RedisServer, prefix: str) -> dict[str, str]:
+    keys = sorted(server.ask("KEYS", f"{prefix}:*"))
+    return {key: server.ask("DUMP", key) for key in keys}
+
+
+@pytest.mark.parametrize("act", ACTS)
+async def test_a_step_that_meets_a_wrong_type_changes_nothing(
+    act: str, opened: Callable[..., RedisStorage], redis_server: RedisServer, prefix: str
+) -> None:
+    refused = [
+        name for name in NAMES if await is_refused(act, name, opened, redis_server, f"{prefix}.{name}")
+    ]
+
+    assert refused, "no wrong type was met: this act proves nothing"
+
+
+async def is_refused(
+    act: str, name: str, opened: Callable[..., RedisStorage], server: RedisServer, prefix: str
+) -> bool:
+    """Tell whether the act met the wrong type; then it must have changed nothing."""
+    async with opened(prefix=prefix) as storage:
+        lease, fences = await prepare(storage)
+        # What is noted at the door, apart from the step.
+        await storage._register("q", "q!fail")
+        server.ask("SET", f"{prefix}:{{q}}:{name}", "somebody else's")
+        before = picture(server, prefix)
+        try:
+            await ACTS[act](storage, lease, fences)
+        except StorageError:
+            assert before == picture(server, prefix), f"{act} wrote something before it met {name}"
+            return True
+        return False

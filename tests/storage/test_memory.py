@@ -1,0 +1,321 @@
+"""The storage in memory: its places, its lock, its clock, its waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from dibs.errors import NotRunning, Refused
+from dibs.model.job import Job, NewJob, Slot
+from dibs.model.requests import Complete, Release, Request, Retry, Settlement
+from dibs.storage.indexed import enqueueing
+from dibs.storage.indexed.index import Index
+from dibs.storage.memory import MemoryStorage
+from dibs.storage.registry import open_storage
+
+LONG = 60_000
+
+
+def request(id: str = "a", **rest: Any) -> Request:
+    return Request(job=NewJob(id=id, **rest))
+
+
+# -- places ------------------------------------------------------------------------------------------
+
+
+async def test_a_named_place_is_the_same_for_all_who_open_it() -> None:
+    async with open_storage("memory:shared-place") as one, open_storage("memory:shared-place") as two:
+        await one.enqueue("q", [request()])
+
+        assert 1 == (await two.counts(["q"]))["q"].waiting
+
+
+async def test_a_named_place_outlives_its_doors() -> None:
+    async with open_storage("memory:kept-place") as one:
+        await one.enqueue("q", [request()])
+    async with open_storage("memory:kept-place") as two:
+        assert 1 == (await two.counts(["q"]))["q"].waiting
+
+
+async def test_a_place_without_a_name_is_one_s_own() -> None:
+    async with open_storage("memory:") as one, open_storage("memory:") as two:
+        await one.enqueue("q", [request()])
+
+        assert 0 == (await two.counts(["q"]))["q"].waiting
+
+
+async def test_two_places_of_two_names_share_nothing() -> None:
+    async with open_storage("memory:left") as one, open_storage("memory:right") as two:
+        await one.enqueue("q", [request()])
+
+        assert [] == await two.queues()
+
+
+async def test_it_says_that_nothing_survives() -> None:
+    """In its words, its name and its capabilities."""
+    storage = MemoryStorage()
+
+    assert "dies with this process" in storage.durability
+    assert not storage.capabilities.durable
+    assert not storage.capabilities.shared
+    assert "memory:" in repr(storage)
+
+
+# -- the clock ---------------------------------------------------------------------------------------
+
+
+async def test_now_is_refused_on_a_clock_of_the_system() -> None:
+    async with MemoryStorage() as storage:
+        with pytest.raises(Refused) as caught:
+            await storage.enqueue("q", [request()], now=5)
+
+        assert "now" == caught.value.field
+        assert [] == await storage.queues()
+
+
+async def test_a_manual_time_before_one_that_was_seen_counts_as_that_one() -> None:
+    async with MemoryStorage(clock="manual") as storage:
+        await storage.enqueue("q", [request()], now=1000)
+        await storage.enqueue("q", [request("b")], now=5)
+        [slot] = await storage.get("q", ["b"])
+
+        assert slot.current is not None
+        assert 1000 == slot.current.enqueued_at
+
+
+async def test_the_clock_of_the_system_never_steps_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fences grow when the machine's clock is set back an hour."""
+    hour = 3_600_000_000_000
+    async with MemoryStorage() as storage:
+        await storage.enqueue("q", [request()])
+        before = await one_run(storage)
+        real = time.time_ns
+        monkeypatch.setattr("time.time_ns", lambda: real() - hour)
+        await storage.enqueue("q", [request()])
+        after = await one_run(storage)
+
+        assert before.run is not None
+        assert after.run is not None
+        assert before.run.fence < after.run.fence
+        assert before.run.claimed_at <= after.run.claimed_at
+
+
+async def one_run(storage: MemoryStorage) -> Job:
+    lease = (await storage.grant(["q"], LONG, "h")).lease
+    job = (await storage.claim("q", lease, 1)).jobs[0]
+    assert job.run is not None
+    await storage.settle("q", [Settlement(id=job.id, fence=job.run.fence, how=Complete())])
+    return job
+
+
+# -- whole or not at all -----------------------------------------------------------------------------
+
+
+async def test_a_verb_that_breaks_half_way_has_not_happened() -> None:
+    """An operation is applied whole or not at all, whatever is wrong with it."""
+    async with MemoryStorage(clock="manual") as storage:
+        await storage.enqueue("q", [request()], now=10)
+        before = (await storage.get("q", ["a", "b"]), await storage.queues())
+
+        def breaking(index: Index) -> None:
+            enqueueing.enqueue(index, "q", [request(), request("b")])
+            enqueueing.enqueue(index, "other", [request()])
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await storage._step(None, breaking)
+
+        assert before == (await storage.get("q", ["a", "b"]), await storage.queues())
+        assert 1 == (await storage.counts(["q"]))["q"].waiting
+
+
+async def test_nothing_is_answered_before_opening_or_after_closing() -> None:
+    storage = MemoryStorage()
+    with pytest.raises(NotRunning):
+        await storage.get("q", ["a"])
+    async with storage:
+        await storage.get("q", ["a"])
+    with pytest.raises(NotRunning):
+        await storage.enqueue("q", [request()])
+
+
+# -- waits -------------------------------------------------------------------------------------------
+
+
+async def waits(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """Start a wait, and return once it is waiting."""
+    task = asyncio.create_task(work)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not task.done()
+    return task
+
+
+async def test_a_wait_ends_when_work_comes() -> None:
+    async with MemoryStorage() as storage:
+        task = await waits(storage.wait(["never used", "q"], timeout=60))
+        await storage.enqueue("q", [request()])
+
+        assert (await task).woken
+
+
+async def test_a_wait_whose_token_is_old_ends_at_once() -> None:
+    async with MemoryStorage() as storage:
+        token = (await storage.wait(["q"], timeout=0)).since
+        await storage.enqueue("q", [request()])
+
+        assert (await storage.wait(["q"], since=token, timeout=60)).woken
+
+
+async def test_a_wait_whose_time_is_over_says_so_also_when_something_is_scheduled_for_later() -> None:
+    """`woken` means that there may be something; a job in an hour is nothing yet."""
+    async with MemoryStorage() as storage:
+        await storage.enqueue("q", [request(delay=3_600_000)])
+        token = (await storage.wait(["q"], timeout=0)).since
+
+        assert not (await storage.wait(["q"], since=token, timeout=0.01)).woken
+
+
+async def test_a_wait_ends_when_the_next_job_falls_due() -> None:
+    async with MemoryStorage() as storage:
+        await storage.enqueue("q", [request(delay=30)])
+        token = (await storage.wait(["q"], timeout=0)).since
+
+        assert (await storage.wait(["q"], since=token, timeout=60)).woken
+
+
+async def test_a_wait_for_an_id_ends_with_it_and_not_with_another() -> None:
+    async with MemoryStorage() as storage:
+        await storage.enqueue("q", [request(), request("b")])
+        task = await waits(storage.wait(["q"], for_="ids", ids=["a"], timeout=60))
+        await storage.cancel("q", ["b"])
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+        assert not task.done()
+        await storage.cancel("q", ["a"])
+        assert (await task).woken
+
+
+@pytest.mark.parametrize("token", ["", "x", "-5", "9" * 30])
+async def test_a_token_nobody_gave_costs_a_look_and_no_error(token: str) -> None:
+    async with MemoryStorage() as storage:
+        await storage.enqueue("q", [request()])
+        await storage.cancel("q", ["a"])
+        for watch in ("work", "events", "ids"):
+            await storage.wait(["q"], for_=watch, ids=["a"], since={"q": token}, timeout=0.01)
+
+
+async def test_closing_ends_the_waits() -> None:
+    storage = MemoryStorage()
+    await storage.open()
+    task = await waits(storage.wait(["q"], timeout=60))
+    await storage.close()
+
+    with pytest.raises(NotRunning):
+        await task
+    assert no_waiter_is_left(storage)
+
+
+async def test_a_cancelled_wait_leaves_no_trace() -> None:
+    async with MemoryStorage() as storage:
+        for watch in ("work", "events", "ids"):
+            task = await waits(storage.wait(["q", "q"], for_=watch, ids=["a"], timeout=60))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        assert no_waiter_is_left(storage)
+
+
+def no_waiter_is_left(storage: MemoryStorage) -> bool:
+    wakeups = storage._place.wakeups
+    return not wakeups._by_queue and not wakeups._by_id
+
+
+# -- threads -----------------------------------------------------------------------------------------
+
+
+class Hammer(threading.Thread):
+    """One loop of its own on a shared place: enqueue, claim, settle in every way, over few ids."""
+
+    def __init__(self, place: str, name: str, running: Counter[str], faults: list[str]) -> None:
+        super().__init__(name=name)
+        self.place, self.running, self.faults = place, running, faults
+        self.enqueued = self.started = 0
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self._hammer())
+        except BaseException as error:  # noqa: BLE001 - a thread's error would be lost
+            self.faults.append(f"{self.name}: {error!r}")
+
+    async def _hammer(self) -> None:
+        async with open_storage(self.place) as storage:
+            lease = (await storage.grant(["q"], LONG, self.name)).lease
+            for turn in range(150):
+                await storage.enqueue("q", [request("abc"[turn % 3])])
+                self.enqueued += 1
+                for job in (await storage.claim("q", lease, 2)).jobs:
+                    self._begin(job)
+                    how = (Complete(), Retry(), Release())[turn % 3]
+                    self.running[job.id] -= 1
+                    assert job.run is not None
+                    [told] = await storage.settle("q", [Settlement(id=job.id, fence=job.run.fence, how=how)])
+                    if told.status not in ("done", "returned"):
+                        self.faults.append(f"{job.id}: {told.status} by its only holder")
+
+    def _begin(self, job: Job) -> None:
+        self.started += 1
+        self.running[job.id] += 1
+        if self.running[job.id] != 1:
+            self.faults.append(f"{job.id} runs {self.running[job.id]} times")
+
+
+async def test_eight_threads_on_three_ids_never_run_one_twice_and_lose_none() -> None:
+    """One at a time, fenced; every thread has a loop of its own."""
+    faults: list[str] = []
+    hammers = [Hammer("memory:hammered", f"t{n}", Counter(), faults) for n in range(8)]
+    shared: Counter[str] = Counter()
+    for hammer in hammers:
+        hammer.running = shared
+        hammer.start()
+    for hammer in hammers:
+        hammer.join()
+    async with open_storage("memory:hammered") as storage:
+        counts = (await storage.counts(["q"]))["q"]
+        slots = await storage.get("q", list("abc"))
+        left = await drained(storage)
+
+    assert [] == faults
+    assert sum(hammer.started for hammer in hammers) > 100
+    assert (0, 0) == (counts.active, counts.blocked)
+    assert counts.waiting == len(left) == sum(slot.current is not None for slot in slots)
+    assert all(slot != Slot() for slot in slots)
+
+
+async def drained(storage: Any) -> list[str]:
+    lease = (await storage.grant(["q"], LONG, "last")).lease
+    return [job.id for job in (await storage.claim("q", lease, 100)).jobs]
+
+
+async def test_a_wait_on_one_loop_is_woken_by_an_enqueue_on_another() -> None:
+    async with open_storage("memory:two-loops") as storage:
+        task = await waits(storage.wait(["q"], timeout=60))
+
+        async def other() -> None:
+            async with open_storage("memory:two-loops") as there:
+                await there.enqueue("q", [request()])
+
+        thread = threading.Thread(target=lambda: asyncio.run(other()))
+        thread.start()
+        woken = (await task).woken
+        thread.join()
+
+        assert woken

@@ -1,0 +1,96 @@
+"""From a URL to its storage: what is known, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dibs.errors import ConfigurationError, DibsError, UnknownOption, UnknownScheme
+from dibs.storage import registry
+from dibs.storage.file import FileStorage
+from dibs.storage.memory import MemoryStorage
+from dibs.storage.protocol import Storage
+
+
+@pytest.mark.parametrize(("url", "kind"), [("memory:", MemoryStorage), ("MEMORY:x", MemoryStorage)])
+def test_a_scheme_of_ours_is_known_without_asking(url: str, kind: type) -> None:
+    assert kind is type(registry.open_storage(url))
+
+
+def test_a_file_url_names_its_path(tmp_path: Path) -> None:
+    """Relative to the working directory, or from the root; opening makes it, naming it does not."""
+    storage = registry.open_storage(f"file://{tmp_path}/jobs")
+
+    assert isinstance(storage, FileStorage)
+    assert f"file:{tmp_path}/jobs" == storage.url
+    assert not (tmp_path / "jobs").exists()
+
+
+@pytest.mark.parametrize("url", ["memory:", "file:./x"])
+def test_what_we_open_is_a_storage(url: str) -> None:
+    assert isinstance(registry.open_storage(url), Storage)
+
+
+def test_an_unknown_scheme_names_the_known_ones_and_says_where_others_come_from() -> None:
+    with pytest.raises(UnknownScheme) as caught:
+        registry.open_storage("carrier-pigeon:coop")
+
+    assert "file:" in str(caught.value)
+    assert "memory:" in str(caught.value)
+    assert "package that registers 'carrier-pigeon'" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["s3cr3t", ":s3cr3t", "", "/s3cr3t/path"])
+def test_text_that_is_no_url_is_not_repeated(text: str) -> None:
+    """It may be a password typed in the wrong place."""
+    with pytest.raises(UnknownScheme) as caught:
+        registry.open_storage(text)
+
+    assert "s3cr3t" not in str(caught.value)
+    assert "file:" in str(caught.value)
+
+
+REFUSED: dict[str, tuple[type[DibsError], str, dict[str, object], str]] = {
+    "an option nobody knows, in the URL": (UnknownOption, "file:x?fsnyc=1", {}, "fsync, poll"),
+    "an option nobody knows, by name": (UnknownOption, "file:x", {"fsnyc": 1}, "fsync, poll"),
+    "an option of memory": (UnknownOption, "memory:?fsync=1", {}, "known: none"),
+    "an option of memory by name": (UnknownOption, "memory:", {"fsync": True}, "fsync"),
+    "a flag that is neither yes nor no": (UnknownOption, "file:x?fsync=perhaps", {}, "fsync"),
+    "a poll that is no number": (UnknownOption, "file:x?poll=often", {}, "poll"),
+    "a poll without a pause": (ConfigurationError, "file:x?poll=0", {}, "poll"),
+    "a poll into the past": (ConfigurationError, "file:x?poll=-1", {}, "poll"),
+    "a poll of NaN": (ConfigurationError, "file:x?poll=nan", {}, "poll"),
+    "a poll by name that is text": (ConfigurationError, "file:x", {"poll": "1"}, "poll"),
+    "an fsync by name that is text": (ConfigurationError, "file:x", {"fsync": "no"}, "fsync"),
+    "no path": (UnknownOption, "file:", {}, "file:./jobs"),
+    "a path with NUL": (ConfigurationError, "file:a\0b", {}, "NUL"),
+    "a clock nobody has": (ConfigurationError, "memory:", {"clock": "sundial"}, "'system' or 'manual'"),
+}
+
+
+@pytest.mark.parametrize(("error", "url", "options", "says"), REFUSED.values(), ids=REFUSED)
+def test_it_is_refused_in_words_that_help(
+    error: type[DibsError], url: str, options: dict[str, object], says: str
+) -> None:
+    with pytest.raises(error) as caught:
+        registry.open_storage(url, **options)  # type: ignore[arg-type]
+
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "flag"), [("1", True), ("", True), ("YES", True), ("off", False), ("0", False)]
+)
+def test_a_flag_in_a_url_is_a_word(text: str, flag: bool) -> None:  # noqa: FBT001
+    assert flag is registry.read_flag(text)
+
+
+def test_a_storage_is_imported_when_it_is_opened() -> None:
+    """Nobody pays for a driver of a storage that is not used."""
+    program = "import sys, dibs.storage.registry; print({'watchdog', 'filelock'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert "set()\n" == found.stdout

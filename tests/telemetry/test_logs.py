@@ -1,0 +1,138 @@
+"""Log records know the run they were made in, and nothing is built for those that nobody wants."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dibs import Dibs, current_job
+from dibs.telemetry import logs
+from dibs.testing import using
+from dibs.worker.execution import Run
+
+logger = logging.getLogger("shop")
+app = Dibs("memory:")
+
+
+@app.task(queue="send", max_retries=0)
+async def send(to: str) -> None:
+    logger.info("sending to %s", to, extra={"size": 3})
+
+
+@app.task(queue="plain")
+def plain() -> int:
+    logger.warning("on a thread")
+    return current_job().fence
+
+
+@app.task(queue="broken", max_retries=0)
+def broken() -> None:
+    try:
+        int("no")
+    except ValueError:
+        logger.exception("broke")
+        raise
+
+
+@pytest.fixture
+def written() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    stream, level = io.StringIO(), root.level
+    handler = logs.to_json(stream=stream)
+    yield stream
+    root.removeHandler(handler)
+    root.setLevel(level)
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+async def test_what_a_handler_logs_tells_its_run(written: io.StringIO) -> None:
+    async with using(app) as rehearsal:
+        await send.options(id="a").enqueue("ada")
+        await rehearsal.run_due()
+    (line,) = (line for line in lines(written) if line["logger"] == "shop")
+
+    assert ("send", "a", 1, 3) == (line["queue"], line["id"], line["attempt"], line["size"])
+    assert ("INFO", "sending to ada") == (line["level"], line["message"])
+    assert line["fence"] > 0
+    assert line["time"].endswith("Z")
+
+
+async def test_a_handler_on_a_thread_is_no_different(written: io.StringIO) -> None:
+    async with using(app) as rehearsal:
+        ticket = await plain.enqueue()
+        await rehearsal.run_due()
+        fence = await ticket.result(wait=0)
+    (line,) = (line for line in lines(written) if line["logger"] == "shop")
+
+    assert (fence, ticket.id) == (line["fence"], line["id"])
+
+
+async def test_an_exception_is_written_in_one_line(written: io.StringIO) -> None:
+    async with using(app) as rehearsal:
+        await broken.enqueue()
+        await rehearsal.run_due()
+    (line,) = (line for line in lines(written) if line["message"] == "broke")
+
+    assert line["error"].endswith("'no'")
+
+
+def test_outside_of_a_run_there_is_nothing_to_tell(written: io.StringIO) -> None:
+    logger.info("started")
+
+    assert {"time", "level", "logger", "message"} == set(lines(written)[0])
+
+
+def test_a_format_may_name_the_fields_outside_of_runs() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("[%(queue)s/%(id)s] %(message)s"))
+    handler.addFilter(logs.OfJob())
+    handler.handle(logger.makeRecord("shop", logging.INFO, "f", 1, "hello", (), None))
+
+    assert "[/] hello\n" == stream.getvalue()
+
+
+def test_said_twice_each_line_is_written_once(written: io.StringIO) -> None:
+    logs.to_json(logging.WARNING, written)
+    logger.info("too little")
+    logger.warning("once")
+
+    assert ["once"] == [line["message"] for line in lines(written)]
+
+
+def test_what_json_cannot_say_is_said_as_text(written: io.StringIO) -> None:
+    logger.info("odd", extra={"what": object})
+
+    assert "<class 'object'>" == lines(written)[0]["what"]
+
+
+async def test_the_worker_tells_its_run_as_well(written: io.StringIO) -> None:
+    async with app:
+        await broken.options(id="b").enqueue()
+        await app.work(until="empty")
+    (line,) = (line for line in lines(written) if line["logger"] == "dibs.worker")
+
+    assert line["message"].startswith("broken/b: Fail: ValueError: ")
+    assert ("broken", "b", 1) == (line["queue"], line["id"], line["attempt"])
+    assert line["fence"] > 0
+
+
+async def test_nothing_is_built_for_a_record_that_nobody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    def built(_: Run) -> dict[str, Any]:
+        raise AssertionError("nobody listens")
+
+    monkeypatch.setattr(Run, "about", property(built))
+    monkeypatch.setattr(logging.getLogger("dibs.worker"), "level", logging.WARNING)
+    async with app:
+        first, second = await broken.enqueue(), await plain.enqueue()
+        await app.work(until="empty")
+
+        assert ("failed", "completed") == ((await first.status()).state, (await second.status()).state)

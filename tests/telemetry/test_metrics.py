@@ -1,0 +1,158 @@
+"""Prometheus reads what the logs of the queues say, on every storage."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dibs import ConfigurationError, Dibs, Fixed
+from dibs.telemetry.metrics import Metrics
+from dibs.testing import using
+
+app = Dibs("memory:")
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+@app.task(queue="send", max_retries=1, backoff=Fixed(30))
+def send(to: str) -> None:
+    if "@" not in to:
+        raise ValueError(to)
+
+
+async def values(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    """Every sample as (name, label values...) -> value."""
+    found = [sample for metric in await metrics.read() for sample in metric.samples]
+    return {(sample.name, *sample.labels.values()): sample.value for sample in found}
+
+
+async def test_ends_durations_and_states_are_told() -> None:
+    async with using(app, start=NOON) as rehearsal:
+        metrics = Metrics(app)
+        await metrics.read()
+        await send.enqueue("ada@example.org")
+        await send.enqueue("nobody")
+        await send.options(delay=3600).enqueue("later@example.org")
+        await rehearsal.run_due()
+        await rehearsal.advance(31)
+        await rehearsal.run_due()
+        told = await values(metrics)
+
+    assert {"completed": 1, "retried": 1, "failed": 1} == {
+        end: told["dibs_ends_total", "send", end] for end in ("completed", "retried", "failed")
+    }
+    assert (1, 1, 1, 1) == tuple(
+        told["dibs_jobs", "send", state] for state in ("waiting", "scheduled", "completed", "failed")
+    )
+    assert 3 == told["dibs_run_seconds_count", "send"]
+    assert 1 == pytest.approx(told["dibs_wait_seconds_sum", "send"])
+    assert 2 == told["dibs_wait_seconds_bucket", "send", "0.005"]
+
+
+async def test_what_was_there_before_is_left_out_and_what_comes_later_is_told_once(app: Dibs) -> None:
+    queue = app.queue("q")
+    await queue.enqueue(1, id="a")
+    await queue.cancel("a")
+    metrics = Metrics(app)
+    before = await values(metrics)
+    await queue.enqueue(1, id="b")
+    await queue.cancel("b")
+    once, twice = await values(metrics), await values(metrics)
+
+    assert ("dibs_ends_total", "q", "cancelled") not in before
+    assert 1 == once["dibs_ends_total", "q", "cancelled"] == twice["dibs_ends_total", "q", "cancelled"]
+    assert 0 == once["dibs_log_gaps_total", "q"]
+
+
+async def test_a_queue_that_is_new_is_read_from_its_start(app: Dibs) -> None:
+    metrics = Metrics(app)
+    await metrics.read()
+    await app.queue("new").enqueue(1, id="a")
+    await app.queue("new").cancel("a")
+
+    assert 1 == (await values(metrics))["dibs_ends_total", "new", "cancelled"]
+
+
+async def test_more_ends_than_a_page_holds_are_all_told(app: Dibs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dibs.telemetry.metrics.PAGE", 3)
+    metrics = Metrics(app, queues=["q"])
+    await metrics.read()
+    await app.queue("q").enqueue_many(app.queue("q").bind(n, id=f"{n}") for n in range(10))
+    for number in range(10):
+        await app.queue("q").cancel(f"{number}")
+    together = await asyncio.gather(values(metrics), values(metrics))
+
+    assert [10, 10] == [told["dibs_ends_total", "q", "cancelled"] for told in together]
+
+
+async def test_only_the_queues_that_were_named_are_told(app: Dibs) -> None:
+    for name in ("a", "b"):
+        await app.queue(name).enqueue(1)
+    told = await values(Metrics(app, queues=["a"]))
+
+    assert {"a"} == {labels[0] for _, *labels in told}
+
+
+async def test_an_async_endpoint_awaits_the_text(app: Dibs) -> None:
+    await app.queue("q").enqueue(1)
+    text = (await Metrics(app).text()).decode()
+
+    assert 'dibs_jobs{queue="q",state="waiting"} 1.0' in text
+
+
+async def test_on_a_running_loop_the_async_form_is_named(app: Dibs) -> None:
+    with pytest.raises(ConfigurationError, match=r"await metrics\.text"):
+        Metrics(app).collect()
+
+
+def test_a_registry_of_ones_own_takes_them_in(storage_url: str) -> None:
+    with Dibs(storage_url).sync as app:
+        app.queue("q").enqueue(1)
+        registry = CollectorRegistry()
+        registry.register(Metrics(app._source))
+
+        labels: dict[str, Any] = {"queue": "q", "state": "waiting"}
+        assert 1 == registry.get_sample_value("dibs_jobs", labels)
+
+
+def test_they_are_served_over_http() -> None:
+    with Dibs("memory:").sync as app:
+        app.queue("q").enqueue(1)
+        with Metrics(app._source).served(port=0) as port, urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            text = page.read().decode()
+
+    assert 'dibs_jobs{queue="q",state="waiting"} 1.0' in text
+
+
+async def test_only_ends_are_counted_whatever_a_log_keeps(app: Dibs) -> None:
+    queue = app.queue("q")
+    await queue.configure(log_level="all")
+    metrics = Metrics(app)
+    await metrics.read()
+    await queue.enqueue(1, id="a")
+    await queue.cancel("a")
+    told = await values(metrics)
+
+    assert ["cancelled"] == [labels[1] for name, *labels in told if name == "dibs_ends_total"]
+
+
+async def test_a_log_that_was_trimmed_unread_is_told() -> None:
+    async with using(app, start=NOON) as rehearsal:
+        queue = app.queue("send")
+        await queue.configure(log_age=10)
+        metrics = Metrics(app)
+        for number in range(2):
+            await queue.enqueue("ada@example.org", id=f"{number}")
+            await queue.cancel(f"{number}")
+            await metrics.read()
+        await queue.enqueue("ada@example.org", id="unread")
+        await queue.cancel("unread")
+        await rehearsal.advance(60)
+        await queue.prune()
+        told = await values(metrics)
+
+    assert 1 == told["dibs_log_gaps_total", "send"]

@@ -1,0 +1,132 @@
+"""A small service, as its tests see it: tasks at the top of a module, and what they did."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from dibs import Dibs, Ending, Exponential, Failure, Fixed, PermanentError, current_job
+
+app = Dibs("file:./never-made")
+done: list[str] = []
+#: A run of `patient` that has begun.
+begun: asyncio.Queue[None] = asyncio.Queue()
+#: Ends the run of `stuck`.
+free = threading.Event()
+
+
+def others() -> list[str]:
+    """What was done but for opening and closing."""
+    return [word for word in done if word not in ("opened", "closed")]
+
+
+@dataclass
+class Mail:
+    to: str
+    at: datetime
+
+
+@app.lifespan
+async def pools() -> AsyncIterator[str]:
+    done.append("opened")
+    yield "a pool"
+    done.append("closed")
+
+
+@app.task(queue="send", max_retries=2, backoff=Fixed(30))
+async def send(mail: Mail) -> Mail:
+    done.append(f"send to {mail.to}, attempt {current_job().attempt}")
+    if "@" not in mail.to:
+        raise ValueError(mail.to)
+    return mail
+
+
+@send.on_failure
+async def give_up(failure: Failure) -> None:
+    done.append(f"gave up after {failure.attempts}")
+
+
+@app.task(queue="plain")
+def plain(number: int) -> str:
+    done.append(f"plain {number} with {current_job().resources}")
+    return str(number)
+
+
+@app.task(queue="alone", executor="process")
+def alone() -> str:
+    done.append("alone")
+    return "here"
+
+
+@app.task(queue="chain")
+async def chain(left: int) -> None:
+    done.append(f"chain {left}")
+    if left:
+        await chain.enqueue(left - 1)
+
+
+@app.task(queue="asks")
+async def asks(number: int) -> str:
+    """A handler that waits for the result of another."""
+    return f"answer {await plain.options(wait=5).run(number)}"
+
+
+@app.task(queue="refresh", every="1h")
+async def refresh() -> None:
+    done.append("refresh")
+
+
+@app.task(queue="for ever")
+async def for_ever() -> None:
+    await for_ever.options(delay=1).enqueue()
+
+
+@app.task(queue="stubborn", backoff=Exponential(1000, 10_000))
+async def stubborn() -> int:
+    if current_job().attempt < 4:
+        raise RuntimeError("not yet")
+    return current_job().attempt
+
+
+@app.task(queue="patient", timeout=None)
+async def patient() -> None:
+    begun.put_nowait(None)
+    await asyncio.Event().wait()
+
+
+@app.task(queue="stuck", timeout=0.02, max_timeouts=0)
+def stuck() -> None:
+    free.wait(10)
+
+
+@app.task(queue="large", max_retries=0)
+def large() -> str:
+    return "x" * 2_000_000
+
+
+@app.task(queue="urgent", queue_priority=900)
+async def urgent() -> None:
+    done.append("urgent")
+
+
+@app.task(queue="hooked")
+def hooked() -> int:
+    return 1
+
+
+@hooked.after
+def doubled(ending: Ending) -> None:
+    ending.result = ending.result * 2
+
+
+@app.task(queue="never")
+def never() -> None:
+    raise PermanentError("no")
+
+
+@app.task(queue="unsayable")
+def unsayable() -> object:
+    return object()

@@ -1,0 +1,297 @@
+"""A service rehearsed: what runs, when, and that the app is afterwards where it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from dibs import (
+    ConfigurationError,
+    Dibs,
+    JobCancelled,
+    JobFailed,
+    NotRunning,
+    Refused,
+    WaitTimeout,
+)
+from dibs.testing import Rehearsal, using
+from tests.testing import service
+from tests.testing.service import Mail, app, done, others
+
+#: Where time is moved it begins here: by the real clock an hour may be full at any moment.
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+# -- runs ----------------------------------------------------------------------------------------------
+
+
+async def test_nothing_runs_unless_told_to() -> None:
+    async with using(app) as rehearsal:
+        ticket = await service.plain.enqueue(1)
+        before = (await ticket.status()).state
+        report = await rehearsal.run_due()
+
+        assert "waiting" == before
+        assert "1" == await ticket.result(wait=0)
+        assert {"plain": 1} == {name: queue.completed for name, queue in report.queues.items()}
+
+
+async def test_payloads_and_results_travel_as_in_production() -> None:
+    mail = Mail("ada@example.org", NOON)
+    async with using(app) as rehearsal:
+        ticket = await service.send.enqueue(mail)
+        await rehearsal.run_due()
+
+        assert mail == await ticket.result(wait=0)
+        assert await ticket.result(wait=0) is not mail
+        with pytest.raises(Refused):
+            await service.send.enqueue(object())  # type: ignore[arg-type]
+
+
+async def test_a_result_that_cannot_be_stored_fails_here_too() -> None:
+    async with using(app) as rehearsal:
+        ticket = await service.unsayable.enqueue()
+        await rehearsal.run_due()
+
+        with pytest.raises(JobFailed, match="ResultNotSerializable"):
+            await ticket.result(wait=0)
+
+
+async def test_retries_pass_at_once_and_end_in_the_failure_handler() -> None:
+    async with using(app, start=NOON) as rehearsal:
+        ticket = await service.send.enqueue(Mail("nobody", NOON))
+        report = await rehearsal.run_until_empty()
+
+        assert ["gave up after 3"] == others()[3:]
+        assert NOON + timedelta(seconds=60) == rehearsal.now
+        assert (2, 1) == (report.of("send").retried, report.of("send").failed)
+        with pytest.raises(JobFailed, match="nobody"):
+            await ticket.result(wait=0)
+
+
+async def test_backoffs_of_an_hour_take_no_time() -> None:
+    async with using(app, start=NOON) as rehearsal:
+        ticket = await service.stubborn.enqueue()
+        await rehearsal.run_until_empty()
+
+        assert 4 == await ticket.result(wait=0)
+
+
+async def test_what_a_handler_enqueues_runs_too() -> None:
+    async with using(app) as rehearsal:
+        await service.chain.enqueue(3)
+        await rehearsal.run_due()
+
+    assert ["chain 3", "chain 2", "chain 1", "chain 0"] == others()
+
+
+async def test_a_handler_may_wait_for_another_job() -> None:
+    async with using(app) as rehearsal:
+        ticket = await service.asks.enqueue(7)
+        await rehearsal.run_due()
+
+        assert "answer 7" == await ticket.result(wait=0)
+
+
+async def test_the_lifespan_surrounds_the_runs() -> None:
+    async with using(app) as rehearsal:
+        await service.plain.enqueue(1)
+        await rehearsal.run_due()
+
+    assert ["opened", "plain 1 with a pool", "closed"] == done
+
+
+async def test_a_handler_that_wants_a_process_runs_in_this_one() -> None:
+    async with using(app) as rehearsal:
+        ticket = await service.alone.enqueue()
+        await rehearsal.run_due()
+
+        assert "here" == await ticket.result(wait=0)
+    assert ["alone"] == others()
+
+
+async def test_what_never_ends_is_told() -> None:
+    async with using(app, start=NOON) as rehearsal:
+        await service.for_ever.enqueue()
+
+        with pytest.raises(WaitTimeout, match="for ever"):
+            await rehearsal.run_until_empty(most=50)
+
+
+async def test_a_paused_queue_is_left_alone() -> None:
+    async with using(app, start=NOON) as rehearsal:
+        ticket = await service.plain.enqueue(1)
+        await service.plain.queue.pause()
+        await rehearsal.run_until_empty()
+
+        assert "waiting" == (await ticket.status()).state
+
+
+async def test_a_run_is_cancelled_when_that_is_asked_for() -> None:
+    async with using(app) as rehearsal:
+        ticket = await service.patient.enqueue()
+        runs = asyncio.create_task(rehearsal.run_due())
+        await asyncio.wait_for(service.begun.get(), 5)
+        await ticket.cancel(running=True)
+        await runs
+
+        with pytest.raises(JobCancelled):
+            await ticket.result(wait=0)
+
+
+async def test_runs_that_are_interrupted_are_given_back() -> None:
+    async with using(app) as rehearsal:
+        ticket = await service.patient.enqueue()
+        runs = asyncio.create_task(rehearsal.run_due())
+        await asyncio.wait_for(service.begun.get(), 5)
+        runs.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await runs
+
+        assert ("waiting", 0) == ((await ticket.status()).state, (await ticket.status()).attempts)
+
+
+async def test_the_hook_after_an_end_is_called() -> None:
+    async with using(app) as rehearsal:
+        ticket = await service.hooked.enqueue()
+        await rehearsal.run_due()
+
+        assert 2 == await ticket.result(wait=0)
+
+
+async def test_a_result_that_is_too_large_fails_the_job() -> None:
+    async with using(app) as rehearsal:
+        ticket = await service.large.enqueue()
+        report = await rehearsal.run_due()
+
+        assert 1 == report.total("failed")
+        with pytest.raises(JobFailed, match="CompletionRefused"):
+            await ticket.result(wait=0)
+
+
+async def test_queues_of_a_higher_priority_are_served_first() -> None:
+    async with using(app) as rehearsal:
+        await service.chain.enqueue(0)
+        await service.urgent.enqueue()
+        await rehearsal.run_due()
+
+    assert ["urgent", "chain 0"] == others()
+
+
+async def test_a_job_that_stalled_too_often_is_not_run_again() -> None:
+    async with using(app, start=NOON) as rehearsal:
+        ticket = await service.plain.options(max_stalls=0).enqueue(1)
+        async with app.queue("plain").receive(lease=30, wait=0) as claims:
+            await anext(claims)
+            await rehearsal.advance(31)
+            await rehearsal.run_due()
+
+            with pytest.raises(JobFailed, match="TooManyStalls"):
+                await ticket.result(wait=0)
+    assert [] == others()
+
+
+async def test_a_run_that_takes_too_long_ends_as_in_production() -> None:
+    async with using(app, start=NOON) as rehearsal:
+        patient = await service.patient.options(timeout=0.02, max_timeouts=1).enqueue()
+        stuck = await service.stuck.enqueue()
+        report = await rehearsal.run_until_empty()
+        service.free.set()
+
+        assert (1, 1) == (report.of("patient").timed_out, report.of("patient").failed)
+        for ticket in (patient, stuck):
+            with pytest.raises(JobFailed, match="timeout"):
+                await ticket.result(wait=0)
+
+
+# -- where the app lives -------------------------------------------------------------------------------
+
+
+async def test_afterwards_the_app_lives_where_it_did() -> None:
+    async with using(app):
+        await service.plain.enqueue(1)
+        inside = app.url
+
+    assert ("memory:", "file:./never-made") == (inside, app.url)
+    assert [] == list(Path.cwd().iterdir())
+    with pytest.raises(NotRunning):
+        _ = app.storage
+
+
+async def test_an_app_that_was_open_is_open_again() -> None:
+    async with Dibs("memory:") as own:
+        kept = await own.queue("q").enqueue(1, id="kept")
+        async with using(own):
+            assert await own.queue("q").get("kept") is None
+        found = await own.queue("q").get("kept")
+
+        assert found is not None
+        assert kept.revision == found.revision
+
+
+async def test_a_test_knows_nothing_of_the_one_before() -> None:
+    for _ in range(2):
+        async with using(app):
+            assert "queued" == (await service.plain.options(id="same").enqueue(1)).verdict
+
+
+async def test_other_storages_can_be_rehearsed_on() -> None:
+    async with using(app, "file:./other") as rehearsal:
+        ticket = await service.send.options(delay=3600).enqueue(Mail("ada@example.org", NOON))
+        await rehearsal.run_until_empty()
+
+        assert "ada@example.org" == (await ticket.result(wait=0)).to
+
+
+async def test_a_storage_that_takes_no_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dibs.storage.capabilities import Capabilities
+    from dibs.storage.memory import MemoryStorage
+
+    monkeypatch.setattr(MemoryStorage, "capabilities", Capabilities())
+
+    with pytest.raises(ConfigurationError, match="memory:"):
+        using(app)
+
+
+# -- blocking ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def blocking() -> Iterator[Rehearsal]:
+    with using(app, start=NOON) as rehearsal:
+        yield rehearsal
+
+
+def test_a_blocking_service_is_rehearsed_alike(blocking: Rehearsal) -> None:
+    ticket = service.plain.sync.options(delay=5).enqueue(1)
+    idle = blocking.sync.run_due()
+    blocking.sync.advance(5)
+    busy = blocking.sync.run_until_empty()
+
+    assert (0, 1) == (idle.total("completed"), busy.total("completed"))
+    assert "1" == ticket.result(wait=0)
+    assert NOON + timedelta(seconds=5) == blocking.sync.now
+
+
+def test_inline_works_for_blocking_code_too() -> None:
+    with using(app, inline=True):
+        assert "3" == service.plain.sync.enqueue(3).result(wait=0)
+
+
+async def test_an_async_test_may_use_what_a_plain_fixture_began(blocking: Rehearsal) -> None:
+    await service.plain.enqueue(1)
+
+    assert 1 == (await blocking.run_until_empty()).total("completed")
+
+
+def test_a_service_that_closed_its_app_can_still_be_asked(blocking: Rehearsal) -> None:
+    with app.sync:
+        ticket = service.plain.sync.enqueue(1)
+    report = blocking.sync.run_due()
+
+    assert 1 == report.total("completed")
+    assert "1" == ticket.result(wait=0)

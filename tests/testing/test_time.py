@@ -1,0 +1,170 @@
+"""The time of a rehearsal: what falls due, what expires, and what runs by itself inline."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dibs import (
+    JobFailed,
+    LeaseLost,
+    OutcomeNotKept,
+)
+from dibs.testing import Rehearsal, using
+from dibs.upkeep.reap import reap
+from tests.testing import service
+from tests.testing.service import app, others
+
+#: Where time is moved it begins here: by the real clock an hour may be full at any moment.
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+# -- time ----------------------------------------------------------------------------------------------
+
+
+async def test_a_delay_is_over_when_time_has_passed() -> None:
+    async with using(app, start=NOON) as rehearsal:
+        await service.plain.options(delay=60).enqueue(1)
+        await rehearsal.advance(59.999)
+        early = (await rehearsal.run_due()).total("completed")
+        await rehearsal.advance(0.001)
+        due = (await rehearsal.run_due()).total("completed")
+
+        assert (0, 1) == (early, due)
+        assert NOON + timedelta(minutes=1) == rehearsal.now
+
+
+async def test_outcomes_expire_when_time_has_passed() -> None:
+    async with using(app, start=NOON) as rehearsal:
+        ticket = await service.plain.enqueue(1)
+        await rehearsal.run_due()
+        await rehearsal.advance(timedelta(hours=2))
+
+        with pytest.raises(OutcomeNotKept):
+            await ticket.result(wait=0)
+
+
+async def test_leases_expire_when_time_has_passed() -> None:
+    async with using(app, start=NOON) as rehearsal:
+        ticket = await service.plain.enqueue(1)
+        async with app.queue("plain").receive(lease=30, wait=0) as claims:
+            claim = await anext(claims)
+            await rehearsal.advance(31)
+            report = await rehearsal.run_due()
+
+            assert 1 == report.total("completed")
+            assert 1 == (await ticket.status()).stalls
+            with pytest.raises(LeaseLost):
+                await claim.complete()
+
+
+async def test_who_waits_in_the_storage_looks_again() -> None:
+    async with using(app, start=NOON) as rehearsal:
+        await service.plain.options(delay=60).enqueue(1)
+        token = (await app.storage.claim("plain", await granted(), 1)).token
+        wait = asyncio.create_task(app.storage.wait(["plain"], since={"plain": token}, timeout=30))
+        await asyncio.sleep(0)
+        await rehearsal.advance(60)
+
+        assert (await asyncio.wait_for(wait, 5)).woken
+
+
+async def granted() -> str:
+    return (await app.storage.grant(["plain"], 1000, "me")).lease
+
+
+async def test_the_verbs_of_a_storage_are_told_the_time_of_the_test() -> None:
+    async with using(app, start=NOON):
+        claim = await app.storage.claim("plain", await granted(), 1)
+
+        assert NOON.timestamp() * 1000 == claim.now
+        assert [] == await reap(app.storage, "plain")
+
+
+async def test_a_periodic_task_runs_at_its_times() -> None:
+    async with using(app, start=NOON) as rehearsal:
+        for _ in range(3):
+            await rehearsal.advance(3600)
+            await rehearsal.run_due()
+
+        assert ["refresh"] * 3 == others()
+
+
+async def test_a_periodic_task_does_not_keep_a_queue_from_being_empty() -> None:
+    async with using(app, start=NOON) as rehearsal:
+        await service.stubborn.enqueue()
+        report = await rehearsal.run_until_empty()
+
+        # Its pauses take an hour and 57 minutes: one tick falls due on the way.
+        assert (4, 1) == (report.of("stubborn").claimed, report.of("refresh").claimed)
+        assert 1 == (await service.refresh.queue.counts()).scheduled
+
+
+async def test_inline_a_periodic_task_runs_while_time_passes() -> None:
+    async with using(app, start=NOON, inline=True) as rehearsal:
+        await rehearsal.advance(3 * 3600)
+
+        assert ["refresh"] * 3 == others()
+
+
+# -- inline --------------------------------------------------------------------------------------------
+
+
+async def test_inline_an_enqueue_has_run_when_it_returns() -> None:
+    async with using(app, inline=True):
+        ticket = await service.chain.enqueue(2)
+
+        assert ["chain 2", "chain 1", "chain 0"] == others()
+        assert "completed" == (await ticket.status()).state
+        assert "5" == await service.plain.options(wait=0).run(5)
+
+
+async def test_inline_a_batch_and_a_handler_that_waits_run_as_well() -> None:
+    async with using(app, inline=True):
+        tickets = await service.asks.enqueue_many(service.asks.bind(number) for number in range(3))
+
+        assert ["answer 0", "answer 1", "answer 2"] == [await ticket.result(wait=0) for ticket in tickets]
+
+
+async def test_inline_concurrent_enqueues_have_each_run() -> None:
+    async with using(app, inline=True):
+        states = await asyncio.gather(*map(state_on_return, range(20)))
+
+    assert ["completed"] * 20 == states
+
+
+async def state_on_return(number: int) -> str:
+    """Others may have begun the run of this one: it is waited for all the same."""
+    return (await (await service.asks.enqueue(number)).status()).state
+
+
+async def test_inline_jobs_run_at_their_time_while_it_passes() -> None:
+    async with using(app, start=NOON, inline=True) as rehearsal:
+        await service.for_ever.enqueue()
+        ticket = await service.plain.options(delay=10).enqueue(1)
+        await rehearsal.advance(9.5)
+        early = (await ticket.status()).state
+        await rehearsal.advance(0.5)
+
+        assert ("waiting", "completed") == (early, (await ticket.status()).state)
+        assert NOON + timedelta(seconds=10) == rehearsal.now
+
+
+async def test_a_handler_cannot_wait_for_all_runs() -> None:
+    async with using(app) as rehearsal:
+        holder.append(rehearsal)
+        ticket = await impossible.enqueue()
+        await rehearsal.run_due()
+
+        with pytest.raises(JobFailed, match="a handler is running already"):
+            await ticket.result(wait=0)
+
+
+holder: list[Rehearsal] = []
+
+
+@app.task(queue="impossible", max_retries=0)
+async def impossible() -> None:
+    await holder.pop().run_due()

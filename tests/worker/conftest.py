@@ -1,0 +1,54 @@
+"""An app in memory; one whose storage processes share; and a gate for handlers in processes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dibs.client.app import Dibs
+from tests.conftest import opened_here
+from tests.worker import apps
+from tests.worker.fleet import SHARED
+from tests.worker.workshop import Gate
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[Dibs]:
+    async with Dibs("memory:") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gate]:
+    monkeypatch.setenv("GATE", str(tmp_path / "gate"))
+    async with Gate.open(tmp_path / "gate") as opened:
+        yield opened
+
+
+#: What a test runs on that does not say @everywhere: all in the long form, one in the short.
+LONG_ONLY = [pytest.param(scheme, marks=pytest.mark.chaos) for scheme in SHARED[1:]]
+
+
+@pytest.fixture(params=[SHARED[0], *LONG_ONLY])
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty place that processes can share."""
+    if not opened_here(request.param):
+        pytest.skip(f"there is no storage for {request.param} yet")
+    name = f"fleet_{secrets.token_hex(4)}"
+    match request.param:
+        case "file":
+            return f"file:{tmp_path / 'jobs'}"
+        case "redis":
+            return f"{request.getfixturevalue('redis_server').url}?prefix={name}"
+        case _:
+            return f"{request.getfixturevalue('postgres_server').url}?schema={name}"
+
+
+@pytest.fixture
+async def shared(shared_url: str, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Dibs]:
+    monkeypatch.setenv("DIBS_URL", shared_url)
+    async with apps.app as opened:
+        yield opened

@@ -1,0 +1,95 @@
+"""Exceptions as data."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from dibs.errors import PermanentError, Retry
+from dibs.model.limits import LIMITS
+from dibs.worker.blame import describe, raised
+
+
+def with_attributes(**attributes: Any) -> Exception:
+    error = Exception("no")
+    for name, value in attributes.items():
+        setattr(error, name, value)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "permanent", "delay", "run_at"),
+    [
+        (ValueError(), False, None, None),
+        (PermanentError(), True, None, None),
+        (with_attributes(kind="permanent"), True, None, None),
+        (with_attributes(kind="retriable"), False, None, None),
+        (Retry(), False, None, None),
+        (Retry(delay=1.5), False, 1500, None),
+        (Retry(delay=timedelta(minutes=1)), False, 60_000, None),
+        (Retry(delay=-3), False, 0, None),
+        (Retry(at=datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC)), False, None, 5000),
+        (Retry(at=datetime(1970, 1, 1, 1, 0, tzinfo=timezone(timedelta(hours=1)))), False, None, 0),
+        (with_attributes(retry_at=5), False, None, 5000),
+        (with_attributes(retry_at=datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC)), False, None, 5000),
+        # What says no time says nothing: the backoff counts.
+        (with_attributes(retry_at=datetime(1970, 1, 1)), False, None, None),  # noqa: DTZ001 - naive is the case
+        (with_attributes(retry_at="soon"), False, None, None),
+        (with_attributes(retry_at=float("nan")), False, None, None),
+        (with_attributes(retry_at=True), False, None, None),
+        (Retry(delay=float("inf")), False, None, None),
+    ],
+)
+def test_an_error_says_when_to_try_again(
+    error: Exception, *, permanent: bool, delay: int | None, run_at: int | None
+) -> None:
+    verdict = raised(error)
+
+    assert (permanent, delay, run_at) == (verdict.permanent, verdict.delay, verdict.run_at)
+
+
+class Nasty(Exception):
+    @property
+    def kind(self) -> str:
+        raise RuntimeError("no kind")
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_an_error_that_cannot_be_read_is_an_error_like_others() -> None:
+    verdict = raised(Nasty())
+
+    assert not verdict.permanent
+    assert "<its text cannot be read: RuntimeError>" == verdict.error.message
+
+
+def test_the_type_is_named_in_full_unless_it_is_a_builtin() -> None:
+    assert (
+        "ValueError",
+        "dibs.errors.PermanentError",
+    ) == (describe(ValueError()).type, describe(PermanentError()).type)
+
+
+def test_a_circle_of_causes_ends() -> None:
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+
+    assert describe(one).cause is not None
+
+
+def test_a_suppressed_context_is_no_cause() -> None:
+    error = ValueError("outer")
+    error.__context__, error.__suppress_context__ = KeyError("inner"), True
+
+    assert describe(error).cause is None
+
+
+def test_a_long_text_is_cut() -> None:
+    assert len(describe(ValueError("x" * 100_000)).message) <= LIMITS.error
+
+
+def test_text_that_no_storage_keeps_is_written_otherwise() -> None:
+    assert "a\\0b\\ud800" == describe(ValueError("a\0b\ud800")).message

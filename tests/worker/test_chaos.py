@@ -1,0 +1,81 @@
+"""Worker processes are killed at random, and every job ends exactly once all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+
+import pytest
+
+from dibs.client.app import Dibs
+from dibs.worker import WorkReport, run
+from tests.worker.workshop import ids, put, request
+
+pytestmark = pytest.mark.chaos
+
+JOBS = 2000
+KILLS = 8
+
+
+class Killer:
+    """Kills one of the processes every now and then."""
+
+    def __init__(self, seed: int) -> None:
+        self.luck = random.Random(seed)
+        self.report = WorkReport()
+        self.kills = 0
+
+    def look(self, report: WorkReport) -> None:
+        self.report = report
+
+    async def kill(self) -> None:
+        while self.kills < KILLS:
+            await asyncio.sleep(self.luck.uniform(0.2, 0.8))
+            if not self.report.processes:
+                continue
+            try:
+                os.kill(self.luck.choice(self.report.processes), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            self.kills += 1
+
+
+@pytest.fixture
+async def app(shared: Dibs) -> Dibs:
+    return shared
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_every_job_ends_once(app: Dibs, seed: int) -> None:
+    killer = Killer(seed)
+    for queue in ("naps", "naps_async"):
+        for part in range(0, JOBS, 1000):
+            await put(app, queue, *[request(f"{part}-{id}", 0.01) for id in ids(1000)])
+    killing = asyncio.create_task(killer.kill())
+    async with asyncio.timeout(120):
+        report = await run(
+            app, queues=["naps", "naps_async"], processes=2, until="empty", progress=killer.look
+        )
+    killing.cancel()
+
+    assert killer.kills > 0
+    for queue in ("naps", "naps_async"):
+        ends = await completions(app, queue)
+        numbers = report.of(queue)
+        assert (JOBS, {1}) == (len(ends), set(ends.values()))
+        assert 0 == numbers.running
+        # What a process had completed and could not tell counts as lost.
+        assert JOBS == numbers.completed + numbers.lost
+
+
+async def completions(app: Dibs, queue: str) -> Counter[str]:
+    """How often each id was completed, by the log."""
+    ends: Counter[str] = Counter()
+    after = None
+    while (page := await app.storage.events(queue, after=after, limit=1000)).events:
+        ends.update(event.id for _, event in page.events if event.kind == "completed")
+        after = page.offset
+    return ends
