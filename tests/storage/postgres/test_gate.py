@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -132,8 +133,6 @@ async def test_a_connection_lost_after_sending_is_an_unknown_outcome(
     storage: PostgresStorage, connect: Callable[[], Any]
 ) -> None:
     """The server goes while the statement waits for a lock that we hold."""
-    import asyncio
-
     await storage.enqueue("q", [asked("a")])
     mine, killer = await connect(), await connect()
     await mine.execute("SELECT * FROM live FOR UPDATE")
@@ -151,8 +150,6 @@ async def test_a_connection_lost_after_sending_is_an_unknown_outcome(
 
 async def blocked(connection: Any) -> None:
     """Wait until somebody waits for a lock."""
-    import asyncio
-
     for _ in range(500):
         found = await connection.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
@@ -165,10 +162,25 @@ async def blocked(connection: Any) -> None:
 
 
 async def kill_all_others(connection: Any) -> None:
-    await connection.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+    """End every other session of the server, and return when they are gone.
+
+    pg_terminate_backend only sends a signal: a statement that is sent before it is handled meets it half-way,
+    and its outcome is rightly unknown.
+    """
+    others = "pid <> pg_backend_pid() AND backend_type = 'client backend'"
+    ended = await connection.execute(
+        f"SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"
     )
+    pids = [pid for pid, _ in await ended.fetchall()]
+    await connection.rollback()
+    for _ in range(3_000):
+        left = await connection.execute("SELECT 1 FROM pg_stat_activity WHERE pid = ANY(%s)", [pids])
+        if await left.fetchone() is None:
+            return
+        # What a transaction has seen of pg_stat_activity once, it goes on seeing.
+        await connection.rollback()
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"sessions {pids} do not end")
 
 
 async def test_conflicts_are_tried_again_and_then_given_up() -> None:
