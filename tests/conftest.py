@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,3 +31,15 @@ async def app(storage_url: str) -> AsyncIterator[Dibs]:
     """An app that is open on an empty place."""
     async with Dibs(storage_url) as app:
         yield app
+
+
+@pytest.fixture(autouse=True)
+def log_as_found() -> Iterator[None]:
+    """Leave the root logger as it was.
+
+    A command run in this process sends the log to its test's stderr, which is closed when the next begins.
+    """
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
