@@ -12,11 +12,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Concatenate, Final, ParamSpec, Self, TypeVar, get_args
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
-from dibs.errors import NotRunning, Refused
-from dibs.model import arguments
-from dibs.model import limits as limit
+from dibs.errors import NotRunning
 from dibs.model.answers import (
     AmendStatus,
     CancelStatus,
@@ -42,15 +40,14 @@ from dibs.model.answers import (
     Wake,
 )
 from dibs.model.job import Slot
+from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import End, Patch, Request, Settings, SettingsPatch, Settlement
+from dibs.storage import checks
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.indexed import claiming, enqueueing, keeping, reading, settling
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.waiting import Waiter
 from dibs.storage.protocol import Clock, Watch
-
-STATES: Final = get_args(State)
-WATCHES: Final = get_args(Watch)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,7 +62,7 @@ class IndexedStorage(ABC):
     durability: str
     url: str
 
-    def __init__(self, clock: Clock, limits: limit.Limits = limit.LIMITS) -> None:
+    def __init__(self, clock: Clock, limits: Limits = LIMITS) -> None:
         self.limits = limits
         self._manual = clock == "manual"
         self._open = False
@@ -117,86 +114,67 @@ class IndexedStorage(ABC):
     def _time(self, now: int | None) -> int:
         """Return the time of a step; the index lets it never step back."""
         self._check_open()
+        checks.check_now(now, manual=self._manual)
         if self._manual:
-            if now is None:
-                return 0
-            arguments.check_now(now)
-            return now
-        if now is not None:
-            raise Refused('now= is taken only by a storage opened with clock="manual"', field="now")
+            return now or 0
         return time.time_ns() // 1_000_000
-
-    def _check_call(self, queue: str, limit_: int | None = None, *, ids: Sequence[str] = ()) -> None:
-        """Refuse a queue, a limit or ids that cannot be meant."""
-        limit.check_queue(queue, self.limits)
-        arguments.check_texts("ids", ids)
-        if limit_ is not None:
-            arguments.check_limit(limit_)
 
     # -- enqueue, claim, settle ----------------------------------------------------------------------
 
     async def enqueue(
         self, queue: str, requests: Sequence[Request], *, now: int | None = None
     ) -> list[Enqueued]:
-        limit.check_target(queue, self.limits)
-        limit.check_batch(requests, self.limits)
+        checks.check_enqueue(queue, requests, self.limits)
         return await self._step(now, enqueueing.enqueue, queue, requests)
 
     async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> Claim:
-        self._check_call(queue, limit)
+        checks.check_queue(queue, limit, within=self.limits)
         return await self._step(now, claiming.claim, queue, lease, limit)
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
     ) -> list[Settled]:
-        self._check_call(queue)
+        checks.check_queue(queue, within=self.limits)
         return await self._step(now, settling.settle, queue, settlements, self.limits)
 
     async def turn(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
     ) -> Turned:
-        self._check_call(queue, limit)
+        checks.check_queue(queue, limit, within=self.limits)
         return await self._step(now, _turn, queue, settlements, lease, limit, self.limits)
 
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
     ) -> FinishStatus:
-        self._check_call(queue)
-        arguments.check_how(end, self.limits)
+        checks.check_finish(queue, end, self.limits)
         return await self._step(now, settling.finish, queue, id, end, revision)
 
     # -- leases --------------------------------------------------------------------------------------
 
     async def grant(self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None) -> Granted:
-        arguments.check_queues(queues, self.limits)
-        arguments.check_ttl(ttl)
-        arguments.check_holder(holder, self.limits)
+        checks.check_grant(queues, ttl, holder, self.limits)
         return await self._step(now, claiming.grant, queues, secrets.token_hex(16), ttl, holder)
 
     async def renew(
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
     ) -> dict[str, Renewed]:
-        arguments.check_queues(queues, self.limits)
-        arguments.check_ttl(ttl)
+        checks.check_renew(queues, ttl, self.limits)
         return await self._step(now, claiming.renew, queues, lease, ttl)
 
     async def drop(
         self, queues: Sequence[str], lease: str, limit: int, *, now: int | None = None
     ) -> dict[str, int]:
-        arguments.check_queues(queues, self.limits)
-        arguments.check_limit(limit)
+        checks.check_drop(queues, limit, self.limits)
         return await self._step(now, claiming.drop, queues, lease, limit)
 
     async def reap(self, queue: str, limit: int, *, now: int | None = None) -> list[Reaped]:
-        self._check_call(queue, limit)
+        checks.check_queue(queue, limit, within=self.limits)
         return await self._step(now, claiming.reap, queue, limit)
 
     async def report(
         self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
     ) -> ReportStatus:
-        self._check_call(queue)
-        limit.check_bytes("progress", progress, self.limits.progress)
-        limit.check_json("progress", progress, self.limits.depth)
+        checks.check_report(queue, progress, self.limits)
         return await self._step(now, settling.report, queue, id, fence, progress)
 
     # -- by id ---------------------------------------------------------------------------------------
@@ -204,63 +182,58 @@ class IndexedStorage(ABC):
     async def cancel(
         self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
     ) -> list[CancelStatus]:
-        self._check_call(queue, ids=ids)
+        checks.check_queue(queue, ids=ids, within=self.limits)
         return await self._step(now, keeping.cancel, queue, ids, running)
 
     async def amend(self, queue: str, id: str, patch: Patch, *, now: int | None = None) -> AmendStatus:
-        self._check_call(queue)
-        arguments.check_patch(patch, self.limits)
+        checks.check_amend(queue, patch, self.limits)
         return await self._step(now, keeping.amend, queue, id, patch, self.limits)
 
     async def retry_failed(
         self, queue: str, ids: Sequence[str], *, now: int | None = None
     ) -> list[RetryFailedStatus]:
-        self._check_call(queue, ids=ids)
+        checks.check_queue(queue, ids=ids, within=self.limits)
         return await self._step(now, keeping.retry_failed, queue, ids)
 
     async def forget(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[bool]:
-        self._check_call(queue, ids=ids)
+        checks.check_queue(queue, ids=ids, within=self.limits)
         return await self._step(now, keeping.forget, queue, ids)
 
     async def get(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[Slot]:
-        self._check_call(queue, ids=ids)
+        checks.check_queue(queue, ids=ids, within=self.limits)
         return await self._look(now, reading.get, queue, ids)
 
     async def list(
         self, queue: str, state: State, *, after: str | None = None, limit: int = 100, now: int | None = None
     ) -> Listed:
-        self._check_call(queue, limit)
-        arguments.check_word("state", state, STATES)
+        checks.check_list(queue, state, limit, self.limits)
         return await self._look(now, reading.list_, queue, state, after, limit)
 
     # -- queues --------------------------------------------------------------------------------------
 
     async def counts(self, queues: Sequence[str], *, now: int | None = None) -> dict[str, Counts]:
-        arguments.check_queues(queues, self.limits)
+        checks.check_counts(queues, self.limits)
         return await self._look(now, reading.counts, queues)
 
     async def queues(self) -> Sequence[QueueInfo]:
         return await self._look(None, reading.queues)
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
-        self._check_call(queue)
-        arguments.check_settings(patch)
+        checks.check_configure(queue, patch, self.limits)
         return await self._step(now, keeping.configure, queue, patch)
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> Pruned:
-        self._check_call(queue, limit)
+        checks.check_queue(queue, limit, within=self.limits)
         return await self._step(now, keeping.prune, queue, limit)
 
     async def export(self, queue: str, *, after: str | None = None, limit: int = 100) -> Exported:
-        self._check_call(queue, limit)
+        checks.check_queue(queue, limit, within=self.limits)
         return await self._look(None, reading.export, queue, after, limit)
 
     async def import_(
         self, queue: str, records: Sequence[Record], *, now: int | None = None
     ) -> Sequence[ImportStatus]:
-        self._check_call(queue)
-        for record in records:
-            arguments.check_record(record.id, record.slot, self.limits)
+        checks.check_import(queue, records, self.limits)
         return await self._step(now, keeping.import_, queue, records)
 
     # -- log and wake-ups ----------------------------------------------------------------------------
@@ -268,7 +241,7 @@ class IndexedStorage(ABC):
     async def events(
         self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
     ) -> EventPage:
-        self._check_call(queue, limit)
+        checks.check_queue(queue, limit, within=self.limits)
         return await self._look(now, reading.events, queue, after, limit)
 
     async def wait(
@@ -280,9 +253,7 @@ class IndexedStorage(ABC):
         since: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Wake:
-        arguments.check_queues(queues, self.limits)
-        arguments.check_texts("ids", ids)
-        arguments.check_word("for_", for_, WATCHES)
+        checks.check_wait(queues, for_, ids, self.limits)
         return await self._wait(Waiter(for_, queues, ids), since or {}, timeout)
 
 
@@ -292,7 +263,7 @@ def _turn(
     settlements: Sequence[Settlement],
     lease: str,
     limit: int,
-    limits: limit.Limits,
+    limits: Limits,
 ) -> Turned:
     settled = settling.settle(index, queue, settlements, limits)
     return Turned(tuple(settled), claiming.claim(index, queue, lease, limit))
