@@ -1,0 +1,37 @@
+"""One Spark for all tests of a process: small, quiet, on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dibs.spark.java import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Two threads, and a task that fails is tried once more: local[2] alone never tries again.
+MASTER = "local[2,2]"
+SMALL = {
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.log.level": "ERROR",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with the source `dibs`; started by the first test that asks."""
+    place: Path = tmp_path_factory.mktemp("spark")
+    config = {
+        **SMALL,
+        "spark.sql.warehouse.dir": str(place / "warehouse"),
+        "spark.local.dir": str(place / "local"),
+    }
+    spark = session("dibs tests", master=MASTER, config=config)
+    yield spark
+    spark.stop()
