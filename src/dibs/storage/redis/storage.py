@@ -15,8 +15,6 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from dibs.errors import NotRunning, Refused
-from dibs.model import arguments
-from dibs.model import limits as limit
 from dibs.model.answers import (
     AmendStatus,
     CancelStatus,
@@ -43,6 +41,7 @@ from dibs.model.answers import (
 )
 from dibs.model.job import Slot
 from dibs.model.requests import End, Patch, Request, Settings, SettingsPatch, Settlement
+from dibs.storage import checks
 from dibs.storage.protocol import Clock, Watch
 from dibs.storage.redis import keys, log, words
 from dibs.storage.redis.listing import EVERYTHING, SOURCES, Listing, belongs
@@ -61,20 +60,12 @@ def open_url(url: str, *, clock: Clock = "system", **options: Any) -> RedisStora
 class RedisStorage(RedisPlace):
     """Jobs in Redis 6.2 or newer, for any number of processes."""
 
-    def _check_call(self, queue: str, limit_: int | None = None, *, ids: Sequence[str] = ()) -> None:
-        """Refuse a queue, a limit or ids that cannot be meant."""
-        limit.check_queue(queue, self.limits)
-        arguments.check_texts("ids", ids)
-        if limit_ is not None:
-            arguments.check_limit(limit_)
-
     # -- enqueue, claim, settle ----------------------------------------------------------------------
 
     async def enqueue(
         self, queue: str, requests: Sequence[Request], *, now: int | None = None
     ) -> list[Enqueued]:
-        limit.check_target(queue, self.limits)
-        limit.check_batch(requests, self.limits)
+        checks.check_enqueue(queue, requests, self.limits)
         if not requests:
             return []
         await self._register(queue)
@@ -82,7 +73,7 @@ class RedisStorage(RedisPlace):
         return words.enqueued(requests, reply)
 
     async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> Claim:
-        self._check_call(queue, limit)
+        checks.check_queue(queue, limit, within=self.limits)
         reply = await self._run("claim", queue, now, words.lease_word(lease), min(limit, STEP))
         return await self._whole_claim(queue, lease, limit, now, reply)
 
@@ -103,7 +94,7 @@ class RedisStorage(RedisPlace):
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
     ) -> list[Settled]:
-        self._check_call(queue)
+        checks.check_queue(queue, within=self.limits)
         if not settlements:
             self._time(now)
             return []
@@ -117,7 +108,7 @@ class RedisStorage(RedisPlace):
     async def turn(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
     ) -> Turned:
-        self._check_call(queue, limit)
+        checks.check_queue(queue, limit, within=self.limits)
         settling = await self._settling(queue, settlements)
         settled, claimed = await self._run(
             "turn", queue, now, queue, len(settlements), words.lease_word(lease), min(limit, STEP),
@@ -135,7 +126,7 @@ class RedisStorage(RedisPlace):
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
     ) -> FinishStatus:
-        self._check_call(queue)
+        checks.check_queue(queue, within=self.limits)
         settling = Settling(queue, self.limits, cross_queue=self.capabilities.cross_queue)
         settling.check(end)
         word = settling.settlement(0, end)
@@ -149,9 +140,7 @@ class RedisStorage(RedisPlace):
     # -- leases --------------------------------------------------------------------------------------
 
     async def grant(self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None) -> Granted:
-        arguments.check_queues(queues, self.limits)
-        arguments.check_ttl(ttl)
-        arguments.check_holder(holder, self.limits)
+        checks.check_grant(queues, ttl, holder, self.limits)
         await self._register(*queues)
         lease = secrets.token_hex(16)
         granted = await self._each("grant", queues, now, lease, ttl, holder)
@@ -163,16 +152,14 @@ class RedisStorage(RedisPlace):
     async def renew(
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
     ) -> dict[str, Renewed]:
-        arguments.check_queues(queues, self.limits)
-        arguments.check_ttl(ttl)
+        checks.check_renew(queues, ttl, self.limits)
         replies = await self._each("renew", queues, now, words.lease_word(lease), ttl)
         return {queue: words.renewed(reply) for queue, reply in zip(queues, replies, strict=True)}
 
     async def drop(
         self, queues: Sequence[str], lease: str, limit: int, *, now: int | None = None
     ) -> dict[str, int]:
-        arguments.check_queues(queues, self.limits)
-        arguments.check_limit(limit)
+        checks.check_drop(queues, limit, self.limits)
         left = await asyncio.gather(*(self._drop(queue, lease, limit, now) for queue in queues))
         return dict(zip(queues, left, strict=True))
 
@@ -185,7 +172,7 @@ class RedisStorage(RedisPlace):
         return left
 
     async def reap(self, queue: str, limit: int, *, now: int | None = None) -> list[Reaped]:
-        self._check_call(queue, limit)
+        checks.check_queue(queue, limit, within=self.limits)
         reaped: list[Reaped] = []
         while len(reaped) < limit:
             step = min(limit - len(reaped), SMALL_STEP)
@@ -198,9 +185,7 @@ class RedisStorage(RedisPlace):
     async def report(
         self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
     ) -> ReportStatus:
-        self._check_call(queue)
-        limit.check_bytes("progress", progress, self.limits.progress)
-        limit.check_json("progress", progress, self.limits.depth)
+        checks.check_report(queue, progress, self.limits)
         reply = await self._run("report", queue, now, words.id_word(id), str(fence), progress)
         return cast("ReportStatus", reply.decode())
 
@@ -209,13 +194,12 @@ class RedisStorage(RedisPlace):
     async def cancel(
         self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
     ) -> list[CancelStatus]:
-        self._check_call(queue, ids=ids)
+        checks.check_queue(queue, ids=ids, within=self.limits)
         replies = await self._in_steps("cancel", queue, ids, now, int(running))
         return [cast("CancelStatus", reply.decode()) for reply in replies]
 
     async def amend(self, queue: str, id: str, patch: Patch, *, now: int | None = None) -> AmendStatus:
-        self._check_call(queue)
-        arguments.check_patch(patch, self.limits)
+        checks.check_amend(queue, patch, self.limits)
         most = self.limits.attributes
         reply = await self._run("amend", queue, now, words.id_word(id), most, *words.patch_words(patch))
         if reply.startswith(b"large "):
@@ -225,16 +209,16 @@ class RedisStorage(RedisPlace):
     async def retry_failed(
         self, queue: str, ids: Sequence[str], *, now: int | None = None
     ) -> list[RetryFailedStatus]:
-        self._check_call(queue, ids=ids)
+        checks.check_queue(queue, ids=ids, within=self.limits)
         replies = await self._in_steps("retry_failed", queue, ids, now)
         return [cast("RetryFailedStatus", reply.decode()) for reply in replies]
 
     async def forget(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[bool]:
-        self._check_call(queue, ids=ids)
+        checks.check_queue(queue, ids=ids, within=self.limits)
         return [bool(reply) for reply in await self._in_steps("forget", queue, ids, now)]
 
     async def get(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[Slot]:
-        self._check_call(queue, ids=ids)
+        checks.check_queue(queue, ids=ids, within=self.limits)
         slots, _ = await self._slots(queue, ids, now)
         return slots
 
@@ -252,7 +236,7 @@ class RedisStorage(RedisPlace):
     async def list(
         self, queue: str, state: State, *, after: str | None = None, limit: int = 100, now: int | None = None
     ) -> Listed:
-        self._check_call(queue, limit)
+        checks.check_list(queue, state, limit, self.limits)
         listing = Listing(partial(self._run_bare, "ids", queue), SOURCES[state], after)
         page: list[tuple[str, Slot]] = []
         while True:
@@ -270,7 +254,7 @@ class RedisStorage(RedisPlace):
     # -- queues --------------------------------------------------------------------------------------
 
     async def counts(self, queues: Sequence[str], *, now: int | None = None) -> dict[str, Counts]:
-        arguments.check_queues(queues, self.limits)
+        checks.check_counts(queues, self.limits)
         replies = await self._each("counts", queues, now)
         names = Counts.__struct_fields__
         return {
@@ -289,19 +273,18 @@ class RedisStorage(RedisPlace):
         return known
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
-        self._check_call(queue)
-        arguments.check_settings(patch)
+        checks.check_configure(queue, patch, self.limits)
         await self._register(queue)
         return words.settings_of(await self._run("configure", queue, now, *words.settings_words(patch)))
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> Pruned:
-        self._check_call(queue, limit)
+        checks.check_queue(queue, limit, within=self.limits)
         outcomes, request_keys, events = await self._run("prune", queue, now, min(limit, STEP))
         more = min(limit, STEP) in (outcomes, request_keys)
         return Pruned(outcomes=outcomes, request_keys=request_keys, events=events, more=more)
 
     async def export(self, queue: str, *, after: str | None = None, limit: int = 100) -> Exported:
-        self._check_call(queue, limit)
+        checks.check_queue(queue, limit, within=self.limits)
         settings = words.settings_of(await self._run("configure", queue, None))
         listing = Listing(partial(self._run_bare, "ids", queue), EVERYTHING, after)
         records: list[Record] = []
@@ -321,9 +304,7 @@ class RedisStorage(RedisPlace):
     async def import_(
         self, queue: str, records: Sequence[Record], *, now: int | None = None
     ) -> Sequence[ImportStatus]:
-        self._check_call(queue)
-        for record in records:
-            arguments.check_record(record.id, record.slot, self.limits)
+        checks.check_import(queue, records, self.limits)
         await self._register(queue)
         statuses: list[ImportStatus] = []
         self._time(now)
@@ -337,7 +318,7 @@ class RedisStorage(RedisPlace):
     async def events(
         self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
     ) -> EventPage:
-        self._check_call(queue, limit)
+        checks.check_queue(queue, limit, within=self.limits)
         self._time(now)
         return log.page(await self._run_bare("events", queue, log.page_words(after, limit)), after, limit)
 
@@ -350,8 +331,7 @@ class RedisStorage(RedisPlace):
         since: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Wake:
-        arguments.check_queues(queues, self.limits)
-        arguments.check_texts("ids", ids)
+        checks.check_wait(queues, for_, ids, self.limits)
         if self._waits is None:
             raise NotRunning(f"{self.url} is not open")
         return await self._waits.wait(queues, for_, ids, since or {}, timeout)
