@@ -8,7 +8,7 @@ from itertools import islice
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dibs.model import events, transitions
+from dibs.model import events, transitions, verdicts
 from dibs.model.answers import AmendStatus, CancelStatus, ImportStatus, Pruned, Record, RetryFailedStatus
 from dibs.model.events import NoteKind
 from dibs.model.job import EMPTY, Job, Run, Slot
@@ -28,17 +28,16 @@ def cancel(index: Index, queue: str, ids: Sequence[str], running: bool) -> list[
 
 def _cancel(index: Index, queue: QueueIndex, id: str, *, running: bool) -> CancelStatus:
     slot = queue.slots.get(id, EMPTY)
-    job = slot.current
-    if job is None:
-        outcome = transitions.alive(slot.outcome, index.now)
-        return "not_found" if outcome is None else outcome.kind
+    job, verdict = slot.current, verdicts.cancel(slot, index.now, running=running)
+    if job is None or verdict == "active":
+        return verdict
     if job.run is None:
         settling.end(index, queue, slot, job, Cancelled())
-        return "cancelled"
-    if slot.successor is None and not running:
-        return "active"
+        return verdict
     slot = _without_successor(index, queue, id, slot)
-    return _ask(index, queue, slot, job, job.run) if running else "cancelled"
+    if running:
+        _ask(index, queue, slot, job, job.run)
+    return verdict
 
 
 def _without_successor(index: Index, queue: QueueIndex, id: str, slot: Slot) -> Slot:
@@ -52,28 +51,22 @@ def _without_successor(index: Index, queue: QueueIndex, id: str, slot: Slot) -> 
     return slot
 
 
-def _ask(index: Index, queue: QueueIndex, slot: Slot, job: Job, run: Run) -> CancelStatus:
+def _ask(index: Index, queue: QueueIndex, slot: Slot, job: Job, run: Run) -> None:
     if run.lease is None:
         settling.end(index, queue, slot, job, Cancelled())
-        return "cancelled"
-    if not run.cancel_requested:
+    elif not run.cancel_requested:
         queue.put(job.id, transitions.ask_cancel(slot, job, run))
         if queue.settings.log_level == "all":
             index.tell(queue, events.noted("cancel_requested", job.id, index.now, job))
-    return "requested"
 
 
 def amend(index: Index, queue: str, id: str, patch: Patch, limits: Limits) -> AmendStatus:
     """Change what a patch names, whole or not at all. Raises Refused when attributes grow too large."""
     source = index.look(queue)
     slot = source.slots.get(id, EMPTY)
-    job = slot.current
-    asks = {name for name in patch.__struct_fields__ if getattr(patch, name) is not UNSET}
-    if job is None:
-        if asks != {"retention"} or not transitions.alive(slot.outcome, index.now):
-            return "not_found"
-    elif job.run is not None and asks & {"payload", "run_at", "delay", "priority"}:
-        return "active"
+    verdict = verdicts.amend(slot, patch, index.now)
+    if verdict != "amended":
+        return verdict
     after = transitions.amend(slot, patch, index.now)
     for part in (after.current, after.successor):
         if part is not None and patch.attributes is not UNSET:
@@ -92,15 +85,9 @@ def retry_failed(index: Index, queue: str, ids: Sequence[str]) -> list[RetryFail
 
 def _retry_failed(index: Index, queue: QueueIndex, id: str) -> RetryFailedStatus:
     slot = queue.slots.get(id, EMPTY)
-    if slot.current is not None:
-        return "live"
-    outcome = transitions.alive(slot.outcome, index.now)
-    if outcome is None:
-        return "not_found"
-    if outcome.kind != "failed":
-        return outcome.kind
-    if outcome.data is None:
-        return "not_kept"
+    verdict, outcome = verdicts.retry_failed(slot, index.now), slot.outcome
+    if verdict != "queued" or outcome is None or outcome.data is None:
+        return verdict
     after = transitions.retry_failed(slot, outcome, id, outcome.data, index.now, index.draw())
     queue.put(id, after)
     if queue.settings.log_level == "all":

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from msgspec.structs import replace
-
-from dibs.model import transitions
+from dibs.model import verdicts
 from dibs.model.answers import Counts, EventPage, Exported, Listed, QueueInfo, Record, State
 from dibs.model.job import EMPTY, Slot
 from dibs.storage.indexed.index import Index
@@ -20,56 +18,21 @@ COUNTED: Final = 20_000
 def get(index: Index, queue: str, ids: Sequence[str]) -> list[Slot]:
     """Return slots as everybody may see them."""
     source = index.look(queue)
-    return [_visible(source.slots.get(id, EMPTY), index.now) for id in ids]
-
-
-def _visible(slot: Slot, now: int) -> Slot:
-    if slot.outcome is None or transitions.alive(slot.outcome, now) is not None:
-        return slot
-    return EMPTY if slot.current is None else replace(slot, outcome=None)
+    return [verdicts.visible(source.slots.get(id, EMPTY), index.now) for id in ids]
 
 
 def list_(index: Index, queue: str, state: State, after: str | None, limit: int) -> Listed:
     """Return a page of the ids in a state; the cursor is the last id of the page."""
     source, now = index.look(queue), index.now
-    belongs = _STATES[state]
     page: list[tuple[str, Slot]] = []
     for id in source.listing.after(after):
-        slot = _visible(source.slots[id], now)
-        if not belongs(slot, now):
+        slot = verdicts.visible(source.slots[id], now)
+        if not verdicts.is_in(slot, state, now):
             continue
         if len(page) == limit:
             return Listed(items=tuple(page), after=page[-1][0])
         page.append((id, slot))
     return Listed(items=tuple(page), after=None)
-
-
-def _waiting(slot: Slot, now: int) -> bool:  # noqa: ARG001 - all of the table take the same two
-    return slot.current is not None and slot.current.run is None
-
-
-def _scheduled(slot: Slot, now: int) -> bool:
-    return slot.current is not None and slot.current.run is None and slot.current.run_at > now
-
-
-def _active(slot: Slot, now: int) -> bool:  # noqa: ARG001
-    return slot.current is not None and slot.current.run is not None
-
-
-def _handed_off(slot: Slot, now: int) -> bool:  # noqa: ARG001
-    return slot.current is not None and slot.current.run is not None and slot.current.run.lease is None
-
-
-_STATES: Final[dict[State, Callable[[Slot, int], bool]]] = {
-    "waiting": _waiting,
-    "scheduled": _scheduled,
-    "active": _active,
-    "handed_off": _handed_off,
-    "blocked": lambda slot, now: slot.successor is not None,  # noqa: ARG005
-    "completed": lambda slot, now: slot.outcome is not None and slot.outcome.kind == "completed",  # noqa: ARG005
-    "failed": lambda slot, now: slot.outcome is not None and slot.outcome.kind == "failed",  # noqa: ARG005
-    "cancelled": lambda slot, now: slot.outcome is not None and slot.outcome.kind == "cancelled",  # noqa: ARG005
-}
 
 
 def counts(index: Index, queues: Iterable[str]) -> dict[str, Counts]:
@@ -102,7 +65,7 @@ def export(index: Index, queue: str, after: str | None, limit: int) -> Exported:
     source = index.look(queue)
     records: list[Record] = []
     for id in source.listing.after(after):
-        slot = _visible(source.slots[id], index.now)
+        slot = verdicts.visible(source.slots[id], index.now)
         if slot is EMPTY:
             continue
         if len(records) == limit:

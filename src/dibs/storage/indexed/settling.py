@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from msgspec.structs import replace
 
-from dibs.errors import Refused
-from dibs.model import events, transitions
+from dibs.model import events, transitions, verdicts
 from dibs.model.answers import FinishStatus, ReapedKind, ReportStatus, Settled
-from dibs.model.arguments import check_how
 from dibs.model.events import KIND_OF_CAUSE
-from dibs.model.job import EMPTY, FAIL_SUFFIX, FOREVER, Error, Job, Outcome, Retention, Run, Slot
+from dibs.model.job import EMPTY, FAIL_SUFFIX, FOREVER, Error, Job, Retention, Slot
 from dibs.model.limits import Limits, checked_error
-from dibs.model.requests import Cancelled, Complete, End, Fail, HandOff, How, Release, Retry, Settlement
+from dibs.model.requests import Cancelled, Complete, End, Fail, HandOff, How, Retry, Settlement
 from dibs.storage.indexed.enqueueing import follow
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
-
-DONE: Final = Settled("done")
-RETURNED: Final = Settled("returned")
-LOST: Final = Settled("lost")
-CANCELLED: Final = Settled("cancelled")
 
 
 def settle(index: Index, queue: str, settlements: Sequence[Settlement], limits: Limits) -> list[Settled]:
@@ -33,49 +25,27 @@ def settle(index: Index, queue: str, settlements: Sequence[Settlement], limits: 
 
 def _settle(index: Index, queue: QueueIndex, one: Settlement, limits: Limits) -> Settled:
     slot = queue.slots.get(one.id, EMPTY)
+    verdict = verdicts.settle(slot, one, limits)
+    if isinstance(verdict, Settled):
+        return verdict
+    _apply(index, queue, slot, verdict)
+    return verdicts.applied(slot, one.how, verdict)
+
+
+def _apply(index: Index, queue: QueueIndex, slot: Slot, how: How) -> None:
+    """Let an active run go on like this."""
     job = slot.current
-    run = None if job is None else job.run
-    if job is None or run is None or run.fence != one.fence:
-        return _remembered(slot.outcome, one)
-    try:
-        check_how(one.how, limits)
-    except Refused as refused:
-        return Settled("refused", str(refused))
-    how = one.how
+    assert job is not None and job.run is not None, "only runs are settled"  # noqa: S101, PT018
     if isinstance(how, (Complete, Fail, Cancelled)):
         end(index, queue, slot, job, how)
-        return DONE
-    return _return(index, queue, slot, job, run, how)
-
-
-def _remembered(outcome: Outcome | None, one: Settlement) -> Settled:
-    """Answer a settlement whose run is not active: a repeat hears what the first one heard."""
-    if outcome is None or outcome.fence != one.fence or outcome.fence == 0:
-        return LOST
-    if isinstance(one.how, (Complete, Fail, Cancelled)):
-        return DONE if transitions.kind_of(one.how) == outcome.kind else LOST
-    return CANCELLED if outcome.kind == "cancelled" else LOST
-
-
-def _return(index: Index, queue: QueueIndex, slot: Slot, job: Job, run: Run, how: How) -> Settled:
-    if run.lease is None:
-        if isinstance(how, HandOff):
-            return Settled("handed_off", revision=job.revision)
-        return Settled("refused", "a handed-off run can only end")
-    if run.cancel_requested:
-        end(index, queue, slot, job, Cancelled())
-        return CANCELLED
-    if isinstance(how, HandOff):
-        queue.put(job.id, transitions.hand_off(slot, job, run))
+    elif isinstance(how, Retry):
+        _retry(index, queue, slot, job, how)
+    elif isinstance(how, HandOff):
+        queue.put(job.id, transitions.hand_off(slot, job, job.run))
         if queue.settings.log_level == "all":
             index.tell(queue, events.noted("handed_off", job.id, index.now, job))
-        return Settled("handed_off", revision=job.revision)
-    if isinstance(how, Retry):
-        _retry(index, queue, slot, job, how)
     else:
-        assert isinstance(how, Release)  # noqa: S101 - the ends were told apart before
         _release(index, queue, slot, job)
-    return RETURNED
 
 
 def _retry(index: Index, queue: QueueIndex, slot: Slot, job: Job, how: Retry) -> None:
@@ -96,16 +66,10 @@ def _release(index: Index, queue: QueueIndex, slot: Slot, job: Job) -> None:
 def give_back(index: Index, queue: QueueIndex, id: str, *, stalled: bool) -> ReapedKind:
     """Take an active job from its lease: back to waiting, or to its end if it was asked to cancel."""
     slot = queue.slots[id]
-    job = slot.current
-    assert job is not None and job.run is not None, "a lease holds active jobs"  # noqa: S101, PT018
-    if job.run.cancel_requested:
-        end(index, queue, slot, job, Cancelled())
-        return "cancelled"
-    if stalled:
-        _retry(index, queue, slot, job, Retry(cause="stall"))
-        return "stalled"
-    _release(index, queue, slot, job)
-    return "released"
+    assert slot.current is not None, "a lease holds active jobs"  # noqa: S101
+    how, kind = verdicts.give_back(slot.current, stalled=stalled)
+    _apply(index, queue, slot, how)
+    return kind
 
 
 def end(index: Index, queue: QueueIndex, slot: Slot, job: Job, how: End) -> None:
@@ -146,16 +110,10 @@ def finish(index: Index, queue: str, id: str, how: End, revision: int) -> Finish
     """End a handed-off run from elsewhere."""
     source = index.look(queue)
     slot = source.slots.get(id, EMPTY)
-    outcome, job = slot.outcome, slot.current
-    if outcome is not None and outcome.first <= revision <= outcome.revision:
-        return "done" if transitions.kind_of(how) == outcome.kind else "lost"
-    if job is None:
-        return "not_found"
-    if not job.first <= revision <= job.revision:
-        return "lost"
-    if job.run is None or job.run.lease is not None:
-        return "refused"
-    end(index, source, slot, job, how)
+    verdict = verdicts.finish(slot, how, revision)
+    if verdict is not None or slot.current is None:
+        return verdict or "not_found"
+    end(index, source, slot, slot.current, how)
     return "done"
 
 

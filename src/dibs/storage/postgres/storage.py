@@ -72,10 +72,11 @@ class PostgresStorage(Door):
     async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> Claim:
         params = {**self._call(queue, now, limit), "lease": lease_of(lease)}
         token = self._waiting.token(queue)
-        return self._counted(rows.claim_of(await self._write("claim", params), token))
+        return self._noted(queue, rows.claim_of(await self._write("claim", params), token), limit)
 
-    def _counted(self, claim: Claim) -> Claim:
+    def _noted(self, queue: str, claim: Claim, limit: int) -> Claim:
         self._sweeper.count(len(claim.jobs))
+        self._waiting.claimed(queue, claim, limit)
         return claim
 
     async def settle(
@@ -98,7 +99,7 @@ class PostgresStorage(Door):
         found = await self._write("turn", params)
         settled = rows.settled_of(found[0][0], found[0][1], reasons)
         claim = rows.claim_of([row[2:] for row in found], token)
-        return Turned(tuple(settled), self._counted(claim))
+        return Turned(tuple(settled), self._noted(queue, claim, limit))
 
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None

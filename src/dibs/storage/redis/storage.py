@@ -89,6 +89,8 @@ class RedisStorage(RedisPlace):
             more, tired = words.claim(reply)
             wanted += step if not tired else len(more.jobs)
             claim = replace(more, jobs=claim.jobs + more.jobs, lost=more.lost and not claim.jobs)
+        if self._waits is not None:
+            self._waits.saw(queue, claim.now)
         return claim
 
     async def settle(

@@ -1,4 +1,8 @@
-"""wait(): a look at each queue, and then sleep until a message, the next due job, or the slow poll."""
+"""wait(): a look at each queue, and then sleep until a message, the next due job, or the slow poll.
+
+A look is saved where messages have told where a queue stands: before the sleep of a worker that has just
+claimed, and after it. To lose a message costs a slow poll, for then there is a look.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +24,15 @@ class Standing(NamedTuple):
     """Where a queue stands (look.lua)."""
 
     now: int
-    work: str
-    ended: str
-    told: str
-    next_due: int | None
-    ready: bool
+    work: str = ""
+    ended: str = ""
+    told: str = ""
+    next_due: int | None = None
+    ready: bool = False
+
+    def count(self, watch: Watch) -> int:
+        """Return the number that grows with each message of a channel."""
+        return int(self.work if watch == "work" else self.ended)
 
     def token(self, watch: Watch) -> str:
         if watch == "work":
@@ -59,6 +67,12 @@ class Waits:
         self._subscription, self._look, self._beginning = subscription, look, beginning
         self._poll, self._manual = poll, manual
         self._closed = False
+        #: The storage's clock, one for each queue, and when it was read here.
+        self._clocks: dict[str, tuple[int, float]] = {}
+
+    def saw(self, queue: str, now: int) -> None:
+        """Take note of what time it is for a queue, ms."""
+        self._clocks[queue] = (now, time.monotonic())
 
     async def close(self) -> None:
         self._closed = True
@@ -89,11 +103,12 @@ class Waits:
     async def _until(
         self, wait: _Wait, channels: Mapping[str, str], woken: asyncio.Event, deadline: float | None
     ) -> Wake:
+        known = self._remembered(wait, channels)
         while True:
             # Whatever is told from here on counts, also what happened just before the look.
             heard = woken.is_set()
             woken.clear()
-            stands = await self._look_at(wait.queues)
+            stands = known or await self._look_at(channels, wait.watch)
             moved = self._moved(wait, channels, stands) or (heard and wait.watch == "ids")
             left = None if deadline is None else deadline - time.monotonic()
             if moved or (left is not None and left <= 0):
@@ -104,11 +119,55 @@ class Waits:
                 raise NotRunning("the storage was closed")
             if due:
                 return wait.told(stands, woken=True)
+            known = self._as_told(wait, channels, stands) if woken.is_set() else None
 
-    async def _look_at(self, queues: Sequence[str]) -> dict[str, Standing]:
+    async def _look_at(self, channels: Mapping[str, str], watch: Watch) -> dict[str, Standing]:
         if self._closed:
             raise NotRunning("the storage was closed")
-        return dict(zip(queues, await asyncio.gather(*map(self._look, queues)), strict=True))
+        # Of this moment: what was missed meanwhile makes it another.
+        latest = self._subscription.latest if self._subscription.hears(channels) else {}
+        found = await asyncio.gather(*map(self._look, channels.values()))
+        for (channel, queue), stands in zip(channels.items(), found, strict=True):
+            self.saw(queue, stands.now)
+            if watch != "events":
+                latest[channel] = max(latest.get(channel, 0), stands.count(watch))
+        return dict(zip(channels.values(), found, strict=True))
+
+    def _remembered(self, wait: _Wait, channels: Mapping[str, str]) -> dict[str, Standing] | None:
+        """Return where the queues stand if that is known; None asks for a look."""
+        latest = self._subscription.latest
+        if self._manual or wait.watch == "events" or not self._subscription.hears(channels):
+            return None
+        found: dict[str, Standing] = {}
+        for channel, queue in channels.items():
+            newest, clock = latest.get(channel), self._clocks.get(queue)
+            if newest is None or clock is None:
+                return None
+            now = clock[0] + round((time.monotonic() - clock[1]) * 1000)
+            if wait.watch == "ids":
+                found[queue] = Standing(now, ended=str(newest))
+                continue
+            count, _, due = wait.since.get(queue, "").partition("/")
+            if not count.isdecimal() or int(count) < newest:
+                return None
+            found[queue] = Standing(now, work=count, next_due=int(due) if due.isdecimal() else None)
+        return found
+
+    def _as_told(
+        self, wait: _Wait, channels: Mapping[str, str], stands: Mapping[str, Standing]
+    ) -> dict[str, Standing] | None:
+        """Return where the queues stand after a message; None asks for a look."""
+        latest = self._subscription.latest
+        if self._manual or wait.watch == "events" or any(channel not in latest for channel in channels):
+            return None
+        found = dict(stands)
+        for channel, queue in channels.items():
+            if wait.watch == "ids":
+                found[queue] = stands[queue]._replace(ended=str(latest[channel]))
+            elif str(latest[channel]) != stands[queue].work:
+                # When the next falls due was not told: the token says now, and the claim will know.
+                found[queue] = stands[queue]._replace(work=str(latest[channel]), next_due=stands[queue].now)
+        return found
 
     def _moved(self, wait: _Wait, channels: Mapping[str, str], stands: Mapping[str, Standing]) -> bool:
         moved = (self._has_moved(wait, stands[queue], queue, channel) for channel, queue in channels.items())

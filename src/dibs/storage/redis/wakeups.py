@@ -70,6 +70,8 @@ class Subscription:
         self._confirmed: dict[str, asyncio.Future[None]] = {}
         self._waiters: defaultdict[str, set[Waiter]] = defaultdict(set)
         self.ends: defaultdict[str, deque[Ended]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
+        #: The newest token of each channel, where known; another dictionary once something was missed.
+        self.latest: dict[str, int] = {}
 
     async def listen(self, channels: Iterable[str], waiter: Waiter) -> None:
         """Let the waiter hear every message on these channels, from when this returns."""
@@ -107,6 +109,10 @@ class Subscription:
                 await self._task
         self.wake_all()
 
+    def hears(self, channels: Iterable[str]) -> bool:
+        """Tell whether every message on these channels is heard."""
+        return all((one := self._confirmed.get(channel)) is not None and one.done() for channel in channels)
+
     # -- the connection ------------------------------------------------------------------------------
 
     async def _run(self) -> None:
@@ -124,6 +130,7 @@ class Subscription:
                 channel: asyncio.get_running_loop().create_future() for channel in self._waiters
             }
             self.ends.clear()
+            self.latest = {}
             self.wake_all()
             pause = min(1.0, pause * 2 or 0.05)
 
@@ -161,6 +168,9 @@ class Subscription:
             ended = Ended(message[2]) if channel.endswith(":ended") else None
             if ended is not None:
                 self.ends[channel].append(ended)
+                self.latest[channel] = ended.now
+            elif channel.endswith(":work"):
+                self.latest[channel] = int(message[2])
             for waiter in self._waiters.get(channel, ()):
                 waiter.hear(ended)
 

@@ -1,0 +1,62 @@
+"""What a worker and a caller ask of a storage while one job is enqueued, run and waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from dibs.model.job import NewJob
+from dibs.model.requests import Complete, Request, Settlement
+from dibs.storage.protocol import Storage
+
+#: Beyond any slow machine: a wait that ends by itself fails the test.
+PATIENCE = 60.0
+
+
+async def exchange(storage: Storage, lease: str, token: str, id: str) -> str:
+    """Let one job go all the way between a worker that waits with this token and a caller.
+
+    Returns the token of the worker's last claim, with which it waits again.
+    """
+    idle = asyncio.create_task(storage.wait(["q"], since={"q": token}, timeout=PATIENCE))
+    await storage.enqueue("q", [Request(job=NewJob(id=id))])
+    over = asyncio.create_task(storage.wait(["q"], for_="ids", ids=[id], timeout=PATIENCE))
+    # The caller is asleep before the worker begins.
+    await asyncio.sleep(0)
+    assert (await idle).woken
+    (job,) = (await storage.claim("q", lease, 10)).jobs
+    assert job.id == id
+    assert job.run is not None
+    done = Settlement(id=id, fence=job.run.fence, how=Complete(result=b"1"))
+    turned = await storage.turn("q", [done], lease, 10)
+    assert (await over).woken
+    (slot,) = await storage.get("q", [id])
+    assert slot.outcome is not None
+    return turned.claim.token
+
+
+async def begun(storage: Storage) -> tuple[str, str]:
+    """Return a lease, and the token of a worker that has waited once for work and once for an end."""
+    lease = (await storage.grant(["q"], 600_000, "worker")).lease
+    await storage.wait(["q"], timeout=0.01)
+    await storage.wait(["q"], for_="ids", ids=["none"], timeout=0.01)
+    return lease, (await storage.claim("q", lease, 10)).token
+
+
+@contextmanager
+def counted(patch: pytest.MonkeyPatch, owner: Any, name: str) -> Iterator[list[Mapping[str, Any]]]:
+    """Yield a list that grows with each call of a coroutine method, by its words."""
+    calls: list[Mapping[str, Any]] = []
+    plain = getattr(owner, name)
+
+    async def noted(self: Any, *words: Any, **named: Any) -> Any:
+        calls.append({"words": words, **named})
+        return await plain(self, *words, **named)
+
+    with patch.context() as patched:
+        patched.setattr(owner, name, noted)
+        yield calls

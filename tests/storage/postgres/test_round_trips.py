@@ -1,0 +1,41 @@
+"""How often a job goes to the server: counted, because nobody sees one too many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dibs.model.requests import Complete, Settlement
+from dibs.storage.postgres import PostgresStorage
+from dibs.storage.postgres.server import Server
+from tests.storage.exchange import begun, counted, exchange
+from tests.storage.postgres.jobs import asked
+
+
+async def test_a_job_costs_one_statement_for_each_verb_and_none_for_its_waits(
+    opening: Callable[..., PostgresStorage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opening(poll=60.0) as storage:
+        lease, token = await begun(storage)
+        token = await exchange(storage, lease, token, "warm")
+        with counted(monkeypatch, Server, "fetch") as calls:
+            for number in range(5):
+                token = await exchange(storage, lease, token, f"job-{number}")
+
+        sent = [call["words"][0] for call in calls]
+        queries = storage._server.queries
+        assert [queries[name] for name in ("enqueue", "claim", "turn", "get")] * 5 == sent
+
+
+async def test_a_batch_costs_what_a_single_one_does(
+    storage: PostgresStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = (await storage.grant(["q"], 600_000, "worker")).lease
+    with counted(monkeypatch, Server, "fetch") as calls:
+        await storage.enqueue("q", [asked(f"{n}") for n in range(1000)])
+        jobs = (await storage.claim("q", lease, 1000)).jobs
+        ends = [Settlement(id=job.id, fence=job.run.fence, how=Complete()) for job in jobs if job.run]
+        await storage.settle("q", ends)
+
+    assert (1000, 3) == (len(ends), len(calls))

@@ -1,0 +1,47 @@
+"""How often a job goes to the server: counted, because nobody sees one too many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dibs.model.job import NewJob
+from dibs.model.requests import Complete, Request, Settlement
+from dibs.storage.redis import RedisStorage
+from dibs.storage.redis.connections import Connections
+from dibs.storage.redis.scripts import script
+from tests.storage.exchange import begun, counted, exchange
+
+
+async def test_a_job_costs_one_script_for_each_verb_and_none_for_its_waits(
+    opened: Callable[..., RedisStorage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(poll=60.0) as storage:
+        lease, token = await begun(storage)
+        token = await exchange(storage, lease, token, "warm")
+        with counted(monkeypatch, Connections, "call") as calls:
+            for number in range(5):
+                token = await exchange(storage, lease, token, f"job-{number}")
+
+        sent = [call["words"][:2] for call in calls]
+        verbs = [("EVALSHA", script(name).sha) for name in ("enqueue", "claim", "turn", "get")]
+        assert verbs * 5 == sent
+
+
+async def test_a_batch_costs_what_a_single_one_does(
+    storage: RedisStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = (await storage.grant(["q"], 600_000, "worker")).lease
+    await storage.enqueue("q", [Request(job=NewJob(id="warm"))])
+    (warm,) = (await storage.claim("q", lease, 1)).jobs
+    await storage.settle(
+        "q", [Settlement(id="warm", fence=warm.run.fence if warm.run else 0, how=Complete())]
+    )
+    with counted(monkeypatch, Connections, "call") as calls:
+        await storage.enqueue("q", [Request(job=NewJob(id=f"{n}")) for n in range(1000)])
+        jobs = (await storage.claim("q", lease, 1000)).jobs
+        ends = [Settlement(id=job.id, fence=job.run.fence, how=Complete()) for job in jobs if job.run]
+        await storage.settle("q", ends)
+
+    assert (1000, 3) == (len(ends), len(calls))
