@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dibs.model import events, fold, transitions
+from dibs.model import events, fold, transitions, verdicts
 from dibs.model.answers import Settled
-from dibs.model.job import EMPTY, Slot
-from dibs.storage.indexed import claiming, enqueueing, keeping, settling
+from dibs.model.job import Slot
+from dibs.storage.indexed import claiming, keeping, settling
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.records import Lease
@@ -80,20 +80,20 @@ def the_fence_is_a_small_counter(patch: Patch) -> None:
 
 @breaks("a late holder is refused")
 def settle_looks_at_no_fence(patch: Patch) -> None:
-    original = settling._settle
+    original = verdicts.settle
 
-    def mutant(index: Index, queue: QueueIndex, one: Any, limits: Any) -> Settled:
-        job = queue.slots.get(one.id, EMPTY).current
+    def mutant(slot: Slot, one: Any, limits: Any) -> Any:
+        job = slot.current
         if job is not None and job.run is not None:
             one = replace(one, fence=job.run.fence)
-        return original(index, queue, one, limits)
+        return original(slot, one, limits)
 
-    patch.setattr(settling, "_settle", mutant)
+    patch.setattr(verdicts, "settle", mutant)
 
 
 @breaks("ends once")
 def every_repeat_is_done(patch: Patch) -> None:
-    patch.setattr(settling, "_remembered", lambda outcome, one: Settled("done"))
+    patch.setattr(verdicts, "remembered", lambda outcome, one: Settled("done"))
 
 
 @breaks("in order")
@@ -310,17 +310,17 @@ def an_end_without_retention_leaves_the_older_outcome(patch: Patch) -> None:
 
 @breaks("Reject: completed, with the outcome")
 def a_reject_ignores_outcomes(patch: Patch) -> None:
-    original = enqueueing._rejected
+    original = verdicts.rejected
     patch.setattr(
-        enqueueing,
-        "_rejected",
-        lambda index, slot, how: original(index, slot, how) if slot.current is not None else None,
+        verdicts,
+        "rejected",
+        lambda slot, how, now: original(slot, how, now) if slot.current is not None else None,
     )
 
 
 @breaks("import_: counters are raised above what comes in")
 def an_import_raises_no_counter(patch: Patch) -> None:
-    patch.setattr(enqueueing, "_numbers", lambda slot: [0])
+    patch.setattr(verdicts, "numbers", lambda slot: [0])
 
 
 @breaks("amend: into current and successor")
@@ -342,9 +342,10 @@ def a_failed_job_comes_back_without_its_attributes(patch: Patch) -> None:
 
 @breaks("HandOff: from then on it can only end", examples=300)
 def a_handed_off_run_may_return(patch: Patch) -> None:
-    original = settling._return
+    original = verdicts.settle
 
-    def mutant(index: Index, queue: QueueIndex, slot: Slot, job: Any, run: Any, how: Any) -> Settled:
-        return original(index, queue, slot, job, replace(run, lease=run.lease or "x"), how)
+    def mutant(slot: Slot, one: Any, limits: Any) -> Any:
+        verdict = original(slot, one, limits)
+        return one.how if isinstance(verdict, Settled) and "only end" in verdict.reason else verdict
 
-    patch.setattr(settling, "_return", mutant)
+    patch.setattr(verdicts, "settle", mutant)
