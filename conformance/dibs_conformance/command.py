@@ -16,15 +16,18 @@ WRONG_WORDS = 2
 
 def certify(
     url: Annotated[str, typer.Argument(help="The storage; only places of the kit's own are touched.")],
-    level: Annotated[str, typer.Option(help="How deep: L0.")] = "L0",
+    level: Annotated[str, typer.Option(help="How deep; dibs_conformance.levels lists them.")] = "L0",
     budget: Annotated[float, typer.Option(help="Seconds to spend.")] = 60,
+    examples: Annotated[
+        int | None, typer.Option(help="Histories on each level, in place of the budget.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Repeat the run with this seed.")] = None,
     *,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Hold a storage against the contract, and tell what was met, kept and broken."""
     try:
-        report = certify_target(url, level, budget, seed, progress=show)
+        report = certify_target(url, level, budget, seed, examples=examples, progress=show)
     except (Refused, ConfigurationError, NotImplementedError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(WRONG_WORDS) from None

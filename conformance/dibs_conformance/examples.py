@@ -12,12 +12,11 @@ from dibs_conformance.laws import Broken
 from dibs_conformance.numbering import Differs
 from dibs_conformance.report import Failure
 from dibs_conformance.scenarios import Scenarios
-from dibs_conformance.trial import Trial
+from dibs_conformance.tour import take_tour
+from dibs_conformance.trial import Progress, Trial
 
 #: Examples between two looks at the clock. Each chunk has a seed of its own, made from the first.
 CHUNK = 25
-
-Progress = Callable[[int], None]
 
 
 def run_examples(
@@ -43,10 +42,20 @@ def run_examples(
     return None
 
 
+def run_tour(trial: Trial) -> Failure | None:
+    """The fixed histories that meet every law once."""
+    return caught(trial, lambda: take_tour(trial))
+
+
 def run_chunk(trial: Trial, chunk_seed: int, size: int, steps: int, *, shrink: bool) -> Failure | None:
     machine = seed(chunk_seed)(type("Example", (Scenarios,), {"trial": trial}))
+    chosen = how(size, steps, shrink=shrink)
+    return caught(trial, lambda: run_state_machine_as_test(machine, settings=chosen))
+
+
+def caught(trial: Trial, play: Callable[[], None]) -> Failure | None:
     try:
-        run_state_machine_as_test(machine, settings=how(size, steps, shrink=shrink))
+        play()
     except Exception as error:  # noqa: BLE001 - whatever a storage raises is its failure
         return Failure(law=name_of(error), why=str(error), story=tuple(trial.judges.story.lines()))
     return None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dibs.model.answers import Claim
 from dibs_conformance.pairs import Judges
 from dibs_conformance.target import Bridge, Places
+
+#: Told how many histories have been judged so far.
+Progress = Callable[[int], None]
 
 
 @dataclass

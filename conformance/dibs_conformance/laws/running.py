@@ -96,9 +96,10 @@ class MaxActive(Law):
         if seen.verb == "configure" and seen.args["patch"].max_active is not UNSET:
             self.most[seen.queue] = seen.args["patch"].max_active
         most = self.most.get(seen.queue)
-        if seen.verb == "claim" and most is not None and seen.answer.jobs:
+        if seen.verb == "claim" and most is not None and (seen.answer.jobs or most == 0):
             held = [run for run in history.opened(seen.queue) if run.lease is not None]
-            self.hold(len(held) <= most, f"{len(held)} active under leases, max_active is {most}")
+            kept = len(held) <= most or not seen.answer.jobs
+            self.hold(kept, f"{len(held)} active under leases, max_active is {most}")
 
 
 class EndsOnce(Law):

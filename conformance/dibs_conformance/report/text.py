@@ -1,0 +1,105 @@
+"""The report for people: plain lines for logs and failing tests, tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+
+from dibs_conformance.report.values import CapabilityReport, Failure, LevelReport, Report
+
+
+def lines(report: Report) -> Iterator[str]:
+    """Tell all of the report, the verdict first and each failure's story last."""
+    yield from head(report)
+    for level in report.levels:
+        yield ""
+        yield level_line(level)
+        yield from details(level)
+        width = max((len(law.name) for law in level.laws), default=0)
+        for law in level.laws:
+            yield f"  {law.name:<{width}}  {law.met:>9,}  {law.verdict}"
+    yield ""
+    yield from map(power_line, report.capabilities)
+    for failure in report.failures:
+        yield ""
+        yield from story(failure)
+
+
+def show(report: Report, console: Console) -> None:
+    """Print the report as tables."""
+    for line in head(report):
+        console.print(line, markup=False, highlight=False)
+    console.print(levels_table(report))
+    for level in report.levels:
+        for line in details(level):
+            console.print(f"{level.name}{line}", markup=False, highlight=False)
+    console.print(laws_table(report))
+    for power in report.capabilities:
+        console.print(power_line(power), markup=False, highlight=False)
+    for failure in report.failures:
+        for line in ("", *story(failure)):
+            console.print(line, markup=False, highlight=False)
+
+
+def head(report: Report) -> Iterator[str]:
+    yield f"{report.target}: {verdict(report)}"
+    yield (
+        f"{report.histories:,} histories, {report.events:,} calls, seed {report.seed}, "
+        f"{report.seconds:.1f} s, contract {report.contract}"
+    )
+    yield f"durability: {report.durability}"
+
+
+def verdict(report: Report) -> str:
+    """Say in a sentence what the report comes to."""
+    if report.failures:
+        return "DOES NOT KEEP THE CONTRACT"
+    if report.certified:
+        return f"keeps the contract, level {report.level}"
+    reached = f"level {report.reached} is reached" if report.reached else "no level is reached"
+    return f"NOT CERTIFIED: nothing broke, but {reached}, {report.level} was asked for"
+
+
+def level_line(level: LevelReport) -> str:
+    figures = f"{level.histories:,} histories, {level.events:,} calls, {level.seconds:.1f} s"
+    return f"{level.name} {level.title}: {level.verdict} ({figures})"
+
+
+def details(level: LevelReport) -> Iterator[str]:
+    """Name the faults that were injected, and what was not tried."""
+    if level.faults:
+        yield "  faults: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(level.faults.items()))
+    for gap in level.untested:
+        yield f"  not tested: {gap.name}: {gap.why}"
+    for gap in level.spared:
+        yield f"  does not apply: {gap.name}: {gap.why}"
+
+
+def power_line(power: CapabilityReport) -> str:
+    found = "could not be tried" if power.found is None else "found" if power.found else "not found"
+    claim = "claimed" if power.claimed else "not claimed"
+    return f"{power.name}: {claim}, {found}" + (f" ({power.note})" if power.note else "")
+
+
+def story(failure: Failure) -> Iterator[str]:
+    yield f"BROKEN: {failure.law}: {failure.why}"
+    for number, step in enumerate(failure.story, 1):
+        yield f"  {number:>2}. {step}"
+
+
+def levels_table(report: Report) -> Table:
+    table = Table("level", "", "histories", "calls", "faults", "verdict")
+    for level in report.levels:
+        figures = (level.histories, level.events, sum(level.faults.values()))
+        table.add_row(level.name, level.title, *(f"{figure:,}" for figure in figures), level.verdict)
+    return table
+
+
+def laws_table(report: Report) -> Table:
+    table = Table("level", "law", "contract", "met", "verdict")
+    for level in report.levels:
+        for law in level.laws:
+            table.add_row(level.name, law.name, law.section, f"{law.met:,}", law.verdict)
+    return table

@@ -1,0 +1,169 @@
+"""The tour: short fixed histories that lead to where each law speaks, before chance takes over.
+
+A law that was never met is not tested, and a level with such a law is not reached. The tour makes sure that
+even a run of one example meets every law; a storage that is wrong in plain ways is told so by a short story.
+Each stop begins in a place of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dibs.model.job import FAIL_SUFFIX, Data, Error, NewJob
+from dibs.model.requests import Complete, Fail, How, Request, Retry, SettingsPatch, Settlement
+from dibs_conformance.machine import START
+from dibs_conformance.pairs import Pair, Reader
+from dibs_conformance.strategies import HOUR
+from dibs_conformance.target import Opened
+from dibs_conformance.trial import Trial
+
+QUEUE = "q"
+FAILED = QUEUE + FAIL_SUFFIX
+
+
+def take_tour(trial: Trial) -> None:
+    """Make every stop. Raises what the laws and the oracle raise."""
+    for stop in STOPS:
+        trial.examples += 1
+        trial.judges.begin()
+        opened = Opened(trial.places, trial.bridge, trial.places.new())
+        pair = Pair(opened, trial.bridge, trial.judges, now=START, looking=True)
+        try:
+            stop(pair)
+            pair.opened.close()
+        finally:
+            trial.calls += pair.oracle.numbers.call
+
+
+def update_beside_a_run(pair: Pair) -> None:
+    """An update beside a run is in the next run; the old fence ends nothing any more, but repeats its end."""
+    lease = pair.grant([QUEUE], HOUR, "kit")
+    enqueue(pair, "a", payload=b"1")
+    enqueue(pair, "a", payload=b"2")
+    [first] = claim(pair, lease)
+    enqueue(pair, "a", payload=b"3")
+    settle(pair, first, Complete(result=b"1"), Complete(result=b"1"), Complete(result=b"1"))
+    [second] = claim(pair, lease)
+    settle(pair, first, Retry())
+    settle(pair, second, Complete(result=b"2"))
+    pair.look(QUEUE)
+
+
+def take_in_order(pair: Pair) -> None:
+    """The urgent before the old, the old before the new, and the later not yet."""
+    lease = pair.grant([QUEUE], HOUR, "kit")
+    jobs = [NewJob(id="late", delay=5), NewJob(id="a"), NewJob(id="b"), urgent("c")]
+    pair.enqueue(QUEUE, [Request(job=job) for job in jobs])
+    claim(pair, lease)
+    pair.pass_time(5)
+    claim(pair, lease)
+
+
+def urgent(id: str) -> NewJob:
+    return NewJob(id=id, data=Data(priority=1))
+
+
+def pause_and_bound(pair: Pair) -> None:
+    """A paused queue hands nothing out; one with max_active never more than that, be it 0."""
+    lease = pair.grant([QUEUE], HOUR, "kit")
+    enqueue(pair, "a", "b", "c")
+    pair.configure(QUEUE, SettingsPatch(paused=True))
+    claim(pair, lease)
+    for most in (0, 1, 2):
+        pair.configure(QUEUE, SettingsPatch(paused=False, max_active=most))
+        claim(pair, lease)
+    pair.counts([QUEUE])
+
+
+def ask_to_cancel(pair: Pair) -> None:
+    """A run that is asked to stop ends, whether it is returned or reaped; a dropped successor is told."""
+    lease = pair.grant([QUEUE], 10, "kit")
+    enqueue(pair, "a", "b")
+    runs = claim(pair, lease)
+    enqueue(pair, "a")
+    pair.cancel(QUEUE, ["a", "b"], running=True)
+    settle(pair, runs[0], Retry())
+    pair.pass_time(10)
+    pair.reap(QUEUE, 10)
+    pair.look(QUEUE)
+
+
+def let_a_lease_end(pair: Pair) -> None:
+    """A lease lives to its last ms and not to the next; what it held comes back, and its fence is lost."""
+    lease = pair.grant([QUEUE], 10, "kit")
+    enqueue(pair, "a")
+    [run] = claim(pair, lease)
+    pair.pass_time(9)
+    pair.renew([QUEUE], lease, 2)
+    pair.pass_time(2)
+    pair.renew([QUEUE], lease, 10)
+    pair.reap(QUEUE, 10)
+    claim(pair, pair.grant([QUEUE], HOUR, "kit"))
+    settle(pair, run, Complete())
+
+
+def repeat_a_key(pair: Pair) -> None:
+    """A request_key acts once in its time, and again after it."""
+    request = Request(job=NewJob(id="a"), request_key="k")
+    pair.enqueue(QUEUE, [request])
+    pair.enqueue(QUEUE, [request])
+    pair.pass_time(HOUR)
+    pair.enqueue(QUEUE, [request])
+
+
+def fail_for_good(pair: Pair) -> None:
+    """A handled failure makes its fail job; the failed job can be sent round again."""
+    lease = pair.grant([QUEUE, FAILED], HOUR, "kit")
+    enqueue(pair, "a", payload=b"\x00\xff")
+    [run] = claim(pair, lease)
+    settle(pair, run, Fail(error=Error(type="Oops"), handled=True))
+    pair.claim(FAILED, lease, 10)
+    pair.retry_failed(QUEUE, ["a"])
+    claim(pair, lease)
+
+
+def read_the_log(pair: Pair) -> None:
+    """Every attempt has its event; a reader goes on where it stopped, and misses nothing."""
+    lease = pair.grant([QUEUE], HOUR, "kit")
+    reader = Reader()
+    for how in (Retry(), Complete()):
+        enqueue(pair, "a")
+        for run in claim(pair, lease):
+            settle(pair, run, how)
+        pair.events(QUEUE, reader, 1)
+    pair.forget(QUEUE, ["a"])
+    enqueue(pair, "a")
+    claim(pair, lease)
+
+
+STOPS: tuple[Callable[[Pair], None], ...] = (
+    update_beside_a_run,
+    take_in_order,
+    pause_and_bound,
+    ask_to_cancel,
+    let_a_lease_end,
+    repeat_a_key,
+    fail_for_good,
+    read_the_log,
+)
+
+
+# -- words the stops are written in ------------------------------------------------------------------
+
+#: A claimed run: its id and fence.
+Held = tuple[str, int]
+
+
+def enqueue(pair: Pair, *ids: str, payload: bytes = b"") -> None:
+    pair.enqueue(QUEUE, [Request(job=NewJob(id=id, data=Data(payload=payload))) for id in ids])
+
+
+def claim(pair: Pair, lease: str) -> Sequence[Held]:
+    jobs = pair.claim(QUEUE, lease, 10).jobs
+    return [(job.id, job.run.fence) for job in jobs if job.run is not None]
+
+
+def settle(pair: Pair, held: Held, *hows: How) -> None:
+    id, fence = held
+    for how in hows:
+        pair.settle(QUEUE, [Settlement(id=id, fence=fence, how=how)])
