@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from dibs import Claim, Dibs, Queue
+from dibs import Claim, Dibs, Queue, Ticket
 from dibs.client.current import CURRENT, CurrentJob
+from dibs.client.declaring import Handlers
 from dibs.client.handler import Handler
 
 
@@ -17,6 +18,11 @@ async def claimed(queue: Queue) -> AsyncIterator[Claim]:
     """Claim the one job that is due."""
     async with queue.receive(max_jobs=1, wait=0) as claims:
         yield await anext(claims)
+
+
+async def by_a_stranger(queue: Queue, data: Any, **settings: Any) -> Ticket[Any]:
+    """Enqueue as a program does that does not know the handler, and so cannot check what it takes."""
+    return await Queue(queue._channel, Handlers()).enqueue(data, **settings)
 
 
 def arguments(app: Dibs, handler: Handler, claim: Claim) -> Any:

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
+import attrs
+import pydantic
+
 from dibs import CurrentJob, Failure
 
 
@@ -21,6 +24,26 @@ class Size(Enum):
 class Crop:
     left: int
     top: int = 0
+
+
+@attrs.frozen
+class Frame:
+    size: Size
+    crop: Crop | None = None
+
+
+class Order(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True, populate_by_name=True)
+
+    number: int = pydantic.Field(gt=0, alias="no")
+    placed: datetime
+    price: Decimal
+    lines: list[Line] = []
+
+
+class Line(pydantic.BaseModel):
+    article: UUID
+    kind: Size = Size.SMALL
 
 
 def thumbnail(path: str, width: int = 200) -> str:
@@ -49,6 +72,19 @@ def only(value: int, /, *, flag: bool = False) -> None: ...
 
 
 def keyed(names: dict[int, Crop]) -> None: ...
+
+
+def modelled(order: Order, others: dict[str, Order] | None = None, frame: Frame | None = None) -> Order:
+    return order
+
+
+def counted(*numbers: int, **named: float) -> None: ...
+
+
+def told(data: object) -> None: ...
+
+
+def two_models(either: Order | Line) -> None: ...
 
 
 def send(data: Crop, job: CurrentJob) -> None: ...

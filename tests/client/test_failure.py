@@ -9,7 +9,7 @@ import pytest
 from dibs import BadHandler, Dibs, Failure, PermanentError, Task
 from dibs.model.job import Data, Job
 from tests.client import handlers
-from tests.client.byhand import arguments, claimed
+from tests.client.byhand import arguments, by_a_stranger, claimed
 from tests.client.handlers import Crop
 
 
@@ -41,7 +41,7 @@ def test_a_queues_handler_takes_data_and_job(app: Dibs, function: Any) -> None:
 async def test_data_that_does_not_fit_fails_for_good(app: Dibs) -> None:
     queue = app.queue("q")
     queue.handler()(handlers.send)
-    await queue.enqueue("no crop")
+    await by_a_stranger(queue, "no crop")
 
     async with claimed(queue) as claim:
         with pytest.raises(PermanentError):
@@ -108,7 +108,7 @@ async def test_a_payload_that_does_not_fit_still_reaches_the_failure_handler(
     app: Dibs, data: Any, expected: dict[str, Any]
 ) -> None:
     task = app.task(handlers.thumbnail)
-    await task.queue.enqueue(data)
+    await by_a_stranger(task.queue, data)
 
     (told,) = await failure(app, task, handlers.alert)
 

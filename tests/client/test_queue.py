@@ -265,3 +265,28 @@ async def test_a_fail_queue_is_read_as_its_queue_is(app: Dibs) -> None:
 
     async with claimed(app.queue("packed!fail")) as claim:
         assert claim.data == b"\xff"
+
+
+async def test_data_is_checked_where_the_handler_is_known(app: Dibs) -> None:
+    queue = app.queue("q")
+    queue.handler(handlers.send)
+    await queue.enqueue(handlers.Crop(1), id="a")
+
+    for refused in (queue.enqueue({"left": "x"}), queue.amend("a", data={"top": 1}), queue.enqueue_many([5])):
+        with pytest.raises((Refused, BatchRefused), match=r"'data' of send|1 of 1"):
+            await refused
+    with pytest.raises(Refused, match="'data' of send") as bad:
+        _ = queue.bind({"left": None}).request
+    assert bad.value.field == "data"
+    assert (await queue.counts()).waiting == 1
+
+
+async def test_a_tasks_queue_takes_plain_data_that_is_a_call(app: Dibs) -> None:
+    task = app.task(handlers.thumbnail)
+    await task.queue.enqueue({"args": ["a.png"], "kwargs": {"width": 5}})
+
+    for data, field in (({"args": [5]}, "path"), ({"args": []}, "path"), ("a.png", "")):
+        with pytest.raises(Refused) as refused:
+            await task.queue.enqueue(data)
+        assert refused.value.field == field
+    assert (await task.queue.counts()).waiting == 1

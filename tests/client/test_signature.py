@@ -15,9 +15,9 @@ import pytest
 
 from dibs import BadHandler, PermanentError, Refused
 from dibs.client.serde import JsonSerde, MessagePackSerde, Serde
-from dibs.client.signature import Call, check_function, name_of
+from dibs.client.signature import Args, Call, Kwargs, check_function, name_of
 from tests.client import handlers
-from tests.client.handlers import Crop, Size
+from tests.client.handlers import Crop, Frame, Line, Order, Size
 
 JSON = JsonSerde()
 
@@ -70,6 +70,64 @@ def test_what_the_function_would_not_take_is_refused(args: Any, kwargs: Any, fie
         Call(handlers.thumbnail).payload(JSON, args, kwargs)
 
     assert refused.value.field == field
+
+
+ORDER = Order(
+    no=1, placed=datetime(2026, 1, 1, tzinfo=UTC), price=Decimal("0.10"), lines=[Line(article=UUID(int=1))]
+)
+
+
+@pytest.mark.parametrize("serde", [JSON, MessagePackSerde()], ids=lambda one: one.name)
+def test_models_come_back_as_they_were(serde: Serde) -> None:
+    """Nested in plain containers, with aliases, and strict ones, to whom text is no date but in JSON."""
+    call = Call(handlers.modelled)
+    named = {"others": {"x": ORDER}, "frame": Frame(Size.SMALL, Crop(1))}
+
+    assert ((ORDER, *named.values()), {}) == call.arguments(serde, call.payload(serde, (ORDER,), named))
+    assert serde.decode(serde.encode(ORDER), call.returns) == ORDER
+
+
+def test_a_model_may_be_sent_as_plain_data() -> None:
+    call = Call(handlers.modelled)
+    plain = {
+        "no": 1,
+        "placed": "2026-01-01T00:00:00Z",
+        "price": "0.10",
+        "lines": [{"article": str(UUID(int=1))}],
+    }
+
+    assert ((ORDER,), {}) == call.arguments(JSON, call.payload(JSON, (plain,), {}))
+
+
+MISFITS: dict[str, tuple[Any, Args, Kwargs, str]] = {
+    "text for a number": (handlers.thumbnail, ("a", "wide"), {}, "width"),
+    "a truth for a number": (handlers.thumbnail, ("a", True), {}, "width"),
+    "nothing for text": (handlers.thumbnail, (None,), {}, "path"),
+    "one of many": (handlers.counted, (1, 2, "3"), {}, "numbers"),
+    "one of many by name": (handlers.counted, (), {"a": 1, "b": "x"}, "named"),
+    "no member of an Enum": (handlers.modelled, (ORDER,), {"frame": {"size": "xl"}}, "frame"),
+    "a field that is missing": (handlers.modelled, (ORDER,), {"frame": {"crop": {}}}, "frame"),
+    "a model of another kind": (handlers.modelled, (Line(article=UUID(int=1)),), {}, "order"),
+    "a model that is invalid": (handlers.modelled, ({"no": 0, "placed": "x", "price": 1},), {}, "order"),
+    "no choice": (handlers.two_models, (ORDER,), {}, "either"),
+}
+
+
+@pytest.mark.parametrize(("function", "args", "kwargs", "field"), MISFITS.values(), ids=MISFITS)
+def test_what_its_type_hint_does_not_take_is_refused_before_it_is_sent(
+    function: Any, args: Any, kwargs: Any, field: str
+) -> None:
+    with pytest.raises(Refused, match=f"'{field}' of {function.__name__}") as refused:
+        Call(function).payload(JSON, args, kwargs)
+
+    assert refused.value.field == field
+
+
+def test_what_its_type_hint_takes_in_another_form_is_sent() -> None:
+    """As the worker reads it, and as JSON means it: a whole number is a float, text may be a date."""
+    assert Call(handlers.counted).payload(JSON, (), {"a": 1})
+    assert Call(handlers.told).payload(JSON, ([1, {"any": "thing"}],), {})
+    assert Call(handlers.keyed).payload(JSON, ({5: Crop(1)},), {})
 
 
 def test_a_value_of_another_type_fails_the_job_for_good_and_names_the_argument() -> None:

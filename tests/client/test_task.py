@@ -21,7 +21,7 @@ from dibs import (
 )
 from dibs.client.retention import SLACK
 from tests.client import handlers
-from tests.client.byhand import arguments, claimed
+from tests.client.byhand import arguments, by_a_stranger, claimed
 from tests.client.handlers import Crop
 
 
@@ -181,7 +181,7 @@ async def test_run_lets_the_outcome_outlive_the_wait_from_the_start(
 
 async def test_a_result_comes_back_as_the_return_type(app: Dibs) -> None:
     task = app.task(handlers.typed)
-    ticket = await app.queue(task.queue.name).enqueue({"args": []})
+    ticket = await by_a_stranger(task.queue, {"args": []})
     async with claimed(task.queue) as claim:
         await claim.complete(Crop(1, 2))
 

@@ -142,14 +142,14 @@ async def test_only_ends_are_counted_whatever_a_log_keeps(app: Dibs) -> None:
 
 async def test_a_log_that_was_trimmed_unread_is_told() -> None:
     async with using(app, start=NOON) as rehearsal:
-        queue = app.queue("send")
+        queue = send.queue
         await queue.configure(log_age=10)
         metrics = Metrics(app)
         for number in range(2):
-            await queue.enqueue("ada@example.org", id=f"{number}")
+            await send.options(id=f"{number}").enqueue("ada@example.org")
             await queue.cancel(f"{number}")
             await metrics.read()
-        await queue.enqueue("ada@example.org", id="unread")
+        await send.options(id="unread").enqueue("ada@example.org")
         await queue.cancel("unread")
         await rehearsal.advance(60)
         await queue.prune()

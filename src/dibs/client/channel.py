@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from dibs.client.batching import MOST_BYTES, MOST_ITEMS
@@ -136,3 +137,13 @@ def chunks(requests: Sequence[Request]) -> Iterator[list[Request]]:
         chunk.append(request)
     if chunk:
         yield chunk
+
+
+def parts(ids: Iterable[str]) -> Iterator[Sequence[str]]:
+    """Cut ids into batches."""
+    if isinstance(ids, str):
+        # Text is an iterable of letters, and each letter may be an id.
+        raise Refused(f"ids is the text {ids!r}; pass a list of ids", field="ids")
+    rest = iter(ids)
+    while part := tuple(islice(rest, MOST_ITEMS)):
+        yield part

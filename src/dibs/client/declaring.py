@@ -16,12 +16,13 @@ from dibs.client.moments import Seconds
 from dibs.client.serde import Serde
 from dibs.client.settings import check_known, limit, limit_ms
 from dibs.client.signature import Call, check_function
-from dibs.errors import BadHandler, DuplicateHandler, PermanentError
+from dibs.errors import BadHandler, DuplicateHandler, PermanentError, Refused
 from dibs.model.job import FAIL_SUFFIX, Job
 from dibs.model.limits import check_number
 from dibs.model.retry import Backoff
 
 Arguments = Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]]
+Check = Callable[[Any, bytes], None]
 
 
 class HandlerSettings(TypedDict, total=False):
@@ -128,6 +129,26 @@ def queue_arguments(call: Call, serde: Serde) -> Arguments:
 
     _check_takes(call, names)
     return arguments
+
+
+def task_check(call: Call, serde: Serde) -> Check:
+    """Return what refuses data that is no call of a task, for its queue takes plain data as well."""
+    return lambda _, payload: call.check(serde, payload)
+
+
+def queue_check(call: Call, serde: Serde) -> Check:
+    """Return what refuses data that is not what a queue's handler is annotated to take."""
+    name = call.positional[0]
+
+    def check(data: Any, payload: bytes) -> None:
+        if call.takes_as_it_is(name, data):
+            return
+        try:
+            call.converted(name, decoded(serde, payload))
+        except PermanentError as error:
+            raise Refused(str(error), field="data") from error
+
+    return check
 
 
 def failure_arguments(call: Call, serde: Serde, task: Call | None) -> Arguments:

@@ -78,5 +78,8 @@ class Handler(Struct, frozen=True, kw_only=True):
     after: Callable[[Ending], Awaitable[None] | None] | None = None
     #: Stands around each call of the function.
     around: AroundRun | None = None
+    #: Data and its payload -> nothing, or Refused where `arguments` could not be made of them: for whoever
+    #: enqueues in a process that knows the handler.
+    check: Callable[[Any, bytes], None] | None = None
     #: What makes it periodic: its worker plants the ticks.
     schedule: Schedule | None = None

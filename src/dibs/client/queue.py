@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
-from dibs.client.batching import MOST_ITEMS
 from dibs.client.bound import Bound
 from dibs.client.capture import error_of
-from dibs.client.channel import Channel
-from dibs.client.declaring import Handlers, HandlerSettings, failure_arguments, handler_of, queue_arguments
+from dibs.client.channel import Channel, parts
+from dibs.client.declaring import (
+    Handlers,
+    HandlerSettings,
+    failure_arguments,
+    handler_of,
+    queue_arguments,
+    queue_check,
+)
 from dibs.client.feed import Feed
 from dibs.client.moments import Seconds
 from dibs.client.queue_settings import QueueSettings, patch_of
@@ -23,7 +29,6 @@ from dibs.client.settings import JOB_SETTINGS, JobSettings, attributes_of, check
 from dibs.client.signature import Call, check_function
 from dibs.client.status import Status, status_in, status_of
 from dibs.client.ticket import Ticket
-from dibs.errors import Refused
 from dibs.model.answers import (
     AmendStatus,
     CancelStatus,
@@ -72,9 +77,10 @@ class Queue:
     ) -> Ticket[Any]:
         """Enqueue data, anything that the queue's serde can write. Raises Refused, OutcomeUnknown.
 
-        An id without a live job becomes waiting; a known one is met as on_conflict says, Update() if
-        nothing is said. Concurrent calls travel together. With a connection of psycopg or SQLAlchemy it
-        is part of the transaction there.
+        Where its handler is known here, the data must be what that is annotated to take. An id without a
+        live job becomes waiting; a known one is met as on_conflict says, Update() if nothing is said.
+        Concurrent calls travel together. With a connection of psycopg or SQLAlchemy it is part of the
+        transaction there.
         """
         request = self._request(data, settings)
         answer = await self._channel.enqueue(request, connection)
@@ -98,7 +104,14 @@ class Queue:
 
     def _request(self, data: Any, settings: JobSettings) -> Request:
         check_known(settings, JOB_SETTINGS)
-        return request_of(self._channel.serde.encode(data), settings)
+        return request_of(self._payload(data), settings)
+
+    def _payload(self, data: Any) -> bytes:
+        payload = self._channel.serde.encode(data)
+        handler = self._handlers.get(self.name)
+        if handler is not None and handler.check is not None:
+            handler.check(data, payload)
+        return payload
 
     def ticket(self, id: str, revision: int) -> Ticket[Any]:
         """Return the ticket of an enqueue made elsewhere, by the id and revision of the one given there."""
@@ -123,8 +136,9 @@ class Queue:
         def declare(function: F) -> F:
             check_function(function)
             serde = self._channel.serde
-            arguments = queue_arguments(Call(function), serde)
-            self._handlers.register(handler_of(self.name, function, serde, arguments, settings))
+            call = Call(function)
+            handler = handler_of(self.name, function, serde, queue_arguments(call, serde), settings)
+            self._handlers.register(replace(handler, check=queue_check(call, serde)))
             return function
 
         return declare if function is None else declare(function)
@@ -202,7 +216,7 @@ class Queue:
         """
         patch = Patch(
             attributes=UNSET if attributes is None else attributes_of(attributes),
-            payload=UNSET if data is UNSET else self._channel.serde.encode(data),
+            payload=UNSET if data is UNSET else self._payload(data),
             priority=priority,
             retention=UNSET if retention is UNSET else retention_of(retention),
             **when({"run_at": run_at, "delay": delay}),
@@ -269,16 +283,6 @@ class Queue:
         progress, and is best effort.
         """
         return Feed(self._channel, after)
-
-
-def parts(ids: Iterable[str]) -> Iterator[Sequence[str]]:
-    """Cut ids into batches."""
-    if isinstance(ids, str):
-        # Text is an iterable of letters, and each letter may be an id.
-        raise Refused(f"ids is the text {ids!r}; pass a list of ids", field="ids")
-    rest = iter(ids)
-    while part := tuple(islice(rest, MOST_ITEMS)):
-        yield part
 
 
 def added(one: Pruned, other: Pruned) -> Pruned:

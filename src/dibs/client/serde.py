@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import PurePath
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -30,9 +31,10 @@ class Serde(Protocol):
 
 
 class JsonSerde:
-    """JSON; dataclasses, attrs, Structs, datetime, UUID, Decimal, Enum, Path and bytes have a place in it.
+    """JSON, with a place for dataclasses, attrs, Structs, datetime, UUID, Decimal, Enum, Path and bytes.
 
-    NaN, infinity, lone surrogates, NUL and nesting deeper than 64 are refused (contract 4, Limits).
+    Models of Pydantic are written by alias, as their own JSON, and validated when they are read. NaN,
+    infinity, lone surrogates, NUL and nesting deeper than 64 are refused (contract 4, Limits).
     """
 
     name: Final = "json"
@@ -79,14 +81,27 @@ def plain(value: Any) -> Any:
     """Return a value that msgspec does not know as one it does."""
     if isinstance(value, PurePath):
         return str(value)
+    if isinstance(value, _models()):
+        # Its JSON form, whatever the serde: what one form can say, the other can.
+        return value.model_dump(mode="json", by_alias=True, round_trip=True)
     raise TypeError(f"a value of type {type(value).__qualname__} has no form there; send plain data instead")
 
 
-def rebuilt(kind: type, value: Any) -> Any:
+def rebuilt(kind: Any, value: Any) -> Any:
     """Return a decoded value as a type that msgspec does not know, if `plain` can write it."""
+    if kind is object:
+        return value
     if issubclass(kind, PurePath) and isinstance(value, str):
         return kind(value)
+    if issubclass(kind, _models()):
+        # As JSON: a strict model takes a date from its text there, and nowhere else.
+        return kind.model_validate_json(msgspec.json.encode(value))
     raise NotImplementedError(f"nothing is known of the type {kind!r}")
+
+
+def _models() -> Any:
+    """Return what all models of Pydantic descend from; nothing, as long as nobody imported it."""
+    return getattr(sys.modules.get("pydantic"), "BaseModel", ())
 
 
 def _check(value: Any) -> None:

@@ -20,6 +20,8 @@ Kwargs = dict[str, Any]
 
 _MAIN = ("__main__", "__mp_main__")
 _QUOTED = re.compile(r"'(\w+)'")
+#: What every form of data says as it is.
+_PLAIN = (str, int, bool, float)
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
@@ -38,18 +40,24 @@ class Call:
 
     def payload(self, serde: Serde, args: Args, kwargs: Mapping[str, Any]) -> bytes:
         """Return the arguments encoded. Raises Refused naming the parameter at fault."""
-        self.check(args, kwargs)
-        return serde.encode(Arguments(list(args), dict(kwargs)))
+        bound = self._bind(args, kwargs)
+        raw = serde.encode(Arguments(list(args), dict(kwargs)))
+        if not all(self._fits(name, value) for name, value in bound.arguments.items()):
+            self.check(serde, raw)
+        return raw
 
-    def check(self, args: Args, kwargs: Mapping[str, Any]) -> None:
-        """Refuse arguments that the function would not take."""
+    def check(self, serde: Serde, payload: bytes) -> None:
+        """Refuse a payload that could not be made into the arguments, as a worker would make them."""
         try:
-            self._signature.bind(*args, **kwargs)
+            self.arguments(serde, payload)
+        except PermanentError as error:
+            raise _refused(str(error), str(error)) from error
+
+    def _bind(self, args: Args, kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+        try:
+            return self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            named = _QUOTED.search(str(error))
-            raise Refused(
-                f"{self.function.__name__}{self._signature}: {error}", field=named[1] if named else ""
-            ) from None
+            raise _refused(f"{self.function.__name__}{self._signature}: {error}", str(error)) from None
 
     def arguments(self, serde: Serde, payload: bytes) -> tuple[Args, Kwargs]:
         """Return a payload as arguments, each as its parameter's type. Raises PermanentError."""
@@ -66,8 +74,21 @@ class Call:
         """Return a decoded value as the type of a parameter. Raises PermanentError."""
         try:
             return msgspec.convert(value, self.hints.get(name, Any), dec_hook=rebuilt, str_keys=True)
-        except (ValueError, NotImplementedError) as error:
+        except (ValueError, TypeError, NotImplementedError) as error:
             raise PermanentError(f"argument {name!r} of {self.function.__name__}: {error}") from error
+
+    def takes_as_it_is(self, name: str, value: Any) -> bool:
+        """Tell, sooner than by decoding it, whether a value comes back as what the parameter wants."""
+        hint = self.hints.get(name, Any)
+        return hint is Any or (hint in _PLAIN and type(value) is hint)
+
+    def _fits(self, name: str, value: Any) -> bool:
+        kind = self._signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            return all(self.takes_as_it_is(name, item) for item in value)
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            return all(self.takes_as_it_is(name, item) for item in value.values())
+        return self.takes_as_it_is(name, value)
 
     def _convert(self, name: str, value: Any) -> Any:
         kind = self._signature.parameters[name].kind
@@ -98,6 +119,12 @@ class Call:
         """The names of the parameters that may be given by position."""
         by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         return [name for name, one in self._signature.parameters.items() if one.kind in by_position]
+
+
+def _refused(message: str, reason: str) -> Refused:
+    """Return the refusal of a call; whoever gives the reason quotes the parameter at fault first."""
+    named = _QUOTED.search(reason)
+    return Refused(message, field=named[1] if named else "")
 
 
 def split(serde: Serde, payload: bytes) -> tuple[Args, Kwargs]:

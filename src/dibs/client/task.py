@@ -10,7 +10,14 @@ from msgspec.structs import replace
 
 from dibs.client.bound import Bound
 from dibs.client.channel import Channel
-from dibs.client.declaring import HANDLER_SETTINGS, Handlers, HandlerSettings, handler_of, task_arguments
+from dibs.client.declaring import (
+    HANDLER_SETTINGS,
+    Handlers,
+    HandlerSettings,
+    handler_of,
+    task_arguments,
+    task_check,
+)
 from dibs.client.handler import Ending
 from dibs.client.moments import ms_of
 from dibs.client.queue import Queue
@@ -52,7 +59,10 @@ class Enqueuing(Generic[P, R]):
         return BlockingEnqueuing(self)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
-        """Enqueue a call. Raises Refused naming the parameter or setting at fault, OutcomeUnknown."""
+        """Enqueue a call. Raises Refused naming the parameter or setting at fault, OutcomeUnknown.
+
+        Arguments must be what the type hints say, as they come back from the queue's serde.
+        """
         return await self._send(self._request(args, kwargs))
 
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -195,6 +205,7 @@ def declare_task(
     call, serde = Call(function), channel.serde
     limits = cast("HandlerSettings", {n: value for n, value in settings.items() if n in HANDLER_SETTINGS})
     handler = handler_of(channel.name, function, serde, task_arguments(call, serde), limits)
-    handlers.register(replace(handler, schedule=schedule_of(call, serde, settings)))
+    schedule, check = schedule_of(call, serde, settings), task_check(call, serde)
+    handlers.register(replace(handler, schedule=schedule, check=check))
     kind = AsyncTask if handler.is_async else Task
     return kind(channel, function, handlers)
