@@ -27,7 +27,8 @@ ROOMS = {
     "client": ("dibs.client",),
     "upkeep": ("dibs.upkeep",),
     "worker": ("dibs.worker",),
-    "spark": ("dibs.spark",),
+    # Spark itself looks for sources in top-level modules named pyspark_*.
+    "spark": ("dibs.spark", "pyspark_dibs"),
     "testing": ("dibs.testing",),
     "telemetry": ("dibs.telemetry",),
     "cli": ("dibs.cli", "dibs.__main__"),

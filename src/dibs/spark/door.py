@@ -1,0 +1,116 @@
+"""The way from Spark's blocking processes to a storage, and which storages can be reached from there.
+
+A read or write of Spark is planned in one process and done in others, on this machine or elsewhere; none
+of them is the driver's own Python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from dibs.client.place import redacted, resolved
+from dibs.errors import Refused, StorageError, StorageUnavailable
+from dibs.storage.protocol import Storage
+from dibs.storage.registry import open_storage, scheme_of
+
+T = TypeVar("T")
+
+
+class Door:
+    """A storage opened for blocking code: `with Door(url) as door: door.ask(door.storage.queues())`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._runner = asyncio.Runner()
+        self.storage: Storage = open_storage(url)
+
+    def __enter__(self) -> Self:
+        """Open it. Raises StorageUnavailable naming this machine and the URL without its secrets."""
+        refuse_strange_folder(self._url)
+        try:
+            self.ask(self.storage.__aenter__())
+        except StorageError as error:
+            self._runner.close()
+            raise StorageUnavailable(f"{here()} cannot open {redacted(self._url)}: {error}") from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.ask(self.storage.__aexit__(kind, error, trace))
+        finally:
+            self._runner.close()
+
+    def ask(self, call: Coroutine[Any, Any, T]) -> T:
+        """Do it, and return what it returns."""
+        return self._runner.run(call)
+
+
+def here() -> str:
+    """Return what to call this process: in a Spark task, the executor's machine and the task's place."""
+    from pyspark import TaskContext  # noqa: PLC0415 - the driver needs a door without Spark as well
+
+    name = f"{socket.gethostname()} (process {os.getpid()})"
+    if (task := TaskContext.get()) is None:
+        return name
+    return (
+        f"executor {name}, stage {task.stageId()}, partition {task.partitionId()}, "
+        f"attempt {task.attemptNumber()},"
+    )
+
+
+def place_of(url: str | None) -> str:
+    """Return the URL that counts, fit to be used by processes in other working directories.
+
+    Raises Refused for a storage that no other process can open, NoStorage without any URL.
+    """
+    found = resolved(url)
+    storage = open_storage(found)
+    if not storage.capabilities.shared:
+        raise Refused(
+            f"{storage.url} lives in one process, and Spark reads and writes in others. Call dibs.spark.read "
+            "or dibs.spark.enqueue, which do the work in the driver; or use a storage that others can open, "
+            "as file:/shared/jobs, redis:// or postgresql://",
+            field="url",
+        )
+    return _absolute(found)
+
+
+def is_shared(url: str) -> bool:
+    """Tell whether other processes can open what is at a URL."""
+    return open_storage(url).capabilities.shared
+
+
+def _absolute(url: str) -> str:
+    folder = folder_of(url)
+    if folder is None:
+        return url
+    return f"file:{folder.absolute()}{''.join(url.partition('?')[1:])}"
+
+
+def folder_of(url: str) -> Path | None:
+    """Return the folder of a file: URL; None for any other."""
+    if scheme_of(url) != "file":
+        return None
+    path = url.partition("?")[0].partition(":")[2]
+    return Path("/" + path.lstrip("/") if path.startswith("//") else path)
+
+
+def refuse_strange_folder(url: str) -> None:
+    """Refuse a folder that is not there: an executor that made its own would read and write beside the rest.
+
+    Whoever plans has made it already, so it can only be missing where the path is not shared.
+    """
+    folder = folder_of(url)
+    if folder is not None and not folder.is_dir():
+        raise StorageUnavailable(
+            f"{here()} sees no directory {folder}: a file: storage works on Spark only where every machine "
+            "mounts the same path; make the directory, or use Redis or Postgres"
+        )

@@ -1,0 +1,213 @@
+"""Slots and events as rows: tuples in the order of the columns, and Arrow batches made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, get_args
+
+import msgspec
+import pyarrow as pa
+
+from dibs.model.answers import Record
+from dibs.model.events import AttemptKind, Event
+from dibs.model.job import Data, Error, Job, Origin, Outcome, Run, Successor
+from dibs.spark.schemas import columns as columns_of
+
+Row = tuple[Any, ...]
+
+#: What ends an attempt: the events that are runs.
+ENDS: Final = frozenset(get_args(AttemptKind))
+_MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
+
+_validate: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def json_or_none(raw: bytes | None) -> str | None:
+    """Return stored bytes as text if they are JSON; bytes of another format seldom are, by chance."""
+    if raw is None:
+        return None
+    try:
+        _validate(raw)
+        return raw.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+# -- parts that several tables have ------------------------------------------------------------------
+
+
+def _data(data: Data | None) -> Row:
+    if data is None:
+        return (None, None, None, None)
+    return (data.payload, json_or_none(data.payload), _attributes(data.attributes), data.priority)
+
+
+def _attributes(attributes: Mapping[str, bytes]) -> list[tuple[str, str]]:
+    return [(name, raw.decode()) for name, raw in attributes.items()]
+
+
+def _error(error: Error | None) -> Row:
+    return (None, None, None) if error is None else (error.type, error.message, error.traceback)
+
+
+def _range(part: Job | Successor | Outcome | Event) -> Row:
+    return (part.first, part.revision, part.enqueues)
+
+
+def _counts(part: Job | Outcome) -> Row:
+    return (part.attempts, part.retries, part.stalls, part.timeouts)
+
+
+def _origin(origin: Origin | None) -> Row:
+    return (None, None) if origin is None else (origin.queue, origin.id)
+
+
+# -- tables ------------------------------------------------------------------------------------------
+
+
+def job_rows(queue: str, record: Record) -> Iterator[Row]:
+    """Yield the current of an id, and its successor, if there are any."""
+    if record.slot.current is not None:
+        yield _current(queue, record.slot.current)
+    if record.slot.successor is not None:
+        yield _blocked(queue, record.id, record.slot.successor)
+
+
+def _current(queue: str, job: Job) -> Row:
+    return (
+        queue,
+        job.id,
+        "active" if job.run else "waiting",
+        *_data(job.data),
+        job.run_at,
+        job.enqueued_at,
+        job.seq,
+        *_range(job),
+        *_counts(job),
+        *_error(job.error),
+        *_run(job.run),
+        *_origin(job.origin),
+    )
+
+
+def _run(run: Run | None) -> Row:
+    if run is None:
+        return (None,) * 6
+    progress = None if run.progress is None else run.progress.decode()
+    return (run.fence, run.holder, run.claimed_at, progress, run.lease is None, run.cancel_requested)
+
+
+def _blocked(queue: str, id: str, successor: Successor) -> Row:
+    return (
+        queue,
+        id,
+        "blocked",
+        *_data(successor.data),
+        successor.run_at,
+        successor.enqueued_at,
+        successor.seq,
+        *_range(successor),
+        *(0, 0, 0, 0),
+        *_error(None),
+        *_run(None),
+        *_origin(None),
+    )
+
+
+def outcome_rows(queue: str, record: Record) -> Iterator[Row]:
+    """Yield the outcome of an id, if it is kept."""
+    outcome = record.slot.outcome
+    if outcome is None:
+        return
+    yield (
+        queue,
+        record.id,
+        outcome.kind,
+        outcome.result,
+        json_or_none(outcome.result),
+        *_error(outcome.error),
+        outcome.fence,
+        *_range(outcome),
+        *_counts(outcome),
+        outcome.enqueued_at or None,
+        outcome.run_at or None,
+        outcome.claimed_at,
+        outcome.ended_at,
+        outcome.expires_at,
+        outcome.holder or None,
+        *_data(outcome.data),
+        *_origin(outcome.origin),
+    )
+
+
+def event_rows(queue: str, offset: str, event: Event) -> Iterator[Row]:
+    """Yield what happened."""
+    yield (
+        queue,
+        offset,
+        event.kind,
+        event.id or None,
+        event.at,
+        event.attempt,
+        event.fence or None,
+        event.enqueued_at or None,
+        event.run_at or None,
+        event.claimed_at,
+        event.finished_at,
+        event.holder or None,
+        event.first or None,
+        event.revision or None,
+        event.enqueues or None,
+        *_error(event.error),
+    )
+
+
+def run_rows(queue: str, offset: str, event: Event) -> Iterator[Row]:
+    """Yield the attempt that an event ended; a job that was cancelled before its claim had none."""
+    if event.kind not in ENDS or not event.attempt or event.claimed_at is None or event.finished_at is None:
+        return
+    due = max(event.run_at, event.enqueued_at)
+    yield (
+        queue,
+        offset,
+        event.id,
+        event.attempt,
+        event.fence,
+        event.kind,
+        event.enqueued_at,
+        due,
+        event.claimed_at,
+        event.finished_at,
+        event.claimed_at - due,
+        event.finished_at - event.claimed_at,
+        event.holder,
+        *_error(event.error),
+        *_range(event),
+    )
+
+
+FROM_RECORDS: Final[dict[str, Callable[[str, Record], Iterator[Row]]]] = {
+    "jobs": job_rows,
+    "outcomes": outcome_rows,
+}
+FROM_EVENTS: Final[dict[str, Callable[[str, str, Event], Iterator[Row]]]] = {
+    "events": event_rows,
+    "runs": run_rows,
+}
+
+# -- Arrow -------------------------------------------------------------------------------------------
+
+
+def batch_of(table: str, rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows of a table as a batch with the columns of `schema`, a choice of the table's."""
+    columns = list(zip(*rows, strict=True))
+    places = {column.name: place for place, column in enumerate(columns_of(table))}
+    arrays = [_array(columns[places[field.name]], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(kind):
+        # The contract's limit for a time, 2**53 ms, is still within 64 bits as microseconds.
+        return pa.array(values, _MILLISECONDS).cast(kind)
+    return pa.array(values, kind)
