@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from dibs import Dibs, Event, Queue
+from dibs import Dibs, Event, Queue, Refused, Update
 from dibs.client import feed
 from dibs.model.answers import EventPage
+from dibs_conformance.servers import RedisServer
 from tests.client.byhand import claimed
+from tests.client.counting import counted
 
 
 @pytest.fixture
-def queue(app: Dibs) -> Queue:
-    return app.queue("q")
+def queue(any_queue: Queue) -> Queue:
+    return any_queue
+
+
+@pytest.fixture
+def app(any_app: Dibs) -> Dibs:
+    return any_app
 
 
 async def complete_one(queue: Queue, id: str) -> None:
@@ -24,9 +33,9 @@ async def complete_one(queue: Queue, id: str) -> None:
         await claim.complete()
 
 
-async def read(queue: Queue, count: int, after: str | None = "") -> list[Event]:
+async def read(queue: Queue, count: int, after: str | None = "", **chosen: Any) -> list[Event]:
     events: list[Event] = []
-    async with asyncio.timeout(10), queue.events(after) as feed:
+    async with asyncio.timeout(30), queue.events(after, **chosen) as feed:
         while len(events) < count:
             events.append(await anext(feed))
     return events
@@ -95,11 +104,11 @@ async def test_the_live_feed_shows_progress(queue: Queue, monkeypatch: pytest.Mo
     ]
 
 
-async def test_a_reader_that_fell_off_the_end_is_told(
+async def test_a_trimmed_log_is_told_where_it_was_trimmed(
     queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await complete_one(queue, "a")
-    page = await app.storage.events("q")
+    page = await app.storage.events(queue.name)
 
     async def trimmed(*_args: object, **_named: object) -> EventPage:
         return EventPage(events=page.events, offset=page.offset, fell_off=True)
@@ -107,3 +116,147 @@ async def test_a_reader_that_fell_off_the_end_is_told(
     monkeypatch.setattr(app.storage, "events", trimmed)
 
     assert [event.kind for event in await read(queue, 2, "0")] == ["fell_off", "completed"]
+
+
+async def test_a_slow_reader_loses_nothing_that_is_kept_and_is_told_what_is_not(queue: Queue) -> None:
+    for number in range(3):
+        await complete_one(queue, f"early-{number}")
+    offset = (await read(queue, 1))[0].offset
+    async with queue.events(offset) as slow:
+        assert (await anext(slow)).id == "early-1"
+        await queue.configure(log_bytes=1)
+        await complete_one(queue, "lost")
+        await queue.prune()
+        await queue.configure(log_bytes=1_000_000)
+        for number in range(3):
+            await complete_one(queue, f"late-{number}")
+        async with asyncio.timeout(30):
+            told = [await anext(slow) for _ in range(5)]
+
+    # What it had read ahead, then the gap, then all that is still there.
+    assert [event.id or event.kind for event in told] == [
+        "early-2",
+        "fell_off",
+        *(f"late-{n}" for n in range(3)),
+    ]
+
+
+async def test_only_what_was_asked_for_is_handed_out(queue: Queue) -> None:
+    for id in "aba":
+        await complete_one(queue, id)
+    await queue.enqueue(1, id="c")
+    await queue.cancel("c")
+
+    assert [event.id for event in await read(queue, 2, ids=["a", "c"], kinds=["completed"])] == ["a", "a"]
+    assert [event.id for event in await read(queue, 1, kinds=["cancelled"])] == ["c"]
+    assert [event.kind for event in await read(queue, 3, ids={"c", "a"})] == ["completed"] * 2 + ["cancelled"]
+
+
+async def test_what_was_passed_over_is_not_read_again(queue: Queue) -> None:
+    async with queue.events("", ids=["mine"]) as events:
+        coming = asyncio.ensure_future(anext(events))
+        await complete_one(queue, "other")
+        last = (await read(queue, 1))[0].offset
+        async with asyncio.timeout(30):
+            while events.offset != last:  # noqa: ASYNC110 - nothing tells of what is not handed out
+                await asyncio.sleep(0.01)
+        await complete_one(queue, "mine")
+
+        assert (await coming).id == "mine"
+
+
+async def test_the_live_feed_shows_progress_of_the_ids_that_were_asked_for(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "SLOW_POLL", 0.01)
+    await queue.enqueue_many([queue.bind(1, id="a"), queue.bind(2, id="b")])
+    async with queue.receive(wait=30) as claims, queue.events(ids=["b"], kinds=["progress"]) as events:
+        held = {claim.id: claim for claim in [await anext(claims), await anext(claims)]}
+        async with asyncio.timeout(30):
+            for value in (0, None, {"deep": [1, "ä"]}):
+                await held["a"].progress("not asked for")
+                await held["b"].progress(value)
+
+                assert (await anext(events)).progress == value
+
+
+async def test_an_id_has_the_same_story_on_every_storage(queue: Queue) -> None:
+    await queue.configure(log_level="all")
+    await queue.enqueue(1, id="a")
+    await queue.enqueue(2, id="a")
+    async with claimed(queue) as claim:
+        await queue.enqueue(3, id="a", on_conflict=Update(data=False))
+        await claim.complete()
+    async with claimed(queue) as claim:
+        await claim.retry(delay=60)
+    await queue.amend("a", attributes={"seen": True})
+    await queue.cancel("a")
+    told = ["queued", "updated", "claimed", "blocked", "completed", "promoted", "claimed", "retried"]
+    told += ["amended", "cancelled"]
+
+    assert [event.kind for event in await read(queue, len(told), ids=["a"])] == told
+
+
+async def test_a_kind_that_is_not_logged_is_refused_with_what_to_do(queue: Queue) -> None:
+    with pytest.raises(Refused, match=re.escape("await queue.configure(log_level='all')")) as refused:
+        await read(queue, 1, kinds=["completed", "queued"])
+    assert refused.value.field == "kinds"
+    await queue.configure(log_level="off")
+    with pytest.raises(Refused, match="log_level='runs'"):
+        await read(queue, 1, kinds=["completed"])
+    await queue.configure(log_level="all")
+    await queue.enqueue(1, id="a")
+
+    assert (await read(queue, 1, kinds=["queued"]))[0].id == "a"
+
+
+async def some_jobs(queue: Queue) -> None:
+    await queue.enqueue_many(range(20))
+    async with queue.receive(max_jobs=20, lease=3600, wait=0) as claims:
+        async for claim in claims:
+            await claim.complete()
+
+
+async def test_a_feed_that_nobody_reads_costs_no_call(
+    queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = counted(app.storage, monkeypatch)
+    await some_jobs(queue)
+    unwatched = calls.copy()
+    calls.clear()
+    async with queue.events():
+        assert calls == {"events": 1}, "to know where now is"
+        calls.clear()
+        await some_jobs(queue)
+        assert calls == unwatched
+    async with queue.events("") as events:
+        await anext(events)
+    calls.clear()
+    await some_jobs(queue)
+
+    assert calls == unwatched
+    assert not {"events", "wait", "list"} & set(unwatched)
+
+
+async def test_redis_sends_nobody_what_nobody_waits_for(redis_server: RedisServer) -> None:
+    """Of Postgres: test_nobody_is_notified_where_nobody_listens, in tests/storage/postgres."""
+    async with Dibs(f"{redis_server.url}?prefix=unwatched") as app, app.queue("q").events():
+        await some_jobs(app.queue("q"))
+
+        assert [] == [name for name in redis_server.ask("PUBSUB", "CHANNELS") if "unwatched" in name]
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "a kind that nothing is": ({"kinds": ["finished"]}, "names finished"),
+    "progress in the log": ({"after": "", "kinds": ["progress"]}, "leave `after` out"),
+    "one kind without a list": ({"kinds": "completed"}, "pass a list"),
+    "one id without a list": ({"ids": "order-7"}, "pass a list"),
+}
+
+
+@pytest.mark.parametrize(("chosen", "advice"), WRONG.values(), ids=WRONG)
+def test_what_nobody_could_be_told_is_refused(chosen: dict[str, Any], advice: str) -> None:
+    with pytest.raises(Refused, match=advice) as refused:
+        Dibs("memory:").queue("q").events(**chosen)
+
+    assert refused.value.field in chosen

@@ -18,6 +18,7 @@ from dibs.client.app import Dibs, Until
 from dibs.client.blocking_claims import BlockingFeed, BlockingReceiver
 from dibs.client.bound import Bound
 from dibs.client.bridge import iterate, run, run_here, run_joining
+from dibs.client.feed import Kind
 from dibs.client.moments import Seconds
 from dibs.client.queue import Queue
 from dibs.client.queue_settings import QueueSettings
@@ -192,8 +193,14 @@ class BlockingQueue:
     def prune(self) -> Pruned:
         return run(self._home, "await queue.prune(...)", self._source.prune())
 
-    def events(self, after: str | None = None) -> BlockingFeed:
-        return BlockingFeed(self._source.events(after))
+    def events(
+        self,
+        after: str | None = None,
+        *,
+        ids: Iterable[str] | None = None,
+        kinds: Iterable[Kind] | None = None,
+    ) -> BlockingFeed:
+        return BlockingFeed(self._source.events(after, ids=ids, kinds=kinds))
 
 
 class BlockingEnqueuing(Generic[P, R]):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 
 import msgspec
 from msgspec import Struct
@@ -16,11 +16,12 @@ from msgspec import Struct
 from dibs.client.channel import Channel
 from dibs.client.moments import moment_of, moment_or_none
 from dibs.client.waiting import SLOW_POLL, let_go
-from dibs.errors import StorageError
+from dibs.errors import Refused, StorageError
 from dibs.model.answers import EventPage
+from dibs.model.events import AttemptKind, EventKind, NoteKind
 from dibs.model.events import Event as Logged
-from dibs.model.events import EventKind
-from dibs.model.job import Error
+from dibs.model.job import Error, Slot
+from dibs.model.requests import LogLevel, Settings
 from dibs.storage.protocol import LATEST, Storage
 
 if TYPE_CHECKING:
@@ -30,6 +31,15 @@ if TYPE_CHECKING:
 PAGE = 500
 #: The most active jobs whose progress the live feed follows.
 FOLLOWED = 100
+
+#: What a feed can be asked for; `fell_off` is told in any case.
+Kind = EventKind | Literal["progress"]
+_BY_LEVEL: Final[dict[LogLevel, frozenset[str]]] = {
+    "off": frozenset(),
+    "runs": frozenset(get_args(AttemptKind)),
+    "all": frozenset({*get_args(AttemptKind), *get_args(NoteKind)}),
+}
+_KINDS: Final = {"progress", *_BY_LEVEL["all"]}
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -61,10 +71,18 @@ class Event(Struct, frozen=True, kw_only=True):
 class Feed:
     """Events of one queue, in order, without an end: `async with` it, then `async for event in` it."""
 
-    def __init__(self, channel: Channel, after: str | None) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        after: str | None,
+        ids: Iterable[str] | None = None,
+        kinds: Iterable[Kind] | None = None,
+    ) -> None:
         self._channel = channel
-        self._is_live = after is None
-        self._offset = LATEST if after is None else after
+        self._ids = None if ids is None else _words("ids", ids)
+        self._kinds = None if kinds is None else _known(_words("kinds", kinds), is_live=after is None)
+        self._shows_progress = after is None and (self._kinds is None or "progress" in self._kinds)
+        self._offset = self._read_to = LATEST if after is None else after
         self._buffer: deque[Event] = deque()
         self._progress: dict[int, bytes] = {}
         self._since: Mapping[str, str] | None = None
@@ -82,10 +100,14 @@ class Feed:
         return BlockingFeed(self)
 
     async def __aenter__(self) -> Self:
+        """Begin. Raises Refused for kinds that the queue, as it is configured, does not log."""
         storage = await self._channel.storage()
-        if self._is_live:
+        if self._kinds is not None:
+            await self._check_level(storage, self._kinds)
+        if self._offset == LATEST:
             # From here on nothing is missed, even if the first event is asked for much later.
             self._offset = (await storage.events(self._channel.name, after=LATEST, limit=1)).offset
+            self._read_to = self._offset
         return self
 
     async def __aexit__(
@@ -114,25 +136,50 @@ class Feed:
         self._offset = event.offset or self._offset
         return event
 
+    async def _check_level(self, storage: Storage, kinds: frozenset[str]) -> None:
+        name = self._channel.name
+        settings = {info.name: info.settings for info in await storage.queues()}.get(name, Settings())
+        if missing := kinds - _BY_LEVEL[settings.log_level] - {"progress"}:
+            level = "runs" if missing <= _BY_LEVEL["runs"] else "all"
+            raise Refused(
+                f"{name} logs at level {settings.log_level!r}, so {', '.join(sorted(missing))} would never "
+                f"come; first await queue.configure(log_level={level!r})",
+                field="kinds",
+            )
+
     async def _read(self, storage: Storage) -> None:
-        page = await storage.events(self._channel.name, after=self._offset or None, limit=PAGE)
+        page = await storage.events(self._channel.name, after=self._read_to or None, limit=PAGE)
         self._take(page)
-        if not page.events:
-            self._offset = page.offset
-        if self._is_live:
+        self._read_to = page.offset
+        if self._shows_progress:
             await self._look_for_progress(storage)
+        if not self._buffer:
+            # What was passed over need not be read again.
+            self._offset = page.offset
 
     def _take(self, page: EventPage) -> None:
         name = self._channel.name
+        wanted = [event_of(name, offset, event) for offset, event in page.events if self._wants(event)]
         if page.fell_off:
-            self._buffer.append(Event(kind="fell_off", queue=name))
-        self._buffer.extend(event_of(name, offset, event) for offset, event in page.events)
+            self._buffer.append(Event(kind="fell_off", offset="" if wanted else page.offset, queue=name))
+        self._buffer.extend(wanted)
+
+    def _wants(self, event: Logged) -> bool:
+        return (self._kinds is None or event.kind in self._kinds) and (
+            self._ids is None or event.id in self._ids
+        )
+
+    async def _followed(self, storage: Storage) -> Iterable[tuple[str, Slot]]:
+        """Return the jobs whose progress is told."""
+        if self._ids is None:
+            return (await storage.list(self._channel.name, "active", limit=FOLLOWED)).items
+        ids = sorted(self._ids)[:FOLLOWED]
+        return zip(ids, await storage.get(self._channel.name, ids), strict=True)
 
     async def _look_for_progress(self, storage: Storage) -> None:
         """Progress is no transition and in no log, so the live feed compares what the active jobs say."""
-        active = await storage.list(self._channel.name, "active", limit=FOLLOWED)
         seen: dict[int, bytes] = {}
-        for id, slot in active.items:
+        for id, slot in await self._followed(storage):
             run = slot.current.run if slot.current else None
             if run is None or run.progress is None:
                 continue
@@ -152,6 +199,22 @@ class Feed:
             self._since = wake.since
             return
         await asyncio.sleep(seconds)
+
+
+def _words(field: str, words: Iterable[str]) -> frozenset[str]:
+    if isinstance(words, str):
+        # Text is an iterable of letters, and none of them would ever come.
+        raise Refused(f"{field} is the text {words!r}; pass a list", field=field)
+    return frozenset(words)
+
+
+def _known(kinds: frozenset[str], *, is_live: bool) -> frozenset[str]:
+    if unknown := kinds - _KINDS:
+        named, all_ = ", ".join(sorted(unknown)), ", ".join(sorted(_KINDS))
+        raise Refused(f"kinds names {named}, which nothing is; there are {all_}", field="kinds")
+    if "progress" in kinds and not is_live:
+        raise Refused("progress is in no log; leave `after` out, for the live feed tells it", field="kinds")
+    return kinds
 
 
 def event_of(queue: str, offset: str, event: Logged) -> Event:

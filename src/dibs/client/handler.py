@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct
 from dibs.client.around import AroundRun
 from dibs.client.retention import Retention
 from dibs.client.serde import Serde
-from dibs.model.job import EndKind, Error, Job
+from dibs.model.job import EndKind, Error, Job, Overrides
 from dibs.model.retry import Backoff, Exponential
 from dibs.model.schedule import Schedule
 
@@ -28,7 +28,10 @@ class HandlerLimits(Struct, frozen=True, kw_only=True):
 
     def for_job(self, job: Job) -> HandlerLimits:
         """Return these limits with the job's own in their place."""
-        own = job.data.overrides
+        return self.under(job.data.overrides)
+
+    def under(self, own: Overrides | None) -> HandlerLimits:
+        """Return these limits with those of `own` in their place."""
         if own is None:
             return self
         return HandlerLimits(

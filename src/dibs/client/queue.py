@@ -20,7 +20,7 @@ from dibs.client.declaring import (
     queue_arguments,
     queue_check,
 )
-from dibs.client.feed import Feed
+from dibs.client.feed import Feed, Kind
 from dibs.client.moments import Seconds
 from dibs.client.queue_settings import QueueSettings, patch_of
 from dibs.client.receive import Receiver
@@ -276,13 +276,20 @@ class Queue:
             if not step.more:
                 return total
 
-    def events(self, after: str | None = None) -> Feed:
+    def events(
+        self,
+        after: str | None = None,
+        *,
+        ids: Iterable[str] | None = None,
+        kinds: Iterable[Kind] | None = None,
+    ) -> Feed:
         """Follow what happens: the log after an offset, "" for all of it; without one, the live feed.
 
         `async with queue.events() as events: async for event in events: ...`. The live feed includes
-        progress, and is best effort.
+        progress, and is best effort. With ids or kinds it tells of these alone; entering it raises Refused
+        for kinds that are beyond the queue's log_level.
         """
-        return Feed(self._channel, after)
+        return Feed(self._channel, after, ids, kinds)
 
 
 def added(one: Pruned, other: Pruned) -> Pruned:

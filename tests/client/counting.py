@@ -1,0 +1,33 @@
+"""What is asked of a storage, by verb."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from typing import Any, Final
+
+import pytest
+
+from dibs.storage.protocol import Storage
+
+VERBS: Final = [
+    name
+    for name, member in vars(Storage).items()
+    if inspect.iscoroutinefunction(member) and not name.startswith("_")
+]
+
+
+def counted(storage: Storage, patch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count from now on the calls of each verb."""
+    calls: Counter[str] = Counter()
+
+    def noted(name: str, verb: Any) -> Any:
+        def call(*words: Any, **named: Any) -> Any:
+            calls[name] += 1
+            return verb(*words, **named)
+
+        return call
+
+    for name in VERBS:
+        patch.setattr(storage, name, noted(name, getattr(storage, name)))
+    return calls
