@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from itertools import count
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from dibs.storage.protocol import Clock, Storage
-from dibs.storage.registry import open_storage, remove, scheme_of
+from dibs.storage.registry import beside, open_storage, remove, scheme_of
 
 T = TypeVar("T")
-
-#: The option of a URL that makes it a place of its own on a server.
-PLACE_OPTION: Final = {
-    "redis": "prefix",
-    "rediss": "prefix",
-    "unix": "prefix",
-    "redis+cluster": "prefix",
-    "postgresql": "schema",
-    "postgres": "schema",
-}
 
 #: Opens a place: the same name is the same store, a new name an empty one.
 OpenStorage = Callable[[str, Clock], AbstractAsyncContextManager[Storage]]
@@ -39,7 +26,6 @@ class Places:
         self.target = target
         self._run = uuid4().hex[:12]
         self._numbers = count()
-        self._folder: Path | None = None
         self._made: list[str] = []
 
     def new(self) -> str:
@@ -47,32 +33,15 @@ class Places:
         name = f"certify_{self._run}_{next(self._numbers)}"
         if not isinstance(self.target, str):
             return name
-        return self._beside(self.target, name)
-
-    def _beside(self, url: str, name: str) -> str:
-        """A URL like the one that was given, for a place of our own."""
-        address, mark, query = url.partition("?")
-        if scheme_of(url) == "memory":
-            return f"memory:{name}{mark}{query}"
-        if scheme_of(url) == "file":
-            return f"file:{self._subfolder(address.partition(':')[2]) / name}{mark}{query}"
-        option = PLACE_OPTION.get(scheme_of(url))
-        if option is None:
+        own = beside(self.target, name)
+        if own is None:
+            scheme = scheme_of(self.target)
             raise NotImplementedError(
-                f"the kit does not know how to make a place of its own on {scheme_of(url)}: "
-                "give certify(open_storage) instead of a URL"
+                f"the kit does not know how to make a place of its own on {scheme}: offer "
+                "place_url(url, name) beside your factory, or give certify(open_storage) instead of a URL"
             )
-        kept = [part for part in query.split("&") if part and not part.startswith(f"{option}=")]
-        own = f"{address}?{'&'.join([*kept, f'{option}={name}'])}"
         self._made.append(own)
         return own
-
-    def _subfolder(self, path: str) -> Path:
-        if self._folder is None:
-            parent = Path(path.removeprefix("//") or ".")
-            parent.mkdir(parents=True, exist_ok=True)
-            self._folder = Path(tempfile.mkdtemp(prefix="certify-", dir=parent))
-        return self._folder
 
     def open(self, place: str, clock: Clock = "manual") -> AbstractAsyncContextManager[Storage]:
         if isinstance(self.target, str):
@@ -80,15 +49,14 @@ class Places:
         return self.target(place, clock)
 
     def clear(self) -> None:
-        """Remove what was made: the folder, and the places on a server."""
-        asyncio.run(self._remove_made())
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-    async def _remove_made(self) -> None:
+        """Remove what was made."""
         made, self._made = self._made, []
-        for url in made:
-            await remove(url)
+        asyncio.run(_remove(made))
+
+
+async def _remove(urls: list[str]) -> None:
+    for url in urls:
+        await remove(url)
 
 
 class Bridge:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psycopg
 import pytest
 import redis
 
+from dibs.storage import registry
 from dibs_conformance.door import certify
 from dibs_conformance.servers import PostgresServer, RedisServer
 from dibs_conformance.target import Places
@@ -34,7 +37,31 @@ def test_a_postgres_is_left_as_it_was(postgres_server: PostgresServer) -> None:
     assert [] == found
 
 
-def test_a_scheme_without_places_is_told() -> None:
+def test_a_scheme_without_places_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A storage whose URL has no room for a place is certified by its function."""
+    monkeypatch.setitem(registry.OURS, "mine", "tests.kit.play:play")
+
     with pytest.raises(NotImplementedError, match="certify\\(open_storage\\)"):
-        Places("sqlite:here").new()
+        Places("mine:here").new()
+
+
+@pytest.mark.parametrize(
+    ("url", "own"),
+    [
+        ("memory:mine", "memory:x"),
+        ("file:./jobs/?fsync=1", "file:./jobs/x?fsync=1"),
+        ("redis://host/1?prefix=a&poll=2", "redis://host/1?poll=2&prefix=x"),
+        ("postgresql://host/db?schema=a", "postgresql://host/db?schema=x"),
+    ],
+)
+def test_a_place_of_ones_own_is_beside_what_was_given(url: str, own: str) -> None:
+    """Each storage says itself how: the kit knows no scheme."""
+    assert own == registry.beside(url, "x")
+
+
+async def test_a_folder_that_holds_no_jobs_is_not_removed(tmp_path: Path) -> None:
+    (tmp_path / "of-somebody-else").write_text("kept")
+
+    await registry.remove(f"file:{tmp_path}")
+
+    assert (tmp_path / "of-somebody-else").exists()

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dibs.errors import NotRunning, UnknownOption
+from dibs.errors import NotRunning
 from dibs.model.answers import Wake
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.indexed.face import IndexedStorage, P, T, Verb
@@ -19,7 +19,7 @@ from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.waiting import Alarm, Waiter, seconds_until_due, sleep_until
 from dibs.storage.indexed.wakeups import Wakeups, wake_of
 from dibs.storage.protocol import Clock
-from dibs.storage.registry import split_options
+from dibs.storage.registry import read_options
 
 
 class Place:
@@ -43,10 +43,14 @@ def _place(name: str) -> Place:
 
 def open_url(url: str, *, clock: Clock = "system", **options: Any) -> MemoryStorage:
     """Return the storage for `memory:` or `memory:NAME`."""
-    place, _ = split_options(url, {})
-    if options:
-        raise UnknownOption(f"memory: takes no options, not {', '.join(sorted(options))}")
+    place, _ = read_options(url, {}, options)
     return MemoryStorage(place.partition(":")[2].lstrip("/"), clock=clock)
+
+
+def place_url(url: str, name: str) -> str:
+    """Return the URL of the place of this name, in this process."""
+    scheme, _, _ = url.partition(":")
+    return f"{scheme}:{name}"
 
 
 class MemoryStorage(IndexedStorage):

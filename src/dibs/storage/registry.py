@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import parse_qsl
 
@@ -51,27 +52,54 @@ def scheme_of(url: str) -> str:
 
 def factory(scheme: str) -> Factory:
     """Return what opens storages of a scheme."""
+    module, name = _target(scheme)
+    return cast("Factory", attrgetter(name)(import_module(module)))
+
+
+def _target(scheme: str) -> tuple[str, str]:
+    """Return where the factory of a scheme is: its module, and its name there."""
     if target := OURS.get(scheme):
         module, _, name = target.partition(":")
-        return cast("Factory", getattr(import_module(module), name))
+        return module, name
     for point in _registered():
         if point.name == scheme:
-            return cast("Factory", point.load())
+            return point.module, point.attr
     raise UnknownScheme(
         f"no storage is known for {scheme}:; known: {known()}. A storage of someone else's comes with a "
         f"package that registers {scheme!r} in the entry-point group {ENTRY_POINTS!r}: install it"
     )
 
 
-async def remove(url: str) -> None:
-    """Remove a place with everything in it, where its storage offers that: `remove_url` beside its factory.
+def beside(url: str, name: str) -> str | None:
+    """Return the URL of a place of one's own, of this name, on the same server or in the same folder.
 
-    For those who make places of their own, as the kit and tests do. Elsewhere it does nothing.
+    For those who make places of their own, as the kit does: `place_url(url, name)` beside a storage's
+    factory. None where the storage offers none.
     """
-    module = import_module(factory(scheme_of(url)).__module__.rpartition(".")[0])
-    remove_url = getattr(module, "remove_url", None)
+    place_url = _beside_factory(url, "place_url")
+    return None if place_url is None else str(place_url(url, name))
+
+
+async def remove(url: str) -> None:
+    """Remove a place with everything in it: `remove_url(url)` beside a storage's factory.
+
+    Where there is none it does nothing.
+    """
+    remove_url = _beside_factory(url, "remove_url")
     if remove_url is not None:
         await remove_url(url)
+
+
+def _beside_factory(url: str, name: str) -> Callable[..., Any] | None:
+    module, _ = _target(scheme_of(url))
+    return getattr(import_module(module), name, None)
+
+
+def with_option(url: str, name: str, value: str) -> str:
+    """Return a URL with one option of its query set."""
+    address, _, query = url.partition("?")
+    kept = [part for part in query.split("&") if part and not part.startswith(f"{name}=")]
+    return f"{address}?{'&'.join([*kept, f'{name}={value}'])}"
 
 
 def _registered() -> EntryPoints:
@@ -86,19 +114,29 @@ def known() -> str:
     return ", ".join(f"{name}:" for name in sorted(names))
 
 
-def split_options(url: str, allowed: dict[str, Callable[[str], Any]]) -> tuple[str, dict[str, Any]]:
-    """Return a URL without its query, and the query as options, each read by its function in `allowed`."""
+def read_options(
+    url: str, allowed: dict[str, Callable[[str], Any]], named: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """Return a URL without its query, and its options: the query's, each read by its function in `allowed`,
+
+    and over them those given by name, as they are. Raises UnknownOption for any other.
+    """
+    for name in named:
+        _check_option(name, allowed)
     place, _, query = url.partition("?")
     options: dict[str, Any] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
-        read = allowed.get(name)
-        if read is None:
-            raise UnknownOption(f"unknown option {name!r}; known: {', '.join(sorted(allowed)) or 'none'}")
+        _check_option(name, allowed)
         try:
-            options[name] = read(text)
+            options[name] = allowed[name](text)
         except ValueError:
             raise UnknownOption(f"option {name!r} cannot be read from {text!r}") from None
-    return place, options
+    return place, {**options, **named}
+
+
+def _check_option(name: str, allowed: Collection[str]) -> None:
+    if name not in allowed:
+        raise UnknownOption(f"unknown option {name!r}; known: {', '.join(sorted(allowed)) or 'none'}")
 
 
 def read_flag(text: str) -> bool:

@@ -28,7 +28,7 @@ from dibs.storage.indexed.index import Index, Step
 from dibs.storage.indexed.waiting import Alarm, Waiter, seconds_until_due, sleep_until
 from dibs.storage.indexed.wakeups import Wakeups, wake_of
 from dibs.storage.protocol import Clock
-from dibs.storage.registry import read_flag, split_options
+from dibs.storage.registry import read_flag, read_options
 
 log: Final = logging.getLogger("dibs.storage.file")
 R = TypeVar("R")
@@ -38,16 +38,13 @@ _OPTIONS: Final[dict[str, Callable[[str], Any]]] = {"fsync": read_flag, "poll": 
 
 def open_url(url: str, *, clock: Clock = "system", **options: Any) -> FileStorage:
     """Return the storage for file:PATH, relative to the working directory unless it begins with a slash."""
-    place, named = split_options(url, _OPTIONS)
-    unknown = sorted(set(options) - set(_OPTIONS))
-    if unknown:
-        raise UnknownOption(f"unknown option {unknown[0]!r}; known: {', '.join(sorted(_OPTIONS))}")
+    place, named = read_options(url, _OPTIONS, options)
     path = place.partition(":")[2]
     if path.startswith("//"):
         path = "/" + path.lstrip("/")
     if not path:
         raise UnknownOption("file: needs a path, as in file:./jobs")
-    return FileStorage(path, clock=clock, **{**named, **options})
+    return FileStorage(path, clock=clock, **named)
 
 
 class FileStorage(IndexedStorage):

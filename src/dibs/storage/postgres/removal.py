@@ -1,4 +1,4 @@
-"""Taking a whole place away: for the kit and for tests, never on the way of a job."""
+"""Places of one's own, made and taken away: for the kit and for tests, never on the way of a job."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from psycopg import sql
 from dibs.storage.postgres.address import read
 from dibs.storage.postgres.connections import Connections
 from dibs.storage.postgres.gate import Gate
+from dibs.storage.registry import with_option
+
+
+def place_url(url: str, name: str) -> str:
+    """Return the URL with this name as its schema."""
+    return with_option(url, "schema", name)
 
 
 async def remove_url(url: str) -> None:

@@ -1,4 +1,4 @@
-"""Taking a whole place away: for the kit and for tests, never on the way of a job."""
+"""Places of one's own, made and taken away: for the kit and for tests, never on the way of a job."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from redis.exceptions import RedisError
 from dibs.storage.redis import keys
 from dibs.storage.redis.opening import own_options, servers_at, shown
 from dibs.storage.redis.refusals import refusal
+from dibs.storage.registry import with_option
+
+
+def place_url(url: str, name: str) -> str:
+    """Return the URL with this name as its prefix."""
+    return with_option(url, "prefix", name)
 
 
 async def remove_url(url: str) -> None:
