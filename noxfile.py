@@ -98,8 +98,13 @@ def chaos(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure; words after `--` go to the benchmarks."""
-    if not Path("benchmarks/__main__.py").exists():
-        session.skip("there are no benchmarks yet")
+    """Measure dibs beside its yardsticks in a few minutes; words after `--` go to the benchmarks."""
     install(session)
-    session.run("python", "-m", "benchmarks", *session.posargs)
+    session.run("python", "-m", "benchmarks", *(session.posargs or ("--servers", "--quick", "--rounds", "2")))
+
+
+@nox.session
+def bench_peers(session: nox.Session) -> None:
+    """Race dibs against its peers, each installed in an environment of its own."""
+    install(session)
+    session.run("python", "-m", "benchmarks.peers", *session.posargs)

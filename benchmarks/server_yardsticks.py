@@ -23,6 +23,11 @@ local job = redis.call('HGETALL', ARGV[1] .. id)
 redis.call('ZADD', KEYS[2], ARGV[2], id)
 return {id, job}
 """
+#: KEYS: what is being run, the job. ARGV: id.
+FINISH: Final = """
+redis.call('ZREM', KEYS[1], ARGV[1])
+return redis.call('DEL', KEYS[2])
+"""
 
 
 async def redis_put(url: str, jobs: int, batch: int) -> float:
@@ -46,6 +51,33 @@ async def redis_take(url: str, jobs: int, batch: int) -> float:
             await _sweep(client, space)
 
 
+async def redis_take_and_finish(url: str, jobs: int, batch: int) -> float:
+    """Take as above, then finish what was taken: one EVALSHA a job each, so many in a pipeline."""
+    async with from_url(_plain(url)) as client:
+        space = f"bare-{uuid4().hex}"
+        try:
+            await _redis_put(client, space, jobs, 100)
+            finish = await client.script_load(FINISH)
+            take = await client.script_load(TAKE)
+            begun = time.perf_counter()
+            for _ in range(0, jobs, batch):
+                ids = await _taken(client, take, space, batch)
+                pipe = client.pipeline(transaction=False)
+                for id in ids:
+                    pipe.evalsha(finish, 2, f"{space}:running", f"{space}:{id}", id)
+                await pipe.execute()
+            return jobs / (time.perf_counter() - begun)
+        finally:
+            await _sweep(client, space)
+
+
+async def _taken(client: Redis, take: str, space: str, batch: int) -> list[str]:
+    pipe = client.pipeline(transaction=False)
+    for _ in range(batch):
+        pipe.evalsha(take, 2, f"{space}:line", f"{space}:running", f"{space}:", "1")
+    return [id.decode() for id, _ in await pipe.execute()]
+
+
 async def _redis_put(client: Redis, space: str, jobs: int, batch: int) -> float:
     put = await client.script_load(PUT)
     begun = time.perf_counter()
@@ -62,10 +94,7 @@ async def _redis_take(client: Redis, space: str, jobs: int, batch: int) -> float
     take = await client.script_load(TAKE)
     begun = time.perf_counter()
     for _ in range(0, jobs, batch):
-        pipe = client.pipeline(transaction=False)
-        for _ in range(batch):
-            pipe.evalsha(take, 2, f"{space}:line", f"{space}:running", f"{space}:", "1")
-        await pipe.execute()
+        await _taken(client, take, space, batch)
     return jobs / (time.perf_counter() - begun)
 
 

@@ -1,0 +1,1 @@
+"""dibs beside the systems of its field, each at its own best settings: `python -m benchmarks.peers`."""
