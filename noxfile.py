@@ -11,7 +11,7 @@ nox.options.default_venv_backend = "venv"
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = True
 
-TYPED = ("src", "conformance", "tests", "benchmarks", "tools", "noxfile.py")
+TYPED = ("src", "conformance", "tests", "benchmarks", "examples/dibs-sqlite/src", "tools", "noxfile.py")
 STORAGES = ("memory", "file", "redis", "postgres")
 
 # In CI a failed test runs again, as in CPython's own CI: among thousands that talk to real servers and kill

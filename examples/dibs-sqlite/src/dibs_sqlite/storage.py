@@ -1,0 +1,309 @@
+"""The face of the storage: every verb is checked at the door, then done as one transaction on one thread.
+
+Docstrings of the verbs stand in dibs.storage.protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+
+from dibs.errors import ConfigurationError, NotRunning
+from dibs.model import answers
+from dibs.model.job import Slot
+from dibs.model.limits import LIMITS
+from dibs.model.requests import End, Patch, Request, Settings, SettingsPatch, Settlement
+from dibs.storage import checks
+from dibs.storage.capabilities import Capabilities
+from dibs.storage.protocol import Clock, Watch
+from dibs.storage.registry import read_flag, read_options
+from dibs_sqlite import claiming, enqueueing, keeping, reading, settling, waiting
+from dibs_sqlite.database import Database
+from dibs_sqlite.step import Step
+
+P = ParamSpec("P")
+T = TypeVar("T")
+#: A verb: what it does in a transaction.
+Verb = Callable[Concatenate[Step, P], T]
+
+_OPTIONS: Final[dict[str, Callable[[str], Any]]] = {"fsync": read_flag, "poll": float}
+
+
+def open_url(url: str, *, clock: Clock = "system", **options: Any) -> SqliteStorage:
+    """Return the storage for sqlite:PATH, relative to the working directory unless it begins with a slash."""
+    place, named = read_options(url, _OPTIONS, options)
+    return SqliteStorage(_path(place), clock=clock, **named)
+
+
+def place_url(url: str, name: str) -> str:
+    """Return the URL of a place of somebody's own beside this one, as the kit wants many."""
+    place, mark, query = url.partition("?")
+    return f"{place}.{name}{mark}{query}"
+
+
+async def remove_url(url: str) -> None:
+    """Remove a place that nobody has open."""
+    await asyncio.to_thread(_unlink, _path(url.partition("?")[0]))
+
+
+def _unlink(path: str) -> None:
+    for ending in ("", "-wal", "-shm"):
+        Path(path + ending).unlink(missing_ok=True)
+
+
+def _path(place: str) -> str:
+    path = place.partition(":")[2]
+    if path.startswith("//"):
+        path = "/" + path.lstrip("/")
+    if not path or "\0" in path:
+        raise ConfigurationError("sqlite: needs the path of a file, as in sqlite:./jobs.db")
+    return path
+
+
+class SqliteStorage:
+    """Jobs in one SQLite file, for any number of processes on one machine.
+
+    `fsync` makes each commit survive power loss; without it commits survive the death of processes.
+    `poll` is how many seconds pass between two looks for what other processes have changed.
+    """
+
+    #: It does not claim to push: from other processes it hears by its poll.
+    capabilities = Capabilities(durable=True, shared=True, cross_queue=True, manual_clock=True)
+
+    def __init__(
+        self, path: str, *, clock: Clock = "system", fsync: bool = False, poll: float = 0.05
+    ) -> None:
+        if not 0 < poll < float("inf"):
+            raise ConfigurationError(f"poll is {poll!r}; it must be a number of seconds above 0")
+        self.url = f"sqlite:{path}"
+        self.durability = (
+            "power loss: every commit is fsynced"
+            if fsync
+            else "process crash: commits are not fsynced (?fsync=1 does)"
+        )
+        self.limits = LIMITS
+        self._manual = clock == "manual"
+        self._database = Database(Path(path), fsync=fsync, manual=self._manual)
+        self._bell = waiting.Bell(self._version, poll)
+        self._thread: ThreadPoolExecutor | None = None
+        self._process = 0
+
+    def __repr__(self) -> str:
+        return f"<SqliteStorage {self.url}>"
+
+    # -- open and close ------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="dibs-sqlite")
+        self._process = os.getpid()
+        try:
+            await self._on_thread(self._database.open)
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        thread, self._thread = self._thread, None
+        if thread is None or self._process != os.getpid():
+            return
+        self._bell.ring()
+        await asyncio.get_running_loop().run_in_executor(thread, self._database.close)
+        thread.shutdown(wait=False)
+
+    async def _on_thread(self, work: Callable[[], T]) -> T:
+        if self._thread is None:
+            raise NotRunning(f"{self.url} is not open")
+        if self._process != os.getpid():
+            raise NotRunning(f"{self.url} was opened before a fork: open it again in this process")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def _version(self) -> int:
+        return await self._on_thread(self._database.version)
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    async def _write(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        def work() -> tuple[T, bool]:
+            with self._database.step(now, writes=True) as step:
+                answer = verb(step, *args, **kwargs)
+            return answer, step.changed
+
+        checks.check_now(now, manual=self._manual)
+        answer, changed = await self._on_thread(work)
+        if changed or self._manual:
+            self._bell.ring()
+        return answer
+
+    async def _read(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        def work() -> T:
+            with self._database.step(now, writes=False) as step:
+                return verb(step, *args, **kwargs)
+
+        checks.check_now(now, manual=self._manual)
+        answer = await self._on_thread(work)
+        if now is not None:
+            self._bell.ring()
+        return answer
+
+    # -- enqueue, claim, settle ----------------------------------------------------------------------
+
+    async def enqueue(
+        self, queue: str, requests: Sequence[Request], *, now: int | None = None
+    ) -> list[answers.Enqueued]:
+        checks.check_enqueue(queue, requests)
+        return await self._write(now, enqueueing.enqueue, queue, requests)
+
+    async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> answers.Claim:
+        checks.check_queue(queue, limit)
+        return await self._write(now, claiming.claim, queue, lease, limit)
+
+    async def settle(
+        self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
+    ) -> list[answers.Settled]:
+        checks.check_queue(queue)
+        return await self._write(now, settling.settle, queue, settlements, self.limits)
+
+    async def turn(
+        self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
+    ) -> answers.Turned:
+        checks.check_queue(queue, limit)
+        return await self._write(now, claiming.turn, queue, settlements, lease, limit, self.limits)
+
+    async def finish(
+        self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
+    ) -> answers.FinishStatus:
+        checks.check_finish(queue, end)
+        return await self._write(now, settling.finish, queue, id, end, revision)
+
+    # -- leases --------------------------------------------------------------------------------------
+
+    async def grant(
+        self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None
+    ) -> answers.Granted:
+        checks.check_grant(queues, ttl, holder)
+        return await self._write(now, claiming.grant, queues, ttl, holder)
+
+    async def renew(
+        self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
+    ) -> dict[str, answers.Renewed]:
+        checks.check_renew(queues, ttl)
+        return await self._write(now, claiming.renew, queues, lease, ttl)
+
+    async def drop(
+        self, queues: Sequence[str], lease: str, limit: int, *, now: int | None = None
+    ) -> dict[str, int]:
+        checks.check_drop(queues, limit)
+        return await self._write(now, claiming.drop, queues, lease, limit)
+
+    async def reap(self, queue: str, limit: int, *, now: int | None = None) -> list[answers.Reaped]:
+        checks.check_queue(queue, limit)
+        return await self._write(now, claiming.reap, queue, limit)
+
+    async def report(
+        self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
+    ) -> answers.ReportStatus:
+        checks.check_report(queue, progress)
+        return await self._write(now, settling.report, queue, id, fence, progress)
+
+    # -- by id ---------------------------------------------------------------------------------------
+
+    async def cancel(
+        self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
+    ) -> list[answers.CancelStatus]:
+        checks.check_queue(queue, ids=ids)
+        return await self._write(now, keeping.cancel, queue, ids, running)
+
+    async def amend(
+        self, queue: str, id: str, patch: Patch, *, now: int | None = None
+    ) -> answers.AmendStatus:
+        checks.check_amend(queue, patch)
+        return await self._write(now, keeping.amend, queue, id, patch, self.limits)
+
+    async def retry_failed(
+        self, queue: str, ids: Sequence[str], *, now: int | None = None
+    ) -> list[answers.RetryFailedStatus]:
+        checks.check_queue(queue, ids=ids)
+        return await self._write(now, keeping.retry_failed, queue, ids)
+
+    async def forget(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[bool]:
+        checks.check_queue(queue, ids=ids)
+        return await self._write(now, keeping.forget, queue, ids)
+
+    async def get(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[Slot]:
+        checks.check_queue(queue, ids=ids)
+        return await self._read(now, reading.get, queue, ids)
+
+    async def list(
+        self,
+        queue: str,
+        state: answers.State,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        now: int | None = None,
+    ) -> answers.Listed:
+        checks.check_list(queue, state, limit)
+        return await self._read(now, reading.list_, queue, state, after, limit)
+
+    # -- queues --------------------------------------------------------------------------------------
+
+    async def counts(self, queues: Sequence[str], *, now: int | None = None) -> dict[str, answers.Counts]:
+        checks.check_counts(queues)
+        return await self._read(now, reading.counts, queues)
+
+    async def queues(self) -> Sequence[answers.QueueInfo]:
+        return await self._read(None, reading.queues)
+
+    async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
+        checks.check_configure(queue, patch)
+        return await self._write(now, keeping.configure, queue, patch)
+
+    async def prune(self, queue: str, limit: int, *, now: int | None = None) -> answers.Pruned:
+        checks.check_queue(queue, limit)
+        return await self._write(now, keeping.prune, queue, limit)
+
+    async def export(self, queue: str, *, after: str | None = None, limit: int = 100) -> answers.Exported:
+        checks.check_queue(queue, limit)
+        return await self._read(None, reading.export, queue, after, limit)
+
+    async def import_(
+        self, queue: str, records: Sequence[answers.Record], *, now: int | None = None
+    ) -> Sequence[answers.ImportStatus]:
+        checks.check_import(queue, records)
+        return await self._write(now, enqueueing.import_, queue, records)
+
+    # -- log and wake-ups ----------------------------------------------------------------------------
+
+    async def events(
+        self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
+    ) -> answers.EventPage:
+        checks.check_queue(queue, limit)
+        return await self._read(now, reading.events, queue, after, limit)
+
+    async def wait(
+        self,
+        queues: Sequence[str],
+        *,
+        for_: Watch = "work",
+        ids: Sequence[str] = (),
+        since: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> answers.Wake:
+        checks.check_wait(queues, for_, ids)
+        deadline, seen = waiting.Deadline(timeout), dict(since or {})
+        with self._bell:
+            while True:
+                bell, over = self._bell.next, deadline.over
+                look = await self._read(None, waiting.look, for_, queues, ids, seen)
+                if look.moved or over:
+                    return answers.Wake(woken=look.moved, since=look.tokens)
+                seen = {**look.tokens, **seen}
+                await waiting.rung(bell, deadline.left(None if self._manual else look.due_in))

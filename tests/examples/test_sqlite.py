@@ -1,0 +1,58 @@
+"""The third-party storage of examples/dibs-sqlite stays certified, found as an installed package is found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.source import PROJECT
+
+EXAMPLE = PROJECT / "examples/dibs-sqlite"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> dict[str, str]:
+    """The surroundings of a process in which the package is installed, as pip would do it."""
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text("utf-8"))["project"]
+    info = tmp_path / f"dibs_sqlite-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    [(group, points)] = project["entry-points"].items()
+    lines = [f"{name} = {target}" for name, target in points.items()]
+    (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(EXAMPLE / "src")])}
+
+
+def run(installed: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=EXAMPLE,
+        env=installed,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_its_own_tests_pass(installed: dict[str, str]) -> None:
+    """Five lines: the kit, its URL, a level."""
+    done = run(installed, "pytest", "-q", "-p", "no:cacheprovider", "tests")
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+
+
+def test_the_command_line_knows_its_scheme(installed: dict[str, str], tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/jobs.db"
+
+    enqueued = run(installed, "dibs", "enqueue", "emails", '{"to": "x"}', "--id", "a", "--url", url)
+    shown = run(installed, "dibs", "counts", "--json", "--url", url)
+
+    assert 0 == enqueued.returncode, enqueued.stderr
+    assert '"waiting":1' in shown.stdout.replace(" ", "")
