@@ -39,6 +39,32 @@ def names(plan: dict[str, Any]) -> list[str]:
     return [plan["Node Type"], *below]
 
 
+#: A look at one id, and one at what has expired, in each table that has an index for both.
+LOOKS = {
+    "ended": ("id = 'a'", "kind = 'completed' AND expires_at <= 1"),
+    "request_keys": ("key = 'a'", "expires_at <= 1"),
+    "leases": ("lease = '00000000000000000000000000000000'", "expires_at <= 1"),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+async def test_a_look_at_one_id_is_by_its_key_also_as_planned_when_the_table_was_empty(
+    name: str, storage: PostgresStorage, connect: Connect
+) -> None:
+    """A session keeps a plan for hours, and all indexes of an empty table cost the same."""
+    connection = await connect()
+    await connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+    by_id, expired = LOOKS[name]
+    for condition, index in (
+        (f"q = 1 AND {by_id}", f"{name}_pkey"),
+        (f"q + 0 = 1 AND {expired}", f"{name}_expiry"),
+    ):
+        explained = f"EXPLAIN (FORMAT JSON) SELECT 1 FROM {name} WHERE {condition}"
+        ((found,),) = await (await connection.execute(explained)).fetchall()
+
+        assert index == found[0]["Plan"]["Index Name"]
+
+
 @pytest.fixture
 async def table(storage: PostgresStorage, connect: Connect) -> Any:
     """20,000 jobs that wait, and as many scheduled at a higher priority."""

@@ -97,7 +97,7 @@ class Queries:
             "pinned": f"SET search_path = {schema_name}, pg_temp SET plan_cache_mode = force_generic_plan "
             "SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off",
             "slot": f"clock.now_ms, j.state::text, {job}, {successor}, {outcome}, o.dropped, j.dropped",
-            "claimed": re.sub(r"\bj\.", "(c.job).", job),
+            "claimed": re.sub(r"\bj\.", "c.", job),
             "kept": re.sub(r"\bo\.", "(e.kept).", outcome),
         }
         self._made: dict[str, bytes] = {}

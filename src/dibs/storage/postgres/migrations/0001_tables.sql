@@ -134,8 +134,10 @@ CREATE TABLE ended (
     PRIMARY KEY (q, id)
 );
 
--- For prune and for counts.
-CREATE INDEX ended_expiry ON ended (q, kind, expires_at);
+-- For prune and for counts, and for nothing else: by (q + 0) no look at one id can be planned through it. While
+-- the table is empty a planner thinks this index as good as the key, and a session keeps what it has planned:
+-- 540 ms for a look at 100 ids among 7,000 of a queue.
+CREATE INDEX ended_expiry ON ended ((q + 0), kind, expires_at);
 
 CREATE TABLE leases (
     lease uuid NOT NULL,
@@ -146,7 +148,7 @@ CREATE TABLE leases (
     PRIMARY KEY (lease, q)
 );
 
-CREATE INDEX leases_expiry ON leases (q, expires_at);
+CREATE INDEX leases_expiry ON leases ((q + 0), expires_at);
 
 CREATE TABLE request_keys (
     q integer NOT NULL,
@@ -159,7 +161,7 @@ CREATE TABLE request_keys (
     PRIMARY KEY (q, key)
 );
 
-CREATE INDEX request_keys_expiry ON request_keys (q, expires_at);
+CREATE INDEX request_keys_expiry ON request_keys ((q + 0), expires_at);
 
 -- One packed entry for what one step told: a JSON list of events, each a list as model.events.Event is.
 -- Entries are in the order of n, and shown up to shown_until(), see 0002.

@@ -156,6 +156,14 @@ LANGUAGE sql STABLE AS $$
         j.first, j.revision, j.enqueues, NULL)::text
 $$;
 
+-- notes_of(queue, kind, ids, now) -> note_event() for some live jobs, in list order.
+CREATE FUNCTION notes_of(qu queues, kind text, ids text[], now_ms bigint) RETURNS text[]
+LANGUAGE sql STABLE AS $$
+    SELECT array_agg(note_event(kind, one.j, now_ms) ORDER BY a.place)
+    FROM unnest(ids) WITH ORDINALITY AS a (id, place),
+        LATERAL (SELECT j FROM live j WHERE j.q = qu.q AND j.id = a.id OFFSET 0) one
+$$;
+
 -- next_event(kind, id, successor, now, finished) -> what happened to a successor: blocked, or dropped.
 CREATE FUNCTION next_event(kind text, id text, s successor, now_ms bigint, finished bigint) RETURNS text
 LANGUAGE sql STABLE AS $$

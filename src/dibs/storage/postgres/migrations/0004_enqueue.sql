@@ -202,10 +202,11 @@ BEGIN
            a.payload, a.attributes::json, a.overrides::json, a.retention::jsonb
     FROM unnest(ids, payloads, priorities, whens, attributes, overrides, retentions, drawn)
         AS a (id, payload, priority, said, attributes, overrides, retention, n)
-    ORDER BY a.id
+    ORDER BY a.id COLLATE "C"
     ON CONFLICT (q, id) DO NOTHING;
     GET DIAGNOSTICS taken = ROW_COUNT;
-    IF taken < cardinality(ids) OR EXISTS (
+    -- Where nobody else has drawn a number since, nothing can have ended under a higher one.
+    IF taken < cardinality(ids) OR drawn[taken] < (SELECT last_value FROM numbers) AND EXISTS (
         SELECT 1 FROM unnest(ids) AS a (id),
             LATERAL (SELECT * FROM ended e WHERE e.q = qu.q AND e.id = a.id OFFSET 0) o
         WHERE greatest(o.fence, o.revision) >= drawn[1]
@@ -248,11 +249,7 @@ BEGIN
                                  retentions);
         IF revisions IS NOT NULL THEN
             IF qu.log_level = 'all' THEN
-                told := ARRAY(
-                    SELECT note_event('queued', one.j, now_ms)
-                    FROM unnest(ids) WITH ORDINALITY AS a (id, place),
-                        LATERAL (SELECT j FROM live j WHERE j.q = qu.q AND j.id = a.id OFFSET 0) one
-                    ORDER BY a.place);
+                told := notes_of(qu, 'queued', ids, now_ms);
                 PERFORM tell(qu, now_ms, told);
             END IF;
             PERFORM ring(qu, true, cardinality(told) > 0, NULL);

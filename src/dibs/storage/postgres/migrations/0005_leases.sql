@@ -3,14 +3,22 @@
 -- claim(queue, lease, most, now) -> one row for each job, in the order of the line, then one without a job
 -- that carries next_due. `lost`: the lease is unknown, expired or dropped, and nothing was taken.
 -- The lease row is held FOR KEY SHARE: a reap or drop, which want it FOR UPDATE, come before or after.
+-- The columns of a job stand one by one: to take them out of a row costs more than to find the job.
 CREATE FUNCTION claim(queue text, under uuid, most integer, manual bigint)
-RETURNS TABLE (lost boolean, now_ms bigint, next_due bigint, job live)
-LANGUAGE plpgsql {pinned} AS $$
+RETURNS TABLE (
+    lost boolean, now_ms bigint, next_due bigint,
+    id text, payload bytea, attributes json, priority smallint, overrides json, retention jsonb,
+    run_at bigint, enqueued_at bigint, seq bigint, first bigint, revision bigint, enqueues integer,
+    attempts integer, retries integer, stalls integer, timeouts integer, error json, origin json,
+    fence bigint, claimed_at bigint, lease uuid, holder text, cancel_requested boolean, progress json
+) LANGUAGE plpgsql {pinned} AS $$
+#variable_conflict use_column
 DECLARE
     qu queues;
     room bigint := most;
     level smallint;
     picked tid[];
+    names text[];
     due bigint;
     named text;
 BEGIN
@@ -48,20 +56,24 @@ BEGIN
                 WHERE q = qu.q AND state = 'w' AND priority = level AND run_at <= now_ms
                 ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED);
             IF cardinality(picked) > 0 THEN
+                IF qu.log_level = 'all' THEN
+                    names := ARRAY(SELECT id FROM live WHERE ctid = ANY (picked) ORDER BY run_at, seq);
+                END IF;
                 RETURN QUERY
                 WITH taken AS (
                     UPDATE live l SET state = 'a', fence = nextval('numbers'), lease = under, holder = named,
                         claimed_at = claim.now_ms, attempts = attempts + 1
-                    WHERE ctid = ANY (picked) RETURNING l AS j
-                ), told AS (
-                    INSERT INTO events (q, n, at, count, packed)
-                    SELECT qu.q, nextval('numbers'), claim.now_ms, count(*),
-                           '[' || string_agg(note_event('claimed', t.j, claim.now_ms), ','
-                                             ORDER BY (t.j).run_at, (t.j).seq) || ']'
-                    FROM taken t WHERE qu.log_level = 'all' HAVING count(*) > 0
+                    WHERE ctid = ANY (picked)
+                    RETURNING l.id, l.payload, l.attributes, l.priority, l.overrides, l.retention,
+                        l.run_at, l.enqueued_at, l.seq, l.first, l.revision, l.enqueues,
+                        l.attempts, l.retries, l.stalls, l.timeouts, l.error, l.origin,
+                        l.fence, l.claimed_at, l.lease, l.holder, l.cancel_requested, l.progress
                 )
-                SELECT false, claim.now_ms, NULL::bigint, t.j FROM taken t ORDER BY (t.j).run_at, (t.j).seq;
+                SELECT false, claim.now_ms, NULL::bigint, t.* FROM taken t ORDER BY t.run_at, t.seq;
                 room := room - cardinality(picked);
+                IF qu.log_level = 'all' THEN
+                    PERFORM tell(qu, now_ms, notes_of(qu, 'claimed', names, now_ms));
+                END IF;
             END IF;
         END IF;
         due := least(due, (
@@ -72,7 +84,6 @@ BEGIN
         WHERE q = qu.q AND state = 'w' AND priority < level ORDER BY priority DESC LIMIT 1;
     END LOOP;
     next_due := due;
-    job := NULL;
     RETURN NEXT;
 END $$;
 
@@ -176,7 +187,7 @@ DECLARE
 BEGIN
     SELECT * INTO qu FROM queues WHERE name = queue;
     FOR l IN
-        SELECT * FROM leases WHERE q = qu.q AND expires_at <= now_ms
+        SELECT * FROM leases WHERE q + 0 = qu.q AND expires_at <= now_ms
         ORDER BY expires_at FOR UPDATE SKIP LOCKED
     LOOP
         PERFORM fresh(now_ms);

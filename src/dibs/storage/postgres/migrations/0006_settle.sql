@@ -2,9 +2,13 @@
 
 -- complete_all(queue, now, ids, fences, results) -> the places, from 1, that are done: those of the runs that
 -- are active under that fence and have no successor. Two statements for the whole batch; each id once.
+-- Events are put together as text: json_build_array() looks up the types of its arguments for each job.
 CREATE FUNCTION complete_all(qu queues, now_ms bigint, ids text[], fences bigint[], results bytea[])
 RETURNS bigint[] LANGUAGE plpgsql SET enable_hashjoin = on AS $$
 DECLARE
+    usual bigint := expiry('completed', now_ms, NULL, NULL, qu.retention);
+    keeps boolean := keeps_data('completed', NULL, NULL, qu.retention);
+    horizon xid8 := pg_snapshot_xmax(pg_current_snapshot());
     picked tid[];
     done bigint[];
     told text[];
@@ -15,17 +19,19 @@ BEGIN
             LATERAL (
                 SELECT j.ctid FROM live j
                 WHERE j.q = qu.q AND j.id = a.id AND j.fence = a.fence AND (j.next).seq IS NULL FOR UPDATE) one);
-    WITH said AS (
-        SELECT * FROM unnest(ids, results) WITH ORDINALITY AS a (id, result, place)
-    ), over AS (
-        DELETE FROM live j WHERE j.ctid = ANY (picked)
-        RETURNING j.*, expiry('completed', now_ms, NULL, j.retention, qu.retention) AS expires
-    ), gone AS (
-        SELECT o.*, s.result, s.place FROM over o JOIN said s ON s.id = o.id
+    WITH gone AS (
+        DELETE FROM live j USING unnest(ids, results) WITH ORDINALITY AS s (id, result, place)
+        WHERE j.ctid = ANY (picked) AND s.id = j.id
+        RETURNING s.place, s.result, j.id, j.fence, j.first, j.revision, j.enqueues, j.enqueued_at, j.run_at,
+            j.claimed_at, j.holder, j.attempts, j.retries, j.stalls, j.timeouts, j.payload, j.priority,
+            j.attributes, j.overrides, j.retention, j.origin, j.dropped,
+            CASE WHEN j.retention IS NULL THEN usual
+                 ELSE expiry('completed', now_ms, NULL, j.retention, qu.retention) END AS expires,
+            CASE WHEN j.retention IS NULL THEN keeps
+                 ELSE keeps_data('completed', NULL, j.retention, qu.retention) END AS keeps
     ), kept AS (
         INSERT INTO ended AS old
-        SELECT g.q, g.id, 'completed', g.fence, g.first, g.revision, now_ms, g.expires,
-            pg_snapshot_xmax(pg_current_snapshot()),
+        SELECT qu.q, g.id, 'completed', g.fence, g.first, g.revision, now_ms, g.expires, horizon,
             CASE WHEN d.kept THEN g.result END, NULL,
             g.enqueues, g.enqueued_at, g.run_at, g.claimed_at, g.holder,
             g.attempts, g.retries, g.stalls, g.timeouts,
@@ -33,7 +39,7 @@ BEGIN
             CASE WHEN d.data THEN g.attributes END, CASE WHEN d.data THEN g.overrides END,
             CASE WHEN d.data THEN g.retention END, g.origin, g.dropped
         FROM gone g, LATERAL (
-            SELECT x.kept, x.kept AND keeps_data('completed', NULL, g.retention, qu.retention) AS data
+            SELECT x.kept, x.kept AND g.keeps AS data
             FROM (SELECT g.expires IS NULL OR g.expires > now_ms AS kept) x) d
         ON CONFLICT (q, id) DO UPDATE SET
             kind = excluded.kind, fence = excluded.fence, first = excluded.first,
@@ -47,9 +53,10 @@ BEGIN
             dropped = latest_dropped(old.dropped || excluded.dropped)
     )
     SELECT array_agg(place),
-           CASE WHEN qu.log_level <> 'off' THEN array_agg(json_build_array(
-               'completed', id, now_ms, attempts, fence, enqueued_at, run_at, claimed_at, now_ms, holder,
-               first, revision, enqueues, NULL)::text ORDER BY place) END
+           CASE WHEN qu.log_level <> 'off' THEN array_agg(concat(
+               '["completed",', to_json(id), ',', now_ms, ',', attempts, ',', fence, ',', enqueued_at, ',', run_at,
+               ',', coalesce(claimed_at::text, 'null'), ',', now_ms, ',', coalesce(to_json(holder), '""'), ',', first, ',', revision, ',', enqueues,
+               ',null]') ORDER BY place) END
     INTO done, told FROM gone;
     PERFORM tell(qu, now_ms, told);
     RETURN done;
@@ -206,19 +213,6 @@ BEGIN
     END LOOP;
     PERFORM tell(qu, now_ms, told);
     PERFORM ring(qu, true, cardinality(told) > 0 OR cardinality(settled) > 0, ends);
-END $$;
-
--- turn(...) -> the answers of settle, then those of claim, in one step.
-CREATE FUNCTION turn(
-    queue text, manual bigint, plain boolean, ids text[], fences bigint[], kinds text[],
-    results bytea[], details text[], under uuid, most integer
-) RETURNS TABLE (
-    statuses text[], revisions bigint[], lost boolean, now_ms bigint, next_due bigint, job live
-) LANGUAGE plpgsql {pinned} AS $$
-BEGIN
-    SELECT s.statuses, s.revisions INTO statuses, revisions
-    FROM settle(queue, manual, plain, ids, fences, kinds, results, details) s;
-    RETURN QUERY SELECT statuses, revisions, c.* FROM claim(queue, under, most, manual) c;
 END $$;
 
 -- finish(queue, id, kind, result, details, revision, now) -> done, lost, not_found or refused: a handed-off

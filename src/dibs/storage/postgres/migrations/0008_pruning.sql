@@ -20,7 +20,7 @@ BEGIN
     END LOOP;
     PERFORM prune_ended(qu, 'forgotten', most, now_ms, horizon_now);
     DELETE FROM request_keys WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM request_keys WHERE q = qu.q AND expires_at <= now_ms
+        SELECT ctid FROM request_keys WHERE q + 0 = qu.q AND expires_at <= now_ms
         ORDER BY expires_at LIMIT most - outcomes FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS keys = ROW_COUNT;
     told := trim_events(qu, now_ms);
@@ -34,7 +34,7 @@ DECLARE
 BEGIN
     picked := ARRAY(
         SELECT ctid FROM ended
-        WHERE q = qu.q AND kind = word AND expires_at <= now_ms AND horizon < horizon_now
+        WHERE q + 0 = qu.q AND kind = word AND expires_at <= now_ms AND horizon < horizon_now
         ORDER BY expires_at LIMIT most FOR UPDATE SKIP LOCKED);
     IF cardinality(picked) > 0 THEN
         -- The latest dropped range outlives the outcome it stood beside.

@@ -130,7 +130,7 @@ BEGIN
         END IF;
         IF completed = beyond THEN
             completed := greatest(beyond, guess(format(
-                'SELECT 1 FROM ended WHERE q = %s AND kind = ''completed'' AND expires_at > %s', qu.q, now_ms)));
+                'SELECT 1 FROM ended WHERE q + 0 = %s AND kind = ''completed'' AND expires_at > %s', qu.q, now_ms)));
         END IF;
         RETURN NEXT;
     END LOOP;
@@ -161,9 +161,9 @@ DECLARE
     total bigint;
 BEGIN
     SELECT count(*) INTO total FROM (
-        SELECT 1 FROM ended WHERE q = qu.q AND kind = word AND expires_at > now_ms LIMIT most) x;
+        SELECT 1 FROM ended WHERE q + 0 = qu.q AND kind = word AND expires_at > now_ms LIMIT most) x;
     RETURN least(most, total + (SELECT count(*) FROM (
-        SELECT 1 FROM ended WHERE q = qu.q AND kind = word AND expires_at IS NULL LIMIT most) x));
+        SELECT 1 FROM ended WHERE q + 0 = qu.q AND kind = word AND expires_at IS NULL LIMIT most) x));
 END $$;
 
 -- guess(query) -> how many rows the planner thinks it has.

@@ -29,11 +29,15 @@ FROM {schema}.settle(
     %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[]) s
 
 -- name: turn
--- The rows of claim, each with the answers of settle in front.
-SELECT c.statuses, c.revisions, c.lost, c.now_ms, c.next_due, {claimed}
-FROM {schema}.turn(
+-- The rows of claim, each with the answers of settle in front: two steps, the second after the first, because
+-- it is handed the first one's answer.
+SELECT s.statuses, s.revisions, c.lost, c.now_ms, c.next_due, {claimed}
+FROM {schema}.settle(
     %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(fences)b::bigint[],
-    %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[], %(lease)s::uuid, %(limit)s::integer) c
+    %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[]) s,
+LATERAL {schema}.claim(
+    CASE WHEN s IS NULL THEN %(queue)s::text ELSE %(queue)s::text END, %(lease)s::uuid, %(limit)s::integer,
+    %(now)s::bigint) c
 
 -- name: finish
 SELECT {schema}.finish(
