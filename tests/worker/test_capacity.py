@@ -13,6 +13,7 @@ class Queue:
     size: int = 10
     priority: int = 100
     served: int = 0
+    most: int | None = None
 
 
 def shared(*queues: Queue, free: int = 100) -> tuple[dict[str, int], str | None]:

@@ -6,15 +6,19 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from dibs.model.job import Error
+from dibs.client.handler import Handler, HandlerLimits
+from dibs.client.serde import JSON
+from dibs.model.job import Error, Overrides
 from dibs.model.requests import Fail, Release, Retry
+from dibs.model.retry import Exponential, Fixed
 from dibs.worker import messages as say
 from dibs.worker.aftermath import after_crash, after_overrun
 from dibs.worker.holdings import Holding, Holdings
+from tests.worker.workshop import arguments
 
 
 def held(place: int, id: str = "a", *, claimed_at: int = 0) -> say.Held:
-    return say.Held(place, id, 100 + place, claimed_at, 2000, 500, 3000)
+    return say.Held(place, id, 100 + place, claimed_at, 500, 1, 2, None)
 
 
 def test_a_run_is_held_until_its_end_is_told() -> None:
@@ -54,23 +58,41 @@ def test_a_request_to_stop_is_for_the_run_it_was_made_for() -> None:
     assert {} == holdings.with_ids("q", ("a", "b"), 9), "it was told already"
 
 
+def handler(**limits: int) -> Handler:
+    return Handler(
+        queue="q", function=print, is_async=False, serde=JSON, arguments=arguments, handles_failure=True,
+        limits=HandlerLimits(backoff=Exponential(1), **limits),
+    )  # fmt: skip
+
+
 def test_only_what_was_started_is_a_stall() -> None:
     error = Error(type="ProcessDied")
     holding = Holding("q", "lease", held(1))
 
-    assert Retry(cause="stall", delay=2000, error=error) == after_crash(holding, [0.0, 1.5], error)
-    assert Release() == after_crash(holding, [1.5, 0.0], error)
+    assert Retry(cause="stall", delay=2000, error=error) == after_crash(
+        holding, [0.0, 1.5], error, handler(), 0
+    )
+    assert Release() == after_crash(holding, [1.5, 0.0], error, handler(), 0)
 
 
 def test_of_a_process_ended_for_its_overrun_runs_only_these_have_timed_out() -> None:
     neighbour, late = Holding("q", "lease", held(1)), Holding("q", "lease", held(2), overran=True)
-    often = Holding("q", "lease", replace(held(3), pause_late=None), overran=True)
     error = Error(type="TimeoutError", message="took longer than its timeout of 0.5 s")
+    again = Retry(cause="timeout", delay=4000, error=error)
 
-    assert Release() == after_overrun(neighbour, handled=True)
-    assert Retry(cause="timeout", delay=3000, error=error) == after_overrun(late, handled=True)
-    assert Fail(error=error, handled=True) == after_overrun(often, handled=True)
-    assert after_overrun(late, handled=True) == after_crash(late, [0.0, 0.0, 1.5], error)
+    assert Release() == after_overrun(neighbour, handler(), 0)
+    assert again == after_overrun(late, handler(), 0)
+    assert again == after_crash(late, [0.0, 0.0, 1.5], error, handler(), 0)
+    assert Fail(error=error, handled=True) == after_overrun(late, handler(max_timeouts=2), 0)
+
+
+def test_the_limits_of_a_job_come_before_those_of_its_handler() -> None:
+    own = Overrides(max_timeouts=3, backoff=Fixed(7))
+    late = Holding("q", "lease", replace(held(1), own=own), overran=True)
+    how = after_overrun(late, handler(max_timeouts=2), 0)
+
+    assert isinstance(how, Retry)
+    assert 7000 == how.delay
 
 
 def test_a_run_ends_by_its_timeout_or_as_its_process_has_it() -> None:

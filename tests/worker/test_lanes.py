@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from dibs.client.handler import Handler
 from dibs.client.serde import JSON
 from dibs.model.answers import Claim, Settled
-from dibs.model.job import Error
+from dibs.model.job import Data, Error, Job
+from dibs.model.job import Run as Held
 from dibs.model.requests import Cancelled, Complete, Fail, How, Release, Retry
-from dibs.worker.lanes import Lane, second_try, word_of
+from dibs.worker.execution import Run
+from dibs.worker.lanes import MOST_AHEAD, STALE, Lane, second_try, word_of
 from tests.worker.workshop import arguments
 
 ERROR = Error(type="ValueError")
@@ -23,28 +27,40 @@ def quiet(token: str = "1") -> Lane:
     return lane
 
 
+def job(id: str) -> Job:
+    held = Held(fence=1, lease="lease", holder="me", claimed_at=0)
+    return Job(id=id, data=Data(), run_at=0, enqueued_at=0, seq=1, first=1, revision=1, run=held)
+
+
 def test_a_claim_that_brought_less_than_asked_leaves_nothing_to_claim() -> None:
     assert not quiet().ready
 
 
 def test_a_wake_up_makes_it_ready() -> None:
-    lane = quiet("1")
-    lane.wake("2", asked="1", now=0)
+    lane = quiet()
+    lane.wake()
 
     assert lane.ready
 
 
-def test_a_wake_up_by_our_own_settlements_does_not() -> None:
-    """While it waited from token 1 on, a turn of ours moved the queue to 2, and claimed nothing there."""
-    lane = quiet("2")
-    lane.wake("2", asked="1", now=0)
+def test_a_wait_in_which_nothing_came_leaves_it_quiet() -> None:
+    lane = quiet("1")
+    lane.slept("2", asked="1", now=lane.asked_at - 1)
 
     assert not lane.ready
+    assert "2" == lane.token, "the next wait goes on from there"
 
 
-def test_a_wake_up_that_explains_nothing_is_looked_into() -> None:
-    lane = quiet("1")
-    lane.wake("1", asked="1", now=0)
+def test_where_an_old_wait_stood_says_nothing_once_a_claim_knows_better() -> None:
+    lane = quiet("3")
+    lane.slept("2", asked="1", now=lane.asked_at - 1)
+
+    assert "3" == lane.token
+
+
+def test_it_is_asked_in_the_end_although_nothing_was_heard() -> None:
+    lane = quiet()
+    lane.slept("1", asked="1", now=lane.asked_at)
 
     assert lane.ready
 
@@ -53,9 +69,37 @@ def test_a_job_that_falls_due_makes_it_ready() -> None:
     lane = quiet("2")
     lane.saw(Claim(now=1000, next_due=3000, token="2"), 10)
     assert lane.due_at is not None
-    lane.wake("2", asked="1", now=lane.due_at)
+    lane.slept("2", asked="2", now=lane.due_at)
 
     assert lane.ready
+
+
+def test_nothing_is_claimed_ahead_until_runs_have_shown_how_short_they_are() -> None:
+    lane = quiet()
+    assert 0 == lane.wants_ahead()
+    lane.took(0.001)
+    assert 100 == lane.wants_ahead(), "ten at once, for 10 ms"
+    lane.took(10.0)
+    assert 0 == lane.wants_ahead()
+
+
+def test_no_more_is_claimed_ahead_than_a_process_may_lose_time_with() -> None:
+    lane = quiet()
+    lane.took(1e-6)
+
+    assert MOST_AHEAD == lane.wants_ahead()
+
+
+def test_what_was_claimed_ahead_and_cannot_begin_goes_back() -> None:
+    lane = quiet()
+    lane.took(1e-6)
+    runs = [Run(lane.handler, job(id), place) for place, id in enumerate("ab")]
+    lane.ahead.extend(runs)
+    runs[0].taken -= STALE
+
+    assert [runs[0]] == lane.stale(time.monotonic())
+    assert [runs[1]] == list(lane.ahead)
+    assert 0 == lane.wants_ahead()
 
 
 def test_errors_make_it_rest_longer_and_longer() -> None:

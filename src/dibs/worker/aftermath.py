@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Callable, MutableSequence, Sequence
 from typing import Final
 
+from dibs.client.handler import Handler
 from dibs.errors import Refused
 from dibs.model.answers import Settled
 from dibs.model.job import Error
 from dibs.model.requests import Fail, How, Release, Retry, Settlement
+from dibs.model.retry import exhausted
 from dibs.storage.protocol import Storage
 from dibs.worker.execution import took_too_long
 from dibs.worker.holdings import Holding
@@ -36,24 +38,26 @@ async def settle_left(
 
 
 def after_crash(
-    holding: Holding, started: MutableSequence[float], error: Error, *, handled: bool = False
+    holding: Holding, started: MutableSequence[float], error: Error, handler: Handler, luck: float
 ) -> How:
     """Return how a run of a process that died is settled: only what was started is a stall."""
     if holding.overran:
-        return after_overrun(holding, handled=handled)
+        return after_overrun(holding, handler, luck)
     if not started[holding.run.place]:
         return Release()
-    return Retry(cause="stall", delay=holding.run.pause, error=error)
+    limits = handler.limits.under(holding.run.own)
+    return Retry(cause="stall", delay=limits.backoff.delay(holding.run.stalls + 1, luck), error=error)
 
 
-def after_overrun(holding: Holding, *, handled: bool) -> How:
+def after_overrun(holding: Holding, handler: Handler, luck: float) -> How:
     """Return how a run of a process is settled that was ended for its sake: the others are not to blame."""
     if not holding.overran:
         return Release()
-    error = took_too_long(holding.run.timeout)
-    if holding.run.pause_late is None:
-        return Fail(error=error, handled=handled)
-    return Retry(cause="timeout", delay=holding.run.pause_late, error=error)
+    run, limits = holding.run, handler.limits.under(holding.run.own)
+    error = took_too_long(run.timeout)
+    if exhausted(run.timeouts, limits.max_timeouts):
+        return Fail(error=error, handled=handler.handles_failure)
+    return Retry(cause="timeout", delay=limits.backoff.delay(run.timeouts + 1, luck), error=error)
 
 
 def _settlement(holding: Holding, how: How) -> Settlement:

@@ -20,6 +20,10 @@ class Served(Protocol):
     #: When it was last served, as a number that grows; 0 is never.
     served: int
 
+    @property
+    def most(self) -> int | None:
+        """How many of its jobs could begin now at most; None is not known."""
+
 
 S = TypeVar("S", bound=Served)
 
@@ -66,6 +70,8 @@ def _share_equally(peers: Sequence[S], free: int, grants: list[tuple[S, int]]) -
             # Not stuck, only late: this round's units went to those before it, and next time it is first.
             return free, queue
         number = max(1, free // (len(peers) - place) // queue.size)
+        if queue.most is not None:
+            number = min(number, queue.most)
         grants.append((queue, number))
         free -= number * queue.size
     return free, None

@@ -21,13 +21,17 @@ class Run:
     """A claimed job in the hands of this process."""
 
     __slots__ = (
-        "begun", "current", "deadline", "handler", "job", "limits", "over", "overran", "place", "stop",
-        "taken", "task", "value",
+        "begun", "claimed_at", "current", "deadline", "fence", "handler", "job", "key", "limits", "over",
+        "overran", "place", "stop", "taken", "task", "value",
     )  # fmt: skip
 
     def __init__(self, handler: Handler, job: Job, place: int) -> None:
+        assert job.run is not None, "a claim hands out active jobs"  # noqa: S101
         self.handler = handler
         self.job = job
+        self.fence = job.run.fence
+        self.claimed_at = job.run.claimed_at
+        self.key = (handler.queue, job.id, self.fence)
         self.limits: HandlerLimits = handler.limits.for_job(job)
         #: Its place among the flags that say what was started.
         self.place = place
@@ -51,14 +55,6 @@ class Run:
         self.overran = False
 
     @property
-    def fence(self) -> int:
-        return fence_of(self.job)
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        return (self.handler.queue, self.job.id, self.fence)
-
-    @property
     def about(self) -> dict[str, Any]:
         """What a log record says of the run it is about; dibs.telemetry.logs has the same inside of it."""
         job = self.job
@@ -69,12 +65,6 @@ class Run:
         if self.limits.timeout is not None:
             self.deadline = time.monotonic() + self.limits.timeout / 1000
         return self.deadline
-
-
-def fence_of(job: Job) -> int:
-    """Return the fence of a claimed job."""
-    assert job.run is not None, "a claim hands out active jobs"  # noqa: S101
-    return job.run.fence
 
 
 async def call(run: Run) -> Verdict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import Final
 
 from dibs.client.handler import Handler
@@ -16,6 +17,16 @@ from dibs.worker.execution import Run
 REST: Final = (0.1, 2.0)
 #: Seconds until room is made again for jobs that were there, but could not be claimed (a paused queue).
 SHY: Final = (1.0, 60.0)
+#: Seconds until a queue is asked again of which nothing was heard, where waits look for themselves.
+SILENCE: Final = 60.0
+#: Claimed ahead is what this process runs in so many seconds, so a job waits here no longer than that ...
+AHEAD: Final = 0.01
+#: ... and not more jobs than these.
+MOST_AHEAD: Final = 200
+#: Seconds after which jobs that were claimed ahead are given back: a run has taken longer than those before.
+STALE: Final = 0.5
+#: Seconds after its latest job for which a queue is waited for apart from those that are quiet.
+LIVELY: Final = 5.0
 
 Told = tuple[Run, How]
 
@@ -23,47 +34,82 @@ Told = tuple[Run, How]
 class Lane:
     """A queue, its handler, and at most one request of ours in the air."""
 
-    def __init__(self, handler: Handler, units: int) -> None:
+    def __init__(self, handler: Handler, units: int, patience: float = SILENCE) -> None:
         self.handler = handler
         self.queue = handler.queue
         self.size = fitted(handler.size, units)
         self.priority = handler.queue_priority
         self.served = 0
-        #: There may be something to claim; if not, only a wake-up or the slow poll says so.
+        #: There may be something to claim; if not, only a wake-up or its time to be asked says so.
         self.ready = True
         #: There was something when last looked.
-        self.sure = False
+        self.found = False
         #: The lease of the claim that is on its way; "" for other requests, None for none.
         self.flying: str | None = None
+        #: Claimed, and not begun for want of room.
+        self.ahead: deque[Run] = deque()
         #: What ended here, until the storage has taken it.
         self.outbox: list[Told] = []
         self.token = ""
         self.due_at: float | None = None
+        #: When it is asked although nothing was heard of it.
+        self.asked_at = 0.0
+        #: Until when it is likely to have more.
+        self.lively_until = 0.0
+        self._patience = patience
+        self._slots = units // self.size
+        #: Seconds that its runs take; None is not known, or of no use.
+        self._pace: float | None = None
         self._rest = 0.0
         self.rests_until = 0.0
         self._shy = 0.0
-        self.shy_until = 0.0
+        self._shy_until = 0.0
+
+    @property
+    def sure(self) -> bool:
+        """Whether it has jobs that room is worth being kept for."""
+        return self.found or bool(self.ahead)
+
+    @property
+    def most(self) -> int | None:
+        """How many of its jobs could begin now at most; None is not known."""
+        return None if self.ready and self.flying is None else len(self.ahead)
+
+    def at_rest(self, now: float) -> bool:
+        """Tell whether a request may go out."""
+        return self.flying is None and self.rests_until <= now
+
+    def could_claim(self, now: float) -> bool:
+        """Tell whether a claim may go out, and may find something."""
+        return self.ready and self.at_rest(now)
 
     def saw(self, claim: Claim, limit: int) -> None:
         """Learn from a claim of up to `limit` jobs."""
+        now = time.monotonic()
         self.token = claim.token
-        self.ready = self.sure = len(claim.jobs) >= limit
+        self.ready = self.found = len(claim.jobs) >= limit
         self.due_at = None
+        self.asked_at = now + self._patience
         if claim.next_due is not None:
-            self.due_at = time.monotonic() + (claim.next_due - claim.now) / 1000
+            self.due_at = now + (claim.next_due - claim.now) / 1000
         if claim.jobs:
             self._shy = 0.0
+            self.lively_until = now + LIVELY
 
     def make_room(self, *, due: bool) -> None:
         """Learn whether there is something that room should be made for."""
-        self.ready = self.sure = due
+        now = time.monotonic()
+        self.ready = self.found = due
+        self.asked_at = now + self._patience
         if due:
             self._shy = min(max(self._shy * 2, SHY[0]), SHY[1])
-            self.shy_until = time.monotonic() + self._shy
+            self._shy_until = now + self._shy
 
     def may_look(self, now: float) -> bool:
-        """Tell whether it is time to ask if room should be made."""
-        return now >= self.shy_until
+        """Tell whether it is time to ask if room should be made; if not, it is asked when it is."""
+        self.ready = False
+        self.asked_at = min(self.asked_at, self._shy_until)
+        return now >= self._shy_until
 
     def rest(self) -> float:
         """Pause after an error, and return for how many seconds."""
@@ -74,11 +120,50 @@ class Lane:
     def went_well(self) -> None:
         self._rest = 0.0
 
-    def wake(self, token: str | None, asked: str, now: float) -> None:
-        """Learn from a wake-up: it is ready, unless all that moved is what we did ourselves."""
-        moved = token != self.token or asked == self.token
-        if moved or (self.due_at is not None and self.due_at <= now):
+    def wake(self) -> None:
+        """Learn that something may have come."""
+        self.ready = True
+
+    def slept(self, token: str, asked: str, now: float) -> None:
+        """Learn that nothing came since `asked`, and that this is where the queue stands."""
+        if self.token == asked:
+            self.token = token
+        if self.asked_at <= now or self.is_due(now):
             self.ready = True
+
+    def is_due(self, now: float) -> bool:
+        """Tell whether the next scheduled job has fallen due."""
+        return self.due_at is not None and self.due_at <= now
+
+    # -- claimed ahead -------------------------------------------------------------------------------
+
+    def took(self, seconds: float) -> None:
+        """Learn how long a run took: at once where they get slower, by and by where faster."""
+        pace = self._pace
+        if pace is None:
+            self._pace = seconds
+        elif seconds > pace:
+            self._pace = (pace + seconds) / 2
+        else:
+            self._pace = pace + (seconds - pace) / 16
+
+    def wants_ahead(self) -> int:
+        """Return how many jobs more may be claimed than there is room for: the round trip costs no pause.
+
+        None until runs have shown how short they are, and none until half of what was claimed is begun.
+        """
+        if not self._pace:
+            return 0
+        wanted = min(MOST_AHEAD, int(self._slots * AHEAD / self._pace))
+        return wanted - len(self.ahead) if 2 * len(self.ahead) <= wanted else 0
+
+    def stale(self, now: float) -> list[Run]:
+        """Take out what has waited here too long, and claim no more ahead until runs are short again."""
+        late = [run for run in self.ahead if run.taken + STALE <= now]
+        if late:
+            self._pace = STALE
+            self.ahead = deque(run for run in self.ahead if run.taken + STALE > now)
+        return late
 
 
 def word_of(how: How, answer: Settled) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from dibs.model.decide import Verdict
-from dibs.model.job import Job
+from dibs.model.job import Job, Overrides
 
 # -- from a worker -----------------------------------------------------------------------------------
 
@@ -30,12 +30,12 @@ class Held(Struct, frozen=True, gc=False, array_like=True):
     id: str
     fence: int
     claimed_at: int
-    #: The ms to wait if the process dies under it.
-    pause: int
     #: The ms it may take once it has begun, None without limit.
     timeout: int | None
-    #: The ms to wait if it takes longer, None if that would be once too often.
-    pause_late: int | None
+    #: What decides, beside its handler's limits, when it may come back if its process dies or is ended.
+    stalls: int
+    timeouts: int
+    own: Overrides | None
 
 
 class Claimed(Struct, frozen=True, gc=False, array_like=True, tag="claimed"):

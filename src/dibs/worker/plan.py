@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,6 +27,16 @@ class Plan(Struct, frozen=True, kw_only=True):
     heartbeat: float
     poll: float
     grace: float = 30.0
+
+
+def planned(
+    app: Dibs, queues: Sequence[str] | None, processes: int | None, reference: str, times: Mapping[str, float]
+) -> Plan:
+    """Return the plan for an open application. Raises UnknownTask, ConfigurationError."""
+    plan = Plan(
+        queues=served(app, queues), processes=number_of(processes, app.storage), reference=reference, **times
+    )
+    return located(app, plan)
 
 
 def served(app: Dibs, queues: Sequence[str] | None) -> tuple[str, ...]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import socket
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from dibs.client.app import Dibs
+from dibs.client.handler import Handler
 from dibs.errors import ConfigurationError
 from dibs.model.answers import Renewed
 from dibs.model.requests import How
@@ -37,6 +39,10 @@ LIVED_LONG: Final = 10.0
 STARTS: Final = 5
 #: Seconds that workers have to end once they were told to interrupt what they run.
 FAREWELL: Final = 2.0
+
+
+#: How a run is settled whose process is gone: by what is known of it, its handler, and luck for the jitter.
+Aftermath = Callable[[Holding, Handler, float], How]
 
 
 class Supervisor:
@@ -250,7 +256,7 @@ class Supervisor:
         elif member.broken is not None or not member.ready:
             self._could_not_start(member, reason)
         elif member.overdue:
-            self._leave_behind(member, lambda holding: after_overrun(holding, handled=self._handled(holding)))
+            self._leave_behind(member, after_overrun)
             if not member.leaving:
                 self._hire()
         else:
@@ -276,14 +282,10 @@ class Supervisor:
         logger.error("%s; what it had started is a stall", reason)
         error = blame.plain("ProcessDied", f"{reason} while it ran this")
         self._leave_behind(
-            member,
-            lambda holding: after_crash(holding, member.started, error, handled=self._handled(holding)),
+            member, lambda holding, handler, luck: after_crash(holding, member.started, error, handler, luck)
         )
 
-    def _handled(self, holding: Holding) -> bool:
-        return self._app.handlers[holding.queue].handles_failure
-
-    def _leave_behind(self, member: Member, how: Callable[[Holding], How]) -> None:
+    def _leave_behind(self, member: Member, how: Aftermath) -> None:
         self._aftermath.add(self._spawn(self._settle_after(member, how)))
         if self._lease is not None:
             # It may have claimed more than it could tell.
@@ -296,11 +298,12 @@ class Supervisor:
         self._short_lives = min(self._short_lives + 1, 20)
         self._loop.call_later(pause, self._hire)
 
-    async def _settle_after(self, member: Member, how: Callable[[Holding], How]) -> None:
+    async def _settle_after(self, member: Member, how: Aftermath) -> None:
         """Settle by fence what a process held that is gone, however long the storage cannot be asked."""
 
         def carried(left: Holding) -> How:
-            return left_carried_on(self._app.handlers[left.queue], left, how(left))
+            handler, luck = self._app.handlers[left.queue], random.random()  # noqa: S311 - jitter keeps no secrets
+            return left_carried_on(handler, left, how(left, handler, luck))
 
         await settle_left(self._storage, self._holdings.of(member), carried, self._report)
         self._holdings.forget(member)

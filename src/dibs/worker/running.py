@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,25 +12,20 @@ from typing import Any, Final, Literal
 
 from dibs.client.app import Dibs
 from dibs.storage.protocol import Storage
-from dibs.upkeep.prune import prune
-from dibs.upkeep.reap import reap
 from dibs.worker import signals
+from dibs.worker.duties import Duties
 from dibs.worker.health import Health, answering
-from dibs.worker.plan import Plan, check_pulse, located, number_of, served
+from dibs.worker.plan import Plan, check_pulse, planned
 from dibs.worker.processes import Supervisor
 from dibs.worker.report import WorkReport
 from dibs.worker.schedules import Schedules
-from dibs.worker.spawned import NO_GUARD, is_ours
+from dibs.worker.spawned import leave_if_ours
 
 logger = logging.getLogger("dibs.worker")
 
 Until = Literal["stopped", "empty"]
 Progress = Callable[[WorkReport], Awaitable[None] | None]
 
-#: Most seconds between two reaps of a queue: what dead holders left comes back so soon after its lease.
-REAP_EVERY: Final = 0.8
-#: Seconds between two prunes of a queue.
-PRUNE_EVERY: Final = 60.0
 #: Seconds that nothing is in hand before the queues are counted: between two batches it is often so.
 QUIET: Final = 0.02
 #: Seconds between two calls of `progress`, and between two counts of queues where jobs wait for their time.
@@ -66,23 +60,12 @@ async def run(
 
     Raises ConfigurationError, UnknownTask, StorageError, and what @app.lifespan raises in this process.
     """
-    if is_ours():
-        # This is a worker process importing the user's script, and the script starts workers: its parent
-        # reads the exit code and says so once. An exception could be caught, or shown N times.
-        os._exit(NO_GUARD)
+    leave_if_ours()
     check_pulse(lease, heartbeat)
+    times = {"lease": lease, "heartbeat": heartbeat, "poll": poll, "grace": grace}
     async with app:
-        storage = app.storage
-        plan = Plan(
-            queues=served(app, queues),
-            processes=number_of(processes, storage),
-            reference=reference,
-            lease=lease,
-            heartbeat=heartbeat,
-            poll=poll,
-            grace=grace,
-        )
-        work = _Work(app, storage, located(app, plan), progress)
+        plan = planned(app, queues, processes, reference, times)
+        work = _Work(app, app.storage, plan, progress)
         async with answering(health, work.health):
             return await work.run(until, grace)
 
@@ -93,9 +76,9 @@ class _Work:
     def __init__(self, app: Dibs, storage: Storage, plan: Plan, progress: Progress | None) -> None:
         self._storage = storage
         self._queues = plan.queues
-        self._period = plan.heartbeat
         self._progress = progress
         self._report = WorkReport()
+        self._duties = Duties(storage, plan.queues, self._report, plan.heartbeat)
         self._supervisor = Supervisor(app, storage, plan, self._report)
         self._schedules = Schedules(storage, [app.handlers[queue] for queue in plan.queues])
         self._signals: asyncio.Queue[None] = asyncio.Queue()
@@ -107,7 +90,7 @@ class _Work:
     async def run(self, until: Until, grace: float) -> WorkReport:
         await self._name_orphans()
         with signals.heard(lambda: self._signals.put_nowait(None)):
-            duties = [self._reap(), self._prune(), self._schedules.keep(), self._tell()]
+            duties = [*self._duties.all(), self._schedules.keep(), self._tell()]
             tasks = [asyncio.create_task(duty) for duty in duties]
             try:
                 # Before anything is claimed: what was missed and is to be skipped must not run.
@@ -173,33 +156,11 @@ class _Work:
     async def _paused(self) -> set[str]:
         return {info.name for info in await self._storage.queues() if info.settings.paused}
 
-    # -- duties --------------------------------------------------------------------------------------
-
     async def _name_orphans(self) -> None:
         known = {info.name for info in await self._storage.queues()}
         orphans = sorted(known - set(self._queues))
         if orphans:
             logger.warning("queues without a handler on this worker: %s", ", ".join(orphans))
-
-    async def _reap(self) -> None:
-        while True:
-            for queue in self._queues:
-                try:
-                    found = await reap(self._storage, queue)
-                except Exception as error:  # noqa: BLE001 - a fault in a storage, too: the next time may go well
-                    logger.warning("%s: not reaped: %s", queue, error)
-                else:
-                    self._report.of(queue).reaped += len(found)
-            await asyncio.sleep(min(self._period, REAP_EVERY))
-
-    async def _prune(self) -> None:
-        while True:
-            await asyncio.sleep(PRUNE_EVERY)
-            for queue in self._queues:
-                try:
-                    await prune(self._storage, queue)
-                except Exception as error:  # noqa: BLE001 - as above
-                    logger.warning("%s: not pruned: %s", queue, error)
 
     async def _tell(self) -> None:
         shown = 0

@@ -23,8 +23,7 @@ logger = logging.getLogger("dibs.worker")
 
 def carried_on(run: Run, how: How) -> How:
     """Return the settlement of a run; a tick's with what keeps its schedule going."""
-    assert run.job.run is not None, "a claim hands out active jobs"  # noqa: S101
-    return _carried_on(run.handler, run.job.id, run.job.run.claimed_at, run.taken, how)
+    return _carried_on(run.handler, run.job.id, run.claimed_at, run.taken, how)
 
 
 def left_carried_on(handler: Handler, holding: Holding, how: How) -> How:

@@ -148,10 +148,14 @@ def reason(code: int | None) -> str:
         return f"was killed by signal {-code}"
 
 
-def is_ours() -> bool:
-    """Tell whether this is a process of ours that is still importing the user's script."""
+def leave_if_ours() -> None:
+    """End this process if it is one of ours that is importing the user's script: the script starts workers.
+
+    Its parent reads the exit code and says so once. An exception could be caught, or shown N times.
+    """
     process = multiprocessing.current_process()
-    return process.name == NAME and bool(getattr(process, "_inheriting", False))
+    if process.name == NAME and getattr(process, "_inheriting", False):
+        os._exit(NO_GUARD)
 
 
 Pipe = Connection

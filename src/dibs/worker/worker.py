@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
@@ -13,18 +12,17 @@ from dibs.client.current import CurrentJob
 from dibs.client.handler import Handler
 from dibs.model import decide
 from dibs.model.answers import Claim, Settled
-from dibs.model.job import Error, Job
-from dibs.model.requests import End, How, Release
-from dibs.model.retry import exhausted
+from dibs.model.requests import Cancelled, How, Release
 from dibs.storage.protocol import Storage
-from dibs.worker import hooks
 from dibs.worker import messages as say
-from dibs.worker.capacity import UNITS, Capacity, share_out
+from dibs.worker.capacity import UNITS, Capacity
+from dibs.worker.ends import Ends
 from dibs.worker.execution import Run
-from dibs.worker.lanes import Lane, Told, word_of
+from dibs.worker.lanes import SILENCE, STALE, Lane, Told, word_of
 from dibs.worker.listening import Listener
 from dibs.worker.runner import Runner, on_thread
 from dibs.worker.schedules import carried_on, tried_again
+from dibs.worker.serving import Serving
 from dibs.worker.trips import Brought, travel
 
 logger = logging.getLogger("dibs.worker")
@@ -51,9 +49,14 @@ class Worker:
         self._tell = tell
         self._resources = resources
         self._loop = asyncio.get_running_loop()
-        self._lanes = {handler.queue: Lane(handler, units) for handler in handlers}
+        # Waits that are pushed to look for themselves now and then; what others miss is found by claims.
+        patience = SILENCE if storage.capabilities.pushes else poll
+        self._lanes = {handler.queue: Lane(handler, units, patience) for handler in handlers}
         self._capacity = Capacity(units)
+        self._serving = Serving(self._lanes.values(), self._capacity, self._look)
         self._places = list(range(PLACES))
+        #: How many jobs the claims on their way may bring.
+        self._expected = 0
         self._runs: dict[tuple[str, str, int], Run] = {}
         self._runner = runner
         runner.ended = self._ended
@@ -67,7 +70,7 @@ class Worker:
         self._pumping = False
         self._served = 0
         self._flights: set[asyncio.Task[None]] = set()
-        self._hooks: set[asyncio.Task[None]] = set()
+        self._ends = Ends(self._settle)
         self._listener = Listener(storage, poll, self._pump_soon)
         self.over: asyncio.Future[None] = self._loop.create_future()
 
@@ -78,18 +81,33 @@ class Worker:
             case say.Lease(lease):
                 self._lease = lease
                 for lane in self._lanes.values():
-                    lane.ready = True
+                    lane.wake()
             case say.Cancel(runs):
                 for key in runs:
                     if run := self._runs.get(key):
-                        self._runner.interrupt(run, "cancel")
+                        self._cancel(run)
             case say.Drain():
-                self._draining = True
+                self._drain()
             case say.Stop():
-                self._draining = self._stopping = True
+                self._stopping = True
+                self._drain()
                 for run in list(self._runs.values()):
                     self._runner.interrupt(run, "release")
         self._pump_soon()
+
+    def _cancel(self, run: Run) -> None:
+        lane = self._lanes[run.handler.queue]
+        if run in lane.ahead:
+            lane.ahead.remove(run)
+            self._hand_back(lane, run, Cancelled())
+        else:
+            self._runner.interrupt(run, "cancel")
+
+    def _drain(self) -> None:
+        self._draining = True
+        for lane in self._lanes.values():
+            while lane.ahead:
+                self._hand_back(lane, lane.ahead.pop(), Release())
 
     def abandon(self) -> None:
         """Interrupt and forget everything, without a word to the storage: it is not ours any more."""
@@ -100,6 +118,8 @@ class Worker:
         for run in list(self._runs.values()):
             self._runner.interrupt(run, "release")
             run.over = True
+        for lane in self._lanes.values():
+            lane.ahead.clear()
         self._runs.clear()
         if not self.over.done():
             self.over.set_result(None)
@@ -117,12 +137,16 @@ class Worker:
         if self.over.done():
             return
         now = time.monotonic()
-        at_rest = [lane for lane in self._lanes.values() if lane.flying is None and lane.rests_until <= now]
-        grants = self._grants(at_rest, now)
-        for lane in at_rest:
-            limit = grants.get(lane.queue, 0)
-            if limit or lane.outbox:
-                self._launch(lane, limit)
+        claiming = (
+            self._lease is not None and not self._draining and self._places_left >= self._capacity.units
+        )
+        grants, more = self._serving.share(now, claiming=claiming)
+        for lane in self._lanes.values():
+            room = grants.get(lane, 0)
+            if lane.ahead:
+                room -= self._begin(lane, room)
+            if lane.at_rest(now):
+                self._launch(lane, room if claiming else 0, lane.wants_ahead() if more and lane.ready else 0)
         self._confirm_lease()
         quiet = [lane for lane in self._lanes.values() if not lane.ready and lane.flying is None]
         self._listener.listen([] if self._draining or self._lease is None else quiet)
@@ -145,28 +169,25 @@ class Worker:
             # Otherwise it waits to be killed: nothing may be taken down under a handler that still runs.
             self.over.set_result(None)
 
-    def _grants(self, lanes: list[Lane], now: float) -> dict[str, int]:
-        """Return how many jobs may be claimed from each queue; room that is needed by one is kept for it."""
-        if self._lease is None or self._draining or len(self._places) < self._capacity.units:
-            return {}
-        free, wanting = self._capacity.free, [lane for lane in lanes if lane.ready]
-        granted, stuck = share_out(wanting, free)
-        while stuck is not None and not stuck.sure and free > 0:
-            # Room is made only for jobs that are there, so ask first, and serve the others meanwhile.
-            self._look(stuck, now)
-            wanting = [lane for lane in wanting if lane is not stuck]
-            granted, stuck = share_out(wanting, free)
-        grants = {lane.queue: limit for lane, limit in granted}
-        left = 0 if stuck is not None else free - sum(lane.size * limit for lane, limit in granted)
-        for lane in lanes:
-            # A claim beside a settlement costs no round trip, so it is worth a try where nothing is known.
-            if lane.outbox and not lane.ready and lane.size <= left:
-                grants[lane.queue] = left // lane.size
-                left -= lane.size * grants[lane.queue]
-        return grants
+    @property
+    def _places_left(self) -> int:
+        return len(self._places) - self._expected
+
+    def _begin(self, lane: Lane, room: int) -> int:
+        """Begin up to so many jobs that were claimed ahead, and return how many."""
+        begun = min(room, len(lane.ahead))
+        if begun:
+            self._serve(lane, begun)
+        for _ in range(begun):
+            self._start(lane, lane.ahead.popleft())
+        return begun
+
+    def _serve(self, lane: Lane, number: int) -> None:
+        self._served += 1
+        lane.served = self._served
+        self._capacity.take(number * lane.size)
 
     def _look(self, lane: Lane, now: float) -> None:
-        lane.ready = False
         if lane.may_look(now):
             self._fly(lane, "", self._peek(lane))
 
@@ -175,20 +196,21 @@ class Worker:
             counts = (await self._storage.counts([lane.queue]))[lane.queue]
         except Exception as error:  # noqa: BLE001 - a fault in a storage, too: the next look may go well
             logger.warning("%s: the storage could not be asked: %s", lane.queue, error)
+            lane.wake()
             self._rest(lane)
         else:
             lane.make_room(due=counts.waiting > counts.scheduled)
 
-    def _launch(self, lane: Lane, limit: int) -> None:
-        if lane.flying is not None:
+    def _launch(self, lane: Lane, room: int, ahead: int) -> None:
+        limit = min(room + ahead, self._places_left)
+        if not limit and not lane.outbox:
             return
         told, lane.outbox = lane.outbox, []
         lease = self._lease if limit else None
-        if lease is not None:
-            self._served += 1
-            lane.served = self._served
-            self._capacity.take(limit * lane.size)
-        self._fly(lane, lease or "", self._trip(lane, told, lease, limit))
+        self._expected += limit
+        if lease is not None and room:
+            self._serve(lane, room)
+        self._fly(lane, lease or "", self._trip(lane, told, lease, room, limit))
 
     def _fly(self, lane: Lane, lease: str, trip: Coroutine[Any, Any, None]) -> None:
         lane.flying = lease
@@ -206,8 +228,9 @@ class Worker:
 
     # -- one round trip ------------------------------------------------------------------------------
 
-    async def _trip(self, lane: Lane, told: list[Told], lease: str | None, limit: int) -> None:
-        taken = 0
+    async def _trip(self, lane: Lane, told: list[Told], lease: str | None, room: int, limit: int) -> None:
+        """Tell what ended, and with a lease claim: `room` was taken for the first of the jobs."""
+        begun = 0
         try:
             brought = await travel(self._storage, lane.queue, told, lease, limit)
             if brought.error is not None:
@@ -216,11 +239,11 @@ class Worker:
                 lane.went_well()
             self._book(lane, brought.settled)
             if brought.claim is not None and lease is not None:
-                taken = len(brought.claim.jobs)
-                self._take(lane, lease, brought.claim, limit)
+                begun = self._take(lane, lease, brought.claim, room, limit)
         finally:
+            self._expected -= limit
             if lease is not None:
-                self._capacity.give((limit - taken) * lane.size)
+                self._capacity.give((room - begun) * lane.size)
 
     def _failed(self, lane: Lane, brought: Brought, lease: str | None) -> None:
         """Keep what is to be told again: to settle by fence twice is safe."""
@@ -254,19 +277,42 @@ class Worker:
             self._runner.started[run.place] = 0
             self._places.append(run.place)
 
-    def _take(self, lane: Lane, lease: str, claim: Claim, limit: int) -> None:
+    def _take(self, lane: Lane, lease: str, claim: Claim, room: int, limit: int) -> int:
+        """Take in what was claimed, and return how many jobs have begun."""
         if claim.lost:
             self._lose_lease(lease, say.LostLease(lease))
-            return
+            return 0
         lane.saw(claim, limit)
         if not claim.jobs:
-            return
+            return 0
         runs = [Run(lane.handler, job, self._places.pop()) for job in claim.jobs]
         # Said before any of them is started, so that a crash leaves none unknown.
         self._tell(say.Claimed(lane.queue, lease, tuple(map(_held, runs))))
         for run in runs:
             self._runs[run.key] = run
+        for run in runs[:room]:
             self._start(lane, run)
+        if runs[room:]:
+            self._put_by(lane, runs[room:])
+        return min(room, len(runs))
+
+    def _put_by(self, lane: Lane, runs: Sequence[Run]) -> None:
+        lane.ahead.extend(runs)
+        if self._draining:
+            self._drain()
+        else:
+            self._loop.call_later(STALE, self._give_back, lane)
+
+    def _give_back(self, lane: Lane) -> None:
+        """Release what was claimed ahead and could not begin in time: others may have room for it."""
+        for run in lane.stale(time.monotonic()):
+            self._hand_back(lane, run, Release())
+
+    def _hand_back(self, lane: Lane, run: Run, how: How) -> None:
+        """Settle a run that has not begun and took no room."""
+        run.over = True
+        lane.outbox.append((run, carried_on(run, how)))
+        self._pump_soon()
 
     def _start(self, lane: Lane, run: Run) -> None:
         if self._draining:
@@ -276,7 +322,7 @@ class Worker:
         end = decide.refused_at_claim(run.job, run.limits, handled=lane.handler.handles_failure)
         if end is not None:
             run.over = True
-            self._decided(run, end)
+            self._ends.decided(run, end)
             return
         deadline = run.time_out_at()
         run.current = CurrentJob(self._storage, lane.queue, run.job, self._loop, deadline, self._resources)
@@ -300,28 +346,9 @@ class Worker:
     # -- ends ----------------------------------------------------------------------------------------
 
     def _ended(self, run: Run, verdict: decide.Verdict) -> None:
-        how = decide.settlement(
-            run.job,
-            run.limits,
-            verdict,
-            stop=run.stop,
-            handled=run.handler.handles_failure,
-            luck=random.random(),  # noqa: S311 - jitter keeps no secrets
-        )
-        _log(run, verdict, how)
-        self._decided(run, how)
-
-    def _decided(self, run: Run, how: How) -> None:
-        how = carried_on(run, how)
-        if run.handler.after is None or not isinstance(how, End):
-            self._settle(run, how)
-            return
-        hook = self._loop.create_task(self._settle_hooked(run, how))
-        self._hooks.add(hook)
-        hook.add_done_callback(self._hooks.discard)
-
-    async def _settle_hooked(self, run: Run, how: End) -> None:
-        self._settle(run, await hooks.after(run, how))
+        if (began := self._runner.started[run.place]) and run.handler.executor != "process":
+            self._lanes[run.handler.queue].took(time.monotonic() - began)
+        self._ends.ended(run, verdict)
 
     def _settle(self, run: Run, how: How) -> None:
         lane = self._lanes[run.handler.queue]
@@ -337,25 +364,9 @@ class Worker:
         self._pump_soon()
 
 
-def _log(run: Run, verdict: decide.Verdict, how: How) -> None:
-    level = logging.INFO if isinstance(verdict, decide.Raised) else logging.DEBUG
-    if logger.isEnabledFor(level):
-        said = f": {_summary(verdict.error)}" if isinstance(verdict, decide.Raised) else ""
-        logger.log(level, "%s/%s: %s%s", *run.key[:2], type(how).__name__, said, extra=run.about)
-
-
-def _summary(error: Error) -> str:
-    return f"{error.type}: {error.message}" if error.message else error.type
-
-
 def _held(run: Run) -> say.Held:
-    job, limits, luck = run.job, run.limits, random.random()  # noqa: S311 - jitter keeps no secrets
-    pause = decide.pause(job, limits, "stall", luck)
-    once_too_often = exhausted(job.timeouts, limits.max_timeouts)
-    pause_late = None if once_too_often else decide.pause(job, limits, "timeout", luck)
-    return say.Held(run.place, job.id, run.fence, _claimed_at(job), pause, limits.timeout, pause_late)
-
-
-def _claimed_at(job: Job) -> int:
-    assert job.run is not None, "a claim hands out active jobs"  # noqa: S101
-    return job.run.claimed_at
+    job = run.job
+    claimed_at, own = run.claimed_at, job.data.overrides
+    return say.Held(
+        run.place, job.id, run.fence, claimed_at, run.limits.timeout, job.stalls, job.timeouts, own
+    )
