@@ -10,25 +10,20 @@ import argparse
 import asyncio
 import json
 import platform
-import shutil
-import tempfile
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
-from uuid import uuid4
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks import memory_use, yardsticks
+from benchmarks.places import empty_place
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.servers import private_servers
 from benchmarks.through_the_client import round_trips
-from dibs.storage.protocol import Storage
-from dibs.storage.registry import open_storage, remove
 
 ROUND_TRIP: Final = "round trip"
 Rates = dict[str, list[float]]
@@ -38,21 +33,6 @@ def kind_of(url: str) -> str:
     """Return which yardsticks a storage is held against."""
     scheme = url.partition(":")[0]
     return "file, fsync" if scheme == "file" and "fsync=1" in url else scheme
-
-
-@asynccontextmanager
-async def empty_place(url: str) -> AsyncIterator[Storage]:
-    """Open a storage at a new place, the PLACE of its URL, and remove the place afterwards."""
-    folder = tempfile.mkdtemp(prefix=".bench-", dir=Path.cwd())
-    place = folder if url.startswith("file") else f"bench_{uuid4().hex}"
-    there = url.replace("PLACE", place)
-    try:
-        async with open_storage(there) as storage:
-            yield storage
-        if place in there:
-            await remove(there)
-    finally:
-        shutil.rmtree(folder)
 
 
 async def measure(urls: list[str], *, rounds: int, quick: bool) -> dict[str, Rates]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from benchmarks import __main__ as command
 from benchmarks import yardsticks
+from benchmarks.places import empty_place
 from benchmarks.scenarios import SCENARIOS, Scenario, fill, requests
 from benchmarks.through_the_client import round_trips
 
@@ -91,7 +92,7 @@ async def test_a_measured_place_is_removed(tmp_path: Path, monkeypatch: pytest.M
     """Nothing is left where files were measured."""
     monkeypatch.chdir(tmp_path)
 
-    async with command.empty_place("file:PLACE") as storage:
+    async with empty_place("file:PLACE") as storage:
         await fill(storage, "q", requests(1))
 
     assert list(tmp_path.iterdir()) == []

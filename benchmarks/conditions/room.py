@@ -1,0 +1,81 @@
+"""What 10,000 waiting jobs with generated ids and a small payload take, on each storage."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from redis import Redis
+
+from benchmarks.scenarios import PAYLOAD
+from dibs.client.ids import new_id
+from dibs.model.job import Data, NewJob
+from dibs.model.requests import Request
+from dibs.storage.protocol import Storage
+from dibs.storage.registry import open_storage, remove
+
+JOBS: Final = 10_000
+MIB: Final = 1 << 20
+
+
+async def _fill(storage: Storage) -> None:
+    """Enqueue as a client does that names no ids."""
+    data = Data(payload=PAYLOAD)
+    for _ in range(0, JOBS, 1_000):
+        await storage.enqueue("q", [Request(job=NewJob(id=new_id(), data=data)) for _ in range(1_000)])
+
+
+async def on_redis(url: str) -> float:
+    """Return MiB: what used_memory grew by."""
+    with Redis.from_url(url.partition("?")[0]) as redis:
+        there = url.replace("PLACE", "room")
+        async with open_storage(there) as storage:
+            before = int(redis.info("memory")["used_memory"])
+            await _fill(storage)
+            grown = int(redis.info("memory")["used_memory"]) - before
+        await remove(there)
+    return grown / MIB
+
+
+async def on_postgres(url: str) -> float:
+    """Return MiB: what the tables of the schema grew by, their indexes included."""
+    there = url.replace("PLACE", "room")
+    with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
+
+        def size() -> int:
+            row = connection.execute(
+                "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) FROM pg_class c "
+                "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'room' AND c.relkind = 'r'"
+            ).fetchone()
+            assert row
+            return int(row[0])
+
+        async with open_storage(there) as storage:
+            before = size()
+            await _fill(storage)
+            grown = size() - before
+    await remove(there)
+    return grown / MIB
+
+
+async def on_files() -> float:
+    """Return MiB: the blocks that the files take."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with open_storage(f"file:{folder}/jobs") as storage:
+            await _fill(storage)
+        return _blocks(Path(folder)) / MIB
+
+
+def _blocks(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*"))
+
+
+async def measure(redis: str, postgres: str) -> dict[str, Any]:
+    """Return the MiB by kind of storage."""
+    return {
+        "redis": round(await on_redis(redis), 2),
+        "postgresql": round(await on_postgres(postgres), 2),
+        "file": round(await on_files(), 2),
+    }
