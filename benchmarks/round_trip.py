@@ -1,7 +1,7 @@
 """How long a caller waits for a result: `python -m benchmarks.round_trip [URL ...] [--servers] [--jobs N]`.
 
-One job after the other through the client, the worker idle, in the same process and on the same event loop. Beside
-each stands the yardstick: one bare step of the same server a call, as `benchmarks.server_yardsticks` does it. A
+One job after the other through the client, the worker idle, in the same process and on the same event loop.
+Beside each stands the yardstick: one bare step of the same server a call, see benchmarks.server_yardsticks. A
 round trip waits for three answers in a row that write (enqueue, claim, settle) and one that reads. On a shared
 machine read the ratio, and the best tenth: what a caller waits when nobody else wants the CPU.
 """
@@ -17,8 +17,9 @@ from statistics import quantiles
 from typing import Any, Final
 
 from benchmarks import yardsticks
-from benchmarks.__main__ import empty_place, kind_of
 from benchmarks.servers import private_servers
+from benchmarks.__main__ import kind_of
+from benchmarks.places import empty_place
 from benchmarks.through_the_client import WARM_UP, round_trips
 
 #: Steps of the yardstick in a round.
@@ -26,7 +27,7 @@ BARE: Final = 200
 
 
 async def measure(url: str, jobs: int, rounds: int) -> dict[str, Any]:
-    """Return ms at p10, p50 and p99, the yardstick's ms, their ratio, and the client's CPU for each round trip."""
+    """Return ms at p10, p50, p99 and of the yardstick, their ratio, and the CPU of this process, each."""
     took: list[float] = []
     bare: list[float] = []
     used = 0.0

@@ -65,9 +65,15 @@ def servers_at(url: str) -> Servers:
 def _maker(url: str) -> Callable[..., AbstractConnection]:
     """Return what makes connections as the URL says. Raises UnknownOption."""
     try:
-        # Each connect is one attempt: how often to try again is decided in connections.py.
+        # Each connect is one attempt: how often to try again is decided in connections.py. No driver_info:
+        # the driver would look up its own version on disk for each connection, 2 ms, to tell the server.
         pool = ConnectionPool.from_url(
-            url, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=None, decode_responses=False
+            url,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=None,
+            decode_responses=False,
+            driver_info=None,
         )
         kind, words = pool.connection_class, pool.connection_kwargs
         kind(**words)
