@@ -1,8 +1,8 @@
 """How long a caller waits for a result: `python -m benchmarks.round_trip [URL ...] [--servers] [--jobs N]`.
 
 One job after the other through the client, the worker idle, in the same process and on the same event loop.
-Beside each stands the yardstick: one bare step of the same server a call, see benchmarks.server_yardsticks. A
-round trip waits for three answers in a row that write (enqueue, claim, settle) and one that reads. On a shared
+Beside each stands the yardstick: one bare step of the same server a call, see benchmarks.server_yardsticks.
+A round trip waits for three answers that write (enqueue, claim, settle) and one that reads. On a shared
 machine read the ratio, and the best tenth: what a caller waits when nobody else wants the CPU.
 """
 
@@ -17,9 +17,9 @@ from statistics import quantiles
 from typing import Any, Final
 
 from benchmarks import yardsticks
-from benchmarks.servers import private_servers
 from benchmarks.__main__ import kind_of
 from benchmarks.places import empty_place
+from benchmarks.servers import private_servers
 from benchmarks.through_the_client import WARM_UP, round_trips
 
 #: Steps of the yardstick in a round.
