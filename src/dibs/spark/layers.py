@@ -1,0 +1,88 @@
+"""From events to runs and to ids: what each row of the two layers is made of.
+
+Functions from DataFrame to DataFrame; nothing is read or written here, and no clock or time zone of the
+session has a say: times are compared as whole milliseconds.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from dibs.spark.schemas import COLUMNS
+from dibs.spark.tables import ENDS, FINAL, IDS, PARTITIONS
+
+
+def ms(name: str) -> Column:
+    """Return a timestamp as ms since the epoch."""
+    return f.unix_millis(f.col(name))
+
+
+def day_of(name: str) -> Column:
+    """Return the day, in UTC, of a timestamp."""
+    return f.date_from_unix_date(f.floor(ms(name) / 86_400_000).cast("int"))
+
+
+def ended(events: DataFrame) -> DataFrame:
+    """Return the events that tell an end: of an attempt, or of a job that was cancelled unclaimed."""
+    return events.where(f.col("kind").isin(*ENDS) & f.col("finished_at").isNotNull())
+
+
+def runs_of(events: DataFrame) -> DataFrame:
+    """Return one row for each attempt that ended, in the partition of the day it finished."""
+    told = (
+        ended(events)
+        .where(f.col("claimed_at").isNotNull())
+        .withColumn("end", f.col("kind"))
+        .withColumn("due_at", f.greatest("run_at", "enqueued_at"))
+        .withColumn("wait_ms", f.greatest(ms("claimed_at") - ms("due_at"), f.lit(0)))
+        .withColumn("run_ms", f.greatest(ms("finished_at") - ms("claimed_at"), f.lit(0)))
+        .withColumn("date", day_of("finished_at"))
+    )
+    return told.select(*(column.name for column in COLUMNS["runs"]), "date")
+
+
+def ids_of(events: DataFrame) -> DataFrame:
+    """Return one row for each id that ended at least once, in the partition of the day of its latest end.
+
+    `merged` counts the enqueues that became part of a job which was there already.
+    """
+    due = f.greatest("run_at", "enqueued_at")
+    claimed = f.col("claimed_at").isNotNull()
+    wait = f.when(claimed, f.greatest(ms("claimed_at") - f.unix_millis(due), f.lit(0)))
+    run = f.when(claimed, f.greatest(ms("finished_at") - ms("claimed_at"), f.lit(0)))
+    found = (
+        ended(events)
+        .withColumns({"wait": wait, "run": run})
+        .groupBy("queue", "id")
+        .agg(
+            f.count("claimed_at").alias("attempts"),
+            *(f.count_if(f.col("kind") == end).alias(end) for end in ENDS),
+            f.sum(
+                f.when(f.col("kind").isin(*FINAL), f.col("enqueues").cast("bigint") - 1).otherwise(0)
+            ).alias("merged"),
+            f.coalesce(f.sum("wait"), f.lit(0)).alias("wait_ms"),
+            f.coalesce(f.max("wait"), f.lit(0)).alias("longest_wait_ms"),
+            f.coalesce(f.sum("run"), f.lit(0)).alias("run_ms"),
+            f.coalesce(f.max("run"), f.lit(0)).alias("longest_run_ms"),
+            f.min("finished_at").alias("first_end_at"),
+            f.max("finished_at").alias("last_end_at"),
+        )
+    )
+    return found.withColumn("date", day_of("last_end_at")).select(*IDS, *PARTITIONS)
+
+
+def joined_ids(*parts: DataFrame) -> DataFrame:
+    """Return ids told in several parts, each of different events, as one row each."""
+    both = parts[0]
+    for part in parts[1:]:
+        both = both.unionByName(part)
+    whole = {name: _JOINS.get(name, "sum") for name in IDS if name != "id"}
+    joined = both.groupBy("queue", "id").agg(
+        *(getattr(f, how)(name).alias(name) for name, how in whole.items())
+    )
+    return joined.withColumn("date", day_of("last_end_at")).select(*IDS, *PARTITIONS)
+
+
+#: How a column of two parts becomes one; what is not here is a sum.
+_JOINS = {"longest_wait_ms": "max", "longest_run_ms": "max", "first_end_at": "min", "last_end_at": "max"}

@@ -1,0 +1,215 @@
+"""From events to one row per queue and minute.
+
+Everything that is counted over time (who waits, who is due, who is active) is a sum of *changes*: plus one
+when it begins, minus one when it ends. A change says nothing about other rows, so no attempt need be
+matched with the one before it: a retried attempt puts its job back among the waiting, and only the last
+one, which tells the enqueue, lets it arrive. Hence the law on which increments rest:
+
+    what is counted from a minute on follows from the attempts that finish from that minute on,
+    and from what is live.
+
+An attempt that finished earlier began and ended before it; of a job that came back meanwhile, the attempt
+that ends it tells the arrival. So a late event costs a recount from its own minute, never of everything.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from dibs.spark.layers import day_of, ended, ms
+from dibs.spark.tables import ACCEPTED, ENDS, FINAL, METRICS, PARTITIONS, PERCENTILES
+
+MINUTE: Final = 60_000
+#: What changes: the first two happen, the others are levels that last until they change again.
+HAPPENS: Final = ("arrivals", "claims")
+LEVELS: Final = ("waiting", "due", "active")
+
+
+def minute_of(at: Column) -> Column:
+    """Return the minute, as ms, in which a time lies."""
+    return at - at % MINUTE
+
+
+def changes_of_ended(events: DataFrame) -> DataFrame:
+    """Return the changes told by ends: queue, at (ms), and by how much each thing changed."""
+    is_last = f.col("kind").isin(*FINAL)
+    was_claimed = f.col("claimed_at").isNotNull()
+    enqueued, claimed, finished = ms("enqueued_at"), ms("claimed_at"), ms("finished_at")
+    due = f.greatest(ms("run_at"), enqueued)
+    until = f.coalesce(claimed, finished)
+    comes_back = f.when(is_last, 0).otherwise(1)
+    return _exploded(
+        ended(events),
+        (is_last, _change(enqueued, arrivals=1, waiting=1)),
+        (was_claimed, _change(claimed, claims=1, waiting=-1, active=1)),
+        (was_claimed, _change(finished, waiting=comes_back, active=-1)),
+        (~was_claimed, _change(finished, waiting=-1)),
+        (due < until, _change(due, due=1)),
+        (due < until, _change(until, due=-1)),
+    )
+
+
+def changes_of_live(live: DataFrame, horizon: int) -> DataFrame:
+    """Return the changes told by what is live; what falls due after the horizon is not due yet."""
+    was_claimed = f.col("claimed_at").isNotNull()
+    enqueued, due, claimed = ms("enqueued_at"), ms("due_at"), ms("claimed_at")
+    return _exploded(
+        live,
+        (enqueued.isNotNull(), _change(enqueued, arrivals=1, waiting=1)),
+        (was_claimed, _change(claimed, claims=1, waiting=-1, active=1)),
+        (due < f.coalesce(claimed, f.lit(horizon + 1)), _change(due, due=1)),
+        (was_claimed & (due < claimed), _change(claimed, due=-1)),
+    )
+
+
+def _change(at: Column, **by: int | Column) -> Column:
+
+    def amount(name: str) -> Column:
+        value = by.get(name, 0)
+        return (f.lit(value) if isinstance(value, int) else value).cast("bigint").alias(name)
+
+    return f.struct(at.alias("at"), *(amount(name) for name in (*HAPPENS, *LEVELS)))
+
+
+def _exploded(rows: DataFrame, *cases: tuple[Column, Column]) -> DataFrame:
+
+    told = f.filter(f.array(*(f.when(when, change) for when, change in cases)), lambda one: one.isNotNull())
+    return rows.select("queue", f.inline(told))
+
+
+def difference(now: DataFrame, before: DataFrame) -> DataFrame:
+    """Return, for each queue with any, the first time (ms) at which two sets of changes are not the same."""
+    names = (*HAPPENS, *LEVELS)
+    undone = before.select("queue", "at", *((-f.col(name)).alias(name) for name in names))
+    summed = now.unionByName(undone).groupBy("queue", "at").agg(*(f.sum(name).alias(name) for name in names))
+    differs = f.greatest(*(f.abs(f.col(name)) for name in names)) > 0
+    return summed.where(differs).groupBy("queue").agg(f.min("at").alias("start"))
+
+
+def metrics_of(events: DataFrame, live: DataFrame, starts: DataFrame, horizon: int) -> DataFrame:
+    """Return the metrics of every minute from a queue's `start` (ms, a whole minute) on, up to the horizon.
+
+    `starts` has a row (queue, start) for each queue that is meant. `events` has at least those that
+    finished, or happened, from there on; `live` is all that is live.
+    """
+    starts = f.broadcast(starts)
+    from_start = events.join(starts, "queue").where(ms("at") >= f.col("start")).drop("start")
+    changes = changes_of_ended(from_start).unionByName(
+        changes_of_live(live.join(starts.select("queue"), "queue"), horizon)
+    )
+    counted = (
+        _levels(changes.join(starts, "queue"), horizon)
+        .join(_finished(from_start), ["queue", "minute"], "left")
+        .join(_accepted(from_start), ["queue", "minute"], "left")
+    )
+    zeros = [*ENDS, "attempts", "wait_ms", "run_ms", "holders"]
+    rates = {"retry_rate": "retried", "stall_rate": "stalled", "timeout_rate": "timed_out"}
+    whole = counted.fillna(0, zeros).withColumns(
+        {
+            **{rate: f.try_divide(f.col(end), f.col("attempts")) for rate, end in rates.items()},
+            "utilisation": f.try_divide(f.col("active"), f.col("active_peak")),
+            "minute": f.timestamp_millis("minute"),
+        }
+    )
+    return whole.withColumn("date", day_of("minute")).select(*METRICS, *PARTITIONS)
+
+
+def _levels(changes: DataFrame, horizon: int) -> DataFrame:
+    """Return arrivals, claims and levels for each minute in which anything happened or was there."""
+    by_minute = _by_minute(changes)
+    line = Window.partitionBy("queue").orderBy("minute")
+    so_far = line.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    ends = {f"{level}_end": f.sum(level).over(so_far) for level in LEVELS}
+    after = f.coalesce(f.lead("minute").over(line), f.lit(horizon - horizon % MINUTE + MINUTE))
+    told = by_minute.withColumns({**ends, "after": after})
+    is_there = f.greatest(*(f.col(name) for name in ends)) > 0
+    last = f.when(is_there & (f.col("after") > f.col("minute")), f.col("after") - MINUTE).otherwise(
+        f.col("minute")
+    )
+    filled = told.withColumn("at", f.explode(f.sequence("minute", last, f.lit(MINUTE))))
+    is_first = f.col("at") == f.col("minute")
+    opening = {level: f.col(f"{level}_end") - f.when(is_first, f.col(level)).otherwise(0) for level in LEVELS}
+    weighed = {level: f.when(is_first, f.col(f"{level}_ms")).otherwise(0) for level in LEVELS}
+    peak_inside = f.when(is_first, opening["active"] + f.col("active_rise"))
+    # The level at which a minute opens is over at once if the first change comes with its first ms.
+    peak_before = f.when(~is_first | (f.col("active_first") > f.col("minute")), opening["active"])
+    return filled.select(
+        "queue",
+        f.col("at").alias("minute"),
+        *(f.when(is_first, f.col(name)).otherwise(0).alias(name) for name in HAPPENS),
+        f.col("waiting_end").alias("backlog"),
+        f.col("due_end").alias("backlog_due"),
+        *(((opening[level] * MINUTE + weighed[level]) / MINUTE).alias(level) for level in LEVELS),
+        f.greatest(peak_inside, peak_before).alias("active_peak"),
+    )
+
+
+def _by_minute(changes: DataFrame) -> DataFrame:
+    """Sum up the changes of each minute; those before a queue's start count as made at the start.
+
+    `…_ms` is what the changes add to the minute's sum of level x ms, `active_rise` the highest that the
+    active ones got above where the minute opened, `active_first` when they first changed.
+    """
+    is_before = f.col("at") < f.col("start")
+    at_once = (
+        changes.withColumns({name: f.when(is_before, 0).otherwise(f.col(name)) for name in HAPPENS})
+        .withColumn("at", f.greatest("at", "start"))
+        .groupBy("queue", "at")
+        .agg(*(f.sum(name).alias(name) for name in (*HAPPENS, *LEVELS)))
+        .withColumn("minute", minute_of(f.col("at")))
+    )
+    inside = Window.partitionBy("queue", "minute").orderBy("at")
+    rest = f.col("minute") + MINUTE - f.col("at")
+    return (
+        at_once.withColumn("rise", f.sum("active").over(inside))
+        .groupBy("queue", "minute")
+        .agg(
+            *(f.sum(name).alias(name) for name in (*HAPPENS, *LEVELS)),
+            *(f.sum(f.col(level) * rest).alias(f"{level}_ms") for level in LEVELS),
+            f.max("rise").alias("active_rise"),
+            f.min("at").alias("active_first"),
+        )
+    )
+
+
+def _finished(events: DataFrame) -> DataFrame:
+    """Return what is counted in the minute in which attempts finish."""
+    due = f.greatest("run_at", "enqueued_at")
+    was_claimed = f.col("claimed_at").isNotNull()
+    wait = f.when(was_claimed, f.greatest(ms("claimed_at") - f.unix_millis(due), f.lit(0)))
+    run = f.when(was_claimed, f.greatest(ms("finished_at") - ms("claimed_at"), f.lit(0)))
+    lists = (
+        ended(events)
+        .withColumns({"wait": wait, "run": run, "minute": minute_of(ms("finished_at"))})
+        .groupBy("queue", "minute")
+        .agg(
+            *(f.count_if(f.col("kind") == end).alias(end) for end in ENDS),
+            f.count("claimed_at").alias("attempts"),
+            f.sum("wait").alias("wait_ms"),
+            f.sum("run").alias("run_ms"),
+            f.count_distinct(f.when(was_claimed, f.col("holder"))).alias("holders"),
+            f.sort_array(f.collect_list("wait")).alias("wait"),
+            f.sort_array(f.collect_list("run")).alias("run"),
+        )
+    )
+    ranked = {f"{name}_p{p}_ms": _percentile(f.col(name), p) for name in ("wait", "run") for p in PERCENTILES}
+    return lists.withColumns(ranked).drop("wait", "run")
+
+
+def _percentile(ordered: Column, p: int) -> Column:
+    """Return the nearest rank: the least value that p in a hundred do not exceed; in whole numbers."""
+    rank = f.floor((f.size(ordered) * p + 99) / 100).cast("int")
+    return f.when(f.size(ordered) > 0, f.element_at(ordered, f.greatest(rank, f.lit(1))))
+
+
+def _accepted(events: DataFrame) -> DataFrame:
+    """Return the enqueues that were accepted in a minute, where the log tells them (level `all`)."""
+    return (
+        events.where(f.col("kind").isin(*ACCEPTED))
+        .withColumn("minute", minute_of(ms("at")))
+        .groupBy("queue", "minute")
+        .agg(f.count("*").alias("enqueues"))
+    )

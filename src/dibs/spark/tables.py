@@ -1,0 +1,100 @@
+"""The tables of a warehouse: what is in `metrics`, `ids` and `live`, and how all five are read and written.
+
+`events` and `runs` have the columns of the data source (schemas.py). Every table is partitioned by queue
+and by `date`, the day in UTC; docs/reference/warehouse.md says what each column means.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast, get_args
+
+from dibs.model.events import AttemptKind
+from dibs.spark.schemas import struct_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructField, StructType
+
+#: Every way in which an attempt ends, in the contract's order.
+ENDS: Final[tuple[str, ...]] = get_args(AttemptKind)
+#: Of these a job has exactly one; after the others it waits again.
+FINAL: Final = ("completed", "failed", "cancelled")
+#: At level `all`: an enqueue that was accepted, each told by one of these.
+ACCEPTED: Final = ("queued", "updated", "blocked")
+PARTITIONS: Final = ("queue", "date")
+#: The shares of attempts that waited, or ran, no longer than the percentile says.
+PERCENTILES: Final = (50, 95, 99)
+
+#: Columns as Spark's DDL: name -> type. Counts are exact; `active`, `waiting`, `due` are averages over time.
+METRICS: Final = {
+    "minute": "timestamp",
+    "arrivals": "bigint",
+    "enqueues": "bigint",
+    "claims": "bigint",
+    **dict.fromkeys(ENDS, "bigint"),
+    "attempts": "bigint",
+    "retry_rate": "double",
+    "stall_rate": "double",
+    "timeout_rate": "double",
+    "wait_ms": "bigint",
+    "run_ms": "bigint",
+    **{f"wait_p{p}_ms": "bigint" for p in PERCENTILES},
+    **{f"run_p{p}_ms": "bigint" for p in PERCENTILES},
+    "holders": "bigint",
+    "backlog": "bigint",
+    "backlog_due": "bigint",
+    "waiting": "double",
+    "due": "double",
+    "active": "double",
+    "active_peak": "bigint",
+    "utilisation": "double",
+}
+IDS: Final = {
+    "id": "string",
+    "attempts": "bigint",
+    **dict.fromkeys(ENDS, "bigint"),
+    "merged": "bigint",
+    "wait_ms": "bigint",
+    "longest_wait_ms": "bigint",
+    "run_ms": "bigint",
+    "longest_run_ms": "bigint",
+    "first_end_at": "timestamp",
+    "last_end_at": "timestamp",
+}
+#: What was live when the storage was last read: enough to know who waits, who is due and who is active.
+LIVE: Final = {
+    "id": "string",
+    "state": "string",
+    "first": "bigint",
+    "fence": "bigint",
+    "enqueued_at": "timestamp",
+    "due_at": "timestamp",
+    "claimed_at": "timestamp",
+}
+_OWN: Final = {"metrics": METRICS, "ids": IDS, "live": LIVE}
+
+
+def schema(table: str) -> StructType:
+    """Return the schema of a table, its partitions last, as Spark reads it back."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - whoever only wants the names needs no Spark
+
+    if own := _OWN.get(table):
+        inner = _fields(", ".join(f"{name} {kind}" for name, kind in own.items()))
+    else:
+        inner = [field for field in struct_type(table) if field.name != "queue"]
+    return StructType([*inner, *_fields("queue string, date date")])
+
+
+def _fields(ddl: str) -> list[StructField]:
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    return cast("StructType", StructType.fromDDL(ddl)).fields
+
+
+def read(spark: SparkSession, table: str, folder: Path) -> DataFrame:
+    """Return a table as it lies in a folder; an absent or empty folder is an empty table."""
+    wanted = schema(table)
+    if not any(folder.glob("queue=*")):
+        return spark.createDataFrame([], wanted)
+    return spark.read.schema(wanted).parquet(str(folder))

@@ -1,0 +1,83 @@
+"""Events and slots of a storage as DataFrames, without the data source: a test has them as values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dibs.model.events import Event
+from dibs.model.job import Job, Slot, Successor
+from dibs.spark.schemas import arrow_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LIVE = pa.schema(
+    [
+        *((name, pa.string()) for name in ("queue", "id", "state")),
+        *((name, pa.int64()) for name in ("first", "fence")),
+        *((name, pa.timestamp("us", tz="UTC")) for name in ("enqueued_at", "due_at", "claimed_at")),
+    ]
+)
+
+
+def moment(ms: int) -> datetime:
+    return EPOCH + timedelta(milliseconds=ms)
+
+
+def moment_or_none(ms: int | None) -> datetime | None:
+    return None if ms is None else moment(ms)
+
+
+def ms(moment: datetime) -> int:
+    """Spark hands out naive datetimes in its session's zone, which is UTC here."""
+    return (moment.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
+
+
+def events_frame(spark: SparkSession, told: Iterable[tuple[str, str, Event]]) -> DataFrame:
+    rows = [event_row(*one) for one in told]
+    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=arrow_schema("events")))
+
+
+def event_row(queue: str, offset: str, event: Event) -> dict[str, Any]:
+    names = ("kind", "id", "attempt", "fence", "holder", "first", "revision", "enqueues")
+    times = ("at", "enqueued_at", "run_at", "claimed_at", "finished_at")
+    return {
+        "queue": queue,
+        "offset": offset,
+        **{name: getattr(event, name) for name in names},
+        **{name: moment_or_none(getattr(event, name)) for name in times},
+        "error_type": event.error.type if event.error else None,
+    }
+
+
+def live_frame(spark: SparkSession, live: Iterable[tuple[str, Slot]]) -> DataFrame:
+    rows = []
+    for queue, slot in live:
+        if slot.current:
+            rows.append(live_row(queue, slot.current.id, slot.current))
+            if slot.successor:
+                rows.append(live_row(queue, slot.current.id, slot.successor))
+    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=LIVE))
+
+
+def live_row(queue: str, id: str, job: Job | Successor) -> dict[str, Any]:
+    run = job.run if isinstance(job, Job) else None
+    return {
+        "queue": queue,
+        "id": id,
+        "state": "blocked" if isinstance(job, Successor) else "active" if run else "waiting",
+        "first": job.first,
+        "fence": run.fence if run else None,
+        "enqueued_at": moment(job.enqueued_at),
+        "due_at": moment(max(job.run_at, job.enqueued_at)),
+        "claimed_at": moment(run.claimed_at) if run else None,
+    }
+
+
+def starts_frame(spark: SparkSession, starts: Mapping[str, int]) -> DataFrame:
+    return spark.createDataFrame([*starts.items()], "queue string, start bigint")

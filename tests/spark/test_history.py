@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from asyncio import to_thread
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dibs.spark import history
+from dibs.spark.tables import read
+from dibs.spark.warehouse import Warehouse
+from dibs.storage.registry import open_storage
+from tests.spark import history_by_hand as by_hand
+from tests.spark.frames import moment, ms
+from tests.spark.small_day import SmallDay
+from tests.spark.told import all_live, all_told
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KEYS = {
+    "events": ("queue", "offset"),
+    "runs": ("queue", "offset"),
+    "metrics": ("queue", "minute"),
+    "ids": ("queue", "id"),
+    "live": ("queue", "id", "first"),
+}
+
+
+def rows(spark: SparkSession, warehouse: Path, table: str, *key: str) -> dict[Any, dict[str, Any]]:
+    """A table by key, times as ms."""
+    found: dict[Any, dict[str, Any]] = {}
+    for row in read(spark, table, Warehouse.existing(warehouse).table(table)).collect():
+        told = {name: ms(v) if isinstance(v, datetime) else v for name, v in row.asDict().items()}
+        del told["date"]
+        place = tuple(told.pop(name) for name in key)
+        assert place not in found
+        found[place] = told
+    return found
+
+
+def runs_in(spark: SparkSession, warehouse: Path) -> set[tuple[Any, ...]]:
+    columns = ("queue", "id", "attempt", "fence", "end", "wait_ms", "run_ms", "holder")
+    runs = read(spark, "runs", Warehouse.existing(warehouse).table("runs")).select(*columns)
+    return {tuple(row) for row in runs.collect()}
+
+
+async def test_increments_and_reruns_say_what_counting_by_hand_says(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """However the day is cut into increments, and whatever is made again, the tables are the whole day's."""
+    url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
+    async with open_storage(url, clock="manual") as storage:
+        day = SmallDay(storage)
+        await day.prepare(everything="mail")
+        await day.live(250)
+        await to_thread(history.update, spark, url, warehouse)
+        await day.live(80)
+        done = await to_thread(history.update, spark, url, warehouse)
+        told, live = await all_told(storage), await all_live(storage)
+    pairs = [(queue, event) for queue, _, event in told]
+    horizon = Warehouse.existing(warehouse).state.horizon
+
+    assert (0, ()) < (done.events, done.gaps) < (len(told), ())
+    assert by_hand.metrics(pairs, live, horizon) == rows(spark, warehouse, "metrics", "queue", "minute")
+    assert by_hand.ids(pairs) == rows(spark, warehouse, "ids", "queue", "id")
+    assert by_hand.runs(pairs) == runs_in(spark, warehouse)
+
+    before = {table: rows(spark, warehouse, table, *key) for table, key in KEYS.items()}
+    since, until = moment(day.now - 5_000_000), moment(day.now - 1_000_000)
+    await to_thread(history.rerun, spark, warehouse, since, until)
+
+    assert before == {table: rows(spark, warehouse, table, *key) for table, key in KEYS.items()}

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dibs.model.events import Event
+from dibs.model.job import Slot
+from dibs.spark.layers import ids_of, joined_ids, runs_of
+from dibs.spark.metrics import changes_of_ended, changes_of_live, difference, metrics_of
+from dibs.storage.registry import open_storage
+from tests.spark import history_by_hand as by_hand
+from tests.spark.frames import events_frame, live_frame, ms, starts_frame
+from tests.spark.small_day import QUEUES, SmallDay
+from tests.spark.told import all_live, all_told
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Told = list[tuple[str, Event]]
+Live = list[tuple[str, Slot]]
+
+
+def horizon_of(told: Told, live: Live) -> int:
+    jobs = [slot.current for _, slot in live if slot.current]
+    runs = [job.run.claimed_at for job in jobs if job.run]
+    waiting = [job.enqueued_at for job in jobs] + [
+        slot.successor.enqueued_at for _, slot in live if slot.successor
+    ]
+    return max([event.at for _, event in told] + runs + waiting)
+
+
+def rows_of(frame: DataFrame) -> dict[tuple[str, int], dict[str, Any]]:
+    rows = {}
+    for row in frame.collect():
+        told = row.asDict()
+        key = told.pop("queue"), ms(told.pop("minute"))
+        assert key not in rows
+        del told["date"]
+        rows[key] = told
+    return rows
+
+
+@pytest.fixture
+async def day() -> SmallDay:
+    storage = open_storage("memory:", clock="manual")
+    await storage.__aenter__()
+    day = SmallDay(storage)
+    await day.prepare(everything="mail")
+    await day.live(1500)
+    return day
+
+
+async def test_every_minute_is_what_counting_by_hand_says(spark: SparkSession, day: SmallDay) -> None:
+    told, live = await all_told(day.storage), await all_live(day.storage)
+    pairs = [(queue, event) for queue, _, event in told]
+    horizon = horizon_of(pairs, live)
+    kinds = {event.kind for _, event in pairs}
+
+    found = metrics_of(
+        events_frame(spark, told),
+        live_frame(spark, live),
+        starts_frame(spark, dict.fromkeys(QUEUES, 0)),
+        horizon,
+    )
+
+    assert set(by_hand.ENDS) <= kinds
+    assert by_hand.metrics(pairs, live, horizon) == rows_of(found)
+
+
+async def test_from_a_minute_on_it_needs_only_what_finishes_from_there(
+    spark: SparkSession, day: SmallDay
+) -> None:
+    told, live = await all_told(day.storage), await all_live(day.storage)
+    pairs = [(queue, event) for queue, _, event in told]
+    horizon = horizon_of(pairs, live)
+    expected = by_hand.metrics(pairs, live, horizon)
+    for place in (0.1, 0.5, 0.9):
+        start = sorted(minute for _, minute in expected)[int(len(expected) * place)]
+        late = [row for row in told if row[2].at >= start]
+
+        found = metrics_of(
+            events_frame(spark, late), live_frame(spark, live), starts_frame(spark, {"mail": start}), horizon
+        )
+
+        assert {k: v for k, v in expected.items() if k[0] == "mail" and k[1] >= start} == rows_of(found)
+
+
+async def test_runs_and_ids_are_what_counting_by_hand_says(spark: SparkSession, day: SmallDay) -> None:
+    told = await all_told(day.storage)
+    pairs = [(queue, event) for queue, _, event in told]
+    columns = ("queue", "id", "attempt", "fence", "end", "wait_ms", "run_ms", "holder")
+    runs = runs_of(events_frame(spark, told)).select(*columns).collect()
+    half = len(told) // 2
+    ids = joined_ids(ids_of(events_frame(spark, told[:half])), ids_of(events_frame(spark, told[half:])))
+    found = {}
+    for row in ids.collect():
+        values = {name: ms(v) if isinstance(v, datetime) else v for name, v in row.asDict().items()}
+        del values["date"]
+        found[values.pop("queue"), values.pop("id")] = values
+
+    assert by_hand.runs(pairs) == {tuple(row) for row in runs}
+    assert by_hand.ids(pairs) == found
+
+
+async def test_only_what_is_new_makes_a_difference(spark: SparkSession, day: SmallDay) -> None:
+    """What was live and has ended since says the same of the past as when it was live."""
+    told, live = await all_told(day.storage), await all_live(day.storage)
+    before = changes_of_live(live_frame(spark, live), day.now)
+    then = day.now
+    await day.live(150)
+    later, now = await all_told(day.storage), await all_live(day.storage)
+    new = changes_of_ended(events_frame(spark, [row for row in later if row not in told]))
+
+    starts = difference(new.unionByName(changes_of_live(live_frame(spark, now), then)), before).collect()
+
+    assert {row["queue"] for row in starts} <= set(QUEUES)
+    assert min(row["start"] for row in starts) > then - 600_000

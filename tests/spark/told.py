@@ -1,0 +1,28 @@
+"""All that a small storage tells, read through the protocol."""
+
+from __future__ import annotations
+
+from dibs.model.events import Event
+from dibs.model.job import Slot
+from dibs.storage.protocol import Storage
+from tests.spark.small_day import QUEUES
+
+
+async def all_told(storage: Storage) -> list[tuple[str, str, Event]]:
+    """Every event, with its queue and offset."""
+    told: list[tuple[str, str, Event]] = []
+    for queue in QUEUES:
+        after = None
+        while (page := await storage.events(queue, after=after, limit=1000)).events:
+            told += [(queue, offset, event) for offset, event in page.events]
+            after = page.offset
+    return told
+
+
+async def all_live(storage: Storage) -> list[tuple[str, Slot]]:
+    """Every id, with its queue."""
+    found = []
+    for queue in QUEUES:
+        exported = await storage.export(queue, limit=1000)
+        found += [(queue, record.slot) for record in exported.records]
+    return found
