@@ -43,6 +43,7 @@ VERBS: Final = (
     Verb("prune", QUEUES, "Remove what has expired."),
     Verb("move", QUEUES, "Move every queue to another place."),
     Verb("certify", KIT, "Hold a storage against the contract.", extra="conformance"),
+    Verb("check-history", KIT, "Hold a recorded history, or a queue's log, against it.", extra="conformance"),
 )
 
 #: Verbs that live in other packages register here, named as they are typed.

@@ -1,0 +1,78 @@
+"""Each rule finds what only it can find, leaves alone what is close to it, and raises no false alarm."""
+
+from __future__ import annotations
+
+import pytest
+
+from dibs_conformance.checker import check, read_steps, write_steps
+from dibs_conformance.checker.rules import RULES
+from tests.kit.checker.histories import history
+from tests.kit.checker.planted import TALES, fences_go_back, planted
+
+NAMES = [rule.name for rule in RULES]
+
+
+def broken(name: str, *, bad: bool) -> set[str]:
+    return {failure.law.split()[0] for failure in check(planted(name, bad=bad)).failures}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rule_alone_finds_what_breaks_it(name: str) -> None:
+    assert {name} == broken(name, bad=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_close_to_a_breach_is_left_alone(name: str) -> None:
+    assert set() == broken(name, bad=False)
+
+
+def test_fences_that_go_back_are_found() -> None:
+    assert "R4 fences grow" in {failure.law for failure in check(fences_go_back()).failures}
+
+
+def test_every_rule_is_tried() -> None:
+    assert NAMES == list(TALES)
+
+
+def test_the_order_of_the_lines_means_nothing() -> None:
+    """Clients write at their own pace."""
+    for name in NAMES:
+        lines = [*write_steps(planted(name, bad=True))]
+
+        assert [f.law for f in check(read_steps(reversed(lines))).failures] == [
+            f.law for f in check(planted(name, bad=True)).failures
+        ]
+
+
+def test_a_failure_is_told_as_a_timeline_of_its_id() -> None:
+    [failure] = check(planted("R5", bad=True)).failures
+
+    assert "fence 11 was given while 10 ran" in failure.why
+    assert [line[0] for line in failure.story] == [" ", ">", ">"]
+    assert "claim 'a'" in failure.story[1]
+
+
+def test_the_reference_raises_no_alarm() -> None:
+    """Whatever order the overlap of real answers leaves open, they can be explained."""
+    alarms = [(seed, f.law, f.why) for seed in range(400) for f in check(history(seed)).failures]
+
+    assert [] == alarms
+
+
+@pytest.mark.certify
+@pytest.mark.parametrize("part", range(20))
+def test_the_reference_raises_no_alarm_in_memory_in_the_long_form(part: int) -> None:
+    """100,000 histories."""
+    first = 1_000_000 + 5_000 * part
+    alarms = [
+        (seed, f.law, f.why) for seed in range(first, first + 5_000) for f in check(history(seed)).failures
+    ]
+
+    assert [] == alarms
+
+
+def test_the_histories_meet_nearly_every_rule() -> None:
+    """What no random history meets is only planted: a drain, counts at rest, outside effects."""
+    met = {law.name.split()[0] for seed in range(100) for law in check(history(seed)).laws if law.met}
+
+    assert {"R2", "R13", "R19"} == set(NAMES) - met
