@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
+from msgspec.structs import replace
+
+from dibs.errors import StorageUnavailable
 from dibs.model.job import Data, NewJob, Retention
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.requests import Complete, HandOff, Request, Settlement
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 from dibs.upkeep import prune as pruning
 from dibs.upkeep import reap as reaping
 from dibs.upkeep.prune import prune
-from dibs.upkeep.reap import reap
+from dibs.upkeep.reap import Suspicion, reap
 from tests.upkeep.stepwise import stepping
+from tests.worker.workshop import Faulty
 
 
 async def claimed(storage: Storage, number: int, retention: Retention | None = None) -> list[Settlement]:
@@ -39,6 +44,53 @@ async def test_living_workers_keep_theirs() -> None:
         await storage.counts(["q"], now=9)
 
         assert [] == await reap(storage, "q")
+
+
+async def test_idle_queues_are_reaped_at_first_and_then_only_counted() -> None:
+    async with open_storage("memory:", clock="manual") as storage:
+        suspicion = Suspicion(storage, ["p", "q"])
+        assert ["p", "q"] == await suspicion.queues()
+        assert [] == await suspicion.queues()
+        [job, *_] = await claimed(storage, 2)
+        assert ["q"] == await suspicion.queues()
+        await storage.settle("q", [job], now=0)
+        assert ["q"] == await suspicion.queues()
+
+
+async def test_handed_off_runs_are_under_no_lease() -> None:
+    async with open_storage("memory:", clock="manual") as storage:
+        suspicion = Suspicion(storage, ["q"])
+        await suspicion.queues()
+        [job] = await claimed(storage, 1)
+        await storage.settle("q", [replace(job, how=HandOff())], now=0)
+
+        assert [] == await suspicion.queues()
+
+
+async def test_a_crowded_queue_is_reaped_rather_than_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaping, "CROWDED", 4)
+    async with open_storage("memory:", clock="manual") as storage:
+        counting = Faulty(storage)
+        suspicion = Suspicion(counting, ["p", "q"])
+        await storage.settle("q", await claimed(storage, 5), now=0)
+        await suspicion.queues()
+        assert ["q"] == await suspicion.queues()
+        assert [("counts", ["p", "q"]), ("counts", ["p"])] == counting.asked
+
+
+async def test_no_queue_is_passed_over_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease without jobs goes with a reap, and a count that failed said nothing."""
+    monkeypatch.setattr(reaping, "ANYWAY", 0.0)
+    async with open_storage("memory:", clock="manual") as storage:
+        counting = Faulty(storage)
+        suspicion = Suspicion(counting, ["p", "q"])
+        assert ["p", "q"] == await suspicion.queues()
+        monkeypatch.setattr(reaping, "ANYWAY", 3600.0)
+        counting.fail("counts", StorageUnavailable("nobody there"))
+        with pytest.raises(StorageUnavailable):
+            await suspicion.queues()
+        assert ["p", "q"] == await suspicion.queues()
+        assert [] == await suspicion.queues()
 
 
 async def test_everything_expired_is_removed() -> None:

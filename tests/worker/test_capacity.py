@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as some
 
 from dibs.worker.capacity import Capacity, fitted, share_out
 
@@ -14,6 +19,50 @@ class Queue:
     priority: int = 100
     served: int = 0
     most: int | None = None
+
+
+@dataclass
+class Busy(Queue):
+    """A queue with so many jobs left."""
+
+    left: int = 0
+
+
+def busy_queues(priorities: some.SearchStrategy[int]) -> some.SearchStrategy[list[Busy]]:
+    queue = some.builds(
+        Busy,
+        name=some.text("abcdef", min_size=3, max_size=3),
+        size=some.integers(1, 100),
+        priority=priorities,
+        left=some.integers(1, 30),
+    )
+    return some.lists(queue, min_size=1, max_size=6, unique_by=lambda queue: queue.name)
+
+
+class Process:
+    """Runs what it is granted; whenever it is full, one of its runs ends."""
+
+    def __init__(self, queues: list[Busy]) -> None:
+        self.queues = queues
+        self.capacity = Capacity()
+        self.running: list[Busy] = []
+        self.turns = 0
+        #: Which queues were served in each turn.
+        self.served: list[list[str]] = []
+
+    def turn(self) -> None:
+        self.turns += 1
+        granted, _ = share_out([queue for queue in self.queues if queue.left], self.capacity.free)
+        for queue, number in granted:
+            queue.served = self.turns
+            begun = min(number, queue.left)
+            queue.left -= begun
+            self.capacity.take(begun * queue.size)
+            self.running += [queue] * begun
+        self.served.append([queue.name for queue, _ in granted])
+
+    def end(self, number: int) -> None:
+        self.capacity.give(self.running.pop(number % len(self.running)).size)
 
 
 def shared(*queues: Queue, free: int = 100) -> tuple[dict[str, int], str | None]:
@@ -84,3 +133,43 @@ def test_what_is_taken_comes_back() -> None:
     capacity.give(30)
 
     assert capacity.units == capacity.free
+
+
+@given(busy_queues(some.integers(1, 3)), some.randoms(use_true_random=False))
+def test_all_that_waits_is_served_and_never_more_at_once_than_fits(queues: list[Busy], luck: Random) -> None:
+    process, jobs = Process(queues), sum(queue.left for queue in queues)
+    for _ in range(2 * jobs):
+        process.turn()
+        assert 0 <= process.capacity.free <= process.capacity.units
+        if not process.running:
+            break
+        process.end(luck.randrange(1000))
+
+    assert 0 == sum(queue.left for queue in queues)
+
+
+@given(busy_queues(some.just(1)), some.randoms(use_true_random=False))
+def test_no_equal_is_passed_over_twice_whatever_its_size(queues: list[Busy], luck: Random) -> None:
+    """A huge handler is not starved by small ones, and no queue drops out."""
+    process = Process(queues)
+    since: dict[str, Counter[str]] = {queue.name: Counter() for queue in queues}
+    while any(queue.left for queue in queues):
+        waiting = {queue.name for queue in queues if queue.left}
+        process.turn()
+        for name in process.served[-1]:
+            since[name].clear()
+        for name in waiting - set(process.served[-1]):
+            since[name].update(process.served[-1])
+            assert not [other for other, times in since[name].items() if times > 1]
+        process.end(luck.randrange(1000))
+
+
+@given(busy_queues(some.integers(1, 3)), some.integers(0, 100))
+def test_nobody_is_served_before_a_higher_priority(queues: list[Busy], free: int) -> None:
+    granted, stuck = share_out(queues, free)
+    served = [queue.priority for queue, _ in granted]
+    passed = [queue.priority for queue in queues if queue not in [one for one, _ in granted]]
+
+    assert served == sorted(served, reverse=True)
+    assert not served or not passed or min(served) >= max(passed)
+    assert stuck is None or stuck.size > free - sum(queue.size * number for queue, number in granted)

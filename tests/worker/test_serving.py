@@ -18,7 +18,7 @@ from dibs.errors import ConfigurationError, UnknownTask
 from dibs.model.job import Data, NewJob
 from dibs.model.requests import Request, SettingsPatch
 from dibs.worker import WorkReport, run
-from tests.worker.workshop import add, counted, faulty, ids, outcome, put
+from tests.worker.workshop import Faulty, add, counted, faulty, ids, outcome, put
 
 
 class Diary:
@@ -186,6 +186,43 @@ async def test_an_idle_worker_asks_next_to_nothing(app: Dibs) -> None:
         asked = list(storage.calls)
 
     assert [] == asked
+
+
+def all_quiet(storage: Faulty) -> bool:
+    """Tell whether the worker waits for all of fifty queues at once."""
+    return any(verb == "wait" and len(queues) == 50 for verb, queues in storage.asked)
+
+
+async def test_fifty_idle_queues_cost_what_one_does(app: Dibs) -> None:
+    """Each call is one for all of them: the slow poll, the heartbeat, and the look for dead holders."""
+    for queue in ids(50):
+        add(app, queue, lambda: None)
+    async with faulty(app) as storage, serving(app, poll=0.01, heartbeat=0.02):
+        await storage.until(lambda: all_quiet(storage) and storage.calls.count("counts") > 1)
+        storage.calls.clear()
+        storage.asked.clear()
+        often = {"wait": 20, "counts": 5, "renew": 2}
+        await storage.until(lambda: all(storage.calls.count(verb) >= n for verb, n in often.items()))
+        asked = list(storage.asked)
+
+    assert often.keys() == {verb for verb, _ in asked}
+    assert {50} == {len(queues) for _, queues in asked}
+
+
+async def test_a_lively_queue_leaves_the_idle_ones_in_peace(app: Dibs) -> None:
+    for queue in ids(50):
+        add(app, queue, lambda: None)
+    async with faulty(app) as storage, serving(app, poll=3600.0, heartbeat=1000.0, lease=3600.0):
+        await storage.until(lambda: all_quiet(storage))
+        storage.asked.clear()
+        for n in range(30):
+            await put(app, "job-000", str(n))
+            await counted(app, "job-000", "completed", n + 1)
+        asked = list(storage.asked)
+
+    waits = [len(queues) for verb, queues in asked if verb == "wait" and len(queues) > 1]
+    assert waits in ([49], [50, 49]), "once without the one that has work"
+    assert {"job-000"} == {queue for verb, queue in asked if verb == "claim"}
 
 
 async def test_claims_go_out_with_settlements(app: Dibs) -> None:

@@ -83,6 +83,7 @@ class Faulty:
         self._storage = storage
         self._faults: dict[str, list[tuple[str, Any]]] = {}
         self.calls: list[str] = []
+        self._called = asyncio.Event()
         #: The same with the first argument.
         self.asked: list[tuple[str, Any]] = []
 
@@ -98,6 +99,13 @@ class Faulty:
         """Let the next call of a verb not be made, and be answered so."""
         self._faults.setdefault(verb, []).append(("answer", answer))
 
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the calls so far meet a condition."""
+        async with asyncio.timeout(20):
+            while not condition():
+                self._called.clear()
+                await self._called.wait()
+
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._storage, name)
         if not inspect.iscoroutinefunction(real):
@@ -105,6 +113,7 @@ class Faulty:
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             self.calls.append(name)
+            self._called.set()
             self.asked.append((name, args[0] if args else None))
             what: Any
             when, what = self._faults[name].pop(0) if self._faults.get(name) else ("", None)

@@ -44,6 +44,8 @@ class Lane:
         self.ready = True
         #: There was something when last looked.
         self.found = False
+        #: Its jobs have no room, and it is left alone for a time: a wait would tell of them again at once.
+        self.dozing = False
         #: The lease of the claim that is on its way; "" for other requests, None for none.
         self.flying: str | None = None
         #: Claimed, and not begun for want of room.
@@ -83,6 +85,11 @@ class Lane:
         """Tell whether a claim may go out, and may find something."""
         return self.ready and self.at_rest(now)
 
+    @property
+    def quiet(self) -> bool:
+        """Whether it takes a wake-up to go on."""
+        return not self.ready and not self.dozing and self.flying is None
+
     def saw(self, claim: Claim, limit: int) -> None:
         """Learn from a claim of up to `limit` jobs."""
         now = time.monotonic()
@@ -93,7 +100,7 @@ class Lane:
         if claim.next_due is not None:
             self.due_at = now + (claim.next_due - claim.now) / 1000
         if claim.jobs:
-            self._shy = 0.0
+            self._shy = self._shy_until = 0.0
             self.lively_until = now + LIVELY
 
     def make_room(self, *, due: bool) -> None:
@@ -105,11 +112,9 @@ class Lane:
             self._shy = min(max(self._shy * 2, SHY[0]), SHY[1])
             self._shy_until = now + self._shy
 
-    def may_look(self, now: float) -> bool:
-        """Tell whether it is time to ask if room should be made; if not, it is asked when it is."""
-        self.ready = False
-        self.asked_at = min(self.asked_at, self._shy_until)
-        return now >= self._shy_until
+    def shy_for(self, now: float) -> float:
+        """Return for how many seconds it is not asked again whether room should be made."""
+        return max(0.0, self._shy_until - now)
 
     def rest(self) -> float:
         """Pause after an error, and return for how many seconds."""
@@ -122,7 +127,7 @@ class Lane:
 
     def wake(self) -> None:
         """Learn that something may have come."""
-        self.ready = True
+        self.ready, self.dozing = True, False
 
     def slept(self, token: str, asked: str, now: float) -> None:
         """Learn that nothing came since `asked`, and that this is where the queue stands."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from dibs.model.answers import Wake
@@ -16,6 +16,8 @@ logger = logging.getLogger("dibs.worker")
 
 #: Least seconds of a wait for lanes of which one is to be asked at once: a timer may ring a tick early.
 TICK: Final = 0.001
+#: Seconds in which queues fall quiet together, as at the start.
+SETTLING: Final = 0.01
 #: Seconds by which a storage may tell that a job falls due before we expect it: its clock is another.
 EARLY: Final = 0.05
 
@@ -28,8 +30,8 @@ class Listener:
     """
 
     def __init__(self, storage: Storage, poll: float, woken: Callable[[], None]) -> None:
-        self._quiet = _Waiting(storage, poll, woken)
-        self._lively = _Waiting(storage, poll, woken)
+        self._quiet = _Waiting(storage, poll, woken, SETTLING)
+        self._lively = _Waiting(storage, poll, woken, 0.0)
 
     def listen(self, lanes: Sequence[Lane]) -> None:
         """Wait for these and no others; a wait for the same ones goes on."""
@@ -39,27 +41,47 @@ class Listener:
 
     def close(self) -> None:
         """Wait no more."""
-        self.listen([])
+        self._quiet.close()
+        self._lively.close()
 
 
 class _Waiting:
-    """One wait for any number of lanes."""
+    """One wait for any number of lanes, begun anew when there are others, and `pause` seconds after that."""
 
-    def __init__(self, storage: Storage, poll: float, woken: Callable[[], None]) -> None:
+    def __init__(self, storage: Storage, poll: float, woken: Callable[[], None], pause: float) -> None:
         self._storage = storage
         self._poll = poll
         self._woken = woken
+        self._pause = pause
+        self._wanted: list[Lane] = []
         self._lanes: list[Lane] = []
         self._task: asyncio.Task[None] | None = None
+        self._later: asyncio.TimerHandle | None = None
 
     def listen(self, lanes: list[Lane]) -> None:
-        if lanes == self._lanes:
+        self._wanted = lanes
+        if lanes == self._lanes or self._later is not None:
+            return
+        if self._task is None or not self._pause:
+            self._begin()
+        else:
+            self._later = asyncio.get_running_loop().call_later(self._pause, self._begin)
+
+    def close(self) -> None:
+        self._wanted = []
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        if self._wanted == self._lanes:
             return
         if self._task is not None:
             self._task.cancel()
-        self._lanes, self._task = lanes, None
-        if lanes:
-            self._task = asyncio.get_running_loop().create_task(self._wait(lanes))
+        self._lanes, self._task = self._wanted, None
+        if self._lanes:
+            self._task = asyncio.get_running_loop().create_task(self._wait(self._lanes))
 
     async def _wait(self, lanes: list[Lane]) -> None:
         while not any(lane.ready for lane in lanes):
@@ -71,7 +93,9 @@ class _Waiting:
         began, asked = time.monotonic(), {lane.queue: lane.token for lane in lanes}
         timeout = max(TICK, min(self._poll, min(lane.asked_at for lane in lanes) - began))
         try:
-            wake = await self._storage.wait(tuple(asked), since=asked, timeout=timeout)
+            # Without a token it is enough that something is due.
+            since = {queue: token for queue, token in asked.items() if token}
+            wake = await self._storage.wait(tuple(asked), since=since, timeout=timeout)
         except Exception as error:  # noqa: BLE001 - a fault in a storage, too: the slow poll stands in
             logger.warning("no wake-ups, looking every %g s: %s", self._poll, error)
             await asyncio.sleep(self._poll)
@@ -88,14 +112,17 @@ class _Waiting:
         await asyncio.sleep(max(0.0, timeout - (now - began)))
 
 
-def _wake(lanes: Sequence[Lane], wake: Wake, asked: dict[str, str], now: float) -> None:
-    """Wake lanes that moved past what we know of them, or have a job due; all, if that explains nothing."""
+def _wake(lanes: Sequence[Lane], wake: Wake, asked: Mapping[str, str], now: float) -> None:
+    """Wake lanes that moved past what we know of them, or have a job due; all, if that explains nothing.
+
+    One without a token may have moved, too: then the next wait, which looks at it, ends at once.
+    """
     explained = False
     for lane in lanes:
-        token = wake.since.get(lane.queue)
-        due = lane.is_due(now + EARLY)
-        explained = explained or due or token != asked[lane.queue]
-        if due or token != lane.token:
+        before, token = asked[lane.queue], wake.since.get(lane.queue)
+        due, moved = lane.is_due(now + EARLY), bool(before) and token != before
+        explained = explained or due or moved
+        if due or (moved and token != lane.token):
             lane.wake()
     if not explained:
         for lane in lanes:

@@ -55,6 +55,8 @@ class Worker:
         self._capacity = Capacity(units)
         self._serving = Serving(self._lanes.values(), self._capacity, self._look)
         self._places = list(range(PLACES))
+        #: Those of which it is to be asked whether room should be made for their jobs.
+        self._looked_at: list[Lane] = []
         #: How many jobs the claims on their way may bring.
         self._expected = 0
         self._runs: dict[tuple[str, str, int], Run] = {}
@@ -141,6 +143,9 @@ class Worker:
             self._lease is not None and not self._draining and self._places_left >= self._capacity.units
         )
         grants, more = self._serving.share(now, claiming=claiming)
+        if self._looked_at:
+            self._fly(self._looked_at, self._peek(self._looked_at))
+            self._looked_at = []
         for lane in self._lanes.values():
             room = grants.get(lane, 0)
             if lane.ahead:
@@ -148,8 +153,11 @@ class Worker:
             if lane.at_rest(now):
                 self._launch(lane, room if claiming else 0, lane.wants_ahead() if more and lane.ready else 0)
         self._confirm_lease()
-        quiet = [lane for lane in self._lanes.values() if not lane.ready and lane.flying is None]
-        self._listener.listen([] if self._draining or self._lease is None else quiet)
+        quiet = [lane for lane in self._lanes.values() if lane.quiet]
+        if not self._draining and self._lease is not None:
+            self._listener.listen(quiet)
+        else:
+            self._listener.close()
         if self._draining and not self._flights and self._has_let_go():
             self._drained()
 
@@ -188,18 +196,31 @@ class Worker:
         self._capacity.take(number * lane.size)
 
     def _look(self, lane: Lane, now: float) -> None:
-        if lane.may_look(now):
-            self._fly(lane, "", self._peek(lane))
-
-    async def _peek(self, lane: Lane) -> None:
-        try:
-            counts = (await self._storage.counts([lane.queue]))[lane.queue]
-        except Exception as error:  # noqa: BLE001 - a fault in a storage, too: the next look may go well
-            logger.warning("%s: the storage could not be asked: %s", lane.queue, error)
-            lane.wake()
-            self._rest(lane)
+        """Ask if room should be made for a lane, or leave it alone until it is time to."""
+        lane.ready = False
+        if shy := lane.shy_for(now):
+            lane.dozing = True
+            self._loop.call_later(shy, self._wake, lane)
         else:
-            lane.make_room(due=counts.waiting > counts.scheduled)
+            lane.flying = ""
+            self._looked_at.append(lane)
+
+    def _wake(self, lane: Lane) -> None:
+        lane.wake()
+        self._pump_soon()
+
+    async def _peek(self, lanes: Sequence[Lane]) -> None:
+        try:
+            counts = await self._storage.counts([lane.queue for lane in lanes])
+        except Exception as error:  # noqa: BLE001 - a fault in a storage, too: the next look may go well
+            logger.warning("the storage could not be asked whether there is work: %s", error)
+            for lane in lanes:
+                lane.wake()
+                self._rest(lane)
+        else:
+            for lane in lanes:
+                found = counts[lane.queue]
+                lane.make_room(due=found.waiting > found.scheduled or found.approximate)
 
     def _launch(self, lane: Lane, room: int, ahead: int) -> None:
         limit = min(room + ahead, self._places_left)
@@ -210,19 +231,20 @@ class Worker:
         self._expected += limit
         if lease is not None and room:
             self._serve(lane, room)
-        self._fly(lane, lease or "", self._trip(lane, told, lease, room, limit))
+        lane.flying = lease or ""
+        self._fly([lane], self._trip(lane, told, lease, room, limit))
 
-    def _fly(self, lane: Lane, lease: str, trip: Coroutine[Any, Any, None]) -> None:
-        lane.flying = lease
-        task = self._loop.create_task(self._land(lane, trip))
+    def _fly(self, lanes: Sequence[Lane], trip: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(self._land(lanes, trip))
         self._flights.add(task)
         task.add_done_callback(self._flights.discard)
 
-    async def _land(self, lane: Lane, trip: Coroutine[Any, Any, None]) -> None:
+    async def _land(self, lanes: Sequence[Lane], trip: Coroutine[Any, Any, None]) -> None:
         try:
             await trip
         finally:
-            lane.flying = None
+            for lane in lanes:
+                lane.flying = None
             # Not before this task is gone from the flights: a drained worker has none.
             self._loop.call_soon(self._pump_soon)
 
