@@ -9,6 +9,7 @@ from dibs_conformance.levels.level import Run as Run
 from dibs_conformance.levels.level import law_report as law_report
 from dibs_conformance.levels.level import verdict as verdict
 from dibs_conformance.levels.sequence import in_order
+from dibs_conformance.races.levels import at_once, interleaved
 
 #: What each level asks, in a few words.
 TITLES: Final = {
@@ -22,4 +23,6 @@ TITLES: Final = {
 #: How each is run. A storage reaches a level when it reaches all of those below as well.
 RUNS: Final[dict[str, Run]] = {
     "L0": in_order,
+    "L1": interleaved,
+    "L2": at_once,
 }

@@ -1,0 +1,163 @@
+"""L1 and L2: examples of several clients, one line at a time as a seed says, and then all at once."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dibs_conformance.levels.level import Given, law_report
+from dibs_conformance.races.company import company
+from dibs_conformance.races.concert import Concert, Stage, Tally, composed
+from dibs_conformance.races.troupe import NAMES, troupe
+from dibs_conformance.report import Failure, Findings, Gap, LawReport
+
+CLIENTS = 3
+#: So often do free threads change turns, in s; Python's own 5 ms is longer than any verb of memory takes.
+SWITCHING = 1e-5
+
+#: Pairs of verbs that meet in nearly every example: without them nothing was raced.
+RACES = (
+    ("claim beside claim", "2"),
+    ("claim beside enqueue", "3"),
+    ("enqueue beside enqueue", "3"),
+    ("enqueue beside settle", "3, the fold law"),
+    ("claim beside settle", "3"),
+    ("settle beside settle", "3"),
+    ("cancel beside settle", "3"),
+    ("reap beside settle", "3, leases"),
+    ("claim beside reap", "3, leases"),
+)
+
+
+PAIRS = [(name.partition(" ")[0], name.rpartition(" ")[2]) for name, _ in RACES]
+
+
+def interleaved(given: Given) -> Findings:
+    """L1: steps inside of verbs, in an order drawn from the seed."""
+    if not given.claims.manual_clock:
+        return Findings(untested=(no_clock(),))
+    with troupe(given.places, CLIENTS, stepping=True) as stage:
+        return Trying(given, given.budget, orders=True).findings(stage)
+
+
+def at_once(given: Given) -> Findings:
+    """L2: threads without anybody's order, and processes where the storage is for several."""
+    if not given.claims.manual_clock:
+        return Findings(untested=(no_clock(),))
+    shares = 2 if given.claims.shared else 1
+    with troupe(given.places, CLIENTS, stepping=False) as threads, switching(SWITCHING):
+        found = Trying(given, given.budget / shares).findings(threads)
+    if not given.claims.shared:
+        alone = Gap(name="processes", why="the storage is not for several (`shared` is not claimed)")
+        return joined(found, Findings(spared=(alone,)))
+    if found.failures:
+        return found
+    with company(given.places, NAMES[:CLIENTS]) as processes:
+        return joined(found, Trying(given, given.budget / shares).findings(processes))
+
+
+@contextmanager
+def switching(interval: float) -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(interval)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+class Trying:
+    """Plays examples on a stage until the budget, or their number, is used up, or one fails."""
+
+    def __init__(self, given: Given, budget: float, *, orders: bool = False) -> None:
+        self._given, self._orders = given, orders
+        self._ends = time.monotonic() + budget
+
+    def findings(self, stage: Stage) -> Findings:
+        concert = Concert(stage)
+        failure = self._first_failure(concert)
+        laws = laws_of(concert.tally, failure)
+        if self._orders:
+            laws += races_of(concert.tally)
+        return Findings(
+            histories=concert.tally.histories,
+            events=concert.tally.calls,
+            laws=laws,
+            failures=(failure,) if failure is not None else (),
+            untested=undecided(concert.tally),
+        )
+
+    def _first_failure(self, concert: Concert) -> Failure | None:
+        done = 0
+        while self._goes_on(done):
+            pair = PAIRS[done] if done < len(PAIRS) else None
+            failure = concert.try_one(composed(self._given.seed + done, CLIENTS, pair))
+            if failure is not None:
+                return failure
+            done += 1
+            self._given.progress(done)
+        return None
+
+    def _goes_on(self, done: int) -> bool:
+        if self._given.examples is not None:
+            return done < self._given.examples
+        return time.monotonic() < self._ends
+
+
+def laws_of(tally: Tally, failure: Failure | None) -> tuple[LawReport, ...]:
+    broken = failure is not None
+    order = law_report(
+        "some order explains every answer",
+        "4.2",
+        "What calls that overlap were told, and left behind, some order of their steps explains.",
+        tally.overlaps,
+        broken=broken,
+    )
+    return (order,)
+
+
+def races_of(tally: Tally) -> tuple[LawReport, ...]:
+    return tuple(raced(name, section, tally) for name, section in RACES)
+
+
+def raced(name: str, section: str, tally: Tally) -> LawReport:
+    sentence = "Two calls that overlap come to what one of the two orders comes to."
+    return law_report(name, section, sentence, tally.raced.get(name, 0), broken=False)
+
+
+def undecided(tally: Tally) -> tuple[Gap, ...]:
+    """A few examples have more orders than are tried; where they are many, little was tested."""
+    if tally.undecided * 20 <= tally.histories:
+        return ()
+    return (Gap(name="orders", why=f"{tally.undecided} of {tally.histories} examples have too many"),)
+
+
+def no_clock() -> Gap:
+    return Gap(name="races", why="they need a storage that can be opened with clock='manual'")
+
+
+def joined(*found: Findings) -> Findings:
+    """Add up what was found in several ways; a law met in one of them was met."""
+    laws: dict[str, LawReport] = {}
+    for law in (law for one in found for law in one.laws):
+        before = laws.get(law.name)
+        laws[law.name] = law if before is None else added(before, law)
+    faults: dict[str, int] = {}
+    for kind, count in ((kind, count) for one in found for kind, count in one.faults.items()):
+        faults[kind] = faults.get(kind, 0) + count
+    return Findings(
+        histories=sum(one.histories for one in found),
+        events=sum(one.events for one in found),
+        faults=faults,
+        laws=tuple(laws.values()),
+        failures=tuple(failure for one in found for failure in one.failures),
+        untested=tuple(gap for one in found for gap in one.untested),
+        spared=tuple(gap for one in found for gap in one.spared),
+    )
+
+
+def added(one: LawReport, other: LawReport) -> LawReport:
+    broken = "broken" in (one.verdict, other.verdict)
+    return law_report(one.name, one.section, one.sentence, one.met + other.met, broken=broken)
