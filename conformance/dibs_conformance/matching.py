@@ -10,7 +10,7 @@ from msgspec import Struct
 from dibs.model.events import AttemptKind, Event
 from dibs.model.job import Job, Slot, Successor
 from dibs_conformance.numbering import Differs, Kind, Numbering, Scope
-from dibs_conformance.oracle.ids import Asked, Entry, Known, applied
+from dibs_conformance.oracle.ids import Asked, Entry, Known, applied, resets
 from dibs_conformance.oracle.verdicts import OneOf
 
 #: The fields that hold the storage's own numbers.
@@ -93,7 +93,7 @@ def match_comeback(expected: Known, actual: Successor) -> None:
     """Try the clamp of a run that comes back at every time where it may bend."""
     assert expected.current is not None  # noqa: S101 - a successor stands beside a current
     asked = [entry for entry in expected.beside if isinstance(entry, Asked)]
-    says = {"replaces": any(a.how.data for a in asked), "resets": any(a.how.resets for a in asked)}
+    says = {"replaces": any(a.how.data for a in asked), "resets": any(resets(a.how) for a in asked)}
     for name, said in says.items():
         if getattr(actual, name) != said:
             raise Differs(f"successor.{name} is {getattr(actual, name)}; the contract says {said}")

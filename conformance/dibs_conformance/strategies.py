@@ -142,11 +142,15 @@ def requests(draw: st.DrawFn, now: int) -> list[Request]:
 
 @st.composite
 def follow_ups(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> tuple[Then, ...]:
-    """Seldom any; where the storage can, also for another queue."""
-    if draw(st.sampled_from((True, True, True, False))):
-        return ()
-    target = draw(queues) if cross_queue else queue
-    return (Then(queue=target, job=draw(new_jobs(now)), on_conflict=draw(conflicts)),)
+    """Seldom any, sometimes two; where the storage can, also for another queue."""
+    return tuple(
+        Then(
+            queue=draw(queues) if cross_queue else queue,
+            job=draw(new_jobs(now)),
+            on_conflict=draw(conflicts),
+        )
+        for _ in range(draw(st.sampled_from((0, 0, 0, 0, 1, 2))))
+    )
 
 
 @st.composite

@@ -66,9 +66,14 @@ def updated(job: Job, asked: Asked) -> Job:
     job = replace(job, run_at=chosen_time(job.run_at, asked))
     if asked.how.data:
         job = replace(job, data=asked.data)
-    if asked.how.resets:
+    if resets(asked.how):
         job = replace(job, attempts=0, retries=0, stalls=0, timeouts=0, error=either_error(job))
     return job
+
+
+def resets(how: Update) -> bool:
+    """Read the contract's words anew: `Update.resets` may be what is wrong."""
+    return how.data if how.reset_counts is None else how.reset_counts
 
 
 def either_error(job: Job) -> Error | None:

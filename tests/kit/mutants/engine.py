@@ -1,14 +1,11 @@
-"""Planted bugs: each patches one function of the engine, and names the law it breaks."""
+"""Bugs in the engine: each patches one function of what memory and file share."""
 # ruff: noqa: ARG005 - a mutant takes what the function took, and looks at less of it
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from heapq import heapify
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from dibs.model import events, fold, transitions, verdicts
@@ -18,38 +15,7 @@ from dibs.storage.indexed import claiming, keeping, settling
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.records import Lease
-
-Patch = pytest.MonkeyPatch
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One planted bug. `breaks` is the law of the kit, or the sentence of the contract, that it breaks."""
-
-    breaks: str
-    plant: Callable[[Patch], None]
-    examples: int = 100
-
-
-MUTANTS: dict[str, Mutant] = {}
-
-
-def breaks(law: str, examples: int = 100) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    def register(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        MUTANTS[plant.__name__] = Mutant(law, plant, examples)
-        return plant
-
-    return register
-
-
-def changed(patch: Patch, owner: Any, name: str, change: Callable[..., Any]) -> None:
-    """Let what a function returns go through `change(result, *arguments)`."""
-    original = getattr(owner, name)
-
-    def mutant(*args: Any, **named: Any) -> Any:
-        return change(original(*args, **named), *args)
-
-    patch.setattr(owner, name, mutant)
+from tests.kit.mutants.planting import Patch, breaks, changed
 
 
 @breaks("one active run")

@@ -1,0 +1,371 @@
+"""Bugs in the engine, made up by reading the contract sentence by sentence: each twists one of them."""
+# ruff: noqa: ARG005 - a mutant takes what the function took, and looks at less of it
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from msgspec.structs import replace
+
+from dibs.model import events, fold, transitions, verdicts
+from dibs.model.answers import Claim, Settled
+from dibs.model.job import EMPTY, Slot
+from dibs.model.limits import checked_error
+from dibs.model.requests import Reject, Release, Retry, Settlement, Update
+from dibs.storage.indexed import claiming, enqueueing, index, keeping, reading, settling
+from dibs.storage.indexed.event_log import Entry, pack
+from dibs.storage.indexed.index import Index
+from dibs.storage.indexed.queue_index import QueueIndex
+from tests.kit.mutants.planting import Patch, Plant, breaks, changed
+
+
+def law(sentence: str, examples: int = 100, survives: str = "") -> Callable[[Plant], Plant]:
+    return breaks(sentence, examples, by_contract=True, survives=survives)
+
+
+# -- 1. What exists ----------------------------------------------------------------------------------
+
+
+@law("revisions grow")
+def a_failed_job_comes_back_under_its_old_revision(patch: Patch) -> None:
+    def change(after: Slot, slot: Slot, outcome: Any, *_: Any) -> Slot:
+        assert after.current is not None
+        job = replace(after.current, first=outcome.first, revision=outcome.revision)
+        return replace(after, current=job)
+
+    changed(patch, transitions, "retry_failed", change)
+
+
+@law("offsets only grow")
+def steps_of_one_moment_share_an_offset(patch: Patch) -> None:
+    def mutant(number: int, at: int, told: list[events.Event]) -> Entry:
+        return pack(at * 1000, at, told)
+
+    patch.setattr(index, "pack", mutant)
+
+
+@law("seq: promotion keeps the successor's")
+def a_promoted_job_goes_to_the_back(patch: Patch) -> None:
+    changed(patch, fold, "ends", lambda job, *_: replace(job, seq=job.revision))
+
+
+@law("seq: update in place keeps it")
+def an_update_goes_to_the_back(patch: Patch) -> None:
+    changed(patch, transitions, "update", lambda after, *_: replace(after, current=at_the_back(after)))
+
+
+def at_the_back(slot: Slot) -> Any:
+    assert slot.current is not None
+    return replace(slot.current, seq=slot.current.revision)
+
+
+@law("a job carries the number of the enqueues folded into it")
+def an_update_in_place_is_not_counted(patch: Patch) -> None:
+    def change(after: Slot, slot: Slot, job: Any, *_: Any) -> Slot:
+        assert after.current is not None
+        return replace(after, current=replace(after.current, enqueues=job.enqueues))
+
+    changed(patch, transitions, "update", change)
+
+
+@law("fences grow")
+def after_a_forget_numbers_begin_anew(patch: Patch) -> None:
+    original = keeping.forget
+
+    def mutant(index: Index, queue: str, ids: list[str]) -> list[bool]:
+        known = original(index, queue, ids)
+        index.number = 0
+        return known
+
+    patch.setattr(keeping, "forget", mutant)
+
+
+# -- 3. Transitions: enqueue --------------------------------------------------------------------------
+
+
+@law("Reject: an id that failed may come in again")
+def a_reject_stops_at_a_failure(patch: Patch) -> None:
+    original = verdicts.rejected
+    patch.setattr(verdicts, "rejected", lambda slot, how, now: original(slot, Reject(failed=True), now))
+
+
+@law("an expired outcome is absent to every verb: enqueue")
+def a_reject_sees_what_has_expired(patch: Patch) -> None:
+    original = verdicts.rejected
+    patch.setattr(verdicts, "rejected", lambda slot, how, now: original(slot, how, 0))
+
+
+@law("Update(data=False) replaces none of them")
+def attributes_are_replaced_anyway(patch: Patch) -> None:
+    def change(after: Slot, slot: Slot, job: Any, new: Any, *_: Any) -> Slot:
+        assert after.current is not None
+        data = replace(after.current.data, attributes=new.data.attributes)
+        return replace(after, current=replace(after.current, data=data))
+
+    changed(patch, transitions, "update", change)
+
+
+@law("reset_counts: the same as data")
+def every_update_resets(patch: Patch) -> None:
+    patch.setattr(Update, "resets", property(lambda self: self.reset_counts is not False))
+
+
+@law("run_at: later takes the later of both")
+def later_is_earlier(patch: Patch) -> None:
+    original = fold.move
+    swapped: dict[str, Any] = {"later": "earlier", "earlier": "later", "always": "always", "never": "never"}
+    patch.setattr(fold, "move", lambda old, rule, new: original(old, swapped[rule], new))
+
+
+@law("a request_key: a repeat is told as repeated")
+def a_repeat_is_not_told(patch: Patch) -> None:
+    changed(patch, enqueueing, "_take", lambda answer, *_: replace(answer, repeated=False))
+
+
+@law("payload: opaque bytes, no storage looks inside")
+def payloads_are_tidied(patch: Patch) -> None:
+    original = verdicts.accept
+
+    def mutant(slot: Slot, new: Any, *rest: Any) -> Any:
+        with suppress(ValueError):
+            tidy = json.dumps(json.loads(new.data.payload)).encode()
+            new = replace(new, data=replace(new.data, payload=tidy))
+        return original(slot, new, *rest)
+
+    patch.setattr(verdicts, "accept", mutant)
+
+
+# -- claim and leases ----------------------------------------------------------------------------------
+
+
+@law("claim: next_due, the earliest run_at later than now")
+def nothing_falls_due(patch: Patch) -> None:
+    changed(patch, claiming, "claim", lambda answer, *_: replace(answer, next_due=None))
+
+
+@law("claim: next_due is none while paused")
+def a_paused_queue_tells_what_falls_due(patch: Patch) -> None:
+    def change(answer: Claim, index: Index, queue: str, *_: Any) -> Claim:
+        source = index.look(queue)
+        return replace(answer, next_due=source.next_due()) if source.settings.paused else answer
+
+    changed(patch, claiming, "claim", change)
+
+
+@law("max_active is exact: a handed-off job is not counted")
+def what_was_handed_off_takes_room(patch: Patch) -> None:
+    def mutant(self: QueueIndex) -> int | None:
+        most = self.settings.max_active
+        return None if most is None else max(0, most - self.active)
+
+    patch.setattr(QueueIndex, "room", property(mutant))
+
+
+@law("renew: tells the ids whose cancellation was asked")
+def a_heartbeat_hears_of_no_cancel(patch: Patch) -> None:
+    changed(patch, claiming, "_renew", lambda answer, *_: replace(answer, cancel_requested=()))
+
+
+@law("drop: releases, no stall counted")
+def a_dropped_job_has_stalled(patch: Patch) -> None:
+    original = settling.give_back
+    patch.setattr(
+        settling, "give_back", lambda index, queue, id, *, stalled: original(index, queue, id, stalled=True)
+    )
+
+
+@law("reap: comes back as waiting at now")
+def a_reaped_job_keeps_its_time(patch: Patch) -> None:
+    original = verdicts.give_back
+
+    def mutant(job: Any, *, stalled: bool) -> Any:
+        how, kind = original(job, stalled=stalled)
+        return (replace(how, run_at=job.run_at) if isinstance(how, Retry) else how), kind
+
+    patch.setattr(verdicts, "give_back", mutant)
+
+
+@law("reap: up to `limit` jobs")
+def a_reap_takes_one_more(patch: Patch) -> None:
+    original = claiming.reap
+    patch.setattr(claiming, "reap", lambda index, queue, limit: original(index, queue, limit + 1))
+
+
+# -- settle and finish ---------------------------------------------------------------------------------
+
+
+@law("settle: a return on a cancelled outcome answers cancelled")
+def a_return_of_what_was_cancelled_is_lost(patch: Patch) -> None:
+    original = verdicts.remembered
+
+    def mutant(outcome: Any, one: Settlement) -> Settled:
+        answer = original(outcome, one)
+        return verdicts.LOST if answer.status == "cancelled" else answer
+
+    patch.setattr(verdicts, "remembered", mutant)
+
+
+@law("Retry: the last error is kept")
+def a_retry_without_an_error_wipes_the_last(patch: Patch) -> None:
+    def change(after: Slot, slot: Slot, *rest: Any) -> Slot:
+        assert after.current is not None
+        return after if slot.successor else replace(after, current=replace(after.current, error=rest[-1]))
+
+    changed(patch, transitions, "retry", change)
+
+
+@law("Fail(then=[]): every follow-up is enqueued in the same step")
+def only_the_first_follow_up_counts(patch: Patch) -> None:
+    original = enqueueing.follow
+    patch.setattr(settling, "follow", lambda index, then: original(index, then[:1]))
+
+
+@law("the fail queue: what fails there for good is kept for ever", examples=300)
+def a_failed_fail_job_is_kept_like_any_other(patch: Patch) -> None:
+    def mutant(queue: QueueIndex, how: Any) -> Any:
+        return replace(how, error=checked_error(how.error))
+
+    patch.setattr(settling, "_as_kept", mutant)
+
+
+@law("finish: a revision in the outcome's range is done or lost", examples=300)
+def finish_forgets_what_has_ended(patch: Patch) -> None:
+    original = verdicts.finish
+    patch.setattr(
+        verdicts, "finish", lambda slot, how, revision: original(replace(slot, outcome=None), how, revision)
+    )
+
+
+@law("finish: under a lease -> refused", examples=300)
+def finish_takes_a_run_from_its_holder(patch: Patch) -> None:
+    def change(answer: Any, slot: Slot, *_: Any) -> Any:
+        runs = slot.current is not None and slot.current.run is not None
+        return None if answer == "refused" and runs else answer
+
+    changed(patch, verdicts, "finish", change)
+
+
+@law("Retention: for completed, failed and cancelled separately")
+def every_end_is_kept_as_long_as_a_completed_one(patch: Patch) -> None:
+    original = transitions.expiry
+    patch.setattr(transitions, "expiry", lambda kind, now, *said: original("completed", now, *said))
+
+
+# -- by id ---------------------------------------------------------------------------------------------
+
+
+@law("cancel: a handed-off current is ended as cancelled at once", examples=300)
+def who_was_handed_off_is_only_asked(patch: Patch) -> None:
+    original = keeping._ask
+
+    def mutant(index: Index, queue: QueueIndex, slot: Slot, job: Any, run: Any) -> None:
+        original(index, queue, slot, job, replace(run, lease=run.lease or "x"))
+
+    patch.setattr(keeping, "_ask", mutant)
+
+
+@law("amend: an outcome's expiry counts from now")
+def an_amended_expiry_counts_from_the_end(patch: Patch) -> None:
+    original = transitions._kept_anew
+    patch.setattr(
+        transitions,
+        "_kept_anew",
+        lambda outcome, retention, now: original(outcome, retention, outcome.ended_at),
+    )
+
+
+@law("amend: without a current only a patch of nothing but retention is taken")
+def an_outcome_takes_any_patch(patch: Patch) -> None:
+    def change(answer: Any, slot: Slot, *_: Any) -> Any:
+        return "amended" if slot.current is None and slot.outcome is not None else answer
+
+    changed(patch, verdicts, "amend", change)
+
+
+@law("an expired outcome is absent to every verb: retry_failed", examples=300)
+def what_has_expired_can_be_retried(patch: Patch) -> None:
+    original = verdicts.retry_failed
+    patch.setattr(verdicts, "retry_failed", lambda slot, now: original(slot, 0))
+
+
+@law("an expired outcome is absent to every verb: get")
+def what_has_expired_is_shown(patch: Patch) -> None:
+    patch.setattr(verdicts, "visible", lambda slot, now: slot)
+
+
+@law("report: fenced")
+def a_late_holder_reports(patch: Patch) -> None:
+    original = settling.report
+
+    def mutant(index: Index, queue: str, id: str, fence: int, progress: bytes) -> Any:
+        job = index.look(queue).slots.get(id, EMPTY).current
+        held = job.run.fence if job is not None and job.run is not None else fence
+        return original(index, queue, id, held, progress)
+
+    patch.setattr(settling, "report", mutant)
+
+
+# -- queues, moving, the log ---------------------------------------------------------------------------
+
+
+@law("list: what stays in the state appears exactly once")
+def a_page_begins_with_the_last_of_the_page_before(patch: Patch) -> None:
+    def change(page: Any, *_: Any) -> Any:
+        return page if page.after is None or len(page.items) < 2 else replace(page, after=page.items[-2][0])
+
+    changed(patch, reading, "list_", change)
+
+
+@law("export: whole ids with the successor")
+def a_successor_does_not_travel(patch: Patch) -> None:
+    def change(page: Any, *_: Any) -> Any:
+        alone = [replace(one, slot=replace(one.slot, successor=None)) for one in page.records]
+        return replace(page, records=tuple(alone))
+
+    changed(patch, reading, "export", change)
+
+
+@law("import_: a handed-off job stays so")
+def every_run_arrives_as_waiting(patch: Patch) -> None:
+    def change(after: Slot, *_: Any) -> Slot:
+        job = after.current
+        return after if job is None or job.run is None else transitions.release(after, job)
+
+    changed(patch, verdicts, "arriving", change)
+
+
+@law("counts agree")
+def nothing_is_blocked(patch: Patch) -> None:
+    changed(patch, reading, "_counts", lambda counts, *_: replace(counts, blocked=0))
+
+
+@law("one event for each attempt: cancelled also for a waiting job and a dropped successor")
+def a_cancel_before_the_run_leaves_no_event(patch: Patch) -> None:
+    original = Index.tell
+
+    def mutant(self: Index, queue: QueueIndex, event: events.Event) -> None:
+        if (event.kind, event.attempt) != ("cancelled", 0):
+            original(self, queue, event)
+
+    patch.setattr(Index, "tell", mutant)
+
+
+@law("events: with the error, enough to rebuild history")
+def an_event_says_no_reason(patch: Patch) -> None:
+    changed(patch, events, "attempt_ended", lambda event, *_: replace(event, error=None))
+
+
+@law("Release: waiting as before the claim")
+def a_release_waits_from_now(patch: Patch) -> None:
+    original = settling._apply
+
+    def mutant(index: Index, queue: QueueIndex, slot: Slot, how: Any) -> None:
+        original(index, queue, slot, how)
+        job = queue.slots[slot.current.id].current if slot.current else None
+        if isinstance(how, Release) and job is not None and slot.successor is None:
+            queue.put(job.id, replace(queue.slots[job.id], current=replace(job, run_at=index.now)))
+
+    patch.setattr(settling, "_apply", mutant)

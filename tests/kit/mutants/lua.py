@@ -1,0 +1,101 @@
+"""Bugs in the scripts of Redis: one line of Lua replaced. The line must be there, or the mutant says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from dibs.storage.redis import scripts
+from tests.kit.mutants.planting import Mutant, Patch, add, rewritten
+
+
+def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
+    def plant(patch: Patch) -> None:
+        original = scripts._read
+        texts = rewritten({file: original(file)}, file, old, new)
+        patch.setattr(scripts, "_read", lambda name: texts.get(name) or original(name))
+        # What was put together before, and while the bug was in, is not what the others want.
+        patch.setattr(scripts, "script", cache(scripts.script.__wrapped__))
+        patch.setattr("dibs.storage.redis.place.script", scripts.script)
+
+    return plant
+
+
+#: name: what it breaks, the file, its line, and what stands there instead.
+LINES: dict[str, tuple[str, str, str, str]] = {
+    "lua_settle_takes_any_fence": (
+        "a late holder is refused",
+        "include/settle_run",
+        "if not job or job.fence ~= how.fence then",
+        "if not job then",
+    ),
+    "lua_the_fence_is_the_time": (
+        "fences grow",
+        "include/queue",
+        "queue.number = math.max(queue.number + 1, queue.us)",
+        "queue.number = math.max(queue.number, queue.us)",
+    ),
+    "lua_a_lease_lives_at_its_end": (
+        "leases live exactly as long as told",
+        "include/leases",
+        "queue.now < found.expires_at and found",
+        "queue.now <= found.expires_at and found",
+    ),
+    "lua_a_return_forgets_what_was_beside": (
+        "blocked is not dropped",
+        "include/ends",
+        "    come_back(job, blocked)\n",
+        "",
+    ),
+    "lua_the_successor_is_gone_with_the_run": (
+        "accepted is kept",
+        "include/ends",
+        "  line_up(queue, heir, false)\n",
+        "",
+    ),
+    "lua_who_was_asked_to_cancel_comes_back": (
+        "asked to cancel, never back",
+        "include/ends",
+        "  if job.asked then\n    finish(queue, job, {kind = 3})",
+        "  if false then\n    finish(queue, job, {kind = 3})",
+    ),
+    "lua_a_release_counts": (
+        "Release: attempts - 1",
+        "include/ends",
+        "job.attempts = job.attempts - 1",
+        "job.attempts = job.attempts",
+    ),
+    "lua_later_forgets_the_upper_end": (
+        "the fold law: later after earlier",
+        "include/fold",
+        "lo and math.max(lo, at) or at, hi and math.max(hi, at)",
+        "lo and math.max(lo, at) or at, hi",
+    ),
+    "lua_a_reject_ignores_failures_for_good": (
+        "Reject(failed=True): unchanged -> failed, with the outcome",
+        "include/accept",
+        "(ended.kind == 2 and request.rejects < 2)",
+        "ended.kind == 2",
+    ),
+    "lua_max_active_counts_what_was_handed_off": (
+        "max_active is exact",
+        "include/claim_step",
+        "call('HLEN', queue.base .. 'active') - call('SCARD', queue.base .. 'away')",
+        "call('HLEN', queue.base .. 'active')",
+    ),
+    "lua_a_renewal_may_shorten": (
+        "leases live exactly as long as told",
+        "renew",
+        "math.max(found.expires_at, queue.now + tonumber(ARGV[3]))",
+        "queue.now + tonumber(ARGV[3])",
+    ),
+    "lua_keys_are_remembered_for_ever": (
+        "a request_key acts once: within its time",
+        "enqueue",
+        "if not text or queue.now >= unpack_from('>I8', text, 20) then",
+        "if not text then",
+    ),
+}
+
+for name, (sentence, file, old, new) in LINES.items():
+    add(Mutant(name, "redis", sentence, planted(file, old, new), by_contract=True))

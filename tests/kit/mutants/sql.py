@@ -1,0 +1,99 @@
+"""Bugs in the functions of Postgres: one line of a migration replaced, in schemas of the mutant's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dibs.storage.postgres import migrate
+from dibs.storage.postgres.queries import migrations
+from tests.kit.mutants.planting import Mutant, Patch, add, rewritten
+
+
+def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
+    def plant(patch: Patch) -> None:
+        ours = migrations()
+        texts = rewritten({one.name: one.text for one in ours}, file, old, new)
+        bugged = tuple(one._replace(text=texts[one.name]) for one in ours)
+        patch.setattr(migrate, "migrations", lambda: bugged)
+
+    return plant
+
+
+#: name: what it breaks, the file, its line, and what stands there instead.
+LINES: dict[str, tuple[str, str, str, str]] = {
+    "sql_a_lease_lives_at_its_end": (
+        "leases live exactly as long as told",
+        "0005_leases",
+        "WHERE lease = under AND q = qu.q AND expires_at > now_ms AND NOT dropped FOR KEY SHARE",
+        "WHERE lease = under AND q = qu.q AND expires_at >= now_ms AND NOT dropped FOR KEY SHARE",
+    ),
+    "sql_a_dropped_lease_goes_on": (
+        "leases live exactly as long as told",
+        "0005_leases",
+        "UPDATE leases SET dropped = true WHERE",
+        "UPDATE leases SET dropped = false WHERE",
+    ),
+    "sql_the_least_urgent_first": (
+        "in order",
+        "0005_leases",
+        "ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED",
+        "ORDER BY run_at DESC, seq LIMIT room FOR UPDATE SKIP LOCKED",
+    ),
+    "sql_pausing_does_nothing": (
+        "paused takes nothing",
+        "0005_leases",
+        "    IF qu.paused THEN",
+        "    IF false THEN",
+    ),
+    "sql_a_retry_keeps_its_place": (
+        "seq: Retry draws a fresh one",
+        "0003_ends",
+        "seq = CASE WHEN cause IS NULL THEN seq ELSE nextval('numbers') END",
+        "seq = seq",
+    ),
+    "sql_a_return_ignores_the_times_asked_for": (
+        "the fold law: a run that comes back is clamped",
+        "0003_ends",
+        "at := least(greatest(at, s.lo), s.hi);",
+        "at := at;",
+    ),
+    "sql_no_update_resets": (
+        "Counts: any reset",
+        "0003_ends",
+        "resets boolean := folds AND s.resets;",
+        "resets boolean := false;",
+    ),
+    "sql_who_was_asked_to_cancel_comes_back": (
+        "asked to cancel, never back",
+        "0003_ends",
+        "    IF j.cancel_requested THEN",
+        "    IF false THEN",
+    ),
+    "sql_the_first_update_wins": (
+        "the last update wins",
+        "0004_enqueue",
+        "        s.payload := r.payload;\n",
+        "",
+    ),
+    "sql_a_dropped_range_is_not_remembered": (
+        "a waiter is told its own end",
+        "0007_keeping",
+        "UPDATE live SET next = NULL, dropped = latest_dropped(kept)",
+        "UPDATE live SET next = NULL, dropped = NULL",
+    ),
+    "sql_the_fail_job_is_empty": (
+        "a failure is handled once",
+        "0006_settle",
+        "r := (lpad(to_hex(nextval('numbers')), 16, '0'), j.payload, 0,",
+        "r := (lpad(to_hex(nextval('numbers')), 16, '0'), ''::bytea, 0,",
+    ),
+    "sql_finish_takes_any_revision": (
+        "finish: not in the current's range -> lost",
+        "0006_settle",
+        "ELSIF within NOT BETWEEN j.first AND j.revision THEN",
+        "ELSIF within < 0 THEN",
+    ),
+}
+
+for name, (sentence, file, old, new) in LINES.items():
+    add(Mutant(name, "postgres", sentence, planted(file, old, new), by_contract=True))
