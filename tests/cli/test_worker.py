@@ -14,6 +14,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from dibs.cli.refusals import WrongWords
+from dibs.cli.verbs.worker import _listening
 from tests.cli.shell import Shell
 from tests.cli.test_shapes import SHAPES, differences
 
@@ -31,6 +33,17 @@ def double(number: int) -> int:
 @app.task(queue="other")
 def other() -> None: ...
 """
+
+
+def speaks_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+NEEDS_IPV6 = pytest.mark.skipif(not speaks_ipv6(), reason="this machine has no IPv6")
 
 
 @pytest.fixture
@@ -130,9 +143,9 @@ def test_a_lifespan_that_fails_is_one_clear_error(place: Shell, processes: str) 
     assert (1, 1) == (len(done.stderr.splitlines()), done.stderr.count("no database here"))
 
 
-def asked(port: int, path: str) -> tuple[int, dict[str, Any]]:
+def asked(address: str, path: str) -> tuple[int, dict[str, Any]]:
     try:
-        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+        with urlopen(f"http://{address}{path}", timeout=30) as answer:
             return answer.status, json.load(answer)
     except HTTPError as error:
         with error:
@@ -159,25 +172,48 @@ def test_health_is_told_whatever_a_handler_holds(place: Shell) -> None:
     words = ("worker", "hanging:app", "--url", place.url, "--processes", "1", "--health", "0", "--json")
     worker = place.start(*words, "--grace", "0")
     assert worker.stdout is not None
-    port = json.loads(worker.stdout.readline())["started"]["health"]
+    address = json.loads(worker.stdout.readline())["started"]["health"]
     assert "hanging\n" == worker.stdout.readline()
-    alive, ready = asked(port, "/healthz"), asked(port, "/readyz")
+    alive, ready = asked(address, "/healthz"), asked(address, "/readyz")
     worker.terminate()
     worker.communicate(timeout=60)
 
     assert (200, True, False, 1) == (alive[0], alive[1]["ready"], alive[1]["stopping"], alive[1]["running"])
     assert 1 == len(alive[1]["processes"])
+    assert "127.0.0.1" == address.partition(":")[0], "to this machine alone"
     assert 200 == ready[0]
     assert 0 == worker.returncode
 
 
 def test_a_port_that_is_taken_is_a_mistake(place: Shell) -> None:
-    with socket.create_server(("", 0)) as taken:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = place.run("worker", "my_app:app", "--url", place.url, "--health", port)
 
     assert 2 == done.returncode
-    assert f"cannot listen on port {port}" in done.stderr
+    assert f"cannot listen on {port}" in done.stderr
+
+
+@pytest.mark.parametrize("words", ["http", "127.0.0.1", "8080x", "-1", "65536", "localhost:", ""])
+def test_an_address_without_a_port_is_a_mistake(words: str) -> None:
+    with pytest.raises(WrongWords, match="say a port up to 65535, or HOST:PORT"), _listening(words):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("words", "host"),
+    [
+        ("0", "127.0.0.1"),
+        (":0", "127.0.0.1"),
+        ("127.0.0.2:0", "127.0.0.2"),
+        ("0.0.0.0:0", "0.0.0.0"),
+        pytest.param("[::1]:0", "::1", marks=NEEDS_IPV6),
+    ],
+)
+def test_health_is_told_where_it_says(words: str, host: str) -> None:
+    with _listening(words) as listener:
+        assert listener is not None
+        assert host == listener.getsockname()[0]
 
 
 def test_away_from_a_terminal_the_log_is_json_from_every_process(place: Shell) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from dibs.client.app import Dibs
     from dibs.client.handler import Handler
     from dibs.storage.protocol import Storage
+
+#: Whom /healthz and /readyz are answered unless a host is named: they tell process ids and load.
+LOCAL: Final = "127.0.0.1"
+LAST_PORT: Final = 65_535
 
 
 def command(
@@ -42,8 +46,11 @@ def command(
         float, typer.Option(min=0, metavar="SECONDS", help="How long a stop waits for what runs.")
     ] = 30.0,
     health: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, metavar="PORT", help="Answer /healthz and /readyz here, to anybody."),
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Answer /healthz and /readyz there; without a host, to this machine alone.",
+        ),
     ] = None,
     reload: Annotated[
         bool, typer.Option("--reload", help="For development: start anew when a .py file below here changes.")
@@ -68,17 +75,30 @@ def command(
 
 
 @contextmanager
-def _listening(port: int | None) -> Iterator[socket.socket | None]:
+def _listening(health: str | None) -> Iterator[socket.socket | None]:
     """Take the port before anything else begins: that it is taken already is a mistake in what was typed."""
-    if port is None:
+    if health is None:
         yield None
         return
     try:
-        listener = socket.create_server(("", port))
+        listener = _listener(*_address(health))
     except OSError as error:
-        raise WrongWords(f"cannot listen on port {port}: {error.strerror}") from error
+        raise WrongWords(f"cannot listen on {health}: {error.strerror}") from error
     with listener:
         yield listener
+
+
+def _address(health: str) -> tuple[str, int]:
+    host, _, port = health.rpartition(":")
+    if not port.isdecimal() or int(port) > LAST_PORT:
+        raise WrongWords(f"--health is {health!r}; say a port up to {LAST_PORT}, or HOST:PORT")
+    return host.strip("[]") or LOCAL, int(port)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    # A host may be a name, and may have an address of another family than IPv4.
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return socket.create_server(address[:2], family=family)
 
 
 def found(application: str, url: str | None) -> Dibs:
@@ -129,10 +149,15 @@ async def _started(app: Dibs, options: dict[str, Any]) -> dict[str, Any]:
         "durability": storage.durability,
         "processes": options["processes"],
         "grace": options["grace"],
-        "health": listener and listener.getsockname()[1],
+        "health": listener and _place(listener),
         "handlers": [{"queue": handler.queue, "function": _function(handler)} for handler in served],
         "unserved": sorted(known - {handler.queue for handler in served}),
     }
+
+
+def _place(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _function(handler: Handler) -> str:
@@ -145,6 +170,6 @@ def _lines(started: dict[str, Any]) -> list[str]:
         f"  processes  {started['processes'] or 'this one'}; a stop waits up to {started['grace']:g} s",
     ]
     if started["health"]:
-        lines.append(f"  health     /healthz and /readyz on port {started['health']}")
+        lines.append(f"  health     /healthz and /readyz at {started['health']}")
     lines += [f"  {each['queue']:<20} {each['function']}" for each in started["handlers"]]
     return lines
