@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import psycopg
+import pytest
+
+from dibs import Dibs
 from dibs.model.requests import SettingsPatch
-from dibs.storage.postgres import PostgresStorage
+from dibs.storage.postgres import PostgresStorage, open_url
+from dibs_conformance.servers import Missing, PostgresServer
 from tests.storage.postgres.jobs import asked, claimed, done
+from tests.storage.postgres.pooler import SESSIONS, PgBouncer, pooled
+
+app = Dibs("memory:")
+
+
+@app.task(queue="double")
+async def double(number: int) -> int:
+    return 2 * number
+
 
 LEFT_BEHIND = """
 SELECT (SELECT count(*) FROM pg_prepared_statements),
@@ -15,6 +30,9 @@ SELECT (SELECT count(*) FROM pg_prepared_statements),
        (SELECT count(*) FROM pg_listening_channels()),
        current_setting('search_path'), current_setting('plan_cache_mode'), current_setting('enable_seqscan')
 """
+
+
+CLEAN = (0, 0, 0, '"$user", public', "auto", "on")
 
 
 async def every_verb(storage: PostgresStorage) -> None:
@@ -48,4 +66,80 @@ async def test_a_session_keeps_nothing_of_ours(
         assert not connections.prepares
         async with connections.one() as connection:
             left: Any = await (await connection.execute(LEFT_BEHIND)).fetchone()
-    assert (0, 0, 0, '"$user", public', "auto", "on") == left
+    assert left == CLEAN
+
+
+@pytest.fixture(params=["ours", "pgbouncer"])
+async def pooled_url(
+    request: pytest.FixtureRequest, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[str]:
+    """The URL of a pooler with three sessions; that it passes on no notification is found out soon."""
+    monkeypatch.setattr("dibs.storage.postgres.wakeups.ECHO_SECONDS", 0.2)
+    if request.param == "ours":
+        async with pooled(postgres_server) as (url, pooler):
+            yield url
+            assert min(pooler.handed_out) > 0, "every session was used"
+        return
+    try:
+        bouncer = PgBouncer(postgres_server)
+        await asyncio.to_thread(bouncer.start)
+    except Missing as reason:
+        pytest.skip(str(reason))
+    with bouncer:
+        yield bouncer.url
+
+
+async def test_every_verb_goes_through_a_pooler(pooled_url: str, schema: str) -> None:
+    async with open_url(pooled_url, schema=schema) as storage:
+        assert not storage._server.check_open().prepares
+        await every_verb(storage)
+        # A session that still listens is found by asking whichever comes: that takes a moment.
+        async with asyncio.timeout(30):
+            while await left_in_sessions(storage) != {CLEAN}:  # noqa: ASYNC110 - the server's, no event of ours
+                await asyncio.sleep(0.05)
+
+
+async def left_in_sessions(storage: PostgresStorage) -> set[tuple[Any, ...]]:
+    """What the sessions of a pooler keep, as they come."""
+    return {
+        (await storage._server.fetch(LEFT_BEHIND.encode(), {}, writes=False))[0] for _ in range(2 * SESSIONS)
+    }
+
+
+async def test_that_hints_do_not_come_is_said_once(
+    pooled_url: str, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_url(pooled_url, schema=schema, poll=0.05) as storage:
+        await storage.enqueue("q", [asked("a")])
+        for _ in range(3):
+            assert (await storage.wait(["q"], timeout=30)).woken
+
+    assert 1 == sum("no wake-ups" in record.message for record in caplog.records)
+
+
+async def test_workers_behind_a_pooler_do_their_work(pooled_url: str, schema: str) -> None:
+    async with app.using(f"{pooled_url}?schema={schema}&poll=0.1"):
+        work = asyncio.create_task(app.work(["double"]))
+        tickets = [await double.enqueue(n) for n in range(20)]
+        results = await asyncio.gather(*(ticket.result() for ticket in tickets))
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+    assert [2 * n for n in range(20)] == results
+
+
+async def test_an_enqueue_joins_a_transaction_through_a_pooler(pooled_url: str, schema: str) -> None:
+    async with Dibs(f"{pooled_url}?schema={schema}") as there:
+        queue = there.queue("q")
+        connection = await psycopg.AsyncConnection.connect(pooled_url, prepare_threshold=None)
+        async with connection:
+            await queue.enqueue({"n": 1}, connection=connection)
+            await connection.rollback()
+            await queue.enqueue({"n": 2}, connection=connection)
+            assert 0 == (await queue.counts()).waiting
+            await connection.commit()
+        assert 1 == (await queue.counts()).waiting
+
+        # The pooler hands sessions round here, too.
+        await asyncio.gather(*(queue.enqueue({"n": n}, id=f"{n}") for n in range(3 * SESSIONS)))
+        assert 1 + 3 * SESSIONS == (await queue.counts()).waiting

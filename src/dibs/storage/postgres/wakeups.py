@@ -29,6 +29,8 @@ REMEMBERED: Final = 64
 #: How long an echo may take before a connection counts as deaf, and how often a quiet one is asked, s.
 ECHO_SECONDS: Final = 2.0
 QUIET_SECONDS: Final = 30.0
+#: How many sessions of a pooler are asked whether it is they who listen.
+SESSIONS: Final = 100
 #: How long a restored listener waits before it tries again: doubled each time, up to the second.
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 5.0
@@ -188,7 +190,21 @@ class Listener:
                 while await self._take(connection, QUIET_SECONDS):
                     pass
             self._tell("notifications do not come through (a pooler in transaction mode?)")
+            # Whoever is about to wait need not wait for that.
+            self._heard.set()
+            await self._unlisten(connection)
             await asyncio.sleep(QUIET_SECONDS)
+
+    async def _unlisten(self, connection: Connection) -> None:
+        """Let no session of a pooler go on listening for us: ask whichever comes, until it was the one."""
+        channel = sql.Identifier(self._channel)
+        asked = sql.SQL(
+            "SELECT count(*) FROM pg_listening_channels() one (name) WHERE name = {}; UNLISTEN {}"
+        )
+        for _ in range(SESSIONS):
+            cursor = await connection.execute(asked.format(sql.Literal(self._channel), channel))
+            if await cursor.fetchone() != (0,):
+                return
 
     async def _take(self, connection: Connection, seconds: float) -> bool:
         """Ring what comes within some time; tell whether anything came."""
