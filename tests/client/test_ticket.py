@@ -22,8 +22,13 @@ from tests.client.byhand import claimed
 
 
 @pytest.fixture
-def queue(app: Dibs) -> Queue:
-    return app.queue("q")
+def queue(any_queue: Queue) -> Queue:
+    return any_queue
+
+
+@pytest.fixture
+def app(any_app: Dibs) -> Dibs:
+    return any_app
 
 
 async def test_the_result_of_a_job_that_has_ended(queue: Queue) -> None:
@@ -48,11 +53,10 @@ async def test_a_job_that_failed_tells_what_was_kept_of_its_error(queue: Queue) 
     async with claimed(queue) as claim:
         await claim.fail(ValueError("no such user"))
 
-    with pytest.raises(
-        JobFailed, match="q/a failed for good after 1 attempts: ValueError: no such"
-    ) as failed:
+    story = f"{queue.name}/a failed for good after 1 attempts: ValueError: no such"
+    with pytest.raises(JobFailed, match=story) as failed:
         await ticket.result(0)
-    assert (failed.value.queue, failed.value.id, failed.value.error.type) == ("q", "a", "ValueError")
+    assert (failed.value.queue, failed.value.id, failed.value.error.type) == (queue.name, "a", "ValueError")
 
 
 async def test_a_job_that_was_cancelled(queue: Queue) -> None:
@@ -155,8 +159,8 @@ async def test_a_ticket_can_be_made_again_elsewhere(queue: Queue) -> None:
     assert await queue.ticket("a", revision).result(0) == "done"
 
 
-async def test_a_result_that_is_not_what_the_handler_promised_is_an_error(app: Dibs) -> None:
-    task = app.task(handlers.thumbnail)
+async def test_a_result_that_is_not_what_the_handler_promised_is_an_error(app: Dibs, queue: Queue) -> None:
+    task = app.task(queue=queue.name)(handlers.thumbnail)
     ticket = await task.enqueue("a")
     async with claimed(task.queue) as claim:
         await claim.complete(5)

@@ -1,0 +1,225 @@
+"""Request and response on every storage: woken by each end, also over cut connections; nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import psycopg
+import pytest
+
+from dibs import (
+    Claim,
+    Dibs,
+    JobCancelled,
+    JobEnded,
+    JobFailed,
+    OutcomeNotKept,
+    OutcomeUnknown,
+    Queue,
+    Reject,
+    StorageUnavailable,
+    Ticket,
+    WaitTimeout,
+)
+from tests.client.byhand import claimed
+from tests.client.counting import counted
+
+#: What a wait is made of, wherever it waits.
+PARTS = {"Wait", "_Wait", "Waiter"}
+SOON = 60
+#: At least as many connections as any storage opens; it keeps them warm.
+POOL = 70
+
+
+@pytest.fixture
+def cut(any_url: str, request: pytest.FixtureRequest) -> Callable[[], None]:
+    """Ends every connection there is to the server; memory and files have none."""
+
+    def redis() -> None:
+        server = request.getfixturevalue("redis_server")
+        for kind in ("normal", "pubsub"):
+            server.ask("CLIENT", "KILL", "TYPE", kind)
+
+    def postgres() -> None:
+        with psycopg.connect(request.getfixturevalue("postgres_server").url) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            )
+
+    cuts: dict[str, Callable[[], None]] = {"redis": redis, "postgresql": postgres}
+    return cuts.get(any_url.partition(":")[0], lambda: None)
+
+
+@pytest.fixture
+def calls(any_app: Dibs, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each verb was called."""
+    return counted(any_app.storage, monkeypatch)
+
+
+async def surely(step: Callable[[], Awaitable[Any]]) -> None:
+    """Repeat what may not have happened, as whoever settles by fence may (contract 4, promise 7)."""
+    async with asyncio.timeout(SOON):
+        while True:
+            try:
+                await step()
+            except (OutcomeUnknown, StorageUnavailable):
+                continue
+            return
+
+
+async def cancel_running(queue: Queue, claim: Claim) -> None:
+    await queue.cancel(claim.id, running=True)
+    await claim.release()
+
+
+ENDS: dict[str, tuple[Callable[[Queue, Claim], Awaitable[Any]], type[JobEnded] | None]] = {
+    "completed": (lambda _, claim: claim.complete("done"), None),
+    "failed": (lambda _, claim: claim.fail(ValueError("no")), JobFailed),
+    "cancelled": (cancel_running, JobCancelled),
+    "forgotten": (lambda queue, claim: queue.forget(claim.id), OutcomeNotKept),
+}
+
+
+@pytest.mark.parametrize(("end", "error"), ENDS.values(), ids=ENDS)
+async def test_each_end_wakes_who_waits_also_over_cut_connections(
+    any_url: str,
+    any_queue: Queue,
+    cut: Callable[[], None],
+    calls: Counter[str],
+    end: Any,
+    error: type[JobEnded] | None,
+) -> None:
+    ticket = await any_queue.enqueue(1, id="a")
+    async with Dibs(any_url) as elsewhere:
+        worker = elsewhere.queue(any_queue.name)
+        async with claimed(worker) as claim, asyncio.timeout(SOON):
+            waiter = asyncio.create_task(ticket.result(SOON))
+            while not (calls["wait"] and calls["get"]):  # noqa: ASYNC110 - it waits in the storage
+                await asyncio.sleep(0)
+            cut()
+            await surely(lambda: end(worker, claim))
+
+            if error is None:
+                assert await waiter == "done"
+            else:
+                with pytest.raises(error):
+                    await waiter
+
+
+async def test_an_id_that_is_active_or_completed_already(any_queue: Queue) -> None:
+    await any_queue.enqueue("first", id="a")
+    async with asyncio.timeout(SOON):
+        async with claimed(any_queue) as claim:
+            same = await any_queue.enqueue("ignored", id="a", on_conflict=Reject())
+            after = await any_queue.enqueue("second", id="a")
+            waiters = [asyncio.create_task(ticket.result(SOON)) for ticket in (same, after)]
+            await asyncio.sleep(0)
+            await claim.complete("of the first")
+            assert await waiters[0] == "of the first"
+        async with claimed(any_queue) as claim:
+            await claim.complete("of the second")
+        assert await waiters[1] == "of the second"
+        done = await any_queue.enqueue("ignored", id="a", on_conflict=Reject())
+
+        assert (same.verdict, after.verdict, done.verdict) == ("duplicate", "blocked", "completed")
+        assert await done.result(0) == "of the second"
+
+
+async def test_who_waited_too_long_may_wait_again_for_the_job_that_went_on(any_queue: Queue) -> None:
+    ticket = await any_queue.enqueue(1, id="a")
+    async with claimed(any_queue) as claim:
+        with pytest.raises(WaitTimeout):
+            await ticket.result(0.05)
+        assert (await ticket.status()).state == "active"
+        await claim.complete("late")
+
+    assert await ticket.result(SOON) == "late"
+
+
+async def test_what_has_expired_is_told_as_not_kept(any_queue: Queue) -> None:
+    ticket = await any_queue.enqueue(1, retention=0.001)
+    async with claimed(any_queue) as claim:
+        await claim.complete("gone")
+    async with asyncio.timeout(SOON):
+        while (await ticket.status()).state != "not_kept":  # noqa: ASYNC110 - time does it
+            await asyncio.sleep(0.001)
+
+    with pytest.raises(OutcomeNotKept):
+        await ticket.result(SOON)
+
+
+@pytest.mark.parametrize(
+    "result", [None, False, 0, "", [], {}, "x" * 1_000_000], ids=lambda one: repr(one)[:9]
+)
+async def test_any_result_is_one(any_queue: Queue, result: Any) -> None:
+    ticket = await any_queue.enqueue(1)
+    async with claimed(any_queue) as claim:
+        await claim.complete(result)
+
+    assert await ticket.result(SOON) == result
+
+
+class Census:
+    """What waits could leave behind, here and on the server."""
+
+    def __init__(self, url: str, request: pytest.FixtureRequest) -> None:
+        self._url, self._request = url, request
+
+    def here(self) -> Counter[str]:
+        """Tasks, threads, and the parts of waits that are alive."""
+        gc.collect()
+        names = [f"{type(one).__module__}.{type(one).__name__}" for one in gc.get_objects()]
+        parts = sum(name.startswith("dibs.") and name.rpartition(".")[2] in PARTS for name in names)
+        return Counter(parts=parts, tasks=len(asyncio.all_tasks()), threads=threading.active_count())
+
+    def there(self) -> Counter[str]:
+        """Connections and channels."""
+        match self._url.partition(":")[0]:
+            case "redis":
+                ask = self._request.getfixturevalue("redis_server").ask
+                prefix = self._url.partition("?prefix=")[2]
+                channels = [name for name in ask("PUBSUB", "CHANNELS") if prefix in name]
+                return Counter(channels=len(channels), connections=ask("CLIENT", "LIST").count("id="))
+            case "postgresql":
+                with psycopg.connect(self._request.getfixturevalue("postgres_server").url) as connection:
+                    row = connection.execute("SELECT count(*) FROM pg_stat_activity").fetchone()
+                return Counter(connections=row[0] if row else 0)
+            case _:
+                return Counter()
+
+
+@pytest.mark.parametrize("waits", [1000, pytest.param(10_000, marks=pytest.mark.chaos)])
+async def test_cancelled_waits_leave_nothing_behind(
+    any_url: str, any_queue: Queue, request: pytest.FixtureRequest, waits: int
+) -> None:
+    """Cancelled at every point of a wait: before it subscribed, while it read, while it slept."""
+    tickets = await any_queue.enqueue_many(any_queue.bind(n, delay=3600) for n in range(250))
+    with pytest.raises(WaitTimeout):
+        await tickets[0].result(0)
+    census = Census(any_url, request)
+    here, there = census.here(), Counter(connections=POOL, channels=1)
+    for _ in range(waits // len(tickets)):
+        await cancelled_waits(tickets)
+
+    async with asyncio.timeout(SOON):
+        while left := (census.here() - here) + (census.there() - there):
+            print(left)  # noqa: T201 - what it is, should it stay
+            await asyncio.sleep(0.05)
+    assert (await any_queue.counts()).scheduled == len(tickets)
+
+
+async def cancelled_waits(tickets: Sequence[Ticket[Any]]) -> None:
+    waits = [asyncio.create_task(ticket.result(SOON)) for ticket in tickets]
+    for turn, wait in enumerate(waits):
+        if turn % 10 == 0:
+            await asyncio.sleep(0)
+        wait.cancel()
+    assert all(
+        isinstance(e, asyncio.CancelledError) for e in await asyncio.gather(*waits, return_exceptions=True)
+    )
