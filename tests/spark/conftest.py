@@ -24,6 +24,8 @@ SMALL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.log.level": "ERROR",
+    # So that a table of a test has more than one batch.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     # What a test gives Spark to run is imported in its Python processes, too.
     "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2]),
 }

@@ -23,16 +23,22 @@ T = TypeVar("T")
 
 
 class Door:
-    """A storage opened for blocking code: `with Door(url) as door: door.ask(door.storage.queues())`."""
+    """A storage opened for blocking code: `with Door(url) as door: door.ask(door.storage.queues())`.
 
-    def __init__(self, url: str) -> None:
+    Only with `new` is a folder made that is not there: an executor with one of its own would read and
+    write beside the rest, and a reader has mistyped it.
+    """
+
+    def __init__(self, url: str, *, new: bool = False) -> None:
         self._url = url
+        self._new = new
         self._runner = asyncio.Runner()
         self.storage: Storage = open_storage(url)
 
     def __enter__(self) -> Self:
         """Open it. Raises StorageUnavailable naming this machine and the URL without its secrets."""
-        refuse_strange_folder(self._url)
+        if not self._new:
+            refuse_missing_folder(self._url)
         try:
             self.ask(self.storage.__aenter__())
         except StorageError as error:
@@ -103,14 +109,11 @@ def folder_of(url: str) -> Path | None:
     return Path("/" + path.lstrip("/") if path.startswith("//") else path)
 
 
-def refuse_strange_folder(url: str) -> None:
-    """Refuse a folder that is not there: an executor that made its own would read and write beside the rest.
-
-    Whoever plans has made it already, so it can only be missing where the path is not shared.
-    """
+def refuse_missing_folder(url: str) -> None:
+    """Refuse the folder of a file: URL that is not there. Raises StorageUnavailable."""
     folder = folder_of(url)
     if folder is not None and not folder.is_dir():
         raise StorageUnavailable(
-            f"{here()} sees no directory {folder}: a file: storage works on Spark only where every machine "
-            "mounts the same path; make the directory, or use Redis or Postgres"
+            f"{here()} sees no directory {folder}. Is the path right? Spark can use a file: storage only "
+            "where all of its machines mount the same path; Redis and Postgres need no such thing"
         )

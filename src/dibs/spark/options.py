@@ -68,6 +68,11 @@ class WriteOptions(Struct, frozen=True, kw_only=True):
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Return the options of a batch read. Raises Refused naming the one at fault."""
+    return read_options_at(place_of(given.get("url")), given)
+
+
+def read_options_at(url: str, given: Mapping[str, str]) -> ReadOptions:
+    """Return the same, at a place that was looked at already."""
     _check_known(given, READ)
     table = _table(given)
     after, until = given.get("after"), given.get("until")
@@ -77,7 +82,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     if (after or until) and table not in ("events", "runs"):
         raise Refused(f"table {table} has no offsets; leave after and until out", field="after")
     return ReadOptions(
-        url=place_of(given.get("url")),
+        url=url,
         table=table,
         queues=queues,
         after=after,
@@ -94,24 +99,27 @@ def follow_options(given: Mapping[str, str]) -> FollowOptions:
     table = _table(given, "events")
     if table not in ("events", "runs"):
         raise Refused(f"table {table} is no log and cannot be followed: events or runs can", field="table")
+    queues = _queues(given)
     return FollowOptions(
         url=place_of(given.get("url")),
         table=table,
-        queues=_queues(given),
-        start=_start(given),
+        queues=queues,
+        start=_start(given, queues),
         on_gap=_word(given, "on_gap", ("fail", "skip")),
         max_events=_whole(given, "max_events", 1),
     )
 
 
-def write_options(given: Mapping[str, str]) -> WriteOptions:
+def write_options(given: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
     """Return the options of a write. Raises Refused naming the one at fault."""
+    # The run of a stream is its query's own.
+    known = tuple(name for name in WRITE if not stream or name != "run")
+    _check_known(given, known)
     return write_options_at(place_of(given.get("url")), given)
 
 
 def write_options_at(url: str, given: Mapping[str, str]) -> WriteOptions:
     """Return the same, at a place that was looked at already."""
-    _check_known(given, WRITE)
     queue = given.get("queue")
     if not queue:
         raise Refused("say with option queue where the jobs go", field="queue")
@@ -180,17 +188,20 @@ def _queues(given: Mapping[str, str]) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(names))
 
 
-def _start(given: Mapping[str, str]) -> Any:
+def _start(given: Mapping[str, str], queues: tuple[str, ...] | None) -> Any:
     text = given.get("start", "earliest")
     if text in ("earliest", "latest"):
         return text
     try:
-        return msgspec.json.decode(text, type=dict[str, str])
+        offsets = msgspec.json.decode(text, type=dict[str, str])
     except msgspec.MsgspecError:
         raise Refused(
             f'start is {text!r:.80}; it must be earliest, latest, or JSON as in {{"emails": "<offset>"}}',
             field="start",
         ) from None
+    if queues is not None and (strange := sorted(set(offsets) - set(queues))):
+        raise Refused(f"start has an offset for {strange[0]!r:.80}, which is not read", field="start")
+    return offsets
 
 
 def _word(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> Any:

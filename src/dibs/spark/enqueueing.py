@@ -1,0 +1,116 @@
+"""Reading and writing in one call, also for a storage that lives in the driver alone."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from dibs.client.ids import new_id
+from dibs.client.place import resolved
+from dibs.model.requests import OnConflict
+from dibs.spark.door import is_shared
+from dibs.spark.java import require_pyspark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from dibs.spark.writing import WriteReport
+
+T = TypeVar("T")
+
+_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
+
+def read(spark: SparkSession, table: str, *, url: str | None = None, **options: str) -> DataFrame:
+    """Return a table as a DataFrame: jobs, outcomes, events or runs; `options` as of the data source.
+
+    Filters are handed down where the session lets sources have them. A storage that lives in this process
+    is read here and now, whole. Raises Refused, StorageError.
+    """
+    require_pyspark()
+    place = resolved(url)
+    if not is_shared(place):
+        return spark.createDataFrame(_apart(lambda: _read_here(place, {"table": table, **options})))
+    pushdown = spark.conf.get(_PUSHDOWN, "false") or "false"
+    reader = spark.read.format("dibs").options(url=place, table=table, pushdown=pushdown, **options)
+    return reader.load()
+
+
+def enqueue(
+    df: DataFrame,
+    queue: str,
+    *,
+    url: str | None = None,
+    on_conflict: OnConflict | None = None,
+    rejects: str | Path | None = None,
+    run: str | None = None,
+) -> WriteReport:
+    """Enqueue the rows of a DataFrame and return what became of them.
+
+    Columns: `data` (written as JSON) or `payload` (bytes), and if wanted id, run_at, priority, attributes
+    and on_conflict, which for its row wins over the argument. Bad rows go to `rejects` as Parquet; without
+    it the first one fails the write, before any row of its partition is sent. Rows of an earlier write with
+    the same `run` are known again for as long as the queue remembers request keys. Raises Refused for
+    columns or options; what fails in a task comes out as Spark's own error with its message.
+    """
+    require_pyspark()
+    place = resolved(url)
+    options = {"url": place, "queue": queue}
+    if on_conflict is not None:
+        options["on_conflict"] = msgspec.json.encode(on_conflict).decode()
+    if rejects is not None:
+        options["rejects"] = str(rejects)
+    if run is not None:
+        options["run"] = run
+    return _enqueue_here(df, options) if not is_shared(place) else _enqueue_there(df, options)
+
+
+def _enqueue_there(df: DataFrame, options: dict[str, str]) -> WriteReport:
+    from dibs.spark.writing import WriteReport  # noqa: PLC0415 - needs pyspark
+
+    # Written where the write is committed, which is on the driver's machine.
+    with tempfile.TemporaryDirectory(prefix="dibs-report-") as folder:
+        report = Path(folder, "report.json")
+        df.write.format("dibs").mode("append").options(**options, report=str(report)).save()
+        return msgspec.json.decode(report.read_bytes(), type=WriteReport)
+
+
+# -- a storage that lives in this process ------------------------------------------------------------
+
+
+def _enqueue_here(df: DataFrame, options: dict[str, str]) -> WriteReport:
+    from dibs.spark.options import write_options_at  # noqa: PLC0415 - as above
+    from dibs.spark.requests import check_columns  # noqa: PLC0415
+    from dibs.spark.sending import Task, send  # noqa: PLC0415
+    from dibs.spark.writing import report_of  # noqa: PLC0415
+
+    wanted = write_options_at(options["url"], options)
+    check_columns(df.schema)
+    run = wanted.run or new_id()
+    sent = _apart(lambda: send(wanted, Task(run, 0, 0), df.toArrow().to_batches()))
+    return report_of(wanted.queue, run, [sent])
+
+
+def _read_here(url: str, options: dict[str, str]) -> pa.Table:
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    from dibs.spark.options import read_options_at  # noqa: PLC0415
+    from dibs.spark.reading import Reader  # noqa: PLC0415
+    from dibs.spark.schemas import arrow_schema, struct_type  # noqa: PLC0415
+
+    wanted = read_options_at(url, options)
+    reader = Reader(wanted, struct_type(wanted.table))
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return pa.Table.from_batches(batches, schema=arrow_schema(wanted.table))
+
+
+def _apart(work: Callable[[], T]) -> T:
+    """Do it on a thread of its own: in a notebook an event loop runs on this one, and cannot wait."""
+    with ThreadPoolExecutor(1, thread_name_prefix="dibs-spark") as thread:
+        return thread.submit(work).result()

@@ -1,0 +1,169 @@
+"""Rows as requests: what a column may be, what becomes of its values, and how a row is known again.
+
+A row is known by the name of its write, its partition, its id (without one, its content) and how many equal
+ones came before it there. So a task that runs again, or twice at once, adds nothing, in whatever order its
+rows come.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from dibs.client.serde import JSON
+from dibs.errors import Refused
+from dibs.model.job import NO_ATTRIBUTES, Data, NewJob
+from dibs.model.limits import check_request
+from dibs.model.requests import DEFAULT_UPDATE, OnConflict, Reject, Request
+from dibs.spark.options import conflict_of
+
+_Kinds = tuple[type[t.DataType], ...]
+_INTEGERS: Final[_Kinds] = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
+#: The columns a write takes: the types each may have, and how to say so.
+TAKEN: Final[dict[str, tuple[_Kinds, str]]] = {
+    "id": ((t.StringType,), "string"),
+    "payload": ((t.BinaryType, t.StringType), "binary or string"),
+    "data": ((t.DataType,), "anything JSON can say"),
+    "run_at": ((t.TimestampType,), "timestamp (with a time zone: not timestamp_ntz)"),
+    "priority": (_INTEGERS, "a whole number"),
+    "attributes": ((t.StructType, t.MapType), "a struct, or a map from string"),
+    "on_conflict": ((t.StringType, t.StructType), "string or struct"),
+}
+#: A row without an id gets one that is the same if the row comes again.
+_GENERATED: Final = Reject()
+
+_known_conflict: Final = lru_cache(256)(conflict_of)
+
+
+def check_columns(schema: t.StructType) -> None:
+    """Refuse a schema that could not be enqueued. Raises Refused naming the column."""
+    for field in schema:
+        if field.name not in TAKEN:
+            raise Refused(
+                f"there is no column {field.name!r} to write; there are {', '.join(TAKEN)}", field=field.name
+            )
+        kinds, words = TAKEN[field.name]
+        if not isinstance(field.dataType, kinds) or isinstance(field.dataType, t.VariantType):
+            raise Refused(
+                f"column {field.name} must be {words}, not {field.dataType.simpleString()}", field=field.name
+            )
+        if isinstance(field.dataType, t.MapType) and field.name == "attributes":
+            _check_names(field.dataType)
+    names = set(schema.fieldNames())
+    if len(names & {"payload", "data"}) != 1:
+        raise Refused(
+            "a job needs what it is about: a column data (a value, written as JSON) or payload (bytes as "
+            "they are), and not both",
+            field="data",
+        )
+
+
+def _check_names(kind: t.MapType) -> None:
+    if not isinstance(kind.keyType, t.StringType):
+        raise Refused(
+            f"attributes are named by text, not by {kind.keyType.simpleString()}", field="attributes"
+        )
+
+
+class Rows:
+    """Makes requests of the rows of one partition, in order."""
+
+    def __init__(self, run: str, partition: int, on_conflict: OnConflict | None) -> None:
+        self._beginning = f"{run}/{partition}"
+        self._on_conflict = on_conflict
+        self._seen: Counter[str] = Counter()
+
+    def requests(self, batch: pa.RecordBatch) -> Iterator[Request | Refused]:
+        """Yield for each row its request, or why there is none."""
+        columns = {name: _values(name, batch.column(name)) for name in batch.schema.names}
+        for row in range(batch.num_rows):
+            try:
+                yield self._request({name: values[row] for name, values in columns.items()})
+            except Refused as refused:
+                yield refused
+
+    def _request(self, row: Mapping[str, Any]) -> Request:
+        data = Data(
+            payload=_payload(row),
+            attributes=_attributes(row.get("attributes")),
+            priority=row.get("priority") or 0,
+        )
+        id, conflict = row.get("id"), _conflict(row.get("on_conflict")) or self._on_conflict
+        run_at = row.get("run_at")
+        known = self._known(_content(data, run_at, conflict) if id is None else id.encode())
+        if id is None:
+            id, conflict = known.replace("/", "-"), conflict or _GENERATED
+        request = Request(
+            job=NewJob(id=id, data=data, run_at=run_at),
+            on_conflict=conflict or DEFAULT_UPDATE,
+            request_key=known,
+        )
+        check_request(request)
+        return request
+
+    def _known(self, what: bytes) -> str:
+        digest = blake2b(what, digest_size=12).hexdigest()
+        before = self._seen[digest]
+        self._seen[digest] += 1
+        return f"{self._beginning}/{digest}/{before}"
+
+
+def _content(data: Data, run_at: int | None, conflict: OnConflict | None) -> bytes:
+    return msgspec.msgpack.encode((data, run_at, conflict))
+
+
+# -- columns -----------------------------------------------------------------------------------------
+
+
+def _values(name: str, column: pa.Array) -> list[Any]:
+    """Return a column as the values a request is made of, as far as that needs no judgement."""
+    if name == "run_at":
+        # Microseconds to ms, rounded up: nobody runs early.
+        return [None if at is None else -(-at // 1000) for at in column.cast(pa.int64()).to_pylist()]
+    values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    if name == "attributes":
+        # A map of text holds JSON already, as in the table jobs; anything else becomes JSON.
+        is_json = pa.types.is_map(column.type) and pa.types.is_string(column.type.item_type)
+        return [_members(value, _as_it_is if is_json else JSON.encode) for value in values]
+    return values
+
+
+def _as_it_is(text: str) -> bytes:
+    return text.encode()
+
+
+def _members(value: Mapping[str, Any] | None, write: Callable[[Any], bytes]) -> Any:
+    """Return attributes still to be written: one that cannot be is its own row's fault only."""
+    return (
+        None if value is None else [(name, write, each) for name, each in value.items() if each is not None]
+    )
+
+
+def _attributes(members: Iterable[tuple[str, Callable[[Any], bytes], Any]] | None) -> Mapping[str, bytes]:
+    if not members:
+        return NO_ATTRIBUTES
+    return {name: write(value) for name, write, value in members} or NO_ATTRIBUTES
+
+
+def _payload(row: Mapping[str, Any]) -> bytes:
+    if "data" in row:
+        return JSON.encode(row["data"])
+    payload = row["payload"]
+    if payload is None:
+        raise Refused("payload is null; give it bytes, or use a column data", field="payload")
+    return payload.encode() if isinstance(payload, str) else bytes(payload)
+
+
+def _conflict(value: Any) -> OnConflict | None:
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        value = msgspec.json.encode({name: each for name, each in value.items() if each is not None}).decode()
+    return _known_conflict(value)

@@ -1,0 +1,60 @@
+"""Workers in the tasks of a Spark job."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dibs import Dibs
+from dibs.errors import Refused
+from dibs.spark.fleet import run_workers
+from tests.places import place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+APP = "tests.spark.source_app:app"
+
+
+async def test_two_tasks_empty_a_queue(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    url = place("redis", request)
+    async with Dibs(url) as app:
+        tickets = await app.queue("double").enqueue_many(range(200))
+
+        reports = run_workers(spark, APP, 2, url=url)
+
+        assert 200 == sum(report.work.total("completed") for report in reports)
+        assert [2 * number for number in range(200)] == [await ticket.result(wait=0) for ticket in tickets]
+
+
+async def test_a_lost_executor_is_a_stall_and_its_job_comes_back(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Spark runs the task again, which reaps what the first attempt left, once its lease has expired."""
+    url = place("file", request)
+    async with Dibs(url) as app:
+        ticket = await app.queue("fatal").enqueue({"mark": str(tmp_path / "mark")})
+
+        run_workers(spark, APP, 1, url=url, lease=2.0, heartbeat=0.5)
+
+        assert "attempt 2" == await ticket.result(wait=0)
+
+
+def test_a_fleet_ends_when_its_time_is_over(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    began = time.monotonic()
+
+    [report] = run_workers(spark, APP, 1, url=place("file", request), until=0.5, processes=0)
+
+    assert time.monotonic() - began >= 0.5
+    assert 0 == report.work.total("completed")
+
+
+def test_what_cannot_be_meant_is_refused(spark: SparkSession) -> None:
+    for words, executors, until in (("executors is 0", 0, "empty"), ("until is 'soon'", 1, "soon")):
+        with pytest.raises(Refused, match=words):
+            run_workers(spark, APP, executors, until=until, url="file:unused")  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="lives in one process"):
+        run_workers(spark, APP, 1, url="memory:fleet")

@@ -1,0 +1,180 @@
+"""The tables as Spark reads them, against what the protocol says of the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as f
+
+from dibs.spark.enqueueing import read
+from dibs.spark.schemas import TABLES, struct_type
+from tests.places import place
+from tests.spark.source_places import SHARED, at, fill, jobs, log, records
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture(params=SHARED)
+def url(request: pytest.FixtureRequest) -> str:
+    """A filled place on each storage that Spark can reach."""
+    url = place(request.param, request)
+    at(url, fill)
+    return url
+
+
+def table(spark: SparkSession, url: str, name: str, **options: str) -> DataFrame:
+    return spark.read.format("dibs").options(url=url, table=name, **options).load()
+
+
+def by(frame: DataFrame, *key: str) -> dict[Any, Mapping[str, Any]]:
+    rows = [row.asDict() for row in frame.collect()]
+    keyed: dict[Any, Mapping[str, Any]] = {tuple(row[name] for name in key): row for row in rows}
+    assert len(rows) == len(keyed)
+    return keyed
+
+
+def test_all_tables_agree_with_the_storage(spark: SparkSession, url: str) -> None:
+    """One test for four tables: each job of Spark's costs a second on a busy machine."""
+    known = at(url, lambda storage: records(storage, "work"))
+    frames = {name: table(spark, url, name) for name in TABLES}
+    rows = by(frames["jobs"], "queue", "id", "state")
+
+    assert {
+        ("work", "again", "waiting"), ("work", "busy", "active"), ("work", "busy", "blocked"),
+        ("work", "next", "waiting"), ("other", "alone", "waiting"),
+    } == set(rows)  # fmt: skip
+    busy, job = rows["work", "busy", "active"], known["busy"].slot.current
+    assert job is not None
+    assert job.run is not None
+    assert (b'{"n": 1}', '{"n": 1}', {}) == (busy["payload"], busy["payload_json"], busy["attributes"])
+    assert (job.run.fence, "a test", False) == (busy["fence"], busy["holder"], busy["handed_off"])
+    assert (job.seq, job.revision, 1) == (busy["seq"], busy["revision"], busy["attempts"])
+    assert {"colour": '"red"'} == rows["work", "busy", "blocked"]["attributes"]
+    assert rows["work", "busy", "blocked"]["fence"] is None
+    assert rows["other", "alone", "waiting"]["payload_json"] is None
+    assert 1 == rows["work", "again", "waiting"]["retries"]
+
+    ends = by(frames["outcomes"], "id")
+    assert {"done": "completed", "failed": "failed", "gone": "cancelled"} == {
+        id: row["kind"] for (id,), row in ends.items()
+    }
+    assert (b"[1]", "[1]") == (ends["done",]["result"], ends["done",]["result_json"])
+    assert ("ValueError", "no") == (ends["failed",]["error_type"], ends["failed",]["error_message"])
+
+    told = at(url, lambda storage: log(storage, "work"))
+    events = by(frames["events"], "offset")
+    assert {offset: event.kind for offset, event in told} == {o: row["kind"] for (o,), row in events.items()}
+    runs = by(frames["runs"], "id")
+    assert {"done": "completed", "failed": "failed", "again": "retried"} == {
+        id: row["end"] for (id,), row in runs.items()
+    }
+
+
+def test_times_are_exact(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    url = place("file", request)
+    at(url, fill)
+    known = at(url, lambda storage: records(storage, "work"))
+    outcome = known["done"].slot.outcome
+    assert outcome is not None
+    assert outcome.expires_at is not None
+    columns = [f.unix_millis(name) for name in ("enqueued_at", "ended_at", "expires_at")]
+
+    [row] = table(spark, url, "outcomes").where("id = 'done'").select(*columns).collect()
+
+    assert (outcome.enqueued_at, outcome.ended_at, outcome.expires_at) == tuple(row)
+
+
+#: What is asked of a filled place, and the ids it has.
+ASKED: Final = {
+    "jobs": {
+        "queue = 'work' and state = 'waiting'": ["again", "next"],
+        "state = 'blocked'": ["busy"],
+        "id in ('next', 'done', 'nobody') and run_at > timestamp'2001-01-01 00:00:00'": ["next"],
+        "state = 'no such state'": [],
+    },
+    "outcomes": {
+        "kind = 'failed' and error_type is not null": ["failed"],
+        "claimed_at is null or kind = 'no such kind'": ["gone"],
+    },
+}
+
+
+@pytest.mark.parametrize("scheme", ["file", "postgresql"])
+def test_filters_reach_the_storage(spark: SparkSession, request: pytest.FixtureRequest, scheme: str) -> None:
+    """What can be compared with a literal is left out before it travels, and the rest by Spark."""
+    url = place(scheme, request)
+    at(url, fill)
+    for name, conditions in ASKED.items():
+        for condition, ids in conditions.items():
+            frame = read(spark, name, url=url).where(condition).select("id")
+
+            assert ids == sorted(row.id for row in frame.collect()), condition
+            handed_down = "Filter (" not in frame._jdf.queryExecution().executedPlan().toString()
+            assert handed_down == (" or " not in condition), condition
+
+
+def test_filters_on_offsets_seek_in_the_log(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    url = place("redis", request)
+    at(url, fill)
+    offsets = [offset for offset, _ in at(url, lambda storage: log(storage, "work"))]
+    condition = f"queue = 'work' and offset > '{offsets[0]}' and offset < '{offsets[3]}'"
+
+    found = read(spark, "events", url=url).where(condition).select("offset").collect()
+
+    assert offsets[1:3] == sorted(row.offset for row in found)
+
+
+def test_a_log_is_read_from_an_offset_up_to_one(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    url = place("postgresql", request)
+    at(url, fill)
+    offsets = [offset for offset, _ in at(url, lambda storage: log(storage, "work"))]
+
+    frame = table(spark, url, "events", queue="work", after=offsets[0], until=offsets[2])
+
+    assert offsets[1:3] == sorted(row.offset for row in frame.select("offset").collect())
+
+
+def test_many_ids_come_page_by_page_each_once(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    url = place("redis", request)
+    ids = [f"id {number}" for number in range(2500)]
+
+    async def enqueue(storage: Any) -> None:
+        for start in range(0, len(ids), 1000):
+            await storage.enqueue("many", jobs(*ids[start : start + 1000]))
+
+    at(url, enqueue)
+
+    assert sorted(ids) == sorted(row.id for row in table(spark, url, "jobs").select("id").collect())
+
+
+def test_a_place_with_nothing_in_it_is_an_empty_table(
+    spark: SparkSession, request: pytest.FixtureRequest
+) -> None:
+    url = place("redis", request)
+
+    assert [[]] * 4 == [table(spark, url, name).collect() for name in TABLES]
+
+
+def test_a_choice_of_columns_may_be_given(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    url = place("file", request)
+    at(url, fill)
+
+    frame = spark.read.format("dibs").options(url=url, table="jobs").schema("state string, id string").load()
+
+    assert ["state", "id"] == frame.columns
+    assert ("waiting", "alone") in {tuple(row) for row in frame.collect()}
+
+
+def test_memory_is_read_in_the_driver(spark: SparkSession) -> None:
+    """A storage in memory lives in this process: here it can be read, and nowhere else."""
+    url = "memory:read-by-spark"
+    at(url, fill)
+
+    assert 5 == read(spark, "jobs", url=url).count()
+    assert struct_type("runs").names == read(spark, "runs", url=url).columns
+    with pytest.raises(AnalysisException, match=r"dibs\.spark\.read"):
+        table(spark, url, "jobs")

@@ -1,0 +1,187 @@
+"""DataFrames into queues: what arrives, what is refused, and that nothing arrives twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql import functions as f
+
+from dibs.errors import Refused
+from dibs.model.requests import Reject
+from dibs.spark.enqueueing import enqueue
+from tests.places import place
+from tests.spark.source_places import SHARED, at, jobs, records, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NOON = datetime(2100, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(params=SHARED)
+def url(request: pytest.FixtureRequest) -> str:
+    return place(request.param, request)
+
+
+def payloads(url: str, queue: str) -> dict[str, Any]:
+    """Return what waits in a queue, as JSON by id."""
+    found = at(url, lambda storage: records(storage, queue))
+    return {id: json.loads(r.slot.current.data.payload) for id, r in found.items() if r.slot.current}
+
+
+def numbers(spark: SparkSession, many: int) -> DataFrame:
+    return spark.range(0, many, 1, 2).select(f.struct("id").alias("data"))
+
+
+def test_rows_arrive_with_all_they_have(spark: SparkSession, url: str) -> None:
+    rows = spark.range(1).select(
+        f.lit("a").alias("id"),
+        f.struct(f.lit("x").alias("to"), f.array(f.lit(1), f.lit(2)).alias("n")).alias("data"),
+        f.lit(NOON).alias("run_at"),
+        f.lit(7).alias("priority"),
+        f.struct(f.lit("red").alias("colour"), f.lit(3).alias("size")).alias("attributes"),
+    )
+
+    report = enqueue(rows, "work", url=url)
+
+    job = at(url, lambda storage: records(storage, "work"))["a"].slot.current
+    assert job is not None
+    assert b'{"to":"x","n":[1,2]}' == job.data.payload
+    assert {"colour": b'"red"', "size": b"3"} == job.data.attributes
+    assert (int(NOON.timestamp() * 1000), 7) == (job.run_at, job.data.priority)
+    assert (1, {"queued": 1}, 0, 0) == (report.rows, report.statuses, report.repeated, report.rejected)
+
+
+def test_the_same_run_again_adds_nothing(spark: SparkSession, url: str) -> None:
+    """Rows are known again by the name of their write; with another name they are new ones."""
+    rows = numbers(spark, 2500)
+
+    first = enqueue(rows, "work", url=url, run="monday")
+    again = enqueue(rows, "work", url=url, run="monday")
+
+    assert (2500, 0) == (first.rows, first.repeated)
+    assert (2500, 2500) == (again.rows, again.repeated)
+    assert first.statuses == again.statuses == {"queued": 2500}
+    assert sorted(range(2500)) == sorted(row["id"] for row in payloads(url, "work").values())
+
+
+class Killed:
+    """Rows for Spark from a process that kills itself, the first time, when some have been enqueued."""
+
+    def __init__(self, url: str, mark: Path) -> None:
+        self._url = url
+        self._mark = mark
+
+    def __call__(self, rows: Iterable[Any]) -> Iterator[Any]:
+        for number, row in enumerate(rows):
+            if number == 15_000 and not self._mark.exists():
+                wait_until(lambda: bool(at(self._url, lambda storage: storage.queues())))
+                self._mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield row
+
+
+def test_a_task_that_is_killed_and_tried_again_adds_nothing(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """With rejects, rows are sent as they come: attempt 0 dies when part of them is, attempt 1 does all."""
+    url = place("redis", request)
+    # Between a task's two Pythons stand buffers: what is to be enqueued must be more than they hold.
+    large = spark.range(0, 20_000, 1, 1).select(f.format_string("%0200d", "id").alias("data"))
+    rows = spark.createDataFrame(large.rdd.mapPartitions(Killed(url, tmp_path / "killed")), large.schema)
+
+    report = enqueue(rows, "work", url=url, rejects=tmp_path / "rejects")
+
+    assert (tmp_path / "killed").exists()
+    assert (20_000, {"queued": 20_000}) == (report.rows, report.statuses)
+    assert 0 < report.repeated < 20_000
+    assert list(range(20_000)) == sorted(map(int, payloads(url, "work").values()))
+
+
+def test_without_rejects_the_first_bad_row_stops_its_partition(
+    spark: SparkSession, request: pytest.FixtureRequest
+) -> None:
+    url = place("postgresql", request)
+    rows = spark.range(0, 2000, 1, 1).select(
+        f.when(f.col("id") == 1500, "x" * 600).otherwise(f.col("id").cast("string")).alias("id"),
+        f.lit(1).alias("data"),
+    )
+
+    with pytest.raises(PythonException, match=r"row 1500 of partition 0: id has 600 bytes; it must have 1"):
+        enqueue(rows, "work", url=url)
+    assert {} == payloads(url, "work")
+
+
+def test_with_rejects_good_rows_arrive_and_bad_ones_are_kept_with_reasons(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    rows = spark.createDataFrame(
+        [("good", b"1", 0, None), ("p", b"1", 5000, None), ("", b"1", 0, None), ("n", None, 0, "replace")],
+        "id string, payload binary, priority int, on_conflict string",
+    ).coalesce(1)
+
+    report = enqueue(rows, "work", url=url, rejects=tmp_path / "rejects")
+
+    kept = spark.read.parquet(str(tmp_path / "rejects")).collect()
+    assert (4, {"queued": 1}, 3) == (report.rows, report.statuses, report.rejected)
+    assert {"good": 1} == payloads(url, "work")
+    assert [("", "id"), ("n", "payload"), ("p", "priority")] == sorted((r.id, r.reject_field) for r in kept)
+    assert "must be -1000 to 1000" in next(r.reject_reason for r in kept if r.id == "p")
+
+
+def test_a_known_id_is_met_as_its_row_says_else_as_the_write_says(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = place("file", request)
+    at(url, lambda storage: storage.enqueue("work", jobs("a", "b", "c", payload=b"0")))
+    rows = spark.createDataFrame(
+        [("a", 1, None), ("b", 2, "update"), ("c", 3, '{"type":"update","data":false,"run_at":"later"}')],
+        "id string, data int, on_conflict string",
+    )
+    report = tmp_path / "reports" / "one.json"
+
+    options = {"url": url, "queue": "work", "on_conflict": "reject", "report": str(report)}
+    rows.write.format("dibs").mode("append").options(**options).save()
+
+    assert {"a": 0, "b": 2, "c": 0} == payloads(url, "work")
+    assert {"duplicate": 1, "updated": 2} == json.loads(report.read_text())["statuses"]
+
+
+def test_memory_is_written_in_the_driver(spark: SparkSession) -> None:
+    url = "memory:written-by-spark"
+
+    report = enqueue(numbers(spark, 10), "work", url=url, on_conflict=Reject())
+
+    assert (10, {"queued": 10}) == (report.rows, report.statuses)
+    assert 10 == len(payloads(url, "work"))
+    with pytest.raises(AnalysisException, match=r"dibs\.spark\.enqueue"):
+        numbers(spark, 1).write.format("dibs").mode("append").options(url=url, queue="work").save()
+
+
+WRONG: dict[str, tuple[str, str]] = {
+    "a name there is not": ("1 as data, 2 as runat", "there is no column 'runat'"),
+    "a number for an id": ("1 as id, 1 as data", "column id must be string, not int"),
+    "a time without a zone": ("1 as data, timestamp_ntz'2100-01-01' as run_at", "not timestamp_ntz"),
+    "text for a priority": ("1 as data, 'high' as priority", "column priority must be a whole number"),
+    "nothing to do": ("'a' as id", "a column data"),
+    "two things to do": ("1 as data, binary('x') as payload", "and not both"),
+    "attributes without names": ("1 as data, map(1, 2) as attributes", "named by text, not by int"),
+}
+
+
+@pytest.mark.parametrize(("columns", "words"), WRONG.values(), ids=WRONG)
+def test_columns_of_a_wrong_kind_are_refused_before_any_task(
+    spark: SparkSession, columns: str, words: str
+) -> None:
+    rows = spark.sql(f"select {columns}")
+
+    with pytest.raises(Refused, match=words):
+        enqueue(rows, "work", url="memory:refused-by-spark")
