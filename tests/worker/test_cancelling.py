@@ -8,7 +8,7 @@ import pytest
 
 from dibs.client.app import Dibs
 from dibs.errors import JobCancelled
-from tests.worker.fleet import working
+from tests.worker.fleet import everywhere, working
 from tests.worker.workshop import Gate, current, outcome, put
 
 
@@ -27,18 +27,24 @@ async def cancelled(app: Dibs, queue: str, id: str) -> str:
     return (await outcome(app, queue, id)).kind
 
 
-@pytest.mark.parametrize("queue", ["waits_for_cancel", "minds_cancel", "minds_cancel_alone", "alone"])
+QUEUES = ("waits_for_cancel", "minds_cancel", "minds_cancel_alone", "alone")
+
+
+@everywhere
 async def test_a_running_job_ends_as_cancelled(
-    app: Dibs, gate: Gate, monkeypatch: pytest.MonkeyPatch, queue: str
+    app: Dibs, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Async is cancelled; `def` looks at job.cancelled; alone in its process it is killed if it does not."""
     monkeypatch.setenv("CANCEL_GRACE", "0.2")
-    await put(app, queue, "a")
-    async with working(app, queue, heartbeat=0.1) as task:
-        await gate.arrived("a")
-        if queue.startswith("minds"):
-            await gate.let_go_unseen("a")
-        assert "cancelled" == await cancelled(app, queue, "a")
+    for queue in QUEUES:
+        await put(app, queue, queue)
+    async with working(app, *QUEUES, heartbeat=0.1) as task:
+        for queue in QUEUES:
+            await gate.arrived(queue)
+            if queue.startswith("minds"):
+                await gate.let_go_unseen(queue)
+        ends = await asyncio.gather(*(cancelled(app, queue, queue) for queue in QUEUES))
         report = await task
 
-    assert (1, 0) == (report.total("cancelled"), report.crashes)
+    assert ["cancelled"] * 4 == ends
+    assert (4, 0) == (report.total("cancelled"), report.crashes)

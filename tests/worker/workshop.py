@@ -65,7 +65,7 @@ async def current(app: Dibs, queue: str, id: str) -> Job:
 async def counted(app: Dibs, queue: str, word: str, number: int = 1) -> None:
     """Wait until so many jobs of a queue are in a state."""
     since: Mapping[str, str] | None = None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while getattr((await app.storage.counts([queue]))[queue], word) < number:
             since = (await app.storage.wait([queue], for_="events", since=since, timeout=0.5)).since
 
@@ -101,7 +101,7 @@ class Faulty:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the calls so far meet a condition."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 self._called.clear()
                 await self._called.wait()
@@ -180,7 +180,7 @@ class Gate:
 
     async def arrived(self, name: str) -> int:
         """Wait for a handler, and return the process it is in."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return (await self._at(name))[0]
 
     async def let_go(self, *names: str) -> None:
