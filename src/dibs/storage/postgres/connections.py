@@ -9,10 +9,11 @@ import asyncio
 import select
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, waiting
+from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 
 from dibs.storage.postgres.gate import Gate
@@ -23,7 +24,41 @@ PREPARE_AFTER: Final = 3
 MOST: Final = 10
 CONNECT_SECONDS: Final = 10
 
-Connection = AsyncConnection[Any]
+#: How long a close waits for statements that nobody waits for any more, s.
+FAREWELL: Final = 5.0
+#: How long the driver waits between two looks whether it was interrupted, s: as it does by itself.
+INTERVAL: Final = 0.1
+
+RV = TypeVar("RV")
+
+
+class Connection(AsyncConnection[Any]):
+    """A connection on which a statement may run to its end though its caller was cancelled.
+
+    The driver would open another connection for each, to cancel what is over in a millisecond (behind a
+    pooler perhaps somebody else's), and be interrupted in that where a loop ends: it says so on stderr.
+    """
+
+    #: Whether it does: for single statements, not for what has to be rolled back.
+    goes_on = False
+    #: What is still to be read for a caller who is gone.
+    owed: PQGen[Any] | None = None
+
+    async def wait(self, gen: PQGen[RV], interval: float = INTERVAL, timeout: float | None = None) -> RV:
+        if not self.goes_on:
+            return await super().wait(gen, interval, timeout)
+        try:
+            return await waiting.wait_async(gen, self.pgconn.socket, interval=interval, timeout=timeout)
+        except asyncio.CancelledError:
+            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                self.owed = gen
+            raise
+
+    async def read_away(self) -> None:
+        """Read what is owed. Raises the driver's errors; what it raises leaves the connection of no use."""
+        gen, self.owed = self.owed, None
+        if gen is not None:
+            await waiting.wait_async(gen, self.pgconn.socket, interval=INTERVAL)
 
 
 class Connections:
@@ -37,11 +72,13 @@ class Connections:
         #: Whether statements may be prepared.
         self.prepares = True
         self._closed = False
+        #: Connections on which a statement ends for nobody.
+        self._clearing: set[asyncio.Task[None]] = set()
 
     async def connect(self) -> Connection:
         """Open a connection. Raises StorageUnavailable."""
         try:
-            connection = await AsyncConnection.connect(**self._conninfo, autocommit=True)
+            connection = await Connection.connect(**self._conninfo, autocommit=True)
         except (psycopg.Error, OSError) as error:
             raise self._gate.unreachable(error) from None
         connection.prepare_threshold = PREPARE_AFTER if self.prepares else None
@@ -56,9 +93,15 @@ class Connections:
             connection = self._fresh() or await self.connect()
             yield connection
         finally:
-            self._room.release()
-            if connection is not None:
-                await self._back(connection)
+            if connection is not None and connection.owed is not None:
+                # It keeps its room meanwhile: whoever cancels much opens no more than others.
+                task = asyncio.ensure_future(self._clear(connection))
+                self._clearing.add(task)
+                task.add_done_callback(self._clearing.discard)
+            else:
+                self._room.release()
+                if connection is not None:
+                    await self._back(connection)
 
     def _fresh(self) -> Connection | None:
         """Return an idle connection on which nothing came: unasked, a server speaks only to leave."""
@@ -76,9 +119,27 @@ class Connections:
         else:
             await connection.close()
 
+    async def _clear(self, connection: Connection) -> None:
+        """Let a statement end that nobody waits for any more; only then may the connection be used again."""
+        try:
+            await connection.read_away()
+        except (psycopg.Error, OSError):
+            # Of no interest to anybody; the connection may still be good.
+            pass
+        except BaseException:
+            connection.pgconn.finish()
+            raise
+        finally:
+            self._room.release()
+        await self._back(connection)
+
     async def close(self) -> None:
         """Close what is idle; what is lent is closed when it comes back."""
         self._closed = True
+        # Who was cancelled a moment ago says so in the next turn of the loop.
+        await asyncio.sleep(0)
+        if self._clearing:
+            await asyncio.wait(self._clearing, timeout=FAREWELL)
         idle, self._idle = self._idle, []
         for connection in idle:
             await connection.close()

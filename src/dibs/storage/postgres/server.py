@@ -110,8 +110,12 @@ class Server:
             raise self._gate.crossed(error, writes=True, alive=not connection.closed) from error
 
     async def fetch(self, query: bytes, params: dict[str, Any], *, writes: bool) -> list[Any]:
-        """Run one statement, which is one transaction, and return its rows."""
+        """Run one statement, which is one transaction, and return its rows.
+
+        It runs to its end also when the caller is cancelled.
+        """
         async with self.check_open().one() as connection:
+            connection.goes_on = True
             try:
                 return await gate.again(lambda: run(connection, query, params))
             except psycopg.Error as error:

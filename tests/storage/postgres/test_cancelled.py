@@ -1,0 +1,94 @@
+"""A caller who is cancelled amid a statement: it ends for nobody, and its connection is as good as before."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dibs.storage.postgres import PostgresStorage, open_url
+from dibs_conformance.servers import PostgresServer
+from tests.storage.postgres.jobs import asked
+
+#: Answers with its session and with what it was asked, after a while.
+ECHO = b"SELECT pg_backend_pid(), %(said)s::bigint, pg_sleep(%(seconds)s)"
+
+
+async def echo(storage: PostgresStorage, said: int, seconds: float = 0.0) -> tuple[int, int]:
+    ((pid, back, _),) = await storage._server.fetch(ECHO, {"said": said, "seconds": seconds}, writes=False)
+    return pid, back
+
+
+async def sent(storage: PostgresStorage) -> None:
+    """Return when a statement of somebody's is under way."""
+    connections = storage._server.check_open()
+    while connections._idle:  # noqa: ASYNC110 - the driver tells nobody when it has sent
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.05)
+
+
+async def test_its_connection_is_used_again(
+    storage: PostgresStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    pid, _ = await echo(storage, 1)
+    slow = asyncio.create_task(echo(storage, 2, seconds=0.5))
+    await sent(storage)
+    slow.cancel()
+    await asyncio.gather(slow, return_exceptions=True)
+    assert slow.cancelled()
+    other, _ = await echo(storage, 3)
+    assert other != pid, "nobody gets a connection on which a reply is owed"
+    clearing = storage._server.check_open()._clearing
+    await asyncio.gather(*clearing)
+
+    assert {pid, other} >= {(await echo(storage, n))[0] for n in range(3)}
+    assert pid in {connection.info.backend_pid for connection in storage._server.check_open()._idle}
+    assert [] == [record.message for record in caplog.records if record.name == "psycopg"]
+
+
+async def test_nobody_gets_the_reply_of_another(storage: PostgresStorage) -> None:
+    luck = random.Random(7)
+    for round_ in range(30):
+        calls = [asyncio.create_task(echo(storage, 100 * round_ + n)) for n in range(8)]
+        await asyncio.sleep(luck.random() * 0.003)
+        for n in luck.sample(range(8), 4):
+            calls[n].cancel()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        for n, answer in enumerate(answers):
+            assert isinstance(answer, asyncio.CancelledError) or answer[1] == 100 * round_ + n  # type: ignore[index]
+
+    assert 10 >= len(storage._server.check_open()._idle) + len(storage._server.check_open()._clearing)
+
+
+async def test_what_was_sent_happens(storage: PostgresStorage, connect: Callable[[], Any]) -> None:
+    """As after a lost reply: the caller does not know, and the storage does."""
+    await storage.enqueue("q", [asked("first")])
+    holder = await connect()
+    await holder.execute("SELECT 1 FROM live WHERE id = 'first' FOR UPDATE")
+    update = asyncio.create_task(storage.enqueue("q", [asked("first"), asked("second")]))
+    await sent(storage)
+    update.cancel()
+    await asyncio.gather(update, return_exceptions=True)
+    await holder.rollback()
+    await asyncio.gather(*storage._server.check_open()._clearing)
+
+    assert 2 == (await storage.counts(["q"]))["q"].waiting
+
+
+def test_the_end_of_a_loop_is_silent(
+    postgres_server: PostgresServer, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever is cancelled as the loop ends is cancelled once more while the driver cleans up."""
+
+    async def leave() -> None:
+        async with open_url(postgres_server.url, schema=schema) as storage:
+            slow = asyncio.create_task(echo(storage, 1, seconds=0.5))
+            await sent(storage)
+            slow.cancel()
+
+    asyncio.run(leave())
+
+    assert [] == [record.message for record in caplog.records if record.name in ("psycopg", "asyncio")]
