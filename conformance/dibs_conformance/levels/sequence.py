@@ -1,6 +1,6 @@
 """L0, one call at a time: the machine plays a storage and the oracle side by side under a manual clock.
 
-What is at and beyond the limits is tried first, then the tour, then chance.
+The tour is first, then what is at and beyond the limits, then chance.
 """
 
 from __future__ import annotations
@@ -67,10 +67,11 @@ class Sequence:
         self._failures: list[Failure] = []
 
     def findings(self) -> Findings:
-        inputs = [self._limits(limits) for limits in LIMITS]
         trial = self._trial()
         self._keep(run_tour(trial))
         on_tour, room = trial.examples, True
+        # A storage that is not finished hears of its next verb, and not of limits.
+        inputs = [self._limits(limits) for limits in LIMITS if not self._failures]
         if not self._failures:
             self._keep(self._play(trial))
             room = trial.examples > on_tour

@@ -19,6 +19,7 @@ from dibs_conformance.oracle import Oracle
 from dibs_conformance.story import StoryLines
 from dibs_conformance.strategies import IDS
 from dibs_conformance.target import Bridge, Opened
+from dibs_conformance.unfinished import check_answer
 
 T = TypeVar("T")
 PAGE = 100
@@ -74,6 +75,7 @@ class Side:
             self._judges.story.add(verb, self.now, args, "raised")
             raise
         self._judges.story.add(verb, self.now, args, answer)
+        check_answer(verb, answer)
         return answer
 
     def pass_time(self, by: int) -> None:
