@@ -22,6 +22,12 @@ def any_url(request: pytest.FixtureRequest) -> str:
     return f"{url}{mark}{SHARED}" if mark else url
 
 
+@pytest.fixture(params=EVERYWHERE)
+def any_place(request: pytest.FixtureRequest) -> str:
+    """The URL of a place on each storage where nobody has been."""
+    return place(request.param, request)
+
+
 @pytest.fixture
 async def any_app(any_url: str) -> AsyncIterator[Dibs]:
     """An app that is open there."""

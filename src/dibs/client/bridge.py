@@ -80,10 +80,19 @@ def _awaited(future: concurrent.futures.Future[T], form: str, caller: Caller | N
         return future.result()
     except concurrent.futures.CancelledError:
         raise NotRunning(f"the event loop where the app was open ended during {form}") from None
+    except RuntimeError as error:
+        if not _python_exits():
+            raise
+        raise NotRunning(f"Python is exiting, and could not do {form} any more: {error}") from error
     except BaseException:
         # Ctrl-C ends the wait of this thread, so it must end the call as well.
         future.cancel()
         raise
+
+
+def _python_exits() -> bool:
+    """Tell whether the main thread is over: from then on, what waits for exit runs, and no new thread."""
+    return not threading.main_thread().is_alive()
 
 
 #: Signals that a worker hears.
@@ -158,7 +167,11 @@ def following(home: Home, form: str, items: AsyncIterator[T]) -> T:
 
 
 def refuse_on_loop(form: str, call: Coroutine[Any, Any, Any]) -> None:
-    """Refuse to block a running event loop, and say what to write instead."""
+    """Refuse to block a running event loop, and say what to write instead; or a Python that has ended."""
+    if sys.is_finalizing():
+        # No thread runs any more but this one, so it would wait for ever.
+        call.close()
+        raise NotRunning(f"Python has all but exited, which is too late for {form}: close the app before")
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -118,8 +118,7 @@ class FileStorage(IndexedStorage):
         thread, self._thread = self._thread, None
         if thread is None or self._is_forked:
             return
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(thread, self._end)
+        await _done_on(thread, self._end)
         thread.shutdown(wait=False)
 
     def _end(self) -> None:
@@ -132,7 +131,7 @@ class FileStorage(IndexedStorage):
         self._check_open()
         if self._thread is None:
             raise NotRunning(f"{self.url} is not open")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        return await _done_on(self._thread, work)
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -269,3 +268,12 @@ class FileStorage(IndexedStorage):
     def _follow(self, number: int) -> None:
         if number > self._replay.number:
             self._catch_up()
+
+
+async def _done_on(thread: ThreadPoolExecutor, work: Callable[[], R]) -> R:
+    try:
+        done = asyncio.get_running_loop().run_in_executor(thread, work)
+    except RuntimeError:
+        # Python exits: threads take no more work, but programs still have last things to say.
+        return work()
+    return await done
