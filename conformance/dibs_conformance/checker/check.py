@@ -11,10 +11,13 @@ from msgspec import Struct
 
 from dibs_conformance.checker.history import History
 from dibs_conformance.checker.rules import RULES, Rule, Violation
+from dibs_conformance.checker.rules.explaining import Explained
 from dibs_conformance.checker.step import Step
 from dibs_conformance.checker.timeline import timeline
 from dibs_conformance.report.values import Failure, LawReport, Verdict
 
+#: Histories up to this many steps are also checked by brute force, unless told otherwise.
+SHALLOW = 200_000
 #: Breaches told of each rule: the first ones say it, the rest repeat it.
 MOST = 5
 
@@ -37,11 +40,15 @@ class Checked(Struct, frozen=True, kw_only=True):
         return not self.failures
 
 
-def check(steps: Iterable[Step]) -> Checked:
-    """Hold every rule against a history. Time and memory grow with its length, and little faster."""
+def check(steps: Iterable[Step], *, deep: bool | None = None) -> Checked:
+    """Hold every rule against a history. Time and memory grow with its length, and little faster.
+
+    `deep` says whether R22 is tried, too, which takes about as long as all others; None: unless it is long.
+    """
     with unswept():
         history = History.of(steps)
-        rules = [rule() for rule in RULES]
+        shallow = history.size > SHALLOW if deep is None else not deep
+        rules = [rule() for rule in RULES if not (shallow and rule is Explained)]
         found = {rule.name: [*islice(rule.judge(history), MOST)] for rule in rules}
         return Checked(
             steps=history.size,

@@ -237,5 +237,5 @@ def history(seed: int, length: int = 40) -> list[Step]:
 
 
 async def in_memory(random: Random, length: int) -> list[Step]:
-    async with open_storage(f"memory:checker-{random.random()}", "manual") as storage:
+    async with open_storage("memory:", "manual") as storage:
         return await played(storage, random, length)

@@ -54,7 +54,7 @@ def once() -> Tale:
 
 
 def r1(*, bad: bool) -> Tale:
-    return Tale().enqueued(1).read() if bad else Tale().enqueued(1).add("cancel").read()
+    return Tale().enqueued(1).read() if bad else Tale().enqueued(1).add("forget").read()
 
 
 def r2(*, bad: bool) -> Tale:
@@ -153,13 +153,13 @@ def r19(*, bad: bool) -> Tale:
 
 
 def r20(*, bad: bool) -> Tale:
-    tale = Tale().enqueued(1).add("cancel", "cancelled" if bad else "not_found")
+    tale = Tale().enqueued(1).add("cancel", "cancelled" if bad else "unknown")
     return tale.claimed(10, 1, 1)
 
 
 def r21(*, bad: bool) -> Tale:
     tale = Tale().enqueued(1).claimed(10, 1, 1).enqueued(2, "blocked").settled("retry", 10, "returned")
-    return tale.claimed(11, 1, 1 if bad else 2, attempt=2)
+    return tale.claimed(11, 1, 1, attempt=2) if bad else tale.claimed(11, 1, 2, attempt=1)
 
 
 TALES: dict[str, Callable[..., Tale]] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dibs_conformance.checker import check, read_steps, write_steps
@@ -9,11 +11,12 @@ from dibs_conformance.checker.rules import RULES
 from tests.kit.checker.histories import history
 from tests.kit.checker.planted import TALES, fences_go_back, planted
 
-NAMES = [rule.name for rule in RULES]
+#: R22 tries every order, so that whatever is wrong with one id is wrong for it, too.
+NAMES = [rule.name for rule in RULES if rule.name != "R22"]
 
 
 def broken(name: str, *, bad: bool) -> set[str]:
-    return {failure.law.split()[0] for failure in check(planted(name, bad=bad)).failures}
+    return {failure.law.split()[0] for failure in check(planted(name, bad=bad), deep=False).failures}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -34,18 +37,25 @@ def test_every_rule_is_tried() -> None:
     assert NAMES == list(TALES)
 
 
+def test_the_docs_tell_every_rule() -> None:
+    page = Path("docs/reference/history.md").read_text("utf-8")
+    rows = [f"| {rule.name} {rule.title} | {rule.section} | {rule.sentence} |" for rule in RULES]
+
+    assert rows == [line for line in page.splitlines() if line.startswith("| R")]
+
+
 def test_the_order_of_the_lines_means_nothing() -> None:
     """Clients write at their own pace."""
     for name in NAMES:
         lines = [*write_steps(planted(name, bad=True))]
 
-        assert [f.law for f in check(read_steps(reversed(lines))).failures] == [
-            f.law for f in check(planted(name, bad=True)).failures
+        assert [f.law for f in check(read_steps(reversed(lines)), deep=False).failures] == [
+            f.law for f in check(planted(name, bad=True), deep=False).failures
         ]
 
 
 def test_a_failure_is_told_as_a_timeline_of_its_id() -> None:
-    [failure] = check(planted("R5", bad=True)).failures
+    [failure] = check(planted("R5", bad=True), deep=False).failures
 
     assert "fence 11 was given while 10 ran" in failure.why
     assert [line[0] for line in failure.story] == [" ", ">", ">"]
@@ -76,3 +86,4 @@ def test_the_histories_meet_nearly_every_rule() -> None:
     met = {law.name.split()[0] for seed in range(100) for law in check(history(seed)).laws if law.met}
 
     assert {"R2", "R13", "R19"} == set(NAMES) - met
+    assert "R22" in met

@@ -44,7 +44,9 @@ def test_a_good_history_is_0_and_a_broken_one_1(tmp_path: Path) -> None:
 def test_it_reads_standard_input_and_prints_json() -> None:
     done = said("-", "--json", typed=lines_of("R7", bad=True))
 
-    assert ["R7 ends once"] == [f.law for f in msgspec.json.decode(done.stdout, type=Checked).failures]
+    failures = msgspec.json.decode(done.stdout, type=Checked).failures
+
+    assert ["R7 ends once", "R22 some order explains it"] == [failure.law for failure in failures]
 
 
 @pytest.mark.parametrize("words", [(), ("a.jsonl", "--url", "file:./x"), ("--url", "file:./x")])
@@ -63,10 +65,10 @@ async def test_the_log_of_a_queue_is_a_history(level: LogLevel) -> None:
     """What the log tells can be true, and what it leaves out is not held against it."""
     met = set()
     for seed in range(20):
-        async with open_storage(f"memory:log-{level}-{seed}", "manual") as storage:
+        async with open_storage("memory:", "manual") as storage:
             await storage.configure(QUEUE, SettingsPatch(log_level=level))
             await played(storage, Random(seed), 60)
-            checked = check(await log_of(storage, QUEUE))
+            checked = check(await log_of(storage, QUEUE), deep=False)
         met |= {law.name.split()[0] for law in checked.laws if law.met}
 
         assert checked.holds, checked.failures

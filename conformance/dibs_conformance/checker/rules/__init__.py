@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from dibs_conformance.checker.rules import counting, ending, failing, holding, keeping, leases, order
+from dibs_conformance.checker.rules.explaining import Explained
 from dibs_conformance.checker.rules.rule import Rule as Rule
 from dibs_conformance.checker.rules.rule import Violation as Violation
 
@@ -12,5 +13,7 @@ _ROOMS = (keeping, holding, ending, counting, order, leases, failing)
 
 #: All of them, by number.
 RULES: Final[tuple[type[Rule], ...]] = tuple(
-    sorted((rule for room in _ROOMS for rule in room.RULES), key=lambda rule: int(rule.name[1:]))
+    sorted(
+        (Explained, *(rule for room in _ROOMS for rule in room.RULES)), key=lambda rule: int(rule.name[1:])
+    )
 )
