@@ -135,6 +135,21 @@ class Scenarios(Machine):
         self.both.configure(queue, SettingsPatch(paused=False))
         self.claim(queue, 0, 10, alive=True)
 
+    @rule(queue=some.queues, data=st.data(), dead=st.booleans())
+    def drop_some(self, queue: str, *, data: st.DataObject, dead: bool) -> None:
+        """A lease that is dropped job by job, and lost from the first on; its dropper may die in between."""
+        held = data.draw(some.data)
+        self.both.enqueue(queue, [Request(job=NewJob(id=id, data=held)) for id in some.IDS[:2]])
+        self.grant(10, some.HOLDERS[1])
+        lease = self.handed.leases[-1]
+        self.handed.take(queue, self.both.claim(queue, lease, 10))
+        self.both.drop([queue], lease, 1)
+        self.both.renew([queue], lease, 10)
+        self.handed.take(queue, self.both.claim(queue, lease, 10))
+        if dead:
+            self.pass_time(10)
+            self.reap(queue, 10)
+
     @rule(queue=some.queues, data=st.data(), late=st.sampled_from((0, 0, 1, -1)), held=st.booleans())
     def stall(self, queue: str, *, data: st.DataObject, late: int, held: bool) -> None:
         """A run under a short lease, and around its end a claim, a renewal and a reap."""
