@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
-from typing import assert_type
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, assert_type
 
-from dibs import Claim, Dibs, Failure, Queue, Task, Ticket
-from dibs.client.blocking import BlockingTicket
+from dibs import (
+    Bound,
+    Claim,
+    Counts,
+    CurrentJob,
+    Dibs,
+    Ending,
+    Event,
+    Exponential,
+    Failure,
+    Fixed,
+    Immediate,
+    JsonSerde,
+    MessagePackSerde,
+    PermanentError,
+    Queue,
+    Reject,
+    Retention,
+    Retry,
+    Serde,
+    Status,
+    Task,
+    Ticket,
+    Update,
+    content_id,
+    current_job,
+)
+from dibs.client.blocking import BlockingQueue, BlockingTicket
+from dibs.client.blocking_claims import BlockingClaim
 
 app = Dibs("memory:")
 
@@ -28,7 +57,34 @@ async def alert(failure: Failure) -> None: ...
 def alert_too(failure: Failure) -> None: ...
 
 
-queue = app.queue("emails")
+@thumbnail.after
+def shorten(ending: Ending) -> None:
+    ending.result = "short"
+
+
+@refresh.after
+async def keep(ending: Ending) -> None:
+    ending.retention = Retention(completed=None)
+
+
+@app.task(every="5m", catch_up=False)
+async def often() -> None: ...
+
+
+@app.task(cron="0 3 * * *", tz="Europe/Berlin", executor="process", backoff=Fixed(5), size=50)
+def nightly() -> None: ...
+
+
+@app.task(serde=MessagePackSerde())
+def variadic(first: bytes, *rest: int, flag: bool = False, **named: str) -> None: ...
+
+
+@app.lifespan
+async def pools() -> AsyncIterator[int]:
+    yield 5
+
+
+queue = app.queue("emails", serde=JsonSerde())
 
 
 @queue.handler(timeout=60)
@@ -54,7 +110,76 @@ async def good() -> None:
             assert_type(claim, Claim)
 
 
+@queue.on_failure(timeout=5)
+async def lost(failure: Failure, job: CurrentJob) -> None:
+    assert_type(failure.attempts, int)
+    assert_type(job.fence, int)
+
+
+async def good_settings() -> None:
+    both = timedelta(seconds=5)
+    await thumbnail.options(
+        delay=both,
+        retention=Retention(failed=both, completed=None),
+        backoff=Exponential(2, 300),
+        timeout=None,
+    ).enqueue("a")
+    await thumbnail.options(run_at=datetime.now().astimezone(), on_conflict=Reject(failed=True)).enqueue("a")
+    await thumbnail.options(on_conflict=Update(data=False, run_at="later"), request_key="k").enqueue("a")
+    await thumbnail.options(backoff=Immediate(), attributes={"tenant": 5}, max_stalls=0, lease=5).enqueue("a")
+    await thumbnail.options(id=content_id({"a": 1}), connection=object()).enqueue("a")
+    await variadic.enqueue(b"a", 1, 2, flag=True, name="x")
+    assert_type(await often.enqueue(), Ticket[None])
+    assert_type(nightly(), None)
+    assert_type(thumbnail.bind("a"), Bound)
+    assert_type(await thumbnail.enqueue_many([thumbnail.bind("a")]), Sequence[Ticket[str]])
+
+
+async def good_handles() -> None:
+    ticket = await queue.enqueue(1)
+    assert_type(ticket, Ticket[Any])
+    assert_type(await ticket.status(), Status)
+    assert_type(await queue.counts(), Counts)
+    assert_type(await queue.get("a"), Status | None)
+    await queue.configure(paused=True, max_active=None, log_level="all", retention=Retention(completed=60))
+    await queue.amend("a", attributes={"seen": True}, priority=5, retention=60)
+    async with queue.events("", ids=["a"], kinds=["completed", "queued"]) as events:
+        async for event in events:
+            assert_type(event, Event)
+    async with app, app.using("memory:") as elsewhere:
+        assert_type(elsewhere, Dibs)
+    await app.work(["emails"], processes=2, until="empty", grace=5)
+    serde: Serde = MessagePackSerde()
+    app.queue("other", serde=serde)
+
+
+def good_blocking() -> None:
+    with app.sync as blocking:
+        there = blocking.queue("emails")
+        assert_type(there, BlockingQueue)
+        assert_type(there.enqueue(1, id="a"), BlockingTicket[Any])
+        with there.receive(wait=0) as claims:
+            for claim in claims:
+                assert_type(claim, BlockingClaim)
+                claim.complete(5, then=[thumbnail.bind("a")])
+        with there.events() as events:
+            assert_type(next(events), Event)
+        blocking.work(until="empty")
+
+
+def good_inside_a_handler() -> None:
+    job = current_job()
+    job.then(thumbnail.bind("a"))
+    assert_type(job.cancelled, bool)
+    if job.attempt > 3:
+        raise PermanentError("no")
+    raise Retry(delay=timedelta(seconds=5))
+
+
 def takes_a_task(task: Task[[str, int], str]) -> None: ...
+
+
+def takes_a_number(number: int) -> None: ...
 
 
 async def bad() -> None:
@@ -74,3 +199,23 @@ async def bad() -> None:
     await queue.configure(max_activ=5)  # type: ignore[call-arg]
     queue.handler(timeout="x")  # type: ignore[call-overload]
     app.task(max_retrys=5)  # type: ignore[call-overload]
+    thumbnail.options(on_conflict="reject")  # type: ignore[arg-type]
+    thumbnail.options(retention="1h")  # type: ignore[arg-type]
+    thumbnail.options(backoff=5)  # type: ignore[arg-type]
+    await queue.enqueue(1, wait=5)  # type: ignore[call-arg]
+    await variadic.enqueue("a")  # type: ignore[arg-type]
+    await variadic.enqueue(b"a", "b")  # type: ignore[arg-type]
+    await variadic.enqueue(b"a", name=5)  # type: ignore[arg-type]
+    await nightly.enqueue(1)  # type: ignore[call-arg]
+    app.task(every=5, executor="gpu")  # type: ignore[call-overload]
+    app.task(serde="json")  # type: ignore[call-overload]
+    queue.events(kinds=["finished"])  # type: ignore[list-item]
+    await queue.configure(log_level="loud")  # type: ignore[arg-type]
+    await app.work(until="done")  # type: ignore[arg-type]
+    Update(run_at="soon")  # type: ignore[arg-type]
+    Retry(at="soon")  # type: ignore[arg-type]
+    (await thumbnail.enqueue("a")).result("5")  # type: ignore[arg-type, unused-coroutine]
+    takes_a_number(await thumbnail.options().run("a"))  # type: ignore[arg-type]
+    takes_a_number(await (await queue.enqueue(1)).status())  # type: ignore[arg-type]
+    takes_a_task(refresh)  # type: ignore[arg-type]
+    thumbnail.after(alert)  # type: ignore[type-var]

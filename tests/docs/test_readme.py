@@ -1,0 +1,81 @@
+"""The README does what it says: its program runs as it is written, and what it names is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import FENCED
+from tests.places import complaints, place
+from tests.source import PROJECT
+
+README = (PROJECT / "README.md").read_text("utf-8")
+URL = "file:./jobs"
+#: What is typed at the shell, in the text and in blocks.
+TYPED = [*re.findall(r"`([^`\n]+)`", README), *re.findall(r"^    (\S.*)$", README, re.MULTILINE)]
+
+
+@pytest.fixture(params=["as written", "redis", "postgresql"])
+def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a reader has saved the program; with another URL, the storage is swapped by that alone."""
+    (program,) = (found[3] for found in FENCED.finditer(README) if found[1] == "python")
+    name = re.match(r"# (\S+)\n", program)
+    assert name is not None
+    if request.param != "as written":
+        program = program.replace(f'"{URL}"', "")
+        monkeypatch.setenv("DIBS_URL", place(request.param, request))
+    (tmp_path / name[1]).write_text(program, "utf-8")
+    return tmp_path
+
+
+@contextmanager
+def started(words: list[str], folder: Path) -> Iterator[None]:
+    with subprocess.Popen([sys.executable, *words], cwd=folder, stderr=subprocess.PIPE) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+
+
+def test_the_program_and_its_worker_print_what_the_task_returns(project: Path) -> None:
+    assert "dibs worker thumbs:app" in README
+    with started(["-m", "dibs", "worker", "thumbs:app"], project):
+        done = subprocess.run(
+            [sys.executable, "thumbs.py"],
+            cwd=project,
+            env=os.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    assert ("a.png at 100\n", []) == (done.stdout, complaints(done.stderr))
+
+
+def test_what_it_tells_to_run_is_there() -> None:
+    paths = [word.partition(" ")[2].split()[0] for word in TYPED if word.startswith("pytest ")]
+    sessions = re.findall(r"nox -s (\w+)", README)
+    modules = re.findall(r"python -m (\w+)", README)
+    known = (PROJECT / "noxfile.py").read_text("utf-8")
+
+    assert paths
+    assert [] == [path for path in paths if not (PROJECT / path).exists()]
+    assert sessions
+    assert [] == [name for name in sessions if f"def {name}(" not in known]
+    assert [] == [name for name in modules if name != "venv" and not (PROJECT / name).exists()]
+
+
+def test_the_rooms_it_lists_are_there() -> None:
+    rooms = re.findall(r"^    ((?:src|conformance|benchmarks)\S*)  +\w", README, re.MULTILINE)
+
+    assert len(rooms) >= 8
+    assert [] == [room for room in rooms if not (PROJECT / room).is_dir()]
