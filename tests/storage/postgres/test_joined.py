@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 from psycopg import Rollback
 
 from dibs.errors import BatchRefused, StorageError
-from dibs.model.job import Data, NewJob
-from dibs.model.requests import Request
+from dibs.model.job import Data, Error, NewJob
+from dibs.model.requests import Fail, Request, Settlement, Then
 from dibs.storage.postgres import PostgresStorage
 from dibs_conformance.servers import PostgresServer
 from tests.storage.postgres.jobs import asked, claimed, done
@@ -99,3 +100,52 @@ async def test_a_transaction_that_failed_already_is_told(storage: PostgresStorag
         await mine.execute("SELECT 1 / 0")
     with pytest.raises(StorageError, match="nothing happened"):
         await storage.joined(mine).enqueue("q", [asked("a")])
+
+
+async def test_the_first_enqueue_to_a_queue_in_an_open_transaction_holds_up_nobody(
+    storage: PostgresStorage, opening: Callable[..., PostgresStorage], connect: Connect
+) -> None:
+    mine = await connect()
+    await storage.joined(mine).enqueue("new", [asked("a")])
+    async with opening() as other, asyncio.timeout(30):
+        assert "queued" == (await other.enqueue("new", [asked("b")]))[0].status
+    await mine.rollback()
+
+    assert ["b"] == [job.id for job in await claimed(storage, "new")]
+
+
+async def test_neither_does_a_blocking_connection(
+    storage: PostgresStorage, postgres_server: PostgresServer
+) -> None:
+    with psycopg.connect(postgres_server.url) as mine:
+        storage.joined(mine).enqueue("new", [asked("a")])
+        async with asyncio.timeout(30):
+            await storage.enqueue("new", [asked("b")])
+        mine.rollback()
+
+    assert ["b"] == [job.id for job in await claimed(storage, "new")]
+
+
+async def test_nor_the_first_failure_in_one(
+    storage: PostgresStorage, opening: Callable[..., PostgresStorage], connect: Connect
+) -> None:
+    """The fail queue, and the queues of what follows, are new with the end that needs them."""
+    await storage.enqueue("q", [asked("a"), asked("b")])
+    a, b = await claimed(storage)
+    ends = [
+        Settlement(
+            id=job.id,
+            fence=job.run.fence,
+            how=Fail(error=Error(type="E"), handled=True, then=(Then(queue="next", job=NewJob(id=job.id)),)),
+        )
+        for job in (a, b)
+        if job.run
+    ]
+    mine = await connect()
+    await storage.joined(mine).settle("q", ends[:1])
+    async with opening() as other, asyncio.timeout(30):
+        assert "done" == (await other.settle("q", ends[1:]))[0].status
+    await mine.commit()
+
+    assert 2 == (await storage.counts(["q!fail"]))["q!fail"].waiting
+    assert 2 == (await storage.counts(["next"]))["next"].waiting

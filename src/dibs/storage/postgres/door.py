@@ -38,6 +38,7 @@ class Door:
         self._server = Server(address)
         self._waiting = Waiting(self._server, address.poll, manual=self._manual)
         self._sweeper = Sweeper(self._server)
+        self._known: set[str] = set()
 
     @property
     def durability(self) -> str:
@@ -110,6 +111,18 @@ class Door:
     def crossing(self, connection: BaseConnection[Any]) -> AbstractContextManager[None]:
         """Turn what the driver raises on a connection of the caller's into our errors."""
         return self._server.crossing(connection)
+
+    async def know(self, queues: Sequence[str]) -> None:
+        """Let queues have their rows, apart from any transaction of the caller's."""
+        if fresh := [queue for queue in queues if queue not in self._known]:
+            await self._write("know", {"queues": fresh})
+            self._known.update(fresh)
+
+    def know_blocking(self, queues: Sequence[str]) -> None:
+        """Do the same on the caller's thread."""
+        if fresh := [queue for queue in queues if queue not in self._known]:
+            self._server.run_blocking(self._server.queries["know"], {"queues": fresh})
+            self._known.update(fresh)
 
     def query(self, name: str) -> bytes:
         """Return the text of a verb."""

@@ -2,6 +2,9 @@
 
 The same statements on the caller's connection: a commit makes both visible, a rollback neither. Errors of the
 statement come through the gate as ever, but the transaction is the caller's, and so is its end.
+
+A queue's own row is made before, apart from that transaction: new in one that stays open, it would hold up
+everybody else who enqueues there for the first time.
 """
 
 from __future__ import annotations
@@ -13,11 +16,21 @@ from psycopg import AsyncConnection, Connection
 from psycopg.rows import tuple_row
 
 from dibs.model.answers import Enqueued, Settled
-from dibs.model.requests import Request, Settlement
+from dibs.model.job import FAIL_SUFFIX
+from dibs.model.requests import Complete, Fail, Request, Settlement
 from dibs.storage.postgres import rows
 
 if TYPE_CHECKING:
     from dibs.storage.postgres.door import Door
+
+
+def written_to(queue: str, settlements: Sequence[Settlement]) -> list[str]:
+    """Return the queues that settlements enqueue into."""
+    ends = [one.how for one in settlements if isinstance(one.how, Complete | Fail)]
+    names = {item.queue for end in ends for item in end.then}
+    if any(isinstance(end, Fail) and end.handled for end in ends) and not queue.endswith(FAIL_SUFFIX):
+        names.add(queue + FAIL_SUFFIX)
+    return sorted(names)
 
 
 class JoinedAsync:
@@ -31,7 +44,10 @@ class JoinedAsync:
         self, queue: str, requests: Sequence[Request], *, now: int | None = None
     ) -> list[Enqueued]:
         name, params = self._storage.asked(queue, requests, now)
-        return rows.enqueued_of(await self._fetch(name, params), len(requests)) if requests else []
+        if not requests:
+            return []
+        await self._storage.know([queue])
+        return rows.enqueued_of(await self._fetch(name, params), len(requests))
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
@@ -39,6 +55,7 @@ class JoinedAsync:
         params, reasons = self._storage.settling(queue, settlements, now)
         if not settlements:
             return []
+        await self._storage.know(written_to(queue, settlements))
         ((statuses, revisions),) = await self._fetch("settle", params)
         return rows.settled_of(statuses, revisions, reasons)
 
@@ -58,7 +75,10 @@ class Joined:
 
     def enqueue(self, queue: str, requests: Sequence[Request], *, now: int | None = None) -> list[Enqueued]:
         name, params = self._storage.asked(queue, requests, now)
-        return rows.enqueued_of(self._fetch(name, params), len(requests)) if requests else []
+        if not requests:
+            return []
+        self._storage.know_blocking([queue])
+        return rows.enqueued_of(self._fetch(name, params), len(requests))
 
     def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
@@ -66,6 +86,7 @@ class Joined:
         params, reasons = self._storage.settling(queue, settlements, now)
         if not settlements:
             return []
+        self._storage.know_blocking(written_to(queue, settlements))
         ((statuses, revisions),) = self._fetch("settle", params)
         return rows.settled_of(statuses, revisions, reasons)
 

@@ -121,6 +121,16 @@ class Server:
             except psycopg.Error as error:
                 raise self._gate.crossed(error, writes=writes, alive=not connection.closed) from None
 
+    def run_blocking(self, query: bytes, params: dict[str, Any]) -> None:
+        """Run one statement on a connection for it alone, on the caller's thread: rarely needed."""
+        try:
+            with psycopg.connect(**self._address.params, autocommit=True) as connection:
+                connection.execute(query, params)
+        except psycopg.OperationalError as error:
+            raise self._gate.unreachable(error) from None
+        except psycopg.Error as error:
+            raise self._gate.crossed(error, writes=False, alive=True) from None
+
 
 async def run(connection: Connection, query: bytes, params: dict[str, Any]) -> list[Any]:
     """Run one statement and return its rows, in the binary format: payloads are bytes."""

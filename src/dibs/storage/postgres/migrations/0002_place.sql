@@ -58,6 +58,17 @@ BEGIN
     END LOOP;
 END $$;
 
+-- know_queues(names): make their rows, in a transaction of its own. A row that is new in a transaction that stays
+-- open would hold up everybody else who enqueues there first.
+CREATE FUNCTION know_queues(names text[]) RETURNS void LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    wanted text;
+BEGIN
+    FOR wanted IN SELECT u.name FROM unnest(names) AS u (name) ORDER BY u.name COLLATE "C" LOOP
+        PERFORM queue_of(wanted);
+    END LOOP;
+END $$;
+
 -- lock_ids(queue, ids) -> whether any is live; those that are stay locked, taken in sorted order, so that two
 -- batches never wait for each other. One look into the key for each: for = ANY, an ordered scan before 17 reads
 -- the whole queue (15 ms for 100 of 20,000), and so does a plain join planned while the table was empty (70 ms).

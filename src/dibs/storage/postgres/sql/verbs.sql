@@ -39,6 +39,10 @@ LATERAL {schema}.claim(
     CASE WHEN s IS NULL THEN %(queue)s::text ELSE %(queue)s::text END, %(lease)s::uuid, %(limit)s::integer,
     %(now)s::bigint) c
 
+-- name: know
+-- Queues have their rows from here on; sent on a connection of the storage's own, before one of the caller's is used.
+SELECT {schema}.know_queues(%(queues)b::text[])
+
 -- name: finish
 SELECT {schema}.finish(
     %(queue)s::text, %(id)s::text, %(kind)s::text, %(result)b::bytea, %(details)s::json, %(revision)s::bigint,
