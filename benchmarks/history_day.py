@@ -27,8 +27,8 @@ from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 
 HOUR: Final = 3_600_000
-#: How often a worker looks, ms: what finishes or arrives between two looks is settled and claimed together.
-LOOK: Final = 200
+#: How often a worker looks, ms, a little more or less: what comes in between is done together.
+LOOK: Final = 500
 LEASE: Final = 60_000
 POISON: Final = "order-666"
 #: Of how often the poison is sent again, of an outage after so many of the day's hours and its length: ms.
@@ -151,7 +151,7 @@ class Day:
             at = min(line.next_at(working=working) for line in self.lines)
             if at == 2**62:
                 break
-            at = max(now + LOOK, at + -at % LOOK)
+            at = max(now + LOOK // 2, at) + self.chance.randrange(LOOK)
             if now < self.outage[1] < at:
                 at = self.outage[1]
             if now < self.outage[0] <= at:

@@ -42,6 +42,7 @@ VERBS: Final = (
     Verb("resume", QUEUES, "Let a paused queue go on."),
     Verb("prune", QUEUES, "Remove what has expired."),
     Verb("move", QUEUES, "Move every queue to another place."),
+    Verb("spark", QUEUES, "Keep the history of every run as tables, and draw a report of it."),
     Verb("certify", KIT, "Hold a storage against the contract.", extra="conformance"),
     Verb("check-history", KIT, "Hold a recorded history, or a queue's log, against it.", extra="conformance"),
 )

@@ -117,6 +117,10 @@ def _increment(making: _Making, place: str, state: State, seen: Look) -> Increme
     return Increment(generation=made.folder.name, events=count, starts=starts, gaps=seen.gaps)
 
 
+#: Spark writes times as INT96 by default, which has no statistics: every read would be of everything.
+_TIMES: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+
+
 class _Making:
     """Writes the parts of one generation, and reads what is there already."""
 
@@ -136,8 +140,17 @@ class _Making:
         """Write rows, those of a partition together: split only where a task would get too many."""
         order = [column for column in (_ORDER.get(name),) if column]
         whole = frame.hint("rebalance", *(f.col(column) for column in PARTITIONS))
-        ordered = whole.sortWithinPartitions(*PARTITIONS, *order)
-        ordered.write.partitionBy(*PARTITIONS).parquet(str(self.draft.staging(name)))
+        self._save(name, whole.sortWithinPartitions(*PARTITIONS, *order))
+
+    def _save(self, name: str, frame: DataFrame) -> None:
+        setting, value = _TIMES
+        before = self.spark.conf.get(setting)
+        self.spark.conf.set(setting, value)
+        try:
+            frame.write.partitionBy(*PARTITIONS).parquet(str(self.draft.staging(name)))
+        finally:
+            # The session may be somebody's own.
+            self.spark.conf.set(setting, before or value)
 
     def merge(self, table: str) -> None:
         """Make one file of the many small ones of a partition."""
@@ -148,8 +161,8 @@ class _Making:
             whole = parts[0]
             for part in parts[1:]:
                 whole = whole.unionByName(part)
-            ordered = whole.repartition(*PARTITIONS).sortWithinPartitions(*PARTITIONS, _ORDER[table])
-            ordered.write.partitionBy(*PARTITIONS).parquet(str(self.draft.staging(name)))
+            one_each = whole.repartition(*PARTITIONS)
+            self._save(name, one_each.sortWithinPartitions(*PARTITIONS, _ORDER[table]))
             self.draft.merge(table, files, self.draft.staging(name))
 
     def _files(self, table: str, place: Path, files: Sequence[Path]) -> DataFrame:

@@ -1,0 +1,153 @@
+"""`dibs spark`: the history of every run as tables, and a report that is drawn from them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from threading import Event
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dibs.cli import shapes
+from dibs.cli.output import say, warn, write_json
+from dibs.cli.place import Json, Url
+from dibs.cli.refusals import WrongWords
+from dibs.cli.words import time_of
+from dibs.client.moments import moment_of
+from dibs.spark.java import require_pyspark, session
+
+if TYPE_CHECKING:
+    from dibs.spark.history import Increment
+
+command = typer.Typer(name="spark", add_completion=False, rich_markup_mode="rich", no_args_is_help=True)
+
+Warehouse = Annotated[
+    Path, typer.Option("--warehouse", metavar="DIR", help="The folder of the tables.", show_default=False)
+]
+
+
+@command.callback()
+def _of_both() -> None:
+    """Keep the history of every run as Parquet tables, and draw a report of it.
+
+    history takes the place as --url, like other verbs; both take --json.
+
+    Example: dibs spark history --url file:./jobs --warehouse ./history
+    """
+
+
+@command.command("history")
+def history(
+    warehouse: Warehouse,
+    *,
+    queue: Annotated[
+        list[str] | None, typer.Option(metavar="QUEUE", help="Only this queue; may be repeated.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until interrupted.")] = False,
+    every: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="How long --follow rests between increments.")
+    ] = 60,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Ask no storage: make the tables again from here on.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="With --since: up to here.")] = None,
+    master: Annotated[str, typer.Option(metavar="URL", help="The Spark to run on.")] = "local[*]",
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Take what has happened since the last time into the tables of a warehouse.
+
+    events, runs, metrics by minute, ids: partitioned by queue and day, readable by anything that reads
+    Parquet. It may be stopped at any moment; the next call goes on from where the tables are.
+
+    Example: dibs spark history --url file:./jobs --warehouse ./history --follow
+    """
+    if until is not None and since is None:
+        raise WrongWords("--until says where --since ends; it makes no sense alone")
+    first, last = _moment(since, "--since"), _moment(until, "--until")
+    require_pyspark()
+    # Only now: it imports Spark.
+    from dibs.spark.history import rerun, update  # noqa: PLC0415
+
+    spark = session("dibs history", master=master, config={"spark.log.level": "ERROR"})
+    if first is not None:
+        _tell(rerun(spark, warehouse, first, last), json=json)
+        return
+    with _stoppable() as stop:
+        while not stop.is_set():
+            _tell(update(spark, url, warehouse, queue or ()), json=json)
+            if not follow:
+                return
+            stop.wait(every)
+
+
+@command.command("report")
+def report(
+    warehouse: Warehouse,
+    *,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the page here.", show_default=False)
+    ] = None,
+    wait_p95: Annotated[
+        float,
+        typer.Option(
+            "--wait-p95", min=0.001, metavar="SECONDS", help="What the capacity advice is to reach."
+        ),
+    ] = 1.0,
+    json: Json = False,
+) -> None:
+    """Draw a page from a warehouse: throughput, latency, backlog, failures, ids and capacity.
+
+    One file that needs no network; outages and ids that keep failing are named at its top. With --json the
+    figures are printed. Neither Spark nor the storage is asked.
+
+    Example: dibs spark report --warehouse ./history --out report.html
+    """
+    if out is None and not json:
+        raise WrongWords("say where the page goes with --out FILE, or ask for the figures with --json")
+    require_pyspark()
+    from dibs.spark.page import page  # noqa: PLC0415
+    from dibs.spark.report import report as made_of  # noqa: PLC0415
+
+    made, series = made_of(warehouse, round(wait_p95 * 1000))
+    if out is not None:
+        out.write_text(page(made, series), "utf-8")
+    if json:
+        write_json(made)
+    else:
+        say(f"{out}: {sum(queue.attempts for queue in made.queues):,} attempts of {len(made.queues)} queues")
+
+
+def _moment(text: str | None, name: str) -> datetime | None:
+    return None if text is None else moment_of(time_of(text, name))
+
+
+@contextmanager
+def _stoppable() -> Iterator[Event]:
+    """Give what the first signal to stop sets: the increment that is being made is finished."""
+    stop = Event()
+
+    def told(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, told) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell(done: Increment, *, json: bool) -> None:
+    for queue in done.gaps:
+        warn(f"queue {queue!r}: some events were trimmed from its log before they were read")
+    starts = {queue: shapes.time(start) for queue, start in sorted(done.starts.items())}
+    if json:
+        write_json({"generation": done.generation, "events": done.events, "since": starts, "gaps": done.gaps})
+    else:
+        say(f"generation {done.generation or 'none yet'}: {done.events:,} new events of {len(starts)} queues")

@@ -1,0 +1,78 @@
+// The page reads without any of this: it only shows one queue at a time, the values under the pointer, and
+// lets its reader choose between light and dark.
+"use strict";
+
+const series = JSON.parse(document.getElementById("series").textContent);
+const tip = document.getElementById("tip");
+
+function choose(name) {
+  for (const section of document.querySelectorAll("section[data-queue]")) {
+    section.hidden = section.dataset.queue !== name;
+  }
+  for (const button of document.querySelectorAll("nav button")) {
+    button.setAttribute("aria-pressed", String(button.dataset.queue === name));
+  }
+}
+
+function isDark() {
+  const said = document.documentElement.dataset.theme;
+  return said ? said === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+function spoken(value, unit) {
+  if (value === null || value === undefined) return "none";
+  if (unit !== "ms") return value.toLocaleString("en", { maximumFractionDigits: 1 });
+  if (value < 1000) return `${Math.round(value)} ms`;
+  if (value < 120000) return `${(value / 1000).toFixed(1)} s`;
+  return value < 7200000 ? `${(value / 60000).toFixed(1)} min` : `${(value / 3600000).toFixed(1)} h`;
+}
+
+function show(event, svg) {
+  const { left, right, width, unit } = svg.dataset;
+  const data = series[svg.dataset.queue];
+  const box = svg.getBoundingClientRect();
+  const x = ((event.clientX - box.left) / box.width) * Number(width);
+  const part = (x - Number(left)) / (Number(right) - Number(left));
+  if (part < 0 || part >= 1) return hide(svg);
+  const place = Math.floor(part * data.at.length);
+  const cursor = svg.querySelector(".cursor");
+  cursor.setAttribute("x1", x);
+  cursor.setAttribute("x2", x);
+  cursor.style.visibility = "visible";
+  tip.replaceChildren();
+  const when = document.createElement("b");
+  when.textContent = `${new Date(data.at[place]).toISOString().slice(0, 16).replace("T", " ")} UTC`;
+  tip.append(when);
+  for (const one of JSON.parse(svg.dataset.shown)) {
+    const line = document.createElement("div");
+    const colour = document.createElement("i");
+    colour.className = one.colour;
+    const total = one.names.reduce((sum, name) => sum + (data[name][place] ?? 0), 0);
+    const none = one.names.every((name) => data[name][place] === null);
+    line.append(colour, `${one.label} ${spoken(none ? null : total, unit)}`);
+    tip.append(line);
+  }
+  tip.style.display = "block";
+  const over = event.clientX + tip.offsetWidth + 24 > innerWidth;
+  tip.style.left = `${event.clientX + (over ? -tip.offsetWidth - 12 : 12)}px`;
+  tip.style.top = `${Math.max(4, event.clientY - tip.offsetHeight - 12)}px`;
+}
+
+function hide(svg) {
+  tip.style.display = "none";
+  svg.querySelector(".cursor").style.visibility = "hidden";
+}
+
+for (const button of document.querySelectorAll("nav button")) {
+  button.addEventListener("click", () => choose(button.dataset.queue));
+}
+for (const svg of document.querySelectorAll("svg[data-queue]")) {
+  svg.addEventListener("pointermove", (event) => show(event, svg));
+  svg.addEventListener("pointerleave", () => hide(svg));
+}
+document.getElementById("theme").addEventListener("click", () => {
+  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+});
+const first = document.querySelector("nav button");
+if (first) choose(first.dataset.queue);
+document.body.dataset.ready = "yes";

@@ -1,0 +1,195 @@
+"""Charts as SVG: lines and areas over time, and in their attributes what is shown under the pointer."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+WIDTH, WIDE = 640, 1290
+HEIGHT: Final = 210
+LEFT, MARGIN, TOP, BOTTOM = 52, 8, 8, HEIGHT - 22
+Unit = Literal["", "ms"]
+Point = tuple[float, float]
+
+
+class Shown(Struct, frozen=True, kw_only=True):
+    """One line or layer: its name in the key, a colour of the style sheet, and the columns it sums up."""
+
+    label: str
+    colour: str
+    names: tuple[str, ...]
+    is_area: bool = False
+
+
+class Chart(Struct, frozen=True, kw_only=True):
+    """What one chart shows. Areas are stacked in order, below the lines; a logarithmic one has none."""
+
+    title: str
+    unit: Unit
+    shown: tuple[Shown, ...]
+    is_logarithmic: bool = False
+    width: int = WIDTH
+
+    @property
+    def right(self) -> int:
+        """Where time ends in the picture."""
+        return self.width - MARGIN
+
+
+_HOUR: Final = 3_600_000
+#: The lines of a logarithmic chart: lengths of time that have a name, ms.
+_LENGTHS: Final = (
+    1, 10, 100, 1_000, 10_000, 60_000, 600_000, _HOUR, 10 * _HOUR, 100 * _HOUR, 1_000 * _HOUR, 2**53,
+)  # fmt: skip
+
+
+class Scale(Struct, frozen=True):
+    """From values to heights."""
+
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+    is_logarithmic: bool
+
+    def y(self, value: float) -> float:
+        """Return the height of a value, in the picture's own units from its top."""
+        if self.is_logarithmic:
+            part = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
+        else:
+            part = value / self.high
+        return BOTTOM - part * (BOTTOM - TOP)
+
+
+def drawn(chart: Chart, queue: str, series: dict[str, list[Any]], outages: Iterable[tuple[int, int]]) -> str:
+    """Return a chart as an svg element with its title and key."""
+    at, step = series["at"], series["step"][0]
+    begin, end = at[0], at[-1] + step
+    sums = [_summed(series, one.names) for one in chart.shown]
+    scale = _scale(chart, sums)
+    across = _across(begin, end, chart.right)
+    parts = [*_grid(scale, chart), *_times(begin, end, across)]
+    for since, until in outages:
+        if since < end and until > begin:
+            x, right = across(max(since, begin)), across(min(until, end))
+            size = f'width="{right - x:.1f}" height="{BOTTOM - TOP}"'
+            parts.append(f'<rect class="outage" x="{x:.1f}" y="{TOP}" {size}/>')
+    middle = [across(moment + step / 2) for moment in at]
+    parts += _marks(chart, sums, middle, scale)
+    told = msgspec.json.encode(
+        [{"label": one.label, "colour": one.colour, "names": one.names} for one in chart.shown]
+    )
+    shown = escape(told.decode())
+    return (
+        f'<h3>{escape(chart.title)}</h3><svg viewBox="0 0 {chart.width} {HEIGHT}" role="img" '
+        f'aria-label="{escape(chart.title)}" data-queue="{escape(queue)}" data-unit="{chart.unit}" '
+        f'data-left="{LEFT}" data-right="{chart.right}" data-width="{chart.width}" data-shown="{shown}">'
+        f'{"".join(parts)}<line class="cursor" y1="{TOP}" y2="{BOTTOM}"/></svg>{_key(chart.shown)}'
+    )
+
+
+def _summed(series: dict[str, list[Any]], names: Sequence[str]) -> list[float | None]:
+    if len(names) == 1:
+        return series[names[0]]
+    return [sum(value or 0 for value in values) for values in zip(*(series[n] for n in names), strict=True)]
+
+
+def _marks(
+    chart: Chart, sums: Sequence[Sequence[float | None]], middle: Sequence[float], scale: Scale
+) -> Iterable[str]:
+    below = [0.0] * len(middle)
+    for one, values in zip(chart.shown, sums, strict=True):
+        if one.is_area:
+            above = [base + (value or 0) for base, value in zip(below, values, strict=True)]
+            edge = [(x, scale.y(value)) for x, value in zip(middle, above, strict=True)]
+            back = [(x, scale.y(value)) for x, value in zip(middle, below, strict=True)]
+            below = above
+            if any(values):
+                yield f'<path class="area {one.colour}" d="M{_points(edge)}L{_points(back[::-1])}Z"/>'
+        else:
+            yield f'<path class="line {one.colour}" d="{_broken(middle, values, scale)}"/>'
+
+
+def _broken(middle: Sequence[float], values: Sequence[float | None], scale: Scale) -> str:
+    """Return a path that is interrupted where there is nothing to tell; a lone point is a short dash."""
+    runs: list[list[Point]] = [[]]
+    for x, value in zip(middle, values, strict=True):
+        if value is None:
+            runs.append([])
+        else:
+            runs[-1].append((x, scale.y(value)))
+    dashed = ([(run[0][0] - 0.5, run[0][1]), *run] if len(run) == 1 else run for run in runs if run)
+    return "".join(f"M{_points(run)}" for run in dashed)
+
+
+def _points(points: Iterable[Point]) -> str:
+    return "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def _scale(chart: Chart, sums: Sequence[Sequence[float | None]]) -> Scale:
+    if chart.is_logarithmic:
+        values = [value for line in sums for value in line if value]
+        first = bisect_right(_LENGTHS, max(1, min(values, default=1))) - 1
+        last = max(first + 1, bisect_left(_LENGTHS, max(values, default=10)))
+        ticks = _LENGTHS[first : last + 1]
+        return Scale(ticks[0], ticks[-1], ticks, is_logarithmic=True)
+    layers = [line for one, line in zip(chart.shown, sums, strict=True) if one.is_area]
+    stacked = (sum(value or 0 for value in values) for values in zip(*layers, strict=True))
+    lines = (value or 0 for line in sums for value in line)
+    most = max(1e-9, *stacked, *lines) if layers else max(1e-9, *lines)
+    step = _round_step(most / 4)
+    count = math.ceil(most / step)
+    return Scale(0, count * step, tuple(n * step for n in range(count + 1)), is_logarithmic=False)
+
+
+def _round_step(rough: float) -> float:
+    """Return the next 1, 2, 2.5 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(power * n for n in (1, 2, 2.5, 5, 10) if power * n >= rough)
+
+
+def _grid(scale: Scale, chart: Chart) -> Iterable[str]:
+    for tick in scale.ticks:
+        y = scale.y(tick)
+        said = spoken_ms(tick) if chart.unit == "ms" else f"{tick:,.10g}"
+        yield f'<line class="axis" x1="{LEFT}" x2="{chart.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{said}</text>'
+
+
+def _across(begin: int, end: int, right: int) -> Callable[[float], float]:
+    return lambda at: LEFT + (at - begin) / (end - begin) * (right - LEFT)
+
+
+#: How far apart times may stand below a chart, ms.
+_STEPS: Final = tuple(
+    round(hours * _HOUR) for hours in (1 / 12, 1 / 6, 0.25, 0.5, 1, 2, 3, 6, 12, 24, 48, 168, 720, 2160, 8760)
+)
+
+
+def _times(begin: int, end: int, across: Callable[[float], float]) -> Iterable[str]:
+    step = next((step for step in _STEPS if (end - begin) / step <= 8), _STEPS[-1])
+    form = "%H:%M" if step < 24 * _HOUR else "%d %b"
+    for at in range(begin + -begin % step, end, step):
+        said = datetime.fromtimestamp(at / 1000, UTC).strftime(form)
+        yield f'<text x="{across(at):.1f}" y="{HEIGHT - 6}" text-anchor="middle">{said}</text>'
+
+
+def _key(shown: Iterable[Shown]) -> str:
+    entries = (f'<span class="{one.colour}"><i></i>{escape(one.label)}</span>' for one in shown)
+    return f'<div class="key">{"".join(entries)}</div>'
+
+
+def spoken_ms(ms: float | None) -> str:
+    """Return a length of time as people say it."""
+    if ms is None:
+        return "none"
+    for limit, part, unit in ((1000, 1, "ms"), (60_000, 1000, "s"), (_HOUR, 60_000, "min")):
+        if ms < limit:
+            return f"{round(ms / part, 1):g} {unit}"
+    return f"{round(ms / _HOUR, 1):g} h" if ms < 72 * _HOUR else f"{round(ms / 24 / _HOUR, 1):g} d"

@@ -1,0 +1,258 @@
+"""The report as one page: style, script and figures are all in it, and a browser asks nobody for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from dibs.spark.capacity import Advice
+from dibs.spark.charts import WIDE, Chart, Shown, drawn, spoken_ms
+from dibs.spark.findings import Outage, Poison
+from dibs.spark.report import IdRow, QueueReport, Report, Series
+
+_ASSETS: Final = Path(__file__).parent / "assets"
+#: Queues with charts of their own, those with most attempts first; the JSON has all.
+MOST_DRAWN: Final = 12
+
+_CHARTS: Final = (
+    Chart(
+        title="Attempts that ended, and jobs that arrived, per minute",
+        unit="",
+        width=WIDE,
+        shown=(
+            Shown(label="completed", colour="green", names=("completed",), is_area=True),
+            Shown(label="retried", colour="orange", names=("retried",), is_area=True),
+            Shown(label="failed", colour="red", names=("failed",), is_area=True),
+            Shown(label="stalled, timed out", colour="violet", names=("stalled", "timed_out"), is_area=True),
+            Shown(label="cancelled, released", colour="grey", names=("cancelled", "released"), is_area=True),
+            Shown(label="arrivals", colour="blue", names=("arrivals",)),
+        ),
+    ),
+    Chart(
+        title="Backlog: jobs that were due and not claimed, at the end of the minute",
+        unit="",
+        shown=(Shown(label="due", colour="orange", names=("backlog_due",), is_area=True),),
+    ),
+    Chart(
+        title="Wait, from due to claimed",
+        unit="ms",
+        is_logarithmic=True,
+        shown=(
+            Shown(label="p99", colour="red", names=("wait_p99_ms",)),
+            Shown(label="p95", colour="orange", names=("wait_p95_ms",)),
+            Shown(label="p50", colour="green", names=("wait_p50_ms",)),
+        ),
+    ),
+    Chart(
+        title="Run, from claimed to ended",
+        unit="ms",
+        is_logarithmic=True,
+        shown=(
+            Shown(label="p99", colour="red", names=("run_p99_ms",)),
+            Shown(label="p95", colour="orange", names=("run_p95_ms",)),
+            Shown(label="p50", colour="green", names=("run_p50_ms",)),
+        ),
+    ),
+    Chart(
+        title="Active runs, on average and at most at once",
+        unit="",
+        shown=(
+            Shown(label="on average", colour="blue", names=("active",), is_area=True),
+            Shown(label="at most", colour="violet", names=("active_peak",)),
+        ),
+    ),
+)
+
+
+def page(report: Report, series: dict[str, Series]) -> str:
+    """Return the page of a report."""
+    shown = report.queues[:MOST_DRAWN]
+    told = {queue.queue: series[queue.queue] for queue in shown}
+    sections = (_queue(queue, series[queue.queue], report) for queue in shown)
+    left_out = len(report.queues) - len(shown)
+    more = f"<p class=soft>{left_out} quieter queues are in the JSON only.</p>" if left_out else ""
+    title = f"History of {report.source}"
+    return _FRAME.format(
+        title=escape(title),
+        style=_asset("report.css"),
+        script=_asset("report.js"),
+        # In a script element only a closing tag could end it early.
+        series=msgspec.json.encode(told).decode().replace("</", "<\\/"),
+        span=f"{_moment(report.begin)} to {_moment(report.end)} UTC, generation {int(report.generation)}",
+        findings="".join(_findings(report)),
+        tabs="".join(_tab(queue) for queue in shown) + more,
+        sections="".join(sections),
+    )
+
+
+def _asset(name: str) -> str:
+    return (_ASSETS / name).read_text("utf-8")
+
+
+_FRAME: Final = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+<title>{title}</title>
+<style>{style}</style>
+<header><h1>{title}</h1><span class="soft">{span}</span>
+<button id="theme" type="button">light / dark</button></header>
+{findings}
+<nav>{tabs}</nav>
+{sections}
+<div id="tip"></div>
+<script type="application/json" id="series">{series}</script>
+<script>{script}</script>
+</html>
+"""
+
+
+def _findings(report: Report) -> Iterable[str]:
+    if not report.queues:
+        yield '<div class="finding note">Nothing has ended here yet.</div>'
+    for outage in report.outages[:10]:
+        yield f'<div class="finding">{_outage(outage)}</div>'
+    for poison in report.poisons:
+        yield f'<div class="finding">{_poison(poison)}</div>'
+    for queue in sorted({gap.queue for gap in report.gaps}):
+        yield (
+            f'<div class="finding note"><b>{escape(queue)}</b>: some events were trimmed from the log before '
+            "they were read. Read more often, or keep the log longer (log_age, log_bytes).</div>"
+        )
+    for told in (queue for queue in report.queues if not queue.little.agree):
+        yield (
+            f'<div class="finding note"><b>{escape(told.queue)}</b>: counted by the minute '
+            f"{told.little.active:.4f} were active on average, counted by the run "
+            f"{told.little.expected:.4f}. Part of its history is missing.</div>"
+        )
+
+
+def _outage(outage: Outage) -> str:
+    names = ", ".join(f"<b>{escape(queue)}</b>" for queue in outage.queues)
+    lost = f"; {outage.stalled:,} runs were found stalled afterwards" if outage.stalled else ""
+    return (
+        f"Nobody worked on {names} from {_moment(outage.begin)} to {_moment(outage.end)[-5:]} "
+        f"({spoken_ms(outage.end - outage.begin)}): nothing was claimed, and {outage.due:,} jobs "
+        f"were due by then{lost}. No worker, a paused queue, or a storage out of reach."
+    )
+
+
+def _poison(poison: Poison) -> str:
+    ends = ", ".join(f"{count:,} {end.replace('_', ' ')}" for end, count in poison.bad.items())
+    error = f", mostly with {escape(poison.error_type)}" if poison.error_type else ""
+    return (
+        f"The id <b>{escape(poison.id)}</b> of <b>{escape(poison.queue)}</b> goes wrong nearly every time: "
+        f"of {poison.attempts:,} attempts {ends}{error}. It makes {poison.share:.0%} of all that goes wrong "
+        "there."
+    )
+
+
+def _tab(queue: QueueReport) -> str:
+    name = escape(queue.queue)
+    return f'<button type="button" data-queue="{name}">{name}</button>'
+
+
+def _queue(queue: QueueReport, series: Series, report: Report) -> str:
+    outages = [(one.begin, one.end) for one in report.outages if queue.queue in one.queues]
+    charts = (
+        f'<div class="card{" wide" if place == 0 else ""}">{drawn(chart, queue.queue, series, outages)}</div>'
+        for place, chart in enumerate(_CHARTS)
+    )
+    return (
+        f'<section data-queue="{escape(queue.queue)}"><h2>{escape(queue.queue)}</h2>{_tiles(queue)}'
+        f'<div class="grid">{"".join(charts)}{_errors(queue)}{_capacity(queue.capacity)}'
+        f"{_ids('Slowest ids, by their longest run', queue.slowest)}"
+        f"{_ids('Hottest ids, by attempts', queue.hottest)}</div>{_notes(queue)}</section>"
+    )
+
+
+def _tiles(queue: QueueReport) -> str:
+    wrong = sum(queue.ends[end] for end in ("failed", "retried", "stalled", "timed_out"))
+    tiles = (
+        (f"{queue.attempts:,}", "attempts ended"),
+        (f"{queue.ends['completed']:,}", "completed"),
+        (f"{wrong / queue.attempts:.1%}" if queue.attempts else "none", "of attempts went wrong"),
+        (spoken_ms(queue.wait.p95), f"wait, p95; p50 is {spoken_ms(queue.wait.p50)}"),
+        (spoken_ms(queue.run.p95), f"run, p95; p50 is {spoken_ms(queue.run.p50)}"),
+        (f"{queue.backlog_peak:,}", f"most due at once; {queue.backlog_now:,} wait now"),
+    )
+    shown = (f'<div class="tile"><b>{big}</b><span class="soft">{small}</span></div>' for big, small in tiles)
+    return f'<div class="tiles">{"".join(shown)}</div>'
+
+
+def _errors(queue: QueueReport) -> str:
+    most = max(queue.errors.values(), default=1)
+    rows = (
+        f'<tr><td class="id">{escape(name)}</td><td class="n">{count:,}</td>'
+        f'<td><div class="bar"><i style="width:{100 * count / most:.1f}%"></i></div></td></tr>'
+        for name, count in list(queue.errors.items())[:12]
+    )
+    inside = f"<table>{''.join(rows)}</table>" if queue.errors else "<p>No attempt ended with an error.</p>"
+    return f'<div class="card"><h3>Attempts that ended with an error, by its class</h3>{inside}</div>'
+
+
+def _capacity(advice: Advice | None) -> str:
+    if advice is None:
+        return ""
+    target = spoken_ms(advice.target_wait_p95_ms)
+    hour = f"{_moment(advice.begin)} to {_moment(advice.end)[-5:]}"
+    answer = (
+        f"<b>{_counted(advice.slots, 'run')} at once</b> would have kept 95 in 100 waits within {target}: "
+        f"{advice.units:,} units at the default size of 10, "
+        f"or {_counted(advice.processes, 'worker process')}."
+        if advice.slots is not None
+        else f"No number of workers would have kept 95 in 100 waits within {target}."
+    )
+    rows = "".join(
+        f'<tr><td class="n">{slots:,}</td><td class="n">{spoken_ms(wait)}</td></tr>'
+        for slots, wait in advice.curve
+    )
+    return (
+        f'<div class="card"><h3>Capacity</h3><p>{answer}</p><p class="soft">The busiest hour, {hour}, '
+        f"played again with {advice.attempts:,} attempts as they fell due and ran; at most "
+        f"{advice.seen_slots:,} were seen active at once.</p>"
+        f'<table><tr><th class="n">runs at once</th><th class="n">wait, p95</th></tr>{rows}</table></div>'
+    )
+
+
+def _counted(number: int | None, noun: str) -> str:
+    plural = noun if number == 1 else f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number:,} {plural}"
+
+
+def _ids(title: str, rows: Sequence[IdRow]) -> str:
+    columns = ("attempts", "failed", "merged", "longest wait", "longest run", "run in all")
+    head = "".join(f'<th class="n">{name}</th>' for name in columns)
+    body = "".join(f'<tr><td class="id">{escape(row.id)}</td>{_cells(row)}</tr>' for row in rows)
+    return f'<div class="card wide"><h3>{title}</h3><table><tr><th>id</th>{head}</tr>{body}</table></div>'
+
+
+def _cells(row: IdRow) -> str:
+    values: tuple[Any, ...] = (f"{row.attempts:,}", f"{row.failed:,}", f"{row.merged:,}")
+    times = (spoken_ms(ms) for ms in (row.longest_wait_ms, row.longest_run_ms, row.run_ms))
+    return "".join(f'<td class="n">{value}</td>' for value in (*values, *times))
+
+
+def _notes(queue: QueueReport) -> str:
+    seconds = (queue.end - queue.begin) / 1000
+    level = (
+        "The log told every enqueue."
+        if queue.level == "all"
+        else "The log told the ends of attempts (level runs): arrivals are of jobs that ended or are live."
+    )
+    return (
+        f'<p class="soft">{level} Little\'s law: {queue.little.active:.3f} active on average, counted minute '
+        f"by minute; {queue.attempts / seconds:.3f} attempts a second times their mean run, with what is "
+        f"active still, make {queue.little.expected:.3f}.</p>"
+    )
+
+
+def _moment(at: int) -> str:
+    return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,112 @@
+"""The tables of a warehouse without Spark: what a report needs of them, read through pyarrow in batches.
+
+A report looks at one queue after the other and holds one row per minute, never the runs themselves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from dibs.spark.warehouse import Warehouse
+
+_PARTITIONS: Final = ds.partitioning(
+    pa.schema([("queue", pa.string()), ("date", pa.string())]), flavor="hive"
+)
+
+
+class Tables:
+    """The tables of one generation."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+
+    def queues(self) -> list[str]:
+        """Return the queues that have metrics."""
+        return sorted({part.queue for part in self._warehouse.files("metrics")})
+
+    def minutes(self, queue: str) -> list[dict[str, Any]]:
+        """Return the metrics of a queue in order, `minute` as ms."""
+        files = self._data("metrics", queue)
+        if files is None:
+            return []
+        table = files.to_table().sort_by("minute")
+        return [{**row, "minute": _ms(row["minute"])} for row in table.to_pylist()]
+
+    def counted(self, table: str, queue: str, column: str) -> Counter[Any]:
+        """Return how often each value of a column occurs."""
+        found: Counter[Any] = Counter()
+        for batch in self.batches(table, queue, [column]):
+            counts = pc.value_counts(batch.column(0))
+            found.update({entry["values"]: entry["counts"] for entry in counts.to_pylist()})
+        return found
+
+    def pairs(self, table: str, queue: str, columns: tuple[str, str], where: Any) -> list[tuple[Any, Any]]:
+        """Return two columns of the rows that meet a condition."""
+        found: list[tuple[Any, Any]] = []
+        for batch in self.batches(table, queue, list(columns), where):
+            left, right = (_plain(batch.column(name)).to_pylist() for name in columns)
+            found += zip(left, right, strict=True)
+        return found
+
+    def largest(
+        self, table: str, queue: str, order: str, most: int, where: Any = None
+    ) -> list[dict[str, Any]]:
+        """Return the rows with the largest values of a column, largest first; of equals, by id."""
+        best: list[dict[str, Any]] = []
+        for batch in self.batches(table, queue, None, where):
+            keys = [(order, "descending"), ("id", "ascending")]
+            places = pc.select_k_unstable(batch, most, sort_keys=keys)
+            best = sorted([*best, *batch.take(places).to_pylist()], key=lambda row: (-row[order], row["id"]))
+            del best[most:]
+        return best
+
+    def batches(
+        self, table: str, queue: str, columns: Sequence[str] | None, where: Any = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a queue, some columns or all."""
+        files = self._data(table, queue)
+        if files is not None:
+            yield from (b for b in files.to_batches(columns=columns, filter=where) if b.num_rows)
+
+    def _data(self, table: str, queue: str) -> ds.Dataset | None:
+        files = [
+            str(file)
+            for part, held in self._warehouse.files(table).items()
+            for file in held
+            if part.queue == queue
+        ]
+        base = str(self._warehouse.table(table))
+        return (
+            ds.dataset(files, partitioning=_PARTITIONS, partition_base_dir=base, format="parquet")
+            if files
+            else None
+        )
+
+
+def nearest_rank(counts: Mapping[int | None, int], percent: int) -> int | None:
+    """Return the least value that at least so many in a hundred do not exceed; None without any."""
+    total = sum(n for value, n in counts.items() if value is not None)
+    seen = 0
+    for value in sorted(value for value in counts if value is not None):
+        seen += counts[value]
+        if 100 * seen >= percent * total:
+            return value
+    return None
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """Return times as whole ms."""
+    if not pa.types.is_timestamp(column.type):
+        return column
+    return column.cast(pa.timestamp("ms", tz=column.type.tz)).cast(pa.int64())
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)

@@ -1,0 +1,193 @@
+"""The folder that changes all at once, without Spark: what a partition holds is nobody's business here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dibs.errors import Refused, StorageDamaged, StorageTooNew
+from dibs.spark.warehouse import FORMAT, KEPT, MOST_SMALL, Draft, Partition, State, Warehouse
+
+MAIL = Partition("mail", "2026-11-20")
+NEXT = Partition("mail", "2026-11-21")
+
+
+def stage(draft: Draft, name: str, *parts: Partition, text: str = "rows") -> Path:
+    folder = draft.staging(name)
+    for part in parts:
+        place = folder / f"queue={part.queue}" / f"date={part.date}"
+        place.mkdir(parents=True)
+        number = len(list((draft.before.root / "generations").iterdir()))
+        (place / f"part-{number}-{name}-{os.urandom(4).hex()}.parquet").write_text(text)
+        (place / "_SUCCESS").touch()
+    return folder
+
+
+def added(root: Path, *parts: Partition, text: str = "rows") -> Warehouse:
+    with Warehouse(root).changing() as draft:
+        draft.add("runs", stage(draft, "runs", *parts, text=text))
+        return draft.commit(replace(draft.before.state, horizon=draft.before.state.horizon + 1))
+
+
+def counts(warehouse: Warehouse) -> dict[Partition, int]:
+    return {part: len(files) for part, files in warehouse.files("runs").items()}
+
+
+def test_what_is_added_joins_what_was_there(tmp_path: Path) -> None:
+    added(tmp_path, MAIL, NEXT)
+    now = added(tmp_path, MAIL)
+
+    assert {MAIL: 2, NEXT: 1} == counts(now)
+    assert 2 == now.state.horizon
+    assert {MAIL: 2, NEXT: 1} == counts(Warehouse.existing(tmp_path))
+
+
+def test_people_read_through_a_link_that_moves(tmp_path: Path) -> None:
+    added(tmp_path, MAIL)
+    before = Warehouse.existing(tmp_path)
+    added(tmp_path, MAIL)
+
+    assert 2 == len([*(tmp_path / "runs").rglob("*.parquet")])
+    assert 1 == sum(counts(before).values())
+
+
+def test_what_is_replaced_takes_whole_partitions_away(tmp_path: Path) -> None:
+    added(tmp_path, MAIL, NEXT)
+    with Warehouse(tmp_path).changing() as draft:
+        draft.replace("runs", [MAIL, NEXT], stage(draft, "runs", NEXT))
+        now = draft.commit(draft.before.state)
+
+    assert {NEXT: 1} == counts(now)
+
+
+def test_odd_names_of_queues_come_back(tmp_path: Path) -> None:
+    odd = Partition("007 / ü=%", "2026-11-20")
+    with Warehouse(tmp_path).changing() as draft:
+        folder = draft.staging("runs") / "queue=007 %2F ü%3D%25" / f"date={odd.date}"
+        folder.mkdir(parents=True)
+        (folder / "part.parquet").touch()
+        draft.add("runs", draft.staging("runs"))
+        now = draft.commit(State())
+
+    assert {odd: 1} == counts(now)
+
+
+def test_what_was_not_committed_never_was(tmp_path: Path) -> None:
+    added(tmp_path, MAIL)
+    with pytest.raises(RuntimeError), Warehouse(tmp_path).changing() as draft:  # noqa: PT012
+        draft.add("runs", stage(draft, "runs", NEXT))
+        raise RuntimeError
+
+    assert {MAIL: 1} == counts(Warehouse.existing(tmp_path))
+    assert not (tmp_path / "staging").exists()
+
+
+def test_a_generation_that_was_never_pointed_to_is_swept(tmp_path: Path) -> None:
+    added(tmp_path, MAIL)
+    left = tmp_path / "generations" / "000000000002" / "runs"
+    left.mkdir(parents=True)
+    now = added(tmp_path, MAIL)
+
+    assert "000000000002" == now.folder.name
+    assert {MAIL: 2} == counts(now)
+
+
+def test_only_the_last_generations_are_kept(tmp_path: Path) -> None:
+    for _ in range(KEPT + 2):
+        added(tmp_path, MAIL)
+
+    assert KEPT == len([*(tmp_path / "generations").iterdir()])
+
+
+def test_a_crowded_partition_is_known_and_merged(tmp_path: Path) -> None:
+    for _ in range(MOST_SMALL + 1):
+        added(tmp_path, MAIL)
+    with Warehouse(tmp_path).changing() as draft:
+        files = draft.crowded("runs")
+        draft.merge("runs", files, stage(draft, "merged", MAIL))
+        now = draft.commit(State())
+
+    assert MOST_SMALL + 1 == len(files)
+    assert {MAIL: 1} == counts(now)
+
+
+def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
+    with Warehouse(tmp_path).changing(), pytest.raises(Refused, match="another process"):  # noqa: SIM117
+        with Warehouse(tmp_path).changing():
+            pass
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").touch()
+
+    with pytest.raises(Refused, match="holds other things"), Warehouse(tmp_path).changing():
+        pass
+
+
+def test_where_there_is_none_it_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="dibs spark history"):
+        Warehouse.existing(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("raw", "error"),
+    [
+        (msgspec.json.encode({"format": FORMAT + 1, "offsets": 3}), StorageTooNew),
+        (b'{"format": 1, "offs', StorageDamaged),
+        (b"[]", StorageDamaged),
+    ],
+)
+def test_a_state_that_cannot_be_trusted_is_refused(
+    tmp_path: Path, raw: bytes, error: type[Exception]
+) -> None:
+    now = added(tmp_path, MAIL)
+    (now.folder / "state.json").write_bytes(raw)
+
+    with pytest.raises(error):
+        Warehouse(tmp_path)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from tests.spark.test_history_warehouse import MAIL, NEXT, added
+print("on", flush=True)
+while True:
+    added(Path(sys.argv[1]), MAIL, NEXT)
+"""
+
+
+def test_killed_at_any_moment_it_is_one_generation_or_the_next(tmp_path: Path) -> None:
+    """Each increment adds one file to two partitions and counts itself: the three never disagree."""
+    reached = 0
+    for _ in range(5):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
+        assert writer.stdout
+        writer.stdout.readline()
+        now = Warehouse(tmp_path)
+        while now.state.horizon < reached + 3:
+            now = seen(tmp_path) or now
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
+        now = Warehouse.existing(tmp_path)
+        reached = now.state.horizon
+
+        assert {MAIL: reached, NEXT: reached} == counts(now)
+
+
+def seen(root: Path) -> Warehouse | None:
+    """The warehouse, unless it moved on twice between two looks."""
+    try:
+        now = Warehouse(root)
+        held = counts(now)
+    except StorageDamaged:
+        return None
+    assert not now.folder.exists() or held.get(MAIL, 0) == held.get(NEXT, 0)
+    return now
