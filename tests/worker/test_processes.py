@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -13,6 +15,7 @@ from dibs.client.app import Dibs
 from dibs.model.answers import Counts
 from dibs.model.job import Overrides
 from dibs.worker import processes, run
+from dibs.worker.child import run_here
 from dibs.worker.members import Member
 from tests.worker.fleet import Watched, working
 from tests.worker.workshop import Gate, counted, current, ends, ids, kinds, outcome, put, request
@@ -127,6 +130,28 @@ async def test_a_claim_that_nobody_was_told_of_is_released(
     await task
 
     assert ["released", "completed"] == await kinds(app, "held", "a")
+
+
+@pytest.mark.skipif(find_spec("uvloop") is None, reason="an extra")
+async def test_processes_run_on_the_quick_loop_where_there_is_one(app: Dibs) -> None:
+    await put(app, "loop_class", "a")
+    async with working(app, "loop_class") as task:
+        await task
+
+    assert b'"uvloop"' == (await outcome(app, "loop_class", "a")).result
+    assert "asyncio" in type(asyncio.get_running_loop()).__module__, "the application's loop is its own"
+
+
+def test_without_it_they_run_on_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    kinds: list[str] = []
+
+    async def work() -> None:
+        kinds.append(type(asyncio.get_running_loop()).__module__)
+
+    run_here(work())
+
+    assert ["asyncio.unix_events"] == kinds
 
 
 async def test_a_job_that_kills_its_process_again_and_again_ends(app: Dibs) -> None:

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -115,6 +115,23 @@ async def resources_of(app: Dibs, stack: AsyncExitStack) -> Any:
     if app.lifespan_function is None:
         return None
     return await stack.enter_async_context(app.lifespan_function())
+
+
+def run_here(work: Coroutine[Any, Any, None]) -> None:
+    """Be an event loop for this work: uvloop's where it is installed, which takes a third less CPU a job.
+
+    Only in processes that are ours alone: which loop an application runs on is for the application to say.
+    """
+    with asyncio.Runner(loop_factory=_quick_loop()) as runner:
+        runner.run(work)
+
+
+def _quick_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        from uvloop import new_event_loop  # noqa: PLC0415 - an extra
+    except ImportError:
+        return None
+    return new_event_loop
 
 
 def leave() -> None:

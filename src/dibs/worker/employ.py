@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dibs.client.app import Dibs
 from dibs.worker import messages as say
 from dibs.worker.alone import Alone, encoded
-from dibs.worker.child import Line, Spec, enter, leave, resources_of, why
+from dibs.worker.child import Line, Spec, enter, leave, resources_of, run_here, why
 from dibs.worker.logs import style_here
 from dibs.worker.runner import Runner
 from dibs.worker.spawned import Pipe
@@ -45,7 +45,7 @@ async def employ(
 def work_here(pipe: Pipe, started: MutableSequence[float], encoded_spec: bytes) -> None:
     """Be a worker process until told to stop."""
     line, spec, app = enter(pipe, encoded_spec)
-    asyncio.run(_work(line, spec, app, started))
+    run_here(_work(line, spec, app, started))
     leave()
 
 

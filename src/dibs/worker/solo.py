@@ -16,7 +16,7 @@ from dibs.model.decide import Verdict
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Storage
 from dibs.worker import messages as say
-from dibs.worker.child import Line, Spec, enter, leave, resources_of, why
+from dibs.worker.child import Line, Spec, enter, leave, resources_of, run_here, why
 from dibs.worker.execution import Run, call, call_plain
 from dibs.worker.spawned import Pipe
 
@@ -65,7 +65,7 @@ def perform_here(pipe: Pipe, encoded: bytes) -> None:
     """Be a process that runs one handler at a time, until the parent ends it."""
     line, spec, app = enter(pipe, encoded)
     with app.elsewhere(cast("Storage", Unreachable(app.url))) if not spec.shared else nullcontext():
-        asyncio.run(_serve(line, spec, app))
+        run_here(_serve(line, spec, app))
     leave()
 
 
