@@ -57,40 +57,38 @@ class Member:
         self._process.start()
         theirs.close()
         self._calls: list[Call] = []
+        #: How many lines of the storage its last order took.
         self.lines = 0
+        self.died = False
+        self._answering = True
         self._heard()
 
     def does(self, order: Order, doom: Doom | None = None) -> None:
         """Give an order; the answer comes by `calls`."""
-        self._calls = []
+        self._calls, self._answering = [], True
         self._wire.send((order, doom))
 
     def calls(self, patience: float = PATIENCE) -> list[Call]:
         """What it did, once it is done or dead. Raises Silent."""
-        while self._heard(patience):
-            pass
+        while self._answering:
+            self._heard(patience)
         return self._calls
 
-    def begun(self, patience: float = PATIENCE) -> None:
-        """Wait until it has told of a call."""
-        while not self._calls and self._heard(patience):
-            pass
-
-    def _heard(self, patience: float = PATIENCE) -> bool:
-        """Take in one message; False when there are no more."""
+    def _heard(self, patience: float = PATIENCE) -> None:
+        """Take in one message."""
         if not self._wire.poll(patience):
             raise Silent(f"process {self.name} did not answer in {patience:.0f} s")
         try:
             told = self._wire.recv()
         except (EOFError, ConnectionResetError):
-            return False
+            self._answering, self.died = False, True
+            return
         if isinstance(told, int):
-            self.lines = told
-            return False
+            self.lines, self._answering = told, False
+            return
         if self._calls and told.invoked == self._calls[-1].invoked:
             self._calls.pop()
         self._calls.append(told)
-        return True
 
     def go_on(self) -> None:
         """Continue after a stop."""
@@ -106,22 +104,11 @@ class Member:
         except OSError:
             return False
 
-    @property
-    def died(self) -> bool:
-        """Whether it is dead; asked after its last word."""
-        self._process.join(PATIENCE if self._process.exitcode is None and self._at_end else 0)
-        return self._process.exitcode is not None
-
-    @property
-    def _at_end(self) -> bool:
-        return self._wire.closed or (self._wire.poll(0) and self._is_eof())
-
-    def _is_eof(self) -> bool:
-        try:
-            self._wire.recv()
-        except (EOFError, ConnectionResetError):
-            return True
-        return False
+    def has_answered(self, patience: float) -> bool:
+        """Whether it is done, or dead; what it told by then is kept."""
+        while self._answering and self._wire.poll(patience):
+            self._heard()
+        return not self._answering
 
     def close(self) -> None:
         """Let it end; kill it if it does not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from dibs.errors import DibsError, OutcomeUnknown, Refused, StorageError
+from dibs.errors import OutcomeUnknown, Refused, StorageError
 from dibs.model.events import Event
 from dibs.model.job import FAIL_SUFFIX, Slot
 from dibs.storage.protocol import Storage
@@ -53,7 +53,7 @@ async def make(storage: Storage, call: Call) -> None:
         call.answer = str(error)
     except (StorageError, Refused) as error:
         call.fate, call.answer = "refused", str(error)
-    except DibsError as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the contract knows no such answer
         call.fate, call.answer = "raised", f"{type(error).__name__}: {error}"
 
 

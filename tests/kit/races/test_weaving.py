@@ -38,8 +38,11 @@ def granted(began: float) -> Call:
 def enqueued(client: str, began: float, ended: float, revision: int, first: int | None = None) -> Call:
     requests = [Request(job=NewJob(id="a", data=Data(payload=client.encode())))]
     first = revision if first is None else first
-    found: Any = ("queued", "nothing") if first == revision else ("updated", "waiting")
-    return call(client, "enqueue", began, ended, [Enqueued(*found, first, revision)], requests=requests)
+    if first == revision:
+        answer = Enqueued("queued", "nothing", first, revision)
+    else:
+        answer = Enqueued("updated", "waiting", first, revision)
+    return call(client, "enqueue", began, ended, [answer], requests=requests)
 
 
 def claimed(client: str, began: float, ended: float, *jobs: Job) -> Call:

@@ -1,0 +1,65 @@
+"""L3: clients that are killed, stopped, cancelled and cut off, and disks that fail under them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from dibs_conformance.crashes.cancelling import cancelled
+from dibs_conformance.crashes.cutting import cut_off
+from dibs_conformance.crashes.dying import killed_and_stopped
+from dibs_conformance.crashes.proxy import has_server
+from dibs_conformance.levels.adding import joined
+from dibs_conformance.levels.level import Given
+from dibs_conformance.races.levels import no_clock
+from dibs_conformance.report import Findings, Gap
+from dibs_conformance.target import Bridge, Opened
+
+#: Tries one way of going wrong, until that time.
+Try = Callable[[Given, float], Findings]
+
+
+def clients_that_die(given: Given) -> Findings:
+    """L3, one way after the other, each with its share of the time."""
+    if not given.claims.manual_clock:
+        return Findings(untested=(no_clock(),))
+    ways, found = ways_for(given)
+    ends = time.monotonic() + given.budget
+    for at, way in enumerate(ways):
+        left = max(0.0, ends - time.monotonic()) / (len(ways) - at)
+        found = joined(found, way(given, time.monotonic() + left))
+        if found.failures:
+            break
+    return found
+
+
+def ways_for(given: Given) -> tuple[list[Try], Findings]:
+    """What applies to this storage; and what does not, or cannot be tried."""
+    ways: list[Try] = [cancelled]
+    spared, untested = [], []
+    if given.claims.shared:
+        ways.append(killed_and_stopped)
+    else:
+        why = "the storage lives in one process and dies with it (`shared` is not claimed)"
+        spared += [Gap(name=name, why=why) for name in ("kill -9", "stop and continue")]
+    shown = shown_url(given)
+    if not has_server(shown):
+        spared.append(Gap(name="cut connections", why="the storage has no server"))
+    elif isinstance(given.places.target, str):
+        ways.append(cut_off)
+    else:
+        untested.append(Gap(name="cut connections", why="certify a URL, so that the kit can stand between"))
+    return ways, Findings(spared=tuple(spared), untested=tuple(untested))
+
+
+def shown_url(given: Given) -> str:
+    """What the storage says of where it is."""
+    bridge = Bridge()
+    try:
+        opened = Opened(given.places, bridge, given.places.new())
+        try:
+            return opened.storage.url
+        finally:
+            opened.close()
+    finally:
+        bridge.close()

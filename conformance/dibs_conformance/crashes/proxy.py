@@ -1,0 +1,140 @@
+"""A relay between a storage and its server that cuts the connection after the n-th byte."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, Self
+from urllib.parse import urlsplit, urlunsplit
+
+Way = Literal["request", "reply"]
+LOOPBACK = "127.0.0.1"
+CHUNK = 65536
+
+
+class Proxy:
+    """Relays what comes to a port of its own; lives on a loop in a thread of its own."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="kit-proxy", daemon=True)
+        self._thread.start()
+        self._wires: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._left: dict[Way, int | None] = {"request": None, "reply": None}
+        self.bytes: dict[Way, int] = {"request": 0, "reply": 0}
+        self.cuts = 0
+        self._server = asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(10)
+
+    @property
+    def port(self) -> int:
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def _serve(self) -> asyncio.Server:
+        return await asyncio.start_server(self._relay, LOOPBACK, 0)
+
+    def arm(self, way: Way | None = None, after: int = 0) -> None:
+        """Count anew, and cut once so many bytes went this way; without a way, only count."""
+
+        async def set_up() -> None:
+            self.bytes = {"request": 0, "reply": 0}
+            self._left = {"request": None, "reply": None}
+            self.cuts = 0
+            if way is not None:
+                self._left[way] = after
+
+        asyncio.run_coroutine_threadsafe(set_up(), self._loop).result(10)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            theirs, ours = await asyncio.open_connection(self._host, self._port)
+        except OSError:
+            writer.transport.abort()
+            return
+        pair = (writer, ours)
+        self._wires.update(pair)
+        for way, source, sink in (("request", reader, ours), ("reply", theirs, writer)):
+            task = asyncio.ensure_future(self._carry(way, source, sink, pair))  # type: ignore[arg-type]
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _carry(
+        self,
+        way: Way,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
+    ) -> None:
+        try:
+            while chunk := await source.read(CHUNK):
+                left = self._left[way]
+                self.bytes[way] += len(chunk)
+                sink.write(chunk if left is None else chunk[:left])
+                await sink.drain()
+                if left is not None:
+                    if len(chunk) >= left:
+                        self._left[way] = None
+                        self.cuts += 1
+                        break
+                    self._left[way] = left - len(chunk)
+        except OSError:
+            pass
+        finally:
+            await self._cut(pair)
+
+    async def _cut(self, pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter]) -> None:
+        """End both sides; what was written before still arrives."""
+        for writer in pair:
+            self._wires.discard(writer)
+            if not writer.is_closing():
+                writer.close()
+
+    def close(self) -> None:
+        async def end() -> None:
+            self._server.close()
+            for writer in list(self._wires):
+                writer.transport.abort()
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    @classmethod
+    @contextmanager
+    def before(cls, url: str) -> Iterator[Self]:
+        """A proxy before the server of a URL."""
+        host, port = server_of(url)
+        made = cls(host, port)
+        try:
+            yield made
+        finally:
+            made.close()
+
+    def through(self, url: str) -> str:
+        """The URL, by way of this proxy."""
+        parts = urlsplit(url)
+        credentials = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
+        return urlunsplit(parts._replace(netloc=f"{credentials}{LOOPBACK}:{self.port}"))
+
+
+def server_of(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    assert parts.hostname is not None  # noqa: S101 - has_server said so
+    assert parts.port is not None  # noqa: S101
+    return parts.hostname, parts.port
+
+
+def has_server(url: str) -> bool:
+    """Whether a URL names a server by host and port."""
+    try:
+        parts = urlsplit(url)
+        return parts.hostname is not None and parts.port is not None
+    except ValueError:
+        return False

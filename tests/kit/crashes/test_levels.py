@@ -1,0 +1,39 @@
+"""L3 on our own storages, and planted faults that only a client's death or absence shows."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dibs.storage.file import FileStorage
+from dibs_conformance.crashes.cancelling import cancelled
+from dibs_conformance.crashes.levels import clients_that_die
+from dibs_conformance.levels.level import verdict
+from tests.kit.races.test_levels import ALONE, SHARED, tried
+
+
+def test_memory_survives_who_gives_up() -> None:
+    found = tried(clients_that_die, "memory:", ALONE, 1)
+
+    assert "reached" == verdict(found), found
+    assert {"kill -9", "stop and continue", "cut connections"} == {gap.name for gap in found.spared}
+
+
+def test_a_cancelled_caller_that_leaves_half_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: a settlement in two steps, with an await between."""
+    settle = FileStorage.settle
+
+    async def in_two(self: FileStorage, queue: str, settlements: Any, *, now: int | None = None) -> Any:
+        await self.report(queue, settlements[0].id, settlements[0].fence, b"0", now=now)
+        await asyncio.sleep(0)
+        return await settle(self, queue, settlements, now=now)
+
+    monkeypatch.setattr(FileStorage, "settle", in_two)
+    found = tried(lambda given: cancelled(given, 0.0), f"file:{tmp_path}", SHARED, 1)
+
+    assert "broken" == verdict(found)
