@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from dibs.model.job import FAIL_SUFFIX, NewJob
-from dibs.model.requests import Fail, HandOff, Request, SettingsPatch, Settlement
+from dibs.model.requests import Fail, HandOff, Release, Request, SettingsPatch, Settlement
 from dibs_conformance import strategies as some
 from dibs_conformance.machine import Machine
 
@@ -134,6 +134,19 @@ class Scenarios(Machine):
         self.claim(queue, 0, 10, alive=True)
         self.both.configure(queue, SettingsPatch(paused=False))
         self.claim(queue, 0, 10, alive=True)
+
+    @rule(queue=some.queues, id=some.ids, data=st.data())
+    def fall_behind(self, queue: str, id: str, data: st.DataObject) -> None:
+        """A log that is trimmed behind a slow reader, who is told so, also after a restart."""
+        self.events(queue, 100, jump=False)
+        run = self.run_of(queue, id, data)
+        if run is not None:
+            self.both.settle(queue, [Settlement(id=id, fence=run, how=Release())])
+        self.pass_time(8 * some.DAY)
+        self.prune(queue, 100)
+        if self.trial.durable:
+            self.reopen()
+        self.events(queue, 1, jump=False)
 
     @rule(queue=some.queues, data=st.data(), dead=st.booleans())
     def drop_some(self, queue: str, *, data: st.DataObject, dead: bool) -> None:
