@@ -17,7 +17,7 @@ from dibs.model.job import Overrides
 from dibs.worker import processes, run
 from dibs.worker.child import run_here
 from dibs.worker.members import Member
-from tests.worker.fleet import Watched, working
+from tests.worker.fleet import PATIENCE, Watched, working
 from tests.worker.workshop import Gate, counted, current, ends, ids, kinds, outcome, put, request
 
 APPS = "tests.worker.apps"
@@ -183,7 +183,7 @@ async def test_a_handler_that_holds_the_interpreter_costs_no_lease(app: Dibs, ga
 async def test_a_minute_of_it_costs_nothing_to_others(app: Dibs, gate: Gate) -> None:
     """Neither its lease, nor the jobs of the other process, which all end meanwhile."""
     await put(app, "gil", request("a", 62_000_000, overrides=Overrides(timeout=None)))
-    async with working(app, "gil", "naps", number=2, lease=2.0, heartbeat=0.5) as task:
+    async with working(app, "gil", "naps", number=2, lease=10.0, heartbeat=0.5) as task:
         await gate.arrived("a")
         await gate.let_go("a")
         begun = asyncio.get_running_loop().time()
@@ -193,7 +193,8 @@ async def test_a_minute_of_it_costs_nothing_to_others(app: Dibs, gate: Gate) -> 
             rounds += 1
             await counted(app, "naps", "completed", 50 * rounds)
         assert (await current(app, "gil", "a")).run is not None
-        report = await task
+        async with asyncio.timeout(PATIENCE):
+            report = await task
 
     assert ["completed"] == await kinds(app, "gil", "a")
     assert (0, 0, 0) == (report.crashes, report.total("lost"), report.total("stalled"))

@@ -15,7 +15,8 @@ from dibs.model.requests import Complete, Settlement
 from tests.worker.fleet import PATIENCE, Fleet, everywhere, program, said
 from tests.worker.workshop import Gate, ends, kinds, outcome, put
 
-LEASE = 1.0
+#: Short, but not so short that a busy machine would make a zombie of whom nobody stopped.
+LEASE = 2.0
 LOST = "a lease is lost"
 
 
