@@ -1,0 +1,118 @@
+"""rediss:// against an authority of the test's own: encrypted, and only with the server that is meant."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import trustme
+
+from dibs.errors import StorageUnavailable
+from dibs.model.job import NewJob
+from dibs.model.requests import Complete, Request, Settlement
+from dibs.storage.redis import open_url
+from dibs_conformance.servers import Missing, RedisServer, start_redis
+from dibs_conformance.servers.processes import LOOPBACK, free_port
+
+
+class Encrypted(NamedTuple):
+    """A Redis that is reached by TLS on this port."""
+
+    server: RedisServer
+    port: int
+    authority: Path
+
+    def url(self, host: str = LOOPBACK, authority: Path | None = None) -> str:
+        trusted = authority or self.authority
+        return f"rediss://:{self.server.password}@{host}:{self.port}/0?ssl_ca_certs={trusted}"
+
+
+@pytest.fixture(params=["in front of it", "by the server"])
+async def encrypted(
+    request: pytest.FixtureRequest, redis_server: RedisServer, tmp_path: Path
+) -> AsyncIterator[Encrypted]:
+    """TLS that something else ends in front of the server, and TLS of the server's own where it has it."""
+    authority = trustme.CA()
+    known, proof = tmp_path / "authority.pem", authority.issue_cert(LOOPBACK)
+    authority.cert_pem.write_to_path(known)
+    if request.param == "in front of it":
+        async with await in_front(redis_server, proof) as front:
+            yield Encrypted(redis_server, front.sockets[0].getsockname()[1], known)
+        return
+    with await asyncio.to_thread(with_tls, proof, known, tmp_path) as server:
+        yield Encrypted(server, int(server.options["tls-port"]), known)
+
+
+async def in_front(server: RedisServer, proof: trustme.LeafCert) -> asyncio.Server:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    proof.configure_cert(context)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, asks = await asyncio.open_connection(LOOPBACK, server.port)
+        await asyncio.gather(passed_on(reader, asks), passed_on(answers, writer))
+
+    return await asyncio.start_server(serve, LOOPBACK, 0, ssl=context)
+
+
+async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+def with_tls(proof: trustme.LeafCert, authority: Path, folder: Path) -> RedisServer:
+    """Start a Redis that ends TLS by itself; many are built without."""
+    proof.private_key_pem.write_to_path(folder / "key.pem")
+    proof.cert_chain_pems[0].write_to_path(folder / "proof.pem")
+    try:
+        return start_redis(
+            tls_port=str(free_port()),
+            tls_cert_file=str(folder / "proof.pem"),
+            tls_key_file=str(folder / "key.pem"),
+            tls_ca_cert_file=str(authority),
+            tls_auth_clients="no",
+        )
+    except Missing as reason:
+        pytest.skip(f"this Redis is built without TLS: {reason}")
+
+
+async def test_a_job_goes_all_the_way_by_tls(encrypted: Encrypted, prefix: str) -> None:
+    async with open_url(encrypted.url(), prefix=prefix) as storage:
+        lease = (await storage.grant(["q"], 60_000, "worker")).lease
+        waiting = asyncio.create_task(storage.wait(["q"], timeout=30))
+        await storage.enqueue("q", [Request(job=NewJob(id="a"))])
+        assert (await waiting).woken
+        (job,) = (await storage.claim("q", lease, 10)).jobs
+        assert job.run is not None
+        await storage.settle("q", [Settlement(id="a", fence=job.run.fence, how=Complete(result=b"1"))])
+        (slot,) = await storage.get("q", ["a"])
+
+    assert slot.outcome is not None
+    assert b"1" == slot.outcome.result
+    assert encrypted.server.password not in storage.url
+
+
+async def test_a_server_of_another_authority_is_not_trusted(encrypted: Encrypted, tmp_path: Path) -> None:
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(other)
+
+    await refused(encrypted.url(authority=other), encrypted, "certificate verify failed")
+
+
+async def test_a_proof_for_another_name_is_not_taken(encrypted: Encrypted) -> None:
+    await refused(encrypted.url(host="localhost"), encrypted, "localhost")
+
+
+async def refused(url: str, encrypted: Encrypted, why: str) -> None:
+    with pytest.raises(StorageUnavailable, match=why) as told:
+        async with open_url(url):
+            pass
+
+    assert encrypted.server.password not in str(told.value)
