@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +24,8 @@ def certify(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Repeat the run with this seed.")] = None,
     *,
+    html: Annotated[Path | None, typer.Option(help="Write the report as a page of HTML here.")] = None,
+    badge: Annotated[Path | None, typer.Option(help="Write a badge here, an SVG.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Hold a storage against the contract, and tell what was met, kept and broken."""
@@ -32,6 +35,9 @@ def certify(
         typer.echo(str(error), err=True)
         raise typer.Exit(WRONG_WORDS) from None
     clear()
+    for path, form in ((html, report.html), (badge, report.badge)):
+        if path is not None:
+            path.write_text(form(), "utf-8")
     typer.echo(report.json() if json else report.text())
     raise typer.Exit(0 if report.certified else NOT_CERTIFIED)
 

@@ -58,8 +58,10 @@ def verdict(report: Report) -> str:
         return "DOES NOT KEEP THE CONTRACT"
     if report.certified:
         return f"keeps the contract, level {report.level}"
-    reached = f"level {report.reached} is reached" if report.reached else "no level is reached"
-    return f"NOT CERTIFIED: nothing broke, but {reached}, {report.level} was asked for"
+    short = next((level for level in report.levels if level.unmet or not level.histories), None)
+    missing = f"{short.name} was not tested whole" if short else "a level was not run"
+    reached = f", {report.reached} is reached" if report.reached else ""
+    return f"NOT CERTIFIED for {report.level}: nothing broke, but {missing}{reached}"
 
 
 def level_line(level: LevelReport) -> str:

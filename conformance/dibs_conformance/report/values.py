@@ -142,6 +142,18 @@ class Report(Struct, frozen=True, kw_only=True):
 
         return "\n".join(lines(self))
 
+    def html(self) -> str:
+        """The report as one page that needs nothing else."""
+        from dibs_conformance.report.page import page  # noqa: PLC0415 - as above
+
+        return page(self)
+
+    def badge(self) -> str:
+        """What was reached, as a small SVG for a README."""
+        from dibs_conformance.report.page import badge  # noqa: PLC0415 - as above
+
+        return badge(self)
+
     def print(self, console: Console) -> None:
         """Show the report on a rich console."""
         from dibs_conformance.report.text import show  # noqa: PLC0415 - as above

@@ -7,9 +7,7 @@ from random import Random
 
 import msgspec
 import pytest
-import typer
 from msgspec.structs import replace
-from typer.testing import CliRunner, Result
 
 from dibs.errors import Refused
 from dibs.model.events import Event
@@ -20,12 +18,7 @@ from dibs_conformance.checker.from_log import log_of, steps_of
 from dibs_conformance.checker.verb import check_history, read_log
 from tests.kit.checker.histories import QUEUE, played
 from tests.kit.checker.planted import planted
-
-
-def said(*words: str, typed: bytes = b"") -> Result:
-    app = typer.Typer()
-    app.command()(check_history)
-    return CliRunner().invoke(app, [*words], input=typed)
+from tests.kit.shell import said
 
 
 def lines_of(name: str, *, bad: bool) -> bytes:
@@ -37,12 +30,18 @@ def test_a_good_history_is_0_and_a_broken_one_1(tmp_path: Path) -> None:
     good.write_bytes(lines_of("R5", bad=False))
     bad.write_bytes(lines_of("R5", bad=True))
 
-    assert (0, True) == ((done := said(str(good))).exit_code, "no rule is broken" in done.stdout)
-    assert (1, True) == ((done := said(str(bad))).exit_code, "BROKEN: R5 one active run" in done.stdout)
+    assert (0, True) == (
+        (done := said(check_history, str(good))).exit_code,
+        "no rule is broken" in done.stdout,
+    )
+    assert (1, True) == (
+        (done := said(check_history, str(bad))).exit_code,
+        "BROKEN: R5 one active run" in done.stdout,
+    )
 
 
 def test_it_reads_standard_input_and_prints_json() -> None:
-    done = said("-", "--json", typed=lines_of("R7", bad=True))
+    done = said(check_history, "-", "--json", typed=lines_of("R7", bad=True))
 
     failures = msgspec.json.decode(done.stdout, type=Checked).failures
 
@@ -51,7 +50,7 @@ def test_it_reads_standard_input_and_prints_json() -> None:
 
 @pytest.mark.parametrize("words", [(), ("a.jsonl", "--url", "file:./x"), ("--url", "file:./x")])
 def test_wrong_words_are_2(words: tuple[str, ...]) -> None:
-    assert 2 == said(*words).exit_code
+    assert 2 == said(check_history, *words).exit_code
 
 
 @pytest.mark.parametrize("line", [b"{", b'{"op": "climb"}', b'{"op": "claim", "status": "taken"}'])

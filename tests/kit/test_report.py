@@ -1,0 +1,178 @@
+"""The report: what reaches a level, and its forms: lines, JSON, a page, a badge."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from io import StringIO
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from dibs_conformance import certify
+from dibs_conformance.command import certify as verb
+from dibs_conformance.door import highest_reached, report_of
+from dibs_conformance.levels import RUNS, TITLES, Given
+from dibs_conformance.report import CapabilityReport, Failure, Findings, Gap, LawReport, LevelReport, Report
+from dibs_conformance.report.values import LevelVerdict
+from tests.kit.shell import said
+
+KEPT = LawReport(name="kept law", section="1", sentence="It is.", met=3, verdict="kept")
+UNMET = LawReport(name="unmet law", section="2", sentence="It was not met.", met=0, verdict="not tested")
+BROKEN = Failure(law="a law", why="<script>alert(1)</script> & more", story=("claim('a') -> <b>",))
+GOOD = Findings(histories=5, events=50, laws=(KEPT,))
+
+
+def level(name: str, found: Findings) -> LevelReport:
+    return report_of(name, found, 1.0)
+
+
+def report(*levels: LevelReport, **changes: object) -> Report:
+    reached = highest_reached([*levels])
+    whole = Report(
+        target="my_storage",
+        level=levels[-1].name,
+        certified=reached == levels[-1].name,
+        reached=reached,
+        seed=7,
+        seconds=2.5,
+        durability="none at all",
+        capabilities=(CapabilityReport(name="durable", claimed=True, found=True),),
+        levels=levels,
+        kit="dibs 1",
+    )
+    return msgspec.structs.replace(whole, **changes)
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (GOOD, "reached"),
+        (Findings(), "not tested"),
+        (Findings(histories=1, laws=(KEPT, UNMET)), "not tested"),
+        (Findings(histories=1, laws=(KEPT,), untested=(Gap(name="kill -9", why="no"),)), "not tested"),
+        (Findings(histories=1, laws=(KEPT,), spared=(Gap(name="kill -9", why="not durable"),)), "reached"),
+        (Findings(histories=1, laws=(KEPT,), failures=(BROKEN,)), "broken"),
+    ],
+)
+def test_a_level_is_reached_when_nothing_is_missing(found: Findings, verdict: LevelVerdict) -> None:
+    assert verdict == level("L0", found).verdict
+
+
+def test_a_level_counts_only_above_reached_ones() -> None:
+    short = Findings(histories=1, laws=(UNMET,))
+
+    assert "L1" == highest_reached([level("L0", GOOD), level("L1", GOOD), level("L2", short)])
+    assert "" == highest_reached([level("L0", short), level("L1", GOOD)])
+
+
+def test_the_first_level_that_breaks_is_the_last_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+
+    def breaks(given: Given) -> Findings:
+        ran.append(given.budget)
+        return Findings(histories=1, failures=(BROKEN,))
+
+    monkeypatch.setitem(RUNS, "L0", breaks)
+    found = certify("memory:", [*RUNS][-1], budget=60)
+
+    assert 1 == len(ran)
+    assert {"broken", "not run"} >= {level.verdict for level in found.levels}
+    assert ("", False) == (found.reached, found.certified)
+
+
+def test_the_levels_share_what_is_left_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets = []
+
+    def quick(given: Given) -> Findings:
+        budgets.append(given.budget)
+        return GOOD
+
+    for name in RUNS:
+        monkeypatch.setitem(RUNS, name, quick)
+    top = [*RUNS][-1]
+
+    assert certify("memory:", top, budget=600).certified
+    assert sorted(budgets) == budgets
+    assert 600 / len(RUNS) > budgets[0] > 300 / len(RUNS)
+
+
+def test_an_untrue_claim_is_no_certificate() -> None:
+    untrue = (CapabilityReport(name="durable", claimed=True, found=False),)
+    told = report(level("L0", GOOD), capabilities=untrue, certified=False)
+
+    assert ["durable"] == [failure.law for failure in told.failures]
+    assert "DOES NOT KEEP" in told.text()
+
+
+def test_json_comes_back_the_same() -> None:
+    told = report(level("L0", GOOD), level("L1", Findings(failures=(BROKEN,))))
+
+    assert told == msgspec.json.decode(told.json(), type=Report)
+
+
+def test_the_lines_name_what_is_missing() -> None:
+    gap = Gap(name="server restart", why="nobody knows how")
+    text = report(
+        level("L0", Findings(histories=1, laws=(UNMET,), untested=(gap,), faults={"cut": 3}))
+    ).text()
+
+    assert "nothing broke, but L0 was not tested whole" in text
+    assert "not tested: server restart: nobody knows how" in text
+    assert "faults: cut 3" in text
+
+
+def test_a_console_shows_levels_and_laws() -> None:
+    console = Console(width=120, record=True, file=StringIO())
+    report(level("L0", GOOD), level("L1", Findings(failures=(BROKEN,)))).print(console)
+    shown = console.export_text()
+
+    assert "kept law" in shown
+    assert "BROKEN: a law" in shown
+
+
+class Page(HTMLParser):
+    """What a browser would make of it: the tags in order, and the text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_tells_everything_and_runs_nothing() -> None:
+    gap = Gap(name="disk full", why="no small disk")
+    told = report(level("L0", GOOD), level("L1", Findings(failures=(BROKEN,), untested=(gap,))))
+    page = Page(told.html())
+
+    assert "script" not in page.tags
+    assert BROKEN.why in page.text
+    assert BROKEN.story[0] in page.text
+    assert all(title in page.text for title in TITLES.values())
+    assert "Not tested: disk full" in page.text
+
+
+@pytest.mark.parametrize("found", [GOOD, Findings(), Findings(failures=(BROKEN,))])
+def test_the_badge_says_in_one_word_what_came_of_it(found: Findings) -> None:
+    badge = ET.fromstring(report(level("L0", found)).badge())
+    expected = {"reached": "L0", "not tested": "not tested", "broken": "broken"}[level("L0", found).verdict]
+
+    assert f"dibs contract: {expected}" == badge.attrib["aria-label"]
+
+
+def test_the_verb_writes_page_and_badge(tmp_path: Path) -> None:
+    page, badge = tmp_path / "report.html", tmp_path / "badge.svg"
+    done = said(verb, "memory:", "--examples", "1", "--html", str(page), "--badge", str(badge))
+
+    assert 0 == done.exit_code
+    assert "keeps the contract, level L0" in page.read_text("utf-8")
+    assert "dibs contract: L0" in badge.read_text("utf-8")
