@@ -12,10 +12,11 @@ import pytest
 from dibs_conformance.laws import LAWS
 from dibs_conformance.servers import PostgresServer, RedisServer
 from dibs_conformance.target import OpenStorage
-from tests.kit.mutants import MUTANTS, Mutant
+from tests.kit.mutants import MUTANTS, Mutant, commit_log
 from tests.kit.play import play
 from tests.kit.postgres_place import PostgresPlaces
 from tests.kit.redis_place import RedisPlaces
+from tests.source import PROJECT
 
 NAMES = {law.name for law in LAWS}
 #: Of those planted in a server, so many are tried in the default run.
@@ -67,6 +68,26 @@ def test_a_bug_in_postgres_is_found(
 ) -> None:
     with PostgresPlaces(postgres_server.url) as places:
         find(mutant, monkeypatch, places, durable=True)
+
+
+def test_a_checkpoint_after_every_commit_is_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What two of the mutants need is found to be innocent by itself."""
+    commit_log.often(monkeypatch)
+
+    failure, _ = play(20, target=f"file:{tmp_path}", durable=True, tour=True)
+
+    assert failure is None
+
+
+def test_the_page_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python tools/print_mutants.py` writes it; the figures are those that stand there."""
+    monkeypatch.syspath_prepend(PROJECT / "tools")
+    import print_mutants  # type: ignore[import-not-found]
+
+    stands = (PROJECT / "docs/explanation/mutants.md").read_text("utf-8")
+
+    assert print_mutants.page(print_mutants.figures(stands)) == stands
+    assert "| ? |" not in stands
 
 
 def test_every_law_has_a_mutant() -> None:

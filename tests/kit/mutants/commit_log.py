@@ -117,7 +117,7 @@ def a_checkpoint_forgets_how_far_the_log_was_trimmed(patch: Patch) -> None:
 @law(
     "durability: fsync=True survives power loss",
     examples=20,
-    survives="L0 cuts no power: tests/storage/file holds what is fsynced against it, and so does level L3",
+    survives="one call after the other never meets a power loss; tests/storage/file/test_durability.py does",
 )
 def a_commit_is_not_synced(patch: Patch) -> None:
     original = frames.write_whole
