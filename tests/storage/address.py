@@ -1,0 +1,84 @@
+"""An address that stays while what answers there changes, as a failover has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
+
+from dibs.errors import OutcomeUnknown, StorageUnavailable
+from dibs_conformance.servers.processes import LOOPBACK
+
+T = TypeVar("T")
+
+
+async def again(call: Callable[[], Awaitable[T]]) -> T:
+    """Call until nothing stands in the way of an answer, as promise 7 says one may."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await call()
+            except (OutcomeUnknown, StorageUnavailable):
+                await asyncio.sleep(0.05)
+
+
+class Address:
+    """Passes connections on to the port of whoever is the primary now."""
+
+    def __init__(self, to: int) -> None:
+        self.port = 0
+        self._to = to
+        self._open: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
+
+    def move(self, to: int) -> None:
+        """Answer by another server from now on; whoever is connected loses the connection."""
+        self._to = to
+        for writer in self._open:
+            writer.transport.abort()
+
+    async def close(self) -> None:
+        """Answer nobody any more."""
+        self.move(0)
+        if self._serving:
+            await asyncio.wait(self._serving)
+
+    def begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            answers, asks = await asyncio.open_connection(LOOPBACK, self._to)
+        except OSError:
+            writer.transport.abort()
+            return
+        ends = {writer, asks}
+        self._open |= ends
+        try:
+            await asyncio.gather(passed_on(reader, asks), passed_on(answers, writer))
+        finally:
+            self._open -= ends
+
+
+async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+@asynccontextmanager
+async def address_of(port: int) -> AsyncIterator[Address]:
+    """Yield an address that leads to this port until it is moved."""
+    address = Address(port)
+    listening = await asyncio.start_server(address.begin, LOOPBACK, 0)
+    address.port = listening.sockets[0].getsockname()[1]
+    try:
+        yield address
+    finally:
+        listening.close()
+        await address.close()

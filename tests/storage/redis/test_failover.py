@@ -1,0 +1,104 @@
+"""A real replica becomes the primary at the same address: what is told, what is kept, which fences follow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from dibs.errors import StorageReadOnly
+from dibs.model.job import NewJob
+from dibs.model.requests import Complete, Request, Settlement
+from dibs.storage.redis import RedisStorage, open_url
+from dibs_conformance.servers import RedisServer, start_redis
+from dibs_conformance.servers.processes import LOOPBACK, wait_until
+from tests.storage.address import address_of, again
+
+Pair = tuple[RedisServer, RedisServer]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """A primary and its replica, with the same password."""
+    with start_redis() as primary, start_redis() as replica:
+        replica.ask("CONFIG", "SET", "masterauth", primary.password)
+        replica.ask("CONFIG", "SET", "requirepass", primary.password)
+        replica.password = primary.password
+        replica.ask("REPLICAOF", LOOPBACK, str(primary.port))
+        assert wait_until(lambda: "master_link_status:up" in replica.ask("INFO", "replication"), 30)
+        yield primary, replica
+
+
+def request(id: str) -> Request:
+    return Request(job=NewJob(id=id))
+
+
+async def claimed(storage: RedisStorage) -> dict[str, int]:
+    lease = (await storage.grant(["q"], 60_000, "worker")).lease
+    return {job.id: job.run.fence for job in (await storage.claim("q", lease, 10)).jobs if job.run}
+
+
+async def test_jobs_and_fences_survive_a_failover(pair: Pair) -> None:
+    primary, replica = pair
+    async with address_of(primary.port) as address:
+        url = f"redis://:{primary.password}@{LOOPBACK}:{address.port}/0"
+        async with open_url(url) as storage:
+            await storage.enqueue("q", [request("a"), request("b")])
+            fences = await claimed(storage)
+            assert 1 == primary.ask("WAIT", "1", "30000"), "the replica has all of it"
+            replica.ask("REPLICAOF", "NO", "ONE")
+            # The last moment of the primary: a run that the replica never hears of.
+            await storage.enqueue("q", [request("late")])
+            lost = await claimed(storage)
+            primary.kill()
+            address.move(replica.port)
+            ends = [ended("a", fences["a"]), ended("late", lost["late"])]
+            answers = await again(lambda: storage.settle("q", ends))
+            await storage.enqueue("q", [request("late"), request("a")])
+            anew = await claimed(storage)
+
+    assert ["done", "lost"] == [answer.status for answer in answers]
+    assert {"late", "a"} == set(anew)
+    assert anew["late"] > lost["late"]
+    assert anew["a"] > fences["a"]
+
+
+def ended(id: str, fence: int) -> Settlement:
+    return Settlement(id=id, fence=fence, how=Complete())
+
+
+async def test_before_the_promotion_writes_are_refused_and_after_it_they_go_on(pair: Pair) -> None:
+    primary, replica = pair
+    async with address_of(primary.port) as address:
+        url = f"redis://:{primary.password}@{LOOPBACK}:{address.port}/0"
+        async with open_url(url, poll=0.1) as storage:
+            await storage.enqueue("q", [request("a")])
+            assert 1 == primary.ask("WAIT", "1", "30000")
+            primary.kill()
+            address.move(replica.port)
+            with pytest.raises(StorageReadOnly, match="give the address of its primary"):
+                await again(lambda: storage.enqueue("q", [request("b")]))
+            assert (await storage.get("q", ["a"]))[0].current is not None
+            replica.ask("REPLICAOF", "NO", "ONE")
+            await storage.enqueue("q", [request("b")])
+
+            assert 2 == (await storage.counts(["q"]))["q"].waiting
+
+
+async def test_wake_ups_come_from_the_new_primary(pair: Pair) -> None:
+    primary, replica = pair
+    async with address_of(primary.port) as address:
+        url = f"redis://:{primary.password}@{LOOPBACK}:{address.port}/0"
+        async with open_url(url, poll=60) as storage:
+            await storage.enqueue("q", [request("a")])
+            await claimed(storage)
+            waiting = asyncio.create_task(storage.wait(["q"], timeout=60))
+            await asyncio.sleep(0)
+            assert 1 == primary.ask("WAIT", "1", "30000")
+            replica.ask("REPLICAOF", "NO", "ONE")
+            primary.kill()
+            address.move(replica.port)
+            await again(lambda: storage.enqueue("q", [request("b")]))
+
+            assert (await waiting).woken
