@@ -41,8 +41,8 @@ HEADER = """# Planted bugs
 A kit that nobody tried to fool proves nothing. So its tests plant bugs in our own storages, one at a time,
 and the kit must find each. There are {all}:
 {places}.
-{by_contract} of them, marked *, were made up from [the contract](contract.md) sentence by sentence, by somebody who
-had not read the kit's laws. {survivors} survives, and says why.
+{by_contract} of them, marked *, were made up from [the contract](contract.md) sentence by sentence, by
+somebody who had not read the kit's laws. {survivors} survives, and says why.
 
 *Found after* counts the histories that were played until then, the tour of fixed ones first, from seed 1. It
 differs between versions of Hypothesis; that each is found within its bound does not.
