@@ -97,6 +97,13 @@ def chaos(session: nox.Session) -> None:
 
 
 @nox.session
+def spark(session: nox.Session) -> None:
+    """The long form of the tests on Spark: twenty kills for each sink and storage."""
+    install(session)
+    run_marked(session, "spark", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure dibs beside its yardsticks in a few minutes; words after `--` go to the benchmarks."""
     install(session)

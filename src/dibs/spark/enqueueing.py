@@ -13,14 +13,13 @@ import msgspec
 from dibs.client.ids import new_id
 from dibs.client.place import resolved
 from dibs.model.requests import OnConflict
-from dibs.spark.door import is_shared
+from dibs.spark.door import is_shared, place_of
 from dibs.spark.java import require_pyspark
+from dibs.spark.sent import WriteReport, report_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-    from dibs.spark.writing import WriteReport
 
 T = TypeVar("T")
 
@@ -38,6 +37,8 @@ def read(spark: SparkSession, table: str, *, url: str | None = None, **options: 
     if not is_shared(place):
         return spark.createDataFrame(_apart(lambda: _read_here(place, {"table": table, **options})))
     pushdown = spark.conf.get(_PUSHDOWN, "false") or "false"
+    # Spark's processes stay in the folder where the session was started, this one may have left it.
+    place = place_of(place)
     reader = spark.read.format("dibs").options(url=place, table=table, pushdown=pushdown, **options)
     return reader.load()
 
@@ -60,20 +61,20 @@ def enqueue(
     columns or options; what fails in a task comes out as Spark's own error with its message.
     """
     require_pyspark()
+    from dibs.spark.rejects import located  # noqa: PLC0415 - needs pyarrow
+
     place = resolved(url)
-    options = {"url": place, "queue": queue}
+    options = {"url": place_of(place) if is_shared(place) else place, "queue": queue}
     if on_conflict is not None:
         options["on_conflict"] = msgspec.json.encode(on_conflict).decode()
     if rejects is not None:
-        options["rejects"] = str(rejects)
+        options["rejects"] = located(str(rejects))
     if run is not None:
         options["run"] = run
     return _enqueue_here(df, options) if not is_shared(place) else _enqueue_there(df, options)
 
 
 def _enqueue_there(df: DataFrame, options: dict[str, str]) -> WriteReport:
-    from dibs.spark.writing import WriteReport  # noqa: PLC0415 - needs pyspark
-
     # Written where the write is committed, which is on the driver's machine.
     with tempfile.TemporaryDirectory(prefix="dibs-report-") as folder:
         report = Path(folder, "report.json")
@@ -85,10 +86,9 @@ def _enqueue_there(df: DataFrame, options: dict[str, str]) -> WriteReport:
 
 
 def _enqueue_here(df: DataFrame, options: dict[str, str]) -> WriteReport:
-    from dibs.spark.options import write_options_at  # noqa: PLC0415 - as above
+    from dibs.spark.options import write_options_at  # noqa: PLC0415 - what needs pyspark, here and below
     from dibs.spark.requests import check_columns  # noqa: PLC0415
     from dibs.spark.sending import Task, send  # noqa: PLC0415
-    from dibs.spark.writing import report_of  # noqa: PLC0415
 
     wanted = write_options_at(options["url"], options)
     check_columns(df.schema)
@@ -98,7 +98,7 @@ def _enqueue_here(df: DataFrame, options: dict[str, str]) -> WriteReport:
 
 
 def _read_here(url: str, options: dict[str, str]) -> pa.Table:
-    import pyarrow as pa  # noqa: PLC0415 - as above
+    import pyarrow as pa  # noqa: PLC0415
 
     from dibs.spark.options import read_options_at  # noqa: PLC0415
     from dibs.spark.reading import Reader  # noqa: PLC0415

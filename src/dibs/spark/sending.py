@@ -10,7 +10,6 @@ from typing import IO, Final, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
-from msgspec import Struct
 
 from dibs.errors import BatchRefused, OutcomeUnknown, Refused
 from dibs.model.answers import Enqueued
@@ -20,6 +19,7 @@ from dibs.spark.door import Door
 from dibs.spark.options import WriteOptions
 from dibs.spark.rejects import Rejects
 from dibs.spark.requests import Rows
+from dibs.spark.sent import Sent
 
 T = TypeVar("T")
 
@@ -46,17 +46,6 @@ class Task(NamedTuple):
     def name(self) -> str:
         """What its files are called: the same for each attempt."""
         return f"{self.run.replace('/', '-')}-part-{self.partition:05}"
-
-
-class Sent(Struct, kw_only=True):
-    """What became of the rows of one task."""
-
-    rows: int = 0
-    #: How many rows got each answer of an enqueue.
-    statuses: dict[str, int] = {}
-    #: How many of these had been enqueued by an earlier attempt, which got that answer.
-    repeated: int = 0
-    rejected: int = 0
 
 
 class Item(NamedTuple):

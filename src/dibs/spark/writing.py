@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import pyarrow as pa
-from msgspec import Struct
 from msgspec.structs import replace
 from pyspark import TaskContext
 from pyspark.sql import datasource as ds
@@ -21,26 +19,12 @@ from dibs.spark.door import Door
 from dibs.spark.options import WriteOptions
 from dibs.spark.rejects import located, write_text
 from dibs.spark.requests import check_columns
-from dibs.spark.sending import Sent, Task, send
+from dibs.spark.sending import Task, send
+from dibs.spark.sent import Sent, report_of
 
 #: Where Spark tells a task which query it belongs to, and which of its batches.
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-
-
-class WriteReport(Struct, frozen=True, kw_only=True):
-    """What a write came to. A write that failed has none: what its tasks sent stays enqueued."""
-
-    queue: str
-    #: The name under which its rows are known again.
-    run: str
-    rows: int = 0
-    #: How many rows got each answer of an enqueue: queued, updated, blocked, duplicate, completed, failed.
-    statuses: dict[str, int] = {}
-    #: How many of these were enqueued by an earlier attempt at the same write.
-    repeated: int = 0
-    #: How many rows were refused, and stand in the rejects.
-    rejected: int = 0
 
 
 @dataclass
@@ -48,21 +32,6 @@ class Message(ds.WriterCommitMessage):
     """What a task tells the driver."""
 
     sent: Sent
-
-
-def report_of(queue: str, run: str, parts: Sequence[Sent]) -> WriteReport:
-    """Return the sum of what the tasks did."""
-    statuses: Counter[str] = Counter()
-    for part in parts:
-        statuses.update(part.statuses)
-    return WriteReport(
-        queue=queue,
-        run=run,
-        rows=sum(part.rows for part in parts),
-        statuses=dict(sorted(statuses.items())),
-        repeated=sum(part.repeated for part in parts),
-        rejected=sum(part.rejected for part in parts),
-    )
 
 
 def planned(options: WriteOptions, schema: StructType) -> WriteOptions:

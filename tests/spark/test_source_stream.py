@@ -1,0 +1,178 @@
+"""The log as a stream: nothing twice, nothing left out, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from tests.places import place
+from tests.spark.source_places import SHARED, at, log, records, run_some, wait_until
+from tests.spark.source_stream import SINKS, commits, followed, into
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = [sys.executable, "-m", "tests.spark.source_stream"]
+
+
+def ran(url: str, first: int, last: int, queue: str = "work") -> None:
+    ids = [f"id {number}" for number in range(first, last)]
+    for start in range(0, len(ids), 500):
+        part = ids[start : start + 500]
+        at(url, lambda storage, part=part: run_some(storage, queue, part))  # type: ignore[misc]
+
+
+def finished(start: Callable[[], StreamingQuery]) -> None:
+    """Run a query to the end it comes to by itself, and say why if it could not.
+
+    Spark gives the Python of a stream's source ten seconds to start, and has no setting for that: on a busy
+    machine it is started again.
+    """
+    for left in reversed(range(20)):
+        try:
+            assert start().awaitTermination(300)
+        except StreamingQueryException as error:
+            if left == 0 or "failed to connect back" not in str(error):
+                raise
+        else:
+            return
+
+
+def rows_in(spark: SparkSession, folder: Path) -> list[str]:
+    return sorted(row.offset for row in spark.read.parquet(str(folder / "rows")).select("offset").collect())
+
+
+def copies_in(url: str) -> list[str]:
+    found = at(url, lambda storage: records(storage, "copies"))
+    payloads = [
+        json.loads(record.slot.current.data.payload) for record in found.values() if record.slot.current
+    ]
+    return sorted(payload["offset"] for payload in payloads)
+
+
+def offsets_in(url: str) -> list[str]:
+    return [offset for offset, _ in at(url, lambda storage: log(storage, "work"))]
+
+
+@pytest.mark.parametrize("scheme", SHARED)
+def test_a_query_goes_on_where_it_stopped(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, scheme: str
+) -> None:
+    url = place(scheme, request)
+    for first, last in ((0, 30), (30, 45)):
+        ran(url, first, last)
+        events = followed(spark, url, max_events=20)
+        finished(partial(into, "parquet", events, url, tmp_path, availableNow=True))
+
+    assert offsets_in(url) == rows_in(spark, tmp_path)
+    assert 3 == commits(tmp_path, "parquet")
+
+
+def test_new_queues_join_and_the_latest_end_is_a_place_to_begin(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """A query over all queues begins behind what was; a queue that is new is read from its start."""
+    url = place("redis", request)
+    ran(url, 0, 10)
+    every = spark.readStream.format("dibs").options(url=url, table="runs", start="latest").load()
+    finished(partial(into, "parquet", every, url, tmp_path, availableNow=True))
+    ran(url, 10, 13)
+    ran(url, 0, 5, "late")
+
+    finished(partial(into, "parquet", every, url, tmp_path, availableNow=True))
+
+    found = spark.read.parquet(str(tmp_path / "rows")).select("queue", "id").collect()
+    new = [("late", f"id {n}") for n in range(5)] + [("work", f"id {n}") for n in range(10, 13)]
+    assert new == sorted(map(tuple, found))
+
+
+def test_the_checkpoint_of_another_queue_is_refused(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = place("file", request)
+    ran(url, 0, 3)
+    finished(partial(into, "parquet", followed(spark, url), url, tmp_path, availableNow=True))
+
+    other = followed(spark, url, queue="mail")
+
+    with pytest.raises(StreamingQueryException, match="checkpoint is of another queue: work"):
+        finished(partial(into, "parquet", other, url, tmp_path, availableNow=True))
+
+
+@contextmanager
+def streaming(url: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Both streams in a process of their own, which is killed at the end, with all it started."""
+    with (folder / "program.log").open("ab") as output:
+        program = subprocess.Popen([*PROGRAM, url, str(folder)], cwd=ROOT, stdout=output, stderr=output)
+        try:
+            yield program
+        finally:
+            kill_family(program)
+
+
+def kill_family(program: subprocess.Popen[bytes]) -> None:
+    try:
+        top = psutil.Process(program.pid)
+        family = [*top.children(recursive=True), top]
+    except psutil.NoSuchProcess:
+        family = []
+    for process in family:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    program.wait()
+    psutil.wait_procs(family)
+
+
+def kill_once(url: str, folder: Path) -> None:
+    """Kill the streams when both sinks have got on."""
+    before = {sink: commits(folder, sink) for sink in SINKS}
+
+    def both_got_on() -> bool:
+        return all(commits(folder, sink) > before[sink] for sink in SINKS)
+
+    while not both_got_on():
+        with streaming(url, folder) as program:
+            # It may have ended by itself, as in `finished`: then there is one end more.
+            wait_until(lambda: both_got_on() or program.poll() is not None, 600)
+
+
+def check_after_kills(spark: SparkSession, url: str, folder: Path, kills: int, events: int) -> None:
+    """Exactly once into Parquet, and each event one job in the queue."""
+    ran(url, 0, events)
+
+    for _ in range(kills):
+        kill_once(url, folder)
+    assert all(commits(folder, sink) < events // 10 for sink in SINKS), "killed too late to mean anything"
+    for sink in SINKS:
+        finished(partial(into, sink, followed(spark, url), url, folder, availableNow=True))
+
+    expected = offsets_in(url)
+    assert events == len(expected)
+    assert expected == rows_in(spark, folder)
+    assert expected == copies_in(url)
+
+
+def test_a_kill_loses_nothing_and_doubles_nothing(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    check_after_kills(spark, place("redis", request), tmp_path, kills=1, events=3000)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("scheme", SHARED)
+def test_twenty_kills_lose_nothing_and_double_nothing(
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, scheme: str
+) -> None:
+    check_after_kills(spark, place(scheme, request), tmp_path, kills=20, events=20_000)
