@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterable
 from importlib.metadata import version
 
 from dibs.errors import Refused
@@ -21,7 +22,7 @@ from dibs.storage.capabilities import Capabilities
 from dibs_conformance.levels import RUNS, TITLES, verdict
 from dibs_conformance.levels.level import Given
 from dibs_conformance.powers import powers
-from dibs_conformance.report import CapabilityReport, LevelReport, Report
+from dibs_conformance.report import CapabilityReport, Gap, LevelReport, Report
 from dibs_conformance.report.values import Findings, untrue
 from dibs_conformance.target import Bridge, OpenStorage, Places
 from dibs_conformance.trial import Progress
@@ -80,6 +81,7 @@ class Certification:
                 examples=examples,
                 steps=steps,
                 progress=progress,
+                untried=untried(found),
             )
             broken = any(level.verdict == "broken" for level in levels)
             levels.append(not_run(name) if broken else run_level(name, given))
@@ -109,6 +111,12 @@ class Certification:
         """What is left of the budget, in equal parts for this level and those above it."""
         names = names_up_to(self._level)
         return max(0.0, self._ends - time.monotonic()) / (len(names) - names.index(name))
+
+
+def untried(powers: Iterable[CapabilityReport]) -> tuple[Gap, ...]:
+    """The powers that are claimed and that nobody could try."""
+    claimed = (power for power in powers if power.claimed and power.found is None)
+    return tuple(Gap(name=power.name, why=power.note or "it could not be tried") for power in claimed)
 
 
 def names_up_to(level: str) -> list[str]:

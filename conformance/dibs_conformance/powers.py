@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from dibs.errors import Refused
 from dibs.model.job import NewJob
@@ -32,8 +33,7 @@ async def powers(places: Places) -> tuple[Capabilities, str, list[CapabilityRepo
     async with places.open(places.new(), "system") as storage:
         claims, durability = storage.capabilities, storage.durability
     found = [await tried(name, getattr(claims, name), ask, places) for name, ask in QUESTIONS.items()]
-    joins = CapabilityReport(name="joins", claimed=claims.joins, found=None, note="level L0 does not try it")
-    return claims, durability, [*found, joins]
+    return claims, durability, found
 
 
 async def tried(
@@ -43,7 +43,8 @@ async def tried(
     places: Places,
 ) -> CapabilityReport:
     try:
-        return CapabilityReport(name=name, claimed=claimed, found=await ask(places))
+        found = await ask(places)
+        return CapabilityReport(name=name, claimed=claimed, found=found, note=NOTES.get((name, found), ""))
     except Exception as error:  # noqa: BLE001 - a power that raises is none
         return CapabilityReport(
             name=name, claimed=claimed, found=False, note=f"{type(error).__name__}: {error}"
@@ -123,12 +124,52 @@ async def takes_now(places: Places) -> bool:
     return granted.expires_at == 1005
 
 
+async def joins(places: Places) -> bool | None:
+    """Enqueue and settle on a connection of one's own: a rollback takes them back, a commit keeps them."""
+    place = places.new()
+    async with places.open(place, "system") as storage:
+        joined = getattr(storage, "joined", None)
+        connecting = None if joined is None else places.connect(place)
+        if joined is None or connecting is None:
+            return None if joined is not None else False
+        async with connecting as connection:
+            return await in_transactions(storage, joined(connection), connection)
+
+
+async def in_transactions(storage: Storage, joined: Any, connection: Any) -> bool:
+    """Tell whether each verb follows the transaction it is in, and nobody else sees it before."""
+    kept = []
+    for end in (connection.rollback, connection.commit):
+        await joined.enqueue("q", [JOB])
+        before = (await storage.get("q", ["a"]))[0].current
+        await end()
+        kept += [before is not None, (await storage.get("q", ["a"]))[0].current is not None]
+    lease = (await storage.grant(["q"], 60_000, "kit")).lease
+    [job] = (await storage.claim("q", lease, 1)).jobs
+    done = [Settlement(id="a", fence=job.run.fence if job.run else 0, how=Complete())]
+    for end in (connection.rollback, connection.commit):
+        await joined.settle("q", done)
+        await end()
+        kept.append((await storage.get("q", ["a"]))[0].outcome is not None)
+    return kept == [False, False, False, True, False, True]
+
+
+#: What is said beside an answer that needs a word.
+NOTES: dict[tuple[str, bool | None], str] = {
+    (
+        "joins",
+        None,
+    ): "the kit has no connection: offer connect_url(url) beside your factory, or connect(place)",
+    ("durable", None): "a process that opened the place did not get to enqueue",
+}
+
 QUESTIONS: dict[str, Callable[[Places], Awaitable[bool | None]]] = {
     "durable": survives,
     "shared": takes_two,
     "cross_queue": crosses,
     "pushes": wakes,
     "manual_clock": takes_now,
+    "joins": joins,
 }
 
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 from dibs.storage.protocol import Clock, Storage
-from dibs.storage.registry import beside, open_storage, remove, scheme_of
+from dibs.storage.registry import beside, connect, open_storage, remove, scheme_of
 
 T = TypeVar("T")
 
@@ -48,15 +48,26 @@ class Places:
             return open_storage(place, clock)
         return self.target(place, clock)
 
+    def connect(self, place: str) -> AbstractAsyncContextManager[Any] | None:
+        """Return a connection of the caller's own to a place, where the target offers one.
+
+        For a URL the storage's package does (registry.connect); a function may have an attribute
+        `connect(place)` that does the same.
+        """
+        if isinstance(self.target, str):
+            return connect(place)
+        offered = getattr(self.target, "connect", None)
+        return None if offered is None else cast("AbstractAsyncContextManager[Any]", offered(place))
+
     def clear(self) -> None:
         """Remove what was made."""
+        asyncio.run(self.remove())
+
+    async def remove(self) -> None:
+        """Remove what was made, within a loop."""
         made, self._made = self._made, []
-        asyncio.run(_remove(made))
-
-
-async def _remove(urls: list[str]) -> None:
-    for url in urls:
-        await remove(url)
+        for url in made:
+            await remove(url)
 
 
 class Bridge:

@@ -7,6 +7,7 @@ a new storage all the same. What is opened with the server's own clock is new fr
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
@@ -16,7 +17,7 @@ from dibs.storage.postgres.gate import Gate
 from dibs.storage.postgres.server import Server
 from dibs.storage.postgres.storage import PostgresStorage
 from dibs.storage.protocol import Clock, Storage
-from dibs.storage.registry import open_storage
+from dibs.storage.registry import connect, open_storage, with_option
 
 WIPE: Final = """
 DELETE FROM {0}.live; DELETE FROM {0}.ended; DELETE FROM {0}.leases; DELETE FROM {0}.request_keys;
@@ -55,6 +56,10 @@ class PostgresPlaces:
         if clock == "system":
             return open_storage(self._url, clock, schema=place)
         return cast("Storage", Kept(self, place))
+
+    def connect(self, place: str) -> AbstractAsyncContextManager[Any] | None:
+        """A connection of the caller's own: joining is tried with it."""
+        return connect(with_option(self._url, "schema", place))
 
     def address(self, place: str) -> Address:
         return read(self._url, {"schema": self._schemas.get(place, place)})

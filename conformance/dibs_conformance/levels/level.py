@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dibs.storage.capabilities import Capabilities
-from dibs_conformance.report import Findings, LawReport, Verdict
+from dibs_conformance.report import Findings, Gap, LawReport, Verdict
 from dibs_conformance.report.values import LevelVerdict
 from dibs_conformance.target import Places
 from dibs_conformance.trial import Progress
@@ -35,6 +35,8 @@ class Given:
     examples: int | None = None
     #: Calls in a history, at most.
     steps: int = 50
+    #: Powers that are claimed and could not be tried: L0 tells of them.
+    untried: tuple[Gap, ...] = ()
     #: Told how many histories have been judged so far.
     progress: Progress = lambda _: None
 

@@ -1,48 +1,21 @@
 """L0, one call at a time: the machine plays a storage and the oracle side by side under a manual clock.
 
-The tour is first, then what is at and beyond the limits, then chance.
+The tour is first, then what is asked directly, then chance.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
-from dibs.storage.protocol import Storage
+from dibs_conformance.asks import ASKS, Ask
 from dibs_conformance.examples import run_examples, run_tour
 from dibs_conformance.laws import LAWS, Law
 from dibs_conformance.levels.level import Given, law_report
 from dibs_conformance.pairs import Judges
-from dibs_conformance.refusals import wrong_verdicts, wrongly_refused
 from dibs_conformance.report import Failure, Findings, Gap, LawReport
 from dibs_conformance.story import StoryLines
 from dibs_conformance.target import Bridge, Places
 from dibs_conformance.trial import Trial
-
-
-@dataclass(frozen=True)
-class Limits:
-    """A law about input: what to try, and whether it is taken."""
-
-    name: str
-    sentence: str
-    #: Tries some inputs; returns how many, and what was wrong.
-    ask: Callable[[Storage], Awaitable[tuple[int, list[str]]]]
-
-
-LIMITS = (
-    Limits(
-        "bad input is refused whole",
-        "Every value beyond a limit is refused before anything is written.",
-        wrong_verdicts,
-    ),
-    Limits(
-        "what is at a limit is taken",
-        "A value exactly at its limit is accepted, and kept as it was.",
-        wrongly_refused,
-    ),
-)
 
 
 def in_order(given: Given) -> Findings:
@@ -71,7 +44,7 @@ class Sequence:
         self._keep(run_tour(trial))
         on_tour, room = trial.examples, True
         # A storage that is not finished hears of its next verb, and not of limits.
-        inputs = [self._limits(limits) for limits in LIMITS if not self._failures]
+        inputs = [self._ask(ask) for ask in ASKS if not self._failures]
         if not self._failures:
             self._keep(self._play(trial))
             room = trial.examples > on_tour
@@ -80,7 +53,7 @@ class Sequence:
             events=trial.calls,
             laws=(*map(self._law, self._laws), *inputs),
             failures=tuple(self._failures),
-            untested=() if room else (no_room(self._given.budget),),
+            untested=(*self._given.untried, *(() if room else (no_room(self._given.budget),))),
         )
 
     def _keep(self, failure: Failure | None) -> None:
@@ -102,19 +75,19 @@ class Sequence:
             progress=self._given.progress,
         )
 
-    def _limits(self, limits: Limits) -> LawReport:
-        met, wrong = self._bridge.run(in_new_place(self._given.places, limits))
-        self._failures += [Failure(law=limits.name, why=text) for text in wrong]
-        return law_report(limits.name, "4, Limits", limits.sentence, met, broken=bool(wrong))
+    def _ask(self, ask: Ask) -> LawReport:
+        met, wrong = self._bridge.run(in_new_place(self._given.places, ask))
+        self._failures += [Failure(law=ask.name, why=text) for text in wrong]
+        return law_report(ask.name, ask.section, ask.sentence, met, broken=bool(wrong))
 
     def _law(self, law: Law) -> LawReport:
         broken = any(failure.law == law.name for failure in self._failures)
         return law_report(law.name, law.section, law.sentence, law.met, broken=broken)
 
 
-async def in_new_place(places: Places, limits: Limits) -> tuple[int, list[str]]:
+async def in_new_place(places: Places, ask: Ask) -> tuple[int, list[str]]:
     async with places.open(places.new(), "manual") as storage:
-        return await limits.ask(storage)
+        return await ask.ask(storage)
 
 
 def no_room(budget: float) -> Gap:

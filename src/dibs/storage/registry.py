@@ -12,6 +12,7 @@ from dibs.errors import ConfigurationError, UnknownOption, UnknownScheme
 from dibs.storage.protocol import Clock, Storage
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
     from importlib.metadata import EntryPoints
 
 #: Our own; others register a factory in this group of entry points, named as the scheme.
@@ -88,6 +89,16 @@ async def remove(url: str) -> None:
     remove_url = _beside_factory(url, "remove_url")
     if remove_url is not None:
         await remove_url(url)
+
+
+def connect(url: str) -> AbstractAsyncContextManager[Any] | None:
+    """Return a connection of the caller's own to the server of a place: `connect_url(url)`, as above.
+
+    Where a storage joins the caller's transactions, the kit tries it with this: the connection has
+    `commit()` and `rollback()` to await, and begins a transaction by itself. None where there is none.
+    """
+    connect_url = _beside_factory(url, "connect_url")
+    return None if connect_url is None else cast("AbstractAsyncContextManager[Any]", connect_url(url))
 
 
 def _beside_factory(url: str, name: str) -> Callable[..., Any] | None:

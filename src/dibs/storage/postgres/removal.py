@@ -1,6 +1,10 @@
-"""Places of one's own, made and taken away: for the kit and for tests, never on the way of a job."""
+"""What the kit and tests need of a place: one of their own, its end, and a connection beside it."""
 
 from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -14,6 +18,19 @@ from dibs.storage.registry import with_option
 def place_url(url: str, name: str) -> str:
     """Return the URL with this name as its schema."""
     return with_option(url, "schema", name)
+
+
+@asynccontextmanager
+async def connect_url(url: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    """Open a connection of the caller's own, to be joined. Raises StorageError."""
+    address = read(url, {})
+    gate = Gate(address.shown, address.hosts)
+    try:
+        connection = await psycopg.AsyncConnection.connect(**address.params)
+    except (psycopg.Error, OSError) as error:
+        raise gate.unreachable(error) from None
+    async with connection:
+        yield connection
 
 
 async def remove_url(url: str) -> None:

@@ -1,0 +1,170 @@
+"""What is asked of a storage directly: each ask finds the lie it is about, and says what it is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from dibs.model.answers import Counts, EventPage
+from dibs.model.job import Retention
+from dibs.model.requests import Patch, SettingsPatch
+from dibs.storage.capabilities import Capabilities
+from dibs.storage.protocol import Clock, Storage
+from dibs.storage.registry import open_storage
+from dibs_conformance import certify
+from dibs_conformance.asks import bounded_log, large_counts, whole_retention
+from dibs_conformance.powers import joins
+from dibs_conformance.servers import PostgresServer
+from dibs_conformance.target import Places
+
+
+class Wrapped:
+    """A memory storage, some of whose answers are changed."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+
+class Forgetful(Wrapped):
+    """Counts as it last looked, some jobs ago."""
+
+    async def counts(self, queues: list[str], **when: Any) -> dict[str, Counts]:
+        told = await self._storage.counts(queues, **when)
+        return {queue: replace(counts, waiting=counts.waiting - 1) for queue, counts in told.items()}
+
+
+class Frank(Forgetful):
+    """The same, and says so."""
+
+    async def counts(self, queues: list[str], **when: Any) -> dict[str, Counts]:
+        told = await super().counts(queues, **when)
+        return {queue: replace(counts, approximate=True) for queue, counts in told.items()}
+
+
+class Hoarding(Wrapped):
+    """Never trims its log."""
+
+    async def configure(self, queue: str, patch: SettingsPatch, **when: Any) -> Any:
+        return await self._storage.configure(queue, replace(patch, log_bytes=UNSET), **when)
+
+
+class Silent(Wrapped):
+    """Trims its log, and tells no reader."""
+
+    async def events(self, queue: str, **words: Any) -> EventPage:
+        return replace(await self._storage.events(queue, **words), fell_off=False)
+
+
+class Merging(Wrapped):
+    """Keeps what a patch of a retention does not name."""
+
+    async def amend(self, queue: str, id: str, patch: Patch, **when: Any) -> Any:
+        kept = Retention(completed=5_000, failed=10)
+        return await self._storage.amend(queue, id, replace(patch, retention=kept), **when)
+
+
+@asynccontextmanager
+async def memory(wrap: type[Wrapped]) -> AsyncIterator[Any]:
+    async with open_storage("memory:", "manual") as storage:
+        yield wrap(storage)
+
+
+@pytest.mark.parametrize("wrap", [Wrapped, Frank])
+async def test_counts_that_are_exact_or_say_so_are_right(wrap: type[Wrapped]) -> None:
+    async with memory(wrap) as storage:
+        assert (1, []) == await large_counts(storage)
+
+
+async def test_a_count_that_is_off_and_does_not_say_so_is_wrong() -> None:
+    async with memory(Forgetful) as storage:
+        assert ["10001 jobs wait; counted 10000, and not told as approximate"] == (
+            await large_counts(storage)
+        )[1]
+
+
+async def test_a_log_that_is_bounded_is_right() -> None:
+    async with memory(Wrapped) as storage:
+        assert (1, []) == await bounded_log(storage)
+
+
+@pytest.mark.parametrize("wrap", [Hoarding, Silent])
+async def test_a_log_that_never_ends_or_hides_its_end_is_wrong(wrap: type[Wrapped]) -> None:
+    async with memory(wrap) as storage:
+        assert (await bounded_log(storage))[1]
+
+
+async def test_a_retention_that_is_merged_is_wrong() -> None:
+    async with memory(Merging) as storage:
+        _, wrong = await whole_retention(storage)
+
+    assert 1 == len(wrong)
+    assert wrong[0].startswith("amend left")
+
+
+# -- joining -----------------------------------------------------------------------------------------
+
+
+class Connection:
+    """Nothing is in its transactions."""
+
+    async def commit(self) -> None:
+        pass
+
+    async def rollback(self) -> None:
+        pass
+
+
+class Pretending(Wrapped):
+    """Takes a connection, and writes beside it."""
+
+    capabilities = Capabilities(cross_queue=True, pushes=True, manual_clock=True, joins=True)
+
+    def joined(self, _: Connection) -> Storage:
+        return self._storage
+
+
+@asynccontextmanager
+async def pretending(place: str, clock: Clock) -> AsyncIterator[Any]:
+    async with open_storage(f"memory:{place}", clock) as storage:
+        yield Pretending(storage)
+
+
+@asynccontextmanager
+async def connection(_: str) -> AsyncIterator[Connection]:
+    yield Connection()
+
+
+async def test_a_transaction_that_is_not_joined_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretending, "connect", connection, raising=False)
+
+    assert await joins(Places(pretending)) is False
+
+
+async def test_without_joined_there_is_no_power_to_join() -> None:
+    assert await joins(Places("memory:")) is False
+
+
+async def test_postgres_joins(postgres_server: PostgresServer) -> None:
+    places = Places(postgres_server.url)
+    try:
+        assert await joins(places) is True
+    finally:
+        await places.remove()
+
+
+def test_a_claim_that_cannot_be_tried_keeps_the_level_from_being_reached() -> None:
+    """What was never met is not tested."""
+    report = certify(pretending, examples=1, seed=1)
+
+    assert ("joins",) == report.levels[0].unmet
+    assert not report.failures
+    assert not report.certified
+    assert "connect(place)" in report.text()
