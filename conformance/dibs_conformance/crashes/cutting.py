@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from dibs_conformance.crashes.proxy import Proxy, Way
-from dibs_conformance.crashes.scenes import SCENES
+from dibs_conformance.crashes.scenes import SCENES, fewest
 from dibs_conformance.crashes.scenes import Way as Kind
 from dibs_conformance.crashes.witness import Witness, witness
 from dibs_conformance.levels.adding import joined
@@ -64,8 +64,8 @@ def cut_off(given: Given, until: float) -> Findings:
         Proxy.before(url) as proxy,
         witness(given.places, proxy.through(url)) as client,
     ):
-        requests: Kind[Point] = Kind(*REQUEST_CUT, seen, "asked", given.seed)
-        replies: Kind[Point] = Kind(*REPLY_CUT, seen, "told", given.seed)
+        requests: Kind[Point] = Kind(*REQUEST_CUT, seen, "asked", given.seed, fewest=fewest(given))
+        replies: Kind[Point] = Kind(*REPLY_CUT, seen, "told", given.seed, fewest=fewest(given))
         cutting = Cutting(seen, client, proxy)
         sizes = cutting.sizes(requests)
         sent = [(name, n) for name, size in sizes.items() for n in range(1, size["request"] + 1)]

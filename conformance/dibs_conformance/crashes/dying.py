@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
-from dibs_conformance.crashes.scenes import AFTERWARDS, PATIENCE, SCENES, Way, points
+from dibs_conformance.crashes.scenes import AFTERWARDS, PATIENCE, SCENES, Way, fewest, points
 from dibs_conformance.crashes.witness import Witness, witness
 from dibs_conformance.levels.adding import joined
 from dibs_conformance.levels.level import Given
@@ -115,8 +115,8 @@ def killed_and_stopped(given: Given, until: float) -> Findings:
     """SIGKILL before any line; SIGSTOP before any line, and SIGCONT once others have taken over."""
     place, now = given.places.new(), time.monotonic()
     with witness(given.places, place) as seen:
-        kills: Way[Point] = Way(*KILLED, seen, "killed", given.seed)
-        stops: Way[Point] = Way(*STOPPED, seen, "stopped", given.seed)
+        kills: Way[Point] = Way(*KILLED, seen, "killed", given.seed, fewest=fewest(given))
+        stops: Way[Point] = Way(*STOPPED, seen, "stopped", given.seed, fewest=fewest(given))
         dying = Dying(given, place, seen)
         try:
             moments = list(points(dying.sizes(kills)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Generic, TypeVar
 
-from dibs_conformance.levels.level import law_report
+from dibs_conformance.levels.level import Given, law_report
 from dibs_conformance.races.acts import LATE, Act, Hands, Order
 from dibs_conformance.races.calls import Call, Look, Round
 from dibs_conformance.races.concert import GRANTS, IDS, START
@@ -147,6 +147,7 @@ class Way(Generic[P]):
     histories: int = 0
     calls: int = 0
     failure: Failure | None = None
+    fewest: int = len(SCENES)
 
     def history(self) -> History:
         self.histories += 1
@@ -165,11 +166,11 @@ class Way(Generic[P]):
     def try_all(self, points: Sequence[P], try_one: Callable[[P], None], until: float) -> None:
         """Try points in an order drawn from the seed, until time is up, none is left or one fails.
 
-        Whatever the time, as many are tried as there are scenes: so few points show nothing.
+        Whatever the time, `fewest` are tried: every scene once, or as many as were asked for.
         """
         order = spread(points, self.seed)
         for done, point in enumerate(order):
-            if self.failure is not None or (time.monotonic() > until and done >= len(SCENES)):
+            if self.failure is not None or (time.monotonic() > until and done >= self.fewest):
                 break
             try_one(point)
 
@@ -183,6 +184,11 @@ class Way(Generic[P]):
             laws=(law,),
             failures=(self.failure,) if self.failure is not None else (),
         )
+
+
+def fewest(given: Given) -> int:
+    """How many points are tried at least."""
+    return max(len(SCENES), given.examples or 0)
 
 
 def spread(points: Sequence[P], seed: int) -> list[P]:

@@ -38,4 +38,5 @@ RUNS: Final[dict[str, Run]] = {
     "L1": at("dibs_conformance.races.levels:interleaved"),
     "L2": at("dibs_conformance.races.levels:at_once"),
     "L3": at("dibs_conformance.crashes.levels:clients_that_die"),
+    "L4": at("dibs_conformance.faults.levels:servers_that_fail"),
 }

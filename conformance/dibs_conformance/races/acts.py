@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -39,6 +40,8 @@ CONFLICTS: tuple[OnConflict, ...] = (
     *(Update(data=False, run_at="earlier"), Update(run_at="later", reset_counts=False)),
 )
 DATA = (Data(payload=b"1"), Data(payload=b"2", priority=1), Data(payload=b"3", attributes={"a": b"1"}))
+#: As `data` of an act: a payload of so many bytes.
+LARGE, LARGE_BYTES = -1, 1_000_000
 ERROR = Error(type="ValueError", message="no")
 #: By name, because a story says the name.
 HOWS: dict[str, How] = {
@@ -144,10 +147,17 @@ def words(act: Act, queue: str, hands: Hands, now: int) -> dict[str, Any]:
     return WORDS.get(act.verb, _by_ids)(act, queue, hands, now)
 
 
+@cache
+def large() -> Data:
+    """A payload that no storage can make small."""
+    return Data(payload=Random(0).randbytes(LARGE_BYTES))
+
+
 def requests_of(act: Act) -> list[Request]:
+    data = large() if act.data == LARGE else DATA[act.data]
     return [
         Request(
-            job=NewJob(id=id, data=DATA[act.data], delay=act.delay or None),
+            job=NewJob(id=id, data=data, delay=act.delay or None),
             on_conflict=CONFLICTS[act.conflict],
             request_key="k" if act.flag and act.pick else None,
         )

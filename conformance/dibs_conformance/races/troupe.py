@@ -91,8 +91,10 @@ class Troupe:
         first = self.players[0]
         return first.does(lambda: first.run(look(first.storage, queue, ids, now, log=log))).result()
 
-    def play(self, orders: Sequence[Order], seed: int) -> list[Call]:
-        """Let each player do its program, all at once; return what they were told."""
+    def play(
+        self, orders: Sequence[Order], seed: int, *, beside: Callable[[], None] | None = None
+    ) -> list[Call]:
+        """Let each player do its program, all at once, and something happen beside it."""
         cast = list(zip(self.players, orders, strict=False))
         if self._stepping:
             self.stepper.prepare([player.name for player, _ in cast], seed)
@@ -100,6 +102,8 @@ class Troupe:
         futures = [player.does(self._turns(player, order.own(), start)) for player, order in cast]
         if self._stepping:
             self.stepper.conduct()
+        if beside is not None:
+            beside()
         return [call for future in futures for call in future.result(PATIENCE)]
 
     def _turns(self, player: Player, order: Order, start: Barrier) -> Callable[[], list[Call]]:

@@ -126,8 +126,8 @@ def apart(calls: Sequence[Call]) -> list[Part]:
     told: list[Part] = []
     for call in happened:
         beside = [other for other in happened if other is not call and other.overlaps(call)]
-        # A call that changed nothing need not have told the storage the time, so either may hold.
-        before = [other.now for other in happened if other.invoked <= call.returned]
+        # A call that changed nothing, or was refused, may have told the storage the time or not.
+        before = [other.now for other in calls if other.invoked <= call.returned]
         times = sorted({call.now, *(now for now in before if now > call.now)})
         ids = frozenset(id for other in beside for id in touched(other))
         told += parts(call, tuple(times), ids)

@@ -1,0 +1,53 @@
+"""L4 on our own storages, and a planted fault that only a server's failure shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dibs.errors import StorageFull
+from dibs.model.answers import Enqueued
+from dibs.storage.redis import RedisStorage
+from dibs_conformance.faults.levels import servers_that_fail
+from dibs_conformance.levels.level import verdict
+from dibs_conformance.servers import PostgresServer, RedisServer
+from tests.kit.races.test_levels import ALONE, SHARED, tried
+
+
+def test_redis_survives_its_server(redis_server: RedisServer) -> None:
+    found = tried(servers_that_fail, redis_server.url, SHARED, 1)
+
+    assert "reached" == verdict(found), found
+    assert {"server killed", "server full", "server read-only", "scripts flushed"} == set(found.faults)
+
+
+def test_postgres_survives_its_server(postgres_server: PostgresServer) -> None:
+    found = tried(servers_that_fail, postgres_server.url, SHARED, 1)
+
+    assert "reached" == verdict(found), found
+    assert {"server killed", "server full", "server read-only"} == set(found.faults)
+
+
+def test_what_has_no_server_goes_up_to_l3() -> None:
+    found = tried(servers_that_fail, "memory:", ALONE, 1)
+
+    assert "not tested" == verdict(found)
+    assert "L3" in found.untested[0].why
+
+
+def test_a_lie_about_what_was_refused_is_caught(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: what a full server refused counts as done."""
+    enqueue = RedisStorage.enqueue
+
+    async def hopeful(self: RedisStorage, queue: str, requests: Any, **words: Any) -> Any:
+        try:
+            return await enqueue(self, queue, requests, **words)
+        except StorageFull:
+            return [Enqueued("queued", "nothing", 1, 1) for _ in requests]
+
+    monkeypatch.setattr(RedisStorage, "enqueue", hopeful)
+
+    assert "broken" == verdict(tried(servers_that_fail, redis_server.url, SHARED, 1))
