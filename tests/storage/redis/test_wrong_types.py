@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from dibs.errors import StorageError
-from dibs.model.job import Data, Error, NewJob
+from dibs.model.answers import Record
+from dibs.model.job import Data, Error, Job, NewJob, Outcome, Slot
 from dibs.model.requests import (
     Complete,
     Fail,
@@ -42,6 +44,18 @@ def settled(id: str, how: object) -> Act:
     return lambda s, _, fences: s.settle("q", [Settlement(id=id, fence=fences[id], how=how)])  # type: ignore[arg-type]
 
 
+#: A time by which the lease is over, for a clock that is moved by hand and begins at 0.
+EXPIRED = 10_000_000
+BY_HAND = {"reap"}
+
+TIMES: dict[str, Any] = {"run_at": 1, "enqueued_at": 1, "first": 2, "revision": 2}
+RECORDS = [
+    Record(id="waiting", slot=Slot(current=Job(id="waiting", data=Data(payload=b"x"), seq=2, **TIMES))),
+    Record(
+        id="over", slot=Slot(outcome=Outcome(kind="completed", fence=3, ended_at=1, expires_at=None, **TIMES))
+    ),
+]
+
 ACTS: dict[str, Act] = {
     "enqueue": lambda s, *_: s.enqueue("q", [job("new"), job("later", delay=9), job("a", priority=5)]),
     "enqueue blocked": lambda s, *_: s.enqueue(
@@ -61,6 +75,14 @@ ACTS: dict[str, Act] = {
     "renew": lambda s, lease, _: s.renew(["q"], lease, 90_000),
     "drop": lambda s, lease, _: s.drop(["q"], lease, 10),
     "prune": lambda s, *_: s.prune("q", 10),
+    "turn": lambda s, lease, fences: s.turn(
+        "q", [Settlement(id="run", fence=fences["run"], how=Complete(result=b"1"))], lease, 2
+    ),
+    "finish": lambda s, _, fences: s.finish("q", "away", Complete(result=b"1"), fences["away's revision"]),
+    "reap": lambda s, *_: s.reap("q", 10, now=EXPIRED),
+    "report": lambda s, _, fences: s.report("q", "run", fences["run"], b"0.5"),
+    "import": lambda s, *_: s.import_("q", RECORDS),
+    "grant": lambda s, *_: s.grant(["q"], 60_000, "you"),
 }
 
 
@@ -68,14 +90,16 @@ async def prepare(storage: RedisStorage) -> tuple[str, dict[str, int]]:
     """A queue with something of everything."""
     await storage.configure("q", SettingsPatch(log_level="all"))
     lease = (await storage.grant(["q"], 60_000, "me")).lease
-    await storage.enqueue("q", [job(id) for id in ("run", "blocked", "ended", "broken", "a", "b")])
-    taken = (await storage.claim("q", lease, 4)).jobs
+    await storage.enqueue("q", [job(id) for id in ("run", "blocked", "ended", "broken", "away", "a", "b")])
+    taken = (await storage.claim("q", lease, 5)).jobs
     fences = {one.id: one.run.fence for one in taken if one.run is not None}
+    fences["away's revision"] = taken[4].revision
     await storage.settle(
         "q",
         [
             Settlement(id="ended", fence=fences["ended"], how=Complete()),
             Settlement(id="broken", fence=fences["broken"], how=Fail(error=Error(type="E"))),
+            Settlement(id="away", fence=fences["away"], how=HandOff()),
         ],
     )
     await storage.enqueue("q", [job("blocked"), job("c", delay=60_000), job("d", priority=5, delay=1)])
@@ -102,7 +126,7 @@ async def is_refused(
     act: str, name: str, opened: Callable[..., RedisStorage], server: RedisServer, prefix: str
 ) -> bool:
     """Tell whether the act met the wrong type; then it must have changed nothing."""
-    async with opened(prefix=prefix) as storage:
+    async with opened(prefix=prefix, clock="manual" if act in BY_HAND else "system") as storage:
         lease, fences = await prepare(storage)
         # What is noted at the door, apart from the step.
         await storage._register("q", "q!fail")
@@ -114,3 +138,17 @@ async def is_refused(
             assert before == picture(server, prefix), f"{act} wrote something before it met {name}"
             return True
         return False
+
+
+async def test_a_claim_that_cannot_be_made_does_not_hide_what_was_settled_with_it(
+    storage: RedisStorage, redis_server: RedisServer, prefix: str
+) -> None:
+    lease, fences = await prepare(storage)
+    redis_server.ask("DEL", f"{prefix}:{{q}}:priorities")
+    redis_server.ask("SET", f"{prefix}:{{q}}:priorities", "somebody else's")
+    turned = await storage.turn("q", [Settlement(id="run", fence=fences["run"], how=Complete())], lease, 2)
+
+    assert ["done"] == [one.status for one in turned.settled]
+    assert () == turned.claim.jobs
+    with pytest.raises(StorageError, match="another type"):
+        await storage.claim("q", lease, 2)
