@@ -9,10 +9,12 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
 
+from dibs.spark.door import Door
 from dibs.spark.enqueueing import read
 from dibs.spark.schemas import TABLES, struct_type
+from dibs.spark.splitting import between, stretches
 from tests.places import place
-from tests.spark.source_places import SHARED, at, fill, jobs, log, records
+from tests.spark.source_places import SHARED, at, fill, jobs, log, records, run_some
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,6 +138,32 @@ def test_a_log_is_read_from_an_offset_up_to_one(spark: SparkSession, request: py
     frame = table(spark, url, "events", queue="work", after=offsets[0], until=offsets[2])
 
     assert offsets[1:3] == sorted(row.offset for row in frame.select("offset").collect())
+
+
+@pytest.mark.parametrize("scheme", SHARED)
+def test_a_log_is_read_in_stretches_each_event_once(request: pytest.FixtureRequest, scheme: str) -> None:
+    """Whatever is guessed, bounds are offsets that the storage gave."""
+    url = place(scheme, request)
+    for first in range(0, 40, 4):
+        ids = [f"id {number}" for number in range(first, first + 4)]
+        at(url, lambda storage, ids=ids: run_some(storage, "work", ids))  # type: ignore[misc]
+    offsets = [offset for offset, _ in at(url, lambda storage: log(storage, "work"))]
+    with Door(url) as door:
+        for after, until in ((None, offsets[-1]), (offsets[3], offsets[30]), (offsets[7], offsets[8])):
+            parts = stretches(door, "work", after, until, 5)
+
+            inside = [o for o in offsets if (after or "") < o <= until]
+            read = [[o for o in inside if (begin or "") < o <= end] for begin, end in parts]
+            assert inside == [o for part in read for o in part]
+            assert (len(parts) > 1) == (len(inside) > 1)
+
+
+def test_a_guess_between_offsets_is_one_between_them() -> None:
+    low, high = "00000000000000ff.000001", "0000000000000fff.ffffff"
+    guesses = [between(low, high, share / 8) for share in range(1, 8)]
+
+    assert guesses == sorted(guess for guess in guesses if guess is not None and low < guess < high)
+    assert [None, None, None] == [between(*pair, 0.5) for pair in (("1", "22"), ("1.2", "12."), ("", ""))]
 
 
 def test_many_ids_come_page_by_page_each_once(spark: SparkSession, request: pytest.FixtureRequest) -> None:

@@ -29,7 +29,8 @@ _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 def read(spark: SparkSession, table: str, *, url: str | None = None, **options: str) -> DataFrame:
     """Return a table as a DataFrame: jobs, outcomes, events or runs; `options` as of the data source.
 
-    Filters are handed down where the session lets sources have them. A storage that lives in this process
+    Filters are handed down where the session lets sources have them, and the log of a queue is read in as
+    many stretches as Spark runs tasks at once. A storage that lives in this process
     is read here and now, whole. Raises Refused, StorageError.
     """
     require_pyspark()
@@ -39,7 +40,8 @@ def read(spark: SparkSession, table: str, *, url: str | None = None, **options: 
     pushdown = spark.conf.get(_PUSHDOWN, "false") or "false"
     # Spark's processes stay in the folder where the session was started, this one may have left it.
     place = place_of(place)
-    reader = spark.read.format("dibs").options(url=place, table=table, pushdown=pushdown, **options)
+    own = {"pushdown": pushdown, "partitions": str(spark.sparkContext.defaultParallelism)}
+    reader = spark.read.format("dibs").options(**{**own, **options}, url=place, table=table)
     return reader.load()
 
 

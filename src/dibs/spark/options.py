@@ -37,8 +37,8 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
     until: str | None = None
     on_gap: Literal["fail", "skip"] = "fail"
     pushdown: bool = False
-    #: Into how many parts a queue is split, where its storage can.
-    partitions: int = 0
+    #: Into how many stretches the log of a queue is split, to be read side by side.
+    partitions: int = 1
 
 
 class FollowOptions(Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ def read_options_at(url: str, given: Mapping[str, str]) -> ReadOptions:
         until=until,
         on_gap=_word(given, "on_gap", ("fail", "skip")),
         pushdown=_word(given, "pushdown", ("false", "true")) == "true",
-        partitions=_whole(given, "partitions", 1) or 0,
+        partitions=_whole(given, "partitions", 1) or 1,
     )
 
 

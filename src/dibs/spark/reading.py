@@ -23,6 +23,7 @@ from dibs.spark.narrowing import Narrowing, narrowed
 from dibs.spark.options import ReadOptions
 from dibs.spark.rows import FROM_EVENTS, FROM_RECORDS, Row, batch_of
 from dibs.spark.schemas import struct_type
+from dibs.spark.splitting import stretches
 from dibs.storage.protocol import LATEST
 
 #: Items of a page, fewer where they are large: a page of payloads of 1 MiB should not be 1 GiB.
@@ -81,7 +82,8 @@ class Reader(ds.DataSourceReader):
                 after = max(after or "", self._narrowing.after() or "") or None
                 until = min(end, self._narrowing.until() or end)
             if end:
-                yield Part(queue, after=after, until=until)
+                parts = stretches(door, queue, after, until, self._options.partitions)
+                yield from (Part(queue, after=begin, until=stop) for begin, stop in parts)
             return
         ids, states = self._narrowing.values("id"), self._states()
         if ids is not None:
@@ -112,16 +114,14 @@ class Reader(ds.DataSourceReader):
         table = self._options.table
         if table in FROM_EVENTS:
             make = FROM_EVENTS[table]
-            for events in log_pages(door, part, gaps=self._allows_gaps(part)):
+            # Without `after` it asks for what there is, also if that begins later when it is read.
+            gaps = self._options.on_gap == "skip" or self._options.after is None
+            for events in log_pages(door, part, gaps=gaps):
                 yield (row for offset, event in events for row in make(part.queue, offset, event))
         else:
             of_record = FROM_RECORDS[table]
             for records in record_pages(door, part):
                 yield (row for record in records for row in of_record(part.queue, record))
-
-    def _allows_gaps(self, part: Part) -> bool:
-        # A filter on offsets asks for what there is; an option asks for all of it.
-        return self._options.on_gap == "skip" or part.after != self._options.after
 
 
 class FilteringReader(Reader):

@@ -1,0 +1,59 @@
+"""A log in stretches that are read side by side.
+
+Offsets are opaque, and a storage promises only that they sort. So a guess between two of them is made as if
+they were numbers, and what counts is the offset of the event that the storage then answers with: one that it
+handed out. A bad guess makes stretches of different lengths, a storage that refuses it one stretch, and
+neither loses or doubles an event.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator
+
+from dibs.errors import Refused
+from dibs.spark.door import Door
+
+_DIGITS = frozenset(string.hexdigits)
+
+
+def stretches(
+    door: Door, queue: str, after: str | None, until: str, parts: int
+) -> list[tuple[str | None, str]]:
+    """Return up to `parts` stretches of a log: together, what lies behind `after` and up to `until`."""
+    ends = [*sorted({*_bounds(door, queue, after, until, parts)}), until]
+    return list(zip([after, *ends[:-1]], ends, strict=True))
+
+
+def _bounds(door: Door, queue: str, after: str | None, until: str, parts: int) -> Iterator[str]:
+    if parts < 2 or (first := _next(door, queue, after)) is None:
+        return
+    for part in range(1, parts):
+        guess = between(first, until, part / parts)
+        found = None if guess is None else _next(door, queue, guess)
+        if found is not None and first <= found < until:
+            yield found
+
+
+def _next(door: Door, queue: str, after: str | None) -> str | None:
+    """Return the offset of the first event behind another, if the storage takes that for one."""
+    try:
+        page = door.ask(door.storage.events(queue, after=after, limit=1))
+    except Refused:
+        return None
+    return page.events[0][0] if page.events else None
+
+
+def between(low: str, high: str, share: float) -> str | None:
+    """Return text about `share` of the way from one offset to another; None if they look strange."""
+    marks = [place for place, sign in enumerate(low) if sign not in _DIGITS]
+    if len(low) != len(high) or any(low[place] != high[place] for place in marks):
+        return None
+    digits = [[sign for sign in text if sign in _DIGITS] for text in (low, high)]
+    if not digits[0] or len(digits[0]) != len(digits[1]):
+        return None
+    start, end = (int("".join(each), 16) for each in digits)
+    guess = list(f"{start + int((end - start) * share):0{len(digits[0])}x}")
+    for place in marks:
+        guess.insert(place, low[place])
+    return "".join(guess)
