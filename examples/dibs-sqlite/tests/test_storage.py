@@ -1,7 +1,6 @@
 """What is SQLite's own here, and so not the kit's to know."""
 
 import asyncio
-import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -91,7 +90,7 @@ def test_a_removed_place_is_gone(tmp_path: Path) -> None:
     asyncio.run(opened(tmp_path / "jobs.db.mine"))
     asyncio.run(remove_url(url))
 
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
