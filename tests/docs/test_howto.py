@@ -45,7 +45,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_the_tests_on_the_page_pass(name: str, project: Path) -> None:
     Page(name).save(project)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *own_tests(name)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3000)
 
     assert 0 == ran.returncode, ran.stdout
 
@@ -85,7 +85,7 @@ def test_the_cells_of_a_notebook_show_what_they_say(project: Path) -> None:
     cells = [block.text for block in Page("howto/notebook.md").files]
     command = [sys.executable, "-W", "ignore", "-c", NOTEBOOK, json.dumps(cells)]
     env = {**os.environ, "IPYTHONDIR": str(project / "ipython")}
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=env)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3000, env=env)
     printed = [re.sub(r"^Out\[\d+\]: ", "", line) for line in ran.stdout.splitlines() if line]
 
     assert [line for cell in cells for line in SHOWN.findall(cell)] == printed, ran.stderr
@@ -104,7 +104,7 @@ async def test_the_log_line_on_the_page_is_one(project: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=3000,
     )
     (line,) = (line for line in map(json.loads, ran.stderr.splitlines()) if line["logger"] == "shop")
     wanted = json.loads(shown)

@@ -42,7 +42,7 @@ def started(words: list[str], folder: Path) -> Iterator[None]:
             yield
         finally:
             process.terminate()
-            process.communicate(timeout=60)
+            process.communicate(timeout=3000)
 
 
 def test_the_program_and_its_worker_print_what_the_task_returns(project: Path) -> None:

@@ -36,7 +36,7 @@ def test_a_program_prints_what_it_shows(title: str, database: str, tmp_path: Pat
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=3000,
     )
 
     shown = [line.strip().removeprefix("#> ") for line in program.text.splitlines() if "#> " in line]

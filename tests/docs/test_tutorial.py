@@ -70,7 +70,7 @@ async def test_every_block_prints_what_it_shows(url: str, capsys: pytest.Capture
 def test_the_program_without_async_prints_what_it_shows(url: str) -> None:
     (program,) = (block for block in PAGE.files if block.title == "plain.py")
     done = subprocess.run(
-        [sys.executable, program.title], capture_output=True, text=True, check=False, timeout=30
+        [sys.executable, program.title], capture_output=True, text=True, check=False, timeout=300
     )
 
     assert (0, []) == (done.returncode, complaints(done.stderr))

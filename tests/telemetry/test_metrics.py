@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 from urllib.request import urlopen
@@ -22,6 +23,13 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 def send(to: str) -> None:
     if "@" not in to:
         raise ValueError(to)
+
+
+@pytest.fixture(name="app")
+async def app_anywhere(any_place: str) -> AsyncIterator[Dibs]:
+    """An app that is alone at its place: what is there is counted."""
+    async with Dibs(any_place) as there:
+        yield there
 
 
 async def values(metrics: Metrics) -> dict[tuple[str, ...], float]:

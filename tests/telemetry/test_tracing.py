@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from dibs import Dibs, JobFailed, Refused, current_job
 from dibs.telemetry.tracing import trace_app
 from dibs.testing import using
+from tests import places
 from tests.client import handlers
 
 
@@ -146,14 +147,17 @@ async def test_without_an_sdk_nothing_is_added() -> None:
         assert "completed" == (await ticket.status()).state
 
 
-async def test_a_trace_passes_through_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DIBS_URL", f"file:{tmp_path / 'jobs'}")
+@pytest.mark.parametrize("scheme", ["file", "redis", "postgresql"])
+async def test_a_trace_passes_through_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setenv("DIBS_URL", places.place(scheme, request))
     monkeypatch.setenv("SPANS", str(tmp_path / "spans"))
     from tests.telemetry import traced as other
 
     async with other.app:
         await other.first.enqueue(1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await other.app.work(processes=1, until="empty")
     lines = [json.loads(line) for line in (tmp_path / "spans").read_text().splitlines()]
     by_name = {line["name"]: line for line in lines}
