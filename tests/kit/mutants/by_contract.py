@@ -22,7 +22,7 @@ from dibs.storage.indexed.queue_index import QueueIndex
 from tests.kit.mutants.planting import Patch, Plant, breaks, changed
 
 
-def law(sentence: str, examples: int = 100, survives: str = "") -> Callable[[Plant], Plant]:
+def law(sentence: str, examples: int = 300, survives: str = "") -> Callable[[Plant], Plant]:
     return breaks(sentence, examples, by_contract=True, survives=survives)
 
 
@@ -223,7 +223,7 @@ def only_the_first_follow_up_counts(patch: Patch) -> None:
     patch.setattr(settling, "follow", lambda index, then: original(index, then[:1]))
 
 
-@law("the fail queue: what fails there for good is kept for ever", examples=300)
+@law("the fail queue: what fails there for good is kept for ever")
 def a_failed_fail_job_is_kept_like_any_other(patch: Patch) -> None:
     def mutant(queue: QueueIndex, how: Any) -> Any:
         return replace(how, error=checked_error(how.error))
@@ -231,7 +231,7 @@ def a_failed_fail_job_is_kept_like_any_other(patch: Patch) -> None:
     patch.setattr(settling, "_as_kept", mutant)
 
 
-@law("finish: a revision in the outcome's range is done or lost", examples=300)
+@law("finish: a revision in the outcome's range is done or lost")
 def finish_forgets_what_has_ended(patch: Patch) -> None:
     original = verdicts.finish
     patch.setattr(
@@ -239,7 +239,7 @@ def finish_forgets_what_has_ended(patch: Patch) -> None:
     )
 
 
-@law("finish: under a lease -> refused", examples=300)
+@law("finish: under a lease -> refused")
 def finish_takes_a_run_from_its_holder(patch: Patch) -> None:
     def change(answer: Any, slot: Slot, *_: Any) -> Any:
         runs = slot.current is not None and slot.current.run is not None
@@ -257,7 +257,7 @@ def every_end_is_kept_as_long_as_a_completed_one(patch: Patch) -> None:
 # -- by id ---------------------------------------------------------------------------------------------
 
 
-@law("cancel: a handed-off current is ended as cancelled at once", examples=300)
+@law("cancel: a handed-off current is ended as cancelled at once")
 def who_was_handed_off_is_only_asked(patch: Patch) -> None:
     original = keeping._ask
 
@@ -285,7 +285,7 @@ def an_outcome_takes_any_patch(patch: Patch) -> None:
     changed(patch, verdicts, "amend", change)
 
 
-@law("an expired outcome is absent to every verb: retry_failed", examples=300)
+@law("an expired outcome is absent to every verb: retry_failed")
 def what_has_expired_can_be_retried(patch: Patch) -> None:
     original = verdicts.retry_failed
     patch.setattr(verdicts, "retry_failed", lambda slot, now: original(slot, 0))

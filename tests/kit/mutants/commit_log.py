@@ -15,7 +15,7 @@ from dibs.storage.indexed.index import Index
 from tests.kit.mutants.planting import Patch, Plant, breaks, changed
 
 
-def law(sentence: str, examples: int = 100, survives: str = "") -> Callable[[Plant], Plant]:
+def law(sentence: str, examples: int = 300, survives: str = "") -> Callable[[Plant], Plant]:
     return breaks(sentence, examples, where="file", by_contract=True, survives=survives)
 
 

@@ -306,7 +306,7 @@ def a_failed_job_comes_back_without_its_attributes(patch: Patch) -> None:
     )
 
 
-@breaks("HandOff: from then on it can only end", examples=300)
+@breaks("HandOff: from then on it can only end")
 def a_handed_off_run_may_return(patch: Patch) -> None:
     original = verdicts.settle
 

@@ -21,7 +21,7 @@ class Mutant:
     breaks: str
     plant: Callable[[Patch], None]
     #: Within so many examples it must be found.
-    examples: int = 100
+    examples: int = 300
     #: Written from the contract alone.
     by_contract: bool = False
     #: Why the kit cannot find it; empty for all that it does find.
@@ -39,7 +39,7 @@ def add(mutant: Mutant) -> None:
 
 
 def breaks(
-    law: str, examples: int = 100, *, where: Where = "memory", by_contract: bool = False, survives: str = ""
+    law: str, examples: int = 300, *, where: Where = "memory", by_contract: bool = False, survives: str = ""
 ) -> Callable[[Plant], Plant]:
     def register(plant: Plant) -> Plant:
         add(Mutant(plant.__name__, where, law, plant, examples, by_contract, survives))
