@@ -67,7 +67,7 @@ class Dying:
             history.add(victim.calls())
             history.end()
             way.judge(history)
-            found[name] = victim.lines
+            found[name] = victim.done.lines
         return found
 
     def kill(self, way: Way[Point], point: Point) -> None:

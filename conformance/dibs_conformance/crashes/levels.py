@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dibs_conformance.crashes.cancelling import cancelled
 from dibs_conformance.crashes.cutting import cut_off
 from dibs_conformance.crashes.dying import killed_and_stopped
+from dibs_conformance.crashes.failing import system_fails
 from dibs_conformance.crashes.proxy import has_server
 from dibs_conformance.levels.adding import joined
 from dibs_conformance.levels.level import Given
@@ -45,6 +46,8 @@ def ways_for(given: Given) -> tuple[list[Try], Findings]:
     shown = shown_url(given)
     if not has_server(shown):
         spared.append(Gap(name="cut connections", why="the storage has no server"))
+        if given.claims.durable and given.claims.shared:
+            ways.append(system_fails)
     elif isinstance(given.places.target, str):
         ways.append(cut_off)
     else:

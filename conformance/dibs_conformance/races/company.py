@@ -21,6 +21,7 @@ from dibs_conformance.races.acts import Order
 from dibs_conformance.races.calls import Call, Look
 from dibs_conformance.races.lines import Lines, homes
 from dibs_conformance.races.performing import look, perform
+from dibs_conformance.races.system import Mishap, System
 from dibs_conformance.target import Bridge, Opened, OpenStorage, Places
 
 #: Seconds in which a process must answer.
@@ -35,6 +36,15 @@ class Doom:
 
     signal: signal.Signals
     line: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """What an order took: lines of the storage, calls to the system, and which of these was made to fail."""
+
+    lines: int = 0
+    calls: int = 0
+    failed: str = ""
 
 
 class Silent(Exception):
@@ -57,13 +67,13 @@ class Member:
         self._process.start()
         theirs.close()
         self._calls: list[Call] = []
-        #: How many lines of the storage its last order took.
-        self.lines = 0
+        #: What its last order took.
+        self.done = Done()
         self.died = False
         self._answering = True
         self._heard()
 
-    def does(self, order: Order, doom: Doom | None = None) -> None:
+    def does(self, order: Order, doom: Doom | Mishap | None = None) -> None:
         """Give an order; the answer comes by `calls`."""
         self._calls, self._answering = [], True
         self._wire.send((order, doom))
@@ -83,8 +93,8 @@ class Member:
         except (EOFError, ConnectionResetError):
             self._answering, self.died = False, True
             return
-        if isinstance(told, int):
-            self.lines, self._answering = told, False
+        if isinstance(told, Done):
+            self.done, self._answering = told, False
             return
         if self._calls and told.invoked == self._calls[-1].invoked:
             self._calls.pop()
@@ -183,26 +193,29 @@ class Fate:
 
 def serve(target: str | OpenStorage, place: str, name: str, wire: Connection) -> None:
     """Do what comes by the wire, until it says None or is gone."""
-    fate, places, bridge = Fate(), Places(target), Bridge()
+    fate, system, places, bridge = Fate(), System(), Places(target), Bridge()
+    system.stand_between()
     opened = Opened(places, bridge, place)
     watched = homes(type(opened.storage))
     opened.close()
     lines = Lines(watched, fate.line)
     with lines.watched():
         opened = Opened(places, bridge, place)
-    wire.send(0)
+    wire.send(Done())
     try:
         for order, doom in orders(wire):
-            fate.begin(doom)
+            fate.begin(doom if isinstance(doom, Doom) else None)
+            system.begin(doom if isinstance(doom, Mishap) else None)
             with lines.watched():
                 bridge.run(perform(opened.storage, name, order, time.monotonic, wire.send))
-            wire.send(fate.lines)
+            system.end()
+            wire.send(Done(fate.lines, system.calls, system.failed))
     finally:
         opened.close()
         bridge.close()
 
 
-def orders(wire: Connection) -> Iterator[tuple[Order, Doom | None]]:
+def orders(wire: Connection) -> Iterator[tuple[Order, Doom | Mishap | None]]:
     while True:
         try:
             told: Any = wire.recv()

@@ -8,7 +8,7 @@ from typing import Final
 
 from filelock import FileLock, Timeout
 
-from dibs.errors import StorageUnavailable
+from dibs.errors import OutcomeUnknown, StorageUnavailable
 from dibs.storage.file.directory import FILE_MODE, Directory, refusal
 
 #: filelock looks again after this long. Its default of 50 ms would be most of a job's latency.
@@ -38,4 +38,17 @@ class CommitLock:
         try:
             yield
         finally:
-            self._lock.release()
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Release the lock, and again if the system refuses: one that is kept stops every other process."""
+        try:
+            self._lock.release(force=True)
+        except OSError:
+            try:
+                self._lock.release(force=True)
+            except OSError as error:
+                raise OutcomeUnknown(
+                    f"{self._path} cannot be given back ({error.strerror}): what was under way may have "
+                    "happened; end this process, so that others can go on"
+                ) from error
