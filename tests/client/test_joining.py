@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
@@ -228,6 +229,21 @@ def test_what_goes_wrong_on_the_thread_is_told_there(
         blocking.execute("SELECT 1 / 0")
     with pytest.raises(StorageError, match="nothing happened"):
         here.queue("q").enqueue(1, connection=blocking)
+
+
+@pytest.mark.parametrize("cursors", [psycopg.ClientCursor, psycopg.RawCursor])
+def test_a_connection_may_have_cursors_of_another_kind(
+    postgres_server: PostgresServer, here: BlockingDibs, cursors: Any
+) -> None:
+    """Django's connections make such as bind in the client."""
+    with psycopg.connect(postgres_server.url, cursor_factory=cursors, row_factory=dict_row) as connection:
+        ticket = here.queue("q").enqueue(1, id="a", connection=connection)
+        connection.commit()
+        with here.queue("q").receive(max_jobs=1, wait=0) as claims:
+            next(claims).complete("done", connection=connection)
+        connection.commit()
+
+    assert "done" == ticket.result()
 
 
 # -- SQLAlchemy ----------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from psycopg import AsyncConnection, Connection
+# Not the connection's own cursors: those of Django's bind in the client, and know no binary results.
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
 from psycopg.rows import tuple_row
 
 from dibs.model.answers import Enqueued, Settled
@@ -61,8 +62,8 @@ class JoinedAsync:
 
     async def _fetch(self, name: str, params: dict[str, Any]) -> list[Any]:
         with self._storage.crossing(self._connection):
-            async with self._connection.cursor(binary=True, row_factory=tuple_row) as cursor:
-                await cursor.execute(self._storage.query(name), params)
+            async with AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
+                await cursor.execute(self._storage.query(name), params, binary=True)
                 return await cursor.fetchall()
 
 
@@ -93,7 +94,7 @@ class Joined:
     def _fetch(self, name: str, params: dict[str, Any]) -> list[Any]:
         with (
             self._storage.crossing(self._connection),
-            self._connection.cursor(binary=True, row_factory=tuple_row) as cursor,
+            Cursor(self._connection, row_factory=tuple_row) as cursor,
         ):
-            cursor.execute(self._storage.query(name), params)
+            cursor.execute(self._storage.query(name), params, binary=True)
             return cursor.fetchall()
