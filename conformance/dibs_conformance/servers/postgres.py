@@ -68,6 +68,19 @@ class PostgresServer(Server):
         if told.returncode:
             raise Missing(f"initdb failed: {(told.stderr or told.stdout).strip()[-300:]}")
 
+    def follow(self, primary: PostgresServer) -> None:
+        """Make the data folder as a copy of a primary's, from which it will stream. Raises Missing."""
+        self.password = primary.password
+        if user := self._runs_as.get("user"):
+            os.chown(self.folder, user, -1)
+        command = [
+            *(*self._prefix, str(self.found.path / "pg_basebackup"), "--pgdata", str(self.data)),
+            *("--dbname", primary.url, "--checkpoint", "fast", "--write-recovery-conf", "--no-sync"),
+        ]
+        told = subprocess.run(command, capture_output=True, text=True, check=False, **self._runs_as)
+        if told.returncode:
+            raise Missing(f"pg_basebackup failed: {told.stderr.strip()[-300:]}")
+
     def command(self) -> Sequence[str]:
         options = {
             "listen_addresses": LOOPBACK,
@@ -99,6 +112,18 @@ def start_postgres(**options: str) -> PostgresServer:
     server = PostgresServer(find_postgres(), {**FAST, **options})
     try:
         server.initialise()
+        server.start()
+    except BaseException:
+        server.remove()
+        raise
+    return server
+
+
+def start_standby(primary: PostgresServer) -> PostgresServer:
+    """Start a hot standby that streams from a primary. Raises Missing."""
+    server = PostgresServer(primary.found, primary.options)
+    try:
+        server.follow(primary)
         server.start()
     except BaseException:
         server.remove()

@@ -11,7 +11,8 @@ BEGIN
     IF manual IS NULL THEN
         now_ms := floor(extract(epoch FROM clock_timestamp()) * 1000);
         -- Not each time: setval writes WAL, and 20 times a second is enough to tell a clock that was set back.
-        IF now_ms > latest + 50 THEN
+        -- On a standby not at all: it is read all the same.
+        IF now_ms > latest + 50 AND NOT pg_is_in_recovery() THEN
             PERFORM setval('{name_text}.seen', now_ms);
         END IF;
     ELSIF manual > latest THEN

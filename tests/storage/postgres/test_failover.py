@@ -1,0 +1,90 @@
+"""A real standby is promoted at the same address: what is told, what is kept, which fences follow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from dibs.errors import StorageReadOnly
+from dibs.storage.postgres import open_url
+from dibs_conformance.servers import PostgresServer, start_postgres
+from dibs_conformance.servers.postgres import start_standby
+from dibs_conformance.servers.processes import LOOPBACK, wait_until
+from tests.storage.address import Address, address_of, again
+from tests.storage.postgres.jobs import asked, claimed, done
+
+Pair = tuple[PostgresServer, PostgresServer]
+
+
+@pytest.fixture
+def pair(postgres_server: PostgresServer) -> Iterator[Pair]:
+    """A primary and a hot standby that streams from it, both of their own."""
+    assert postgres_server.version, "where there is no Postgres, that fixture skips or fails"
+    with start_postgres() as primary, start_standby(primary) as standby:
+        yield primary, standby
+
+
+def asked_of(server: PostgresServer, query: str) -> Any:
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        row = connection.execute(query.encode()).fetchone()
+    return row[0] if row else None
+
+
+def caught_up(pair: Pair) -> bool:
+    primary, standby = pair
+    written = asked_of(primary, "SELECT pg_current_wal_insert_lsn()")
+    return wait_until(
+        lambda: asked_of(standby, f"SELECT pg_last_wal_replay_lsn() >= '{written}'") is True, 60
+    )
+
+
+def place(pair: Pair, address: Address) -> str:
+    primary, _ = pair
+    return f"postgresql://{primary.user}:{primary.password}@{LOOPBACK}:{address.port}/postgres"
+
+
+async def fail_over(pair: Pair, address: Address, *, promote: bool) -> None:
+    primary, standby = pair
+    assert await asyncio.to_thread(caught_up, pair)
+    primary.kill()
+    if promote:
+        assert await asyncio.to_thread(asked_of, standby, "SELECT pg_promote()")
+    address.move(standby.port)
+
+
+async def test_jobs_fences_and_wake_ups_survive_a_failover(pair: Pair) -> None:
+    async with address_of(pair[0].port) as address, open_url(place(pair, address), poll=20) as storage:
+        await storage.enqueue("q", [asked("a"), asked("b")])
+        a, b = await claimed(storage)
+        waiting = asyncio.create_task(storage.wait(["q"], timeout=60))
+        await fail_over(pair, address, promote=True)
+        (answer,) = await again(lambda: storage.settle("q", [done(a)]))
+        await again(lambda: storage.enqueue("q", [asked("a")]))
+        assert (await waiting).woken
+        (anew,) = await claimed(storage)
+
+    assert ("done", "a") == (answer.status, anew.id)
+    assert a.run
+    assert b.run
+    assert anew.run
+    assert anew.run.fence > max(a.run.fence, b.run.fence)
+    assert anew.revision > max(a.revision, b.revision)
+
+
+async def test_a_standby_is_read_and_not_written_until_it_is_promoted(pair: Pair) -> None:
+    async with address_of(pair[0].port) as address, open_url(place(pair, address)) as storage:
+        await storage.enqueue("q", [asked("a")])
+        await fail_over(pair, address, promote=False)
+        with pytest.raises(StorageReadOnly, match="nothing happened"):
+            await again(lambda: storage.enqueue("q", [asked("b")]))
+        (slot,) = await storage.get("q", ["a"])
+        assert slot.current is not None
+        assert 1 == (await storage.counts(["q"]))["q"].waiting
+        await asyncio.to_thread(asked_of, pair[1], "SELECT pg_promote()")
+        await again(lambda: storage.enqueue("q", [asked("b")]))
+
+        assert 2 == (await storage.counts(["q"]))["q"].waiting
