@@ -81,8 +81,8 @@ def page(report: Report, series: dict[str, Series]) -> str:
         title=escape(title),
         style=_asset("report.css"),
         script=_asset("report.js"),
-        # In a script element only a closing tag could end it early.
-        series=msgspec.json.encode(told).decode().replace("</", "<\\/"),
+        # In a script element a closing tag in somebody's id would end it early.
+        series=msgspec.json.encode(told).decode().replace("<", "\\u003c"),
         span=f"{_moment(report.begin)} to {_moment(report.end)} UTC, generation {int(report.generation)}",
         findings="".join(_findings(report)),
         tabs="".join(_tab(queue) for queue in shown) + more,

@@ -27,7 +27,7 @@ TOP: Final = 10
 SUSPECTS: Final = 200
 TARGET_WAIT_P95_MS: Final = 1_000
 #: Points of a line on the page; a longer history has several minutes to a point.
-MOST_POINTS: Final = 1440
+MOST_POINTS: Final = 480
 
 
 class Spread(Struct, frozen=True, kw_only=True):
