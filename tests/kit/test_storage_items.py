@@ -1,0 +1,87 @@
+"""`pytest --dibs-storage`: in a project of somebody else's, with nothing but one function in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dibs.storage.registry import open_storage
+from dibs_conformance.storage_items import target_of, under_test
+
+MINE = """
+from contextlib import asynccontextmanager
+
+from dibs.storage.capabilities import Capabilities
+from dibs.storage.registry import open_storage as open_url
+
+
+@asynccontextmanager
+async def open_storage(place, clock):
+    async with open_url(f"memory:{place}", clock) as storage:
+        type(storage).capabilities = property(lambda _: Capabilities(CLAIMS))
+        yield storage
+"""
+TRUE = "cross_queue=True, manual_clock=True"
+
+
+def run(folder: Path, claims: str, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "mine.py").write_text(MINE.replace("CLAIMS", claims), "utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", *words]
+    paths = os.pathsep.join([str(folder), *sys.path])
+    return subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+
+
+def test_each_power_and_level_is_a_test(tmp_path: Path) -> None:
+    done = run(
+        tmp_path, TRUE, "--dibs-storage", "mine:open_storage", "--dibs-examples", "1", "--dibs-html", "r.html"
+    )
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert "7 passed" in done.stdout
+    assert "pushes is there and not claimed" in done.stdout
+    assert "keeps the contract, level L0" in (tmp_path / "r.html").read_text("utf-8")
+
+
+def test_an_untrue_claim_fails_by_name(tmp_path: Path) -> None:
+    claims = f"{TRUE}, durable=True"
+    done = run(tmp_path, claims, "--dibs-storage", "mine:open_storage", "--dibs-examples", "1")
+
+    assert 1 == done.returncode, done.stdout + done.stderr
+    assert "durable: claimed, not found" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("nowhere:open_storage", "No module named 'nowhere'"),
+        ("json:open_storage", "has no attribute 'open_storage'"),
+        ("json", "a storage URL begins with a scheme"),
+    ],
+)
+def test_a_target_that_is_nothing_is_told(target: str, told: str) -> None:
+    with pytest.raises(pytest.UsageError, match=told):
+        target_of(target)
+
+
+def test_a_level_there_is_not_is_told(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytestconfig.option, "dibs_level", "L9")
+
+    with pytest.raises(pytest.UsageError, match="no level 'L9'"):
+        under_test(pytestconfig)
+
+
+def test_a_target_is_a_url_or_a_function() -> None:
+    assert "memory:" == target_of("memory:")
+    assert open_storage is target_of("dibs.storage.registry:open_storage")
