@@ -46,6 +46,10 @@ class Line(pydantic.BaseModel):
     kind: Size = Size.SMALL
 
 
+class Lost(Exception):
+    """Somebody's own."""
+
+
 def thumbnail(path: str, width: int = 200) -> str:
     return f"{path}@{width}"
 
