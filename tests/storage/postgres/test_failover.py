@@ -60,7 +60,7 @@ async def test_jobs_fences_and_wake_ups_survive_a_failover(pair: Pair) -> None:
     async with address_of(pair[0].port) as address, open_url(place(pair, address), poll=20) as storage:
         await storage.enqueue("q", [asked("a"), asked("b")])
         a, b = await claimed(storage)
-        waiting = asyncio.create_task(storage.wait(["q"], timeout=60))
+        waiting = asyncio.ensure_future(again(lambda: storage.wait(["q"], timeout=60)))
         await fail_over(pair, address, promote=True)
         (answer,) = await again(lambda: storage.settle("q", [done(a)]))
         await again(lambda: storage.enqueue("q", [asked("a")]))

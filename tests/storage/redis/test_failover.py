@@ -93,7 +93,7 @@ async def test_wake_ups_come_from_the_new_primary(pair: Pair) -> None:
         async with open_url(url, poll=60) as storage:
             await storage.enqueue("q", [request("a")])
             await claimed(storage)
-            waiting = asyncio.create_task(storage.wait(["q"], timeout=60))
+            waiting = asyncio.ensure_future(again(lambda: storage.wait(["q"], timeout=60)))
             await asyncio.sleep(0)
             assert 1 == primary.ask("WAIT", "1", "30000")
             replica.ask("REPLICAOF", "NO", "ONE")
