@@ -1,7 +1,7 @@
-"""How fast a fleet is, and how soon it recovers: `python -m benchmarks.fleet [file|URL] [--kills 20]`.
+"""How fast a fleet is, what it costs, and how soon it recovers: `python -m benchmarks.fleet [--quick]`.
 
-Prints JSON lines. Recovery is the time from SIGKILL of whoever runs a job until the job is running again:
-what a process held is settled by its supervisor, what a supervisor held is found by another after its lease.
+Measures memory, file, Redis and Postgres, or the places named; PLACE in a URL stands for an empty one. Prints
+a table, and with --json FILE writes the figures. Only those of one run compare: machines change by the hour.
 """
 
 from __future__ import annotations
@@ -10,144 +10,136 @@ import argparse
 import asyncio
 import json
 import os
-import resource
-import signal
-import statistics
-import subprocess
+import shutil
 import sys
 import tempfile
-import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from uuid import uuid4
 
-from dibs import Dibs
-from dibs.model.retry import Immediate
-from dibs.worker import WorkReport, run
+from rich.console import Console
+from rich.table import Table
 
-app = Dibs()
-#: A lease short enough to measure; recovery from a supervisor's death is counted beyond it.
-LEASE = 2.0
-JOBS = 5000
+from benchmarks.crew import ends
+from benchmarks.servers import private_servers
 
-
-@app.task(queue="noop")
-async def noop() -> None: ...
+Row = dict[str, object]
+FIGURES = ("throughput", "idle", "poison", "recovery")
+HANDLERS = ("noop", "noop_sync", "ten_ms", "ten_ms_sync")
 
 
-@app.task(queue="noop_sync")
-def noop_sync() -> None: ...
+class Places:
+    """Empty places on one storage; worker processes find the latest in DIBS_URL."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._url = url
+        self._folder = folder
+        self.kind = url.partition(":")[0]
+
+    def new(self) -> str:
+        name = f"fleet_{uuid4().hex[:12]}"
+        place = str(self._folder / name) if self.kind == "file" else name
+        os.environ["DIBS_URL"] = self._url.replace("PLACE", place)
+        return os.environ["DIBS_URL"]
 
 
-@app.task(queue="ten_ms", size=1)
-async def ten_ms() -> None:
-    await asyncio.sleep(0.01)
+def throughput(places: Places, words: argparse.Namespace) -> Iterator[Row]:
+    for handler in HANDLERS:
+        for processes in (0,) if places.kind == "memory" else (1, 2):
+            jobs = words.jobs if handler.startswith("noop") else words.jobs // 4
+            yield in_a_program(places, f"throughput({{url!r}}, {handler!r}, {processes}, {jobs})")
 
 
-@app.task(queue="ten_ms_sync", size=1)
-def ten_ms_sync() -> None:
-    time.sleep(0.01)
+def idle(places: Places, words: argparse.Namespace) -> Iterator[Row]:
+    if places.kind != "memory":
+        yield in_a_program(places, f"idling({words.seconds})")
 
 
-@app.task(queue="victim", timeout=None, max_stalls=None, backoff=Immediate())
-async def victim(file: str) -> None:
-    """Say who and when, and stay."""
-    text = f"{os.getpid()} {time.monotonic()}\n"
-    with Path(file).open("a") as out:  # noqa: ASYNC230 - one line
-        out.write(text)
-    await asyncio.Event().wait()
+def poison(places: Places, words: argparse.Namespace) -> Iterator[Row]:
+    if places.kind != "memory":
+        for queue in ("poison", "poison_alone"):
+            yield in_a_program(places, f"beside_poison({{url!r}}, {queue!r}, {words.steady})")
 
 
-def cpu() -> float:
-    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in both)
+def in_a_program(places: Places, call: str) -> Row:
+    """Measure in a process of its own: an application is bound to one place, and CPU adds up over runs."""
+    url = places.new()
+    row: Row = asyncio.run(_in_a_program(f"work.{call.format(url=url)}"))
+    return row
 
 
-async def throughput(queue: str, processes: int) -> dict[str, object]:
-    async with Dibs() as place:
-        await place.queue(queue).enqueue_many([{"args": [], "kwargs": {}}] * JOBS)
-    before, begun = cpu(), time.monotonic()
-    report: WorkReport = await run(
-        app, queues=[queue], processes=processes, until="empty", reference="benchmarks.fleet:app"
+async def _in_a_program(call: str) -> Row:
+    code = f"import asyncio, json; from benchmarks.crew import work; print(json.dumps(asyncio.run({call})))"
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    seconds = time.monotonic() - begun
-    assert report.total("completed") == JOBS
-    return {
-        "scenario": queue, "processes": processes, "jobs_per_second": round(JOBS / seconds),
-        "cpu_us_per_job": round((cpu() - before) / JOBS * 1e6),
-    }  # fmt: skip
+    out, err = await program.communicate()
+    if program.returncode:
+        raise RuntimeError(err.decode())
+    row: Row = json.loads(out)
+    return row
 
 
-def seen(file: Path, number: int) -> tuple[int, float]:
-    """Wait for the n-th line."""
-    while True:
-        lines = file.read_text().splitlines() if file.exists() else []
-        if len(lines) > number:
-            pid, _, at = lines[number].partition(" ")
-            return int(pid), float(at)
-        time.sleep(0.001)
+def recovery(places: Places, words: argparse.Namespace) -> Iterator[Row]:
+    if places.kind == "memory":
+        return
+    for whom in ("process", "supervisor"):
+        took = [ends.after_sigkill(*_folder_and_place(places), whom) for _ in range(words.kills)]
+        yield ends.told(f"SIGKILL of a {whom} to its job running again", took)
+    took = [ends.after_timeout(*_folder_and_place(places)) for _ in range(words.kills)]
+    yield ends.told("timeout to the first run of the replacement", took)
 
 
-SUPERVISOR = f"""
-import asyncio
-from benchmarks.fleet import app
-from dibs.worker import run
-if __name__ == "__main__":
-    asyncio.run(run(app, queues=["victim"], processes=2, lease={LEASE}, heartbeat=0.5, grace=0))
-"""
+def _folder_and_place(places: Places) -> tuple[Path, str]:
+    folder = Path(tempfile.mkdtemp(dir=os.environ["FLEET_FOLDER"]))
+    return folder, places.new()
 
 
-def supervisor(script: Path, url: str | None) -> subprocess.Popen[bytes]:
-    script.write_text(SUPERVISOR)
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **({"DIBS_URL": url} if url else {})}
-    return subprocess.Popen([sys.executable, str(script)], env=environment, stderr=subprocess.DEVNULL)
+def show(rows: list[Row], console: Console) -> None:
+    """Print the table for people."""
+    table = Table("storage", "figure", "of", "measured", title="the fleet")
+    for row in rows:
+        named = [f"{row[name]}" for name in ("handler", "processes") if name in row]
+        of = " x ".join(named) or f"{row.get('of', '')}"
+        known = ("storage", "figure", "handler", "processes", "of")
+        measured = ", ".join(f"{name} {value}" for name, value in row.items() if name not in known)
+        table.add_row(str(row["storage"]), str(row["figure"]), of, measured)
+    console.print(table)
 
 
-def recovery(folder: Path, kills: int, whom: str) -> dict[str, object]:
-    """Each kill meets a new crew: one that is killed again and again replaces processes more slowly."""
-    took = [one_kill(folder, f"{whom}-{number}", whom) for number in range(kills)]
-    return {
-        "scenario": f"recovery after SIGKILL of a {whom}", "lease": LEASE, "of": kills,
-        "p50_s": round(statistics.median(took), 3), "max_s": round(max(took), 3),
-    }  # fmt: skip
-
-
-def one_kill(folder: Path, name: str, whom: str) -> float:
-    url = f"{os.environ['DIBS_URL']}_{name}" if os.environ["DIBS_URL"].startswith("file:") else None
-    file, script = folder / name, folder / "supervisor.py"
-    with Dibs(url).sync as place:
-        place.queue("victim").enqueue({"args": [str(file)], "kwargs": {}}, id=name)
-    crew = [supervisor(script, url) for _ in range(2)]
-    pid, _ = seen(file, 0)
-    killed = time.monotonic()
-    os.kill(pid if whom == "process" else parent_of(pid), signal.SIGKILL)
-    again = seen(file, 1)[1]
-    for each in crew:
-        each.kill()
-        each.wait()
-    return again - killed
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+def read_words() -> argparse.Namespace:
+    """Read the command line."""
+    words = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
+    words.add_argument("urls", nargs="*", help="memory:, file:PLACE, redis://…?prefix=PLACE, …")
+    words.add_argument("--only", choices=FIGURES, action="append", help="these figures alone")
+    words.add_argument("--quick", action="store_true", help="a quarter of the jobs, 3 kills")
+    words.add_argument("--kills", type=int, default=20)
+    words.add_argument("--json", type=Path, help="write the figures to this file, too")
+    given = words.parse_args()
+    given.jobs, given.steady, given.seconds = 40_000, 40_000, 20.0
+    if given.quick:
+        given.jobs, given.steady, given.seconds, given.kills = 10_000, 4000, 5.0, min(given.kills, 3)
+    return given
 
 
 def main() -> None:
-    words = argparse.ArgumentParser()
-    words.add_argument("place", nargs="?", default="file")
-    words.add_argument("--kills", type=int, default=20)
-    words.add_argument("--only", choices=["throughput", "recovery"])
-    given = words.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["DIBS_URL"] = f"file:{folder}/jobs" if given.place == "file" else given.place
-        if given.only != "recovery":
-            for queue in ("noop", "noop_sync", "ten_ms", "ten_ms_sync"):
-                for processes in (1, 2):
-                    print(json.dumps(asyncio.run(throughput(queue, processes))), flush=True)
-        if given.only != "throughput":
-            for whom in ("process", "supervisor"):
-                os.environ["DIBS_URL"] = (
-                    f"file:{folder}/{whom}_jobs" if given.place == "file" else given.place
-                )
-                print(json.dumps(recovery(Path(folder), given.kills, whom)), flush=True)
+    words, console, rows = read_words(), Console(), []
+    folder = tempfile.mkdtemp(prefix=".fleet-", dir=Path.cwd())
+    os.environ["FLEET_FOLDER"] = folder
+    measures = {"throughput": throughput, "idle": idle, "poison": poison, "recovery": recovery}
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        urls = words.urls or ["memory:PLACE", "file:PLACE", *stack.enter_context(private_servers())[0]]
+        for url in urls:
+            places = Places(url, Path(folder))
+            for name in words.only or FIGURES:
+                for row in measures[name](places, words):
+                    rows.append({"storage": places.kind, **row})
+                    console.print(rows[-1], style="dim")
+    show(rows, console)
+    if words.json:
+        words.json.write_text(json.dumps(rows, indent=2) + "\n")
 
 
 if __name__ == "__main__":
