@@ -75,7 +75,7 @@ def test_what_it_tells_to_run_is_there() -> None:
 
 
 def test_the_rooms_it_lists_are_there() -> None:
-    rooms = re.findall(r"^    ((?:src|conformance|benchmarks)\S*)  +\w", README, re.MULTILINE)
+    rooms = re.findall(r"^    ((?:src|conformance|examples|benchmarks)\S*)  +\w", README, re.MULTILINE)
 
     assert len(rooms) >= 8
     assert [] == [room for room in rooms if not (PROJECT / room).is_dir()]
