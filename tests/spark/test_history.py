@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,8 @@ from dibs.spark.tables import read
 from dibs.spark.warehouse import Warehouse
 from dibs.storage.registry import open_storage
 from tests.spark import history_by_hand as by_hand
-from tests.spark.frames import moment, ms
+from tests.spark.frames import moment
+from tests.spark.rows import rows
 from tests.spark.small_day import SmallDay
 from tests.spark.told import all_live, all_told
 
@@ -24,18 +24,6 @@ KEYS = {
     "ids": ("queue", "id"),
     "live": ("queue", "id", "first"),
 }
-
-
-def rows(spark: SparkSession, warehouse: Path, table: str, *key: str) -> dict[Any, dict[str, Any]]:
-    """A table by key, times as ms."""
-    found: dict[Any, dict[str, Any]] = {}
-    for row in read(spark, table, Warehouse.existing(warehouse).table(table)).collect():
-        told = {name: ms(v) if isinstance(v, datetime) else v for name, v in row.asDict().items()}
-        del told["date"]
-        place = tuple(told.pop(name) for name in key)
-        assert place not in found
-        found[place] = told
-    return found
 
 
 def runs_in(spark: SparkSession, warehouse: Path) -> set[tuple[Any, ...]]:

@@ -1,0 +1,103 @@
+"""What a history costs: `python -m benchmarks.history_cost [--runs N] [--level all] [--memory 2g]`.
+
+A day is played on a private Redis, taken into a warehouse by one increment, taken again with nothing new, and
+drawn. Prints JSON: seconds, events a second, and the most memory that Java and all Pythons held, in MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import TypeVar
+
+import psutil
+
+from benchmarks.history_day import play
+from dibs.spark.history import update
+from dibs.spark.java import session
+from dibs.spark.page import page
+from dibs.spark.report import report
+from dibs_conformance.servers import start_redis
+
+T = TypeVar("T")
+
+
+def timed(work: Callable[[], T]) -> tuple[float, T]:
+    """Return how many seconds it took, and what it returned."""
+    begun = time.monotonic()
+    done = work()
+    return round(time.monotonic() - begun, 1), done
+
+
+@contextmanager
+def watched() -> Iterator[dict[str, int]]:
+    """Give the most MiB that the Java and the Python processes held together, while it lasts."""
+    most: dict[str, int] = {"java": 0, "python": 0}
+    over = Event()
+
+    def watch() -> None:
+        while not over.wait(0.25):
+            held = {"java": 0, "python": 0}
+            for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+                try:
+                    name = "java" if process.name() == "java" else "python"
+                    held[name] += process.memory_info().rss >> 20
+                except psutil.NoSuchProcess:
+                    continue
+            for name, size in held.items():
+                most[name] = max(most[name], size)
+
+    watcher = Thread(target=watch)
+    watcher.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        watcher.join()
+
+
+def main() -> None:
+    """Play, take in, draw, print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.history_cost", description=__doc__)
+    parser.add_argument("--runs", type=int, default=1_000_000)
+    parser.add_argument("--level", choices=("runs", "all"), default="runs")
+    parser.add_argument("--memory", default="2g", help="of the Java process")
+    words = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix=".bench-", dir=Path.cwd()))
+    warehouse = folder / "warehouse"
+    config = {"spark.driver.memory": words.memory, "spark.log.level": "ERROR"}
+    try:
+        with start_redis() as server:
+            url = f"{server.url}?prefix=day"
+            played, planted = timed(lambda: asyncio.run(play(url, runs=words.runs, level=words.level)))
+            spark = session("dibs benchmark", master="local[2]", config=config)
+            with watched() as most:
+                first, done = timed(lambda: update(spark, url, warehouse))
+            again, _ = timed(lambda: update(spark, url, warehouse))
+        drawn, text = timed(lambda: page(*report(warehouse)))
+        size = sum(file.stat().st_size for file in (warehouse / "current").resolve().rglob("*.parquet"))
+        print(
+            json.dumps(
+                {
+                    "runs": planted.runs, "events": done.events, "play_seconds": played,
+                    "increment_seconds": first, "events_per_second": round(done.events / first),
+                    "empty_increment_seconds": again, "report_seconds": drawn, "page_kib": len(text) >> 10,
+                    "parquet_mib": size >> 20, "most_mib": most, "load": round(os.getloadavg()[0], 1),
+                }
+            )
+        )  # fmt: skip
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

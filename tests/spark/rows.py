@@ -1,0 +1,26 @@
+"""The tables of a warehouse as dictionaries, to be compared with what was counted by hand."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dibs.spark.tables import read
+from dibs.spark.warehouse import Warehouse
+from tests.spark.frames import ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def rows(spark: SparkSession, warehouse: Path, table: str, *key: str) -> dict[Any, dict[str, Any]]:
+    """A table by key, times as ms."""
+    found: dict[Any, dict[str, Any]] = {}
+    for row in read(spark, table, Warehouse.existing(warehouse).table(table)).collect():
+        told = {name: ms(v) if isinstance(v, datetime) else v for name, v in row.asDict().items()}
+        del told["date"]
+        place = tuple(told.pop(name) for name in key)
+        assert place not in found
+        found[place] = told
+    return found

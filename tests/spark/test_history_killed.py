@@ -1,0 +1,76 @@
+"""The pipeline killed with -9 in each of its phases, Spark and all: what is current stays whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from asyncio import to_thread
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dibs.spark import history
+from dibs.spark.parquet import Tables
+from dibs.spark.warehouse import Warehouse
+from dibs.storage.registry import open_storage
+from tests.spark import history_by_hand as by_hand
+from tests.spark.rows import rows
+from tests.spark.small_day import SmallDay
+from tests.spark.told import all_live, all_told
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PHASES = ("live-read", "events", "live", "runs", "metrics", "ids")
+
+CHILD = """
+import sys
+from pathlib import Path
+from dibs.spark.history import update
+from dibs.spark.java import session
+update(session(master="local[2]", config={"spark.driver.memory": "1g"}), sys.argv[1], Path(sys.argv[2]))
+"""
+
+
+def killed_in(phase: str, url: str, warehouse: Path) -> None:
+    """Start an increment in a process group of its own, and kill the group once the phase has begun."""
+    words = [sys.executable, "-c", CHILD, url, str(warehouse)]
+    child = subprocess.Popen(words, start_new_session=True, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 300
+    staged = warehouse / "staging" / phase
+    while not staged.exists() and child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert staged.exists() or child.poll() == 0, child.stderr and child.stderr.read()
+    os.killpg(child.pid, signal.SIGKILL)
+    child.communicate()
+
+
+@pytest.mark.spark
+async def test_killed_in_any_phase_it_is_whole_and_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
+    async with open_storage(url, clock="manual") as storage:
+        day = SmallDay(storage, seed=5)
+        await day.prepare(everything="mail")
+        await day.live(60)
+        await to_thread(history.update, spark, url, warehouse)
+        for phase in PHASES:
+            before = Warehouse.existing(warehouse)
+            kept = {queue: len(Tables(before).minutes(queue)) for queue in Tables(before).queues()}
+            await day.live(30)
+            await to_thread(killed_in, phase, url, warehouse)
+            now = Warehouse.existing(warehouse)
+
+            assert now.folder == before.folder
+            assert now.state == before.state
+            assert kept == {queue: len(Tables(now).minutes(queue)) for queue in kept}
+        await to_thread(history.update, spark, url, warehouse)
+        told, live = await all_told(storage), await all_live(storage)
+    pairs = [(queue, event) for queue, _, event in told]
+    horizon = Warehouse.existing(warehouse).state.horizon
+
+    assert by_hand.metrics(pairs, live, horizon) == rows(spark, warehouse, "metrics", "queue", "minute")
+    assert by_hand.ids(pairs) == rows(spark, warehouse, "ids", "queue", "id")
