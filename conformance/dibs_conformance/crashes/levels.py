@@ -9,6 +9,7 @@ from dibs_conformance.crashes.cancelling import cancelled
 from dibs_conformance.crashes.cutting import cut_off
 from dibs_conformance.crashes.dying import killed_and_stopped
 from dibs_conformance.crashes.failing import system_fails
+from dibs_conformance.crashes.power import power_fails
 from dibs_conformance.crashes.proxy import has_server
 from dibs_conformance.levels.adding import joined
 from dibs_conformance.levels.level import Given
@@ -43,11 +44,17 @@ def ways_for(given: Given) -> tuple[list[Try], Findings]:
     else:
         why = "the storage lives in one process and dies with it (`shared` is not claimed)"
         spared += [Gap(name=name, why=why) for name in ("kill -9", "stop and continue")]
-    shown = shown_url(given)
+    shown, durability = told(given)
     if not has_server(shown):
         spared.append(Gap(name="cut connections", why="the storage has no server"))
         if given.claims.durable and given.claims.shared:
             ways.append(system_fails)
+        if durability.startswith("power loss") and shown.startswith("file:"):
+            ways.append(power_fails)
+        else:
+            spared.append(
+                Gap(name="power loss", why=f"the storage does not claim to survive it: {durability}")
+            )
     elif isinstance(given.places.target, str):
         ways.append(cut_off)
     else:
@@ -55,13 +62,13 @@ def ways_for(given: Given) -> tuple[list[Try], Findings]:
     return ways, Findings(spared=tuple(spared), untested=tuple(untested))
 
 
-def shown_url(given: Given) -> str:
-    """What the storage says of where it is."""
+def told(given: Given) -> tuple[str, str]:
+    """What the storage says of where it is, and of what survives what."""
     bridge = Bridge()
     try:
         opened = Opened(given.places, bridge, given.places.new())
         try:
-            return opened.storage.url
+            return opened.storage.url, opened.storage.durability
         finally:
             opened.close()
     finally:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -27,7 +28,7 @@ from dibs_conformance.target import Bridge, Opened, OpenStorage, Places
 #: Seconds in which a process must answer.
 PATIENCE = 60.0
 #: Loaded once in the process from which the others are forked.
-PRELOADED = ["__main__", __name__, "dibs.storage.file", "dibs.storage.redis", "dibs.storage.postgres"]
+PRELOADED = ["__main__", __name__]
 
 
 @dataclass(frozen=True)
@@ -51,17 +52,22 @@ class Silent(Exception):
     """A process neither answered nor died."""
 
 
+def context() -> BaseContext:
+    """How processes are started: forked from one that has loaded everything, where the system can."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    forking = multiprocessing.get_context("forkserver")
+    forking.set_forkserver_preload(PRELOADED)
+    return forking
+
+
 class Member:
     """One process, as its conductor sees it."""
 
     def __init__(self, target: str | OpenStorage, place: str, name: str) -> None:
         self.name = name
-        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-        context = multiprocessing.get_context(method)
-        if method == "forkserver":
-            context.set_forkserver_preload(PRELOADED)
-        self._wire, theirs = context.Pipe()
-        self._process: BaseProcess = context.Process(  # type: ignore[attr-defined]
+        self._wire, theirs = context().Pipe()
+        self._process: BaseProcess = context().Process(  # type: ignore[attr-defined]
             target=serve, args=(target, place, name, theirs), daemon=True
         )
         self._process.start()

@@ -52,7 +52,7 @@ class System:
                 setattr(os, name, self._through(name, getattr(os, name)))
         fcntl.flock = self._through("flock", fcntl.flock)
         fcntl.lockf = self._through("lockf", fcntl.lockf)
-        builtins.open = io.open = self._through("open", builtins.open)  # type: ignore[assignment]
+        builtins.open = io.open = self._through("open", builtins.open)
 
     def _through(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **words: Any) -> Any:

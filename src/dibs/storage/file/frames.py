@@ -62,7 +62,12 @@ def _opened(path: str) -> BinaryIO:
         if error.errno == errno.ELOOP:
             raise Torn(path, "it is a symbolic link, which is not followed") from None
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    try:
+        plain = stat.S_ISREG(os.fstat(descriptor).st_mode)
+    except OSError:
+        os.close(descriptor)
+        raise
+    if not plain:
         os.close(descriptor)
         raise Torn(path, "it is no plain file")
     return os.fdopen(descriptor, "rb")
