@@ -11,9 +11,9 @@ from psycopg import AsyncConnection, BaseConnection
 from psycopg import Connection as SyncConnection
 
 from dibs.errors import Refused
-from dibs.model import arguments
-from dibs.model import limits as limit
+from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import Request, Settlement
+from dibs.storage import checks
 from dibs.storage.postgres import asking
 from dibs.storage.postgres.address import Address
 from dibs.storage.postgres.joined import Joined, JoinedAsync
@@ -29,9 +29,7 @@ MOST: Final = 1_000_000
 class Door:
     """What the verbs in storage.py stand on."""
 
-    def __init__(
-        self, address: Address, *, clock: Clock = "system", limits: limit.Limits = limit.LIMITS
-    ) -> None:
+    def __init__(self, address: Address, *, clock: Clock = "system", limits: Limits = LIMITS) -> None:
         self.url = address.shown
         self.limits = limits
         self._manual = clock == "manual"
@@ -61,23 +59,14 @@ class Door:
     def _at(self, now: int | None) -> int | None:
         """Return the time to send: NULL for the server's own."""
         self._server.check_open()
-        if self._manual:
-            if now is None:
-                return 0
-            arguments.check_now(now)
-            return now
-        if now is not None:
-            raise Refused('now= is taken only by a storage opened with clock="manual"', field="now")
-        return None
+        checks.check_now(now, manual=self._manual)
+        return (now or 0) if self._manual else None
 
     def _call(
         self, queue: str, now: int | None, limit_: int | None = None, *, ids: Sequence[str] = ()
     ) -> dict[str, Any]:
         """Check what every verb takes, and return it as parameters."""
-        limit.check_queue(queue, self.limits)
-        arguments.check_texts("ids", ids)
-        if limit_ is not None:
-            arguments.check_limit(limit_)
+        checks.check_queue(queue, limit_, ids=ids, within=self.limits)
         return {"queue": queue, "now": self._at(now), "limit": min(limit_ or 0, MOST)}
 
     async def _write(self, name: str, params: dict[str, Any]) -> list[Any]:
@@ -94,8 +83,7 @@ class Door:
 
     def asked(self, queue: str, requests: Sequence[Request], now: int | None) -> tuple[str, dict[str, Any]]:
         """Check an enqueue, and return its query and parameters."""
-        limit.check_target(queue, self.limits)
-        limit.check_batch(requests, self.limits)
+        checks.check_enqueue(queue, requests, self.limits)
         params = {"queue": queue, "now": self._at(now), **asking.requests(requests)}
         return "enqueue" if params["wants"] is None else "enqueue_wanting", params
 

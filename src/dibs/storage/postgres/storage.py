@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dibs.errors import Refused
-from dibs.model import arguments
-from dibs.model import limits as limit
 from dibs.model.answers import (
     AmendStatus,
     CancelStatus,
@@ -38,6 +36,7 @@ from dibs.model.answers import (
 )
 from dibs.model.job import EMPTY, Slot
 from dibs.model.requests import Complete, End, Patch, Request, Settings, SettingsPatch, Settlement
+from dibs.storage import checks
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.postgres import asking, event_log, rows
 from dibs.storage.postgres.address import read
@@ -104,7 +103,7 @@ class PostgresStorage(Door):
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
     ) -> FinishStatus:
-        arguments.check_how(end, self.limits)
+        checks.check_finish(queue, end, self.limits)
         params = {
             **self._call(queue, now),
             "id": askable(id),
@@ -119,9 +118,7 @@ class PostgresStorage(Door):
     # -- leases --------------------------------------------------------------------------------------
 
     async def grant(self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None) -> Granted:
-        arguments.check_queues(queues, self.limits)
-        arguments.check_ttl(ttl)
-        arguments.check_holder(holder, self.limits)
+        checks.check_grant(queues, ttl, holder, self.limits)
         lease = secrets.token_hex(16)
         params = {
             "queues": sorted(queues),
@@ -136,8 +133,7 @@ class PostgresStorage(Door):
     async def renew(
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
     ) -> dict[str, Renewed]:
-        arguments.check_queues(queues, self.limits)
-        arguments.check_ttl(ttl)
+        checks.check_renew(queues, ttl, self.limits)
         params = {"queues": list(queues), "lease": lease_of(lease), "ttl": ttl, "now": self._at(now)}
         (_, at, *_), *found = await self._write("renew", params)
         alive = {
@@ -149,8 +145,7 @@ class PostgresStorage(Door):
     async def drop(
         self, queues: Sequence[str], lease: str, limit: int, *, now: int | None = None
     ) -> dict[str, int]:
-        arguments.check_queues(queues, self.limits)
-        arguments.check_limit(limit)
+        checks.check_drop(queues, limit, self.limits)
         params = {
             "queues": list(queues),
             "lease": lease_of(lease),
@@ -166,8 +161,7 @@ class PostgresStorage(Door):
     async def report(
         self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
     ) -> ReportStatus:
-        limit.check_bytes("progress", progress, self.limits.progress)
-        limit.check_json("progress", progress, self.limits.depth)
+        checks.check_report(queue, progress, self.limits)
         params = {"id": askable(id), "fence": fence, "progress": progress.decode(), **self._call(queue, now)}
         return "reported" if await self._answer("report", params) else "lost"
 
@@ -179,7 +173,7 @@ class PostgresStorage(Door):
         return await self._by_ids("cancel", queue, ids, now, running=running)
 
     async def amend(self, queue: str, id: str, patch: Patch, *, now: int | None = None) -> AmendStatus:
-        arguments.check_patch(patch, self.limits)
+        checks.check_amend(queue, patch, self.limits)
         said, payload = asking.patch(patch)
         params = {
             **self._call(queue, now),
@@ -215,6 +209,7 @@ class PostgresStorage(Door):
     async def list(
         self, queue: str, state: State, *, after: str | None = None, limit: int = 100, now: int | None = None
     ) -> Listed:
+        checks.check_list(queue, state, limit, self.limits)
         params = self._call(queue, now, limit)
         items, more = await self._page(state, params, after)
         return Listed(items=tuple(items), after=more)
@@ -233,7 +228,7 @@ class PostgresStorage(Door):
     # -- queues --------------------------------------------------------------------------------------
 
     async def counts(self, queues: Sequence[str], *, now: int | None = None) -> dict[str, Counts]:
-        arguments.check_queues(queues, self.limits)
+        checks.check_counts(queues, self.limits)
         found = rows.by_name(await self._read("counts", {"queues": list(queues), "now": self._at(now)}))
         names = Counts.__struct_fields__
         return {
@@ -246,7 +241,7 @@ class PostgresStorage(Door):
         return [rows.settings_of(row) for row in await self._read("queues", {})]
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
-        arguments.check_settings(patch)
+        checks.check_configure(queue, patch, self.limits)
         params = {**self._call(queue, now), "patch": asking.settings(patch)}
         return rows.settings_of((await self._write("configure", params))[0]).settings
 
@@ -267,8 +262,7 @@ class PostgresStorage(Door):
     async def import_(
         self, queue: str, records: Sequence[Record], *, now: int | None = None
     ) -> Sequence[ImportStatus]:
-        for record in records:
-            arguments.check_record(record.id, record.slot, self.limits)
+        checks.check_import(queue, records, self.limits)
         params = {
             **self._call(queue, now),
             "ids": [record.id for record in records],
@@ -296,8 +290,7 @@ class PostgresStorage(Door):
         since: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Wake:
-        arguments.check_queues(queues, self.limits)
-        arguments.check_texts("ids", ids)
+        checks.check_wait(queues, for_, ids, self.limits)
         self._at(None)
         return await self._waiting.wait(Waiter(for_, queues, ids), since or {}, timeout)
 

@@ -9,9 +9,9 @@ from typing import Any, Final, Self
 
 from redis.exceptions import RedisError
 
-from dibs.errors import NotRunning, Refused
-from dibs.model import arguments
+from dibs.errors import NotRunning
 from dibs.model.limits import LIMITS
+from dibs.storage import checks
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock
 from dibs.storage.redis import keys, words
@@ -106,12 +106,9 @@ class RedisPlace:
 
     def _time(self, now: int | None) -> str:
         """Return the time of a step as scripts take it: '' for Redis's own."""
+        checks.check_now(now, manual=self._manual)
         if not self._manual:
-            if now is not None:
-                raise Refused('now= is taken only by a storage opened with clock="manual"', field="now")
             return ""
-        if now is not None:
-            arguments.check_now(now)
         if now is not None and now > self._seen:
             self._seen = now
             if self._waits is not None:
