@@ -5,10 +5,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 from dibs.spark.java import session
@@ -43,13 +49,33 @@ def commits(folder: Path, sink: str) -> int:
     return sum(file.name.isdigit() for file in done.iterdir()) if done.is_dir() else 0
 
 
+def finished(start: Callable[[], StreamingQuery]) -> None:
+    """Run a query to the end it comes to by itself, and say why if it could not.
+
+    Spark gives the Python of a stream's source ten seconds to start, and has no setting for that: on a busy
+    machine it is started again.
+    """
+    for left in reversed(range(100)):
+        try:
+            start().awaitTermination()
+        except PySparkException as error:
+            if left == 0 or "failed to connect back" not in str(error):
+                raise
+        else:
+            return
+
+
 def main(url: str, folder: Path) -> None:
     config = {"spark.driver.memory": "1g", "spark.log.level": "ERROR"}
     spark = session("dibs streams", master="local[2]", config=config)
     events = followed(spark, url, max_events=10)
-    for sink in SINKS:
-        into(sink, events, url, folder, processingTime="0 seconds")
-    spark.streams.awaitAnyTermination()
+    threads = ThreadPoolExecutor(len(SINKS))
+    starts = [partial(into, sink, events, url, folder, processingTime="0 seconds") for sink in SINKS]
+    ended = wait([threads.submit(finished, start) for start in starts], return_when=FIRST_COMPLETED)
+    for query in ended.done:
+        traceback.print_exception(query.exception())
+    # Neither is ever to end, so there is no other to wait for.
+    os._exit(1)
 
 
 if __name__ == "__main__":

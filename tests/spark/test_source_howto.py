@@ -1,18 +1,26 @@
-"""The page on Spark does what it says. Its blocks run here and not with the others': here is a Spark."""
+"""The pages on Spark tell what is so. Blocks run here and not with those of other pages: here is a Spark."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tests.docs.pages import SHOWN, Page
+from dibs.spark.schemas import COLUMNS, Column, Kind
+from tests.docs.pages import DOCS, SHOWN, Page
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: The kinds of columns as Spark calls them.
+WORDS: Final[dict[Kind, str]] = {
+    "text": "string", "bytes": "binary", "integer": "int", "long": "bigint", "flag": "boolean",
+    "time": "timestamp", "texts": "map<string,string>",
+}  # fmt: skip
 
 
 def test_every_block_prints_what_it_shows(
@@ -30,3 +38,18 @@ def test_every_block_prints_what_it_shows(
         printed = [line for line in output.getvalue().splitlines() if line and line[0] not in "+|"]
         assert SHOWN.findall(block.text) == printed
     assert len(blocks) == 8
+
+
+def test_the_columns_on_the_page_are_those_of_the_tables() -> None:
+    page = (DOCS / "reference/spark.md").read_text("utf-8")
+
+    for table, columns in COLUMNS.items():
+        assert f"### {table}\n\n```text\n{described(columns)}\n```\n" in page
+
+
+def described(columns: Iterable[Column]) -> str:
+    """Return columns as the page has them: one a line, and whether it may be null."""
+    return "\n".join(
+        f"{column.name:<16} {WORDS[column.kind]}{'' if column.nullable else ', never null'}"
+        for column in columns
+    )

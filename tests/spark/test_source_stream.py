@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,10 @@ from pyspark.errors import StreamingQueryException
 
 from tests.places import place
 from tests.spark.source_places import SHARED, at, log, records, run_some, wait_until
-from tests.spark.source_stream import SINKS, commits, followed, into
+from tests.spark.source_stream import SINKS, commits, finished, followed, into
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "tests.spark.source_stream"]
@@ -32,22 +31,6 @@ def ran(url: str, first: int, last: int, queue: str = "work") -> None:
     for start in range(0, len(ids), 500):
         part = ids[start : start + 500]
         at(url, lambda storage, part=part: run_some(storage, queue, part))  # type: ignore[misc]
-
-
-def finished(start: Callable[[], StreamingQuery]) -> None:
-    """Run a query to the end it comes to by itself, and say why if it could not.
-
-    Spark gives the Python of a stream's source ten seconds to start, and has no setting for that: on a busy
-    machine it is started again.
-    """
-    for left in reversed(range(20)):
-        try:
-            assert start().awaitTermination(300)
-        except StreamingQueryException as error:
-            if left == 0 or "failed to connect back" not in str(error):
-                raise
-        else:
-            return
 
 
 def rows_in(spark: SparkSession, folder: Path) -> list[str]:
@@ -144,7 +127,7 @@ def kill_once(url: str, folder: Path) -> None:
 
     while not both_got_on():
         with streaming(url, folder) as program:
-            # It may have ended by itself, as in `finished`: then there is one end more.
+            # Should it end by itself, then there is one end more.
             wait_until(lambda: both_got_on() or program.poll() is not None, 600)
 
 
