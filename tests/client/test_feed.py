@@ -246,6 +246,29 @@ async def test_redis_sends_nobody_what_nobody_waits_for(redis_server: RedisServe
         assert [] == [name for name in redis_server.ask("PUBSUB", "CHANNELS") if "unwatched" in name]
 
 
+async def test_redis_is_asked_for_no_more_once_nobody_follows(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dibs.storage.redis import wakeups
+
+    def followed() -> list[str]:
+        return [name for name in redis_server.ask("PUBSUB", "CHANNELS") if "followed" in name]
+
+    monkeypatch.setattr(wakeups, "LINGER", 0.0)
+    async with Dibs(f"{redis_server.url}?prefix=followed") as app, asyncio.timeout(60):
+        queue = app.queue("q")
+        for id in ("first", "again"):
+            async with queue.events() as events:
+                coming = asyncio.ensure_future(anext(events))
+                while not followed():  # noqa: ASYNC110 - the server knows
+                    await asyncio.sleep(0.01)
+                await complete_one(queue, id)
+                assert (await coming).id == id
+            while followed():
+                await complete_one(queue, "unread")
+                await asyncio.sleep(0.01)
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a kind that nothing is": ({"kinds": ["finished"]}, "names finished"),
     "progress in the log": ({"after": "", "kinds": ["progress"]}, "leave `after` out"),

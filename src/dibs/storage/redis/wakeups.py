@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable
 from contextlib import suppress
@@ -27,6 +28,8 @@ log: Final = logging.getLogger("dibs.storage.redis")
 QUIET: Final = 15.0
 #: Seconds until it must have answered.
 ANSWER: Final = 5.0
+#: Seconds for which nobody follows a log until its messages are asked for no more.
+LINGER: Final = 10.0
 #: How many of the latest messages about ends are remembered for a queue.
 REMEMBERED: Final = 64
 
@@ -70,6 +73,7 @@ class Subscription:
         self._confirmed: dict[str, asyncio.Future[None]] = {}
         self._waiters: defaultdict[str, set[Waiter]] = defaultdict(set)
         self.ends: defaultdict[str, deque[Ended]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
+        self._left: dict[str, float] = {}
         #: The newest token of each channel, where known; another dictionary once something was missed.
         self.latest: dict[str, int] = {}
 
@@ -95,6 +99,7 @@ class Subscription:
             self._waiters[channel].discard(waiter)
             if not self._waiters[channel]:
                 del self._waiters[channel]
+                self._left[channel] = time.monotonic()
 
     def wake_all(self) -> None:
         """Wake every waiter: something was missed, or time was moved by hand."""
@@ -141,13 +146,25 @@ class Subscription:
             if self._confirmed:
                 await self._subscribe(connection, self._confirmed)
             while True:
-                self._take(await self._next(connection))
+                message = await self._next(connection)
+                self._take(message)
+                await self._decline(connection, message)
         finally:
             self._connection = None
             await connection.disconnect(nowait=True)
 
     async def _subscribe(self, connection: AbstractConnection, channels: Iterable[str]) -> None:
         await connection.send_command("SUBSCRIBE", *channels, check_health=False)
+
+    async def _decline(self, connection: AbstractConnection, message: Any) -> None:
+        """Ask for no more of a log that nobody follows any longer: a message comes with every step."""
+        channel = message[1].decode()
+        if message[0] != b"message" or not channel.endswith(":told") or channel in self._waiters:
+            return
+        if time.monotonic() - self._left.get(channel, 0.0) > LINGER:
+            self._confirmed.pop(channel, None)
+            self._left.pop(channel, None)
+            await connection.send_command("UNSUBSCRIBE", channel, check_health=False)
 
     async def _next(self, connection: AbstractConnection) -> Any:
         try:
