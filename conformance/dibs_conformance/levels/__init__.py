@@ -36,7 +36,7 @@ TITLES: Final = {
 RUNS: Final[dict[str, Run]] = {
     "L0": in_order,
     "L1": at("dibs_conformance.races.levels:interleaved"),
-    "L2": at("dibs_conformance.races.levels:at_once"),
+    "L2": at("dibs_conformance.levels.several:threads_and_processes"),
     "L3": at("dibs_conformance.crashes.levels:clients_that_die"),
     "L4": at("dibs_conformance.faults.levels:servers_that_fail"),
 }

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from dibs.model.job import FAIL_SUFFIX
-from dibs_conformance.checker.history import History
+from dibs_conformance.checker.history import History, Run
 from dibs_conformance.checker.rules.rule import Rule, Violation
 from dibs_conformance.checker.step import Step
 
@@ -19,7 +19,8 @@ class FailuresHandled(Rule):
     title = "failures are handled"
     section = "4.5"
     sentence = (
-        "Each handled failure has exactly one fail job, claimed by the end of a drain; none is made up."
+        "Each handled failure has exactly one fail job, with its payload byte for byte, claimed by the end "
+        "of a drain; none is made up."
     )
 
     def judge(self, history: History) -> Iterator[Violation]:
@@ -42,9 +43,18 @@ class FailuresHandled(Rule):
         if len(claims) > 1:
             why = f"the failure of fence {origin[2]} has {len(claims)} fail jobs"
             yield self.breach(origin[:2], why, *claims.values())
+        [claim, *_] = claims.values()
+        failed = [run.claim for run in runs_of(history, origin) if run.fence == origin[2]]
+        if failed and claim.payload != failed[0].payload:
+            why = f"the fail job of fence {origin[2]} carries {claim.payload!r}, not {failed[0].payload!r}"
+            yield self.breach(origin[:2], why, failed[0], claim)
         if origin not in possible and not history.partial:
-            [claim, *_] = claims.values()
             yield self.breach(origin[:2], f"a fail job tells of fence {origin[2]}, which did not fail", claim)
+
+
+def runs_of(history: History, origin: Origin) -> list[Run]:
+    life = history.lives.get(origin[:2])
+    return life.runs if life is not None else []
 
 
 def failures(history: History) -> tuple[dict[Origin, Step], set[Origin]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from math import inf
 
-from dibs_conformance.checker.history import History, Life
+from dibs_conformance.checker.history import History, Life, way_of
 from dibs_conformance.checker.rules.keeping import began
 from dibs_conformance.checker.rules.rule import Rule, Violation, ended
 from dibs_conformance.checker.step import Step
@@ -152,8 +152,8 @@ def waits(life: Life, lost_claim: float) -> Iterator[Waiting]:
             index += 1
         if closed and seq_of(claim) and -inf < since < claim.began < lost_claim:
             yield Waiting(claim, since)
-        # A drop does not say which jobs it let go, nor when.
-        closed = bool(run.closers) and not any(step.op == "drop" for _, step in run.closers)
+        # A drop does not say which jobs it let go, nor when; a lost answer says nothing.
+        closed = any(way_of(step) for _, step in run.closers)
 
 
 def seq_of(claim: Step) -> int:
