@@ -125,7 +125,7 @@ def read_words() -> argparse.Namespace:
 
 def main() -> None:
     words, console, rows = read_words(), Console(), []
-    folder = tempfile.mkdtemp(prefix=".fleet-", dir=Path.cwd())
+    folder = tempfile.mkdtemp(prefix=".bench-", dir=Path.cwd())
     os.environ["FLEET_FOLDER"] = folder
     measures = {"throughput": throughput, "idle": idle, "poison": poison, "recovery": recovery}
     with ExitStack() as stack:

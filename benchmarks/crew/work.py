@@ -16,8 +16,9 @@ from dibs.worker import WorkReport, run
 
 REFERENCE = "benchmarks.crew.handlers:app"
 TICKS = os.sysconf("SC_CLK_TCK")
-#: Seconds between the first process and the figures of an idle fleet: imports and first claims are no idling.
-WARM_UP = 3.0
+#: A fleet has started once it took less than this part of a CPU for so long, s, and as long again after
+#: that: importing is no idling.
+CALM, CALM_SECONDS = 0.1, 10.0
 
 
 class Sample(NamedTuple):
@@ -103,12 +104,21 @@ async def beside_poison(url: str, poison: str, jobs: int) -> dict[str, object]:
     }  # fmt: skip
 
 
+async def _settled(samples: Samples) -> None:
+    used = 1.0
+    while used > CALM or len(samples.pids) < 3:
+        before = sum(map(ticks, samples.pids))
+        await asyncio.sleep(CALM_SECONDS)
+        used = (sum(map(ticks, samples.pids)) - before) / TICKS / CALM_SECONDS
+    await asyncio.sleep(CALM_SECONDS)
+
+
 async def idling(seconds: float) -> dict[str, object]:
     """Return the CPU of a fleet with two processes and fifty queues in which nothing happens."""
     queues = [f"idle{number}" for number in range(IDLE)]
     samples = Samples()
     task = asyncio.create_task(run(app, queues=queues, processes=2, reference=REFERENCE, progress=samples))
-    await asyncio.sleep(WARM_UP)
+    await _settled(samples)
     before = sum(map(ticks, samples.pids))
     await asyncio.sleep(seconds)
     used = (sum(map(ticks, samples.pids)) - before) / TICKS
