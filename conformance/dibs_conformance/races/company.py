@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
@@ -109,7 +109,8 @@ class Member:
     def go_on(self) -> None:
         """Continue after a stop."""
         if self._process.pid is not None:
-            os.kill(self._process.pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGCONT)
 
     @property
     def is_stopped(self) -> bool:
@@ -128,15 +129,13 @@ class Member:
 
     def close(self) -> None:
         """Let it end; kill it if it does not."""
-        try:
-            self._wire.send(None)
+        if not self.died:
+            with suppress(OSError):
+                self._wire.send(None)
             self._process.join(5)
-        except OSError:
-            pass
-        if self._process.is_alive():
-            self._process.kill()
-            self.go_on()
-            self._process.join()
+            if self._process.is_alive():
+                self._process.kill()
+        self._process.join(PATIENCE)
         self._wire.close()
 
 
