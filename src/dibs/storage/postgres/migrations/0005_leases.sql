@@ -100,6 +100,9 @@ BEGIN
     RETURN now_ms;
 END $$;
 
+-- Jobs of a lease are sorted by COLLATE "POSIX", the order of "C" under another name: an order that the key has, too,
+-- would let a plan that is made while the table is empty read the whole queue along the key.
+
 -- renew(queues, lease, ttl, now) -> a row for each queue where the lease lives: it ends ttl from now, never
 -- earlier than it would have; `asked` are its jobs that should stop. `name` NULL: the row only tells now.
 CREATE FUNCTION renew(names text[], held uuid, ttl bigint, manual bigint)
@@ -116,7 +119,9 @@ BEGIN
         RETURNING expires_at INTO ends_at;
         IF FOUND THEN
             name := qu.name;
-            asked := ARRAY(SELECT id FROM live WHERE q = qu.q AND lease = held AND cancel_requested ORDER BY id);
+            asked := ARRAY(
+                SELECT id FROM live WHERE q = qu.q AND lease = held AND cancel_requested
+                ORDER BY id COLLATE "POSIX");
             RETURN NEXT;
         END IF;
     END LOOP;
@@ -132,7 +137,8 @@ DECLARE
     ends text[] := '{}';
 BEGIN
     FOR j IN
-        SELECT * FROM live l WHERE l.q = qu.q AND l.lease = held ORDER BY l.id LIMIT most FOR UPDATE
+        SELECT * FROM live l WHERE l.q = qu.q AND l.lease = held
+        ORDER BY l.id COLLATE "POSIX" LIMIT most FOR UPDATE
     LOOP
         back := give_back(qu, j, now_ms, stalled);
         id := j.id;
