@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 SINKS: Final = ("parquet", "queue")
+#: Events of one micro-batch: so few that the streams are far from done when they are killed.
+BATCH: Final = 5
 
 
 def followed(spark: SparkSession, url: str, **options: Any) -> DataFrame:
@@ -68,7 +70,7 @@ def finished(start: Callable[[], StreamingQuery]) -> None:
 def main(url: str, folder: Path) -> None:
     config = {"spark.driver.memory": "1g", "spark.log.level": "ERROR"}
     spark = session("dibs streams", master="local[2]", config=config)
-    events = followed(spark, url, max_events=10)
+    events = followed(spark, url, max_events=BATCH)
     threads = ThreadPoolExecutor(len(SINKS))
     starts = [partial(into, sink, events, url, folder, processingTime="0 seconds") for sink in SINKS]
     ended = wait([threads.submit(finished, start) for start in starts], return_when=FIRST_COMPLETED)

@@ -17,7 +17,7 @@ from pyspark.errors import StreamingQueryException
 
 from tests.places import place
 from tests.spark.source_places import SHARED, at, log, records, run_some, wait_until
-from tests.spark.source_stream import SINKS, commits, finished, followed, into
+from tests.spark.source_stream import BATCH, SINKS, commits, finished, followed, into
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,7 +137,7 @@ def check_after_kills(spark: SparkSession, url: str, folder: Path, kills: int, e
 
     for _ in range(kills):
         kill_once(url, folder)
-    assert all(commits(folder, sink) < events // 10 for sink in SINKS), "killed too late to mean anything"
+    assert all(commits(folder, sink) < events // BATCH for sink in SINKS), "killed too late to mean anything"
     for sink in SINKS:
         finished(partial(into, sink, followed(spark, url), url, folder, availableNow=True))
 
