@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +13,7 @@ import typer
 
 from dibs.errors import ConfigurationError, Refused
 from dibs_conformance.door import certify as certify_target
+from dibs_conformance.levels import RUNS
 
 NOT_CERTIFIED = 1
 WRONG_WORDS = 2
@@ -17,7 +21,7 @@ WRONG_WORDS = 2
 
 def certify(
     url: Annotated[str, typer.Argument(help="The storage; only places of the kit's own are touched.")],
-    level: Annotated[str, typer.Option(help="How deep; dibs_conformance.levels lists them.")] = "L0",
+    level: Annotated[str, typer.Option(help=f"How deep: {', '.join(RUNS)}.")] = "L0",
     budget: Annotated[float, typer.Option(help="Seconds to spend.")] = 60,
     examples: Annotated[
         int | None, typer.Option(help="Histories on each level, in place of the budget.")
@@ -30,7 +34,8 @@ def certify(
 ) -> None:
     """Hold a storage against the contract, and tell what was met, kept and broken."""
     try:
-        report = certify_target(url, level, budget, seed, examples=examples, progress=show)
+        with quiet():
+            report = certify_target(url, level, budget, seed, examples=examples, progress=show)
     except (Refused, ConfigurationError, NotImplementedError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(WRONG_WORDS) from None
@@ -42,10 +47,22 @@ def certify(
     raise typer.Exit(0 if report.certified else NOT_CERTIFIED)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """The report tells the durability once; each place that is opened would say it again."""
+    log = logging.getLogger("dibs.storage")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
 def show(examples: int) -> None:
     """Say on a terminal how far it is."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r{examples:,} examples")
+        sys.stderr.write(f"\r{examples:,} histories")
         sys.stderr.flush()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from itertools import count
@@ -22,7 +23,9 @@ class Places:
     """Makes places of the kit's own, and removes what it made."""
 
     def __init__(self, target: str | OpenStorage) -> None:
-        self.name = target if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
+        self.name = (
+            shown(target) if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
+        )
         self.target = target
         self._run = uuid4().hex[:12]
         self._numbers = count()
@@ -68,6 +71,11 @@ class Places:
         made, self._made = self._made, []
         for url in made:
             await remove(url)
+
+
+def shown(url: str) -> str:
+    """Return a URL fit for a report: without user and password, and without options, which may hold them."""
+    return re.sub(r"(?<=://)[^/]*@", "", url.partition("?")[0])
 
 
 class Bridge:

@@ -17,6 +17,7 @@ from dibs_conformance.door import highest_reached, report_of
 from dibs_conformance.levels import RUNS, TITLES, Given
 from dibs_conformance.report import CapabilityReport, Failure, Findings, Gap, LawReport, LevelReport, Report
 from dibs_conformance.report.values import LevelVerdict
+from dibs_conformance.target import Places
 from tests.kit.shell import said
 
 KEPT = LawReport(name="kept law", section="1", sentence="It is.", met=3, verdict="kept")
@@ -105,6 +106,20 @@ def test_an_untrue_claim_is_no_certificate() -> None:
 
     assert ["durable"] == [failure.law for failure in told.failures]
     assert "DOES NOT KEEP" in told.text()
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("redis://:hunter2@host:1/0?prefix=p", "redis://host:1/0"),
+        ("postgresql://ann:hunter2@host/db?password=hunter2", "postgresql://host/db"),
+        ("postgresql://ann:p@ss@host/db", "postgresql://host/db"),
+        ("file:./jobs?fsync=1", "file:./jobs"),
+        ("memory:", "memory:"),
+    ],
+)
+def test_no_password_is_in_a_report(url: str, told: str) -> None:
+    assert told == Places(url).name
 
 
 def test_json_comes_back_the_same() -> None:
