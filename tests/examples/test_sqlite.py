@@ -41,9 +41,35 @@ def run(installed: dict[str, str], *words: str) -> subprocess.CompletedProcess[s
     )
 
 
+#: The contract test of the package at its lowest level: the rest takes minutes.
+BRIEFLY = """
+import sys
+from dibs_conformance import certify
+
+if __name__ == "__main__":
+    report = certify(sys.argv[1], examples=10, seed=1)
+    sys.exit(None if report.certified else report.text())
+"""
+
+
 def test_its_own_tests_pass(installed: dict[str, str]) -> None:
+    done = run(installed, "pytest", "-q", "-p", "no:cacheprovider", "tests/test_storage.py")
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+
+
+def test_it_keeps_the_contract(installed: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "briefly.py").write_text(BRIEFLY)
+
+    done = run(installed, "briefly", f"sqlite:{tmp_path}/jobs.db")
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.certify
+def test_sqlite_reaches_the_level_it_names(installed: dict[str, str]) -> None:
     """Five lines: the kit, its URL, a level."""
-    done = run(installed, "pytest", "-q", "-p", "no:cacheprovider", "tests")
+    done = run(installed, "pytest", "-q", "-p", "no:cacheprovider", "tests/test_contract.py")
 
     assert 0 == done.returncode, done.stdout + done.stderr
 
