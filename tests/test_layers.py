@@ -83,7 +83,8 @@ OTHERS = {
     "msgspec": EVERYWHERE,
     "opentelemetry": ("telemetry",),
     "prometheus_client": ("telemetry",),
-    "psycopg": ("postgres",),
+    # The kit holds a lock from a connection of its own, so that calls stand still inside a function.
+    "psycopg": ("postgres", "kit"),
     "pyarrow": ("spark",),
     "pyspark": ("spark",),
     "pytest": ("kit", "fixtures"),

@@ -11,6 +11,7 @@ from dibs_conformance.levels.adding import joined
 from dibs_conformance.levels.level import Given, law_report
 from dibs_conformance.races.company import company
 from dibs_conformance.races.concert import Concert, Stage, Tally, composed
+from dibs_conformance.races.held import can_hold, held
 from dibs_conformance.races.troupe import NAMES, troupe
 from dibs_conformance.report import Failure, Findings, Gap, LawReport
 
@@ -39,8 +40,22 @@ def interleaved(given: Given) -> Findings:
     """L1: steps inside of verbs, in an order drawn from the seed."""
     if not given.claims.manual_clock:
         return Findings(untested=(no_clock(),))
+    inside = can_hold(given.places.target)
+    budget = given.budget / (1 + inside)
     with troupe(given.places, CLIENTS, stepping=True) as stage:
-        return Trying(given, given.budget, orders=True).findings(stage)
+        found = Trying(given, budget, orders=True).findings(stage)
+    if not inside or found.failures:
+        return found
+    return joined(found, inside_functions(given, budget))
+
+
+def inside_functions(given: Given, budget: float) -> Findings:
+    """Calls that stand still in the middle of a function, at a lock held from a second connection."""
+    with troupe(given.places, CLIENTS, stepping=False) as players, held(players, players.place) as stage:
+        found = Trying(given, budget).findings(stage)
+        sentence = "Functions that stop in the middle of each other come to what one order comes to."
+        law = law_report("held inside a function", "4.2", sentence, stage.stood, broken=bool(found.failures))
+        return joined(found, Findings(laws=(law,)))
 
 
 def at_once(given: Given) -> Findings:

@@ -62,7 +62,7 @@ class Troupe:
     """Some players on one place; a stepper decides who goes on, or nobody does."""
 
     def __init__(self, places: Places, size: int, *, stepping: bool) -> None:
-        place = places.new()
+        place = self.place = places.new()
         self.players = [Player(name) for name in NAMES[:size]]
         first = self.players[0]
         first.does(lambda: first.open(places, place)).result()
@@ -91,20 +91,25 @@ class Troupe:
         first = self.players[0]
         return first.does(lambda: first.run(look(first.storage, queue, ids, now, log=log))).result()
 
+    def begun(self, orders: Sequence[Order]) -> Callable[[], list[Call]]:
+        """Let each player begin its program, all at once; what is returned waits for the end."""
+        cast = list(zip(self.players, orders, strict=False))
+        start = Barrier(len(cast))
+        futures = [player.does(self._turns(player, order.own(), start)) for player, order in cast]
+        return lambda: [call for future in futures for call in future.result(PATIENCE)]
+
     def play(
         self, orders: Sequence[Order], seed: int, *, beside: Callable[[], None] | None = None
     ) -> list[Call]:
         """Let each player do its program, all at once, and something happen beside it."""
-        cast = list(zip(self.players, orders, strict=False))
         if self._stepping:
-            self.stepper.prepare([player.name for player, _ in cast], seed)
-        start = Barrier(len(cast))
-        futures = [player.does(self._turns(player, order.own(), start)) for player, order in cast]
+            self.stepper.prepare([player.name for player, _ in zip(self.players, orders, strict=False)], seed)
+        calls = self.begun(orders)
         if self._stepping:
             self.stepper.conduct()
         if beside is not None:
             beside()
-        return [call for future in futures for call in future.result(PATIENCE)]
+        return calls()
 
     def _turns(self, player: Player, order: Order, start: Barrier) -> Callable[[], list[Call]]:
         def play() -> list[Call]:

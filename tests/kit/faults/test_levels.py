@@ -1,4 +1,4 @@
-"""L4 on our own storages, and a planted fault that only a server's failure shows."""
+"""A planted fault that only a server's failure shows; our own storages are in test_certify_levels."""
 
 from __future__ import annotations
 
@@ -11,22 +11,8 @@ from dibs.model.answers import Enqueued
 from dibs.storage.redis import RedisStorage
 from dibs_conformance.faults.levels import servers_that_fail
 from dibs_conformance.levels.level import verdict
-from dibs_conformance.servers import PostgresServer, RedisServer
+from dibs_conformance.servers import RedisServer
 from tests.kit.races.test_levels import ALONE, SHARED, tried
-
-
-def test_redis_survives_its_server(redis_server: RedisServer) -> None:
-    found = tried(servers_that_fail, redis_server.url, SHARED, 1)
-
-    assert "reached" == verdict(found), found
-    assert {"server killed", "server full", "server read-only", "scripts flushed"} == set(found.faults)
-
-
-def test_postgres_survives_its_server(postgres_server: PostgresServer) -> None:
-    found = tried(servers_that_fail, postgres_server.url, SHARED, 1)
-
-    assert "reached" == verdict(found), found
-    assert {"server killed", "server full", "server read-only"} == set(found.faults)
 
 
 def test_what_has_no_server_goes_up_to_l3() -> None:

@@ -1,4 +1,4 @@
-"""L1 and L2 on our own storages, and planted races that only they can see."""
+"""Planted races that only several clients can see; our own storages are in test_certify_levels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dibs.storage import memory
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.file.locks import CommitLock
 from dibs_conformance.levels.level import Given, Run, verdict
-from dibs_conformance.races.levels import at_once, interleaved
+from dibs_conformance.races.levels import interleaved
 from dibs_conformance.report import Findings
 from dibs_conformance.target import Places
 
@@ -28,25 +28,6 @@ def tried(run: Run, target: str, claims: Capabilities, examples: int, seed: int 
         return run(Given(places=places, claims=claims, seed=seed, budget=600, examples=examples))
     finally:
         places.clear()
-
-
-def test_memory_interleaved() -> None:
-    found = tried(interleaved, "memory:", ALONE, 30)
-
-    assert "reached" == verdict(found), found
-
-
-def test_file_interleaved(tmp_path: Path) -> None:
-    found = tried(interleaved, f"file:{tmp_path}", SHARED, 12)
-
-    assert "reached" == verdict(found), found
-
-
-def test_file_from_threads_and_processes(tmp_path: Path) -> None:
-    found = tried(at_once, f"file:{tmp_path}", SHARED, 5)
-
-    assert "reached" == verdict(found), found
-    assert found.histories == 10
 
 
 def test_memory_without_its_lock_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
