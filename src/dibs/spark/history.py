@@ -34,7 +34,7 @@ _ORDER: Final = {"events": "at", "runs": "finished_at"}
 class Increment(Struct, frozen=True, kw_only=True):
     """What one call of `update` or `rerun` came to."""
 
-    #: The generation that is current now.
+    #: The generation that is current now; empty while there is none.
     generation: str
     #: Events that were new.
     events: int = 0
@@ -86,10 +86,11 @@ def rerun(
         inside = [part for part in draft.before.files("runs") if days[0] <= part.date <= days[1]]
         draft.replace("runs", inside, draft.staging("runs"))
         names = {part.queue for table in ("events", "live") for part in draft.before.files(table)}
-        making.metrics(events, live, dict.fromkeys(sorted(names), begin), state.horizon, end)
+        if names:
+            making.metrics(events, live, dict.fromkeys(sorted(names), begin), state.horizon, end)
         making.write("ids", ids_of(events))
         draft.replace("ids", draft.before.files("ids"), draft.staging("ids"))
-        return Increment(generation=draft.commit(state).folder.name, starts=dict.fromkeys(names, begin))
+        return Increment(generation=draft.commit(state).generation, starts=dict.fromkeys(names, begin))
 
 
 def _increment(making: _Making, place: str, state: State, seen: Look) -> Increment:
@@ -98,11 +99,11 @@ def _increment(making: _Making, place: str, state: State, seen: Look) -> Increme
     new, before = making.staged("events"), state.horizon
     making.write("live", still_live(making.staged("live", "live-read"), new))
     live = making.staged("live")
-    horizon = _horizon(before, new, live)
+    count, newest = _told(new, live)
+    horizon = max(before, newest)
     starts = _starts(making, new, live, before, horizon)
-    count = new.count()
     if not starts and state.offsets == seen.offsets and not seen.gaps:
-        return Increment(generation=draft.before.folder.name)
+        return Increment(generation=draft.before.generation)
     making.write("runs", runs_of(new))
     for table in GROWING:
         draft.add(table, draft.staging(table))
@@ -114,7 +115,7 @@ def _increment(making: _Making, place: str, state: State, seen: Look) -> Increme
         making.ids(new)
     gaps = (*state.gaps, *(Gap(queue=queue, at=before) for queue in seen.gaps))
     made = draft.commit(replace(state, offsets=seen.offsets, horizon=horizon, gaps=gaps))
-    return Increment(generation=made.folder.name, events=count, starts=starts, gaps=seen.gaps)
+    return Increment(generation=made.generation, events=count, starts=starts, gaps=seen.gaps)
 
 
 #: Spark writes times as INT96 by default, which has no statistics: every read would be of everything.
@@ -206,13 +207,12 @@ class _Making:
             self.draft.replace("ids", parts, self.draft.staging("ids"))
 
 
-def _horizon(before: int, new: DataFrame, live: DataFrame) -> int:
-    """Return the newest time that is told: until then levels are known."""
-    told = new.select(ms("at").alias("at")).union(
-        live.select(f.greatest(ms("enqueued_at"), ms("claimed_at")))
-    )
-    newest = told.agg(f.max("at")).first()
-    return max(before, (newest and newest[0]) or 0)
+def _told(new: DataFrame, live: DataFrame) -> tuple[int, int]:
+    """Return how many events are new, and the newest time that is told."""
+    of_events = new.select(f.lit(1).alias("one"), ms("at").alias("at"))
+    of_live = live.select(f.lit(0), f.greatest(ms("enqueued_at"), ms("claimed_at")))
+    told = of_events.union(of_live).agg(f.sum("one"), f.max("at")).collect()[0]
+    return told[0] or 0, told[1] or 0
 
 
 def _starts(making: _Making, new: DataFrame, live: DataFrame, before: int, now: int) -> dict[str, int]:

@@ -154,12 +154,14 @@ def _by_minute(changes: DataFrame) -> DataFrame:
     active ones got above where the minute opened, `active_first` when they first changed.
     """
     is_before = f.col("at") < f.col("start")
+    # By minute before by time: one shuffle serves the sums, the window and the minutes.
     at_once = (
         changes.withColumns({name: f.when(is_before, 0).otherwise(f.col(name)) for name in HAPPENS})
         .withColumn("at", f.greatest("at", "start"))
-        .groupBy("queue", "at")
-        .agg(*(f.sum(name).alias(name) for name in (*HAPPENS, *LEVELS)))
         .withColumn("minute", minute_of(f.col("at")))
+        .repartition("queue", "minute")
+        .groupBy("queue", "minute", "at")
+        .agg(*(f.sum(name).alias(name) for name in (*HAPPENS, *LEVELS)))
     )
     inside = Window.partitionBy("queue", "minute").orderBy("at")
     rest = f.col("minute") + MINUTE - f.col("at")

@@ -122,7 +122,7 @@ def report(root: Path, target_wait_p95_ms: int = TARGET_WAIT_P95_MS) -> tuple[Re
         series[name] = _series(minutes)
     made = Report(
         source=warehouse.state.source,
-        generation=warehouse.folder.name,
+        generation=warehouse.generation,
         begin=min((queue.begin for queue in queues), default=0),
         end=max((queue.end for queue in queues), default=0),
         queues=tuple(sorted(queues, key=lambda queue: (-queue.attempts, queue.queue))),

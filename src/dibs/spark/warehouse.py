@@ -87,6 +87,11 @@ class Warehouse:
             )
         return cls(root)
 
+    @property
+    def generation(self) -> str:
+        """Its number as text that sorts; empty before the first."""
+        return self.folder.name if self.folder.name.isdigit() else ""
+
     def table(self, name: str) -> Path:
         """Return the folder of a table, with its partitions below."""
         return self.folder / name
@@ -158,7 +163,7 @@ class Draft:
     def commit(self, state: State) -> Warehouse:
         """Make it the current generation: until the last rename the old one is, and after it the new."""
         root = self.before.root
-        number = int(self.before.folder.name) + 1 if self.before.folder.name.isdigit() else 1
+        number = int(self.before.generation or 0) + 1
         folder = root / "generations" / f"{number:012d}"
         for table, partitions in self._files.items():
             (folder / table).mkdir(parents=True)
@@ -201,7 +206,7 @@ def _sweep(warehouse: Warehouse) -> None:
     """Remove what a killed writer left: its staging, and a generation that never became current."""
     shutil.rmtree(warehouse.root / "staging", ignore_errors=True)
     for folder in (warehouse.root / "generations").iterdir():
-        if not warehouse.folder.name.isdigit() or folder.name > warehouse.folder.name:
+        if folder.name > warehouse.generation:
             shutil.rmtree(folder)
 
 

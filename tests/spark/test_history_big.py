@@ -1,0 +1,34 @@
+"""A million runs, four million events, on a Java of one gigabyte: only the tables grow with the history."""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from benchmarks.history_day import play
+
+from dibs.spark.history import update
+from dibs.spark.report import report
+from dibs_conformance.servers import RedisServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.spark
+async def test_a_million_runs_are_counted_and_read(
+    spark: SparkSession, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    url = f"{redis_server.url}?prefix=big"
+    planted = await play(url, runs=1_300_000, level="all")
+
+    done = await to_thread(update, spark, url, tmp_path / "warehouse")
+    made, _ = report(tmp_path / "warehouse")
+
+    assert 1_000_000 < planted.runs == sum(queue.attempts for queue in made.queues)
+    assert 4_000_000 < done.events
+    assert all(queue.little.agree for queue in made.queues)
+    assert planted.outage[1] == made.outages[0].end
+    assert [planted.poison] == [(one.queue, one.id) for one in made.poisons]
