@@ -26,7 +26,7 @@ async def test_two_tasks_empty_a_queue(spark: SparkSession, request: pytest.Fixt
 
         reports = run_workers(spark, APP, 2, url=url)
 
-        assert 200 == sum(report.work.total("completed") for report in reports)
+        assert 200 == sum(report.ends["completed"] for report in reports)
         assert [2 * number for number in range(200)] == [await ticket.result(wait=0) for ticket in tickets]
 
 
@@ -50,7 +50,7 @@ def test_a_fleet_ends_when_its_time_is_over(spark: SparkSession, request: pytest
     [report] = run_workers(spark, APP, 1, url=place("file", request), until=0.5, processes=0)
 
     assert time.monotonic() - began >= 0.5
-    assert 0 == report.work.total("completed")
+    assert 0 == report.ends["completed"]
 
 
 def test_what_cannot_be_meant_is_refused(spark: SparkSession) -> None:

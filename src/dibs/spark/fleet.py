@@ -21,12 +21,11 @@ from dibs.client.moments import Seconds, ms_of
 from dibs.client.place import VARIABLE, redacted, resolved
 from dibs.errors import ConfigurationError, Refused
 from dibs.spark.door import here, place_of
-from dibs.worker import WorkReport
-from dibs.worker import run as work
-from dibs.worker.find import find
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from dibs.client.app import Dibs
 
 
 class ExecutorReport(Struct, frozen=True, kw_only=True):
@@ -34,7 +33,9 @@ class ExecutorReport(Struct, frozen=True, kw_only=True):
 
     host: str
     process: int
-    work: WorkReport
+    seconds: float
+    #: How many runs came to each end: completed, failed, retried, released and so on.
+    ends: dict[str, int]
 
 
 class _Terms(Struct, frozen=True, kw_only=True):
@@ -106,6 +107,9 @@ def _time(until: Literal["empty"] | Seconds) -> int | None:
 
 def serve(told: bytes) -> Iterator[bytes]:
     """Be a worker for the length of one task, in the task, and yield its report."""
+    # Every process of Spark's imports dibs.spark, and only these few work.
+    from dibs.worker.find import find  # noqa: PLC0415
+
     terms = msgspec.json.decode(told, type=_Terms)
     # For the application, wherever it is imported: in this process, and in those that run its handlers.
     os.environ[VARIABLE] = terms.url
@@ -115,18 +119,19 @@ def serve(told: bytes) -> Iterator[bytes]:
             f"{here()} {terms.application} names its place itself ({redacted(app.url)}), and it is not "
             f"{redacted(terms.url)}: leave url out, or make the application without a URL"
         )
-    report = asyncio.run(_work(terms))
-    done = ExecutorReport(host=socket.gethostname(), process=os.getpid(), work=report)
-    yield msgspec.json.encode(done)
+    yield msgspec.json.encode(asyncio.run(_work(terms, app)))
 
 
-async def _work(terms: _Terms) -> WorkReport:
+async def _work(terms: _Terms, app: Dibs) -> ExecutorReport:
+    from dibs.worker import run  # noqa: PLC0415 - as above
+    from dibs.worker.report import WORDS  # noqa: PLC0415
+
     if terms.time is not None:
         # As whoever stops a worker would: it claims no more, and gives what runs its grace.
         loop = asyncio.get_running_loop()
         loop.call_later(terms.time / 1000, signal.raise_signal, signal.SIGTERM)
-    return await work(
-        find(terms.application),
+    report = await run(
+        app,
         queues=terms.queues,
         processes=terms.processes,
         until="empty" if terms.time is None else "stopped",
@@ -134,4 +139,10 @@ async def _work(terms: _Terms) -> WorkReport:
         lease=terms.lease,
         heartbeat=terms.heartbeat,
         reference=terms.application,
+    )
+    return ExecutorReport(
+        host=socket.gethostname(),
+        process=os.getpid(),
+        seconds=report.seconds,
+        ends={word: report.total(word) for word in WORDS},
     )
