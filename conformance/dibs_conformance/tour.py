@@ -9,8 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dibs.model.job import FAIL_SUFFIX, Data, Error, NewJob
-from dibs.model.requests import Complete, Fail, How, Request, Retry, SettingsPatch, Settlement
+from dibs.model.job import FAIL_SUFFIX, Data, Error, NewJob, Retention
+from dibs.model.requests import (
+    Complete,
+    Fail,
+    How,
+    Patch,
+    Reject,
+    Request,
+    Retry,
+    SettingsPatch,
+    Settlement,
+)
 from dibs_conformance.machine import START
 from dibs_conformance.pairs import Pair, Reader
 from dibs_conformance.strategies import HOUR
@@ -82,6 +92,7 @@ def ask_to_cancel(pair: Pair) -> None:
     runs = claim(pair, lease)
     enqueue(pair, "a")
     pair.cancel(QUEUE, ["a", "b"], running=True)
+    pair.renew([QUEUE], lease, 10)
     settle(pair, runs[0], Retry())
     pair.pass_time(10)
     pair.reap(QUEUE, 10)
@@ -122,6 +133,38 @@ def fail_for_good(pair: Pair) -> None:
     claim(pair, lease)
 
 
+def meet_an_outcome(pair: Pair) -> None:
+    """What ended is known to a Reject until it expires, can be kept anew, and be sent round as it was."""
+    lease = pair.grant([QUEUE], HOUR, "kit")
+    jobs = [NewJob(id=id, data=Data(payload=b"1", attributes={"a": b"1"}, priority=1)) for id in ("a", "b")]
+    pair.enqueue(QUEUE, [Request(job=job) for job in jobs])
+    done, failed = claim(pair, lease)
+    settle(pair, done, Complete(result=b"1", retention=Retention(completed=10)))
+    settle(pair, failed, Fail(error=Error(type="Oops"), retention=Retention(failed=10)))
+    rejects = [Request(job=NewJob(id=id), on_conflict=Reject(failed=True)) for id in ("a", "b")]
+    pair.enqueue(QUEUE, rejects)
+    pair.pass_time(5)
+    pair.amend(QUEUE, "b", Patch(retention=Retention(completed=10, failed=10, cancelled=10)))
+    pair.pass_time(9)
+    pair.enqueue(QUEUE, rejects[:1])
+    pair.retry_failed(QUEUE, ["b"])
+    [failed] = [run for run in claim(pair, lease) if run[0] == "b"]
+    settle(pair, failed, Fail(error=Error(type="Oops")))
+    pair.enqueue(QUEUE, [Request(job=NewJob(id="b"), on_conflict=Reject())])
+
+
+def report_late(pair: Pair) -> None:
+    """Who was reaped reports nothing any more; who holds the job now does."""
+    lease = pair.grant([QUEUE], 10, "kit")
+    enqueue(pair, "a")
+    [(id, late)] = claim(pair, lease)
+    pair.pass_time(10)
+    pair.reap(QUEUE, 10)
+    [(_, fence)] = claim(pair, pair.grant([QUEUE], HOUR, "kit"))
+    pair.report(QUEUE, id, late, b"0.5")
+    pair.report(QUEUE, id, fence, b"0.1")
+
+
 def read_the_log(pair: Pair) -> None:
     """Every attempt has its event; a reader goes on where it stopped, and misses nothing."""
     lease = pair.grant([QUEUE], HOUR, "kit")
@@ -144,6 +187,8 @@ STOPS: tuple[Callable[[Pair], None], ...] = (
     let_a_lease_end,
     repeat_a_key,
     fail_for_good,
+    meet_an_outcome,
+    report_late,
     read_the_log,
 )
 
