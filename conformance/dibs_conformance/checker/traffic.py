@@ -61,8 +61,7 @@ class Client:
             # Where nothing waits for anything, others would never get their turn.
             await asyncio.sleep(0)
         for lease in self._leases:
-            while any((await self._storage.drop([QUEUE], lease, 100)).values()):
-                pass
+            await self._storage.drop([QUEUE], lease, 1000)
 
     async def grant(self) -> None:
         ttl = self._random.choice((SHORT, LONG))
@@ -144,7 +143,7 @@ async def drain(storage: Storage) -> bool:
     while loop.time() < ends:
         for queue in (QUEUE, FAILED):
             await storage.reap(queue, 100)
-            await take_all(storage, queue, lease)
+            await take_due(storage, queue, lease)
         await end_handed_off(storage)
         counts = await storage.counts([QUEUE, FAILED])
         if not any(count.waiting or count.active or count.blocked for count in counts.values()):
@@ -153,11 +152,11 @@ async def drain(storage: Storage) -> bool:
     return False
 
 
-async def take_all(storage: Storage, queue: str, lease: str) -> None:
-    """Complete whatever is due."""
-    while jobs := (await storage.claim(queue, lease, 100)).jobs:
-        ends = [Settlement(id=job.id, fence=job.run.fence, how=Complete()) for job in jobs if job.run]
-        await storage.settle(queue, ends)
+async def take_due(storage: Storage, queue: str, lease: str) -> None:
+    """Complete what is due."""
+    jobs = (await storage.claim(queue, lease, 1000)).jobs
+    ends = [Settlement(id=job.id, fence=job.run.fence, how=Complete()) for job in jobs if job.run]
+    await storage.settle(queue, ends)
 
 
 async def end_handed_off(storage: Storage) -> None:

@@ -46,6 +46,10 @@ def let_run(url: str, runs: int, *, shared: bool, seed: int = 1) -> Findings:
         places.clear()
 
 
+def broken(found: Findings) -> set[str]:
+    return {failure.law.split()[0] for failure in found.failures}
+
+
 def told(found: Findings) -> str:
     return "\n".join(
         line for failure in found.failures for line in (failure.law, failure.why, *failure.story)
@@ -65,7 +69,7 @@ def test_a_bug_is_found_in_what_clients_saw(bug: str, rule: str, monkeypatch: py
     monkeypatch.setattr(traffic, "PATIENCE", 1.0)
     MUTANTS[bug].plant(monkeypatch)
 
-    assert rule in {failure.law.split()[0] for failure in let_run("memory:", 20, shared=False).failures}
+    assert any(rule in broken(let_run("memory:", 1, shared=False, seed=seed)) for seed in range(30))
 
 
 def test_processes_on_one_directory_hold(tmp_path: Path) -> None:
