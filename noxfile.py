@@ -95,7 +95,10 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def certify(session: nox.Session) -> None:
-    """The long form of the conformance kit: `nox -s certify -- memory`, or all of ours."""
+    """The long form of the conformance kit: `nox -s certify -- memory`, or all of ours.
+
+    DIBS_CERTIFY_BUDGET is how many seconds each storage gets for its levels.
+    """
     install(session)
     unknown = set(session.posargs) - set(STORAGES)
     if unknown:

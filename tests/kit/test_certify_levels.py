@@ -18,7 +18,7 @@ from dibs_conformance.servers import PostgresServer, RedisServer
 #: Seconds for each storage in the long form.
 BUDGET = float(os.environ.get("DIBS_CERTIFY_BUDGET", "240"))
 #: Histories on each level here; of crashes and outages as many as show anything.
-FEW = 12
+FEW = 9
 
 
 def reaches(target: str, level: str, examples: int | None = FEW) -> None:

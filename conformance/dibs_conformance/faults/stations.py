@@ -12,7 +12,7 @@ from typing import Final
 from dibs.storage.registry import scheme_of
 from dibs_conformance.servers import PostgresServer, RedisServer, find_postgres, start_redis
 from dibs_conformance.servers.postgres import FAST
-from dibs_conformance.servers.processes import Server
+from dibs_conformance.servers.processes import STARTUP_SECONDS, Server, wait_until
 
 #: No file may grow beyond this, bytes: a segment of Postgres' own log has to fit.
 LARGEST_FILE: Final = 18 * 1024 * 1024
@@ -110,9 +110,23 @@ class PostgresStation(Station):
 
     def forbid(self) -> None:
         self._set("default_transaction_read_only = on\n")
+        self._await_setting("on")
 
     def allow(self) -> None:
         self._set("")
+        self._await_setting("off")
+
+    def _await_setting(self, value: str) -> None:
+        """Wait until new connections have it: the server reads its settings when it comes to that."""
+        import psycopg  # noqa: PLC0415 - only for a Postgres, whose storage needs it as well
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+
+            def has_it() -> bool:
+                return connection.execute("SHOW default_transaction_read_only").fetchone() == (value,)
+
+            if not wait_until(has_it, STARTUP_SECONDS):
+                raise TimeoutError(f"Postgres did not take default_transaction_read_only = {value}")
 
     def _set(self, line: str) -> None:
         (self._postgres.data / "postgresql.auto.conf").write_text(line)

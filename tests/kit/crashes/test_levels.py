@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 
 from dibs.storage.file import FileStorage
 from dibs_conformance.crashes.cancelling import cancelled
+from dibs_conformance.crashes.dying import killed_and_stopped
 from dibs_conformance.crashes.levels import clients_that_die
-from dibs_conformance.levels.level import verdict
+from dibs_conformance.levels.level import Given, verdict
+from dibs_conformance.target import Places
+from tests.kit.crashes.torn_place import open_torn
 from tests.kit.races.test_levels import ALONE, SHARED, tried
 
 
@@ -19,7 +23,9 @@ def test_memory_survives_who_gives_up() -> None:
     found = tried(clients_that_die, "memory:", ALONE, 1)
 
     assert "reached" == verdict(found), found
-    assert {"kill -9", "stop and continue", "cut connections"} == {gap.name for gap in found.spared}
+    assert {"kill -9", "stop and continue", "cut connections", "power loss"} == {
+        gap.name for gap in found.spared
+    }
 
 
 def test_a_cancelled_caller_that_leaves_half_is_caught(
@@ -37,3 +43,15 @@ def test_a_cancelled_caller_that_leaves_half_is_caught(
     found = tried(lambda given: cancelled(given, 0.0), f"file:{tmp_path}", SHARED, 1)
 
     assert "broken" == verdict(found)
+
+
+def test_a_death_between_two_commits_is_caught(tmp_path: Path) -> None:
+    """Planted: a settlement in two steps, in processes that are killed at any line."""
+    given = Given(
+        places=Places(partial(open_torn, str(tmp_path))), claims=SHARED, seed=1, budget=0, examples=200
+    )
+
+    found = killed_and_stopped(given, 0.0)
+
+    assert "broken" == verdict(found)
+    assert found.failures[0].story

@@ -1,0 +1,25 @@
+"""A file storage with a planted fault: a settlement is two commits, and a death between them shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dibs.model.answers import Settled
+from dibs.model.requests import Settlement
+from dibs.storage.file import FileStorage
+from dibs.storage.protocol import Clock
+
+
+class TornStorage(FileStorage):
+    """Reports progress before each settlement."""
+
+    async def settle(
+        self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
+    ) -> list[Settled]:
+        for one in settlements:
+            await self.report(queue, one.id, one.fence, b"0", now=now)
+        return await super().settle(queue, settlements, now=now)
+
+
+def open_torn(folder: str, place: str, clock: Clock) -> TornStorage:
+    return TornStorage(f"{folder}/{place}", clock=clock)
