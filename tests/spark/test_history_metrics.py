@@ -8,11 +8,11 @@ import pytest
 from dibs.model.events import Event
 from dibs.model.job import Slot
 from dibs.spark.layers import ids_of, joined_ids, runs_of
-from dibs.spark.metrics import changes_of_ended, changes_of_live, difference, metrics_of
+from dibs.spark.metrics import MINUTE, changes_of_ended, changes_of_live, difference, metrics_of
 from dibs.storage.registry import open_storage
 from tests.spark import history_by_hand as by_hand
 from tests.spark.frames import events_frame, live_frame, ms, starts_frame
-from tests.spark.small_day import QUEUES, SmallDay
+from tests.spark.small_day import BEGIN, QUEUES, SmallDay
 from tests.spark.told import all_live, all_told
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ async def day() -> SmallDay:
     await storage.__aenter__()
     day = SmallDay(storage)
     await day.prepare(everything="mail")
-    await day.live(1500)
+    await day.live(800)
     return day
 
 
@@ -76,7 +76,7 @@ async def test_from_a_minute_on_it_needs_only_what_finishes_from_there(
     pairs = [(queue, event) for queue, _, event in told]
     horizon = horizon_of(pairs, live)
     expected = by_hand.metrics(pairs, live, horizon)
-    for place in (0.1, 0.5, 0.9):
+    for place in (0.1, 0.7):
         start = sorted(minute for _, minute in expected)[int(len(expected) * place)]
         late = [row for row in told if row[2].at >= start]
 
@@ -104,16 +104,25 @@ async def test_runs_and_ids_are_what_counting_by_hand_says(spark: SparkSession, 
     assert by_hand.ids(pairs) == found
 
 
-async def test_only_what_is_new_makes_a_difference(spark: SparkSession, day: SmallDay) -> None:
+async def test_nothing_before_the_first_difference_says_anything_else(
+    spark: SparkSession, day: SmallDay
+) -> None:
     """What was live and has ended since says the same of the past as when it was live."""
     told, live = await all_told(day.storage), await all_live(day.storage)
     before = changes_of_live(live_frame(spark, live), day.now)
+    old = by_hand.metrics([(queue, event) for queue, _, event in told], live, day.now)
     then = day.now
     await day.live(150)
     later, now = await all_told(day.storage), await all_live(day.storage)
     new = changes_of_ended(events_frame(spark, [row for row in later if row not in told]))
+    found = difference(new.unionByName(changes_of_live(live_frame(spark, now), then)), before).collect()
+    starts = {row["queue"]: row["start"] // MINUTE * MINUTE for row in found}
+    young = by_hand.metrics([(queue, event) for queue, _, event in later], now, day.now)
 
-    starts = difference(new.unionByName(changes_of_live(live_frame(spark, now), then)), before).collect()
+    assert set(QUEUES) == set(starts)
+    assert min(starts.values()) > BEGIN + (then - BEGIN) // 2
+    assert untouched(old, starts) == untouched(young, starts)
 
-    assert {row["queue"] for row in starts} <= set(QUEUES)
-    assert min(row["start"] for row in starts) > then - 600_000
+
+def untouched(rows: dict[tuple[str, int], Any], starts: dict[str, int]) -> dict[tuple[str, int], Any]:
+    return {key: row for key, row in rows.items() if key[1] < starts[key[0]]}
