@@ -1,4 +1,4 @@
-"""Whole programs that use the blocking twins: to their very end, across a fork, from all of their threads."""
+"""Whole programs that use the blocking twins: to their very end, across a fork, from threads that go on."""
 
 from __future__ import annotations
 
@@ -55,26 +55,11 @@ os.waitpid(child, 0)
 print("parent", queue.enqueue(3).verdict, queue.counts().waiting)
 """
 
-THREADED = """
-from concurrent.futures import ThreadPoolExecutor
-
-@app.task(queue="double")
-def double(number: int) -> int:
-    return number * 2
-
-with app.sync, ThreadPoolExecutor(8) as pool:
-    tickets = list(pool.map(double.sync.enqueue, range(40)))
-    results = pool.map(lambda ticket: ticket.result(60), tickets)
-    app.sync.work(until="empty")
-    print(sum(results))
-"""
-
 #: What is said last, by program.
 PROGRAMS = {
     "last words": (LAST_WORDS, ["queued", "at exit queued", "NotRunning True"]),
     "threads that go on": (AFTER_MAIN, ["queued 3"]),
     "a fork": (FORKED, ["queued", "child queued 2", "parent queued 3"]),
-    "many threads": (THREADED, [str(sum(range(40)) * 2)]),
 }
 
 

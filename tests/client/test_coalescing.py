@@ -31,9 +31,9 @@ async def test_ten_thousand_calls_take_a_round_trip_for_a_thousand(
     assert (await any_queue.counts()).waiting == CALLS
 
     calls.clear()
-    states = await asyncio.gather(*(ticket.status() for ticket in tickets))
+    states = await asyncio.gather(*(ticket.status() for ticket in tickets[: MOST_ITEMS + 1]))
     assert {status.state for status in states} == {"waiting"}
-    assert calls == {"get": CALLS // MOST_ITEMS}
+    assert calls == {"get": 2}
 
 
 async def test_on_redis_each_of_them_is_one_script(redis_server: Any) -> None:

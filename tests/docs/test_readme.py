@@ -22,7 +22,7 @@ URL = "file:./jobs"
 TYPED = [*re.findall(r"`([^`\n]+)`", README), *re.findall(r"^    (\S.*)$", README, re.MULTILINE)]
 
 
-@pytest.fixture(params=["as written", "redis", "postgresql"])
+@pytest.fixture(params=["as written", "postgresql"])
 def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a reader has saved the program; with another URL, the storage is swapped by that alone."""
     (program,) = (found[3] for found in FENCED.finditer(README) if found[1] == "python")
