@@ -20,6 +20,9 @@ PAIRS = ("wheel", "system")
 # real processes on a shared machine, one that fails once must be seen (the summary names it), not stop all.
 AGAIN = ("--reruns", "2", "--reruns-delay", "2", "-raR") if os.environ.get("CI") else ()
 
+#: Two processes; what needs Spark, or is a group for another reason, runs in one of them.
+TWO = ("-n", "2", "--dist", "loadgroup")
+
 EXTRAS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]
 
 
@@ -49,7 +52,7 @@ def run_marked(session: nox.Session, marker: str, *options: str) -> None:
 def tests(session: nox.Session) -> None:
     """The test suite without its long forms; words after `--` go to pytest."""
     install(session)
-    session.run("pytest", "-n", "2", *AGAIN, *session.posargs)
+    session.run("pytest", *TWO, *AGAIN, *session.posargs)
 
 
 @nox.session
@@ -61,7 +64,7 @@ def tests_servers(session: nox.Session) -> None:
         # As .ci/run has it: a server that cannot be found fails, instead of being skipped.
         found = {"DIBS_REDIS_SERVER": pair, "DIBS_POSTGRES_BIN": pair, "DIBS_TEST_SERVERS": "required"}
         rest = [word for word in session.posargs if word not in PAIRS]
-        session.run("pytest", "-n", "2", *AGAIN, *rest, env=found)
+        session.run("pytest", *TWO, *AGAIN, *rest, env=found)
 
 
 @nox.session

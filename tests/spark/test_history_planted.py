@@ -105,7 +105,13 @@ def test_the_page_asks_nobody_for_anything(story: Story) -> None:
 
 def dom(file: Path, *options: str) -> str:
     assert BROWSER
-    words = (BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={file.parent}/browser")
+    words = (
+        BROWSER,
+        "--headless",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        f"--user-data-dir={file.parent}/browser",
+    )
     done = subprocess.run(
         [*words, "--virtual-time-budget=5000", *options, "--dump-dom", file.as_uri()],
         capture_output=True, text=True, check=True, timeout=300,
