@@ -13,7 +13,7 @@ from dibs.model.job import Data, Error, Job
 from dibs.model.job import Run as Held
 from dibs.model.requests import Cancelled, Complete, Fail, How, Release, Retry
 from dibs.worker.execution import Run
-from dibs.worker.lanes import MOST_AHEAD, STALE, Lane, second_try, word_of
+from dibs.worker.lanes import MOST_AHEAD, STALE, TOGETHER, Lane, second_try, word_of
 from tests.worker.workshop import arguments
 
 ERROR = Error(type="ValueError")
@@ -100,6 +100,17 @@ def test_what_was_claimed_ahead_and_cannot_begin_goes_back() -> None:
     assert [runs[0]] == lane.stale(time.monotonic())
     assert [runs[1]] == list(lane.ahead)
     assert 0 == lane.wants_ahead()
+
+
+def test_ends_wait_for_those_of_what_is_about_to_end_but_not_long() -> None:
+    lane = quiet()
+    lane.took(1e-6)
+    lane.outbox.append((Run(lane.handler, job("a"), 0), Complete()))
+    assert not lane.waits_for_more(0.0), "nothing is about to end"
+    lane.ahead.extend(Run(lane.handler, job(str(n)), n) for n in range(MOST_AHEAD))
+    assert lane.waits_for_more(1.0)
+    assert lane.waits_for_more(1.0 + TOGETHER / 2)
+    assert not lane.waits_for_more(1.0 + TOGETHER)
 
 
 def test_errors_make_it_rest_longer_and_longer() -> None:

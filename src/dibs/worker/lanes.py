@@ -23,6 +23,8 @@ SILENCE: Final = 60.0
 AHEAD: Final = 0.01
 #: ... and not more jobs than these.
 MOST_AHEAD: Final = 200
+#: Seconds that ends wait for those of what was claimed ahead: a request for each handful would cost more.
+TOGETHER: Final = 0.005
 #: Seconds after which jobs that were claimed ahead are given back: a run has taken longer than those before.
 STALE: Final = 0.5
 #: Seconds after its latest job for which a queue is waited for apart from those that are quiet.
@@ -52,6 +54,8 @@ class Lane:
         self.ahead: deque[Run] = deque()
         #: What ended here, until the storage has taken it.
         self.outbox: list[Told] = []
+        #: Until when they wait for more, by time.monotonic(); 0 is not at all.
+        self.together_until = 0.0
         self.token = ""
         self.due_at: float | None = None
         #: When it is asked although nothing was heard of it.
@@ -161,6 +165,13 @@ class Lane:
             return 0
         wanted = min(MOST_AHEAD, int(self._slots * AHEAD / self._pace))
         return wanted - len(self.ahead) if 2 * len(self.ahead) <= wanted else 0
+
+    def waits_for_more(self, now: float) -> bool:
+        """Tell whether what ended here is to be told together with what is claimed and about to end."""
+        if not self.outbox or not self.ahead or self.wants_ahead():
+            return False
+        self.together_until = self.together_until or now + TOGETHER
+        return now < self.together_until
 
     def stale(self, now: float) -> list[Run]:
         """Take out what has waited here too long, and claim no more ahead until runs are short again."""

@@ -18,7 +18,7 @@ from dibs.worker import messages as say
 from dibs.worker.capacity import UNITS, Capacity
 from dibs.worker.ends import Ends
 from dibs.worker.execution import Run
-from dibs.worker.lanes import SILENCE, STALE, Lane, Told, word_of
+from dibs.worker.lanes import SILENCE, STALE, TOGETHER, Lane, Told, word_of
 from dibs.worker.listening import Listener
 from dibs.worker.runner import Runner, on_thread
 from dibs.worker.schedules import carried_on, tried_again
@@ -150,7 +150,13 @@ class Worker:
             room = grants.get(lane, 0)
             if lane.ahead:
                 room -= self._begin(lane, room)
-            if lane.at_rest(now):
+            if not lane.at_rest(now):
+                continue
+            waiting = lane.together_until
+            if not room and lane.waits_for_more(now):
+                if not waiting:
+                    self._loop.call_later(TOGETHER, self._pump_soon)
+            else:
                 self._launch(lane, room if claiming else 0, lane.wants_ahead() if more and lane.ready else 0)
         self._confirm_lease()
         quiet = [lane for lane in self._lanes.values() if lane.quiet]
@@ -226,7 +232,7 @@ class Worker:
         limit = min(room + ahead, self._places_left)
         if not limit and not lane.outbox:
             return
-        told, lane.outbox = lane.outbox, []
+        told, lane.outbox, lane.together_until = lane.outbox, [], 0.0
         lease = self._lease if limit else None
         self._expected += limit
         if lease is not None and room:
