@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from dibs.model.requests import Complete, Request, Settlement
 from dibs.storage.redis import open_url
 from dibs_conformance.servers import Missing, RedisServer, start_redis
 from dibs_conformance.servers.processes import LOOPBACK, free_port
+from tests.storage.address import address_of
 
 
 class Encrypted(NamedTuple):
@@ -41,30 +41,13 @@ async def encrypted(
     known, proof = tmp_path / "authority.pem", authority.issue_cert(LOOPBACK)
     authority.cert_pem.write_to_path(known)
     if request.param == "in front of it":
-        async with await in_front(redis_server, proof) as front:
-            yield Encrypted(redis_server, front.sockets[0].getsockname()[1], known)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        proof.configure_cert(context)
+        async with address_of(redis_server.port, tls=context) as front:
+            yield Encrypted(redis_server, front.port, known)
         return
     with await asyncio.to_thread(with_tls, proof, known, tmp_path) as server:
         yield Encrypted(server, int(server.options["tls-port"]), known)
-
-
-async def in_front(server: RedisServer, proof: trustme.LeafCert) -> asyncio.Server:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    proof.configure_cert(context)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answers, asks = await asyncio.open_connection(LOOPBACK, server.port)
-        await asyncio.gather(passed_on(reader, asks), passed_on(answers, writer))
-
-    return await asyncio.start_server(serve, LOOPBACK, 0, ssl=context)
-
-
-async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
 
 
 def with_tls(proof: trustme.LeafCert, authority: Path, folder: Path) -> RedisServer:
