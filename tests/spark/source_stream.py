@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
+import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,17 +48,22 @@ def commits(folder: Path, sink: str) -> int:
     return sum(file.name.isdigit() for file in done.iterdir()) if done.is_dir() else 0
 
 
-def finished(start: Callable[[], StreamingQuery]) -> None:
-    """Run a query to the end it comes to by itself, and say why if it could not.
+def is_starved(error: PySparkException | None) -> bool:
+    """Tell whether a query ended because its Python took long to start.
 
-    Spark gives the Python of a stream's source ten seconds to start, and has no setting for that: on a busy
-    machine it is started again.
+    Spark gives that of a stream's source ten seconds, and has no setting for it: on a busy machine the
+    query is to be started again.
     """
+    return "failed to connect back" in str(error)
+
+
+def finished(start: Callable[[], StreamingQuery]) -> None:
+    """Run a query to the end it comes to by itself, and say why if it could not."""
     for left in reversed(range(100)):
         try:
             start().awaitTermination()
         except PySparkException as error:
-            if left == 0 or "failed to connect back" not in str(error):
+            if left == 0 or not is_starved(error):
                 raise
         else:
             return
@@ -71,13 +73,16 @@ def main(url: str, folder: Path) -> None:
     config = {"spark.driver.memory": "1g", "spark.log.level": "ERROR"}
     spark = session("dibs streams", master="local[2]", config=config)
     events = followed(spark, url, max_events=BATCH)
-    threads = ThreadPoolExecutor(len(SINKS))
-    starts = [partial(into, sink, events, url, folder, processingTime="0 seconds") for sink in SINKS]
-    ended = wait([threads.submit(finished, start) for start in starts], return_when=FIRST_COMPLETED)
-    for query in ended.done:
-        traceback.print_exception(query.exception())
-    # Neither is ever to end, so there is no other to wait for.
-    os._exit(1)
+    running: dict[str, StreamingQuery] = {}
+    while True:
+        for sink in SINKS:
+            query = running.get(sink)
+            if query is not None and not query.isActive and not is_starved(query.exception()):
+                sys.exit(str(query.exception()))
+            if query is None or not query.isActive:
+                # From this thread: Spark finds sources of Python only where its session is the active one.
+                running[sink] = into(sink, events, url, folder, processingTime="0 seconds")
+        time.sleep(0.2)
 
 
 if __name__ == "__main__":
