@@ -1,0 +1,34 @@
+"""A planted fault that only a lost reply shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dibs.storage.redis.connections import Connections
+from dibs_conformance.crashes.cutting import cut_off
+from dibs_conformance.levels.level import Given, verdict
+from dibs_conformance.servers import RedisServer
+from dibs_conformance.target import Places
+from tests.kit.races.test_levels import SHARED
+
+
+def test_a_request_that_is_sent_again_in_silence_is_caught(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: whatever got no reply is sent once more, as if nothing but reading were done."""
+    call = Connections.call
+
+    async def insistent(self: Connections, *words: Any, **options: Any) -> Any:
+        return await call(self, *words, **{**options, "repeatable": True})
+
+    monkeypatch.setattr(Connections, "call", insistent)
+    places = Places(redis_server.url)
+    try:
+        found = cut_off(Given(places=places, claims=SHARED, seed=1, budget=0, examples=1), 0.0)
+    finally:
+        places.clear()
+
+    assert "broken" == verdict(found)
+    assert "a cut reply tells the truth" == found.failures[0].law
