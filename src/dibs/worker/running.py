@@ -135,7 +135,8 @@ class _Work:
                 continue
             await asyncio.sleep(QUIET)
             if not self._supervisor.in_hand:
-                if await self._nothing_left():
+                # Twice: what comes back while it is counted may be in neither of its two states.
+                if await self._nothing_left() and await self._nothing_left():
                     return
                 await asyncio.sleep(TICK)
 
