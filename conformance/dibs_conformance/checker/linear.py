@@ -34,7 +34,8 @@ def explained(history: History, life: Life) -> bool:
         raise TooWide(f"{len(unknown)} calls were never answered")
     states: set[State] = {(NOTHING, frozenset())}
     for window in windows(step for step in steps if not step.unknown):
-        sent = {n: step for n, step in unknown.items() if step.began <= answer(window[-1])}
+        over = max(map(answer, window))
+        sent = {n: step for n, step in unknown.items() if step.began <= over}
         states = {end for state in states for end in Window(window, sent).ends(state)}
         if not states:
             return False

@@ -75,13 +75,16 @@ class Submitted(Rule):
         if not claim.payload:
             return
         self.met += 1
-        expected = loose.newest_in(*run.range)
-        certain = expected is not None and loose.loose_from > ended(claim)
-        if expected is not None and certain and claim.payload != expected.payload:
-            why = f"it carries {claim.payload!r}, the newest update in it {expected.payload!r}"
-            yield self.breach(life.key, why, expected, claim)
+        may = loose.may_carry(run) if loose.loose_from > ended(claim) else []
+        if may and all(claim.payload != step.payload for step in may):
+            why = f"it carries {claim.payload!r}, the newest update in it {may[-1].payload!r}"
+            yield self.breach(life.key, why, may[-1], claim)
         elif claim.payload not in loose.payloads:
             yield self.breach(life.key, f"it carries {claim.payload!r}, which nobody enqueued", claim)
+
+
+#: Updates in one run that a cancel may have dropped: beyond so many, the rule does not say.
+MOST_DROPPED = 100
 
 
 class Loose:
@@ -93,6 +96,7 @@ class Loose:
             key=revision,
         )
         self._accepted = sorted(life.accepted, key=revision)
+        self._removals = Removals(life)
         unsure = life.unsure
         amends = [step for step in life.of("amend") if step.payload]
         changes = [*amends, *life.of("retry_failed")]
@@ -102,15 +106,25 @@ class Loose:
         blind = [step.began for step in (*unsure, *changes) if step.status not in ("refused", "not_found")]
         self.loose_from = min(blind, default=inf)
 
-    def newest_in(self, first: int, last: int) -> Step | None:
-        """The newest update in a range that replaces; without one the first, which counts whole."""
-        newest = bisect_right(self._replacing, last, key=revision) - 1
-        if newest >= 0 and self._replacing[newest].revision >= first:
-            return self._replacing[newest]
+    def may_carry(self, run: Run) -> list[Step]:
+        """The updates of which a run carries one, the newest first; empty when there are too many to say.
+
+        The newest in its range that replaces, unless a cancel may have dropped it, and so on to one that is
+        certain; where none replaces, the first, which counts whole.
+        """
+        (first, last), until = run.range, ended(run.claim)
+        found: list[Step] = []
+        for index in range(bisect_right(self._replacing, last, key=revision) - 1, -1, -1):
+            step = self._replacing[index]
+            if step.revision < first:
+                break
+            found.append(step)
+            if not self._removals.may_have(step, until):
+                return found
+            if len(found) > MOST_DROPPED:
+                return []
         oldest = bisect_left(self._accepted, first, key=revision)
-        if oldest < len(self._accepted) and self._accepted[oldest].revision <= last:
-            return self._accepted[oldest]
-        return None
+        return [*found, *(step for step in self._accepted[oldest : oldest + 1] if step.revision <= last)]
 
 
 class NothingSkipped(Rule):
