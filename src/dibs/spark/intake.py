@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, cast
+from urllib.parse import parse_qsl
 
 import msgspec
 import pyarrow as pa
@@ -53,9 +54,13 @@ class Look(Struct, frozen=True, kw_only=True):
 
 
 def source_of(url: str) -> str:
-    """Return how a place is called, without its secrets."""
+    """Return how a place is called, without its secrets and with its prefix: two of them are two places."""
     with Door(url) as door:
-        return door.storage.url
+        shown = door.storage.url
+    prefix = dict(parse_qsl(url.partition("?")[2])).get("prefix")
+    if prefix is None or "prefix=" in shown:
+        return shown
+    return f"{shown}{'&' if '?' in shown else '?'}prefix={prefix}"
 
 
 def look(url: str, offsets: Mapping[str, str], queues: Iterable[str] = ()) -> Look:
