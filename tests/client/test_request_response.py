@@ -31,7 +31,7 @@ from tests.client.counting import counted
 
 #: What a wait is made of, wherever it waits.
 PARTS = {"Wait", "_Wait", "Waiter"}
-SOON = 60
+SOON = 120
 #: At least as many connections as any storage opens; it keeps them warm.
 POOL = 70
 
