@@ -86,6 +86,15 @@ def test_a_log_that_ends_before_its_offset_is_refused(url: str, tmp_path: Path) 
         look(url, look(later, {}).offsets)
 
 
+async def test_it_can_be_asked_where_a_loop_runs(tmp_path: Path) -> None:
+    """As in a notebook."""
+    url = f"file:{tmp_path}/jobs"
+    await cancelled(url, "mail", "a", NOW)
+
+    assert ["mail"] == [one.queue for one in look(url, {}).stretches]
+    assert url == source_of(url)
+
+
 def test_two_prefixes_are_two_places(redis_server: RedisServer) -> None:
     one, other = (source_of(f"{redis_server.url}?prefix={name}") for name in ("one", "other"))
 

@@ -6,8 +6,9 @@ and told apart by its range and fence; the other way round it might be known not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -27,6 +28,8 @@ from dibs.spark.schemas import arrow_schema, struct_type
 from dibs.spark.source import DibsSource
 from dibs.spark.tables import FINAL, LIVE, PARTITIONS
 from dibs.storage.protocol import LATEST
+
+T = TypeVar("T")
 
 #: Of a live job's columns, those that history needs; its payload stays where it is.
 _OF_JOBS: Final = (
@@ -55,12 +58,22 @@ class Look(Struct, frozen=True, kw_only=True):
 
 def source_of(url: str) -> str:
     """Return how a place is called, without its secrets and with its prefix: two of them are two places."""
-    with Door(url) as door:
-        shown = door.storage.url
+    shown = aside(lambda: _shown(url))
     prefix = dict(parse_qsl(url.partition("?")[2])).get("prefix")
     if prefix is None or "prefix=" in shown:
         return shown
     return f"{shown}{'&' if '?' in shown else '?'}prefix={prefix}"
+
+
+def _shown(url: str) -> str:
+    with Door(url) as door:
+        return door.storage.url
+
+
+def aside(ask: Callable[[], T]) -> T:
+    """Ask on a thread of its own: in a notebook an event loop runs on this one, and a door has one too."""
+    with ThreadPoolExecutor(1, thread_name_prefix="dibs-spark") as thread:
+        return thread.submit(ask).result()
 
 
 def look(url: str, offsets: Mapping[str, str], queues: Iterable[str] = ()) -> Look:
@@ -68,9 +81,13 @@ def look(url: str, offsets: Mapping[str, str], queues: Iterable[str] = ()) -> Lo
 
     Raises Refused if a log ends before its offset: then it is not the log that was read.
     """
+    return aside(lambda: _looked(url, offsets, set(queues)))
+
+
+def _looked(url: str, offsets: Mapping[str, str], queues: set[str]) -> Look:
     stretches, gaps, then = [], [], dict(offsets)
     with Door(url) as door:
-        for queue in sorted(set(queues) or {info.name for info in door.ask(door.storage.queues())}):
+        for queue in sorted(queues or {info.name for info in door.ask(door.storage.queues())}):
             after = offsets.get(queue) or None
             until = door.ask(door.storage.events(queue, after=LATEST, limit=1)).offset
             if after is not None and until < after:
