@@ -8,6 +8,7 @@ Each stop begins in a place of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from dibs.model.job import FAIL_SUFFIX, Data, Error, NewJob, Retention
 from dibs.model.requests import (
@@ -40,6 +41,12 @@ def take_tour(trial: Trial) -> None:
         pair = Pair(opened, trial.bridge, trial.judges, now=START, looking=True)
         try:
             stop(pair)
+        except BaseException:
+            # What went wrong is the news, not what closing after it says.
+            with suppress(Exception):
+                pair.opened.close()
+            raise
+        else:
             pair.opened.close()
         finally:
             trial.calls += pair.oracle.numbers.call
