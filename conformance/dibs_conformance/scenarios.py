@@ -92,6 +92,8 @@ class Scenarios(Machine):
         run = self.run_of(queue, id, data)
         if run is not None:
             self.both.settle(queue, [Settlement(id=id, fence=run, how=HandOff())])
+            if data.draw(st.booleans()):
+                self.move(queue, 10)
         self.enqueue(queue, data)
         self.claim(queue, 0, 10, alive=True)
         self.both.configure(queue, SettingsPatch(max_active=None))

@@ -21,6 +21,7 @@ from dibs.model.requests import (
     Retry,
     SettingsPatch,
     Settlement,
+    Then,
 )
 from dibs_conformance.machine import START
 from dibs_conformance.pairs import Pair, Reader
@@ -59,6 +60,7 @@ def update_beside_a_run(pair: Pair) -> None:
     enqueue(pair, "a", payload=b"2")
     [first] = claim(pair, lease)
     enqueue(pair, "a", payload=b"3")
+    enqueue(pair, "a", payload=b"4")
     settle(pair, first, Complete(result=b"1"), Complete(result=b"1"), Complete(result=b"1"))
     [second] = claim(pair, lease)
     settle(pair, first, Retry())
@@ -135,7 +137,10 @@ def fail_for_good(pair: Pair) -> None:
     enqueue(pair, "a", payload=b"\x00\xff")
     [run] = claim(pair, lease)
     settle(pair, run, Fail(error=Error(type="Oops"), handled=True))
-    pair.claim(FAILED, lease, 10)
+    for job in pair.claim(FAILED, lease, 10).jobs:
+        fence = job.run.fence if job.run is not None else 0
+        last = Fail(error=Error(type="Again"))
+        pair.settle(FAILED, [Settlement(id=job.id, fence=fence, how=last)])
     pair.retry_failed(QUEUE, ["a"])
     claim(pair, lease)
 
@@ -146,7 +151,8 @@ def meet_an_outcome(pair: Pair) -> None:
     jobs = [NewJob(id=id, data=Data(payload=b"1", attributes={"a": b"1"}, priority=1)) for id in ("a", "b")]
     pair.enqueue(QUEUE, [Request(job=job) for job in jobs])
     done, failed = claim(pair, lease)
-    settle(pair, done, Complete(result=b"1", retention=Retention(completed=10)))
+    then = tuple(Then(queue=QUEUE, job=NewJob(id=id)) for id in ("c", "d"))
+    settle(pair, done, Complete(result=b"1", then=then, retention=Retention(completed=10)))
     settle(pair, failed, Fail(error=Error(type="Oops"), retention=Retention(failed=10)))
     rejects = [Request(job=NewJob(id=id), on_conflict=Reject(failed=True)) for id in ("a", "b")]
     pair.enqueue(QUEUE, rejects)
