@@ -58,9 +58,9 @@ class Dying:
             self._victim.close()
 
     def sizes(self, way: Way[Point]) -> dict[str, int]:
-        """How many lines of the storage each scene takes, undisturbed."""
+        """How many lines of the storage each scene takes, undisturbed, and not for the first time."""
         found: dict[str, int] = {}
-        for name, scene in SCENES.items():
+        for name, scene in (*SCENES.items(), *SCENES.items()):
             history = way.history()
             victim = self.victim()
             victim.does(history.begin(scene))
