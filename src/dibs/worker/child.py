@@ -118,7 +118,7 @@ async def resources_of(app: Dibs, stack: AsyncExitStack) -> Any:
 
 
 def run_here(work: Coroutine[Any, Any, None]) -> None:
-    """Be an event loop for this work: uvloop's where it is installed, which takes up to a third less CPU a job.
+    """Be an event loop for this work: uvloop's where it is installed, which takes up to a third less CPU.
 
     Only in processes that are ours alone: which loop an application runs on is for the application to say.
     """
