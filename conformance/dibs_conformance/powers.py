@@ -22,9 +22,12 @@ from dibs.storage.protocol import Clock, Storage
 from dibs_conformance.report import CapabilityReport
 from dibs_conformance.target import OpenStorage, Places
 
-PATIENCE = 20.0
-#: A wait that returns this soon after a change, in s, was woken by it.
+#: Seconds in which a second process must have enqueued, also on a busy machine.
+PATIENCE = 180.0
+LOOKS = 40
+#: A wait that returns this soon after a change, in s, was woken by it; a poll is slower. One of so many must.
 PROMPT = 0.5
+ATTEMPTS = 5
 JOB = Request(job=NewJob(id="a"))
 
 
@@ -69,8 +72,8 @@ async def takes_two(places: Places) -> bool | None:
 
 
 async def appears(storage: Storage) -> bool:
-    end = time.monotonic() + 2
-    while time.monotonic() < end:
+    """Look so often, with a pause between: about 2 s, and longer where the machine is busy."""
+    for _ in range(LOOKS):
         if (await storage.get("q", ["a"]))[0].current is not None:
             return True
         await asyncio.sleep(0.05)
@@ -101,7 +104,14 @@ async def held(places: Places) -> AsyncIterator[tuple[Storage, int]]:
 
 
 async def wakes(places: Places) -> bool:
-    """Wait, and enqueue meanwhile."""
+    """Wait, and enqueue meanwhile. A busy machine may be late, but not every time."""
+    for _ in range(ATTEMPTS):
+        if await wakes_promptly(places):
+            return True
+    return False
+
+
+async def wakes_promptly(places: Places) -> bool:
     async with places.open(places.new(), "system") as storage:
         granted = await storage.grant(["q"], 60_000, "kit")
         token = (await storage.claim("q", granted.lease, 1)).token

@@ -46,6 +46,16 @@ def test_what_a_cancel_dropped_is_not_missed_in_a_later_run() -> None:
     assert check(tale.steps).holds
 
 
+def test_a_repeat_of_an_end_does_not_say_when_it_was() -> None:
+    """The drop ended the run, whose cancellation had been asked for, at an unknown moment."""
+    tale = Tale().enqueued(1).claimed(10, 1, 1).add("cancel", "requested", running=True)
+    tale = tale.enqueued(2, "blocked").add("claim", "short", id="", lease="m", limit=1)
+    tale = tale.add("drop", "dropped", id="", lease="l", at=35, ended=95)
+    tale = tale.claimed(11, 2, 2, lease="m", at=65).settled("retry", 10, "cancelled")
+
+    assert check(tale.steps).holds
+
+
 def test_every_rule_is_tried() -> None:
     assert NAMES == list(TALES)
 

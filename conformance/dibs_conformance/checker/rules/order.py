@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from math import inf
 
-from dibs_conformance.checker.history import History, Life, way_of
+from dibs_conformance.checker.history import History, Life, Run, way_of
 from dibs_conformance.checker.rules.keeping import began
 from dibs_conformance.checker.rules.rule import Rule, Violation, ended
 from dibs_conformance.checker.step import Step
@@ -144,16 +144,26 @@ def waits(life: Life, lost_claim: float) -> Iterator[Waiting]:
     if life.unsure or any(step.unknown for step in (*life.settles, *life.others)):
         return
     moves = sorted((*life.enqueues, *life.settles, *life.others), key=began)
-    index, since, closed = 0, -inf, True
+    index, since = 0, -inf
+    previous: Run | None = None
     for run in life.runs:
         claim = run.claim
         while index < len(moves) and moves[index].began <= ended(claim):
             since = max(since, ended(moves[index]))
             index += 1
-        if closed and seq_of(claim) and -inf < since < claim.began < lost_claim:
+        known = previous is None or closed_by_a_move(previous, ended(claim))
+        if known and seq_of(claim) and -inf < since < claim.began < lost_claim:
             yield Waiting(claim, since)
-        # A drop does not say which jobs it let go, nor when; a lost answer says nothing.
-        closed = any(way_of(step) for _, step in run.closers)
+        previous = run
+
+
+def closed_by_a_move(run: Run, until: int) -> bool:
+    """Whether it is certain that a settlement or a reap closed the run: all that may have until then tell so.
+
+    A drop does not say which jobs it let go, nor when, and a repeat tells of an end long after it.
+    """
+    ways = [way_of(step) for began, step in run.closers if began <= until]
+    return bool(ways) and all(ways)
 
 
 def seq_of(claim: Step) -> int:
