@@ -4,6 +4,8 @@ from asyncio import to_thread
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from dibs.spark import history
 from dibs.spark.tables import read
 from dibs.spark.warehouse import Warehouse
@@ -33,9 +35,10 @@ def runs_in(spark: SparkSession, warehouse: Path) -> set[tuple[Any, ...]]:
 
 
 async def test_increments_and_reruns_say_what_counting_by_hand_says(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However the day is cut into increments, and whatever is made again, the tables are the whole day's."""
+    """However the day is cut, and whatever is merged or made again, the tables are the whole day's."""
+    monkeypatch.setattr("dibs.spark.warehouse.MOST_SMALL", 1)
     url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
     async with open_storage(url, clock="manual") as storage:
         day = SmallDay(storage)
@@ -48,6 +51,9 @@ async def test_increments_and_reruns_say_what_counting_by_hand_says(
     pairs = [(queue, event) for queue, _, event in told]
     horizon = Warehouse.existing(warehouse).state.horizon
 
+    files = {table: Warehouse.existing(warehouse).files(table).values() for table in ("events", "runs")}
+
+    assert {1} == {len(held) for partitions in files.values() for held in partitions}
     assert (0, ()) < (done.events, done.gaps) < (len(told), ())
     assert by_hand.metrics(pairs, live, horizon) == rows(spark, warehouse, "metrics", "queue", "minute")
     assert by_hand.ids(pairs) == rows(spark, warehouse, "ids", "queue", "id")
