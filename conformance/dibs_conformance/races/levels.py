@@ -33,6 +33,8 @@ RACES = (
 )
 
 
+#: So many examples are played at most only for two verbs to meet.
+MOST = 200
 PAIRS = [(name.partition(" ")[0], name.rpartition(" ")[2]) for name, _ in RACES]
 
 
@@ -107,14 +109,24 @@ class Trying:
 
     def _first_failure(self, concert: Concert) -> Failure | None:
         done = 0
-        while self._goes_on(done):
-            pair = PAIRS[done] if done < len(PAIRS) else None
+        while self._goes_on(done) or (done < MOST and self._unmet(concert)):
+            # Two may miss each other: what never met by then is made to try again.
+            unmet = self._unmet(concert)
+            pair = PAIRS[done] if done < len(PAIRS) else next(iter(unmet), None)
             failure = concert.try_one(composed(self._given.seed + done, CLIENTS, pair))
             if failure is not None:
                 return failure
             done += 1
             self._given.progress(done)
         return None
+
+    def _unmet(self, concert: Concert) -> list[tuple[str, str]]:
+        """The pairs of verbs that have to overlap on this level and did not yet."""
+        if not self._orders:
+            return []
+        return [
+            pair for pair, (name, _) in zip(PAIRS, RACES, strict=True) if not concert.tally.raced.get(name)
+        ]
 
     def _goes_on(self, done: int) -> bool:
         if self._given.examples is not None:
