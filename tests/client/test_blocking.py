@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from dibs import ConfigurationError, Dibs, NotRunning, Refused, WaitTimeout
 from dibs.client import bridge
 from dibs.client.blocking import BlockingDibs
 from tests.client import handlers
-from tests.client.test_home import in_child
 
 TOOL = Path(__file__).parent.parent.parent / "tools" / "make_blocking.py"
 
@@ -218,18 +216,3 @@ def test_work_hears_signals_also_where_the_app_is_open_already(
 
 async def tell_thread(_app: Dibs, **_options: Any) -> threading.Thread:
     return threading.current_thread()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_after_a_fork_the_child_has_a_loop_of_its_own(tmp_path: Path) -> None:
-    app = Dibs("memory:before")
-    app.sync.queue("q").enqueue(1)
-
-    def look() -> str:
-        with Dibs("memory:after").sync as child:
-            return child.queue("q").enqueue(1).verdict or ""
-
-    assert in_child(look) == "queued"
-    assert app.sync.queue("q").counts().waiting == 1
-    app.sync.close()
