@@ -22,10 +22,10 @@ from typing import TypeVar
 import psutil
 
 from benchmarks.history_day import play
-from dibs.spark.history import update
+from dibs.spark.history.increments import update
 from dibs.spark.java import session
-from dibs.spark.page import page
-from dibs.spark.report import report
+from dibs.spark.report.page import page
+from dibs.spark.report.summary import report
 from dibs_conformance.servers import start_redis
 
 T = TypeVar("T")

@@ -6,8 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dibs.spark.tables import read
-from dibs.spark.warehouse import Warehouse
+from dibs.spark.history.tables import read
+from dibs.spark.history.warehouse import Warehouse
 from tests.spark.frames import ms
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dibs.spark import history
-from dibs.spark.tables import read
-from dibs.spark.warehouse import Warehouse
+from dibs.spark.history import increments
+from dibs.spark.history.tables import read
+from dibs.spark.history.warehouse import Warehouse
 from dibs.storage.registry import open_storage
 from tests.spark import history_by_hand as by_hand
 from tests.spark.frames import moment
@@ -38,15 +38,15 @@ async def test_increments_and_reruns_say_what_counting_by_hand_says(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However the day is cut, and whatever is merged or made again, the tables are the whole day's."""
-    monkeypatch.setattr("dibs.spark.warehouse.MOST_SMALL", 1)
+    monkeypatch.setattr("dibs.spark.history.warehouse.MOST_SMALL", 1)
     url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
     async with open_storage(url, clock="manual") as storage:
         day = SmallDay(storage)
         await day.prepare(everything="mail")
         await day.live(250)
-        await to_thread(history.update, spark, url, warehouse)
+        await to_thread(increments.update, spark, url, warehouse)
         await day.live(80)
-        done = await to_thread(history.update, spark, url, warehouse)
+        done = await to_thread(increments.update, spark, url, warehouse)
         told, live = await all_told(storage), await all_live(storage)
     pairs = [(queue, event) for queue, _, event in told]
     horizon = Warehouse.existing(warehouse).state.horizon
@@ -61,6 +61,6 @@ async def test_increments_and_reruns_say_what_counting_by_hand_says(
 
     before = {table: rows(spark, warehouse, table, *key) for table, key in KEYS.items()}
     since, until = moment(day.now - 5_000_000), moment(day.now - 1_000_000)
-    await to_thread(history.rerun, spark, warehouse, since, until)
+    await to_thread(increments.rerun, spark, warehouse, since, until)
 
     assert before == {table: rows(spark, warehouse, table, *key) for table, key in KEYS.items()}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from benchmarks.history_day import play
 
-from dibs.spark.history import update
-from dibs.spark.report import report
+from dibs.spark.history.increments import update
+from dibs.spark.report.summary import report
 from dibs_conformance.servers import RedisServer
 
 if TYPE_CHECKING:

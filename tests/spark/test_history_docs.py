@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dibs.spark.tables import IDS, LIVE, METRICS
+from dibs.spark.history.tables import IDS, LIVE, METRICS
 from tests.source import PROJECT
 
 PAGE = (PROJECT / "docs/reference/warehouse.md").read_text("utf-8")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dibs.spark.capacity import advice, busiest, wait_p95
-from dibs.spark.findings import Outage, outages_of, poisons_of, together
+from dibs.spark.report.capacity import advice, busiest, wait_p95
+from dibs.spark.report.findings import Outage, outages_of, poisons_of, together
 
 MINUTE = 60_000
 

@@ -10,7 +10,7 @@ import pytest
 from dibs.errors import Refused
 from dibs.model.job import NewJob
 from dibs.model.requests import Request, SettingsPatch
-from dibs.spark.intake import look, source_of
+from dibs.spark.history.intake import look, source_of
 from dibs.storage.registry import open_storage
 from dibs_conformance.servers import RedisServer
 

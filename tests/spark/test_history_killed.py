@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dibs.spark import history
-from dibs.spark.parquet import Tables
-from dibs.spark.warehouse import Warehouse
+from dibs.spark.history import increments
+from dibs.spark.history.warehouse import Warehouse
+from dibs.spark.report.parquet import Tables
 from dibs.storage.registry import open_storage
 from tests.spark import history_by_hand as by_hand
 from tests.spark.rows import rows
@@ -30,7 +30,7 @@ PHASES = ("live-read", "events", "live", "runs", "metrics", "ids")
 CHILD = """
 import sys
 from pathlib import Path
-from dibs.spark.history import update
+from dibs.spark.history.increments import update
 from dibs.spark.java import session
 update(session(master="local[2]", config={"spark.driver.memory": "1g"}), sys.argv[1], Path(sys.argv[2]))
 """
@@ -57,7 +57,7 @@ async def test_killed_in_any_phase_it_is_whole_and_goes_on(spark: SparkSession, 
         day = SmallDay(storage, seed=5)
         await day.prepare(everything="mail")
         await day.live(60)
-        await to_thread(history.update, spark, url, warehouse)
+        await to_thread(increments.update, spark, url, warehouse)
         for phase in PHASES:
             before = Warehouse.existing(warehouse)
             kept = {queue: len(Tables(before).minutes(queue)) for queue in Tables(before).queues()}
@@ -68,7 +68,7 @@ async def test_killed_in_any_phase_it_is_whole_and_goes_on(spark: SparkSession, 
             assert now.folder == before.folder
             assert now.state == before.state
             assert kept == {queue: len(Tables(now).minutes(queue)) for queue in kept}
-        await to_thread(history.update, spark, url, warehouse)
+        await to_thread(increments.update, spark, url, warehouse)
         told, live = await all_told(storage), await all_live(storage)
     pairs = [(queue, event) for queue, _, event in told]
     horizon = Warehouse.existing(warehouse).state.horizon

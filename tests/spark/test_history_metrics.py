@@ -7,8 +7,8 @@ import pytest
 
 from dibs.model.events import Event
 from dibs.model.job import Slot
-from dibs.spark.layers import ids_of, joined_ids, runs_of
-from dibs.spark.metrics import MINUTE, changes_of_ended, changes_of_live, difference, metrics_of
+from dibs.spark.history.layers import ids_of, joined_ids, runs_of
+from dibs.spark.history.metrics import MINUTE, changes_of_ended, changes_of_live, difference, metrics_of
 from dibs.storage.registry import open_storage
 from tests.spark import history_by_hand as by_hand
 from tests.spark.frames import events_frame, live_frame, ms, starts_frame

@@ -17,10 +17,10 @@ from typer.testing import CliRunner, Result
 
 from dibs.cli.main import app
 from dibs.errors import Refused
-from dibs.spark.history import update
-from dibs.spark.page import page
-from dibs.spark.report import QueueReport, Report, report
-from dibs.spark.warehouse import Warehouse
+from dibs.spark.history.increments import update
+from dibs.spark.history.warehouse import Warehouse
+from dibs.spark.report.page import page
+from dibs.spark.report.summary import QueueReport, Report, report
 from dibs.storage.registry import open_storage
 
 if TYPE_CHECKING:

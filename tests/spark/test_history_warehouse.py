@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.errors import Refused, StorageDamaged, StorageTooNew
-from dibs.spark.warehouse import FORMAT, KEPT, MOST_SMALL, Draft, Partition, State, Warehouse
+from dibs.spark.history.warehouse import FORMAT, KEPT, MOST_SMALL, Draft, Partition, State, Warehouse
 
 MAIL = Partition("mail", "2026-11-20")
 NEXT = Partition("mail", "2026-11-21")

@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException, PySparkException, PythonException
 from dibs.errors import Refused, StorageUnavailable
 from dibs.model.requests import Reject, Update
 from dibs.spark.door import Door, place_of
-from dibs.spark.options import conflict_of, follow_options, read_options, write_options
+from dibs.spark.source.options import conflict_of, follow_options, read_options, write_options
 from tests.places import place
 from tests.spark.source_places import at, jobs
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from dibs.spark.door import Door
 from dibs.spark.enqueueing import read
 from dibs.spark.schemas import TABLES, struct_type
-from dibs.spark.splitting import between, stretches
+from dibs.spark.source.splitting import between, stretches
 from tests.places import place
 from tests.spark.source_places import SHARED, at, fill, jobs, log, records, run_some
 

@@ -63,7 +63,7 @@ def enqueue(
     columns or options; what fails in a task comes out as Spark's own error with its message.
     """
     require_pyspark()
-    from dibs.spark.rejects import located  # noqa: PLC0415 - needs pyarrow
+    from dibs.spark.source.rejects import located  # noqa: PLC0415 - needs pyarrow
 
     place = resolved(url)
     options = {"url": place_of(place) if is_shared(place) else place, "queue": queue}
@@ -88,9 +88,9 @@ def _enqueue_there(df: DataFrame, options: dict[str, str]) -> WriteReport:
 
 
 def _enqueue_here(df: DataFrame, options: dict[str, str]) -> WriteReport:
-    from dibs.spark.options import write_options_at  # noqa: PLC0415 - what needs pyspark, here and below
-    from dibs.spark.requests import check_columns  # noqa: PLC0415
-    from dibs.spark.sending import Task, send  # noqa: PLC0415
+    from dibs.spark.source.options import write_options_at  # noqa: PLC0415 - what needs pyspark, here and below
+    from dibs.spark.source.requests import check_columns  # noqa: PLC0415
+    from dibs.spark.source.sending import Task, send  # noqa: PLC0415
 
     wanted = write_options_at(options["url"], options)
     check_columns(df.schema)
@@ -102,9 +102,9 @@ def _enqueue_here(df: DataFrame, options: dict[str, str]) -> WriteReport:
 def _read_here(url: str, options: dict[str, str]) -> pa.Table:
     import pyarrow as pa  # noqa: PLC0415
 
-    from dibs.spark.options import read_options_at  # noqa: PLC0415
-    from dibs.spark.reading import Reader  # noqa: PLC0415
     from dibs.spark.schemas import arrow_schema, struct_type  # noqa: PLC0415
+    from dibs.spark.source.options import read_options_at  # noqa: PLC0415
+    from dibs.spark.source.reading import Reader  # noqa: PLC0415
 
     wanted = read_options_at(url, options)
     reader = Reader(wanted, struct_type(wanted.table))

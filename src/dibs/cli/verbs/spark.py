@@ -22,7 +22,7 @@ from dibs.client.moments import moment_of
 from dibs.spark.java import require_pyspark, session
 
 if TYPE_CHECKING:
-    from dibs.spark.history import Increment
+    from dibs.spark.history.increments import Increment
 
 command = typer.Typer(name="spark", add_completion=False, rich_markup_mode="rich", no_args_is_help=True)
 
@@ -72,7 +72,7 @@ def history(
     first, last = _moment(since, "--since"), _moment(until, "--until")
     require_pyspark()
     # Only now: it imports Spark.
-    from dibs.spark.history import rerun, update  # noqa: PLC0415
+    from dibs.spark.history.increments import rerun, update  # noqa: PLC0415
 
     spark = session("dibs history", master=master, config={"spark.log.level": "ERROR"})
     if first is not None:
@@ -111,8 +111,8 @@ def report(
     if out is None and not json:
         raise WrongWords("say where the page goes with --out FILE, or ask for the figures with --json")
     require_pyspark()
-    from dibs.spark.page import page  # noqa: PLC0415
-    from dibs.spark.report import report as made_of  # noqa: PLC0415
+    from dibs.spark.report.page import page  # noqa: PLC0415
+    from dibs.spark.report.summary import report as made_of  # noqa: PLC0415
 
     made, series = made_of(warehouse, round(wait_p95 * 1000))
     if out is not None:

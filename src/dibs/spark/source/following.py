@@ -18,9 +18,9 @@ from pyspark.sql.types import StructType
 
 from dibs.errors import ConfigurationError
 from dibs.spark.door import Door
-from dibs.spark.options import FollowOptions
-from dibs.spark.reading import PAGE, Part, checked, log_pages
-from dibs.spark.rows import FROM_EVENTS, batch_of
+from dibs.spark.source.options import FollowOptions
+from dibs.spark.source.reading import PAGE, Part, checked, log_pages
+from dibs.spark.source.rows import FROM_EVENTS, batch_of
 from dibs.storage.protocol import LATEST
 
 #: Each queue's offset, everything up to it read; "" is the start of a log.

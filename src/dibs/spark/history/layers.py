@@ -9,8 +9,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from dibs.spark.history.tables import ENDS, FINAL, IDS, PARTITIONS
 from dibs.spark.schemas import COLUMNS
-from dibs.spark.tables import ENDS, FINAL, IDS, PARTITIONS
 
 
 def ms(name: str) -> Column:

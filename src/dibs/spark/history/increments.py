@@ -19,11 +19,11 @@ from pyspark.sql import functions as f
 
 from dibs.errors import Refused
 from dibs.spark.door import place_of
-from dibs.spark.intake import Look, events_in, live_in, look, source_of, still_live
-from dibs.spark.layers import ids_of, joined_ids, ms, runs_of
-from dibs.spark.metrics import MINUTE, changes_of_ended, changes_of_live, difference, metrics_of
-from dibs.spark.tables import PARTITIONS, read, schema
-from dibs.spark.warehouse import Draft, Gap, Partition, State, Warehouse
+from dibs.spark.history.intake import Look, events_in, live_in, look, source_of, still_live
+from dibs.spark.history.layers import ids_of, joined_ids, ms, runs_of
+from dibs.spark.history.metrics import MINUTE, changes_of_ended, changes_of_live, difference, metrics_of
+from dibs.spark.history.tables import PARTITIONS, read, schema
+from dibs.spark.history.warehouse import Draft, Gap, Partition, State, Warehouse
 
 #: The tables that only ever grow: their small files are merged.
 GROWING: Final = ("events", "runs")

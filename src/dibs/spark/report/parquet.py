@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from dibs.spark.warehouse import Warehouse
+from dibs.spark.history.warehouse import Warehouse
 
 _PARTITIONS: Final = ds.partitioning(
     pa.schema([("queue", pa.string()), ("date", pa.string())]), flavor="hive"

@@ -16,10 +16,10 @@ from dibs.model.answers import Enqueued
 from dibs.model.limits import LIMITS
 from dibs.model.requests import Request
 from dibs.spark.door import Door
-from dibs.spark.options import WriteOptions
-from dibs.spark.rejects import Rejects
-from dibs.spark.requests import Rows
 from dibs.spark.sent import Sent
+from dibs.spark.source.options import WriteOptions
+from dibs.spark.source.rejects import Rejects
+from dibs.spark.source.requests import Rows
 
 T = TypeVar("T")
 

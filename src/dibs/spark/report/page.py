@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
-from dibs.spark.capacity import Advice
-from dibs.spark.charts import WIDE, Chart, Shown, drawn, spoken_ms
-from dibs.spark.findings import Outage, Poison
-from dibs.spark.report import IdRow, QueueReport, Report, Series
+from dibs.spark.report.capacity import Advice
+from dibs.spark.report.charts import WIDE, Chart, Shown, drawn, spoken_ms
+from dibs.spark.report.findings import Outage, Poison
+from dibs.spark.report.summary import IdRow, QueueReport, Report, Series
 
 _ASSETS: Final = Path(__file__).parent / "assets"
 #: Queues with charts of their own, those with most attempts first; the JSON has all.

@@ -22,7 +22,7 @@ from dibs.errors import Refused
 from dibs.model.job import NO_ATTRIBUTES, Data, NewJob
 from dibs.model.limits import check_request
 from dibs.model.requests import DEFAULT_UPDATE, OnConflict, Reject, Request
-from dibs.spark.options import conflict_of
+from dibs.spark.source.options import conflict_of
 
 _Kinds = tuple[type[t.DataType], ...]
 _INTEGERS: Final[_Kinds] = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)

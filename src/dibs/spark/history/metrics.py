@@ -19,8 +19,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from dibs.spark.layers import day_of, ended, ms
-from dibs.spark.tables import ACCEPTED, ENDS, FINAL, METRICS, PARTITIONS, PERCENTILES
+from dibs.spark.history.layers import day_of, ended, ms
+from dibs.spark.history.tables import ACCEPTED, ENDS, FINAL, METRICS, PARTITIONS, PERCENTILES
 
 MINUTE: Final = 60_000
 #: What changes: the first two happen, the others are levels that last until they change again.

@@ -21,12 +21,12 @@ from pyspark.sql.types import StructType
 
 from dibs.errors import Refused
 from dibs.spark.door import Door
-from dibs.spark.layers import day_of, ended
-from dibs.spark.reading import Part, log_pages
-from dibs.spark.rows import batch_of, event_rows
+from dibs.spark.history.layers import day_of, ended
+from dibs.spark.history.tables import FINAL, LIVE, PARTITIONS
 from dibs.spark.schemas import arrow_schema, struct_type
-from dibs.spark.source import DibsSource
-from dibs.spark.tables import FINAL, LIVE, PARTITIONS
+from dibs.spark.source.datasource import DibsSource
+from dibs.spark.source.reading import Part, log_pages
+from dibs.spark.source.rows import batch_of, event_rows
 from dibs.storage.protocol import LATEST
 
 T = TypeVar("T")

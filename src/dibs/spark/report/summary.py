@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.spark.capacity import MINUTE, Advice, advice, busiest
-from dibs.spark.findings import BAD, Outage, Poison, outages_of, poisons_of, together
-from dibs.spark.parquet import Tables, nearest_rank
-from dibs.spark.tables import ENDS
-from dibs.spark.warehouse import Gap, Warehouse
+from dibs.spark.history.tables import ENDS
+from dibs.spark.history.warehouse import Gap, Warehouse
+from dibs.spark.report.capacity import MINUTE, Advice, advice, busiest
+from dibs.spark.report.findings import BAD, Outage, Poison, outages_of, poisons_of, together
+from dibs.spark.report.parquet import Tables, nearest_rank
 
 #: Rows of a table on the page.
 TOP: Final = 10

@@ -11,11 +11,11 @@ from pyspark.sql.types import StructType
 
 from dibs.errors import Refused
 from dibs.spark.door import place_of
-from dibs.spark.following import Follower
-from dibs.spark.options import follow_options, read_options, write_options
-from dibs.spark.reading import FilteringReader, Reader
 from dibs.spark.schemas import struct_type
-from dibs.spark.writing import StreamWriter, Writer
+from dibs.spark.source.following import Follower
+from dibs.spark.source.options import follow_options, read_options, write_options
+from dibs.spark.source.reading import FilteringReader, Reader
+from dibs.spark.source.writing import StreamWriter, Writer
 
 
 class DibsSource(ds.DataSource):

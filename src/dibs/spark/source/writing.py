@@ -16,11 +16,11 @@ from pyspark.sql.types import StructType
 from dibs.client.ids import new_id
 from dibs.errors import ConfigurationError
 from dibs.spark.door import Door
-from dibs.spark.options import WriteOptions
-from dibs.spark.rejects import located, write_text
-from dibs.spark.requests import check_columns
-from dibs.spark.sending import Task, send
 from dibs.spark.sent import Sent, report_of
+from dibs.spark.source.options import WriteOptions
+from dibs.spark.source.rejects import located, write_text
+from dibs.spark.source.requests import check_columns
+from dibs.spark.source.sending import Task, send
 
 #: Where Spark tells a task which query it belongs to, and which of its batches.
 QUERY_ID: Final = "sql.streaming.queryId"

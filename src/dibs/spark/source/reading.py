@@ -19,11 +19,11 @@ from dibs.errors import Refused, StorageError
 from dibs.model.answers import Record, State
 from dibs.model.events import Event
 from dibs.spark.door import Door
-from dibs.spark.narrowing import Narrowing, narrowed
-from dibs.spark.options import ReadOptions
-from dibs.spark.rows import FROM_EVENTS, FROM_RECORDS, Row, batch_of
 from dibs.spark.schemas import struct_type
-from dibs.spark.splitting import stretches
+from dibs.spark.source.narrowing import Narrowing, narrowed
+from dibs.spark.source.options import ReadOptions
+from dibs.spark.source.rows import FROM_EVENTS, FROM_RECORDS, Row, batch_of
+from dibs.spark.source.splitting import stretches
 from dibs.storage.protocol import LATEST
 
 #: Items of a page, fewer where they are large: a page of payloads of 1 MiB should not be 1 GiB.

@@ -15,8 +15,8 @@ from msgspec import Struct
 from pyspark.sql import datasource as ds
 
 from dibs.client.moments import EPOCH, MILLISECOND
-from dibs.spark.rows import Row
 from dibs.spark.schemas import Column, columns
+from dibs.spark.source.rows import Row
 
 _COMPARED: Final[dict[type[ds.Filter], Callable[[Any, Any], bool]]] = {
     ds.EqualTo: operator.eq,
