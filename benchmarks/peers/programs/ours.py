@@ -1,10 +1,10 @@
-"""dibs itself, by the same rules; outcomes kept for PEER_KEEP seconds (0: as by peers without results)."""
+"""dibs itself, by the same rules, on uvloop as its worker processes are; outcomes kept for PEER_KEEP seconds (0: as by peers without results)."""
 
-import asyncio
 import os
 import time
 
 import tally
+import uvloop
 
 from dibs import Dibs, Retention
 
@@ -46,4 +46,4 @@ async def work() -> None:
         await app.work(["peers"])
 
 
-asyncio.run({"put": put, "ask": ask}.get(tally.VERB, work)())
+uvloop.run({"put": put, "ask": ask}.get(tally.VERB, work)())
