@@ -1,4 +1,7 @@
-"""dibs itself, by the same rules, on uvloop as its worker processes are; outcomes kept for PEER_KEEP seconds (0: as by peers without results)."""
+"""dibs itself, by the same rules, on uvloop as its worker processes are.
+
+Outcomes are kept for PEER_KEEP seconds; for none, as by peers without results.
+"""
 
 import os
 import time
