@@ -8,7 +8,7 @@ also later. Bounded: an example that is not decided within `MOST_TRIES` steps is
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dibs.model.job import FAIL_SUFFIX, Slot
 from dibs_conformance.matching import match_event, match_slot
@@ -61,7 +61,8 @@ class Search:
         """Whether some order explains the rounds from this one on."""
         if at == len(rounds):
             return True
-        todo = [*apart(rounds[at].calls), *pending]
+        calls = rounds[at].calls
+        todo = [*apart(calls, pending), *(later(part, calls) for part in pending)]
         return any(
             self.explains(after, rounds, left, at + 1)
             for after, left in self._orders(world, todo, rounds[at], at)
@@ -120,12 +121,22 @@ def candidates(todo: Sequence[Part]) -> list[Part]:
     return sorted(ready, key=lambda part: part.call.returned)
 
 
-def apart(calls: Sequence[Call]) -> list[Part]:
-    """All parts of a round's calls, each with what happened beside it. What was refused did not happen."""
+def later(part: Part, calls: Sequence[Call]) -> Part:
+    """What is still under way may take effect at the time of any call since: the clock never steps back."""
+    since = {call.now for call in calls if call.now > part.call.now}
+    return replace(part, times=tuple(sorted({*part.times, *since}))) if since else part
+
+
+def apart(calls: Sequence[Call], pending: Sequence[Part] = ()) -> list[Part]:
+    """All parts of a round's calls, each with what happened beside it. What was refused did not happen.
+
+    What nobody heard the end of in an earlier round may be under way beside them, too.
+    """
     happened = [call for call in calls if call.fate != "refused"]
+    unheard = {id(part.call): part.call for part in pending}.values()
     told: list[Part] = []
     for call in happened:
-        beside = [other for other in happened if other is not call and other.overlaps(call)]
+        beside = [other for other in (*happened, *unheard) if other is not call and other.overlaps(call)]
         # A call that changed nothing, or was refused, may have told the storage the time or not.
         before = [other.now for other in calls if other.invoked <= call.returned]
         times = sorted({call.now, *(now for now in before if now > call.now)})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+import msgspec
+
 from dibs.model.answers import Claim, Enqueued, Granted
 from dibs.model.job import Data, Job, NewJob, Run, Slot
 from dibs.model.requests import Request
@@ -103,6 +105,30 @@ def test_a_call_without_a_reply_happened_or_did_not() -> None:
     assert not why(lost, look=there)
     assert not why(lost, look=nothing)
     assert "payload" in why(lost, look=torn)
+
+
+def test_what_nobody_heard_the_end_of_may_be_under_way_in_the_next_round() -> None:
+    """A cancelled caller's step runs to its end: it may hold an id that a later claim passes over."""
+    first, lost = enqueued("ann", 1, 2, 10), enqueued("bob", 3, inf, 11, first=10)
+    passing = claimed("cat", 4, 5)
+    rounds = [Round(calls=[granted(0), first]), Round(calls=[lost]), Round(calls=[passing])]
+
+    assert woven(rounds, "q").kept
+    assert not woven([rounds[0], rounds[2]], "q").kept
+
+
+def test_what_nobody_heard_the_end_of_may_take_effect_at_a_later_time() -> None:
+    """The storage's clock does not step back to when it was asked."""
+    lost = enqueued("bob", 1, inf, 10)
+    tick = call("cat", "reap", 2, 3, [], limit=100)
+    tick.now = NOW + 11
+    late = msgspec.structs.replace(job(b"bob"), run_at=NOW + 11, enqueued_at=NOW + 11)
+    look = Look(now=NOW + 11, slots={"a": Slot(late)})
+    rounds = [Round(calls=[granted(0)]), Round(calls=[lost]), Round(calls=[tick], look=look)]
+
+    assert woven(rounds, "q").kept
+    tick.now = NOW + 5
+    assert not woven(rounds, "q").kept
 
 
 def test_a_lost_update_is_told() -> None:
