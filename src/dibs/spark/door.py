@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -117,3 +118,9 @@ def refuse_missing_folder(url: str) -> None:
             f"{here()} sees no directory {folder}. Is the path right? Spark can use a file: storage only "
             "where all of its machines mount the same path; Redis and Postgres need no such thing"
         )
+
+
+def aside(ask: Callable[[], T]) -> T:
+    """Ask on a thread of its own: in a notebook an event loop runs on this one, and a door has one too."""
+    with ThreadPoolExecutor(1, thread_name_prefix="dibs-spark") as thread:
+        return thread.submit(ask).result()

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from dibs.client.ids import new_id
 from dibs.client.place import resolved
 from dibs.model.requests import OnConflict
-from dibs.spark.door import is_shared, place_of
+from dibs.spark.door import aside, is_shared, place_of
 from dibs.spark.java import require_pyspark
 from dibs.spark.sent import WriteReport, report_of
 
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-T = TypeVar("T")
 
 _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
@@ -36,7 +33,7 @@ def read(spark: SparkSession, table: str, *, url: str | None = None, **options: 
     require_pyspark()
     place = resolved(url)
     if not is_shared(place):
-        return spark.createDataFrame(_apart(lambda: _read_here(place, {"table": table, **options})))
+        return spark.createDataFrame(aside(lambda: _read_here(place, {"table": table, **options})))
     pushdown = spark.conf.get(_PUSHDOWN, "false") or "false"
     # Spark's processes stay in the folder where the session was started, this one may have left it.
     place = place_of(place)
@@ -95,7 +92,7 @@ def _enqueue_here(df: DataFrame, options: dict[str, str]) -> WriteReport:
     wanted = write_options_at(options["url"], options)
     check_columns(df.schema)
     run = wanted.run or new_id()
-    sent = _apart(lambda: send(wanted, Task(run, 0, 0), df.toArrow().to_batches()))
+    sent = aside(lambda: send(wanted, Task(run, 0, 0), df.toArrow().to_batches()))
     return report_of(wanted.queue, run, [sent])
 
 
@@ -110,9 +107,3 @@ def _read_here(url: str, options: dict[str, str]) -> pa.Table:
     reader = Reader(wanted, struct_type(wanted.table))
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return pa.Table.from_batches(batches, schema=arrow_schema(wanted.table))
-
-
-def _apart(work: Callable[[], T]) -> T:
-    """Do it on a thread of its own: in a notebook an event loop runs on this one, and cannot wait."""
-    with ThreadPoolExecutor(1, thread_name_prefix="dibs-spark") as thread:
-        return thread.submit(work).result()

@@ -6,9 +6,8 @@ and told apart by its range and fence; the other way round it might be known not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -20,7 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from dibs.errors import Refused
-from dibs.spark.door import Door
+from dibs.spark.door import Door, aside
 from dibs.spark.history.layers import day_of, ended
 from dibs.spark.history.tables import FINAL, LIVE, PARTITIONS
 from dibs.spark.schemas import arrow_schema, struct_type
@@ -28,8 +27,6 @@ from dibs.spark.source.datasource import DibsSource
 from dibs.spark.source.reading import Part, log_pages
 from dibs.spark.source.rows import batch_of, event_rows
 from dibs.storage.protocol import LATEST
-
-T = TypeVar("T")
 
 #: Of a live job's columns, those that history needs; its payload stays where it is.
 _OF_JOBS: Final = (
@@ -68,12 +65,6 @@ def source_of(url: str) -> str:
 def _shown(url: str) -> str:
     with Door(url) as door:
         return door.storage.url
-
-
-def aside(ask: Callable[[], T]) -> T:
-    """Ask on a thread of its own: in a notebook an event loop runs on this one, and a door has one too."""
-    with ThreadPoolExecutor(1, thread_name_prefix="dibs-spark") as thread:
-        return thread.submit(ask).result()
 
 
 def look(url: str, offsets: Mapping[str, str], queues: Iterable[str] = ()) -> Look:
