@@ -24,6 +24,7 @@ from benchmarks.places import empty_place
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.servers import private_servers
 from benchmarks.through_the_client import round_trips
+from dibs.cli import output
 
 ROUND_TRIP: Final = "round trip"
 Rates = dict[str, list[float]]
@@ -130,7 +131,7 @@ def read_words() -> argparse.Namespace:
 def main() -> None:
     """Measure, print."""
     words = read_words()
-    console = Console()
+    console = output.console()
     with ExitStack() as stack:
         urls, told = stack.enter_context(private_servers()) if words.servers else ([], "")
         rates = asyncio.run(measure([*words.urls, *urls], rounds=words.rounds, quick=words.quick))

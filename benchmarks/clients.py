@@ -16,11 +16,11 @@ from statistics import median
 from typing import Final
 from uuid import uuid4
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.scenarios import BATCH, claim_and_complete, fill, requests
 from benchmarks.servers import private_servers
+from dibs.cli import output
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage, remove
 
@@ -103,7 +103,7 @@ def main() -> None:
         asyncio.run(client(words.client, words.jobs, words.number))
         return
     with private_servers() as (urls, told):
-        Console().print(asyncio.run(measure(urls, jobs=words.jobs, rounds=words.rounds)), told)
+        output.console().print(asyncio.run(measure(urls, jobs=words.jobs, rounds=words.rounds)), told)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from benchmarks.crew import ends
 from benchmarks.servers import private_servers
+from dibs.cli import output
 
 Row = dict[str, object]
 FIGURES = ("throughput", "idle", "poison", "recovery")
@@ -124,7 +125,7 @@ def read_words() -> argparse.Namespace:
 
 
 def main() -> None:
-    words, console, rows = read_words(), Console(), []
+    words, console, rows = read_words(), output.console(), []
     folder = tempfile.mkdtemp(prefix=".bench-", dir=Path.cwd())
     os.environ["FLEET_FOLDER"] = folder
     measures = {"throughput": throughput, "idle": idle, "poison": poison, "recovery": recovery}

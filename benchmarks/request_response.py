@@ -22,11 +22,11 @@ from statistics import quantiles
 from typing import Any, Final
 from uuid import uuid4
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.servers import private_servers
 from dibs import Dibs
+from dibs.cli import output
 
 #: Seconds between two requests, so that each meets an idle worker.
 PAUSE: Final = 0.003
@@ -133,7 +133,7 @@ def main() -> None:
     table = Table("storage", "others who wait", "p50 ms", "p99 ms", title="from request to response")
     for one in found:
         table.add_row(one["storage"], str(one["others"]), f"{one['p50_ms']:.2f}", f"{one['p99_ms']:.2f}")
-    Console().print(table, told)
+    output.console().print(table, told)
     if given.json:
         given.json.write_text(json.dumps(found, indent=2) + "\n")
 

@@ -26,10 +26,10 @@ from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import datasource as ds
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.servers import private_servers
+from dibs.cli import output
 from dibs.spark import enqueue, read, session
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def show(table: list[dict[str, Any]], title: str) -> None:
     for row in table:
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
         shown.add_row(row["what"], f"{row['rows_per_second']:,}", ratio)
-    Console().print(shown)
+    output.console().print(shown)
 
 
 if __name__ == "__main__":

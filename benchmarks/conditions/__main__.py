@@ -19,6 +19,7 @@ from rich.table import Table
 from benchmarks.conditions import far, long_line, room, start_up
 from benchmarks.peers.grounds import grounds
 from benchmarks.servers import private_servers
+from dibs.cli import output
 
 PARTS: Final = ("far", "line", "start", "room")
 
@@ -98,7 +99,7 @@ def main() -> None:
     if unknown := set(words.parts) - set(PARTS):
         parser.error(f"no part called {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     found = measure(words.parts, quick=words.quick)
-    show(found, Console())
+    show(found, output.console())
     if words.json:
         words.json.write_text(json.dumps(found, indent=2) + "\n")
 

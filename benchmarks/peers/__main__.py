@@ -22,6 +22,7 @@ from benchmarks.peers.catalogue import PEERS, Peer
 from benchmarks.peers.grounds import Ground, grounds
 from benchmarks.peers.homes import Home, NotRun
 from benchmarks.peers.race import CALLS, Turn, take
+from dibs.cli import output
 
 HOMES: Final = Path(".bench-peers")
 #: By kind and name: the turns of all rounds, or why there are none.
@@ -86,7 +87,7 @@ def main() -> None:
     with grounds() as (by_kind, told):
         turns, out, bare = race(peers, by_kind, rounds=words.rounds, quick=words.quick)
     rows = [table.row(peer, turns, out, bare) for peer in peers]
-    console = Console()
+    console = output.console()
     for kind in by_kind:
         table.show(kind, [row for row in rows if row["kind"] == kind], console)
     console.print(f"{told}; {platform.python_implementation()} {platform.python_version()}", style="dim")
