@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
 
@@ -51,7 +52,9 @@ def read(*roots: Path) -> dict[str, Module]:
     return {module.name: module for module in modules}
 
 
+@cache
 def read_module(path: Path, root: Path) -> Module:
+    """One module; read once, for every rule of the house looks at all of them."""
     parts = path.relative_to(root).with_suffix("").parts
     name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
     return Module(name=name, path=path, tree=ast.parse(path.read_text("utf-8"), str(path)))
@@ -61,8 +64,13 @@ def read_project() -> dict[str, Module]:
     return read(PROJECT / "src", PROJECT / "conformance")
 
 
-def imports(module: Module) -> Iterator[Import]:
+@cache
+def imports(module: Module) -> tuple[Import, ...]:
     """All of them: at the top, in functions, under TYPE_CHECKING, and by literal name."""
+    return tuple(each_import(module))
+
+
+def each_import(module: Module) -> Iterator[Import]:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
