@@ -74,13 +74,16 @@ def check_word(field: str, word: str, known: Sequence[str]) -> None:
 
 def check_how(how: How, limits: Limits = LIMITS) -> None:
     """Refuse a settlement that breaks a limit, before anything of it is written."""
-    if isinstance(how, Retry):
+    # The most frequent first: to tell what a Struct is not costs eight times as much as what it is.
+    if isinstance(how, Complete):
+        if how.result is not None:
+            check_bytes("result", how.result, limits.result)
+        check_then(how.then, limits)
+    elif isinstance(how, Fail):
+        check_then(how.then, limits)
+    elif isinstance(how, Retry):
         _check_retry(how)
         return
-    if isinstance(how, Complete) and how.result is not None:
-        check_bytes("result", how.result, limits.result)
-    if isinstance(how, Complete | Fail):
-        check_then(how.then, limits)
     retention = getattr(how, "retention", None)
     if retention is not None:
         check_retention("retention", retention)

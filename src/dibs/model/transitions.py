@@ -161,6 +161,7 @@ def outcome_of(job: Job, how: End, now: int, queue_retention: Retention) -> Outc
     # What is not kept need not be held in memory until prune: only fence and range answer repeats.
     kept = expires_at is None or expires_at > now
     keeps_data = kept and kind in keep_payload(how.retention, job.data.retention, queue_retention)
+    result, error = _said(how) if kept else (None, None)
     return Outcome(
         kind=kind,
         fence=run.fence if run else 0,
@@ -168,8 +169,8 @@ def outcome_of(job: Job, how: End, now: int, queue_retention: Retention) -> Outc
         revision=job.revision,
         ended_at=now,
         expires_at=expires_at,
-        result=how.result if kept and isinstance(how, Complete) else None,
-        error=how.error if kept and isinstance(how, Fail) else None,
+        result=result,
+        error=error,
         enqueues=job.enqueues,
         enqueued_at=job.enqueued_at,
         run_at=job.run_at,
@@ -184,13 +185,16 @@ def outcome_of(job: Job, how: End, now: int, queue_retention: Retention) -> Outc
     )
 
 
+def _said(how: End) -> tuple[bytes | None, Error | None]:
+    if isinstance(how, Complete):
+        return how.result, None
+    return None, how.error if isinstance(how, Fail) else None
+
+
 def expiry(kind: EndKind, now: int, *said: Retention | None) -> int | None:
     """Return when an outcome of this kind ends; the first that says something counts, then the default."""
     for retention in (*said, DEFAULT_RETENTION):
-        if retention is None:
-            continue
-        ms = getattr(retention, kind)
-        if ms is not UNSET:
+        if retention is not None and (ms := getattr(retention, kind)) is not UNSET:
             return None if ms is None else now + int(ms)
     raise AssertionError("the default names every kind")
 

@@ -169,6 +169,8 @@ def remembered(outcome: Outcome | None, one: Settlement) -> Settled:
 
 def applied(slot: Slot, asked: How, done: How) -> Settled:
     """Answer a settlement of the run in `slot` that was asked for like this, and done like that."""
+    if isinstance(done, Complete):
+        return DONE
     if isinstance(done, HandOff):
         return Settled("handed_off", revision=slot.current.revision if slot.current is not None else 0)
     if isinstance(done, (Retry, Release)):

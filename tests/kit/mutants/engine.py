@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from heapq import heapify
 from typing import Any
 
 from msgspec.structs import replace
@@ -66,11 +65,10 @@ def every_repeat_is_done(patch: Patch) -> None:
 def the_least_urgent_first(patch: Patch) -> None:
     def mutant(self: QueueIndex) -> Any:
         while self.due:
-            entry = max(self.due)
-            self.due.remove(entry)
-            heapify(self.due)
-            if self._is(entry[3], entry[1], entry[2], entry[0]):
-                return self.slots[entry[3]].current
+            last = max(self.due)
+            self.due.keep([entry for entry in self.due if entry != last])
+            if job := self._entered(last[3], last[1], last[2], last[0]):
+                return job
         return None
 
     patch.setattr(QueueIndex, "pop_due", mutant)

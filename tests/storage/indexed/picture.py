@@ -32,7 +32,9 @@ def derived(queue: QueueIndex) -> dict[str, Any]:
     """What the index has worked out beside the slots."""
     return {
         "line": line(queue),
-        "scheduled": {id for run_at, seq, id, minus in queue.scheduled if queue._is(id, run_at, seq, minus)},
+        "scheduled": {
+            id for run_at, seq, id, minus in queue.scheduled if queue._entered(id, run_at, seq, minus)
+        },
         "next due": queue.next_due(),
         "counts": (queue.waiting, queue.active, queue.handed_off, queue.blocked, dict(queue.outcomes)),
         "count of scheduled": queue.count_scheduled(),
@@ -47,7 +49,7 @@ def derived(queue: QueueIndex) -> dict[str, Any]:
 
 def line(queue: QueueIndex) -> list[str]:
     """The ids that a claim would take, in its order."""
-    return [e[3] for e in sorted(set(queue.due)) if queue._is(e[3], e[1], e[2], e[0])]
+    return [e[3] for e in sorted(set(queue.due)) if queue._entered(e[3], e[1], e[2], e[0])]
 
 
 def leases_that_end(queue: QueueIndex) -> set[str]:

@@ -14,11 +14,10 @@ from dibs.model.job import EMPTY, EndKind, Job, Outcome, Slot
 from dibs.model.requests import Settings
 from dibs.storage.indexed.changes import Changes
 from dibs.storage.indexed.event_log import Entry, EventLog
+from dibs.storage.indexed.line import Line
 from dibs.storage.indexed.listing import Listing
 from dibs.storage.indexed.records import Key, Lease
 
-#: (-priority, run_at, seq, id): the order of claims (contract 2).
-Due = tuple[int, int, int, str]
 #: (run_at, seq, id, -priority)
 Scheduled = tuple[int, int, str, int]
 
@@ -45,7 +44,7 @@ class QueueIndex:
 
     def _derive(self) -> None:
         self.now = 0
-        self.due: list[Due] = []
+        self.due = Line()
         self.scheduled: list[Scheduled] = []
         self.waiting = 0
         self.active = 0
@@ -129,7 +128,7 @@ class QueueIndex:
     def _line_up(self, id: str, job: Job) -> None:
         self.work += 1
         if job.run_at <= self.now:
-            heappush(self.due, (-job.data.priority, job.run_at, job.seq, id))
+            self.due.add((-job.data.priority, job.run_at, job.seq, id))
         else:
             heappush(self.scheduled, (job.run_at, job.seq, id, -job.data.priority))
         if len(self.due) + len(self.scheduled) > 2 * self.waiting + 1000:
@@ -137,20 +136,22 @@ class QueueIndex:
 
     def _compact(self) -> None:
         """Drop the stale entries once they are the larger part, so that updates leave no trace for ever."""
-        self.due = [entry for entry in set(self.due) if self._is(entry[3], entry[1], entry[2], entry[0])]
-        self.scheduled = [e for e in set(self.scheduled) if self._is(e[2], e[0], e[1], e[3])]
-        heapify(self.due)
+        self.due.keep([e for e in set(self.due) if self._entered(e[3], e[1], e[2], e[0])])
+        self.scheduled = [e for e in set(self.scheduled) if self._entered(e[2], e[0], e[1], e[3])]
         heapify(self.scheduled)
 
-    def _is(self, id: str, run_at: int, seq: int, minus_priority: int) -> bool:
+    def _entered(self, id: str, run_at: int, seq: int, minus_priority: int) -> Job | None:
+        """Return the waiting job that an entry speaks of; None when the entry has gone stale."""
         job = self.slots.get(id, EMPTY).current
-        return (
+        if (
             job is not None
             and job.run is None
             and job.seq == seq
             and job.run_at == run_at
             and job.data.priority == -minus_priority
-        )
+        ):
+            return job
+        return None
 
     def _put_outcome(self, id: str, before: Outcome | None, after: Outcome | None) -> None:
         if before is not None and self.expired.pop(id, None) is None:
@@ -242,8 +243,8 @@ class QueueIndex:
         scheduled = self.scheduled
         while scheduled and scheduled[0][0] <= now:
             run_at, seq, id, minus_priority = heappop(scheduled)
-            if self._is(id, run_at, seq, minus_priority):
-                heappush(self.due, (minus_priority, run_at, seq, id))
+            if self._entered(id, run_at, seq, minus_priority):
+                self.due.add((minus_priority, run_at, seq, id))
                 # So that a wait which begins a little later than this hears of it.
                 self.work += 1
         ends = self.outcome_ends
@@ -259,11 +260,11 @@ class QueueIndex:
 
     def pop_due(self) -> Job | None:
         """Take the first due job out of the line."""
-        due, slots = self.due, self.slots
+        due = self.due
         while due:
-            minus_priority, run_at, seq, id = heappop(due)
-            if self._is(id, run_at, seq, minus_priority):
-                return slots[id].current
+            minus_priority, run_at, seq, id = due.pop()
+            if job := self._entered(id, run_at, seq, minus_priority):
+                return job
         return None
 
     def next_due(self) -> int | None:
@@ -271,7 +272,7 @@ class QueueIndex:
         scheduled = self.scheduled
         while scheduled:
             run_at, seq, id, minus_priority = scheduled[0]
-            if self._is(id, run_at, seq, minus_priority):
+            if self._entered(id, run_at, seq, minus_priority):
                 return run_at
             heappop(scheduled)
         return None
@@ -291,7 +292,7 @@ class QueueIndex:
 
     def count_scheduled(self) -> int:
         """Count the jobs that fall due later than now."""
-        return len({e[2] for e in self.scheduled if self._is(e[2], e[0], e[1], e[3])})
+        return len({e[2] for e in self.scheduled if self._entered(e[2], e[0], e[1], e[3])})
 
     def pop_key_end(self) -> tuple[int, str]:
         """Take out the first end of a request key."""

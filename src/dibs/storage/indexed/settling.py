@@ -26,7 +26,8 @@ def settle(index: Index, queue: str, settlements: Sequence[Settlement], limits: 
 def _settle(index: Index, queue: QueueIndex, one: Settlement, limits: Limits) -> Settled:
     slot = queue.slots.get(one.id, EMPTY)
     verdict = verdicts.settle(slot, one, limits)
-    if isinstance(verdict, Settled):
+    # Nearly always it is what was asked for; only what is not has to be told apart.
+    if verdict is not one.how and isinstance(verdict, Settled):
         return verdict
     _apply(index, queue, slot, verdict)
     return verdicts.applied(slot, one.how, verdict)
@@ -74,19 +75,19 @@ def give_back(index: Index, queue: QueueIndex, id: str, *, stalled: bool) -> Rea
 
 def end(index: Index, queue: QueueIndex, slot: Slot, job: Job, how: End) -> None:
     """End a current: outcome, promotion, fail job and follow-ups, all in this step."""
-    now, level = index.now, queue.settings.log_level
-    if isinstance(how, Fail):
-        how = _as_kept(queue, how)
+    now, level, failed = index.now, queue.settings.log_level, None
+    if not isinstance(how, (Complete, Cancelled)):
+        how = failed = _as_kept(queue, how)
     after = transitions.end(slot, job, how, now, queue.settings.retention)
     queue.put(job.id, after)
     if level != "off":
-        error = how.error if isinstance(how, Fail) else None
+        error = None if failed is None else failed.error
         index.tell(queue, events.attempt_ended(transitions.kind_of(how), job, now, error))
         if level == "all" and after.current is not None:
             index.tell(queue, events.noted("promoted", job.id, now, after.current))
-    if isinstance(how, Fail) and how.handled and not queue.name.endswith(FAIL_SUFFIX):
-        _hand_to_failure(index, queue, job, how.error)
-    if not isinstance(how, Cancelled) and how.then:
+    if failed is not None and failed.handled and not queue.name.endswith(FAIL_SUFFIX):
+        _hand_to_failure(index, queue, job, failed.error)
+    if isinstance(how, (Complete, Fail)) and how.then:
         follow(index, how.then)
 
 
