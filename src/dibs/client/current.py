@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Generator
 from contextvars import ContextVar
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -42,38 +43,58 @@ class CurrentJob:
         deadline: float | None,
         resources: Any = None,
     ) -> None:
-        if job.run is None:
+        run = job.run
+        if run is None:
             raise NotRunning(f"{queue}/{job.id} is not active")
         self._storage = storage
         self._loop = loop
-        self._cancelled = job.run.cancel_requested
+        self._job = job
+        self._cancelled = run.cancel_requested
         self.queue = queue
         self.id = job.id
         #: Grows with every claim of this id: pass it on, and outside systems can refuse a late writer.
-        self.fence = job.run.fence
-        #: Which claim of the job this is, from 1, and why it came back before.
-        self.attempt = job.attempts
-        self.retries = job.retries
-        self.stalls = job.stalls
-        self.timeouts = job.timeouts
-        self._times = (job.enqueued_at, job.run_at)
+        self.fence = run.fence
         #: When the run is over its timeout, by time.monotonic(), in seconds; None is never.
         self.deadline = deadline
-        self.attributes = {name: msgspec.json.decode(raw) for name, raw in job.data.attributes.items()}
         #: What the function under @app.lifespan yielded in this process.
         self.resources = resources
         #: What is enqueued in the same step as the completion.
         self.follow_ups: list[Then] = []
 
     @property
+    def attempt(self) -> int:
+        """Which claim of the job this is, from 1."""
+        return self._job.attempts
+
+    @property
+    def retries(self) -> int:
+        """How often it came back because of an error."""
+        return self._job.retries
+
+    @property
+    def stalls(self) -> int:
+        """How often it came back because what ran it was gone."""
+        return self._job.stalls
+
+    @property
+    def timeouts(self) -> int:
+        """How often it came back because a run took too long."""
+        return self._job.timeouts
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        """What was enqueued with it, or amended since, up to its claim."""
+        return {name: msgspec.json.decode(raw) for name, raw in self._job.data.attributes.items()}
+
+    @property
     def enqueued_at(self) -> datetime:
         """When it was enqueued, in UTC."""
-        return moment_of(self._times[0])
+        return moment_of(self._job.enqueued_at)
 
     @property
     def run_at(self) -> datetime:
         """From when on it was due, in UTC."""
-        return moment_of(self._times[1])
+        return moment_of(self._job.run_at)
 
     @property
     def cancelled(self) -> bool:

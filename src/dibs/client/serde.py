@@ -40,6 +40,8 @@ class JsonSerde:
     name: Final = "json"
 
     def encode(self, value: Any) -> bytes:
+        if value is None:  # what most handlers return
+            return b"null"
         try:
             raw = msgspec.json.encode(value, enc_hook=plain)
         except (TypeError, ValueError, RecursionError) as error:

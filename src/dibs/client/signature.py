@@ -32,6 +32,10 @@ class Arguments(msgspec.Struct, forbid_unknown_fields=True):
     kwargs: dict[str, Any] = {}
 
 
+class _NoKeywords(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a payload with none."""
+
+
 class Call:
     """How a function is called: arguments to a payload, and a payload to arguments of the hinted types."""
 
@@ -69,6 +73,12 @@ class Call:
 
     def arguments(self, serde: Serde, payload: bytes) -> tuple[Args, Kwargs]:
         """Return a payload as arguments, each as its parameter's type. Raises PermanentError."""
+        if (form := self._form) is not None:
+            try:
+                return serde.decode(payload, form).args, {}
+            except (ValueError, TypeError, NotImplementedError):
+                # Given by name, or not what is wanted: below, the error names the one at fault.
+                pass
         args, kwargs = split(serde, payload)
         if not kwargs and len(args) in self._by_position:
             try:
@@ -89,6 +99,20 @@ class Call:
         wanted = self._by_position[len(args)]
         converted: Args = msgspec.convert(args, wanted, dec_hook=rebuilt, str_keys=True)
         return converted
+
+    @cached_property
+    def _form(self) -> Any:
+        """A payload whose arguments are all given by position, where there is one number of them.
+
+        To decode it as this takes a third of decoding it as anything and converting that; a Struct, because
+        of these alone msgspec remembers what they are made of.
+        """
+        if len(self._by_position) != 1:
+            return None
+        (wanted,) = self._by_position.values()
+        return msgspec.defstruct(
+            "ByPosition", [("args", wanted), ("kwargs", _NoKeywords)], forbid_unknown_fields=True, frozen=True
+        )
 
     @cached_property
     def _by_position(self) -> dict[int, GenericAlias]:
