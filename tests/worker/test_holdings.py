@@ -24,7 +24,7 @@ def held(place: int, id: str = "a", *, claimed_at: int = 0) -> say.Held:
 def test_a_run_is_held_until_its_end_is_told() -> None:
     holdings = Holdings[str]()
     holdings.claimed("p", say.Claimed("q", "lease", (held(0, "a"), held(1, "b"))))
-    words = holdings.ended("p", say.Ended("q", ((0, "completed"),)))
+    words = holdings.ended("p", say.Ended("q", {"completed": [0]}))
 
     assert Counter(completed=1) == words
     assert ["b"] == [holding.run.id for holding in holdings.of("p")]
@@ -34,9 +34,9 @@ def test_a_run_is_held_until_its_end_is_told() -> None:
 def test_an_end_is_counted_once() -> None:
     holdings = Holdings[str]()
     holdings.claimed("p", say.Claimed("q", "lease", (held(0),)))
-    holdings.ended("p", say.Ended("q", ((0, "completed"),)))
+    holdings.ended("p", say.Ended("q", {"completed": [0]}))
 
-    assert Counter() == holdings.ended("p", say.Ended("q", ((0, "completed"),)))
+    assert Counter() == holdings.ended("p", say.Ended("q", {"completed": [0]}))
     assert 0 == holdings.under("lease")
 
 

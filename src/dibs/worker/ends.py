@@ -34,7 +34,8 @@ class Ends:
             handled=run.handler.handles_failure,
             luck=random.random(),  # noqa: S311 - jitter keeps no secrets
         )
-        _log(run, verdict, how)
+        if not isinstance(verdict, decide.Returned) or logger.isEnabledFor(logging.DEBUG):
+            _log(run, verdict, how)
         self.decided(run, how)
 
     def decided(self, run: Run, how: How) -> None:

@@ -18,12 +18,24 @@ from dibs.worker import blame
 
 
 class Run:
-    """A claimed job in the hands of this process."""
+    """A claimed job in the hands of this process. How it begins stands on the class: one is made a job."""
 
-    __slots__ = (
-        "begun", "claimed_at", "current", "deadline", "fence", "handler", "job", "key", "limits", "over",
-        "overran", "place", "stop", "taken", "task", "value",
-    )  # fmt: skip
+    #: What the handler sees of it.
+    current: CurrentJob
+    #: By time.monotonic(), None without limit.
+    deadline: float | None = None
+    #: What an `auto` handler returned, for its hook.
+    value: Any = None
+    #: The task of an `async def` handler.
+    task: asyncio.Task[None] | None = None
+    #: Its code has been entered.
+    begun = False
+    #: Why it is to stop; the first reason counts.
+    stop: Stop | None = None
+    #: It has its settlement: whatever it still does is of no account.
+    over = False
+    #: It did not stop in time, and only the end of its process will end it.
+    overran = False
 
     def __init__(self, handler: Handler, job: Job, place: int) -> None:
         assert job.run is not None, "a claim hands out active jobs"  # noqa: S101
@@ -31,28 +43,17 @@ class Run:
         self.job = job
         self.fence = job.run.fence
         self.claimed_at = job.run.claimed_at
-        self.key = (handler.queue, job.id, self.fence)
-        self.limits: HandlerLimits = handler.limits.for_job(job)
+        own = job.data.overrides
+        self.limits: HandlerLimits = handler.limits if own is None else handler.limits.under(own)
         #: Its place among the flags that say what was started.
         self.place = place
-        #: When it came here, and its deadline: by time.monotonic().
+        #: When it came here, by time.monotonic().
         self.taken = time.monotonic()
-        #: By time.monotonic(), None without limit.
-        self.deadline: float | None = None
-        #: What the handler sees of it.
-        self.current: CurrentJob
-        #: What an `auto` handler returned, for its hook.
-        self.value: Any = None
-        #: The task of an `async def` handler.
-        self.task: asyncio.Task[None] | None = None
-        #: Its code has been entered.
-        self.begun = False
-        #: Why it is to stop; the first reason counts.
-        self.stop: Stop | None = None
-        #: It has its settlement: whatever it still does is of no account.
-        self.over = False
-        #: It did not stop in time, and only the end of its process will end it.
-        self.overran = False
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What nobody else can be: queue, id and fence."""
+        return self.handler.queue, self.job.id, self.fence
 
     @property
     def about(self) -> dict[str, Any]:
@@ -70,11 +71,12 @@ class Run:
 async def call(run: Run) -> Verdict:
     """Call an `async def` handler in this task. Never raises, short of the task's end."""
     CURRENT.set(run.current)
+    around = run.handler.around
     try:
-        if run.handler.around is None:
+        if around is None:
             value = await _called(run)
         else:
-            with run.handler.around(run.current):
+            with around(run.current):
                 value = await _called(run)
     except GeneratorExit:
         raise

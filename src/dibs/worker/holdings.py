@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from dibs.worker import messages as say
 
@@ -27,7 +27,7 @@ class Holding(Struct, eq=False):
     #: It was told that somebody asked for it to stop.
     told_to_cancel: bool = False
     #: When this was heard of, by time.monotonic().
-    taken: float = field(default_factory=time.monotonic)
+    taken: float = 0.0
 
     def ends_by(self, started: float) -> float | None:
         """Return when it must have ended that began at `started`; None is never, or by other means."""
@@ -47,24 +47,21 @@ class Holdings(Generic[M]):
         return sum(map(len, self._of.values()))
 
     def claimed(self, member: M, message: say.Claimed) -> None:
-        held = self._of.setdefault(member, {})
+        held, queue, lease = self._of.setdefault(member, {}), message.queue, message.lease
+        now = time.monotonic()
         for run in message.runs:
-            held[run.place] = Holding(message.queue, message.lease, run)
-        self._leases[message.lease] += len(message.runs)
+            held[run.place] = Holding(queue, lease, run, taken=now)
+        self._leases[lease] += len(message.runs)
 
     def ended(self, member: M, message: say.Ended) -> Counter[str]:
         """Take the runs back, and return how many came to which end."""
-        words: Counter[str] = Counter()
-        for place, word in message.runs:
-            if self._take(member, place):
-                words[word] += 1
-        return words
+        held = self._of.get(member, {})
+        return Counter({word: self._take(held, places) for word, places in message.ends.items()})
 
-    def _take(self, member: M, place: int) -> Holding | None:
-        holding = self._of.get(member, {}).pop(place, None)
-        if holding is not None:
-            self._leases[holding.lease] -= 1
-        return holding
+    def _take(self, held: dict[int, Holding], places: Iterable[int]) -> int:
+        taken = [held.pop(place) for place in places if place in held]
+        self._leases.subtract(holding.lease for holding in taken)
+        return len(taken)
 
     def at(self, member: M, place: int, fence: int) -> Holding | None:
         """Return what a member holds at a place, if it is still the run with this fence."""
@@ -81,9 +78,8 @@ class Holdings(Generic[M]):
 
     def forget(self, member: M) -> None:
         """Take everything back that a member holds."""
-        for place in list(self._of.get(member, {})):
-            self._take(member, place)
-        self._of.pop(member, None)
+        held = self._of.pop(member, {})
+        self._take(held, list(held))
 
     def with_ids(self, queue: str, ids: tuple[str, ...], now: int) -> dict[M, list[tuple[str, str, int]]]:
         """Return who holds these ids of a queue, claimed before `now`, and was not told yet.

@@ -184,12 +184,12 @@ class Lane:
 
 def word_of(how: How, answer: Settled) -> str:
     """Return what became of a run, as a word of WorkReport."""
+    if answer.status == "done" and isinstance(how, Complete):
+        return "completed"
     if answer.status in ("lost", "refused"):
         return "lost"
     if answer.status == "cancelled" or isinstance(how, Cancelled):
         return "cancelled"
-    if isinstance(how, Complete):
-        return "completed"
     if isinstance(how, Fail):
         return "failed"
     if isinstance(how, Retry):

@@ -14,9 +14,10 @@ from dibs.worker import messages as say
 from dibs.worker.alone import MISSING_GUARD, encoded
 from dibs.worker.child import Spec
 from dibs.worker.employ import employ, work_here
+from dibs.worker.hand import PLACES
 from dibs.worker.logs import style_here
 from dibs.worker.spawned import CONTEXT, NO_GUARD, Spawned
-from dibs.worker.worker import PLACES, Worker
+from dibs.worker.worker import Worker
 
 
 class Ears(Protocol):

@@ -47,10 +47,10 @@ class Claimed(Struct, frozen=True, gc=False, array_like=True, tag="claimed"):
 
 
 class Ended(Struct, frozen=True, gc=False, array_like=True, tag="ended"):
-    """It holds these no longer: (place, what became of it, a word of WorkReport)."""
+    """It holds these no longer: for each word of WorkReport, the places of the runs that came to it."""
 
     queue: str
-    runs: tuple[tuple[int, str], ...]
+    ends: dict[str, list[int]]
 
 
 class Leased(Struct, frozen=True, gc=False, array_like=True, tag="leased"):

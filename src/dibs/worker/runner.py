@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, MutableSequence
 from typing import Final
@@ -45,17 +46,19 @@ class Runner:
         self._threads: Threads[tuple[Run, Verdict]] = Threads(self._loop, lambda done: self._finish(*done))
         self._active: set[Run] = set()
         self._alarm: asyncio.TimerHandle | None = None
+        self._rings_at = math.inf
 
     def start(self, run: Run) -> None:
         """Begin a run that has its `current`."""
         self._active.add(run)
-        if on_thread(run.handler):
-            self._threads.run(lambda: (run, self._run_plain(run)))
-        elif run.handler.is_async and run.handler.executor != "process":
+        handler = run.handler
+        if handler.executor == "process":
+            run.task = self._loop.create_task(self._run_alone(run))
+        elif handler.is_async:
             run.task = self._loop.create_task(self._run(run))
         else:
-            run.task = self._loop.create_task(self._run_alone(run))
-        if run.deadline is not None:
+            self._threads.run(lambda: (run, self._run_plain(run)))
+        if run.deadline is not None and run.deadline < self._rings_at:
             self._watch(run.deadline)
 
     def interrupt(self, run: Run, stop: Stop) -> None:
@@ -116,13 +119,12 @@ class Runner:
 
     def _watch(self, deadline: float) -> None:
         if self._alarm is not None:
-            if self._alarm.when() <= deadline:
-                return
             self._alarm.cancel()
+        self._rings_at = deadline
         self._alarm = self._loop.call_at(deadline, self._ring)
 
     def _ring(self) -> None:
-        self._alarm = None
+        self._alarm, self._rings_at = None, math.inf
         now = time.monotonic()
         for run in list(self._active):
             if run.deadline is not None and run.deadline <= now:

@@ -23,6 +23,8 @@ logger = logging.getLogger("dibs.worker")
 
 def carried_on(run: Run, how: How) -> How:
     """Return the settlement of a run; a tick's with what keeps its schedule going."""
+    if run.handler.schedule is None:
+        return how
     return _carried_on(run.handler, run.job.id, run.claimed_at, run.taken, how)
 
 

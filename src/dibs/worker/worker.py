@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from dibs.client.current import CurrentJob
 from dibs.client.handler import Handler
@@ -18,6 +19,7 @@ from dibs.worker import messages as say
 from dibs.worker.capacity import UNITS, Capacity
 from dibs.worker.ends import Ends
 from dibs.worker.execution import Run
+from dibs.worker.hand import Hand
 from dibs.worker.lanes import SILENCE, STALE, TOGETHER, Lane, Told, word_of
 from dibs.worker.listening import Listener
 from dibs.worker.runner import Runner, on_thread
@@ -26,9 +28,6 @@ from dibs.worker.serving import Serving
 from dibs.worker.trips import Brought, travel
 
 logger = logging.getLogger("dibs.worker")
-
-#: How many runs a process may have in hand, those that ended and are not settled yet among them.
-PLACES: Final = 8 * UNITS
 
 
 class Worker:
@@ -54,12 +53,9 @@ class Worker:
         self._lanes = {handler.queue: Lane(handler, units, patience) for handler in handlers}
         self._capacity = Capacity(units)
         self._serving = Serving(self._lanes.values(), self._capacity, self._look)
-        self._places = list(range(PLACES))
         #: Those of which it is to be asked whether room should be made for their jobs.
         self._looked_at: list[Lane] = []
-        #: How many jobs the claims on their way may bring.
-        self._expected = 0
-        self._runs: dict[tuple[str, str, int], Run] = {}
+        self._hand = Hand(runner.started)
         self._runner = runner
         runner.ended = self._ended
         runner.late = self._late
@@ -85,15 +81,14 @@ class Worker:
                 for lane in self._lanes.values():
                     lane.wake()
             case say.Cancel(runs):
-                for key in runs:
-                    if run := self._runs.get(key):
-                        self._cancel(run)
+                for run in self._hand.with_keys(runs):
+                    self._cancel(run)
             case say.Drain():
                 self._drain()
             case say.Stop():
                 self._stopping = True
                 self._drain()
-                for run in list(self._runs.values()):
+                for run in self._hand:
                     self._runner.interrupt(run, "release")
         self._pump_soon()
 
@@ -117,12 +112,12 @@ class Worker:
         self._listener.close()
         for task in self._flights:
             task.cancel()
-        for run in list(self._runs.values()):
+        for run in self._hand:
             self._runner.interrupt(run, "release")
             run.over = True
         for lane in self._lanes.values():
             lane.ahead.clear()
-        self._runs.clear()
+        self._hand.clear()
         if not self.over.done():
             self.over.set_result(None)
 
@@ -139,9 +134,7 @@ class Worker:
         if self.over.done():
             return
         now = time.monotonic()
-        claiming = (
-            self._lease is not None and not self._draining and self._places_left >= self._capacity.units
-        )
+        claiming = self._lease is not None and not self._draining and self._hand.room >= self._capacity.units
         grants, more = self._serving.share(now, claiming=claiming)
         if self._looked_at:
             self._fly(self._looked_at, self._peek(self._looked_at))
@@ -171,7 +164,7 @@ class Worker:
         """Tell whether nothing is in hand, or only what cannot be interrupted and nobody waits for."""
         return all(
             not run.over and (run.overran or (self._stopping and on_thread(run.handler)))
-            for run in self._runs.values()
+            for run in self._hand
         )
 
     def _drained(self) -> None:
@@ -179,13 +172,9 @@ class Worker:
             self._told_drained = True
             self._listener.close()
             self._tell(say.Drained())
-        if self._stopping or not self._runs:
+        if self._stopping or not self._hand:
             # Otherwise it waits to be killed: nothing may be taken down under a handler that still runs.
             self.over.set_result(None)
-
-    @property
-    def _places_left(self) -> int:
-        return len(self._places) - self._expected
 
     def _begin(self, lane: Lane, room: int) -> int:
         """Begin up to so many jobs that were claimed ahead, and return how many."""
@@ -229,12 +218,12 @@ class Worker:
                 lane.make_room(due=found.waiting > found.scheduled or found.approximate)
 
     def _launch(self, lane: Lane, room: int, ahead: int) -> None:
-        limit = min(room + ahead, self._places_left)
+        limit = min(room + ahead, self._hand.room)
         if not limit and not lane.outbox:
             return
         told, lane.outbox, lane.together_until = lane.outbox, [], 0.0
         lease = self._lease if limit else None
-        self._expected += limit
+        self._hand.expected += limit
         if lease is not None and room:
             self._serve(lane, room)
         lane.flying = lease or ""
@@ -269,7 +258,7 @@ class Worker:
             if brought.claim is not None and lease is not None:
                 begun = self._take(lane, lease, brought.claim, room, limit)
         finally:
-            self._expected -= limit
+            self._hand.expected -= limit
             if lease is not None:
                 self._capacity.give((room - begun) * lane.size)
 
@@ -286,7 +275,7 @@ class Worker:
         self._loop.call_later(lane.rest() + 0.01, self._pump_soon)
 
     def _book(self, lane: Lane, settled: Sequence[tuple[Told, Settled]]) -> None:
-        ended: list[tuple[int, str]] = []
+        ends: defaultdict[str, list[int]] = defaultdict(list)
         for (run, how), answer in settled:
             if answer.status == "refused":
                 again = tried_again(run, how, answer.reason)
@@ -295,15 +284,10 @@ class Worker:
                     continue
                 why = answer.reason
                 logger.error("%s/%s: the storage refused its end: %s", *run.key[:2], why, extra=run.about)
-            ended.append((run.place, word_of(how, answer)))
-            self._forget(run)
-        if ended:
-            self._tell(say.Ended(lane.queue, tuple(ended)))
-
-    def _forget(self, run: Run) -> None:
-        if self._runs.pop(run.key, None) is not None:
-            self._runner.started[run.place] = 0
-            self._places.append(run.place)
+            ends[word_of(how, answer)].append(run.place)
+            self._hand.let_go(run)
+        if ends:
+            self._tell(say.Ended(lane.queue, ends))
 
     def _take(self, lane: Lane, lease: str, claim: Claim, room: int, limit: int) -> int:
         """Take in what was claimed, and return how many jobs have begun."""
@@ -313,11 +297,9 @@ class Worker:
         lane.saw(claim, limit)
         if not claim.jobs:
             return 0
-        runs = [Run(lane.handler, job, self._places.pop()) for job in claim.jobs]
+        runs = self._hand.take(lane.handler, claim.jobs)
         # Said before any of them is started, so that a crash leaves none unknown.
         self._tell(say.Claimed(lane.queue, lease, tuple(map(_held, runs))))
-        for run in runs:
-            self._runs[run.key] = run
         for run in runs[:room]:
             self._start(lane, run)
         if runs[room:]:
@@ -347,13 +329,15 @@ class Worker:
             run.over = True
             self._settle(run, Release())
             return
-        end = decide.refused_at_claim(run.job, run.limits, handled=lane.handler.handles_failure)
-        if end is not None:
-            run.over = True
-            self._ends.decided(run, end)
-            return
+        job = run.job
+        if job.stalls:
+            end = decide.refused_at_claim(job, run.limits, handled=lane.handler.handles_failure)
+            if end is not None:
+                run.over = True
+                self._ends.decided(run, end)
+                return
         deadline = run.time_out_at()
-        run.current = CurrentJob(self._storage, lane.queue, run.job, self._loop, deadline, self._resources)
+        run.current = CurrentJob(self._storage, lane.queue, job, self._loop, deadline, self._resources)
         self._runner.start(run)
 
     # -- leases --------------------------------------------------------------------------------------
