@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
+from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from dibs_conformance.laws import Broken
@@ -35,10 +36,12 @@ def run_examples(
     done = 0
     while (examples is None or done < examples) and (examples is not None or time.monotonic() < end):
         size = CHUNK if examples is None else min(CHUNK, examples - done)
+        before = trial.examples
         failure = run_chunk(trial, first_seed + done, size, steps, shrink=shrink)
         if failure is not None:
             return failure
-        done += size
+        # A chunk that was cut short (see `caught`) leaves the rest of it to the next.
+        done += max(1, min(size, trial.examples - before))
         progress(done)
     return None
 
@@ -55,12 +58,25 @@ def run_chunk(trial: Trial, chunk_seed: int, size: int, steps: int, *, shrink: b
 
 
 def caught(trial: Trial, play: Callable[[], None]) -> Failure | None:
+    """Play; what broke, if anything did.
+
+    Some choices are the storage's: which of several jobs a reap takes, in which order a page lists. When
+    Hypothesis plays the beginning of an example again and such a choice falls otherwise, other runs are at
+    hand, other things can be drawn, and it calls that flaky. It breaks no law, and ends the chunk. What did
+    break one is told all the same, though it may not do so again.
+    """
+    trial.broken = None
     try:
         play()
+    except Flaky:
+        return None if trial.broken is None else told(*trial.broken)
     except Exception as error:  # noqa: BLE001 - whatever a storage raises is its failure
-        story = tuple(trial.judges.story.lines())
-        return missing(error, story) or Failure(law=name_of(error), why=str(error), story=story)
+        return told(error, tuple(trial.judges.story.lines()))
     return None
+
+
+def told(error: Exception, story: tuple[str, ...]) -> Failure:
+    return missing(error, story) or Failure(law=name_of(error), why=str(error), story=story)
 
 
 def how(size: int, steps: int, *, shrink: bool) -> settings:

@@ -65,6 +65,7 @@ class Machine(RuleBasedStateMachine):
                 self.look_back(self.pair)
             self.pair.opened.close()
         finally:
+            self.trial.remember(sys.exc_info()[1])
             self.trial.calls += self.pair.oracle.numbers.call
 
     def look_back(self, pair: Pair) -> None:

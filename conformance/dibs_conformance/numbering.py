@@ -49,6 +49,7 @@ class Numbering:
         self._actual: dict[tuple[Kind, Scope, int], int] = {}
         self._expected: dict[tuple[Kind, Scope, int], int] = {}
         self._drawn: dict[tuple[Kind, str], Drawn] = {}
+        self._revisions: dict[Scope, list[tuple[int, int]]] = {}
 
     def expected(self, kind: Kind, scope: Scope, actual: int) -> int:
         """The oracle's number for one of the storage's; -1 for a number nobody drew."""
@@ -59,9 +60,7 @@ class Numbering:
 
     def revisions(self, scope: Scope) -> list[tuple[int, int]]:
         """The known revisions of an id, the oracle's beside the storage's."""
-        return [
-            (e, a) for (kind, owner, e), a in self._actual.items() if (kind, owner) == ("revision", scope)
-        ]
+        return self._revisions.get(scope, [])
 
     def same(self, kind: Kind, scope: Scope, expected: int, actual: int) -> None:
         """Hold a number to its pair, or pair it. Raises Differs."""
@@ -81,10 +80,8 @@ class Numbering:
         stays = {
             key: actual for key, actual in self._actual.items() if (key[0], key[1][0]) != ("fence", queue)
         }
-        other._actual = stays
-        other._expected = {
-            (kind, scope, actual): expected for (kind, scope, expected), actual in stays.items()
-        }
+        for (kind, scope, expected), actual in stays.items():
+            other._pairs(kind, scope, expected, actual)
         return other
 
     def take_over(self, kind: Kind, scope: Scope, expected: int, actual: int, call: int) -> None:
@@ -108,6 +105,11 @@ class Numbering:
         self._keep(kind, scope, expected, actual, call)
 
     def _keep(self, kind: Kind, scope: Scope, expected: int, actual: int, call: int) -> None:
+        self._pairs(kind, scope, expected, actual)
+        self._drawn.setdefault((kind, scope[0]), Drawn()).add(call, expected, actual, scope[1])
+
+    def _pairs(self, kind: Kind, scope: Scope, expected: int, actual: int) -> None:
         self._actual[kind, scope, expected] = actual
         self._expected[kind, scope, actual] = expected
-        self._drawn.setdefault((kind, scope[0]), Drawn()).add(call, expected, actual, scope[1])
+        if kind == "revision":
+            self._revisions.setdefault(scope, []).append((expected, actual))

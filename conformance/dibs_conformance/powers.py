@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from dibs.errors import Refused
@@ -19,6 +19,7 @@ from dibs.model.job import NewJob
 from dibs.model.requests import Complete, Request, Settlement, Then
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Storage
+from dibs_conformance.races.company import context
 from dibs_conformance.report import CapabilityReport
 from dibs_conformance.target import OpenStorage, Places
 
@@ -188,7 +189,9 @@ QUESTIONS: dict[str, Callable[[Places], Awaitable[bool | None]]] = {
 
 def in_child(target: str | OpenStorage, place: str) -> bool:
     """Enqueue in a process of its own that dies without closing; tell whether it got that far."""
-    child = multiprocessing.get_context("spawn").Process(target=enqueue_and_die, args=(target, place))
+    child: BaseProcess = context().Process(  # type: ignore[attr-defined]
+        target=enqueue_and_die, args=(target, place)
+    )
     child.start()
     child.join(PATIENCE)
     if child.is_alive():

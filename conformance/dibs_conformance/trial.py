@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hypothesis.errors import HypothesisException
+
 from dibs.model.answers import Claim
 from dibs_conformance.pairs import Judges
 from dibs_conformance.target import Bridge, Places
@@ -37,3 +39,13 @@ class Trial:
     cross_queue: bool = False
     examples: int = 0
     calls: int = 0
+    #: What broke, and the shortest story that was seen of it.
+    broken: tuple[Exception, tuple[str, ...]] | None = None
+
+    def remember(self, error: BaseException | None) -> None:
+        """Keep what broke an example: played again, the storage may choose otherwise, and break nothing."""
+        if not isinstance(error, Exception) or isinstance(error, HypothesisException):
+            return
+        story = tuple(self.judges.story.lines())
+        if self.broken is None or len(story) <= len(self.broken[1]):
+            self.broken = error, story

@@ -20,7 +20,7 @@ class Kept(Law):
     def after(self, seen: Seen, history: History) -> None:
         for id, slot in seen.slots.items():
             for revision in history.story(seen.queue, id).live:
-                self.hold(pending(slot, revision), f"{id!r}: the enqueue {revision} is gone; {slot}")
+                self.hold(pending(slot, revision), "{!r}: the enqueue {} is gone; {}", id, revision, slot)
 
 
 class BlockedRuns(Law):
@@ -33,7 +33,7 @@ class BlockedRuns(Law):
             story = history.story(seen.queue, job.id)
             if story.updates:
                 missed = [r for r in story.live if not job.first <= r <= job.revision]
-                self.hold(not missed, f"{job.id!r} runs {job.first}..{job.revision} without {missed}")
+                self.hold(not missed, "{!r} runs {}..{} without {}", job.id, job.first, job.revision, missed)
 
 
 class LastUpdateWins(Law):
@@ -46,7 +46,11 @@ class LastUpdateWins(Law):
             expected = history.story(seen.queue, job.id).front
             if expected is not None:
                 self.hold(
-                    job.data.payload == expected, f"{job.id!r} carries {job.data.payload!r}, not {expected!r}"
+                    job.data.payload == expected,
+                    "{!r} carries {!r}, not {!r}",
+                    job.id,
+                    job.data.payload,
+                    expected,
                 )
 
 
@@ -63,11 +67,19 @@ class Told(Law):
             self._latest_drop(id, slot, story)
 
     def _one(self, id: str, slot: Slot, revision: int, end: tuple[str, int]) -> None:
-        self.hold(not pending(slot, revision), f"{id!r}: {revision} ended {end[0]} and is pending again")
+        self.hold(not pending(slot, revision), "{!r}: {} ended {} and is pending again", id, revision, end[0])
         outcome = slot.outcome
         if outcome is not None and outcome.first <= revision <= outcome.revision:
             own = (outcome.kind, outcome.fence) == end
-            self.hold(own, f"{id!r}: {revision} ended as {end}, and reads {outcome.kind} of {outcome.fence}")
+            self.hold(
+                own,
+                "{!r}: {} ended as {}, and reads {} of {}",
+                id,
+                revision,
+                end,
+                outcome.kind,
+                outcome.fence,
+            )
 
     def _latest_drop(self, id: str, slot: Slot, story: Story) -> None:
         """While the run it was dropped beside is there, or its outcome, the latest drop is told."""
@@ -76,7 +88,7 @@ class Told(Law):
         if story.dropped and story.dropped_beside in there:
             latest = max(story.dropped)
             told = any(first <= latest <= last for first, last in slot.dropped)
-            self.hold(told, f"{id!r}: {latest} was dropped by a cancel, and is not told as cancelled")
+            self.hold(told, "{!r}: {} was dropped by a cancel, and is not told as cancelled", id, latest)
 
 
 class RevisionsGrow(Law):
@@ -97,7 +109,7 @@ class RevisionsGrow(Law):
         fresh = [answer.revision for answer in seen.answer if accepted(answer)]
         newest = self.newest.get(seen.queue, 0)
         for revision in fresh:
-            self.hold(revision > newest, f"revision {revision} is not above {newest}")
+            self.hold(revision > newest, "revision {} is not above {}", revision, newest)
         self.newest[seen.queue] = max([newest, *fresh])
 
 
@@ -131,7 +143,7 @@ class RequestKeys(Law):
         same = [
             getattr(first, name) == getattr(answer, name) for name in ("status", "found", "first", "revision")
         ]
-        self.hold(answer.repeated and all(same), f"key {key[1]!r} got {first}, then {answer}")
+        self.hold(answer.repeated and all(same), "key {!r} got {}, then {}", key[1], first, answer)
 
 
 class FailJobs(Law):
@@ -162,12 +174,16 @@ class FailJobs(Law):
                 self._one(job.id, job.origin, job.data.payload)
 
     def _one(self, id: str, origin: Origin | None, payload: bytes) -> None:
-        self.hold(origin is not None, f"the fail job {id!r} has no origin")
+        self.hold(origin is not None, "the fail job {!r} has no origin", id)
         key = (origin.queue, origin.id, origin.fence) if origin else ("", "", 0)
         if key in self.failed:
-            self.hold(payload == self.failed[key], f"the fail job of {key} carries {payload!r}")
+            self.hold(payload == self.failed[key], "the fail job of {} carries {!r}", key, payload)
             self.hold(
-                self.jobs.setdefault(key, id) == id, f"{key} has the fail jobs {self.jobs[key]!r}, {id!r}"
+                self.jobs.setdefault(key, id) == id,
+                "{} has the fail jobs {!r}, {!r}",
+                key,
+                self.jobs[key],
+                id,
             )
 
 
@@ -198,7 +214,9 @@ class Results(Law):
         for id, slot in seen.slots.items():
             outcome = slot.outcome
             if outcome is not None and (key := (seen.queue, id, outcome.fence)) in self.results:
-                self.hold(outcome.result == self.results[key], f"{id!r} kept the result {outcome.result!r}")
+                self.hold(
+                    outcome.result == self.results[key], "{!r} kept the result {!r}", id, outcome.result
+                )
 
 
 def pending(slot: Slot, revision: int) -> bool:

@@ -34,8 +34,11 @@ class Law:
     def after(self, seen: Seen, history: History) -> None:
         """Judge it, and its slots, once the history has taken it in."""
 
-    def hold(self, kept: object, why: str) -> None:
-        """Count one occasion. Raises Broken unless `kept`."""
+    def hold(self, kept: object, why: str, *about: object) -> None:
+        """Count one occasion. Raises Broken unless `kept`, saying `why.format(*about)`.
+
+        Nearly every occasion is kept: what it is about, whole slots for one, is put into words only if not.
+        """
         self.met += 1
         if not kept:
-            raise Broken(self, why)
+            raise Broken(self, why.format(*about))

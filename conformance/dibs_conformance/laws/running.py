@@ -20,10 +20,12 @@ class OneActive(Law):
         for job in claimed(seen):
             story = history.story(seen.queue, job.id)
             if story.newest_fence:
-                self.hold(story.open is None, f"{job.id!r} was claimed while fence {story.newest_fence} runs")
+                self.hold(
+                    story.open is None, "{!r} was claimed while fence {} runs", job.id, story.newest_fence
+                )
         ids = [job.id for job in claimed(seen)]
         if len(ids) > 1:
-            self.hold(len(ids) == len(set(ids)), f"one claim handed out an id twice: {ids}")
+            self.hold(len(ids) == len(set(ids)), "one claim handed out an id twice: {}", ids)
 
 
 class FencesGrow(Law):
@@ -34,8 +36,8 @@ class FencesGrow(Law):
     def before(self, seen: Seen, history: History) -> None:
         for job in claimed(seen):
             newest, fence = history.story(seen.queue, job.id).newest_fence, fence_of(job)
-            self.hold(fence >= seen.answer.now * 1000, f"fence {fence} is below now, {seen.answer.now} ms")
-            self.hold(fence > newest, f"fence {fence} of {job.id!r} is not above {newest}")
+            self.hold(fence >= seen.answer.now * 1000, "fence {} is below now, {} ms", fence, seen.answer.now)
+            self.hold(fence > newest, "fence {} of {!r} is not above {}", fence, job.id, newest)
 
 
 class InOrder(Law):
@@ -46,7 +48,7 @@ class InOrder(Law):
     def before(self, seen: Seen, history: History) -> None:
         places = [(-job.data.priority, job.run_at, job.seq) for job in claimed(seen)]
         if len(places) > 1:
-            self.hold(places == sorted(places), f"claimed in the order {places}")
+            self.hold(places == sorted(places), "claimed in the order {}", places)
 
 
 class NotEarly(Law):
@@ -57,7 +59,7 @@ class NotEarly(Law):
     def before(self, seen: Seen, history: History) -> None:
         for job in claimed(seen):
             self.hold(
-                job.run_at <= seen.answer.now, f"{job.id!r} ran {job.run_at - seen.answer.now} ms early"
+                job.run_at <= seen.answer.now, "{!r} ran {} ms early", job.id, job.run_at - seen.answer.now
             )
 
 
@@ -99,7 +101,7 @@ class MaxActive(Law):
         if seen.verb == "claim" and most is not None and (seen.answer.jobs or most == 0):
             held = [run for run in history.opened(seen.queue) if run.lease is not None]
             kept = len(held) <= most or not seen.answer.jobs
-            self.hold(kept, f"{len(held)} active under leases, max_active is {most}")
+            self.hold(kept, "{} active under leases, max_active is {}", len(held), most)
 
 
 class EndsOnce(Law):
@@ -125,7 +127,11 @@ class EndsOnce(Law):
                 ended = answer.status == "cancelled" and kind is None and self.ends[key] == "cancelled"
                 lost = answer.status == "lost"
                 self.hold(
-                    again or ended or lost, f"{settlement} answered {answer.status} after {self.ends[key]}"
+                    again or ended or lost,
+                    "{} answered {} after {}",
+                    settlement,
+                    answer.status,
+                    self.ends[key],
                 )
             elif answer.status == "done" and kind is not None:
                 self.ends[key] = kind
@@ -145,7 +151,9 @@ class StaleIsLost(Law):
             story = history.story(seen.queue, settlement.id)
             if settlement.fence < story.newest_fence:
                 returned = answer.status in ("returned", "handed_off", "refused")
-                self.hold(not returned, f"{settlement} answered {answer.status}, newest {story.newest_fence}")
+                self.hold(
+                    not returned, "{} answered {}, newest {}", settlement, answer.status, story.newest_fence
+                )
 
 
 class NeverComesBack(Law):
@@ -162,12 +170,12 @@ class NeverComesBack(Law):
                 run = history.story(seen.queue, settlement.id).open
                 asked = run is not None and run.cancel_requested and run.fence == settlement.fence
                 if asked and isinstance(settlement.how, Retry | Release):
-                    self.hold(answer.status == "cancelled", f"{settlement} answered {answer.status}")
+                    self.hold(answer.status == "cancelled", "{} answered {}", settlement, answer.status)
         elif seen.verb == "reap":
             for one in seen.answer:
                 run = history.story(seen.queue, one.id).open
                 if run is not None and run.cancel_requested:
-                    self.hold(one.kind == "cancelled", f"reap brought {one.id!r} back as {one.kind}")
+                    self.hold(one.kind == "cancelled", "reap brought {!r} back as {}", one.id, one.kind)
 
 
 def claimed(seen: Seen) -> tuple[Job, ...]:

@@ -39,9 +39,11 @@ class OffsetsGrow(Law):
         offsets = [offset for offset, _ in page.events]
         ordered = [seen.args["after"] or "", *offsets]
         if offsets:
-            self.hold(all(a < b for a, b in pairwise(ordered)), f"offsets {ordered}")
-            self.hold(page.offset >= offsets[-1], f"the page ends at {page.offset!r}, before {offsets[-1]!r}")
-        self.hold(len(page.offset) <= LONGEST_OFFSET, f"an offset of {len(page.offset)} characters")
+            self.hold(all(a < b for a, b in pairwise(ordered)), "offsets {}", ordered)
+            self.hold(
+                page.offset >= offsets[-1], "the page ends at {!r}, before {!r}", page.offset, offsets[-1]
+            )
+        self.hold(len(page.offset) <= LONGEST_OFFSET, "an offset of {} characters", len(page.offset))
         self._behind(seen.queue, page)
         self.handed[seen.queue] = max(self.handed.get(seen.queue, ""), page.offset)
 
@@ -49,7 +51,9 @@ class OffsetsGrow(Law):
         known = self.known.setdefault(queue, {})
         for offset, event in page.events:
             if offset <= self.handed.get(queue, ""):
-                self.hold(known.get(offset) == event, f"{event.kind} appeared at {offset!r}, behind a reader")
+                self.hold(
+                    known.get(offset) == event, "{} appeared at {!r}, behind a reader", event.kind, offset
+                )
             known[offset] = event
 
 
@@ -96,18 +100,20 @@ class OneEventEach(Law):
         for offset, event in page.events:
             if event.kind in ATTEMPT_KINDS and event.fence:
                 key = (queue, event.id, event.fence)
-                self.hold(self.told.setdefault(key, offset) == offset, f"two events for the attempt {key}")
+                self.hold(self.told.setdefault(key, offset) == offset, "two events for the attempt {}", key)
                 self._kind(event, self.due.pop(key, (event.kind, now))[0])
         if page.fell_off:
             self._skip(queue)
         elif not page.events:
             young = now - self.age.get(queue, 86_400_000)
             missing = [key for key, (_, at) in self.due.items() if key[0] == queue and at > young]
-            self.hold(not missing, f"no event for the attempts {missing}")
+            self.hold(not missing, "no event for the attempts {}", missing)
 
     def _kind(self, event: Event, ended: str | None) -> None:
         fits = event.kind == ended if ended is not None else event.kind in CAME_BACK
-        self.hold(fits, f"the attempt of {event.id!r} is told as {event.kind}; it was {ended or 'a return'}")
+        self.hold(
+            fits, "the attempt of {!r} is told as {}; it was {}", event.id, event.kind, ended or "a return"
+        )
 
 
 class CountsAgree(Law):
@@ -121,7 +127,7 @@ class CountsAgree(Law):
         counts: Counts = seen.answer
         for state, size in counted(seen.slots.values(), seen.now).items():
             self.hold(
-                getattr(counts, state) == size, f"{state}: counted {getattr(counts, state)}, seen {size}"
+                getattr(counts, state) == size, "{}: counted {}, seen {}", state, getattr(counts, state), size
             )
 
 
@@ -173,20 +179,20 @@ class LeasesHold(Law):
     def _granted(self, queues: list[str], granted: Granted) -> None:
         for queue in queues:
             key = (queue, granted.lease)
-            self.hold(key not in self.ends, f"the lease {granted.lease} was granted twice")
+            self.hold(key not in self.ends, "the lease {} was granted twice", granted.lease)
             self.ends[key] = granted.expires_at
 
     def _renewed(self, queue: str, lease: str, ttl: int, answer: Renewed) -> None:
         ends = self.ends.get((queue, lease), 0)
         alive = answer.now < ends
-        self.hold(answer.alive == alive, f"alive is {answer.alive} at {answer.now}, it ends at {ends}")
+        self.hold(answer.alive == alive, "alive is {} at {}, it ends at {}", answer.alive, answer.now, ends)
         if alive:
             until = max(ends, answer.now + ttl)
-            self.hold(answer.expires_at == until, f"ends at {answer.expires_at}; it should at {until}")
+            self.hold(answer.expires_at == until, "ends at {}; it should at {}", answer.expires_at, until)
             self.ends[queue, lease] = until
 
     def _claimed(self, queue: str, lease: str, answer: Claim) -> None:
         alive = answer.now < self.ends.get((queue, lease), 0)
         self.hold(
-            answer.lost != alive, f"lost is {answer.lost} at {answer.now}, under a lease alive: {alive}"
+            answer.lost != alive, "lost is {} at {}, under a lease alive: {}", answer.lost, answer.now, alive
         )

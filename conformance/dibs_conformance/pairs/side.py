@@ -34,17 +34,22 @@ class Judges:
     laws: Sequence[Law]
     story: StoryLines
 
+    def __post_init__(self) -> None:
+        # Most laws judge either by what was before a call or by what is after it.
+        self._before = [law.before for law in self.laws if type(law).before is not Law.before]
+        self._after = [law.after for law in self.laws if type(law).after is not Law.after]
+
     def begin(self) -> None:
         self.story.begin()
         for law in self.laws:
             law.begin()
 
     def judge(self, seen: Seen, history: History) -> None:
-        for law in self.laws:
-            law.before(seen, history)
+        for judge in self._before:
+            judge(seen, history)
         history.see(seen)
-        for law in self.laws:
-            law.after(seen, history)
+        for judge in self._after:
+            judge(seen, history)
 
 
 class Side:

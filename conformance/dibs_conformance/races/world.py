@@ -18,6 +18,7 @@ class LooseNumbering(Numbering):
         other = LooseNumbering()
         other._actual = dict(self._actual)
         other._expected = dict(self._expected)
+        other._revisions = {scope: list(pairs) for scope, pairs in self._revisions.items()}
         other._drawn = {key: copy_drawn(drawn) for key, drawn in self._drawn.items()}
         return other
 
