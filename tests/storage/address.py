@@ -29,6 +29,8 @@ class Address:
 
     def __init__(self, to: int) -> None:
         self.port = 0
+        #: Bytes that were passed on, there and back.
+        self.passed = 0
         self._to = to
         self._open: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
@@ -61,19 +63,19 @@ class Address:
         ends = {writer, asks}
         self._open |= ends
         try:
-            await asyncio.gather(passed_on(reader, asks), passed_on(answers, writer))
+            await asyncio.gather(self._pass_on(reader, asks), self._pass_on(answers, writer))
         finally:
             for end in ends:
                 end.close()
             self._open -= ends
 
-
-async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                self.passed += len(data)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
 
 
 @asynccontextmanager

@@ -1,0 +1,83 @@
+"""How many bytes a job costs on its way and on disk: counted, because no clock shows a few too many.
+
+Ids, payloads and the clock are fixed, so the figures are, too. One that changes is no bug by itself: find out
+why, and if it is worth it, write the new one down here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from dibs.model.job import Data, NewJob
+from dibs.model.requests import Complete, Request, Settlement
+from dibs.storage.protocol import Storage
+from dibs.storage.registry import open_storage
+from dibs_conformance.servers import PostgresServer, RedisServer
+from tests.storage.address import address_of
+
+#: A moment in 2023, in ms: fences and revisions of it are as long as they will be for centuries.
+NOW: Final = 1_700_000_000_000
+BATCH: Final = 100
+#: Exchanges after which scripts are loaded and statements prepared.
+WARM: Final = 10
+#: Bytes a job in batches of a hundred, for enqueue, claim and settle: there and back, or written to files.
+FIGURES: Final = {
+    "redis": (68.49, 159.28, 58.60),
+    "postgresql": (44.75, 274.75, 33.63),
+    "file": (100.59, 147.59, 224.85),
+}
+
+Meter = Callable[[], int]
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+async def test_a_job_costs_as_many_bytes_as_written_down(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    async with _metered(kind, request, tmp_path) as (storage, meter):
+        lease = (await storage.grant(["q"], 60_000, "worker", now=NOW)).lease
+        for number in range(WARM):
+            await _exchange(storage, lease, f"warm-{number}", meter)
+        found = await _exchange(storage, lease, "job", meter)
+
+    assert pytest.approx(FIGURES[kind], rel=0.02) == found
+
+
+async def _exchange(storage: Storage, lease: str, prefix: str, meter: Meter) -> tuple[float, ...]:
+    """Let a hundred jobs go all the way, and return the bytes a job that each verb cost."""
+    new = [NewJob(id=f"{prefix}-{n:03}", data=Data(payload=b'{"x":1,"y":22}')) for n in range(BATCH)]
+    read = [meter()]
+    await storage.enqueue("q", [Request(job=job) for job in new], now=NOW)
+    read.append(meter())
+    jobs = (await storage.claim("q", lease, BATCH, now=NOW)).jobs
+    read.append(meter())
+    done = Complete(result=b"null")
+    ends = [Settlement(id=job.id, fence=job.run.fence, how=done) for job in jobs if job.run is not None]
+    answers = await storage.settle("q", ends, now=NOW)
+    read.append(meter())
+    assert ["done"] * BATCH == [answer.status for answer in answers]
+    return tuple((after - before) / BATCH for before, after in pairwise(read))
+
+
+@asynccontextmanager
+async def _metered(
+    kind: str, request: pytest.FixtureRequest, folder: Path
+) -> AsyncIterator[tuple[Storage, Meter]]:
+    """Open an empty place on which bytes are counted."""
+    if kind == "file":
+        async with open_storage(f"file:{folder}/jobs", clock="manual") as storage:
+            yield storage, lambda: sum(file.stat().st_size for file in (folder / "jobs/commits").iterdir())
+        return
+    server: RedisServer | PostgresServer = request.getfixturevalue(f"{kind.removesuffix('ql')}_server")
+    place = {"prefix" if kind == "redis" else "schema": f"metered_{os.urandom(4).hex()}"}
+    async with address_of(server.port) as address:
+        url = server.url.replace(f":{server.port}/", f":{address.port}/")
+        async with open_storage(url, clock="manual", poll=3600, **place) as storage:
+            yield storage, lambda: address.passed
