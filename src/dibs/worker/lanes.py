@@ -22,7 +22,9 @@ SILENCE: Final = 60.0
 #: Claimed ahead is what this process runs in so many seconds, so a job waits here no longer than that ...
 AHEAD: Final = 0.01
 #: ... and not more jobs than these.
-MOST_AHEAD: Final = 200
+MOST_AHEAD: Final = 300
+#: How many of these are begun until more are claimed: so what is left lasts until they come from afar.
+WORTH_A_TRIP: Final = 100
 #: Seconds that ends wait for those of what was claimed ahead: a request for each handful would cost more.
 TOGETHER: Final = 0.005
 #: Seconds after which jobs that were claimed ahead are given back: a run has taken longer than those before.
@@ -159,12 +161,13 @@ class Lane:
     def wants_ahead(self) -> int:
         """Return how many jobs more may be claimed than there is room for: the round trip costs no pause.
 
-        None until runs have shown how short they are, and none until half of what was claimed is begun.
+        None until runs have shown how short they are, and none until a part worth a trip is begun.
         """
         if not self._pace:
             return 0
         wanted = min(MOST_AHEAD, int(self._slots * AHEAD / self._pace))
-        return wanted - len(self.ahead) if 2 * len(self.ahead) <= wanted else 0
+        more = wanted - len(self.ahead)
+        return more if more >= min(wanted / 2, WORTH_A_TRIP) else 0
 
     def waits_for_more(self, now: float) -> bool:
         """Tell whether what ended here is to be told together with what is claimed and about to end."""
