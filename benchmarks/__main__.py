@@ -20,6 +20,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks import memory_use, yardsticks
+from benchmarks.allocations import allocations
 from benchmarks.places import empty_place
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.servers import private_servers
@@ -117,6 +118,25 @@ def show_waits(found: list[dict[str, Any]], console: Console) -> None:
     console.print(table)
 
 
+async def allocated(urls: list[str]) -> list[dict[str, Any]]:
+    """Return what each verb of each storage allocates for a job."""
+    found = []
+    for url in urls:
+        async with empty_place(url) as storage:
+            found += [{"storage": kind_of(url), **row} for row in await allocations(storage)]
+    return found
+
+
+def show_allocations(found: list[dict[str, Any]], console: Console) -> None:
+    """Print the allocations for people."""
+    table = Table(title="allocated here for a job, 100 a call")
+    for column in ("storage", "verb", "blocks while the answer is held", "bytes at most"):
+        table.add_column(column, justify="left" if column in ("storage", "verb") else "right")
+    for row in found:
+        table.add_row(row["storage"], row["verb"], f"{row['blocks_held']:.1f}", f"{row['peak_bytes']:,}")
+    console.print(table)
+
+
 def read_words() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
@@ -134,16 +154,19 @@ def main() -> None:
     console = output.console()
     with ExitStack() as stack:
         urls, told = stack.enter_context(private_servers()) if words.servers else ([], "")
-        rates = asyncio.run(measure([*words.urls, *urls], rounds=words.rounds, quick=words.quick))
+        urls = [*words.urls, *urls]
+        rates = asyncio.run(measure(urls, rounds=words.rounds, quick=words.quick))
+        made = asyncio.run(allocated(urls))
     found, trips = rows(rates), waits(rates)
     show(found, console)
     console.print(told, style="dim")
     show_waits(trips, console)
+    show_allocations(made, console)
     jobs = 100_000 if words.quick else 1_000_000
     used = memory_use.bytes_per_job(jobs)
     console.print(f"memory: {used:.0f} bytes a waiting job beyond its payload, at {jobs:,} jobs")
     if words.json:
-        kept = {"rates": found, "round_trips": trips, "bytes_per_waiting_job": used}
+        kept = {"rates": found, "round_trips": trips, "bytes_per_waiting_job": used, "allocations": made}
         words.json.write_text(json.dumps(kept, indent=2) + "\n")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from benchmarks import __main__ as command
 from benchmarks import yardsticks
+from benchmarks.allocations import allocations
 from benchmarks.places import empty_place
 from benchmarks.scenarios import SCENARIOS, Scenario, fill, requests
 from benchmarks.through_the_client import round_trips
@@ -96,3 +97,13 @@ async def test_a_measured_place_is_removed(tmp_path: Path, monkeypatch: pytest.M
         await fill(storage, "q", requests(1))
 
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_what_a_job_allocates_is_counted_by_verb() -> None:
+    """In memory a waiting job is blocks that stay; nothing grows from one exchange to the next but these."""
+    async with open_storage("memory:") as storage:
+        rows = await allocations(storage)
+
+    assert ["enqueue", "claim", "settle"] == [row["verb"] for row in rows]
+    assert 10 > rows[0]["blocks_held"] > 1
+    assert all(row["peak_bytes"] > 0 for row in rows)
