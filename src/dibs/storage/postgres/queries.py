@@ -82,7 +82,7 @@ class Queries:
         self.schema = schema_name.replace("%", "%%")
         self.channel = f"dibs_{sha256(schema.encode()).hexdigest()[:24]}"
         columns = sections()
-        job, successor, outcome = (columns[name] for name in ("job", "successor", "outcome"))
+        job, run, successor, outcome = (columns[name] for name in ("job", "run", "successor", "outcome"))
         self._words = {
             "schema": self.schema,
             "name": schema_name,
@@ -96,7 +96,8 @@ class Queries:
             # counts as a cost of 1e10, for which JIT would compile each statement: 4 x slower on 15.
             "pinned": f"SET search_path = {schema_name}, pg_temp SET plan_cache_mode = force_generic_plan "
             "SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off",
-            "slot": f"clock.now_ms, j.state::text, {job}, {successor}, {outcome}, o.dropped, j.dropped",
+            "slot": f"clock.now_ms, j.state::text, {job}, {run}, {successor}, {outcome}, "
+            "o.dropped, j.dropped",
             "claimed": re.sub(r"\bj\.", "c.", job),
             "kept": re.sub(r"\bo\.", "(e.kept).", outcome),
         }

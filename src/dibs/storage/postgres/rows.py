@@ -35,8 +35,9 @@ _retention: Final = msgspec.json.Decoder(Retention).decode
 _error: Final = msgspec.json.Decoder(Error).decode
 _origin: Final = msgspec.json.Decoder(Origin).decode
 
-#: How many columns a job and a successor take.
-JOB: Final = 24
+#: How many columns each takes.
+JOB: Final = 18
+RUN: Final = 6
 SUCCESSOR: Final = 15
 OUTCOME: Final = 23
 
@@ -59,21 +60,10 @@ def attributes_of(text: str) -> dict[str, bytes]:
     return {name: bytes(value) for name, value in _attributes(text).items()}
 
 
-def job_of(row: Row) -> Job:
-    """Return a job from its columns."""
+def job_of(row: Row, run: Run | None) -> Job:
+    """Return a job from its columns and its run."""
     (id, payload, attributes, priority, overrides, kept, run_at, enqueued_at, seq, first, revision, enqueues,
-     attempts, retries, stalls, timeouts, error, origin, fence, claimed_at, lease, holder, asked,
-     progress) = row  # fmt: skip
-    run = None
-    if fence is not None:
-        run = Run(
-            fence=fence,
-            lease=None if lease is None else lease.replace("-", ""),
-            holder=holder,
-            claimed_at=claimed_at,
-            progress=None if progress is None else progress.encode(),
-            cancel_requested=bool(asked),
-        )
+     attempts, retries, stalls, timeouts, error, origin) = row  # fmt: skip
     return Job(
         id=id,
         data=data_of(payload, attributes, priority, overrides, kept),
@@ -90,6 +80,21 @@ def job_of(row: Row) -> Job:
         error=None if error is None else _error(error),
         origin=None if origin is None else _origin(origin),
         run=run,
+    )
+
+
+def run_of(row: Row) -> Run | None:
+    """Return a run from its columns, None for a job that waits."""
+    fence, claimed_at, lease, holder, asked, progress = row
+    if fence is None:
+        return None
+    return Run(
+        fence=fence,
+        lease=None if lease is None else lease.replace("-", ""),
+        holder=holder,
+        claimed_at=claimed_at,
+        progress=None if progress is None else progress.encode(),
+        cancel_requested=bool(asked),
     )
 
 
@@ -144,8 +149,9 @@ def slot_of(row: Row) -> Slot:
     """Return all there is of an id, an expired outcome being absent; a row of `get` without its id."""
     now, state = row[0], row[1]
     parts = row[2:]
-    job, successor, outcome = parts[:JOB], parts[JOB : JOB + SUCCESSOR], parts[JOB + SUCCESSOR :]
-    current = None if state is None else job_of(job)
+    job, run, parts = parts[:JOB], parts[JOB : JOB + RUN], parts[JOB + RUN :]
+    successor, outcome = parts[:SUCCESSOR], parts[SUCCESSOR:]
+    current = None if state is None else job_of(job, run_of(run))
     alive = outcome[0] is not None and (outcome[5] is None or now < outcome[5])
     if current is None and not alive:
         return EMPTY
@@ -189,10 +195,12 @@ def settled_of(
     return answers
 
 
-def claim_of(rows: Sequence[Row], token: str) -> Claim:
-    """Return what a claim took: a row for each job, then one without."""
-    lost, now, next_due, *_ = rows[-1]
-    jobs = tuple(job_of(row[3:]) for row in rows[:-1])
+def claim_of(rows: Sequence[Row], lease: str, token: str) -> Claim:
+    """Return what a claim took under a lease: a row for each job, then one with what they have in common."""
+    lost, now, next_due, holder, *_ = rows[-1]
+    jobs = tuple(
+        job_of(row[5:], Run(fence=row[4], lease=lease, holder=holder, claimed_at=now)) for row in rows[:-1]
+    )
     return Claim(jobs=jobs, now=now, next_due=next_due, token=token, lost=lost)
 
 

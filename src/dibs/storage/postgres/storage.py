@@ -71,7 +71,7 @@ class PostgresStorage(Door):
     async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> Claim:
         params = {**self._call(queue, now, limit), "lease": lease_of(lease)}
         token = self._waiting.token(queue)
-        return self._noted(queue, rows.claim_of(await self._write("claim", params), token), limit)
+        return self._noted(queue, rows.claim_of(await self._write("claim", params), lease, token), limit)
 
     def _noted(self, queue: str, claim: Claim, limit: int) -> Claim:
         self._sweeper.count(len(claim.jobs))
@@ -97,7 +97,7 @@ class PostgresStorage(Door):
         token = self._waiting.token(queue)
         found = await self._write("turn", params)
         settled = rows.settled_of(found[0][0], found[0][1], reasons)
-        claim = rows.claim_of([row[2:] for row in found], token)
+        claim = rows.claim_of([row[2:] for row in found], lease, token)
         return Turned(tuple(settled), self._noted(queue, claim, limit))
 
     async def finish(

@@ -1,34 +1,13 @@
 -- The clock, the numbers, queues, the log and the bell: what every step needs.
 
--- tick(manual) -> now in ms, never before one that was seen. `manual` NULL: the server's clock.
--- Called from plain SQL as well, so it names its schema. A back step of the server's clock is noticed to within 50 ms; a manual clock never steps back at all.
-CREATE FUNCTION tick(manual bigint) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-    latest bigint;
-    now_ms bigint := manual;
-BEGIN
-    SELECT last_value INTO latest FROM {name}.seen;
-    IF manual IS NULL THEN
-        now_ms := floor(extract(epoch FROM clock_timestamp()) * 1000);
-        -- Not each time: setval writes WAL, and 20 times a second is enough to tell a clock that was set back.
-        -- On a standby not at all: it is read all the same.
-        IF now_ms > latest + 50 AND NOT pg_is_in_recovery() THEN
-            PERFORM setval('{name_text}.seen', now_ms);
-        END IF;
-    ELSIF manual > latest THEN
-        PERFORM setval('{name_text}.seen', manual);
-    END IF;
-    RETURN greatest(now_ms, latest);
-END $$;
-
 -- raise_numbers(floor): the next number drawn is above `floor`.
 -- The lock keeps two raises from setting the sequence back; it is let go at once, not at the end of a
 -- transaction that may be the caller's and long.
 CREATE FUNCTION raise_numbers(floor bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_lock({lock});
-    IF (SELECT last_value FROM numbers) < floor THEN
-        PERFORM setval('numbers', floor);
+    IF (SELECT last_value FROM {name}.numbers) < floor THEN
+        PERFORM setval('{name_text}.numbers', floor);
     END IF;
     PERFORM pg_advisory_unlock({lock});
 EXCEPTION WHEN OTHERS OR query_canceled THEN
@@ -36,13 +15,27 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
     RAISE;
 END $$;
 
--- fresh(now): from here on nextval('numbers') is at least now in us.
--- The sequence runs up to a second ahead of the clock, so it is raised about once a second, not each time.
-CREATE FUNCTION fresh(now_ms bigint) RETURNS void LANGUAGE plpgsql AS $$
+-- tick(manual) -> now in ms, never before one that was seen; from here on nextval('numbers') is at least that in us.
+-- `manual` NULL: the server's clock. A back step of it is noticed to within 50 ms; a manual clock never steps back at
+-- all. The numbers run up to a second ahead of the clock, so they are raised about once a second, not each time.
+-- Called from plain SQL as well, so it names its schema. On a standby, which is only read, nothing is written down.
+-- One statement for both, because every verb begins with it.
+CREATE FUNCTION tick(manual bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    latest bigint;
+    drawn bigint;
+    now_ms bigint := coalesce(manual, floor(extract(epoch FROM clock_timestamp()) * 1000));
 BEGIN
-    IF (SELECT last_value FROM numbers) < now_ms * 1000 THEN
-        PERFORM raise_numbers(now_ms * 1000 + 1000000);
+    SELECT s.last_value, n.last_value INTO latest, drawn FROM {name}.seen s, {name}.numbers n;
+    -- Not each time: setval writes WAL, and 20 times a second is enough to tell a clock that was set back.
+    IF now_ms > latest + (CASE WHEN manual IS NULL THEN 50 ELSE 0 END) AND NOT pg_is_in_recovery() THEN
+        PERFORM setval('{name_text}.seen', now_ms);
     END IF;
+    now_ms := greatest(now_ms, latest);
+    IF drawn < now_ms * 1000 AND NOT pg_is_in_recovery() THEN
+        PERFORM {name}.raise_numbers(now_ms * 1000 + 1000000);
+    END IF;
+    RETURN now_ms;
 END $$;
 
 -- queue_of(name) -> the queue's row, made if it is new.
@@ -87,12 +80,11 @@ END $$;
 CREATE FUNCTION begin_telling() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     me text := pg_current_xact_id()::text;
-    latest bigint;
 BEGIN
     IF current_setting('{setting}', true) IS DISTINCT FROM me THEN
-        SELECT last_value >> 10 INTO latest FROM numbers;
-        PERFORM pg_advisory_xact_lock_shared({log_class}, (latest::bit(32))::integer);
-        PERFORM set_config('{setting}', me, true);
+        PERFORM pg_advisory_xact_lock_shared({log_class}, ((last_value >> 10)::bit(32))::integer),
+                set_config('{setting}', me, true)
+        FROM numbers;
     END IF;
 END $$;
 

@@ -239,11 +239,10 @@ DECLARE
     answer record;
     told text[] := '{}';
     i integer;
-BEGIN
     -- Prune leaves traces of what ended while this transaction runs, so it must be seen to run.
-    PERFORM pg_current_xact_id();
+    myself xid8 := pg_current_xact_id();
+BEGIN
     now_ms := tick(manual);
-    PERFORM fresh(now_ms);
     IF plain THEN
         revisions := enqueue_new(qu, now_ms, ids, payloads, priorities, whens, attributes, overrides,
                                  retentions);

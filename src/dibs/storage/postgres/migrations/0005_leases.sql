@@ -1,16 +1,16 @@
 -- How jobs are handed out, and the leases they are held under.
 
 -- claim(queue, lease, most, now) -> one row for each job, in the order of the line, then one without a job
--- that carries next_due. `lost`: the lease is unknown, expired or dropped, and nothing was taken.
+-- that carries what they have in common: now, which is when they were claimed, the lease's holder and next_due.
+-- `lost`: the lease is unknown, expired or dropped, and nothing was taken.
 -- The lease row is held FOR KEY SHARE: a reap or drop, which want it FOR UPDATE, come before or after.
 -- The columns of a job stand one by one: to take them out of a row costs more than to find the job.
 CREATE FUNCTION claim(queue text, under uuid, most integer, manual bigint)
 RETURNS TABLE (
-    lost boolean, now_ms bigint, next_due bigint,
+    lost boolean, now_ms bigint, next_due bigint, holder text, fence bigint,
     id text, payload bytea, attributes json, priority smallint, overrides json, retention jsonb,
     run_at bigint, enqueued_at bigint, seq bigint, first bigint, revision bigint, enqueues integer,
-    attempts integer, retries integer, stalls integer, timeouts integer, error json, origin json,
-    fence bigint, claimed_at bigint, lease uuid, holder text, cancel_requested boolean, progress json
+    attempts integer, retries integer, stalls integer, timeouts integer, error json, origin json
 ) LANGUAGE plpgsql {pinned} AS $$
 #variable_conflict use_column
 DECLARE
@@ -20,12 +20,11 @@ DECLARE
     picked tid[];
     names text[];
     due bigint;
-    named text;
 BEGIN
     now_ms := tick(manual);
     lost := false;
     SELECT * INTO qu FROM queues WHERE name = queue;
-    SELECT holder INTO named FROM leases
+    SELECT l.holder INTO holder FROM leases l
     WHERE lease = under AND q = qu.q AND expires_at > now_ms AND NOT dropped FOR KEY SHARE;
     IF NOT FOUND THEN
         lost := true;
@@ -43,7 +42,6 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    PERFORM fresh(now_ms);
     IF qu.log_level = 'all' THEN
         PERFORM begin_telling();
     END IF;
@@ -61,27 +59,26 @@ BEGIN
                 END IF;
                 RETURN QUERY
                 WITH taken AS (
-                    UPDATE live l SET state = 'a', fence = nextval('numbers'), lease = under, holder = named,
-                        claimed_at = claim.now_ms, attempts = attempts + 1
+                    UPDATE live l SET state = 'a', fence = nextval('numbers'), lease = under,
+                        holder = claim.holder, claimed_at = claim.now_ms, attempts = attempts + 1
                     WHERE ctid = ANY (picked)
-                    RETURNING l.id, l.payload, l.attributes, l.priority, l.overrides, l.retention,
+                    RETURNING l.fence, l.id, l.payload, l.attributes, l.priority, l.overrides, l.retention,
                         l.run_at, l.enqueued_at, l.seq, l.first, l.revision, l.enqueues,
-                        l.attempts, l.retries, l.stalls, l.timeouts, l.error, l.origin,
-                        l.fence, l.claimed_at, l.lease, l.holder, l.cancel_requested, l.progress
+                        l.attempts, l.retries, l.stalls, l.timeouts, l.error, l.origin
                 )
-                SELECT false, claim.now_ms, NULL::bigint, t.* FROM taken t ORDER BY t.run_at, t.seq;
+                SELECT NULL::boolean, NULL::bigint, NULL::bigint, NULL::text, t.* FROM taken t ORDER BY t.run_at, t.seq;
                 room := room - cardinality(picked);
                 IF qu.log_level = 'all' THEN
                     PERFORM tell(qu, now_ms, notes_of(qu, 'claimed', names, now_ms));
                 END IF;
             END IF;
         END IF;
-        due := least(due, (
-            SELECT run_at FROM live
-            WHERE q = qu.q AND state = 'w' AND priority = level AND run_at > now_ms
-            ORDER BY run_at LIMIT 1));
-        SELECT priority INTO level FROM live
-        WHERE q = qu.q AND state = 'w' AND priority < level ORDER BY priority DESC LIMIT 1;
+        SELECT least(due, (SELECT run_at FROM live
+                           WHERE q = qu.q AND state = 'w' AND priority = level AND run_at > now_ms
+                           ORDER BY run_at LIMIT 1)),
+               (SELECT priority FROM live
+                WHERE q = qu.q AND state = 'w' AND priority < level ORDER BY priority DESC LIMIT 1)
+        INTO due, level;
     END LOOP;
     next_due := due;
     RETURN NEXT;
@@ -162,7 +159,6 @@ DECLARE
     now_ms bigint := tick(manual);
     qu queues;
 BEGIN
-    PERFORM fresh(now_ms);
     FOR qu IN SELECT * FROM queues k WHERE k.name = ANY (names) ORDER BY q LOOP
         PERFORM 1 FROM leases WHERE lease = held AND q = qu.q AND expires_at > now_ms FOR UPDATE;
         IF FOUND THEN
@@ -196,7 +192,6 @@ BEGIN
         SELECT * FROM leases WHERE q + 0 = qu.q AND expires_at <= now_ms
         ORDER BY expires_at FOR UPDATE SKIP LOCKED
     LOOP
-        PERFORM fresh(now_ms);
         RETURN QUERY SELECT * FROM release_some(qu, l.lease, room, NOT l.dropped, now_ms);
         GET DIAGNOSTICS taken = ROW_COUNT;
         room := room - taken;

@@ -2,7 +2,8 @@
 
 -- complete_all(queue, now, ids, fences, results) -> the places, from 1, that are done: those of the runs that
 -- are active under that fence and have no successor. Two statements for the whole batch; each id once.
--- Events are put together as text: json_build_array() looks up the types of its arguments for each job.
+-- Events are put together by format(): json_build_array() and concat() look up the types of their arguments for
+-- each job. An active row has a claimed_at and a holder.
 CREATE FUNCTION complete_all(qu queues, now_ms bigint, ids text[], fences bigint[], results bytea[])
 RETURNS bigint[] LANGUAGE plpgsql SET enable_hashjoin = on AS $$
 DECLARE
@@ -53,10 +54,9 @@ BEGIN
             dropped = latest_dropped(old.dropped || excluded.dropped)
     )
     SELECT array_agg(place),
-           CASE WHEN qu.log_level <> 'off' THEN array_agg(concat(
-               '["completed",', to_json(id), ',', now_ms, ',', attempts, ',', fence, ',', enqueued_at, ',', run_at,
-               ',', coalesce(claimed_at::text, 'null'), ',', now_ms, ',', coalesce(to_json(holder), '""'), ',', first, ',', revision, ',', enqueues,
-               ',null]') ORDER BY place) END
+           CASE WHEN qu.log_level <> 'off' THEN array_agg(format(
+               '["completed",%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,null]', to_json(id), now_ms, attempts, fence,
+               enqueued_at, run_at, claimed_at, now_ms, to_json(holder), first, revision, enqueues) ORDER BY place) END
     INTO done, told FROM gone;
     PERFORM tell(qu, now_ms, told);
     RETURN done;
@@ -187,7 +187,6 @@ BEGIN
         statuses := ARRAY(SELECT 'lost' FROM generate_series(1, cardinality(ids)));
         RETURN;
     END IF;
-    PERFORM fresh(now_ms);
     IF plain THEN
         settled := complete_all(qu, now_ms, ids, fences, results);
         IF cardinality(settled) = cardinality(ids) THEN
@@ -239,7 +238,6 @@ BEGIN
     ELSIF j.state <> 'h' THEN
         RETURN 'refused';
     END IF;
-    PERFORM fresh(now_ms);
     told := end_with(qu, j, said, now_ms, result, details);
     PERFORM tell(qu, now_ms, told);
     PERFORM ring(qu, true, cardinality(told) > 0, ARRAY[wanted]);

@@ -94,7 +94,6 @@ BEGIN
         told := told || answer.told;
     END LOOP;
     IF 'cancelled' = ANY (statuses) OR cardinality(told) > 0 THEN
-        PERFORM fresh(now_ms);
         PERFORM tell(qu, now_ms, told);
         PERFORM ring(qu, false, cardinality(told) > 0, ids);
     END IF;
@@ -191,7 +190,6 @@ DECLARE
 BEGIN
     SELECT * INTO qu FROM queues WHERE name = queue;
     PERFORM pg_current_xact_id();
-    PERFORM fresh(now_ms);
     FOREACH wanted IN ARRAY ids LOOP
         SELECT * INTO o FROM ended
         WHERE q = qu.q AND id = wanted AND (expires_at IS NULL OR expires_at > now_ms) FOR UPDATE;

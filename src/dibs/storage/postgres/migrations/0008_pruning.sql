@@ -76,7 +76,6 @@ DECLARE
     i integer;
 BEGIN
     PERFORM pg_current_xact_id();
-    PERFORM fresh(now_ms);
     PERFORM raise_numbers(floor);
     FOR i IN 1 .. cardinality(ids) LOOP
         statuses[i] := CASE WHEN import_one(qu, now_ms, ids[i], records[i]::json) THEN 'imported' ELSE 'exists' END;

@@ -1,9 +1,11 @@
--- What is selected of a job (j), a successor (j.next) and an outcome (o), in the order in which rows.py reads it.
+-- What is selected of a job (j) and its run, a successor (j.next) and an outcome (o), in the order in which rows.py reads it.
 
 -- name: job
 j.id, j.payload, j.attributes::text, j.priority, j.overrides::text, j.retention::text,
 j.run_at, j.enqueued_at, j.seq, j.first, j.revision, j.enqueues,
-j.attempts, j.retries, j.stalls, j.timeouts, j.error::text, j.origin::text,
+j.attempts, j.retries, j.stalls, j.timeouts, j.error::text, j.origin::text
+
+-- name: run
 j.fence, j.claimed_at, j.lease::text, j.holder, j.cancel_requested, j.progress::text
 
 -- name: successor

@@ -17,8 +17,8 @@ FROM {schema}.enqueue(
     %(overrides)b::text[], %(retentions)b::text[], %(keys)b::text[], %(wants)b::boolean[]) e
 
 -- name: claim
--- A row for each job in the order of the line, then one whose job is NULL, with next_due.
-SELECT c.lost, c.now_ms, c.next_due, {claimed}
+-- A row for each job in the order of the line, with its fence; then one whose job is NULL, with the rest.
+SELECT c.lost, c.now_ms, c.next_due, c.holder, c.fence, {claimed}
 FROM {schema}.claim(%(queue)s::text, %(lease)s::uuid, %(limit)s::integer, %(now)s::bigint) c
 
 -- name: settle
@@ -31,7 +31,7 @@ FROM {schema}.settle(
 -- name: turn
 -- The rows of claim, each with the answers of settle in front: two steps, the second after the first, because
 -- it is handed the first one's answer.
-SELECT s.statuses, s.revisions, c.lost, c.now_ms, c.next_due, {claimed}
+SELECT s.statuses, s.revisions, c.lost, c.now_ms, c.next_due, c.holder, c.fence, {claimed}
 FROM {schema}.settle(
     %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(fences)b::bigint[],
     %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[]) s,
