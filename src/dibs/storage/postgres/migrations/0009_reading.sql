@@ -94,8 +94,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- counts(queues, now) -> a row for each queue that exists. Up to 100,000 ids a state are counted one by one;
--- beyond, the planner's estimate is told, and `approximate`.
+-- counts(queues, now) -> a row for each queue that exists. Up to 100,000 ids a state are counted one by one, all in
+-- one snapshot; beyond, the planner's estimate is told, and `approximate`.
 CREATE FUNCTION counts(names text[], manual bigint)
 RETURNS TABLE (
     name text, waiting bigint, scheduled bigint, active bigint, handed_off bigint, blocked bigint,
@@ -103,42 +103,61 @@ RETURNS TABLE (
 ) LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     now_ms bigint := tick(manual);
-    qu queues;
     beyond bigint := 100001;
+    q integer;
 BEGIN
-    FOR qu IN SELECT * FROM queues k WHERE k.name = ANY (names) ORDER BY q LOOP
-        name := qu.name;
-        waiting := (SELECT count(*) FROM (
-            SELECT 1 FROM live WHERE q = qu.q AND state = 'w' LIMIT beyond) x);
-        scheduled := count_scheduled(qu, now_ms, beyond);
-        handed_off := (SELECT count(*) FROM (
-            SELECT 1 FROM live WHERE q = qu.q AND state = 'h' LIMIT beyond) x);
-        active := handed_off + (SELECT count(*) FROM (
-            SELECT 1 FROM live WHERE q = qu.q AND lease IS NOT NULL LIMIT beyond) x);
-        blocked := (SELECT count(*) FROM (
-            SELECT 1 FROM live WHERE q = qu.q AND (next).seq IS NOT NULL LIMIT beyond) x);
-        completed := count_ended(qu, 'completed', now_ms, beyond);
-        failed := count_ended(qu, 'failed', now_ms, beyond);
-        cancelled := count_ended(qu, 'cancelled', now_ms, beyond);
+    FOR q, name, waiting, scheduled, active, handed_off, blocked, completed, failed, cancelled IN
+        SELECT * FROM count_all(names, now_ms, beyond)
+    LOOP
         approximate := beyond <= greatest(waiting, active, blocked, completed, failed, cancelled);
         IF waiting = beyond THEN
-            waiting := greatest(beyond, guess(format('SELECT 1 FROM live WHERE q = %s AND state = ''w''', qu.q)));
+            waiting := greatest(beyond, guess(format('SELECT 1 FROM live WHERE q = %s AND state = ''w''', q)));
         END IF;
         IF scheduled = beyond THEN
             scheduled := least(waiting, greatest(beyond, guess(format(
-                'SELECT 1 FROM live WHERE q = %s AND state = ''w'' AND run_at > %s', qu.q, now_ms))));
+                'SELECT 1 FROM live WHERE q = %s AND state = ''w'' AND run_at > %s', q, now_ms))));
         END IF;
         IF completed = beyond THEN
             completed := greatest(beyond, guess(format(
-                'SELECT 1 FROM ended WHERE q + 0 = %s AND kind = ''completed'' AND expires_at > %s', qu.q, now_ms)));
+                'SELECT 1 FROM ended WHERE q + 0 = %s AND kind = ''completed'' AND expires_at > %s', q, now_ms)));
         END IF;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- count_all(queues, now, most) -> the columns of counts(), each counted up to `most`. What is STABLE sees all in the
+-- snapshot of the statement that called it, so a job that moves on meanwhile is counted once.
+CREATE FUNCTION count_all(names text[], now_ms bigint, most bigint)
+RETURNS TABLE (
+    q integer, name text, waiting bigint, scheduled bigint, active bigint, handed_off bigint, blocked bigint,
+    completed bigint, failed bigint, cancelled bigint
+) LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    qu queues;
+BEGIN
+    FOR qu IN SELECT * FROM queues k WHERE k.name = ANY (names) ORDER BY k.q LOOP
+        q := qu.q;
+        name := qu.name;
+        waiting := (SELECT count(*) FROM (
+            SELECT 1 FROM live l WHERE l.q = qu.q AND l.state = 'w' LIMIT most) x);
+        scheduled := count_scheduled(qu, now_ms, most);
+        handed_off := (SELECT count(*) FROM (
+            SELECT 1 FROM live l WHERE l.q = qu.q AND l.state = 'h' LIMIT most) x);
+        active := handed_off + (SELECT count(*) FROM (
+            SELECT 1 FROM live l WHERE l.q = qu.q AND l.lease IS NOT NULL LIMIT most) x);
+        blocked := (SELECT count(*) FROM (
+            SELECT 1 FROM live l WHERE l.q = qu.q AND (l.next).seq IS NOT NULL LIMIT most) x);
+        completed := count_ended(qu, 'completed', now_ms, most);
+        failed := count_ended(qu, 'failed', now_ms, most);
+        cancelled := count_ended(qu, 'cancelled', now_ms, most);
         RETURN NEXT;
     END LOOP;
 END $$;
 
 -- count_scheduled(queue, now, most) -> how many wait for later, counted up to `most`, priority by priority so
 -- that what is due costs nothing.
-CREATE FUNCTION count_scheduled(qu queues, now_ms bigint, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION count_scheduled(qu queues, now_ms bigint, most bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
 DECLARE
     level smallint;
     total bigint := 0;
@@ -156,7 +175,7 @@ END $$;
 
 -- count_ended(queue, kind, now, most) -> how many outcomes of a kind are alive, counted up to `most`.
 CREATE FUNCTION count_ended(qu queues, word text, now_ms bigint, most bigint) RETURNS bigint
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql STABLE AS $$
 DECLARE
     total bigint;
 BEGIN
