@@ -27,7 +27,7 @@ from dibs.cli import output
 
 Row = dict[str, object]
 FIGURES = ("throughput", "idle", "poison", "recovery")
-HANDLERS = ("noop", "noop_sync", "ten_ms", "ten_ms_sync")
+HANDLERS = ("noop", "noop_sync", "one_ms_cpu", "ten_ms", "ten_ms_sync")
 
 
 class Places:

@@ -36,6 +36,14 @@ def ten_ms_sync() -> None:
     time.sleep(0.01)
 
 
+@app.task(queue="one_ms_cpu")
+async def one_ms_cpu() -> None:
+    """Take 1 ms of CPU, however long that takes on a busy machine."""
+    until = time.thread_time() + 0.001
+    while time.thread_time() < until:
+        pass
+
+
 @app.task(queue="steady")
 async def steady() -> None:
     """Ten at once in a process, so that the CPU is not what holds it up."""
