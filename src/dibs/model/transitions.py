@@ -157,20 +157,28 @@ def kind_of(how: End) -> EndKind:
 def outcome_of(job: Job, how: End, now: int, queue_retention: Retention) -> Outcome:
     """Return what is retained of a job that ends now."""
     kind, run = kind_of(how), job.run
+    fence = run.fence if run else 0
     expires_at = expiry(kind, now, how.retention, job.data.retention, queue_retention)
-    # What is not kept need not be held in memory until prune: only fence and range answer repeats.
-    kept = expires_at is None or expires_at > now
-    keeps_data = kept and kind in keep_payload(how.retention, job.data.retention, queue_retention)
-    result, error = _said(how) if kept else (None, None)
+    if expires_at is not None and expires_at <= now:
+        # What is not kept is not told to anyone: until prune, fence and range answer repeats.
+        return Outcome(
+            kind=kind,
+            fence=fence,
+            first=job.first,
+            revision=job.revision,
+            ended_at=now,
+            expires_at=expires_at,
+        )
+    keeps_data = kind in keep_payload(how.retention, job.data.retention, queue_retention)
     return Outcome(
         kind=kind,
-        fence=run.fence if run else 0,
+        fence=fence,
         first=job.first,
         revision=job.revision,
         ended_at=now,
         expires_at=expires_at,
-        result=result,
-        error=error,
+        result=how.result if isinstance(how, Complete) else None,
+        error=how.error if isinstance(how, Fail) else None,
         enqueues=job.enqueues,
         enqueued_at=job.enqueued_at,
         run_at=job.run_at,
@@ -183,12 +191,6 @@ def outcome_of(job: Job, how: End, now: int, queue_retention: Retention) -> Outc
         data=job.data if keeps_data else None,
         origin=job.origin,
     )
-
-
-def _said(how: End) -> tuple[bytes | None, Error | None]:
-    if isinstance(how, Complete):
-        return how.result, None
-    return None, how.error if isinstance(how, Fail) else None
 
 
 def expiry(kind: EndKind, now: int, *said: Retention | None) -> int | None:
