@@ -1,4 +1,4 @@
-"""What an increment takes from the storage: who is live, then what the logs have gained, one task a queue.
+"""What an increment takes from the storage: who is live, then what the logs have gained.
 
 The live jobs are read before it is settled where each log ends. So what ended in between is known twice,
 and told apart by its range and fence; the other way round it might be known not at all.
@@ -6,8 +6,8 @@ and told apart by its range and fence; the other way round it might be known not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -22,10 +22,12 @@ from dibs.errors import Refused
 from dibs.spark.door import Door, aside
 from dibs.spark.history.layers import day_of, ended
 from dibs.spark.history.tables import FINAL, LIVE, PARTITIONS
+from dibs.spark.history.warehouse import folder_name
 from dibs.spark.schemas import arrow_schema, struct_type
 from dibs.spark.source.datasource import DibsSource
-from dibs.spark.source.reading import Part, log_pages
+from dibs.spark.source.reading import PAGE, Part, log_pages
 from dibs.spark.source.rows import batch_of, event_rows
+from dibs.spark.source.splitting import stretches
 from dibs.storage.protocol import LATEST
 
 #: Of a live job's columns, those that history needs; its payload stays where it is.
@@ -41,6 +43,8 @@ class Stretch(Struct, frozen=True):
     queue: str
     after: str | None
     until: str
+    #: It is a page at most.
+    short: bool = False
 
 
 class Look(Struct, frozen=True, kw_only=True):
@@ -51,6 +55,10 @@ class Look(Struct, frozen=True, kw_only=True):
     offsets: dict[str, str]
     #: Queues of which something was trimmed before it was read.
     gaps: tuple[str, ...]
+    #: What a table calls the queues whose names are too long for a folder -> their names.
+    names: dict[str, str]
+    #: How many tasks are to read them.
+    tasks: int
 
 
 def source_of(url: str) -> str:
@@ -67,18 +75,21 @@ def _shown(url: str) -> str:
         return door.storage.url
 
 
-def look(url: str, offsets: Mapping[str, str], queues: Iterable[str] = ()) -> Look:
+def look(url: str, offsets: Mapping[str, str], queues: Iterable[str] = (), *, tasks: int = 1) -> Look:
     """Find out what each log has gained since `offsets`; without `queues`, of every queue there is.
 
-    Raises Refused if a log ends before its offset: then it is not the log that was read.
+    A log that gained much is cut, to be read by several tasks. Raises Refused if a log ends before its
+    offset: then it is not the log that was read.
     """
-    return aside(lambda: _looked(url, offsets, set(queues)))
+    return aside(lambda: _looked(url, offsets, set(queues), tasks))
 
 
-def _looked(url: str, offsets: Mapping[str, str], queues: set[str]) -> Look:
-    stretches, gaps, then = [], [], dict(offsets)
+def _looked(url: str, offsets: Mapping[str, str], queues: set[str], tasks: int) -> Look:
+    found: list[Stretch] = []
+    gaps, then = [], dict(offsets)
     with Door(url) as door:
-        for queue in sorted(queues or {info.name for info in door.ask(door.storage.queues())}):
+        names = sorted(queues or {info.name for info in door.ask(door.storage.queues())})
+        for queue in names:
             after = offsets.get(queue) or None
             until = door.ask(door.storage.events(queue, after=LATEST, limit=1)).offset
             if after is not None and until < after:
@@ -87,17 +98,35 @@ def _looked(url: str, offsets: Mapping[str, str], queues: set[str]) -> Look:
                     "another place under the same name, or was emptied. Take a warehouse of its own for it",
                     field="warehouse",
                 )
-            if after is not None and door.ask(door.storage.events(queue, after=after, limit=1)).fell_off:
+            if not until or until == after:
+                continue
+            page = door.ask(door.storage.events(queue, after=after, limit=PAGE))
+            if page.fell_off and after is not None:
                 gaps.append(queue)
                 after = None
-            if until and until != after:
-                stretches.append(Stretch(queue, after, until))
-                then[queue] = until
-    return Look(stretches=tuple(stretches), offsets=then, gaps=tuple(gaps))
+            found += _cut(door, Stretch(queue, after, until, short=page.offset >= until), tasks)
+            then[queue] = until
+    keys = {folder_name(queue): queue for queue in names}
+    return Look(
+        stretches=tuple(found),
+        offsets=then,
+        gaps=tuple(gaps),
+        names={key: queue for key, queue in keys.items() if key != queue},
+        tasks=tasks,
+    )
+
+
+def _cut(door: Door, whole: Stretch, tasks: int) -> list[Stretch]:
+    if whole.short:
+        return [whole]
+    parts = stretches(door, whole.queue, whole.after, whole.until, tasks)
+    return [Stretch(whole.queue, after, until) for after, until in parts]
 
 
 class Stretches(ds.DataSource):
     """The source `dibs_stretches`: several logs in one read, each from its own offset to its own end.
+
+    Long stretches have a task each, short ones share some: opening a place costs more than a page of a log.
 
     The source `dibs` takes offsets for one queue; and `mapInArrow`, which could do without a source, asks for
     pandas.
@@ -114,52 +143,64 @@ class Stretches(ds.DataSource):
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
         """Return who reads the stretches that the options tell."""
-        return _StretchReader(self.options["url"], self.options["stretches"])
+        return _StretchReader(self.options["url"], msgspec.json.decode(self.options["look"], type=Look))
+
+
+class _Share(ds.InputPartition):
+    """What one task reads."""
+
+    def __init__(self, stretches: Sequence[Stretch]) -> None:
+        super().__init__(len(stretches))
+        self.stretches = stretches
 
 
 class _StretchReader(ds.DataSourceReader):
-    def __init__(self, url: str, stretches: str) -> None:
+    def __init__(self, url: str, seen: Look) -> None:
         self._url = url
-        self._stretches = msgspec.json.decode(stretches, type=list[Stretch])
+        self._seen = seen
 
-    def partitions(self) -> list[Part]:
-        return [Part(one.queue, after=one.after, until=one.until) for one in self._stretches]
+    def partitions(self) -> list[_Share]:
+        short = [one for one in self._seen.stretches if one.short]
+        dealt = [short[place :: self._seen.tasks] for place in range(self._seen.tasks)]
+        alone = [[one] for one in self._seen.stretches if not one.short]
+        return [_Share(share) for share in (*alone, *dealt) if share]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        part = cast("Part", partition)
-        if part.value is None:
-            # What Spark makes when there is nothing to read.
-            return
-        schema = arrow_schema("events")
+        share, schema = cast("_Share", partition), arrow_schema("events")
         with Door(self._url) as door:
-            for page in log_pages(door, part, gaps=False):
-                told = [row for offset, event in page for row in event_rows(part.queue, offset, event)]
-                if told:
-                    yield batch_of("events", told, schema)
+            for one in share.stretches:
+                part, name = Part(one.queue, after=one.after, until=one.until), folder_name(one.queue)
+                for page in log_pages(door, part, gaps=False):
+                    told = [row for offset, event in page for row in event_rows(name, offset, event)]
+                    if told:
+                        yield batch_of("events", told, schema)
 
 
-def events_in(spark: SparkSession, url: str, stretches: Iterable[Stretch]) -> DataFrame:
-    """Return the events of some stretches, one task for each: a log is read in order."""
+def events_in(spark: SparkSession, url: str, seen: Look) -> DataFrame:
+    """Return the events of what was looked at; those of a stretch are together, and in order."""
     spark.dataSource.register(Stretches)
-    told = msgspec.json.encode(list(stretches)).decode()
-    source = spark.read.format(Stretches.name()).option("url", url).option("stretches", told)
+    told = msgspec.json.encode(seen).decode()
+    source = spark.read.format(Stretches.name()).option("url", url).option("look", told)
     return source.load().withColumn("date", day_of("at"))
 
 
 def live_in(spark: SparkSession, url: str, queues: Iterable[str] = ()) -> DataFrame:
-    """Return what is live: the current and the successor of every id."""
+    """Return what is live, as it comes: the current and the successor of every id, now and then one twice."""
     spark.dataSource.register(DibsSource)
     source = spark.read.format("dibs").option("url", url).option("table", "jobs").schema(_OF_JOBS)
     if wanted := sorted(set(queues)):
         source = source.option("queue", msgspec.json.encode(wanted).decode())
     jobs = source.load().withColumn("due_at", f.greatest("run_at", "enqueued_at"))
-    # A job that moves while its queue is listed may be told twice; once is enough.
-    once = jobs.dropDuplicates(["queue", "id", "first"])
-    return once.withColumn("date", day_of("enqueued_at")).select(*LIVE, *PARTITIONS)
+    return jobs.withColumn("date", day_of("enqueued_at")).select(*LIVE, *PARTITIONS)
 
 
-def still_live(live: DataFrame, events: DataFrame) -> DataFrame:
-    """Return what of the live is not over by the events read after it; a run that came back waits again."""
+def still_live(read: DataFrame, events: DataFrame, names: Mapping[str, str]) -> DataFrame:
+    """Return what of the live is not over by the events read after it; a run that came back waits again.
+
+    `names` is a look's, under which the events stand already.
+    """
+    long: dict[Any, Any] = {queue: key for key, queue in names.items()}
+    live = (read.replace(long, subset=["queue"]) if long else read).dropDuplicates(["queue", "id", "first"])
     over = ended(events).where(f.col("kind").isin(*FINAL)).select("queue", "id", "first").distinct()
     back = ended(events).where(f.col("fence").isNotNull()).select("queue", "id", "fence").distinct()
     returned = back.withColumn("returned", f.col("fence").isNotNull())

@@ -72,14 +72,21 @@ def ids_of(events: DataFrame) -> DataFrame:
     return found.withColumn("date", day_of("last_end_at")).select(*IDS, *PARTITIONS)
 
 
-def joined_ids(*parts: DataFrame) -> DataFrame:
-    """Return ids told in several parts, each of different events, as one row each."""
-    both = parts[0]
+def united(*parts: DataFrame, one: bool) -> DataFrame:
+    """Return the rows of several frames; with `one`, where each is one partition, as one partition."""
+    whole = parts[0]
     for part in parts[1:]:
-        both = both.unionByName(part)
+        whole = whole.unionByName(part)
+    return whole.coalesce(1) if one else whole
+
+
+def joined_ids(*parts: DataFrame, one: bool = False) -> DataFrame:
+    """Return ids told in several parts, each of different events, as one row each."""
     whole = {name: _JOINS.get(name, "sum") for name in IDS if name != "id"}
-    joined = both.groupBy("queue", "id").agg(
-        *(getattr(f, how)(name).alias(name) for name, how in whole.items())
+    joined = (
+        united(*parts, one=one)
+        .groupBy("queue", "id")
+        .agg(*(getattr(f, how)(name).alias(name) for name, how in whole.items()))
     )
     return joined.withColumn("date", day_of("last_end_at")).select(*IDS, *PARTITIONS)
 

@@ -19,7 +19,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from dibs.spark.history.layers import day_of, ended, ms
+from dibs.spark.history.layers import day_of, ended, ms, united
 from dibs.spark.history.tables import ACCEPTED, ENDS, FINAL, METRICS, PARTITIONS, PERCENTILES
 
 MINUTE: Final = 60_000
@@ -80,28 +80,32 @@ def _exploded(rows: DataFrame, *cases: tuple[Column, Column]) -> DataFrame:
     return rows.select("queue", f.inline(told))
 
 
-def difference(now: DataFrame, before: DataFrame) -> DataFrame:
+def difference(now: DataFrame, before: DataFrame, *, one: bool = False) -> DataFrame:
     """Return, for each queue with any, the first time (ms) at which two sets of changes are not the same."""
     names = (*HAPPENS, *LEVELS)
     undone = before.select("queue", "at", *((-f.col(name)).alias(name) for name in names))
-    summed = now.unionByName(undone).groupBy("queue", "at").agg(*(f.sum(name).alias(name) for name in names))
+    summed = (
+        united(now, undone, one=one).groupBy("queue", "at").agg(*(f.sum(name).alias(name) for name in names))
+    )
     differs = f.greatest(*(f.abs(f.col(name)) for name in names)) > 0
     return summed.where(differs).groupBy("queue").agg(f.min("at").alias("start"))
 
 
-def metrics_of(events: DataFrame, live: DataFrame, starts: DataFrame, horizon: int) -> DataFrame:
+def metrics_of(
+    events: DataFrame, live: DataFrame, starts: DataFrame, horizon: int, *, one: bool = False
+) -> DataFrame:
     """Return the metrics of every minute from a queue's `start` (ms, a whole minute) on, up to the horizon.
 
     `starts` has a row (queue, start) for each queue that is meant. `events` has at least those that
-    finished, or happened, from there on; `live` is all that is live.
+    finished, or happened, from there on; `live` is all that is live. With `one` each of the three is one
+    partition, and so is what is returned.
     """
-    starts = f.broadcast(starts)
+    starts = starts if one else f.broadcast(starts)
     from_start = events.join(starts, "queue").where(ms("at") >= f.col("start")).drop("start")
-    changes = changes_of_ended(from_start).unionByName(
-        changes_of_live(live.join(starts.select("queue"), "queue"), horizon)
-    )
+    of_live = changes_of_live(live.join(starts.select("queue"), "queue"), horizon)
+    changes = united(changes_of_ended(from_start), of_live, one=one)
     counted = (
-        _levels(changes.join(starts, "queue"), horizon)
+        _levels(changes.join(starts, "queue"), horizon, one=one)
         .join(_finished(from_start), ["queue", "minute"], "left")
         .join(_accepted(from_start), ["queue", "minute"], "left")
     )
@@ -117,9 +121,9 @@ def metrics_of(events: DataFrame, live: DataFrame, starts: DataFrame, horizon: i
     return whole.withColumn("date", day_of("minute")).select(*METRICS, *PARTITIONS)
 
 
-def _levels(changes: DataFrame, horizon: int) -> DataFrame:
+def _levels(changes: DataFrame, horizon: int, *, one: bool) -> DataFrame:
     """Return arrivals, claims and levels for each minute in which anything happened or was there."""
-    by_minute = _by_minute(changes)
+    by_minute = _by_minute(changes, one=one)
     line = Window.partitionBy("queue").orderBy("minute")
     so_far = line.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     ends = {f"{level}_end": f.sum(level).over(so_far) for level in LEVELS}
@@ -147,21 +151,22 @@ def _levels(changes: DataFrame, horizon: int) -> DataFrame:
     )
 
 
-def _by_minute(changes: DataFrame) -> DataFrame:
+def _by_minute(changes: DataFrame, *, one: bool) -> DataFrame:
     """Sum up the changes of each minute; those before a queue's start count as made at the start.
 
     `…_ms` is what the changes add to the minute's sum of level x ms, `active_rise` the highest that the
     active ones got above where the minute opened, `active_first` when they first changed.
     """
     is_before = f.col("at") < f.col("start")
-    # By minute before by time: one shuffle serves the sums, the window and the minutes.
-    at_once = (
+    timed = (
         changes.withColumns({name: f.when(is_before, 0).otherwise(f.col(name)) for name in HAPPENS})
         .withColumn("at", f.greatest("at", "start"))
         .withColumn("minute", minute_of(f.col("at")))
-        .repartition("queue", "minute")
-        .groupBy("queue", "minute", "at")
-        .agg(*(f.sum(name).alias(name) for name in (*HAPPENS, *LEVELS)))
+    )
+    # By minute before by time: one shuffle serves the sums, the window and the minutes.
+    gathered = timed if one else timed.repartition("queue", "minute")
+    at_once = gathered.groupBy("queue", "minute", "at").agg(
+        *(f.sum(name).alias(name) for name in (*HAPPENS, *LEVELS))
     )
     inside = Window.partitionBy("queue", "minute").orderBy("at")
     rest = f.col("minute") + MINUTE - f.col("at")

@@ -23,6 +23,8 @@ FINAL: Final = ("completed", "failed", "cancelled")
 #: At level `all`: an enqueue that was accepted, each told by one of these.
 ACCEPTED: Final = ("queued", "updated", "blocked")
 PARTITIONS: Final = ("queue", "date")
+#: What the rows of a growing table lie in order of, so that a range of time is read without the rest.
+ORDER: Final = {"events": "at", "runs": "finished_at"}
 #: The shares of attempts that waited, or ran, no longer than the percentile says.
 PERCENTILES: Final = (50, 95, 99)
 

@@ -19,6 +19,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote
@@ -38,6 +39,13 @@ KEPT: Final = 2
 #: Files below this size are merged once a partition has more than MOST_SMALL of them.
 SMALL: Final = 32 * 1024 * 1024
 MOST_SMALL: Final = 8
+#: Bytes of a queue's name as Spark writes it into the name of a folder, behind `queue=`.
+LONGEST: Final = 240
+#: Signs that are kept of a longer one: of the largest, four bytes each, it still makes a folder.
+BEGINNING: Final = 50
+_ESCAPED: Final = frozenset("\"#%'*/:=?\\{[]^\x7f")
+#: How a folder says that there is no name.
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 class Partition(NamedTuple):
@@ -66,6 +74,19 @@ class State(Struct, frozen=True, kw_only=True):
     #: The newest time in the tables, ms: levels are known until then.
     horizon: int = 0
     gaps: tuple[Gap, ...] = ()
+    #: What a table calls the queues whose names are too long for a folder -> their names.
+    names: dict[str, str] = {}
+
+
+def folder_name(queue: str) -> str:
+    """Return what the tables call a queue: its name, or where that makes no folder, its beginning and a hash.
+
+    A name may have 500 bytes, and Spark writes some signs as three; file systems end at 255.
+    """
+    size = len(queue.encode()) + 2 * sum(sign in _ESCAPED or sign < " " for sign in queue)
+    if size <= LONGEST and queue != _NULL:
+        return queue
+    return f"{queue[:BEGINNING]}~{blake2b(queue.encode(), digest_size=8).hexdigest()}"
 
 
 class Warehouse:

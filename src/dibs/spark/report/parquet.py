@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from dibs.spark.history.warehouse import Warehouse
+from dibs.spark.history.warehouse import Warehouse, folder_name
 
 _PARTITIONS: Final = ds.partitioning(
     pa.schema([("queue", pa.string()), ("date", pa.string())]), flavor="hive"
@@ -28,8 +28,9 @@ class Tables:
         self._warehouse = warehouse
 
     def queues(self) -> list[str]:
-        """Return the queues that have metrics."""
-        return sorted({part.queue for part in self._warehouse.files("metrics")})
+        """Return the queues that have metrics, by their own names."""
+        names = self._warehouse.state.names
+        return sorted({names.get(part.queue, part.queue) for part in self._warehouse.files("metrics")})
 
     def minutes(self, queue: str) -> list[dict[str, Any]]:
         """Return the metrics of a queue in order, `minute` as ms."""
@@ -76,11 +77,12 @@ class Tables:
             yield from (b for b in files.to_batches(columns=columns, filter=where) if b.num_rows)
 
     def _data(self, table: str, queue: str) -> ds.Dataset | None:
+        folder = folder_name(queue)
         files = [
             str(file)
             for part, held in self._warehouse.files(table).items()
             for file in held
-            if part.queue == queue
+            if part.queue == folder
         ]
         base = str(self._warehouse.table(table))
         return (
