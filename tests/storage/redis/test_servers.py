@@ -60,5 +60,12 @@ def test_a_server_ends_with_the_process_that_started_it() -> None:
     port, folder = told.split()
 
     assert wait_until(lambda: not Path(folder).exists(), 10)
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", int(port))).close()
+    assert wait_until(lambda: _refuses(int(port)), 10)
+
+
+def _refuses(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return True
+    return False

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as Unconnected
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as TooLate
 
 from dibs.errors import NotRunning, OutcomeUnknown, StorageUnavailable
 from dibs.storage.redis.refusals import PASSING, UNWELCOME, refusal
+from dibs.storage.redis.wire import Wire
 
 #: Seconds between attempts to connect: a restart or a failover of a second goes unnoticed.
 PAUSES: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
@@ -38,7 +40,7 @@ class Connections:
     def __init__(self, make: Callable[[], AbstractConnection], place: str, most: int) -> None:
         self.place = place
         self._make = make
-        self._idle: list[tuple[AbstractConnection, float]] = []
+        self._idle: list[tuple[Wire, float]] = []
         self._room = asyncio.Semaphore(most)
         self._closed = False
         #: Connections whose reply is still on its way to nobody.
@@ -62,77 +64,71 @@ class Connections:
                 raise StorageUnavailable(str(error)) from None
 
     async def _send(self, words: tuple[Any, ...], *, asking: bool) -> Any:
-        connection, owed = await self._take(), False
+        wire = await self._take()
         try:
-            async with asyncio.timeout(REPLY):
-                if asking:
-                    await connection.send_command("ASKING", check_health=False)
-                    await connection.read_response()
-                await connection.send_command(*words, check_health=False)
-                owed = True
-                reply = await connection.read_response(disconnect_on_error=False)
+            if asking:
+                await wire.ask(("ASKING",), REPLY)
+            reply = await wire.ask(words, REPLY)
         except REPLIES:
-            # The driver counts these as lost connections; they are replies.
-            await connection.disconnect(nowait=True)
+            # Another server may be behind the same address by now.
+            wire.close()
             raise
         except ResponseError:
-            await self._give(connection)
+            self._give(wire)
             raise
         except LOST as error:
-            await connection.disconnect(nowait=True)
+            wire.close()
             raise OutcomeUnknown(
                 f"sent to {self.place}, and the reply was lost ({type(error).__name__}): it may have happened"
             ) from None
         except asyncio.CancelledError:
             # Whoever waits for a result gives up a hint each time: to connect anew for it costs 2 ms.
-            if owed:
-                self._clear(connection)
-            else:
-                await connection.disconnect(nowait=True)
+            self._clear(wire)
             raise
         except BaseException:
-            await connection.disconnect(nowait=True)
+            wire.close()
             raise
-        await self._give(connection)
+        self._give(wire)
         return reply
 
-    def _clear(self, connection: AbstractConnection) -> None:
+    def _clear(self, wire: Wire) -> None:
         """Read the reply that nobody waits for any more; only then may the connection be used again."""
-        task = asyncio.ensure_future(self._read_away(connection))
+        if self._closed or not wire.owes:
+            self._give(wire)
+            return
+        task = asyncio.ensure_future(self._read_away(wire))
         self._clearing.add(task)
         task.add_done_callback(self._clearing.discard)
 
-    async def _read_away(self, connection: AbstractConnection) -> None:
+    async def _read_away(self, wire: Wire) -> None:
         try:
-            async with asyncio.timeout(REPLY):
-                await connection.read_response()
-        except ResponseError:
-            await self._give(connection)
-        except Exception:  # noqa: BLE001 - whatever it is, this connection is of no use any more
-            await connection.disconnect(nowait=True)
-        else:
-            await self._give(connection)
+            with suppress(RedisError):
+                await wire.owed(REPLY)
+        except asyncio.CancelledError:
+            wire.close()
+            raise
+        self._give(wire)
 
-    async def _give(self, connection: AbstractConnection) -> None:
+    def _give(self, wire: Wire) -> None:
         if self._closed:
-            await connection.disconnect(nowait=True)
+            wire.close()
         else:
-            self._idle.append((connection, time.monotonic()))
+            self._idle.append((wire, time.monotonic()))
 
-    async def _take(self) -> AbstractConnection:
+    async def _take(self) -> Wire:
         if self._closed:
             raise NotRunning(f"{self.place} was closed")
         while self._idle:
-            connection, since = self._idle.pop()
+            wire, since = self._idle.pop()
             if time.monotonic() - since > IDLE:
                 # What the server closed meanwhile, a turn of the loop will tell.
                 await asyncio.sleep(0)
-            if _is_open(connection):
-                return connection
-            await connection.disconnect(nowait=True)
+            if wire.is_open:
+                return wire
+            wire.close()
         return await self.connect()
 
-    async def connect(self, pauses: tuple[float, ...] = PAUSES) -> AbstractConnection:
+    async def connect(self, pauses: tuple[float, ...] = PAUSES) -> Wire:
         """Return a new connection, trying again for a while. Raises StorageUnavailable."""
         last, tries, began = "", 0, time.monotonic()
         for pause in pauses:
@@ -141,7 +137,7 @@ class Connections:
             try:
                 async with asyncio.timeout(GREETING):
                     await connection.connect()  # type: ignore[no-untyped-call]
-                return connection
+                return Wire(connection)
             except LOST as error:
                 last = _reason(error, self.place)
             except BaseException:
@@ -161,14 +157,7 @@ class Connections:
         if self._clearing:
             await asyncio.wait(self._clearing, timeout=GREETING)
         idle, self._idle = self._idle, []
-        for connection, _ in idle:
-            await connection.disconnect()
-
-
-def _is_open(connection: AbstractConnection) -> bool:
-    """Tell whether a connection that lay idle is still open, as far as is known without asking."""
-    reader = connection._reader  # noqa: SLF001 - can_read() costs a turn of the loop for each request
-    return reader is not None and not reader.at_eof() and reader.exception() is None
+        await asyncio.gather(*(wire.closed() for wire, _ in idle))
 
 
 def _reason(error: BaseException, place: str) -> str:

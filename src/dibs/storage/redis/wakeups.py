@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
-from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as TooLate
 
 from dibs.errors import StorageError
 from dibs.storage.redis.codec import section
 from dibs.storage.redis.connections import Connections
+from dibs.storage.redis.wire import Wire
 
 log: Final = logging.getLogger("dibs.storage.redis")
 
@@ -28,7 +28,7 @@ log: Final = logging.getLogger("dibs.storage.redis")
 QUIET: Final = 15.0
 #: Seconds until it must have answered.
 ANSWER: Final = 5.0
-#: Seconds for which nobody follows a log until its messages are asked for no more.
+#: Seconds for which nobody waits on a channel until its messages are asked for no more.
 LINGER: Final = 10.0
 #: How many of the latest messages about ends are remembered for a queue.
 REMEMBERED: Final = 64
@@ -68,7 +68,7 @@ class Subscription:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._connection: AbstractConnection | None = None
+        self._wire: Wire | None = None
         self._task: asyncio.Task[None] | None = None
         self._confirmed: dict[str, asyncio.Future[None]] = {}
         self._waiters: defaultdict[str, set[Waiter]] = defaultdict(set)
@@ -87,8 +87,8 @@ class Subscription:
             if channel not in self._confirmed:
                 self._confirmed[channel] = asyncio.get_running_loop().create_future()
                 fresh.append(channel)
-        if fresh and self._connection is not None:
-            await self._subscribe(self._connection, fresh)
+        if fresh and self._wire is not None:
+            self._wire.send("SUBSCRIBE", *fresh)
         unconfirmed = [one for channel in channels if not (one := self._confirmed[channel]).done()]
         if unconfirmed:
             # Without a confirmation, because the server is gone, the slow poll serves.
@@ -140,56 +140,55 @@ class Subscription:
             pause = min(1.0, pause * 2 or 0.05)
 
     async def _hear(self) -> None:
-        connection = await self._connections.connect()
+        wire = await self._connections.connect()
         try:
-            self._connection = connection
+            self._wire = wire
+            wire.listen(self._take)
             if self._confirmed:
-                await self._subscribe(connection, self._confirmed)
-            while True:
-                message = await self._next(connection)
-                self._take(message)
-                await self._decline(connection, message)
+                wire.send("SUBSCRIBE", *self._confirmed)
+            await _until_lost(wire)
         finally:
-            self._connection = None
-            await connection.disconnect(nowait=True)
-
-    async def _subscribe(self, connection: AbstractConnection, channels: Iterable[str]) -> None:
-        await connection.send_command("SUBSCRIBE", *channels, check_health=False)
-
-    async def _decline(self, connection: AbstractConnection, message: Any) -> None:
-        """Ask for no more of a log that nobody follows any longer: a message comes with every step."""
-        channel = message[1].decode()
-        if message[0] != b"message" or not channel.endswith(":told") or channel in self._waiters:
-            return
-        if time.monotonic() - self._left.get(channel, 0.0) > LINGER:
-            self._confirmed.pop(channel, None)
-            self._left.pop(channel, None)
-            await connection.send_command("UNSUBSCRIBE", channel, check_health=False)
-
-    async def _next(self, connection: AbstractConnection) -> Any:
-        try:
-            async with asyncio.timeout(QUIET):
-                return await connection.read_response(timeout=math.inf, disconnect_on_error=False)
-        except TimeoutError:
-            await connection.send_command("PING", check_health=False)
-        async with asyncio.timeout(ANSWER):
-            return await connection.read_response(timeout=math.inf)
+            self._wire = None
+            await wire.closed()
 
     def _take(self, message: Any) -> None:
+        if not isinstance(message, list):
+            return  # an answer to PING while there are no channels
         kind, channel = message[0], message[1].decode()
         if kind == b"subscribe":
+            # What came late of an earlier subscription is not the newest: there was a time between them.
+            self._forget(channel)
             confirmed = self._confirmed.get(channel)
             if confirmed is not None and not confirmed.done():
                 confirmed.set_result(None)
         elif kind == b"message":
-            ended = Ended(message[2]) if channel.endswith(":ended") else None
-            if ended is not None:
-                self.ends[channel].append(ended)
-                self.latest[channel] = ended.now
-            elif channel.endswith(":work"):
-                self.latest[channel] = int(message[2])
-            for waiter in self._waiters.get(channel, ()):
-                waiter.hear(ended)
+            self._tell(channel, message[2])
+
+    def _tell(self, channel: str, raw: bytes) -> None:
+        ended = Ended(raw) if channel.endswith(":ended") else None
+        if ended is not None:
+            self.ends[channel].append(ended)
+            self.latest[channel] = ended.now
+        elif channel.endswith(":work"):
+            self.latest[channel] = int(raw)
+        waiters = self._waiters.get(channel)
+        if not waiters:
+            self._decline(channel)
+            return
+        for waiter in waiters:
+            waiter.hear(ended)
+
+    def _decline(self, channel: str) -> None:
+        """Ask for no more of what nobody has waited for of late: a message comes with every step."""
+        if self._wire is not None and time.monotonic() - self._left.get(channel, 0.0) > LINGER:
+            self._confirmed.pop(channel, None)
+            self._left.pop(channel, None)
+            self._forget(channel)
+            self._wire.send("UNSUBSCRIBE", channel)
+
+    def _forget(self, channel: str) -> None:
+        self.ends.pop(channel, None)
+        self.latest.pop(channel, None)
 
     def ended_since(self, channel: str, token: int, ids: Collection[str]) -> bool:
         """Tell whether one of the ids may have ended after a token that is not the newest."""
@@ -198,3 +197,19 @@ class Subscription:
             return True  # not everything since then was heard: let the waiter look
         gaps = any(a.now != b.before for a, b in zip(told, list(told)[1:], strict=False))
         return gaps or any(one.now > token and one.concerns(ids) for one in told)
+
+
+async def _until_lost(wire: Wire) -> None:
+    """Return never: raises what ended the connection, or that it does not answer any more."""
+    while True:
+        for silence in (QUIET, ANSWER):
+            before = wire.received
+            await asyncio.wait({wire.lost}, timeout=silence)
+            if wire.lost.done():
+                raise wire.lost.result()
+            if wire.received != before:
+                break
+            if silence == QUIET:
+                wire.send("PING")
+        else:
+            raise TooLate(f"no answer within {ANSWER:g} s")

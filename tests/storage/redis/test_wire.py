@@ -1,0 +1,99 @@
+"""The connection we speak on ourselves: whole replies, replies that nobody waits for, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+
+import pytest
+from redis.asyncio.connection import Connection
+from redis.exceptions import ConnectionError as Unconnected
+from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as TooLate
+
+from dibs.model.job import NewJob
+from dibs.model.requests import Request
+from dibs.storage.redis import RedisStorage, wakeups
+from dibs.storage.redis.wire import Wire
+from dibs_conformance.servers import RedisServer
+
+PATIENCE = 30.0
+
+
+@pytest.fixture
+async def wire(redis_server: RedisServer) -> AsyncIterator[Wire]:
+    connection = Connection(host="127.0.0.1", port=redis_server.port, password=redis_server.password)
+    await connection.connect()  # type: ignore[no-untyped-call]
+    wire = Wire(connection)
+    yield wire
+    await wire.closed()
+
+
+async def test_a_reply_that_comes_in_many_parts_is_whole(wire: Wire) -> None:
+    said = b"\r\n$5\0" * 500_000
+
+    assert said == await wire.ask(("ECHO", said), PATIENCE)
+
+
+async def test_a_refusal_leaves_it_of_use(wire: Wire) -> None:
+    with pytest.raises(ResponseError, match="unknown command"):
+        await wire.ask(("NOSUCH",), PATIENCE)
+
+    assert (b"a", False) == (await wire.ask(("ECHO", "a"), PATIENCE), wire.owes)
+
+
+async def test_a_reply_that_nobody_waits_for_is_read_before_the_next(
+    wire: Wire, redis_server: RedisServer
+) -> None:
+    asking = asyncio.ensure_future(wire.ask(("BLPOP", "first", 0), PATIENCE))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with suppress(asyncio.CancelledError):
+        await asking
+
+    assert wire.owes
+    redis_server.ask("LPUSH", "first", "1")
+    assert [b"first", b"1"] == await wire.owed(PATIENCE)
+    assert b"second" == await wire.ask(("ECHO", "second"), PATIENCE)
+
+
+async def test_whoever_waits_hears_of_its_end(wire: Wire, redis_server: RedisServer) -> None:
+    number = await wire.ask(("CLIENT", "ID"), PATIENCE)
+    blocked = asyncio.ensure_future(wire.ask(("BLPOP", "nothing", 0), PATIENCE))
+    await asyncio.to_thread(redis_server.ask, "CLIENT", "KILL", "ID", str(number))
+
+    with pytest.raises((Unconnected, OSError)):
+        await blocked
+    with pytest.raises(Unconnected):
+        await wire.ask(("ECHO", "a"), PATIENCE)
+    assert not wire.is_open
+
+
+async def test_a_reply_that_is_late_is_lost_with_its_connection(wire: Wire) -> None:
+    with pytest.raises(TooLate, match=r"within 0\.01 s"):
+        await wire.ask(("BLPOP", "nothing", 0), 0.01)
+
+    assert not wire.is_open
+
+
+async def test_messages_are_asked_for_no_more_once_nobody_waits_and_again_when_somebody_does(
+    opened: Callable[..., RedisStorage],
+    redis_server: RedisServer,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def channels() -> list[str]:
+        return list(redis_server.ask("PUBSUB", "CHANNELS", f"{prefix}:*"))
+
+    monkeypatch.setattr(wakeups, "LINGER", 0.0)
+    async with opened(poll=60.0) as mine, opened() as others:
+        await mine.wait(["q"], timeout=0.01)
+        assert f"{prefix}:{{q}}:work" in channels()
+        async with asyncio.timeout(PATIENCE):
+            while channels():
+                await others.enqueue("q", [Request(job=NewJob(id="a"))])
+
+        waiting = asyncio.create_task(mine.wait(["q"], since={"q": ""}, timeout=PATIENCE))
+        assert (await waiting).woken
+        assert f"{prefix}:{{q}}:work" in channels()
