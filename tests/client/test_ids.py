@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
@@ -38,6 +41,18 @@ def test_threads_never_get_the_same_id() -> None:
         made = list(pool.map(lambda _: new_id(), range(4_000)))
 
     assert len(set(made)) == len(made)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_forks_draw_their_own_chance() -> None:
+    """In a program of its own: a fork of the test run, with all its threads, may meet a lock."""
+    code = (
+        "import os; from dibs.client.ids import new_id; new_id(); child = os.fork();"
+        "print(new_id()[19:], flush=True); child and os.wait()"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert 2 == len(set(told.split()))
 
 
 def test_equal_data_has_one_content_id() -> None:

@@ -43,7 +43,7 @@ class JsonSerde:
         if value is None:  # what most handlers return
             return b"null"
         try:
-            raw = msgspec.json.encode(value, enc_hook=plain)
+            raw = _as_json(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise _unsayable("JSON", error) from error
         if suspicious(raw):
@@ -76,7 +76,9 @@ def suspicious(raw: bytes) -> bool:
 
     The encoder writes NaN and infinity as null and NUL as an escape, and depth needs as many brackets.
     """
-    return b"null" in raw or b"\\u0000" in raw or raw.count(b"{") + raw.count(b"[") > LIMITS.depth
+    if b"null" in raw or b"\\u0000" in raw:
+        return True
+    return len(raw) > LIMITS.depth and raw.count(b"{") + raw.count(b"[") > LIMITS.depth
 
 
 def plain(value: Any) -> Any:
@@ -104,6 +106,9 @@ def rebuilt(kind: Any, value: Any) -> Any:
 def _models() -> Any:
     """Return what all models of Pydantic descend from; nothing, as long as nobody imported it."""
     return getattr(sys.modules.get("pydantic"), "BaseModel", ())
+
+
+_as_json: Final = msgspec.json.Encoder(enc_hook=plain).encode
 
 
 def _check(value: Any) -> None:

@@ -70,6 +70,9 @@ def check_known(given: Iterable[str], known: frozenset[str]) -> None:
 
 def request_of(payload: bytes, settings: JobSettings, *, want_outcome: bool = False) -> Request:
     """Return the request that payload and settings make. Raises Refused."""
+    if not settings:
+        data = Data(payload=payload, attributes=NO_ATTRIBUTES)
+        return Request(job=NewJob(id=new_id(), data=data), want_outcome=want_outcome)
     job = NewJob(
         id=settings.get("id") or _generated(settings), data=data_of(payload, settings), **when(settings)
     )

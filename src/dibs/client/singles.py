@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from functools import partial
 
 from dibs.client.batching import Batcher
@@ -62,8 +61,8 @@ def limits_of(storage: Storage) -> Limits:
 
 def weight(job: NewJob) -> int:
     """Return the bytes of a job that count in a batch."""
-    attributes: Sequence[bytes] = tuple(job.data.attributes.values())
-    return len(job.data.payload) + sum(map(len, attributes))
+    data = job.data
+    return len(data.payload) + (sum(map(len, data.attributes.values())) if data.attributes else 0)
 
 
 def _bytes_asked(request: Request) -> int:

@@ -66,10 +66,37 @@ def check_batch(requests: Sequence[Request], limits: Limits = LIMITS) -> None:
 
 def check_request(request: Request, limits: Limits = LIMITS) -> None:
     """Refuse a request that breaks a limit."""
+    if _is_ordinary(request, limits):
+        return
     check_new(request.job, limits)
     check_conflict(request.on_conflict)
     if request.request_key is not None:
         check_text("request_key", request.request_key, limits.request_key)
+
+
+def _is_ordinary(request: Request, limits: Limits) -> bool:
+    """Tell, in a third of the time, that there is nothing to refuse; False says nothing.
+
+    A job in a batch is checked where it joins it, and again at the door of the storage.
+    """
+    job, data = request.job, request.job.data
+    return (
+        type(job.id) is str
+        and type(data.payload) is bytes
+        and 0 < len(job.id) <= limits.id
+        and job.id.isascii()
+        and "\0" not in job.id
+        and len(data.payload) <= limits.payload
+        and data.attributes is NO_ATTRIBUTES
+        and type(data.priority) is int
+        and data.priority == 0
+        and request.on_conflict is DEFAULT_UPDATE
+        and job.run_at is None
+        and job.delay is None
+        and data.overrides is None
+        and data.retention is None
+        and request.request_key is None
+    )
 
 
 def check_conflict(how: OnConflict) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dibs.model.job import Data, Error, Job, Origin, Outcome, Retention, Run, Slot, Successor
+from dibs.model.job import Data, Error, Job, NewJob, Origin, Outcome, Retention, Run, Slot, Successor
+from dibs.model.requests import Request
 from dibs.storage.redis.codec import decode_retention, encode_retention
 from dibs.storage.redis.slots import decode_slot, encode_slot
+from dibs.storage.redis.words import request_word, request_words
 from dibs_conformance.strategies import DATA, ERRORS, RETENTIONS
 
 numbers = st.integers(0, 2**53)
@@ -33,6 +35,14 @@ successors = st.builds(
     hi=st.none() | numbers, resets=st.booleans(), enqueued_at=numbers, seq=numbers, first=numbers,
     revision=numbers, enqueues=counts,
 )  # fmt: skip
+
+
+@given(datas)
+def test_what_says_no_more_than_its_payload_is_written_the_same_the_short_way(data: Data) -> None:
+    request = Request(job=NewJob(id="a", data=data))
+    id, word = request_words([request])
+
+    assert ("a", request_word(request.job, request.on_conflict, None)) == (id, word)
 
 
 @given(jobs, st.none() | successors, st.lists(st.tuples(numbers, numbers), max_size=8))

@@ -75,7 +75,8 @@ def encode_data(data: Data) -> bytes:
 def decode_data(raw: bytes, priority: int) -> Data:
     flags, at = raw[0], 1
     if not flags:
-        return Data(payload=raw[1:], priority=priority)
+        # Said, because a mapping that is left out is made anew for each.
+        return Data(payload=raw[1:], attributes=NO_ATTRIBUTES, priority=priority)
     attributes, overrides, retention = NO_ATTRIBUTES, None, None
     if flags & 1:
         part, at = section(raw, at)

@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from dibs.model.answers import Claim, Enqueued, EnqueueStatus, Found, Reaped, ReapedKind, Record, Renewed
 from dibs.model.requests import (
+    DEFAULT_UPDATE,
     OnConflict,
     Patch,
     Reject,
@@ -30,6 +31,8 @@ FOUND: Final[tuple[Found, ...]] = ("nothing", "waiting", "active", "active+block
 SETTINGS: Final = tuple(Settings.__struct_fields__)
 
 _REQUEST: Final = Layout(">BBhQB")
+#: What a plain update for now begins with, the flags of data included: most requests are no more than this.
+_PLAIN: Final = _REQUEST.pack(4 | 8 | RULES["always"], 0, 0, 0, 0) + b"\0"
 _ENQUEUED: Final = Layout(">BBBQQ")
 
 
@@ -46,8 +49,27 @@ def request_words(requests: Iterable[Request]) -> list[Word]:
     for request in requests:
         job = request.job
         words.append(job.id)
-        words.append(request_word(job, request.on_conflict, request.request_key, wants=request.want_outcome))
+        if is_plain(request):
+            words.append(_PLAIN + job.data.payload)
+        else:
+            words.append(
+                request_word(job, request.on_conflict, request.request_key, wants=request.want_outcome)
+            )
     return words
+
+
+def is_plain(request: Request) -> bool:
+    """Tell whether a request says nothing but what its job's payload is."""
+    job, data = request.job, request.job.data
+    return (
+        request.on_conflict is DEFAULT_UPDATE
+        and job.run_at is None
+        and job.delay is None
+        and data.overrides is None
+        and data.retention is None
+        and request.request_key is None
+        and not (data.priority or data.attributes or request.want_outcome)
+    )
 
 
 def request_word(job: Any, how: OnConflict, key: str | None, *, wants: bool = False) -> bytes:
