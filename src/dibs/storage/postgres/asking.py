@@ -78,7 +78,7 @@ def how_of(how: OnConflict) -> int:
 
 def _array(values: list[Any]) -> list[Any] | None:
     """Return the array of a field; one that says nothing need not travel."""
-    return values if any(value is not None for value in values) else None
+    return None if values.count(None) == len(values) else values
 
 
 def requests(asked: Sequence[Request]) -> Params:
@@ -86,23 +86,22 @@ def requests(asked: Sequence[Request]) -> Params:
     jobs = [request.job for request in asked]
     data = [job.data for job in jobs]
     ids = [job.id for job in jobs]
-    hows = [how_of(request.on_conflict) or None for request in asked]
-    keys = [request.request_key for request in asked]
+    hows = _array([how_of(request.on_conflict) or None for request in asked])
+    keys = _array([request.request_key for request in asked])
     wants = [request.want_outcome for request in asked]
-    rejects = any(how is not None and how & REJECTS for how in hows)
-    keyed = any(key is not None for key in keys)
+    rejects = any(how is not None and how & REJECTS for how in hows or ())
     return {
         "ids": ids,
         "payloads": [each.payload for each in data],
         "priorities": _array([each.priority or None for each in data]),
         "whens": _array([when_of(job.run_at, job.delay) for job in jobs]),
-        "hows": _array(hows),
+        "hows": hows,
         "attributes": _array([attributes_text(each) for each in data]),
         "overrides": _array([text_of(each.overrides) for each in data]),
         "retentions": _array([text_of(each.retention) for each in data]),
-        "keys": keys if keyed else None,
+        "keys": keys,
         "wants": wants if any(wants) else None,
-        "plain": not (rejects or keyed or any(wants)) and len(set(ids)) == len(ids),
+        "plain": not (rejects or keys or any(wants)) and len(set(ids)) == len(ids),
     }
 
 
@@ -138,7 +137,9 @@ def refusal(how: How, limits: Limits) -> str:
 
 
 def details_of(how: How) -> str | None:
-    """Return what a settlement carries beside its result."""
+    """Return what a settlement carries beside its result: for most, nothing."""
+    if type(how) is Complete and not how.then and how.retention is None:
+        return None
     said: dict[str, Any] = {}
     if isinstance(how, Retry):
         said = {"cause": how.cause, "when": when_of(how.run_at, how.delay)}
