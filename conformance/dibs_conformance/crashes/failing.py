@@ -87,6 +87,6 @@ def system_fails(given: Given, until: float) -> Findings:
 
 def joined_gap(found: Findings) -> Findings:
     """A storage whose files are written by a library in C: Python does not see its calls."""
-    why = "the storage's calls to the system are not made by Python: nothing stands between"
-    gap = Gap(name="errors of the system", why=why)
+    why = "the storage's calls to the system are not made by Python: nothing stands between but strace"
+    gap = Gap(name="errors of the system, within Python", why=why)
     return Findings(histories=found.histories, events=found.events, failures=found.failures, spared=(gap,))

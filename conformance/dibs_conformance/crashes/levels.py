@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from dibs_conformance.crashes.calling import system_calls
 from dibs_conformance.crashes.cancelling import cancelled
 from dibs_conformance.crashes.cutting import cut_off
 from dibs_conformance.crashes.dying import killed_and_stopped
@@ -48,7 +49,7 @@ def ways_for(given: Given) -> tuple[list[Try], Findings]:
     if not has_server(shown):
         spared.append(Gap(name="cut connections", why="the storage has no server"))
         if given.claims.durable and given.claims.shared:
-            ways.append(system_fails)
+            ways += [system_fails, system_calls]
         if durability.startswith("power loss") and shown.startswith("file:"):
             ways.append(power_fails)
         else:

@@ -106,6 +106,11 @@ class Member:
             self._calls.pop()
         self._calls.append(told)
 
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None  # noqa: S101 - it was started
+        return self._process.pid
+
     def go_on(self) -> None:
         """Continue after a stop."""
         if self._process.pid is not None:

@@ -1,0 +1,60 @@
+"""System calls that kill a process, or fail under it, whoever makes them."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dibs_conformance.crashes.calling import system_calls
+from dibs_conformance.crashes.tracing import Asked, Trace, instead
+from dibs_conformance.levels.level import Given, verdict
+from dibs_conformance.report import Findings
+from dibs_conformance.target import OpenStorage, Places
+from tests.kit.crashes.torn_place import open_torn
+from tests.kit.races.test_levels import SHARED
+
+strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here")
+#: More kills than the planted one needed from any of twenty seeds.
+ENOUGH = 120
+
+
+def tried(target: str | OpenStorage, examples: int) -> Findings:
+    places = Places(target)
+    try:
+        return system_calls(Given(places=places, claims=SHARED, seed=1, budget=0, examples=examples), 0.0)
+    finally:
+        places.clear()
+
+
+@strace
+def test_files_survive_what_fails_below_python(tmp_path: Path) -> None:
+    found = tried(f"file:{tmp_path}", 5)
+
+    assert "reached" == verdict(found), found
+    assert found.faults["kill -9 at a system call"]
+    assert found.faults["system call failed, by strace"]
+
+
+@strace
+def test_a_death_between_two_commits_is_caught(tmp_path: Path) -> None:
+    """Planted: a settlement in two steps, killed by the kernel's count instead of the lines of Python."""
+    assert "broken" == verdict(tried(partial(open_torn, str(tmp_path)), ENOUGH))
+
+
+def test_without_strace_nothing_is_said_to_be_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    found = tried(f"file:{tmp_path}", 1)
+
+    assert not found.laws
+    assert ["strace is not installed"] == [gap.why for gap in found.spared]
+
+
+def test_calls_are_counted_for_each_thread() -> None:
+    """strace counts so; what is elsewhere counts, and is not taken."""
+    trace = Trace(7, ["7 read(3<pipe>, 4) = 4", "8 read(4</here/a>, 4) = 4", "7 read(4</here/a>, 4) = 4"])
+
+    assert [Asked("read", 1, first=False), Asked("read", 2, first=True)] == trace.below("/here")
+    assert ("-e", "inject=read:error=EIO:when=2") == instead(Asked("read", 2, first=True), "error=EIO")
