@@ -74,6 +74,17 @@ def test_sqlite_reaches_the_level_it_names(installed: dict[str, str]) -> None:
     assert 0 == done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.certify
+def test_sqlite_reaches_l3_for_long(installed: dict[str, str], tmp_path: Path) -> None:
+    """As long as `nox -s certify` is told to take; the report is printed, with its seed."""
+    budget = os.environ.get("DIBS_CERTIFY_BUDGET", "240")
+    words = ("dibs", "certify", f"sqlite:{tmp_path}/jobs.db", "--level", "L3", "--budget", budget)
+    done = run(installed, *words)
+    sys.stdout.write(done.stdout)
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+
+
 def test_the_command_line_knows_its_scheme(installed: dict[str, str], tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path}/jobs.db"
 

@@ -8,6 +8,7 @@ gives each storage an hour of new examples; the seed of a run that fails is in i
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ FEW = 9
 def reaches(target: str, level: str, examples: int | None = FEW) -> None:
     """The report is printed: `pytest -rP` shows it, with its seed, also of what passed."""
     report = certify(target, level, BUDGET, 20_261_121 if examples else None, examples=examples)
-    print(report.text())
+    sys.stdout.write(f"{report.text()}\n")
 
     assert report.certified, report.text()
 
