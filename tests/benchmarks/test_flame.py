@@ -16,7 +16,7 @@ def test_a_picture_names_what_the_worker_does(tmp_path: Path) -> None:
         pytest.skip(str(error))
     picture = tmp_path / "worker.svg"
     try:
-        draw("memory:", 40_000, picture, "what it does")
+        draw("memory:", 20_000, picture, "what it does")
     except CalledProcessError as error:
         pytest.skip(f"py-spy may not look here: {error.stderr!r:.200}")
     drawn = picture.read_text()
