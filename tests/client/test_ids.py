@@ -48,7 +48,7 @@ def test_forks_draw_their_own_chance() -> None:
     """In a program of its own: a fork of the test run, with all its threads, may meet a lock."""
     code = (
         "import os; from dibs.client.ids import new_id; new_id(); child = os.fork();"
-        "print(new_id()[19:], flush=True); child and os.wait()"
+        "os.write(1, new_id()[19:].encode() + b' '); child and os.wait()"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
