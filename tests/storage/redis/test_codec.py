@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.model.job import Data, Error, Job, NewJob, Origin, Outcome, Retention, Run, Slot, Successor
-from dibs.model.requests import Request
+from dibs.model.limits import LIMITS
+from dibs.model.requests import Complete, Request, Settlement
 from dibs.storage.redis.codec import decode_retention, encode_retention
+from dibs.storage.redis.settling import Settling
 from dibs.storage.redis.slots import decode_slot, encode_slot
 from dibs.storage.redis.words import request_word, request_words
 from dibs_conformance.strategies import DATA, ERRORS, RETENTIONS
@@ -43,6 +45,16 @@ def test_what_says_no_more_than_its_payload_is_written_the_same_the_short_way(da
     id, word = request_words([request])
 
     assert ("a", request_word(request.job, request.on_conflict, None)) == (id, word)
+
+
+@given(st.integers(-1, 2**53 + 1), st.none() | st.binary(max_size=100))
+def test_a_plain_completion_is_written_the_same_the_short_way(fence: int, result: bytes | None) -> None:
+    how = Complete(result=result)
+    settling = Settling("q", LIMITS, cross_queue=True)
+    settling.add([Settlement(id="a", fence=fence, how=how)])
+
+    assert [b"a", settling.settlement(fence, how)] == settling.words
+    assert (0 <= fence <= 2**53) == (settling.plain(Settlement(id="a", fence=fence, how=how)) is not None)
 
 
 @given(jobs, st.none() | successors, st.lists(st.tuples(numbers, numbers), max_size=8))

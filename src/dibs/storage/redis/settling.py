@@ -48,11 +48,31 @@ class Settling:
 
     def add(self, settlements: Iterable[Settlement]) -> None:
         for index, one in enumerate(settlements):
+            if plain := self.plain(one):
+                self.words += (id_word(one.id), plain)
+                continue
             reason = self._refusal(one.how)
             if reason:
                 self.reasons[index] = reason
             self.words.append(id_word(one.id))
             self.words.append(self.settlement(one.fence, one.how, bad=bool(reason)))
+
+    def plain(self, one: Settlement) -> bytes | None:
+        """Return what a completion that says no more than its result is; None for whatever else there is.
+
+        Most are, and the general way, which gives the same bytes, takes three times as long.
+        """
+        how = one.how
+        if not isinstance(how, Complete) or how.then != () or how.retention is not None:
+            return None
+        if not 0 <= one.fence <= 2**53:
+            return None
+        result = how.result
+        if result is None:
+            return _SETTLEMENT.pack(one.fence, 1, 0, 0, 0)
+        if not isinstance(result, bytes) or len(result) > self.limits.result:
+            return None
+        return _SETTLEMENT.pack(one.fence, 1, 16, 0, 0) + codec.sized(result)
 
     def _refusal(self, how: How) -> str:
         try:
