@@ -22,6 +22,7 @@ from dibs.storage.protocol import Clock, Storage
 from dibs_conformance.races.company import context
 from dibs_conformance.report import CapabilityReport
 from dibs_conformance.target import OpenStorage, Places
+from dibs_conformance.unfinished import missing_verb
 
 #: Seconds in which a second process must have enqueued, also on a busy machine.
 PATIENCE = 180.0
@@ -50,6 +51,8 @@ async def tried(
         found = await ask(places)
         return CapabilityReport(name=name, claimed=claimed, found=found, note=NOTES.get((name, found), ""))
     except Exception as error:  # noqa: BLE001 - a power that raises is none
+        if (verb := missing_verb(error)) is not None:
+            return CapabilityReport(name=name, claimed=claimed, found=None, note=f"{verb}() is not there yet")
         return CapabilityReport(
             name=name, claimed=claimed, found=False, note=f"{type(error).__name__}: {error}"
         )

@@ -20,15 +20,21 @@ VERBS: Final = tuple(
 
 def missing(error: Exception, story: tuple[str, ...]) -> Failure | None:
     """Return a failure that names the verb which is not there; None for any other error."""
+    verb = missing_verb(error)
+    if verb is None:
+        return None
+    kind = type(error.obj)  # type: ignore[attr-defined]
+    others = [other for other in VERBS if other != verb and not hasattr(kind, other)]
+    also = f" Not there either: {', '.join(others)}." if others else ""
+    why = f"{kind.__name__} has no {verb}(). {says(verb)}{also}"
+    return Failure(law=LAW, why=why, story=story)
+
+
+def missing_verb(error: Exception) -> str | None:
+    """Return the verb that was called and that the storage does not have yet."""
     if not isinstance(error, AttributeError) or error.name not in VERBS:
         return None
-    kind = type(error.obj)
-    if hasattr(kind, error.name):
-        return None
-    others = [verb for verb in VERBS if verb != error.name and not hasattr(kind, verb)]
-    also = f" Not there either: {', '.join(others)}." if others else ""
-    why = f"{kind.__name__} has no {error.name}(). {says(error.name)}{also}"
-    return Failure(law=LAW, why=why, story=story)
+    return None if hasattr(type(error.obj), error.name) else error.name
 
 
 def says(verb: str) -> str:

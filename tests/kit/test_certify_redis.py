@@ -18,8 +18,7 @@ def test_redis_keeps_the_contract(redis_server: RedisServer) -> None:
 
 
 def test_redis_cluster_keeps_the_contract(redis_cluster: RedisCluster) -> None:
-    """All examples are in the long form: what differs from one server is few, and met in these."""
-    report = certify(RedisPlaces(redis_cluster.url), examples=20, budget=BUDGET, seed=2)
+    report = certify(RedisPlaces(redis_cluster.url), examples=100, budget=BUDGET, seed=2)
 
     assert report.certified, report.text()
 

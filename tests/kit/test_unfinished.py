@@ -9,7 +9,7 @@ from dibs.model.answers import Granted
 from dibs.model.job import EMPTY, Slot
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Storage
-from dibs_conformance import Failure, certify
+from dibs_conformance import certify
 from dibs_conformance.unfinished import VERBS
 
 
@@ -50,13 +50,15 @@ def granting(place: str, clock: Clock) -> AbstractAsyncContextManager[Storage]:
     return opened(Granting)
 
 
-def last_failure(target: Any) -> Failure:
-    return certify(target, examples=1, seed=1).failures[-1]
-
-
 def test_the_verb_to_write_next_is_told() -> None:
-    failure = last_failure(begun)
+    """It is all that is told as broken, and stands in the second line as well as in the last."""
+    report = certify(begun, examples=1, seed=1)
+    [failure] = report.failures
+    lines = report.text().splitlines()
 
+    assert lines[1].startswith("every verb is there: Begun has no grant().")
+    assert lines[-1].startswith("BROKEN: every verb is there: Begun has no grant().")
+    assert "manual_clock: claimed, could not be tried (grant() is not there yet)" in lines
     assert "every verb is there" == failure.law
     assert failure.why.startswith("Begun has no grant(). It is to: Create a lease of `ttl` ms")
     assert "It returns Granted; dibs.storage.protocol.Storage.grant says the rest." in failure.why
@@ -64,7 +66,7 @@ def test_the_verb_to_write_next_is_told() -> None:
 
 
 def test_a_verb_that_answers_nothing_is_told_what_it_returns() -> None:
-    failure = last_failure(granting)
+    failure = certify(granting, examples=1, seed=1).failures[-1]
 
     assert failure.why.startswith("enqueue() answered None. It is to: Take up to 1,000 requests in")
     assert "It returns Sequence[Enqueued]" in failure.why

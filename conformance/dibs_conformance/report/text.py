@@ -17,8 +17,10 @@ def lines(report: Report) -> Iterator[str]:
         yield ""
         yield level_line(level)
         yield from details(level)
-        width = max((len(law.name) for law in level.laws), default=0)
-        for law in level.laws:
+        # Where something broke, what was not met by then says nothing.
+        laws = [law for law in level.laws if law.met or level.verdict != "broken"]
+        width = max((len(law.name) for law in laws), default=0)
+        for law in laws:
             yield f"  {law.name:<{width}}  {law.met:>9,}  {law.verdict}"
     yield ""
     yield from map(power_line, report.capabilities)
@@ -45,6 +47,8 @@ def show(report: Report, console: Console) -> None:
 
 def head(report: Report) -> Iterator[str]:
     yield f"{report.target}: {verdict(report)}"
+    for failure in report.failures[-1:]:
+        yield f"{failure.law}: {failure.why}"
     yield (
         f"{report.histories:,} histories, {report.events:,} calls, seed {report.seed}, "
         f"{report.seconds:.1f} s, contract {report.contract}"
