@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
 
 def rows(spark: SparkSession, warehouse: Path, table: str, *key: str) -> dict[Any, dict[str, Any]]:
-    """A table by key, times as ms."""
+    """A table by key, times as ms, queues by their own names."""
     found: dict[Any, dict[str, Any]] = {}
-    for row in read(spark, table, Warehouse.existing(warehouse).table(table)).collect():
-        told = {name: ms(v) if isinstance(v, datetime) else v for name, v in row.asDict().items()}
+    now = Warehouse.existing(warehouse)
+    for row in read(spark, table, now.table(table)).collect():
+        told: dict[str, Any] = {
+            name: ms(v) if isinstance(v, datetime) else v for name, v in row.asDict().items()
+        }
+        told["queue"] = now.state.names.get(told["queue"], told["queue"])
         del told["date"]
         place = tuple(told.pop(name) for name in key)
         assert place not in found

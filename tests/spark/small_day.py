@@ -23,7 +23,8 @@ from dibs.storage.protocol import Storage
 
 #: 2026-11-20 22:30 UTC: midnight comes early in the story.
 BEGIN = 1_795_213_800_000
-QUEUES = ("mail", "007 / ü=%")
+#: The second has signs that a folder's name cannot have, and is too long for one: 400 bytes.
+QUEUES = ("mail", "007 / ü=%" * 40)
 IDS = 12
 
 

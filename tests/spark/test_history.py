@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dibs.spark.history import increments
-from dibs.spark.history.tables import read
 from dibs.spark.history.warehouse import Warehouse
+from dibs.spark.report.parquet import Tables
 from dibs.storage.registry import open_storage
 from tests.spark import history_by_hand as by_hand
 from tests.spark.frames import moment
 from tests.spark.rows import rows
-from tests.spark.small_day import SmallDay
+from tests.spark.small_day import QUEUES, SmallDay
 from tests.spark.told import all_live, all_told
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ KEYS = {
 
 
 def runs_in(spark: SparkSession, warehouse: Path) -> set[tuple[Any, ...]]:
-    columns = ("queue", "id", "attempt", "fence", "end", "wait_ms", "run_ms", "holder")
-    runs = read(spark, "runs", Warehouse.existing(warehouse).table("runs")).select(*columns)
-    return {tuple(row) for row in runs.collect()}
+    columns = ("id", "attempt", "fence", "end", "wait_ms", "run_ms", "holder")
+    runs = rows(spark, warehouse, "runs", "queue", "offset")
+    return {(queue, *(row[name] for name in columns)) for (queue, _), row in runs.items()}
 
 
 async def test_increments_and_reruns_say_what_counting_by_hand_says(
@@ -55,6 +55,7 @@ async def test_increments_and_reruns_say_what_counting_by_hand_says(
 
     assert {1} == {len(held) for partitions in files.values() for held in partitions}
     assert (0, ()) < (done.events, done.gaps) < (len(told), ())
+    assert set(QUEUES) == set(done.starts) == set(Tables(Warehouse.existing(warehouse)).queues())
     assert by_hand.metrics(pairs, live, horizon) == rows(spark, warehouse, "metrics", "queue", "minute")
     assert by_hand.ids(pairs) == rows(spark, warehouse, "ids", "queue", "id")
     assert by_hand.runs(pairs) == runs_in(spark, warehouse)

@@ -7,13 +7,23 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
 from dibs.errors import Refused, StorageDamaged, StorageTooNew
-from dibs.spark.history.warehouse import FORMAT, KEPT, MOST_SMALL, Draft, Partition, State, Warehouse
+from dibs.spark.history.warehouse import (
+    FORMAT,
+    KEPT,
+    MOST_SMALL,
+    Draft,
+    Partition,
+    State,
+    Warehouse,
+    folder_name,
+)
 
 MAIL = Partition("mail", "2026-11-20")
 NEXT = Partition("mail", "2026-11-21")
@@ -77,6 +87,21 @@ def test_odd_names_of_queues_come_back(tmp_path: Path) -> None:
         now = draft.commit(State())
 
     assert {odd: 1} == counts(now)
+
+
+@pytest.mark.parametrize("sign", ["a", "ü", "%", "\x01", "🐘"])
+def test_every_queue_has_a_folder_of_its_own(tmp_path: Path, sign: str) -> None:
+    """Names that fit are themselves; longer ones end in a hash, and no two are one."""
+    most, is_escaped = 500 // len(sign.encode()), sign in "%\x01"
+    folders = {name: folder_name(name) for name in (sign * n for n in range(1, most + 1))}
+
+    assert sign == folders[sign]
+    assert most == len(set(folders.values()))
+    for name, folder in folders.items():
+        # Three signs for each that Spark escapes.
+        escaped = quote(folder, safe="~") if is_escaped else folder
+        (tmp_path / f"queue={escaped}").mkdir()
+        assert folder == name or folder.startswith(name[:50] + "~")
 
 
 def test_what_was_not_committed_never_was(tmp_path: Path) -> None:

@@ -42,9 +42,12 @@ class Door:
             refuse_missing_folder(self._url)
         try:
             self.ask(self.storage.__aenter__())
-        except StorageError as error:
+        except BaseException as error:
+            # Whatever it was: a loop left open is complained of much later, in somebody else's hour.
             self._runner.close()
-            raise StorageUnavailable(f"{here()} cannot open {redacted(self._url)}: {error}") from error
+            if isinstance(error, StorageError):
+                raise StorageUnavailable(f"{here()} cannot open {redacted(self._url)}: {error}") from error
+            raise
         return self
 
     def __exit__(
@@ -57,7 +60,8 @@ class Door:
 
     def ask(self, call: Coroutine[Any, Any, T]) -> T:
         """Do it, and return what it returns."""
-        return self._runner.run(call)
+        # Runner.run sets a handler for SIGINT around each call, and with that makes text of all it returned.
+        return self._runner.get_loop().run_until_complete(call)
 
 
 def here() -> str:
