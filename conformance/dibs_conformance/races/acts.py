@@ -98,9 +98,11 @@ class Hands:
         if call.verb == "grant":
             self.leases.append(call.answer.lease)
         elif call.verb == "enqueue":
+            # A repeat is told the numbers of whatever its key was first used for: often another id's. The range
+            # of this id may cover such a number or not, which no judge of one id can tell.
             asked = (request.job.id for request in call.args["requests"])
-            told = ((id, one.revision) for id, one in zip(asked, call.answer, strict=True))
-            self.revisions += told
+            told = zip(asked, call.answer, strict=True)
+            self.revisions += [(id, one.revision) for id, one in told if not one.repeated]
         elif call.verb in ("claim", "turn"):
             self._claimed(call.answer.claim if isinstance(call.answer, Turned) else call.answer)
 
