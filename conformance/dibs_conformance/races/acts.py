@@ -98,8 +98,8 @@ class Hands:
         if call.verb == "grant":
             self.leases.append(call.answer.lease)
         elif call.verb == "enqueue":
-            # A repeat is told the numbers of whatever its key was first used for: often another id's. The range
-            # of this id may cover such a number or not, which no judge of one id can tell.
+            # A repeat is told the numbers of whatever its key was first used for: often another id's. The
+            # range of this id may cover such a number or not, which no judge of one id can tell.
             asked = (request.job.id for request in call.args["requests"])
             told = zip(asked, call.answer, strict=True)
             self.revisions += [(id, one.revision) for id, one in told if not one.repeated]
