@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.metadata import EntryPoint, version
+from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
 
 import pytest
@@ -182,3 +182,13 @@ def test_a_verb_whose_extra_is_missing_says_what_to_install(
 
     assert 2 == result.exit_code
     assert "pip install 'dibs[conformance]'" in result.stderr
+
+
+def test_worker_processes_do_not_pay_for_the_command_line() -> None:
+    """A process that is spawned imports the script that spawned it, by what it asks for at its top."""
+    [script] = entry_points(group="console_scripts", name="dibs")
+    imported = f"import {script.module}, sys; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", imported], capture_output=True, text=True, check=True)
+
+    assert script.module in modules.stdout.split()
+    assert not {"typer", "rich", "dibs.cli.main"} & {*modules.stdout.split()}
