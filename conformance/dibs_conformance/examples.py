@@ -1,7 +1,8 @@
-"""Runs the machine: many examples, in chunks that end when the budget is used up, from one seed."""
+"""Runs the machine: many examples, until the budget is used up, in chunks from one seed."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -14,10 +15,10 @@ from dibs_conformance.numbering import Differs
 from dibs_conformance.report import Failure
 from dibs_conformance.scenarios import Scenarios
 from dibs_conformance.tour import take_tour
-from dibs_conformance.trial import Progress, Trial
+from dibs_conformance.trial import Enough, Progress, Trial
 from dibs_conformance.unfinished import missing
 
-#: Examples between two looks at the clock. Each chunk has a seed of its own, made from the first.
+#: So many examples have a seed of their own, made from the first.
 CHUNK = 25
 
 
@@ -32,9 +33,9 @@ def run_examples(
     shrink: bool = True,
 ) -> Failure | None:
     """Run `examples`, or as many as fit into `budget` seconds; the first failure, shrunk, ends it."""
-    end = time.monotonic() + budget
+    trial.until = time.monotonic() + budget if examples is None else math.inf
     done = 0
-    while (examples is None or done < examples) and (examples is not None or time.monotonic() < end):
+    while time.monotonic() < trial.until and (examples is None or done < examples):
         size = CHUNK if examples is None else min(CHUNK, examples - done)
         before = trial.examples
         failure = run_chunk(trial, first_seed + done, size, steps, shrink=shrink)
@@ -68,6 +69,8 @@ def caught(trial: Trial, play: Callable[[], None]) -> Failure | None:
     trial.broken = None
     try:
         play()
+    except Enough:
+        return None
     except Flaky:
         return None if trial.broken is None else told(*trial.broken)
     except Exception as error:  # noqa: BLE001 - whatever a storage raises is its failure

@@ -47,8 +47,7 @@ class Machine(RuleBasedStateMachine):
     @initialize(looking=st.sampled_from((True, True, True, False)), level=levels, age=some.ttls)
     def open(self, *, looking: bool, level: LogLevel, age: int) -> None:
         trial = self.trial
-        trial.examples += 1
-        trial.judges.begin()
+        trial.begin()
         opened = Opened(trial.places, trial.bridge, trial.places.new())
         self.pair = Pair(opened, trial.bridge, trial.judges, now=START, looking=looking)
         if (level, age) != ("runs", some.HOUR):

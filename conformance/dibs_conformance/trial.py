@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -28,6 +30,10 @@ class Handed:
         self.revisions += [(queue, job.id, job.revision) for job in claim.jobs]
 
 
+class Enough(BaseException):
+    """Time is up. Hypothesis lets it through at once, where it would look into an Exception."""
+
+
 @dataclass
 class Trial:
     """What all examples of one certification share."""
@@ -39,8 +45,17 @@ class Trial:
     cross_queue: bool = False
     examples: int = 0
     calls: int = 0
+    #: When no other example is begun, by time.monotonic().
+    until: float = math.inf
     #: What broke, and the shortest story that was seen of it.
     broken: tuple[Exception, tuple[str, ...]] | None = None
+
+    def begin(self) -> None:
+        """Begin an example. Raises Enough; but what broke may be made shorter."""
+        if self.broken is None and time.monotonic() > self.until:
+            raise Enough
+        self.examples += 1
+        self.judges.begin()
 
     def remember(self, error: BaseException | None) -> None:
         """Keep what broke an example: played again, the storage may choose otherwise, and break nothing."""

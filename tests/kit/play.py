@@ -1,11 +1,17 @@
-"""Plays the machine on a storage, without the rest of a certification."""
+"""Plays one level on a storage, without the rest of a certification."""
 
 from __future__ import annotations
 
+import pytest
+
+from dibs.storage.capabilities import Capabilities
 from dibs_conformance.examples import run_examples, run_tour
 from dibs_conformance.laws import LAWS
+from dibs_conformance.levels import RUNS
+from dibs_conformance.levels.level import Given
 from dibs_conformance.pairs import Judges
-from dibs_conformance.report import Failure
+from dibs_conformance.races import concert
+from dibs_conformance.report import Failure, Findings
 from dibs_conformance.story import StoryLines
 from dibs_conformance.target import Bridge, OpenStorage, Places
 from dibs_conformance.trial import Trial
@@ -33,3 +39,14 @@ def play(
     finally:
         trial.places.clear()
         bridge.close()
+
+
+def play_level(level: str, target: str, claims: Capabilities, examples: int, seed: int = 1) -> Findings:
+    """Play a level above L0 until something is found; its story is left as long as it is."""
+    places = Places(target)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(concert, "SHORTENING", 0.0)
+            return RUNS[level](Given(places=places, claims=claims, seed=seed, budget=0, examples=examples))
+    finally:
+        places.clear()

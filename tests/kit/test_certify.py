@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -17,8 +19,12 @@ from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance import Report, certify
 from dibs_conformance.command import certify as verb
+from dibs_conformance.examples import run_examples
+from dibs_conformance.pairs import Judges
 from dibs_conformance.refusals import wrong_verdicts
-from dibs_conformance.target import Places
+from dibs_conformance.story import StoryLines
+from dibs_conformance.target import Bridge, Places
+from dibs_conformance.trial import Trial
 from tests.kit.play import play
 
 
@@ -114,3 +120,20 @@ def test_a_budget_without_room_certifies_nothing() -> None:
     assert not report.certified
     assert ["not tested"] == [level.verdict for level in report.levels]
     assert "larger budget" in report.text()
+
+
+def test_a_budget_ends_between_two_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after as many as share a seed: on a slow storage these may take minutes."""
+    moments = count()
+    for module in ("examples", "trial"):
+        monkeypatch.setattr(
+            f"dibs_conformance.{module}.time", SimpleNamespace(monotonic=lambda: next(moments))
+        )
+    bridge = Bridge()
+    trial = Trial(Places("memory:"), Judges((), StoryLines()), bridge, cross_queue=True)
+    try:
+        assert run_examples(trial, first_seed=1, examples=None, budget=5, steps=3) is None
+    finally:
+        bridge.close()
+
+    assert 1 <= trial.examples <= 5

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 from hypothesis.errors import Flaky
+from hypothesis.stateful import run_state_machine_as_test
 
 from dibs.model import transitions
 from dibs.model.answers import Claim
@@ -21,7 +22,6 @@ ENOUGH = 25
 def flaky(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
     """Let what is at hand differ each time an example is played; gathers what Hypothesis says of it."""
     chance, take, said = Random(1), Handed.take, list[Exception]()
-    real = examples.run_state_machine_as_test
 
     def sometimes(self: Handed, queue: str, claim: Claim) -> None:
         if chance.random() < 0.5:
@@ -29,7 +29,7 @@ def flaky(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
 
     def listening(*args: object, **words: object) -> None:
         try:
-            real(*args, **words)  # type: ignore[arg-type]
+            run_state_machine_as_test(*args, **words)  # type: ignore[arg-type]
         except Flaky as error:
             said.append(error)
             raise

@@ -117,7 +117,7 @@ def a_checkpoint_forgets_how_far_the_log_was_trimmed(patch: Patch) -> None:
 @law(
     "durability: fsync=True survives power loss",
     examples=20,
-    survives="one call after the other never meets a power loss; tests/storage/file/test_durability.py does",
+    survives="one call after the other never meets a power loss; L3 does",
 )
 def a_commit_is_not_synced(patch: Patch) -> None:
     original = frames.write_whole
