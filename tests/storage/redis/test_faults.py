@@ -144,12 +144,11 @@ async def test_a_wait_survives_the_loss_of_its_connection(
 ) -> None:
     async with opened(poll=30.0) as mine, opened() as others:
         waiting = asyncio.create_task(mine.wait(["q"], timeout=20))
-        await asyncio.sleep(0.05)
-        redis_server.ask("CLIENT", "KILL", "TYPE", "pubsub")
-        await asyncio.sleep(0.2)
+        while not int(redis_server.ask("CLIENT", "KILL", "TYPE", "pubsub")):  # noqa: ASYNC110 - of the server
+            await asyncio.sleep(0.01)
         await others.enqueue("q", [request("a")])
 
-        assert (await asyncio.wait_for(waiting, 5)).woken
+        assert (await asyncio.wait_for(waiting, 15)).woken
     assert "polling until it is back" in caplog.text
 
 

@@ -45,6 +45,8 @@ class Connections:
         self._closed = False
         #: Connections whose reply is still on its way to nobody.
         self._clearing: set[asyncio.Task[None]] = set()
+        #: Those that are being closed.
+        self._going: set[Wire] = set()
 
     async def call(self, *words: Any, repeatable: bool = False, asking: bool = False) -> Any:
         """Send one command and return its reply. What is `repeatable` is sent again when the reply is lost.
@@ -71,13 +73,13 @@ class Connections:
             reply = await wire.ask(words, REPLY)
         except REPLIES:
             # Another server may be behind the same address by now.
-            wire.close()
+            self._drop(wire)
             raise
         except ResponseError:
             self._give(wire)
             raise
         except LOST as error:
-            wire.close()
+            self._drop(wire)
             raise OutcomeUnknown(
                 f"sent to {self.place}, and the reply was lost ({type(error).__name__}): it may have happened"
             ) from None
@@ -86,7 +88,7 @@ class Connections:
             self._clear(wire)
             raise
         except BaseException:
-            wire.close()
+            self._drop(wire)
             raise
         self._give(wire)
         return reply
@@ -105,15 +107,21 @@ class Connections:
             with suppress(RedisError):
                 await wire.owed(REPLY)
         except asyncio.CancelledError:
-            wire.close()
+            self._drop(wire)
             raise
         self._give(wire)
 
     def _give(self, wire: Wire) -> None:
         if self._closed:
-            wire.close()
+            self._drop(wire)
         else:
             self._idle.append((wire, time.monotonic()))
+
+    def _drop(self, wire: Wire) -> None:
+        wire.close()
+        if not wire.gone.done():
+            self._going.add(wire)
+            wire.gone.add_done_callback(lambda _: self._going.discard(wire))
 
     async def _take(self) -> Wire:
         if self._closed:
@@ -125,7 +133,7 @@ class Connections:
                 await asyncio.sleep(0)
             if wire.is_open:
                 return wire
-            wire.close()
+            self._drop(wire)
         return await self.connect()
 
     async def connect(self, pauses: tuple[float, ...] = PAUSES) -> Wire:
@@ -157,7 +165,8 @@ class Connections:
         if self._clearing:
             await asyncio.wait(self._clearing, timeout=GREETING)
         idle, self._idle = self._idle, []
-        await asyncio.gather(*(wire.closed() for wire, _ in idle))
+        # A loop that ends with a socket half closed complains of it.
+        await asyncio.gather(*(wire.closed() for wire in {*self._going, *(wire for wire, _ in idle)}))
 
 
 def _reason(error: BaseException, place: str) -> str:

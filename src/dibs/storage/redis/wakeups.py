@@ -74,6 +74,8 @@ class Subscription:
         self._waiters: defaultdict[str, set[Waiter]] = defaultdict(set)
         self.ends: defaultdict[str, deque[Ended]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
         self._left: dict[str, float] = {}
+        #: Those whose messages were lost, since a connection was, until they are heard again.
+        self._missed: set[str] = set()
         #: The newest token of each channel, where known; another dictionary once something was missed.
         self.latest: dict[str, int] = {}
 
@@ -134,6 +136,7 @@ class Subscription:
             self._confirmed = {
                 channel: asyncio.get_running_loop().create_future() for channel in self._waiters
             }
+            self._missed = {*self._confirmed}
             self.ends.clear()
             self.latest = {}
             self.wake_all()
@@ -161,6 +164,11 @@ class Subscription:
             confirmed = self._confirmed.get(channel)
             if confirmed is not None and not confirmed.done():
                 confirmed.set_result(None)
+            if channel in self._missed:
+                # Who looked before that, with nobody to tell of what came next, looks once more.
+                self._missed.discard(channel)
+                for waiter in self._waiters.get(channel, ()):
+                    waiter.told.set()
         elif kind == b"message":
             self._tell(channel, message[2])
 

@@ -41,6 +41,8 @@ class Wire(asyncio.Protocol):
         self.received = 0
         #: Why it is of no use any more, once it is not.
         self.lost: asyncio.Future[Exception] = self._loop.create_future()
+        #: Done when its socket is closed, which takes a turn of the loop longer, and with TLS a goodbye.
+        self.gone: asyncio.Future[None] = self._loop.create_future()
         self._transport.set_protocol(self)
 
     @property
@@ -91,8 +93,9 @@ class Wire(asyncio.Protocol):
     async def closed(self) -> None:
         """Close it, and return when it is closed."""
         self.close()
-        if (await asyncio.wait({self.lost}, timeout=GOODBYE))[1]:
+        if (await asyncio.wait({self.gone}, timeout=GOODBYE))[1]:
             self._transport.abort()
+            await asyncio.wait({self.gone}, timeout=GOODBYE)
 
     # -- what asyncio calls --------------------------------------------------------------------------
 
@@ -107,6 +110,7 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lose(exc or Unconnected("the server closed the connection"))
+        self.gone.set_result(None)
 
     # ------------------------------------------------------------------------------------------------
 
