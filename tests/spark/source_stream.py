@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 from dibs.spark.java import session
+from tests.spark.conftest import SMALL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,8 +71,7 @@ def finished(start: Callable[[], StreamingQuery]) -> None:
 
 
 def main(url: str, folder: Path) -> None:
-    config = {"spark.driver.memory": "1g", "spark.log.level": "ERROR"}
-    spark = session("dibs streams", master="local[2]", config=config)
+    spark = session("dibs streams", master="local[2]", config=SMALL)
     events = followed(spark, url, max_events=BATCH)
     running: dict[str, StreamingQuery] = {}
     while True:

@@ -25,6 +25,7 @@ from tests.spark.told import all_live, all_told
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+ROOT = Path(__file__).parents[2]
 PHASES = ("live-read", "events", "live", "runs", "metrics", "ids")
 
 CHILD = """
@@ -32,14 +33,15 @@ import sys
 from pathlib import Path
 from dibs.spark.history.increments import update
 from dibs.spark.java import session
-update(session(master="local[2]", config={"spark.driver.memory": "1g"}), sys.argv[1], Path(sys.argv[2]))
+from tests.spark.conftest import SMALL
+update(session(master="local[2]", config=SMALL), sys.argv[1], Path(sys.argv[2]))
 """
 
 
 def killed_in(phase: str, url: str, warehouse: Path) -> None:
     """Start an increment in a process group of its own, and kill the group once the phase has begun."""
     words = [sys.executable, "-c", CHILD, url, str(warehouse)]
-    child = subprocess.Popen(words, start_new_session=True, stderr=subprocess.PIPE)
+    child = subprocess.Popen(words, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 1200
     staged = warehouse / "staging" / phase
     while not (seen := staged.exists()) and child.poll() is None and time.monotonic() < deadline:

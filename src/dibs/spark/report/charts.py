@@ -94,6 +94,16 @@ def drawn(chart: Chart, queue: str, series: dict[str, list[Any]], outages: Itera
     )
 
 
+def sketch(values: Sequence[float | None]) -> str:
+    """Return a small picture of some values in a row, without any words."""
+    most = max((value or 0 for value in values), default=0) or 1
+    across = [place * 200 / max(1, len(values) - 1) for place in range(len(values))]
+    edge = [(x, 27 - 26 * (value or 0) / most) for x, value in zip(across, values, strict=True)]
+    path = f"M0,28L{_points(edge)}L200,28Z"
+    shape = 'viewBox="0 0 200 28" preserveAspectRatio="none"'
+    return f'<svg class="sketch" {shape} aria-hidden="true"><path class="area blue" d="{path}"/></svg>'
+
+
 def _summed(series: dict[str, list[Any]], names: Sequence[str]) -> list[float | None]:
     if len(names) == 1:
         return series[names[0]]

@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from dibs.spark.report.capacity import Advice
-from dibs.spark.report.charts import WIDE, Chart, Shown, drawn, spoken_ms
-from dibs.spark.report.findings import Outage, Poison
+from dibs.spark.report.charts import WIDE, Chart, Shown, drawn, sketch, spoken_ms
+from dibs.spark.report.findings import BAD, Outage, Poison
 from dibs.spark.report.summary import IdRow, QueueReport, Report, Series
 
 _ASSETS: Final = Path(__file__).parent / "assets"
@@ -85,7 +85,7 @@ def page(report: Report, series: dict[str, Series]) -> str:
         series=msgspec.json.encode(told).decode().replace("<", "\\u003c"),
         span=f"{_moment(report.begin)} to {_moment(report.end)} UTC, generation {int(report.generation)}",
         findings="".join(_findings(report)),
-        tabs="".join(_tab(queue) for queue in shown) + more,
+        tabs="".join(_tab(queue, series[queue.queue], report) for queue in shown) + more,
         sections="".join(sections),
     )
 
@@ -154,9 +154,23 @@ def _poison(poison: Poison) -> str:
     )
 
 
-def _tab(queue: QueueReport) -> str:
+def _tab(queue: QueueReport, series: Series, report: Report) -> str:
+    """Return a queue at a glance, and what to press to see all of it."""
     name = escape(queue.queue)
-    return f'<button type="button" data-queue="{name}">{name}</button>'
+    is_named = any(queue.queue in one.queues for one in report.outages) or any(
+        queue.queue == one.queue for one in report.poisons
+    )
+    mark = '<i class="mark" title="named above"></i>' if is_named else ""
+    glance = f"{queue.attempts:,} attempts, {_wrong(queue)} wrong, wait p95 {spoken_ms(queue.wait.p95)}"
+    return (
+        f'<button type="button" data-queue="{name}"><b>{name}{mark}</b>{sketch(series["claims"])}'
+        f'<span class="soft">{glance}</span></button>'
+    )
+
+
+def _wrong(queue: QueueReport) -> str:
+    wrong = sum(queue.ends[end] for end in BAD)
+    return f"{wrong / queue.attempts:.1%}" if queue.attempts else "none"
 
 
 def _queue(queue: QueueReport, series: Series, report: Report) -> str:
@@ -174,11 +188,10 @@ def _queue(queue: QueueReport, series: Series, report: Report) -> str:
 
 
 def _tiles(queue: QueueReport) -> str:
-    wrong = sum(queue.ends[end] for end in ("failed", "retried", "stalled", "timed_out"))
     tiles = (
         (f"{queue.attempts:,}", "attempts ended"),
         (f"{queue.ends['completed']:,}", "completed"),
-        (f"{wrong / queue.attempts:.1%}" if queue.attempts else "none", "of attempts went wrong"),
+        (_wrong(queue), "of attempts went wrong"),
         (spoken_ms(queue.wait.p95), f"wait, p95; p50 is {spoken_ms(queue.wait.p50)}"),
         (spoken_ms(queue.run.p95), f"run, p95; p50 is {spoken_ms(queue.run.p50)}"),
         (f"{queue.backlog_peak:,}", f"most due at once; {queue.backlog_now:,} wait now"),
