@@ -93,6 +93,7 @@ def main() -> None:
     """Play, take in, draw, print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.history_cost", description=__doc__)
     parser.add_argument("--runs", type=int, default=1_000_000)
+    parser.add_argument("--hours", type=float, default=24, help="of the day; a short one is played faster")
     parser.add_argument("--level", choices=("runs", "all"), default="runs")
     parser.add_argument("--memory", default="2g", help="of the Java process")
     words = parser.parse_args()
@@ -102,7 +103,8 @@ def main() -> None:
     try:
         with start_redis() as server:
             url = f"{server.url}?prefix=day"
-            played, planted = timed(lambda: asyncio.run(play(url, runs=words.runs, level=words.level)))
+            day = play(url, runs=words.runs, hours=words.hours, level=words.level)
+            played, planted = timed(lambda: asyncio.run(day))
             spark = session("dibs benchmark", master="local[2]", config=config)
             with watched() as most:
                 first, done = timed(lambda: update(spark, url, warehouse))
