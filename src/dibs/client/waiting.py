@@ -37,8 +37,9 @@ class Wait:
         """Return how it ended. Raises WaitTimeout, which leaves the job alone."""
         while True:
             storage = await self._channel.storage()
-            # Subscribed before the state is read: what happens in between is not missed.
-            hint = asyncio.ensure_future(self._hint(storage))
+            # Subscribed before the state is read: what happens in between is not missed. After a hint its
+            # token does that: what happened since it was drawn ends the next wait at once.
+            hint = None if self._since else asyncio.ensure_future(self._hint(storage))
             try:
                 slot = await self._channel.get(self._id)
                 found = standing(slot, self._revision)
@@ -46,9 +47,10 @@ class Wait:
                     return found
                 await self._keep(storage, slot)
                 self._check_deadline()
-                self._since = (await hint).since
+                self._since = (await (hint or self._hint(storage))).since
             finally:
-                let_go(hint)
+                if hint is not None:
+                    let_go(hint)
 
     async def _hint(self, storage: Storage) -> Wake:
         name = self._channel.name

@@ -230,9 +230,7 @@ class Worker:
         self._fly([lane], self._trip(lane, told, lease, room, limit))
 
     def _fly(self, lanes: Sequence[Lane], trip: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(self._land(lanes, trip))
-        self._flights.add(task)
-        task.add_done_callback(self._flights.discard)
+        self._flights.add(self._loop.create_task(self._land(lanes, trip)))
 
     async def _land(self, lanes: Sequence[Lane], trip: Coroutine[Any, Any, None]) -> None:
         try:
@@ -240,8 +238,8 @@ class Worker:
         finally:
             for lane in lanes:
                 lane.flying = None
-            # Not before this task is gone from the flights: a drained worker has none.
-            self._loop.call_soon(self._pump_soon)
+            self._flights.difference_update((asyncio.current_task(),))
+            self._pump_soon()
 
     # -- one round trip ------------------------------------------------------------------------------
 

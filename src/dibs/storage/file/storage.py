@@ -232,7 +232,7 @@ class FileStorage(IndexedStorage):
                 woken = await sleep_until(waiter, deadline.left, due.left, self._poll) or due.rang
                 if not woken:
                     await self._on_thread(self._poll_commits)
-                    woken = waiter.woken.is_set()
+                    woken = waiter.woken
         finally:
             # Also if the join was not waited for: the thread does one after the other.
             if self._thread is not None:
