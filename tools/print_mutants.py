@@ -2,18 +2,20 @@
 
 python tools/print_mutants.py           writes it, with the figures that stand there
 python tools/print_mutants.py --check   fails if it is not current
-python tools/print_mutants.py --measure plays every one first, which takes minutes and starts servers
+python tools/print_mutants.py --measure plays every one first, which takes long and starts servers
 """
 
 # ruff: noqa: INP001, T201 - a script, imported by nobody but its test
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,30 +24,60 @@ PROJECT = Path(__file__).parent.parent
 TARGET = PROJECT / "docs" / "explanation" / "mutants.md"
 sys.path.insert(0, str(PROJECT))
 
+from dibs_conformance.laws import LAWS  # noqa: E402
 from dibs_conformance.servers import start_postgres, start_redis  # noqa: E402
 from dibs_conformance.target import OpenStorage  # noqa: E402
 from tests.kit.mutants import MUTANTS, Mutant  # noqa: E402
 from tests.kit.mutants.planting import Where  # noqa: E402
-from tests.kit.play import play  # noqa: E402
+from tests.kit.play import play, play_level  # noqa: E402
 from tests.kit.postgres_place import PostgresPlaces  # noqa: E402
+from tests.kit.races.test_levels import ALONE, SHARED  # noqa: E402
 from tests.kit.redis_place import RedisPlaces  # noqa: E402
 
-WHERE: dict[Where, str] = {
-    "memory": "In the engine of memory and file",
-    "file": "In the commit log",
-    "redis": "In the Lua",
-    "postgres": "In the SQL",
+
+@dataclass(frozen=True)
+class Room:
+    """A place where bugs are planted, and the levels that are tried alone, with histories at most."""
+
+    title: str
+    above: dict[str, int]
+
+
+ROOMS: dict[Where, Room] = {
+    "memory": Room("In the engine of memory and file", {"L1": 200, "L2": 300, "L3": 1}),
+    "file": Room("In the commit log", {"L1": 40}),
+    "redis": Room("In the Lua", {}),
+    "postgres": Room("In the SQL", {}),
 }
+LEVELS = ("L0", "L1", "L2", "L3")
+ORACLE = "the oracle"
+NOT_FOUND, NOT_TRIED = "–", ""  # noqa: RUF001 - a dash
+
 HEADER = """# Planted bugs
 
 A kit that nobody tried to fool proves nothing. So its tests plant bugs in our own storages, one at a time,
 and the kit must find each. There are {all}:
 {places}.
 {by_contract} of them, marked *, were made up from [the contract](contract.md) sentence by sentence, by
-somebody who had not read the kit's laws. {survivors} survives, and says why.
+somebody who had not read the kit's laws. {survivors} survives one call at a time, and says why.
 
-*Found after* counts the histories that were played until then, the tour of fixed ones first, from seed 1. It
-differs between versions of Hypothesis; that each is found within its bound does not.
+## Caught by level
+
+Each level was played alone, without those below it, from seed 1, as far as it makes sense: the levels above
+L0 in the engine, where all happens in the process that has the bug in it, and L1 on the commit log.
+
+{by_level}
+
+The slowest catch on L0: {slowest}.
+The levels above are not there for bugs that one call at a time shows, and have fewer verbs;
+[what they are there for](#what-one-call-at-a-time-cannot-show) stands below.
+
+On L0 {by_oracle} were first seen by comparison with the oracle, {by_law} by a law, which judges before it.
+{idle}
+
+In the tables stands for each level the number of histories that were played until the bug was found, on L0
+the tour of fixed ones first; – was not found, an empty field was not tried. The figures differ between
+versions of Hypothesis; that each is found within its bound on L0 does not.
 
 Of the bugs from the contract, nine lived through their first trial. They are why the machine pauses queues
 around a claim, reads in pages, reaps some of many, sends runs back twice, drops leases job by job, lets
@@ -53,36 +85,100 @@ readers fall behind, patches outcomes and enqueues two follow-ups; and why the o
 itself.
 
 <!-- Printed by tools/print_mutants.py from tests/kit/mutants. -->
+"""  # noqa: RUF001 - a dash
+RACES = """
+## What one call at a time cannot show
+
+These are right in every single call. Each is planted in a test of its own, and must be found on its level.
+
+| bug | found on | by | planted in `tests/kit/` |
+|---|---|---|---|
+| memory without its lock | L1 | lines of two verbs in turn | `races` |
+| the file storage without its lock | L1 | the same | `races` |
+| a settlement in two steps with an await between | L3 | a caller cancelled at each await | `crashes` |
+| a settlement in two commits | L3 | a process killed at each line | `crashes` |
+| what got no reply is sent again in silence | L3 | the connection cut at each byte | `crashes` |
+| an fsync forgotten: of a commit, a checkpoint, their folder | L3 | lost power | `crashes` |
+| what a full server refused is told as done | L4 | a full server | `faults` |
 """
-_ROW = re.compile(r"^\| (?P<name>[\w *]+?)\*? \|.*\| (?P<after>\d+|–) \|$", re.MULTILINE)  # noqa: RUF001 - a dash
+_ROW = re.compile(r"^\| (?P<name>[\w *]+?)\*? \| [^|]* \| (?P<figures>[^|]*(\|[^|\n]*){4}) \|$", re.MULTILINE)
+
+#: Who found it on L0, and after how many histories on each level.
+Figures = tuple[str, ...]
+UNKNOWN: Figures = ("?",) * (1 + len(LEVELS))
 
 
-def page(after: dict[str, str]) -> str:
-    """Return the page; `after` are the figures by name."""
+def page(known: dict[str, Figures]) -> str:
+    """Return the page; `known` are the figures by name."""
     mutants = list(MUTANTS.values())
     survivors = [mutant for mutant in mutants if mutant.survives]
-    header = HEADER.format(
-        all=len(mutants),
-        places=", ".join(
-            f"{sum(one.where == where for one in mutants)} {title[0].lower()}{title[1:]}"
-            for where, title in WHERE.items()
-        ),
-        by_contract=sum(one.by_contract for one in mutants),
-        survivors=len(survivors),
-    )
-    parts = [header]
-    for where, title in WHERE.items():
-        parts += ["", f"## {title}", "", "| bug | breaks | found after |", "|---|---|---|"]
-        parts += [row(mutant, after) for mutant in mutants if mutant.where == where]
-    parts += ["", "## Survivors", ""]
+    parts = [header(mutants, survivors, known)]
+    for where, room in ROOMS.items():
+        parts += ["", f"## {room.title}", "", f"| bug | breaks | first seen by | {' | '.join(LEVELS)} |"]
+        parts += ["|---|---|---|" + "---|" * len(LEVELS)]
+        parts += [row(mutant, known) for mutant in mutants if mutant.where == where]
+    parts += [RACES, "## Survivors of L0", ""]
     parts += [f"- {spoken(one)}: {one.survives}." for one in survivors]
     return "\n".join(parts) + "\n"
 
 
-def row(mutant: Mutant, after: dict[str, str]) -> str:
+def header(mutants: Sequence[Mutant], survivors: Sequence[Mutant], known: dict[str, Figures]) -> str:
+    first = [known.get(spoken(one), UNKNOWN)[0] for one in mutants if not one.survives]
+    by_oracle = sum(name == ORACLE for name in first)
+    return HEADER.format(
+        all=len(mutants),
+        places=", ".join(
+            f"{sum(one.where == where for one in mutants)} {room.title[0].lower()}{room.title[1:]}"
+            for where, room in ROOMS.items()
+        ),
+        by_contract=sum(one.by_contract for one in mutants),
+        survivors=len(survivors),
+        by_level=by_level(mutants, known),
+        slowest=slowest(known),
+        by_oracle=by_oracle,
+        by_law=len(first) - by_oracle,
+        idle=idle(first),
+    )
+
+
+def by_level(mutants: Sequence[Mutant], known: dict[str, Figures]) -> str:
+    """Tell how many each level found, of those that it was tried on."""
+    lines = [
+        f"| level | {' | '.join(room.title for room in ROOMS.values())} |",
+        "|---" * (1 + len(ROOMS)) + "|",
+    ]
+    for at, level in enumerate(LEVELS, 1):
+        cells = []
+        for where in ROOMS:
+            tried = [known.get(spoken(one), UNKNOWN)[at] for one in mutants if one.where == where]
+            tried = [figure for figure in tried if figure != NOT_TRIED]
+            found = sum(figure != NOT_FOUND for figure in tried)
+            cells.append(f"{found} of {len(tried)}" if tried else NOT_TRIED)
+        lines.append(f"| {level} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def slowest(known: dict[str, Figures]) -> str:
+    after, name = max(((int(f[1]), name) for name, f in known.items() if f[1].isdigit()), default=(0, "?"))
+    return f"*{name}*, after {after} histories"
+
+
+def idle(first: Sequence[str]) -> str:
+    """Name the laws that were never the first to see a bug: what they say, another said before."""
+    names = [law.name for law in LAWS if law.name not in first]
+    if not names:
+        return "Every law was the first to see at least one of them."
+    quoted = ", ".join(f"*{name}*" for name in names)
+    return (
+        f"Never the first: {quoted}.\n"
+        "No planted bug needs these, as others see the same; they stay for a day when the oracle is wrong."
+    )
+
+
+def row(mutant: Mutant, known: dict[str, Figures]) -> str:
     mark = "*" if mutant.by_contract else ""
-    found = "–" if mutant.survives else after.get(spoken(mutant), "?")  # noqa: RUF001
-    return f"| {spoken(mutant)}{mark} | {mutant.breaks} | {found} |"
+    figures = " | ".join(known.get(spoken(mutant), UNKNOWN))
+    return f"| {spoken(mutant)}{mark} | {mutant.breaks} | {figures} |"
 
 
 def spoken(mutant: Mutant) -> str:
@@ -91,12 +187,20 @@ def spoken(mutant: Mutant) -> str:
     return words if name == mutant.name else f"{words} in {mutant.name[:3]}"
 
 
-def figures(text: str) -> dict[str, str]:
-    """Return what stands in the last column."""
-    return {found["name"]: found["after"] for found in _ROW.finditer(text)}
+def figures(text: str) -> dict[str, Figures]:
+    """Return what stands in the last columns."""
+    return {
+        found["name"]: tuple(cell.strip() for cell in found["figures"].split("|"))
+        for found in _ROW.finditer(text)
+        if found["name"] != "bug"
+    }
 
 
-def measured() -> Iterator[tuple[str, str]]:
+# -- measuring ---------------------------------------------------------------------------------------
+
+
+def measured() -> Iterator[tuple[str, Figures]]:
+    logging.getLogger("dibs.storage").setLevel(logging.ERROR)
     with ExitStack() as stack:
         targets: dict[Where, str | OpenStorage] = {
             "memory": "memory:",
@@ -108,11 +212,27 @@ def measured() -> Iterator[tuple[str, str]]:
             with pytest.MonkeyPatch.context() as patch, PostgresPlaces(postgres) as places:
                 mutant.plant(patch)
                 target = targets.get(mutant.where, places)
-                failure, trial = play(
-                    mutant.examples, target=target, durable=mutant.where != "memory", tour=True
-                )
-            print(mutant.name, trial.examples if failure else "survives", flush=True)
-            yield spoken(mutant), str(trial.examples) if failure else "–"  # noqa: RUF001
+                found = (*on_l0(mutant, target), *on_the_others(mutant, target))
+            print(mutant.name, *found, flush=True)
+            yield spoken(mutant), found
+
+
+def on_l0(mutant: Mutant, target: str | OpenStorage) -> tuple[str, str]:
+    failure, trial = play(mutant.examples, target=target, durable=mutant.where != "memory", tour=True)
+    if failure is None:
+        return NOT_FOUND, NOT_FOUND
+    return (failure.law if failure.law in {law.name for law in LAWS} else ORACLE), str(trial.examples)
+
+
+def on_the_others(mutant: Mutant, target: str | OpenStorage) -> Iterator[str]:
+    claims = ALONE if mutant.where == "memory" else SHARED
+    for level in LEVELS[1:]:
+        most = ROOMS[mutant.where].above.get(level)
+        if most is None or not isinstance(target, str):
+            yield NOT_TRIED
+            continue
+        found = play_level(level, target, claims, most)
+        yield str(found.histories) if found.failures else NOT_FOUND
 
 
 def main() -> int:
