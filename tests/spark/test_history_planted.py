@@ -164,6 +164,7 @@ async def make(url: str) -> None:
         (["history", "--warehouse", "new", "--until", "2026-11-20T00:00:00Z"], 2, "--since"),
         (["history", "--warehouse", "new", "--since", "yesterday"], 2, "2030-01-31"),
         (["history", "--warehouse", "new", "--url", "memory:"], 1, "lives in one process"),
+        (["history", "--warehouse", "new", "--url", "file:./jobz"], 1, "jobz. Is the path right?"),
     ],
 )
 def test_wrong_words_get_a_line_that_says_what_to_do(

@@ -19,6 +19,7 @@ from dibs.cli.place import Json, Url
 from dibs.cli.refusals import WrongWords
 from dibs.cli.words import time_of
 from dibs.client.moments import moment_of
+from dibs.spark.door import Door, place_of
 from dibs.spark.java import require_pyspark, session
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ def history(
         raise WrongWords("--until says where --since ends; it makes no sense alone")
     first, last = _moment(since, "--since"), _moment(until, "--until")
     require_pyspark()
+    if first is None:
+        # Starting Spark takes seconds: what is mistyped, or away, is said before.
+        with Door(place_of(url)):
+            pass
     # Only now: it imports Spark.
     from dibs.spark.history.increments import rerun, update  # noqa: PLC0415
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Bytes of Parquet that one task takes on: some 200,000 events.
 ONE_TASK: Final = 8 * 1024 * 1024
+#: Bytes of Parquet for which it is not worth the while to make Java code of a query and compile that.
+AS_IT_IS: Final = 1024 * 1024
 #: Bytes of Parquet to one partition of what is shared out; rows take many times that in memory.
 SHARE: Final = 4 * 1024 * 1024
 #: Tables below this are sent whole to who joins them, as by default.
@@ -33,6 +35,8 @@ BROADCAST: Final = "10MB"
 
 _SHARES: Final = "spark.sql.shuffle.partitions"
 _SENT: Final = "spark.sql.autoBroadcastJoinThreshold"
+_COMPILED: Final = ("spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode")
+_HOW: Final = {True: ("true", "FALLBACK"), False: ("false", "NO_CODEGEN")}
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     # Spark writes times as INT96 by default, which has no statistics: every read would be of everything.
@@ -50,7 +54,7 @@ _STAGING: Final = {
 @contextmanager
 def making(spark: SparkSession, draft: Draft) -> Iterator[Making]:
     """Give what to make a draft with; the session may be somebody's own, and gets its settings back."""
-    before = {name: spark.conf.get(name, None) for name in (*_SETTINGS, _SHARES, _SENT)}
+    before = {name: spark.conf.get(name, None) for name in (*_SETTINGS, _SHARES, _SENT, *_COMPILED)}
     try:
         for name, value in _SETTINGS.items():
             spark.conf.set(name, value)
@@ -82,6 +86,8 @@ class Making:
         self.spark.conf.set(_SHARES, str(shares))
         # In one task there is nobody to send a table to.
         self.spark.conf.set(_SENT, "-1" if one else BROADCAST)
+        for name, value in zip(_COMPILED, _HOW[size > AS_IT_IS], strict=True):
+            self.spark.conf.set(name, value)
         return one
 
     def read(self, table: str, files: Iterable[Path], *, one: bool) -> DataFrame:
