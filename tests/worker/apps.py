@@ -70,9 +70,10 @@ def suicide() -> None:
 
 
 def holds_the_gil(microseconds: int = 30_000_000) -> None:
-    """Sleep in C without letting go of the interpreter."""
+    """Sleep in C without letting go of the interpreter, at once when it is let go on."""
+    library = ctypes.PyDLL(None)
     meet(current_job().id)
-    ctypes.PyDLL(None).usleep(microseconds)
+    library.usleep(microseconds)
 
 
 def backtracks() -> None:
