@@ -16,8 +16,8 @@ from dibs.model.job import Job, NewJob, Slot
 from dibs.model.requests import Complete, Release, Request, Retry, Settlement
 from dibs.storage.indexed import enqueueing
 from dibs.storage.indexed.index import Index
-from dibs.storage.memory import MemoryStorage
-from dibs.storage.registry import open_storage
+from dibs.storage.memory import MemoryStorage, place_url
+from dibs.storage.registry import open_storage, remove
 
 LONG = 60_000
 
@@ -34,6 +34,17 @@ async def test_a_named_place_is_the_same_for_all_who_open_it() -> None:
         await one.enqueue("q", [request()])
 
         assert 1 == (await two.counts(["q"]))["q"].waiting
+
+
+async def test_a_place_that_is_removed_is_forgotten() -> None:
+    """The kit makes thousands of them in one process."""
+    url = place_url("memory:", "removed-place")
+    async with open_storage(url) as one:
+        await one.enqueue("q", [request()])
+    await remove(url)
+
+    async with open_storage(url) as two:
+        assert 0 == (await two.counts(["q"]))["q"].waiting
 
 
 async def test_a_named_place_outlives_its_doors() -> None:

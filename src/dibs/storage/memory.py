@@ -53,6 +53,12 @@ def place_url(url: str, name: str) -> str:
     return f"{scheme}:{name}"
 
 
+async def remove_url(url: str) -> None:
+    """Forget the place; whoever has it open keeps what is in it."""
+    place, _ = read_options(url, {}, {})
+    _NAMED.pop(place.partition(":")[2].lstrip("/"), None)
+
+
 class MemoryStorage(IndexedStorage):
     """Jobs in this process, safe for threads; each step is made under one lock and never awaits."""
 
