@@ -19,8 +19,27 @@ def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
     return plant
 
 
-#: name: what it breaks, the file, its line, and what stands there instead.
+#: name: what it breaks, the file, its line, and what stands there instead. By default the first few are
+#: tried: those that are found soonest.
 LINES: dict[str, tuple[str, str, str, str]] = {
+    "sql_pausing_does_nothing": (
+        "paused takes nothing",
+        "0005_leases",
+        "    IF qu.paused THEN",
+        "    IF false THEN",
+    ),
+    "sql_a_retry_keeps_its_place": (
+        "seq: Retry draws a fresh one",
+        "0003_ends",
+        "seq = CASE WHEN cause IS NULL THEN seq ELSE nextval('numbers') END",
+        "seq = seq",
+    ),
+    "sql_a_dropped_range_is_not_remembered": (
+        "a waiter is told its own end",
+        "0007_keeping",
+        "UPDATE live SET next = NULL, dropped = latest_dropped(kept)",
+        "UPDATE live SET next = NULL, dropped = NULL",
+    ),
     "sql_a_lease_lives_at_its_end": (
         "leases live exactly as long as told",
         "0005_leases",
@@ -38,18 +57,6 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "0005_leases",
         "ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED",
         "ORDER BY run_at DESC, seq LIMIT room FOR UPDATE SKIP LOCKED",
-    ),
-    "sql_pausing_does_nothing": (
-        "paused takes nothing",
-        "0005_leases",
-        "    IF qu.paused THEN",
-        "    IF false THEN",
-    ),
-    "sql_a_retry_keeps_its_place": (
-        "seq: Retry draws a fresh one",
-        "0003_ends",
-        "seq = CASE WHEN cause IS NULL THEN seq ELSE nextval('numbers') END",
-        "seq = seq",
     ),
     "sql_a_return_ignores_the_times_asked_for": (
         "the fold law: a run that comes back is clamped",
@@ -74,12 +81,6 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "0004_enqueue",
         "        s.payload := r.payload;\n",
         "",
-    ),
-    "sql_a_dropped_range_is_not_remembered": (
-        "a waiter is told its own end",
-        "0007_keeping",
-        "UPDATE live SET next = NULL, dropped = latest_dropped(kept)",
-        "UPDATE live SET next = NULL, dropped = NULL",
     ),
     "sql_the_fail_job_is_empty": (
         "a failure is handled once",
