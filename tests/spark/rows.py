@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dibs.spark.history.tables import read
 from dibs.spark.history.warehouse import Warehouse
+from dibs.spark.report.parquet import Tables
 from tests.spark.frames import ms
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
-
-def rows(spark: SparkSession, warehouse: Path, table: str, *key: str) -> dict[Any, dict[str, Any]]:
-    """A table by key, times as ms, queues by their own names."""
+def rows(warehouse: Path, table: str, *key: str) -> dict[Any, dict[str, Any]]:
+    """A table by key, times as ms, queues by their own names; read without Spark, to be quick."""
     found: dict[Any, dict[str, Any]] = {}
-    now = Warehouse.existing(warehouse)
-    for row in read(spark, table, now.table(table)).collect():
-        told: dict[str, Any] = {
-            name: ms(v) if isinstance(v, datetime) else v for name, v in row.asDict().items()
-        }
-        told["queue"] = now.state.names.get(told["queue"], told["queue"])
-        del told["date"]
-        place = tuple(told.pop(name) for name in key)
-        assert place not in found
-        found[place] = told
+    tables = Tables(Warehouse.existing(warehouse))
+    for queue in tables.queues():
+        for row in (row for batch in tables.batches(table, queue, None) for row in batch.to_pylist()):
+            told = {name: ms(v) if isinstance(v, datetime) else v for name, v in row.items()}
+            told["queue"] = queue
+            del told["date"]
+            place = tuple(told.pop(name) for name in key)
+            assert place not in found
+            found[place] = told
     return found

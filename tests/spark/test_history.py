@@ -28,9 +28,9 @@ KEYS = {
 }
 
 
-def runs_in(spark: SparkSession, warehouse: Path) -> set[tuple[Any, ...]]:
+def runs_in(warehouse: Path) -> set[tuple[Any, ...]]:
     columns = ("id", "attempt", "fence", "end", "wait_ms", "run_ms", "holder")
-    runs = rows(spark, warehouse, "runs", "queue", "offset")
+    runs = rows(warehouse, "runs", "queue", "offset")
     return {(queue, *(row[name] for name in columns)) for (queue, _), row in runs.items()}
 
 
@@ -56,12 +56,12 @@ async def test_increments_and_reruns_say_what_counting_by_hand_says(
     assert {1} == {len(held) for partitions in files.values() for held in partitions}
     assert (0, ()) < (done.events, done.gaps) < (len(told), ())
     assert set(QUEUES) == set(done.starts) == set(Tables(Warehouse.existing(warehouse)).queues())
-    assert by_hand.metrics(pairs, live, horizon) == rows(spark, warehouse, "metrics", "queue", "minute")
-    assert by_hand.ids(pairs) == rows(spark, warehouse, "ids", "queue", "id")
-    assert by_hand.runs(pairs) == runs_in(spark, warehouse)
+    assert by_hand.metrics(pairs, live, horizon) == rows(warehouse, "metrics", "queue", "minute")
+    assert by_hand.ids(pairs) == rows(warehouse, "ids", "queue", "id")
+    assert by_hand.runs(pairs) == runs_in(warehouse)
 
-    before = {table: rows(spark, warehouse, table, *key) for table, key in KEYS.items()}
+    before = {table: rows(warehouse, table, *key) for table, key in KEYS.items()}
     since, until = moment(day.now - 5_000_000), moment(day.now - 1_000_000)
     await to_thread(increments.rerun, spark, warehouse, since, until)
 
-    assert before == {table: rows(spark, warehouse, table, *key) for table, key in KEYS.items()}
+    assert before == {table: rows(warehouse, table, *key) for table, key in KEYS.items()}

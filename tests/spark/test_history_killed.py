@@ -75,5 +75,5 @@ async def test_killed_in_any_phase_it_is_whole_and_goes_on(spark: SparkSession, 
     pairs = [(queue, event) for queue, _, event in told]
     horizon = Warehouse.existing(warehouse).state.horizon
 
-    assert by_hand.metrics(pairs, live, horizon) == rows(spark, warehouse, "metrics", "queue", "minute")
-    assert by_hand.ids(pairs) == rows(spark, warehouse, "ids", "queue", "id")
+    assert by_hand.metrics(pairs, live, horizon) == rows(warehouse, "metrics", "queue", "minute")
+    assert by_hand.ids(pairs) == rows(warehouse, "ids", "queue", "id")
