@@ -14,7 +14,8 @@ from redis.exceptions import TimeoutError as TooLate
 
 from dibs.model.job import NewJob
 from dibs.model.requests import Request
-from dibs.storage.redis import RedisStorage, wakeups
+from dibs.storage.redis import RedisStorage, connections, wakeups
+from dibs.storage.redis.connections import Connections
 from dibs.storage.redis.wire import Wire
 from dibs_conformance.servers import RedisServer
 
@@ -28,6 +29,29 @@ async def wire(redis_server: RedisServer) -> AsyncIterator[Wire]:
     wire = Wire(connection)
     yield wire
     await wire.closed()
+
+
+async def test_who_is_cancelled_while_it_is_looked_at_loses_no_connection(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "IDLE", -1.0)
+    made: list[Connection] = []
+
+    def make() -> Connection:
+        made.append(Connection(host="127.0.0.1", port=redis_server.port, password=redis_server.password))
+        return made[-1]
+
+    pool = Connections(make, "here", 10)
+    await pool.call("ECHO", "first")
+    looking = asyncio.ensure_future(pool.call("ECHO", "second"))
+    await asyncio.sleep(0)
+    looking.cancel()
+    with suppress(asyncio.CancelledError):
+        await looking
+    await pool.call("ECHO", "third")
+    await pool.close()
+
+    assert 1 == len(made)
 
 
 async def test_a_reply_that_comes_in_many_parts_is_whole(wire: Wire) -> None:

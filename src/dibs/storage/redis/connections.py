@@ -124,13 +124,14 @@ class Connections:
             wire.gone.add_done_callback(lambda _: self._going.discard(wire))
 
     async def _take(self) -> Wire:
+        if self._idle and time.monotonic() - self._idle[-1][1] > IDLE:
+            # What the server closed meanwhile, a turn of the loop will tell. Whoever is cancelled in it
+            # has taken none yet.
+            await asyncio.sleep(0)
         if self._closed:
             raise NotRunning(f"{self.place} was closed")
         while self._idle:
-            wire, since = self._idle.pop()
-            if time.monotonic() - since > IDLE:
-                # What the server closed meanwhile, a turn of the loop will tell.
-                await asyncio.sleep(0)
+            wire, _ = self._idle.pop()
             if wire.is_open:
                 return wire
             self._drop(wire)
