@@ -27,8 +27,10 @@ class Wire:
         self.sent.append(items)
         self.busy += 1
         assert self.busy == 1, "one flush in flight"
-        await self.open.wait()
-        self.busy -= 1
+        try:
+            await self.open.wait()
+        finally:
+            self.busy -= 1
         if self.fails:
             raise self.fails.pop(0)
         return [item * 2 for item in items]
@@ -56,6 +58,46 @@ async def test_what_arrives_during_a_flush_is_the_next_batch() -> None:
 
     assert await asyncio.gather(first, *others) == [2, 4, 6]
     assert wire.sent == [[1], [2, 3]]
+
+
+async def test_a_read_that_comes_singly_goes_by_itself_and_who_comes_meanwhile_is_the_next_batch() -> None:
+    wire = Wire()
+    batcher = Batcher(wire.send, reads=True)
+    assert await batcher.add(1) == 2
+    wire.open.clear()
+    first = asyncio.create_task(batcher.add(2))
+    await until(lambda: len(wire.sent) == 2)
+    others = [asyncio.create_task(batcher.add(item)) for item in (3, 4)]
+    await asyncio.sleep(0)
+    over = asyncio.create_task(batcher.drain())
+    wire.open.set()
+
+    assert await asyncio.gather(first, *others) == [4, 6, 8]
+    await over
+    assert wire.sent == [[1], [2], [3, 4]]
+
+
+async def test_a_read_by_itself_that_is_given_up_or_fails_leaves_those_behind_it_alone() -> None:
+    wire = Wire()
+    batcher = Batcher(wire.send, reads=True)
+    await batcher.add(1)
+    for end in (asyncio.CancelledError, OutcomeUnknown):
+        wire.open.clear()
+        first = asyncio.create_task(batcher.add(2))
+        await until(lambda: wire.sent[-1] == [2])
+        behind = asyncio.create_task(batcher.add(3))
+        await asyncio.sleep(0)
+        if end is asyncio.CancelledError:
+            first.cancel()
+        else:
+            wire.fails.append(OutcomeUnknown())
+        wire.open.set()
+
+        with pytest.raises(end):
+            await first
+        assert await behind == 6
+    await batcher.drain()
+    assert wire.sent == [[1], [2], [3], [2], [3]]
 
 
 async def test_a_batch_is_bounded_in_items() -> None:

@@ -39,20 +39,41 @@ class Batcher(Generic[Item, Answer]):
         self,
         send: Callable[[list[Item]], Awaitable[Sequence[Answer]]],
         size: Callable[[Item], int] = lambda item: 0,  # noqa: ARG005 - most items are small
+        *,
+        reads: bool = False,
     ) -> None:
         self._send = send
         self._size = size
+        self._reads = reads
+        #: Calls come singly: the next is sent by its own caller, and saves a task and two turns of the loop.
+        self._singly = False
         self._waiting: deque[Caller[Item, Answer]] = deque()
-        self._flushing: asyncio.Task[None] | None = None
+        self._flushing: asyncio.Future[None] | None = None
 
     async def add(self, item: Item) -> Answer:
         """Send the item with its neighbours and return its answer."""
+        if self._singly and self._flushing is None:
+            return await self._add_singly(item)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append(Caller(item, self._size(item), answer))
         if self._flushing is None:
-            # A context of its own: the batch belongs to all callers, not to the one who came first.
-            self._flushing = asyncio.create_task(self._flush_all(), context=Context())
+            self._begin()
         return await answer
+
+    async def _add_singly(self, item: Item) -> Answer:
+        self._flushing = over = asyncio.get_running_loop().create_future()
+        try:
+            (answer,) = await self._send([item])
+        finally:
+            over.set_result(None)
+            self._flushing, self._singly = None, not self._waiting
+            if self._waiting:
+                self._begin()
+        return answer
+
+    def _begin(self) -> None:
+        # A context of its own: the batch belongs to all callers, not to the one who came first.
+        self._flushing = asyncio.create_task(self._flush_all(), context=Context())
 
     async def drain(self) -> None:
         """Return when everything added so far has been answered."""
@@ -62,6 +83,8 @@ class Batcher(Generic[Item, Answer]):
     async def _flush_all(self) -> None:
         try:
             while batch := self._take():
+                # Only what reads: given up in the air, a write might take effect after the next one.
+                self._singly = self._reads and len(batch) == 1
                 await self._flush(batch)
         finally:
             self._flushing = None

@@ -35,7 +35,7 @@ class Singles:
         """Return the slot of one id."""
         batcher = self._gets.get(queue)
         if batcher is None:
-            batcher = self._gets[queue] = Batcher(partial(self._storage.get, queue))
+            batcher = self._gets[queue] = Batcher(partial(self._storage.get, queue), reads=True)
         return await batcher.add(id)
 
     async def settle(self, queue: str, settlement: Settlement) -> Settled:

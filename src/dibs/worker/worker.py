@@ -69,7 +69,7 @@ class Worker:
         self._served = 0
         self._flights: set[asyncio.Task[None]] = set()
         self._ends = Ends(self._settle)
-        self._listener = Listener(storage, poll, self._pump_soon)
+        self._listener = Listener(storage, poll, self._pump)
         self.over: asyncio.Future[None] = self._loop.create_future()
 
     # -- what the supervisor says --------------------------------------------------------------------
