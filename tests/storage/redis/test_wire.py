@@ -67,6 +67,20 @@ async def test_a_refusal_leaves_it_of_use(wire: Wire) -> None:
     assert (b"a", False) == (await wire.ask(("ECHO", "a"), PATIENCE), wire.owes)
 
 
+async def test_a_reply_that_came_meanwhile_is_not_waited_for(wire: Wire) -> None:
+    asking = asyncio.ensure_future(wire.ask(("ECHO", "first"), PATIENCE))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with suppress(asyncio.CancelledError):
+        await asking
+    async with asyncio.timeout(PATIENCE):
+        while wire.owes:  # noqa: ASYNC110 - the reply wakes nobody here
+            await asyncio.sleep(0)
+        assert await wire.owed(2 * PATIENCE) is None
+
+    assert b"second" == await wire.ask(("ECHO", "second"), PATIENCE)
+
+
 async def test_a_reply_that_nobody_waits_for_is_read_before_the_next(
     wire: Wire, redis_server: RedisServer
 ) -> None:

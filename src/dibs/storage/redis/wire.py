@@ -68,15 +68,22 @@ class Wire(asyncio.Protocol):
         """Send a command and return its reply. Raises what `owed` raises."""
         if not self.is_open:
             raise Unconnected("the connection is closed")
+        self._reply = self._loop.create_future()
         self._transport.write(pack_command(tuple(words)))
         return await self.owed(patience)
 
     async def owed(self, patience: float) -> Any:
-        """Return the reply that is on its way. Raises the error it tells, or the driver's for a lost one.
+        """Return the reply that is on its way, None if it has come meanwhile and nobody was there for it.
 
-        It is lost after so many seconds; then, and when the connection closes, this is of no use any more.
+        Raises the error it tells, or the driver's for a lost one. It is lost after so many seconds; then,
+        and when the connection closes, this is of no use any more.
         """
-        self._reply = reply = self._loop.create_future()
+        if self._reply is None:
+            return None
+        if self._reply.done():
+            # Whoever waited for it was cancelled.
+            self._reply = self._loop.create_future()
+        reply = self._reply
         late = self._loop.call_later(patience, self._lose, TooLate(f"no reply within {patience:g} s"))
         try:
             said = await reply
