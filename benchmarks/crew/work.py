@@ -35,19 +35,26 @@ class Samples:
     def __init__(self) -> None:
         self._all: list[Sample] = []
         self.pids: set[int] = {os.getpid()}
+        #: What each process had used when it was last seen: who is gone tells no more.
+        self._used: dict[int, int] = {}
 
     def __call__(self, report: WorkReport) -> None:
         self.pids.update(report.processes)
         if report.total("claimed"):
-            used = sum(map(ticks, self.pids)) / TICKS
+            self._used.update({pid: spent for pid in self.pids if (spent := ticks(pid))})
+            used = sum(self._used.values()) / TICKS
             self._all.append(Sample(time.monotonic(), report.total("completed"), used))
 
     def rates(self) -> tuple[float, float]:
         """Return the jobs a second and the CPU seconds a job.
 
-        The last look is behind the end, so it counts only where there is no other: then the rate is too low.
+        The first look at the end is a little behind it, so it counts only where there is no other: then the
+        rate is too low. What comes later, as a poison that is tried again, does not count.
         """
-        first, last = self._all[0], self._all[-2] if len(self._all) > 2 else self._all[-1]
+        first, *others = self._all
+        end = self._all[-1].completed
+        under_way = [look for look in others if first.completed < look.completed < end]
+        last = under_way[-1] if under_way else next(look for look in others if look.completed == end)
         jobs = max(1, last.completed - first.completed)
         return jobs / (last.at - first.at), (last.cpu - first.cpu) / jobs
 
