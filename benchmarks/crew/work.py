@@ -46,17 +46,22 @@ class Samples:
             self._all.append(Sample(time.monotonic(), report.total("completed"), used))
 
     def rates(self) -> tuple[float, float]:
-        """Return the jobs a second and the CPU seconds a job.
+        """Return the jobs a second and the CPU seconds a job."""
+        return rates(self._all)
 
-        The first look at the end is a little behind it, so it counts only where there is no other: then the
-        rate is too low. What comes later, as a poison that is tried again, does not count.
-        """
-        first, *others = self._all
-        end = self._all[-1].completed
-        under_way = [look for look in others if first.completed < look.completed < end]
-        last = under_way[-1] if under_way else next(look for look in others if look.completed == end)
-        jobs = max(1, last.completed - first.completed)
-        return jobs / (last.at - first.at), (last.cpu - first.cpu) / jobs
+
+def rates(looks: Sequence[Sample]) -> tuple[float, float]:
+    """Return the jobs a second and the CPU seconds a job.
+
+    The first look at the end is a little behind it, so it counts only where there is no other: then the
+    rate is too low. What comes later, as a poison that is tried again, does not count.
+    """
+    first, *others = looks
+    end = looks[-1].completed
+    under_way = [look for look in others if first.completed < look.completed < end]
+    last = under_way[-1] if under_way else next(look for look in others if look.completed == end)
+    jobs = max(1, last.completed - first.completed)
+    return jobs / (last.at - first.at), (last.cpu - first.cpu) / jobs
 
 
 def ticks(pid: int) -> int:

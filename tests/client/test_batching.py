@@ -18,6 +18,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.sent: list[list[int]] = []
+        self.senders: list[object] = []
         self.open = asyncio.Event()
         self.open.set()
         self.fails: list[BaseException] = []
@@ -25,6 +26,7 @@ class Wire:
 
     async def send(self, items: list[int]) -> Sequence[int]:
         self.sent.append(items)
+        self.senders.append(asyncio.current_task())
         self.busy += 1
         assert self.busy == 1, "one flush in flight"
         try:
@@ -75,6 +77,7 @@ async def test_a_read_that_comes_singly_goes_by_itself_and_who_comes_meanwhile_i
     assert await asyncio.gather(first, *others) == [4, 6, 8]
     await over
     assert wire.sent == [[1], [2], [3, 4]]
+    assert [first] == [sender for sender in wire.senders if sender in {first, *others}]
 
 
 async def test_a_read_by_itself_that_is_given_up_or_fails_leaves_those_behind_it_alone() -> None:
