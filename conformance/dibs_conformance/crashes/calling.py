@@ -5,15 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from dibs_conformance.crashes.dying import WARMING
 from dibs_conformance.crashes.scenes import AFTERWARDS, SCENES, History, Way
 from dibs_conformance.crashes.tracing import Asked, NoTrace, Trace, instead, traced
+from dibs_conformance.crashes.victim import Victim
 from dibs_conformance.crashes.witness import Witness, witness
 from dibs_conformance.levels.adding import joined
 from dibs_conformance.levels.level import Given
-from dibs_conformance.races.acts import Hands, Order
-from dibs_conformance.races.company import Member
-from dibs_conformance.races.concert import START
 from dibs_conformance.report import Findings, Gap
 
 #: A scene, a call of it, and what becomes of the call: an error by name, or "" for a kill.
@@ -37,22 +34,8 @@ FAILED = (
 class Calling:
     """A process under strace, and a witness."""
 
-    def __init__(self, given: Given, place: str, folder: str) -> None:
-        self._target, self._place, self._folder = given.places.target, place, folder
-        self._victim: Member | None = None
-
-    def victim(self) -> Member:
-        """A process that is alive; one that was killed is replaced."""
-        if self._victim is None:
-            self._victim = Member(self._target, self._place, "vic")
-            self._victim.does(Order(WARMING, "warm", Hands(), START))
-            self._victim.calls()
-        return self._victim
-
-    def close(self) -> None:
-        if self._victim is not None:
-            self._victim.close()
-        self._victim = None
+    def __init__(self, victim: Victim, folder: str) -> None:
+        self._victim, self._folder = victim, folder
 
     def points(self, way: Way[Point], errors: Sequence[str]) -> list[Point]:
         """Every call below the folder, in every scene, undisturbed."""
@@ -68,9 +51,9 @@ class Calling:
         name, asked, _ = point
         history = way.history()
         self._play(history, name, asked, "signal=KILL")
-        if self.victim().died:
+        if self._victim.died:
             way.count()
-            self.close()
+            self._victim.bury()
         self._go_on(way, history)
 
     def fail(self, way: Way[Point], point: Point) -> None:
@@ -79,13 +62,13 @@ class Calling:
         if self._play(history, name, asked, f"error={error}").injected:
             way.count()
             way.count(f"{error} at {asked.name}")
-        if self.victim().died:
-            self.close()
+        if self._victim.died:
+            self._victim.bury()
         self._go_on(way, history)
 
     def _play(self, history: History, name: str, asked: Asked | None = None, fate: str = "") -> Trace:
         """Play a scene under strace, in which a call may have another fate."""
-        order, victim = history.begin(SCENES[name]), self.victim()
+        order, victim = history.begin(SCENES[name]), self._victim.alive()
         with traced(victim.pid, asked, *(instead(asked, fate) if asked else ())) as trace:
             victim.does(order)
             history.add(victim.calls())
@@ -93,9 +76,10 @@ class Calling:
 
     def _go_on(self, way: Way[Point], history: History) -> None:
         """The place goes on working, for the others, and for the process if it lives."""
-        if self._victim is not None:
-            self._victim.does(history.order(AFTERWARDS))
-            history.add(self._victim.calls())
+        if self._victim.lives:
+            victim = self._victim.alive()
+            victim.does(history.order(AFTERWARDS))
+            history.add(victim.calls())
         history.end()
         way.judge(history)
 
@@ -105,7 +89,8 @@ def system_calls(given: Given, until: float) -> Findings:
     place, now = given.places.new(), time.monotonic()
     with witness(given.places, place) as seen:
         kills, fails = way_of(KILLED, seen, "at a call", given), way_of(FAILED, seen, "failed call", given)
-        calling = Calling(given, place, folder_of(seen))
+        victim = Victim(given, place)
+        calling = Calling(victim, folder_of(seen))
         try:
             points = calling.points(kills, ERRORS)
             fatal = [(name, asked, "") for name, asked, error in points if error == ERRORS[0]]
@@ -115,7 +100,7 @@ def system_calls(given: Given, until: float) -> Findings:
         except NoTrace as error:
             return Findings(spared=(Gap(name="kill -9 and errors at every system call", why=str(error)),))
         finally:
-            calling.close()
+            victim.bury()
         return joined(kills.findings(), fails.findings())
 
 

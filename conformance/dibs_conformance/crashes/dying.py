@@ -6,20 +6,15 @@ import signal
 import time
 
 from dibs_conformance.crashes.scenes import AFTERWARDS, PATIENCE, SCENES, Way, fewest, points
+from dibs_conformance.crashes.victim import Victim
 from dibs_conformance.crashes.witness import Witness, witness
 from dibs_conformance.levels.adding import joined
 from dibs_conformance.levels.level import Given
-from dibs_conformance.races.acts import Hands, Order
 from dibs_conformance.races.company import Doom, Member
-from dibs_conformance.races.concert import START
 from dibs_conformance.report import Findings
 
 #: Seconds after which one who is waited for is thought to wait for the one that was stopped.
 HELD_UP = 0.2
-
-
-#: What a process does before anything is counted.
-WARMING = (*SCENES["turn"].before, SCENES["turn"].act)
 
 #: A scene, and a line of it.
 Point = tuple[str, int]
@@ -39,30 +34,15 @@ STOPPED = (
 class Dying:
     """Victims on one place, and a witness."""
 
-    def __init__(self, given: Given, place: str, seen: Witness) -> None:
-        self._target, self._place = given.places.target, place
-        self._seen = seen
-        self._victim: Member | None = None
-
-    def victim(self) -> Member:
-        """A process that is alive; one that was killed is replaced."""
-        if self._victim is None:
-            self._victim = Member(self._target, self._place, "vic")
-            # What only happens the first time, as scripts that are loaded, would count as lines of each act.
-            self._victim.does(Order(WARMING, "warm", Hands(), START))
-            self._victim.calls()
-        return self._victim
-
-    def close(self) -> None:
-        if self._victim is not None:
-            self._victim.close()
+    def __init__(self, victim: Victim, seen: Witness) -> None:
+        self._victim, self._seen = victim, seen
 
     def sizes(self, way: Way[Point]) -> dict[str, int]:
         """How many lines of the storage each scene takes, undisturbed, and not for the first time."""
         found: dict[str, int] = {}
         for name, scene in (*SCENES.items(), *SCENES.items()):
             history = way.history()
-            victim = self.victim()
+            victim = self._victim.alive()
             victim.does(history.begin(scene))
             history.add(victim.calls())
             history.end()
@@ -73,13 +53,12 @@ class Dying:
     def kill(self, way: Way[Point], point: Point) -> None:
         """Kill it there; what is left is whole, and the others go on."""
         name, line = point
-        history, victim = way.history(), self.victim()
+        history, victim = way.history(), self._victim.alive()
         victim.does(history.begin(SCENES[name]), Doom(signal.SIGKILL, line))
         calls = victim.calls()
         if victim.died:
             way.count()
-            victim.close()
-            self._victim = None
+            self._victim.bury()
         history.add(calls)
         history.end()
         way.judge(history)
@@ -87,7 +66,7 @@ class Dying:
     def stop(self, way: Way[Point], point: Point) -> None:
         """Stop it there, let its lease run out and others take over, and let it go on."""
         name, line = point
-        history, victim = way.history(), self.victim()
+        history, victim = way.history(), self._victim.alive()
         victim.does(history.begin(SCENES[name]), Doom(signal.SIGSTOP, line))
         stopped = self._is_stopped(victim)
         meanwhile = self._seen.does(history.order(AFTERWARDS), HELD_UP if stopped else PATIENCE)
@@ -117,12 +96,13 @@ def killed_and_stopped(given: Given, until: float) -> Findings:
     with witness(given.places, place) as seen:
         kills: Way[Point] = Way(*KILLED, seen, "killed", given.seed, fewest=fewest(given))
         stops: Way[Point] = Way(*STOPPED, seen, "stopped", given.seed, fewest=fewest(given))
-        dying = Dying(given, place, seen)
+        victim = Victim(given, place)
+        dying = Dying(victim, seen)
         try:
             moments = list(points(dying.sizes(kills)))
             kills.try_all(moments, lambda point: dying.kill(kills, point), (now + until) / 2)
             if kills.failure is None:
                 stops.try_all(moments, lambda point: dying.stop(stops, point), until)
         finally:
-            dying.close()
+            victim.bury()
         return joined(kills.findings(), stops.findings())

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 
-from dibs_conformance.crashes.dying import WARMING
 from dibs_conformance.crashes.scenes import AFTERWARDS, SCENES, Way, fewest, points
-from dibs_conformance.crashes.witness import Witness, witness
+from dibs_conformance.crashes.victim import Victim
+from dibs_conformance.crashes.witness import witness
 from dibs_conformance.levels.level import Given
-from dibs_conformance.races.acts import Hands, Order
 from dibs_conformance.races.calls import Call
 from dibs_conformance.races.company import Member
-from dibs_conformance.races.concert import START
 from dibs_conformance.races.system import ERRORS, Mishap
 from dibs_conformance.report import Failure, Findings, Gap
 
@@ -28,18 +26,15 @@ FAILED = (
 class Failing:
     """A process whose calls to the system fail, and a witness."""
 
-    def __init__(self, given: Given, place: str, seen: Witness, way: Way[Point]) -> None:
-        self._way = way
-        self.victim = Member(given.places.target, place, "vic")
-        self.victim.does(Order(WARMING, "warm", Hands(), START))
-        self.victim.calls()
+    def __init__(self, victim: Member, way: Way[Point]) -> None:
+        self._victim, self._way = victim, way
 
     def sizes(self) -> dict[str, int]:
         """How many calls to the system each scene makes."""
         found: dict[str, int] = {}
         for name in SCENES:
             self._play(name, None)
-            found[name] = self.victim.done.calls
+            found[name] = self._victim.done.calls
         return found
 
     def fail(self, point: Point) -> None:
@@ -47,7 +42,7 @@ class Failing:
         self._play(name, Mishap(error, call))
 
     def _play(self, name: str, mishap: Mishap | None) -> None:
-        history, victim = self._way.history(), self.victim
+        history, victim = self._way.history(), self._victim
         victim.does(history.begin(SCENES[name]), mishap)
         history.add(victim.calls())
         failed = victim.done.failed
@@ -73,7 +68,8 @@ def system_fails(given: Given, until: float) -> Findings:
     place = given.places.new()
     with witness(given.places, place) as seen:
         way: Way[Point] = Way(*FAILED, seen, "failing", given.seed, fewest=fewest(given))
-        failing = Failing(given, place, seen, way)
+        victim = Victim(given, place)
+        failing = Failing(victim.alive(), way)
         try:
             sizes = failing.sizes()
             if not any(sizes.values()):
@@ -81,7 +77,7 @@ def system_fails(given: Given, until: float) -> Findings:
             moments = [(*point, error) for point in points(sizes) for error in ERRORS]
             way.try_all(moments, failing.fail, until)
         finally:
-            failing.victim.close()
+            victim.bury()
         return way.findings()
 
 

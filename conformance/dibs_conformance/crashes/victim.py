@@ -1,0 +1,45 @@
+"""A process that things are done to: warm, and another one once it has died of them."""
+
+from __future__ import annotations
+
+from dibs_conformance.crashes.scenes import SCENES
+from dibs_conformance.levels.level import Given
+from dibs_conformance.races.acts import Hands, Order
+from dibs_conformance.races.company import Member
+from dibs_conformance.races.concert import START
+
+#: What a process does before anything is counted.
+WARMING = (*SCENES["turn"].before, SCENES["turn"].act)
+
+
+class Victim:
+    """A place at which there is a process whenever one is asked for."""
+
+    def __init__(self, given: Given, place: str) -> None:
+        self._target, self._place = given.places.target, place
+        self._member: Member | None = None
+
+    @property
+    def lives(self) -> bool:
+        """Whether there is one now, without making one."""
+        return self._member is not None
+
+    @property
+    def died(self) -> bool:
+        """Whether the one that was there is dead by now."""
+        return self._member is not None and self._member.died
+
+    def alive(self) -> Member:
+        """Return the process, a new one if the last was buried."""
+        if self._member is None:
+            self._member = Member(self._target, self._place, "vic")
+            # What only happens the first time, as scripts that are loaded, would count as part of each act.
+            self._member.does(Order(WARMING, "warm", Hands(), START))
+            self._member.calls()
+        return self._member
+
+    def bury(self) -> None:
+        """End what is there; who is asked for next is another."""
+        if self._member is not None:
+            self._member.close()
+        self._member = None
