@@ -62,7 +62,7 @@ async def test_a_line_is_held_at_its_length(
 
 
 def test_a_worker_starts_and_says_when_its_first_job_ran() -> None:
-    assert start_up.first_claim_ms(1) > 0
+    assert start_up.measure(1)["first_claim_ms"] > 0
 
 
 async def test_files_take_room() -> None:
