@@ -45,9 +45,10 @@ def test_threads_never_get_the_same_id() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 def test_forks_draw_their_own_chance() -> None:
-    """In a program of its own: a fork of the test run, with all its threads, may meet a lock. All in one ms."""
+    """In a program of its own: a fork of the test run, with all its threads, may meet a lock. All in a ms."""
     code = (
-        "import os, time; time.time_ns = lambda: 5 * 10**9; from dibs.client.ids import new_id; new_id(); child = os.fork();"
+        "import os, time; time.time_ns = lambda: 5 * 10**9;"
+        "from dibs.client.ids import new_id; new_id(); child = os.fork();"
         "os.write(1, new_id()[19:].encode() + b' '); child and os.wait()"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
