@@ -21,8 +21,9 @@ from pyspark.sql import functions as f
 from dibs.errors import Refused
 from dibs.spark.door import place_of
 from dibs.spark.history.footers import latest, rows_in
-from dibs.spark.history.intake import Look, events_in, live_in, look, source_of, still_live
+from dibs.spark.history.intake import Look, events_in, look, source_of
 from dibs.spark.history.layers import ids_of, joined_ids, ms, runs_of, united
+from dibs.spark.history.living import living_in, still_live
 from dibs.spark.history.making import Making, making
 from dibs.spark.history.metrics import MINUTE, changes_of_ended, changes_of_live, difference, metrics_of
 from dibs.spark.history.tables import PARTITIONS
@@ -63,7 +64,7 @@ def update(spark: SparkSession, url: str | None, root: Path, queues: Iterable[st
                 field="warehouse",
             )
         with making(spark, draft) as new:
-            new.write_flat("live-read", live_in(spark, place, names))
+            new.write_flat("live-read", living_in(spark, place, names))
             seen = look(place, state.offsets, names, tasks=spark.sparkContext.defaultParallelism)
             return _increment(new, place, replace(state, source=source), seen)
 
@@ -102,7 +103,7 @@ def _increment(made: Making, place: str, state: State, seen: Look) -> Increment:
     if seen.stretches:
         made.write("events", events_in(made.spark, place, seen), gathered=True)
     new = made.staged("events")
-    _keep_live(made, new, seen)
+    _keep_live(made, new)
     live = made.staged("live")
     horizon = max(state.horizon, latest(new, "at"), latest(live, "enqueued_at", "claimed_at"))
     starts = _starts(made, new, live, state.horizon, horizon)
@@ -132,12 +133,12 @@ def _increment(made: Making, place: str, state: State, seen: Look) -> Increment:
     )
 
 
-def _keep_live(made: Making, new: list[Path], seen: Look) -> None:
+def _keep_live(made: Making, new: list[Path]) -> None:
     """Write who is live now: those that were read, but for what the new events say of them since."""
     read = made.staged("live-read")
     one = made.fits_one(read, new)
     events = made.read("events", new, one=one)
-    live = still_live(made.read("live", read, one=one), events, seen.names)
+    live = still_live(made.read("live-read", read, one=one), events)
     made.write("live", live, gathered=one)
 
 

@@ -1,4 +1,4 @@
-"""What an increment takes from the storage: who is live, then what the logs have gained.
+"""What an increment takes from the logs, once it has read who is live (living.py).
 
 The live jobs are read before it is settled where each log ends. So what ended in between is known twice,
 and told apart by its range and fence; the other way round it might be known not at all.
@@ -7,7 +7,7 @@ and told apart by its range and fence; the other way round it might be known not
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -15,26 +15,17 @@ import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as ds
-from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from dibs.errors import Refused
 from dibs.spark.door import Door, aside
-from dibs.spark.history.layers import day_of, ended
-from dibs.spark.history.tables import FINAL, LIVE, PARTITIONS
+from dibs.spark.history.layers import day_of
 from dibs.spark.history.warehouse import folder_name
 from dibs.spark.schemas import arrow_schema, struct_type
-from dibs.spark.source.datasource import DibsSource
 from dibs.spark.source.reading import PAGE, Part, log_pages
 from dibs.spark.source.rows import batch_of, event_rows
 from dibs.spark.source.splitting import stretches
 from dibs.storage.protocol import LATEST
-
-#: Of a live job's columns, those that history needs; its payload stays where it is.
-_OF_JOBS: Final = (
-    "queue string, id string, state string, first long, fence long, "
-    "enqueued_at timestamp, run_at timestamp, claimed_at timestamp"
-)
 
 
 class Stretch(Struct, frozen=True):
@@ -182,36 +173,3 @@ def events_in(spark: SparkSession, url: str, seen: Look) -> DataFrame:
     told = msgspec.json.encode(seen).decode()
     source = spark.read.format(Stretches.name()).option("url", url).option("look", told)
     return source.load().withColumn("date", day_of("at"))
-
-
-def live_in(spark: SparkSession, url: str, queues: Iterable[str] = ()) -> DataFrame:
-    """Return what is live, as it comes: the current and the successor of every id, now and then one twice."""
-    spark.dataSource.register(DibsSource)
-    source = spark.read.format("dibs").option("url", url).option("table", "jobs").schema(_OF_JOBS)
-    if wanted := sorted(set(queues)):
-        source = source.option("queue", msgspec.json.encode(wanted).decode())
-    jobs = source.load().withColumn("due_at", f.greatest("run_at", "enqueued_at"))
-    return jobs.withColumn("date", day_of("enqueued_at")).select(*LIVE, *PARTITIONS)
-
-
-def still_live(read: DataFrame, events: DataFrame, names: Mapping[str, str]) -> DataFrame:
-    """Return what of the live is not over by the events read after it; a run that came back waits again.
-
-    `names` is a look's, under which the events stand already.
-    """
-    long: dict[Any, Any] = {queue: key for key, queue in names.items()}
-    live = (read.replace(long, subset=["queue"]) if long else read).dropDuplicates(["queue", "id", "first"])
-    over = ended(events).where(f.col("kind").isin(*FINAL)).select("queue", "id", "first").distinct()
-    back = ended(events).where(f.col("fence").isNotNull()).select("queue", "id", "fence").distinct()
-    returned = back.withColumn("returned", f.col("fence").isNotNull())
-    left = live.join(over, ["queue", "id", "first"], "left_anti").join(
-        returned, ["queue", "id", "fence"], "left"
-    )
-    is_active = f.col("returned").isNull()
-    return left.withColumns(
-        {
-            "claimed_at": f.when(is_active, f.col("claimed_at")),
-            "fence": f.when(is_active, f.col("fence")),
-            "state": f.when(is_active, f.col("state")).otherwise("waiting"),
-        }
-    ).select(*LIVE, *PARTITIONS)

@@ -74,7 +74,9 @@ LIVE: Final = {
     "due_at": "timestamp",
     "claimed_at": "timestamp",
 }
-_OWN: Final = {"metrics": METRICS, "ids": IDS, "live": LIVE}
+#: The same as it is read: an id may be met again, and then the reading with the higher number counts.
+LIVE_READ: Final = {**LIVE, "seen": "bigint"}
+_OWN: Final = {"metrics": METRICS, "ids": IDS, "live": LIVE, "live-read": LIVE_READ}
 
 
 def schema(table: str) -> StructType:

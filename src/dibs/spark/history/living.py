@@ -1,0 +1,161 @@
+"""Who is live in some queues, read while the queues go on: a source of Spark's own, page by page.
+
+Nothing of the jobs that ended is read, however many outcomes are kept. So states are listed one after the
+other, and what moves meanwhile is found by the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, cast
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import datasource as ds
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from dibs.model.answers import Record, State
+from dibs.model.job import Job, Successor
+from dibs.spark.door import Door
+from dibs.spark.history.layers import day_of, ended
+from dibs.spark.history.tables import FINAL, LIVE, LIVE_READ, PARTITIONS
+from dibs.spark.history.warehouse import folder_name
+from dibs.spark.source.reading import Part, log_pages, record_pages
+from dibs.spark.source.rows import Row
+from dibs.storage.protocol import LATEST
+
+#: In the order in which jobs go through them: one that only goes on is met at least once.
+ORDER: Final[tuple[State, ...]] = ("blocked", "waiting", "active")
+#: Columns that are ms on their way to Spark.
+TIMES: Final = ("enqueued_at", "due_at", "claimed_at")
+
+
+class _Queues(ds.InputPartition):
+    """What one task reads: opening a place costs more than a queue in which little is live."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(len(names))
+        self.names = names
+
+
+class Living(ds.DataSource):
+    """The source `dibs_living`: a row for each current and successor, with the number of its reading."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what stands in `format(...)`."""
+        return "dibs_living"
+
+    def schema(self) -> str:
+        """Return the columns of a reading."""
+        kinds = {"queue": "string", **LIVE_READ, **dict.fromkeys(TIMES, "bigint")}
+        return ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+
+    def reader(self, schema: StructType) -> ds.DataSourceReader:
+        """Return who reads the queues that the options name; none of them is all there are."""
+        wanted = msgspec.json.decode(self.options["queues"], type=tuple[str, ...])
+        return _Reader(self.options["url"], wanted, int(self.options["tasks"]), schema)
+
+
+class _Reader(ds.DataSourceReader):
+    def __init__(self, url: str, wanted: Sequence[str], tasks: int, schema: StructType) -> None:
+        self._url = url
+        self._wanted = wanted
+        self._tasks = tasks
+        self._schema = schema
+
+    def partitions(self) -> list[_Queues]:
+        with Door(self._url) as door:
+            names = self._wanted or sorted(info.name for info in door.ask(door.storage.queues()))
+        dealt = (names[place :: self._tasks] for place in range(self._tasks))
+        return [_Queues(share) for share in dealt if share]
+
+    def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
+        share, schema = cast("_Queues", partition), to_arrow_schema(self._schema, timezone="UTC")
+        if share.value is None:
+            # What Spark makes when there is nothing to read.
+            return
+        with Door(self._url) as door:
+            levels = {info.name: info.settings.log_level for info in door.ask(door.storage.queues())}
+            for queue in share.names:
+                pages = readings(door, queue, is_told=levels.get(queue, "off") != "off")
+                name = folder_name(queue)
+                for seen, records in enumerate(pages):
+                    if rows := [row for record in records for row in _rows(name, record, seen)]:
+                        columns = zip(*rows, strict=True)
+                        arrays = [
+                            pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)
+                        ]
+                        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def readings(door: Door, queue: str, *, is_told: bool) -> Iterator[Sequence[Record]]:
+    """Yield the ids of a queue in which anything is live; one that is met twice counts as it was met last.
+
+    A job that is live all the while is among them. If its listings missed it, it came back or was promoted
+    meanwhile; an attempt ended with that, and the log tells of it, so all such ids are asked for once more.
+    (On Postgres the log may lag behind a transaction that stays open; then the next increment meets the job,
+    and counts the minutes since its enqueue again.) Of a queue whose log tells nothing (`is_told`), or forgot
+    it meanwhile, every id is read.
+    """
+    if not is_told:
+        yield from record_pages(door, Part(queue))
+        return
+    since = door.ask(door.storage.events(queue, after=LATEST, limit=1)).offset or None
+    for state in ORDER:
+        yield from record_pages(door, Part(queue, state=state))
+    until = door.ask(door.storage.events(queue, after=LATEST, limit=1)).offset
+    if door.ask(door.storage.events(queue, after=since, limit=1)).fell_off:
+        yield from record_pages(door, Part(queue))
+        return
+    for page in log_pages(door, Part(queue, after=since, until=until), gaps=True):
+        yield from record_pages(door, Part(queue, ids=tuple({event.id for _, event in page if event.id})))
+
+
+def _rows(queue: str, record: Record, seen: int) -> Iterator[Row]:
+    """Yield the current of an id, and its successor, if there are any."""
+    if (job := record.slot.current) is not None:
+        run = job.run
+        fence, claimed = (run.fence, run.claimed_at) if run else (None, None)
+        state = "active" if run else "waiting"
+        yield (queue, job.id, state, job.first, fence, job.enqueued_at, _due(job), claimed, seen)
+    if (blocked := record.slot.successor) is not None:
+        times = (blocked.enqueued_at, _due(blocked), None)
+        yield (queue, record.id, "blocked", blocked.first, None, *times, seen)
+
+
+def _due(job: Job | Successor) -> int:
+    return max(job.run_at, job.enqueued_at)
+
+
+def living_in(spark: SparkSession, url: str, queues: Iterable[str] = ()) -> DataFrame:
+    """Return the readings of a place; without `queues`, of every queue there is."""
+    spark.dataSource.register(Living)
+    wanted = msgspec.json.encode(sorted(set(queues))).decode()
+    tasks = spark.sparkContext.defaultParallelism
+    rows = spark.read.format(Living.name()).options(url=url, queues=wanted, tasks=tasks).load()
+    timed = rows.withColumns({name: f.timestamp_millis(name) for name in TIMES})
+    return timed.withColumn("date", day_of("enqueued_at")).select(*LIVE_READ, *PARTITIONS)
+
+
+def still_live(read: DataFrame, events: DataFrame) -> DataFrame:
+    """Return what of the readings is not over by the events read after; a run that came back waits again."""
+    newest = f.max("seen").over(Window.partitionBy("queue", "id"))
+    latest = read.withColumn("newest", newest).where("seen = newest")
+    over = ended(events).where(f.col("kind").isin(*FINAL)).select("queue", "id", "first").distinct()
+    back = ended(events).where(f.col("fence").isNotNull()).select("queue", "id", "fence").distinct()
+    returned = back.withColumn("returned", f.col("fence").isNotNull())
+    left = latest.join(over, ["queue", "id", "first"], "left_anti").join(
+        returned, ["queue", "id", "fence"], "left"
+    )
+    is_active = f.col("returned").isNull()
+    return left.withColumns(
+        {
+            "claimed_at": f.when(is_active, f.col("claimed_at")),
+            "fence": f.when(is_active, f.col("fence")),
+            "state": f.when(is_active, f.col("state")).otherwise("waiting"),
+        }
+    ).select(*LIVE, *PARTITIONS)

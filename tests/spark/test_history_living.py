@@ -1,0 +1,105 @@
+"""Who is live, read while jobs come, go and come back. No Spark is started for that."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from dibs.model.answers import Record
+from dibs.model.job import Data, NewJob, Slot
+from dibs.model.requests import Request, SettingsPatch
+from dibs.spark.door import Door
+from dibs.spark.history.living import readings
+from dibs.storage.registry import open_storage
+from tests.spark.small_day import QUEUES, SmallDay
+from tests.spark.told import all_live, all_told
+
+T = TypeVar("T")
+
+Key = tuple[str, int]
+
+
+class Moving(Door):
+    """A door behind which something happens before every answer."""
+
+    def __init__(self, day: SmallDay, steps: int) -> None:
+        super().__init__("memory:")
+        self.day, self.storage, self.steps = day, day.storage, steps
+        self.asked = 0
+
+    def ask(self, call: Coroutine[Any, Any, T]) -> T:
+        self.asked += 1
+        super().ask(self.day.live(self.steps))
+        return super().ask(call)
+
+
+@pytest.fixture
+def door() -> Iterator[Moving]:
+    storage = open_storage("memory:", clock="manual")
+    with Moving(SmallDay(storage), 0) as door:
+        yield door
+
+
+def live_in(slots: list[tuple[str, Slot]], queue: str) -> set[Key]:
+    """The jobs of a queue, each known by its id and the first enqueue in its range."""
+    return {
+        key for name, slot in slots if name == queue and slot.current for key in keys(slot.current.id, slot)
+    }
+
+
+def keys(id: str, slot: Slot) -> Iterator[Key]:
+    yield from ((id, job.first) for job in (slot.current, slot.successor) if job is not None)
+
+
+def latest(pages: list[tuple[Record, ...]]) -> set[Key]:
+    """What is live by the latest reading of each id."""
+    slots = {record.id: record.slot for page in pages for record in page}
+    return {key for id, slot in slots.items() for key in keys(id, slot)}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_is_live_all_the_while_is_met(door: Moving, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever moves between any two pages, and whether the log tells much or only the ends."""
+    monkeypatch.setattr("dibs.spark.source.reading.PAGE", 2)
+    door.day.chance.seed(seed)
+    ask = super(Moving, door).ask
+    ask(door.day.prepare(everything="mail"))
+    for queue in QUEUES:
+        ask(door.day.live(60))
+        before = live_in(ask(all_live(door.storage)), queue)
+        door.steps = 3
+        read = latest([tuple(page) for page in readings(door, queue, is_told=True)])
+        door.steps = 0
+        after = live_in(ask(all_live(door.storage)), queue)
+        over = [event for name, _, event in ask(all_told(door.storage)) if name == queue]
+
+        assert before & after <= read
+        assert {id for id, _ in read - after} <= {event.id for event in over}
+
+
+def test_of_jobs_that_ended_nothing_is_read(door: Moving) -> None:
+    ids = [f"id {number}" for number in range(500)]
+    ask = door.ask
+    ask(
+        door.storage.enqueue(
+            "mail", [Request(job=NewJob(id=id, data=Data(payload=b"1"))) for id in ids], now=1
+        )
+    )
+    ask(door.storage.cancel("mail", ids[1:], now=2))
+    door.asked = 0
+
+    assert [["id 0"]] == [[r.id for r in page] for page in readings(door, "mail", is_told=True) if page]
+    assert door.asked < 10
+
+
+def test_a_log_that_tells_nothing_is_no_help(door: Moving) -> None:
+    """Then everything is read, as a job that comes back between two states could be missed."""
+    ask = super(Moving, door).ask
+    ask(door.storage.configure("mail", SettingsPatch(log_level="off"), now=1))
+    ask(door.storage.enqueue("mail", [Request(job=NewJob(id=id)) for id in "abc"], now=1))
+    ask(door.storage.cancel("mail", ["b"], now=2))
+
+    (page,) = readings(door, "mail", is_told=False)
+    assert ["a", "b", "c"] == sorted(record.id for record in page)
