@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from dibs.model.job import Data, NewJob, Retention
 from dibs.model.requests import Patch, Request, SettingsPatch
 from dibs.storage.protocol import Storage
+from dibs_conformance.cutting import parts_of_readings
 from dibs_conformance.machine import START
 from dibs_conformance.refusals import wrong_verdicts, wrongly_refused
 
@@ -107,5 +108,11 @@ ASKS = (
         "3, amend",
         "A patch of a retention takes the place of the old one, also in the parts it does not name.",
         whole_retention,
+    ),
+    Ask(
+        "parts are the whole",
+        "3, split",
+        "Whatever is there from the split until all parts were read is in exactly one of them, once.",
+        parts_of_readings,
     ),
 )

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 LONGEST_BYTES = 24
-READS = frozenset({"counts", "queues", "list", "events", "export"})
+READS = frozenset({"counts", "queues", "list", "split", "events", "export"})
 
 
 class StoryLines:

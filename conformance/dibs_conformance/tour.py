@@ -24,7 +24,7 @@ from dibs.model.requests import (
     Then,
 )
 from dibs_conformance.machine import START
-from dibs_conformance.pairs import Pair, Reader
+from dibs_conformance.pairs import Pair, Reader, export_in_parts
 from dibs_conformance.strategies import HOUR
 from dibs_conformance.target import Opened
 from dibs_conformance.trial import Trial
@@ -146,7 +146,7 @@ def fail_for_good(pair: Pair) -> None:
 
 
 def meet_an_outcome(pair: Pair) -> None:
-    """What ended is known to a Reject until it expires, can be kept anew, and be sent round as it was."""
+    """What ended is known to a Reject until it expires, can be kept anew, sent round as it was, and read."""
     lease = pair.grant([QUEUE], HOUR, "kit")
     jobs = [NewJob(id=id, data=Data(payload=b"1", attributes={"a": b"1"}, priority=1)) for id in ("a", "b")]
     pair.enqueue(QUEUE, [Request(job=job) for job in jobs])
@@ -164,6 +164,7 @@ def meet_an_outcome(pair: Pair) -> None:
     [failed] = [run for run in claim(pair, lease) if run[0] == "b"]
     settle(pair, failed, Fail(error=Error(type="Oops")))
     pair.enqueue(QUEUE, [Request(job=NewJob(id="b"), on_conflict=Reject())])
+    export_in_parts(pair, QUEUE, 3, 1)
 
 
 def report_late(pair: Pair) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dibs.model.answers import Counts, EventPage
+from dibs.model.answers import Counts, EventPage, Exported, Listed, State
 from dibs.model.job import Retention
 from dibs.model.requests import Patch, SettingsPatch
 from dibs.storage.capabilities import Capabilities
@@ -18,6 +19,7 @@ from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance import certify
 from dibs_conformance.asks import bounded_log, large_counts, whole_retention
+from dibs_conformance.cutting import parts_of_readings
 from dibs_conformance.powers import joins
 from dibs_conformance.servers import PostgresServer
 from dibs_conformance.target import Places
@@ -71,6 +73,47 @@ class Merging(Wrapped):
         return await self._storage.amend(queue, id, replace(patch, retention=kept), **when)
 
 
+class Endless(Wrapped):
+    """Every part goes on to the end of the whole."""
+
+    async def export(self, queue: str, **words: Any) -> Exported:
+        return await self._storage.export(queue, **{**words, "until": None})
+
+
+class Gapped(Wrapped):
+    """A part begins a little behind the end of the one before."""
+
+    async def split(self, queue: str, parts: int, **words: Any) -> list[str]:
+        self._cuts = await self._storage.split(queue, parts, **words)
+        return [*self._cuts]
+
+    async def list(self, queue: str, state: State, *, after: str | None = None, **words: Any) -> Listed:
+        beside = f"{after[0]}~" if after is not None and after in self._cuts else after
+        return await self._storage.list(queue, state, after=beside, **words)
+
+
+class Shifting(Wrapped):
+    """Cuts anew for each who reads: a part is no longer what it was."""
+
+    async def export(self, queue: str, *, until: str | None = None, **words: Any) -> Exported:
+        cuts = () if until is None else await self._storage.split(queue, 2)
+        return await self._storage.export(queue, until=cuts[0] if cuts else None, **words)
+
+
+class Eager(Wrapped):
+    """Cuts into more parts than were asked for."""
+
+    async def split(self, queue: str, parts: int, **words: Any) -> Sequence[str]:
+        return await self._storage.split(queue, parts + 1, **words)
+
+
+class Whole(Wrapped):
+    """Cannot tell where to cut, and says so."""
+
+    async def split(self, queue: str, parts: int, **words: Any) -> tuple[str, ...]:
+        return ()
+
+
 @asynccontextmanager
 async def memory(wrap: type[Wrapped]) -> AsyncIterator[Any]:
     async with open_storage("memory:", "manual") as storage:
@@ -107,6 +150,28 @@ async def test_a_retention_that_is_merged_is_wrong() -> None:
 
     assert 1 == len(wrong)
     assert wrong[0].startswith("amend left")
+
+
+@pytest.mark.parametrize("wrap", [Wrapped, Whole])
+async def test_parts_that_are_the_whole_are_right(wrap: type[Wrapped]) -> None:
+    async with memory(wrap) as storage:
+        assert (4, []) == await parts_of_readings(storage)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "why"),
+    [
+        (Endless, "an export in 2 parts: .* ids are met twice"),
+        (Gapped, "the listing waiting in 7 parts: .* are in no part"),
+        (Shifting, "an export in 7 parts: .* had other ids"),
+        (Eager, "an export in 7 parts: 7 cursors, the most is 6"),
+    ],
+)
+async def test_parts_that_are_not_the_whole_are_found(wrap: type[Wrapped], why: str) -> None:
+    async with memory(wrap) as storage:
+        wrong = (await parts_of_readings(storage))[1]
+
+    assert re.search(why, "\n".join(wrong)), wrong
 
 
 # -- joining -----------------------------------------------------------------------------------------

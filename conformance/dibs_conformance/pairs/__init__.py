@@ -2,7 +2,8 @@
 
 from dibs_conformance.pairs.log import Log as Pair
 from dibs_conformance.pairs.log import Reader as Reader
+from dibs_conformance.pairs.moving import export_in_parts as export_in_parts
 from dibs_conformance.pairs.moving import move as move
 from dibs_conformance.pairs.side import Judges as Judges
 
-__all__ = ["Judges", "Pair", "Reader", "move"]
+__all__ = ["Judges", "Pair", "Reader", "export_in_parts", "move"]

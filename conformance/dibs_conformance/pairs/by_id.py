@@ -69,14 +69,20 @@ class ById(Holding):
             raise Differs(f"prune removed {answer}; {expired} outcomes have expired, the limit is {limit}")
 
     def list(self, queue: str, state: State, limit: int) -> None:
-        """Read a whole listing: each id of the state exactly once, with its slot."""
+        """Read a whole listing, then in parts: each id of the state exactly once, with its slot."""
         items = self.listed(queue, state, limit)
-        self.note("list", {"queue": queue, "state": state, "limit": limit}, [id for id, _ in items])
-        ids, expected = [id for id, _ in items], self.oracle.list(queue, state)
-        if len(ids) != len(set(ids)) or set(ids) != expected:
-            raise Differs(f"list {state} has {sorted(ids)}; the contract says {sorted(expected)}")
+        self._same_listing(queue, state, {"limit": limit}, [id for id, _ in items])
         for id, slot in items:
             self.same_slot(queue, id, slot)
+        parts = self.parts(queue, limit, state)
+        read = [id for part in parts for id, _ in self.listed(queue, state, limit, part)]
+        self._same_listing(queue, state, {"limit": limit, "parts": limit}, read)
+
+    def _same_listing(self, queue: str, state: State, said: dict[str, int], ids: Sequence[str]) -> None:
+        self.note("list", {"queue": queue, "state": state, **said}, ids)
+        expected = self.oracle.list(queue, state)
+        if len(ids) != len(set(ids)) or set(ids) != expected:
+            raise Differs(f"list {state} has {sorted(ids)}; the contract says {sorted(expected)}")
 
     def counts(self, queues: Sequence[str]) -> None:
         args = {"queues": queues}

@@ -12,28 +12,40 @@ from dibs.model.job import Outcome, Slot
 from dibs.model.requests import Settings, SettingsPatch
 from dibs_conformance.numbering import Differs, Kind
 from dibs_conformance.pairs.log import Log as Pair
-from dibs_conformance.pairs.side import MOST_PAGES
+from dibs_conformance.pairs.side import MOST_PAGES, Part
 
 HOUR = 3_600_000
 
 
 def exported(pair: Pair, queue: str, limit: int) -> tuple[list[Record], Settings]:
     """Everything of a queue, page by page: each id once, as the oracle knows it."""
-    records: list[Record] = []
-    after: str | None = None
-    for _ in range(MOST_PAGES):
-        page = pair.await_(pair.storage.export(queue, after=after, limit=limit))
-        records += page.records
-        after = page.after
-        if after is None:
-            break
-    else:
-        raise Differs(f"export of {queue!r} has no end")
+    records, settings = pages(pair, queue, limit)
     pair.note("export", {"queue": queue, "limit": limit}, [record.id for record in records])
     check_ids(pair, queue, [record.id for record in records])
     for record in records:
         pair.same_slot(queue, record.id, shown(record.slot, pair.now))
-    return records, page.settings
+    return records, settings
+
+
+def export_in_parts(pair: Pair, queue: str, parts: int, limit: int) -> None:
+    """The same, cut in parts: together they are the whole."""
+    read = [pages(pair, queue, limit, part)[0] for part in pair.parts(queue, parts)]
+    ids = [[record.id for record in records] for records in read]
+    pair.note("export", {"queue": queue, "parts": parts, "limit": limit}, ids)
+    check_ids(pair, queue, [id for part in ids for id in part])
+
+
+def pages(pair: Pair, queue: str, limit: int, part: Part = (None, None)) -> tuple[list[Record], Settings]:
+    """What an export has from one cursor up to another."""
+    records: list[Record] = []
+    after, until = part
+    for _ in range(MOST_PAGES):
+        page = pair.await_(pair.storage.export(queue, after=after, until=until, limit=limit))
+        records += page.records
+        after = page.after
+        if after is None:
+            return records, page.settings
+    raise Differs(f"export of {queue!r} has no end")
 
 
 def check_ids(pair: Pair, queue: str, ids: list[str]) -> None:
@@ -56,6 +68,7 @@ def gone(outcome: Outcome, now: int) -> bool:
 def move(source: Pair, target: Pair, queue: str, limit: int) -> None:
     """Move a queue and compare: the slots, the counts, that it is refused twice, and the order it runs in."""
     records, settings = exported(source, queue, limit)
+    export_in_parts(source, queue, limit, limit)
     target.configure(queue, SettingsPatch(**structs.asdict(settings)))
     answers = target.run("import_", {"queue": queue}, target.storage.import_(queue, records, now=target.now))
     if [*answers] != ["imported"] * len(records):

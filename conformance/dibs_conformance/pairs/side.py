@@ -22,6 +22,8 @@ from dibs_conformance.target import Bridge, Opened
 from dibs_conformance.unfinished import check_answer
 
 T = TypeVar("T")
+#: The cursors behind which a part of a reading begins, and up to which it goes; None is the end of the whole.
+Part = tuple[str | None, str | None]
 PAGE = 100
 #: More than any example fills: a reading that goes on has no end.
 MOST_PAGES = 1000
@@ -135,12 +137,22 @@ class Side:
         if self.looking:
             self.look(*queues)
 
-    def listed(self, queue: str, state: State, limit: int = PAGE) -> list[tuple[str, Slot]]:
-        """The whole listing, page by page."""
+    def parts(self, queue: str, parts: int, state: State | None = None) -> list[Part]:
+        """Where each part of a reading begins and ends."""
+        args = {"queue": queue, "parts": parts, "state": state}
+        cuts = self.run("split", args, self.storage.split(queue, parts, state=state))
+        if len(cuts) >= parts:
+            raise Differs(f"split in {parts} parts answered {len(cuts)} cursors, the most is {parts - 1}")
+        return list(zip((None, *cuts), (*cuts, None), strict=True))
+
+    def listed(
+        self, queue: str, state: State, limit: int = PAGE, part: Part = (None, None)
+    ) -> list[tuple[str, Slot]]:
+        """The whole listing, or a part of it, page by page."""
         items: list[tuple[str, Slot]] = []
-        after: str | None = None
+        after, until = part
         for _ in range(MOST_PAGES):
-            work = self.storage.list(queue, state, after=after, limit=limit, now=self.now)
+            work = self.storage.list(queue, state, after=after, until=until, limit=limit, now=self.now)
             page = self._bridge.run(work)
             if len(page.items) > limit:
                 raise Differs(f"list answered {len(page.items)} ids, the limit is {limit}")

@@ -27,6 +27,8 @@ from dibs.model.requests import Complete, Fail, How, LogLevel, Patch, Retry, Set
 from dibs.model.retry import Cause
 from dibs.model.terms import LONGEST, SAFE_INTEGER, check_retention, check_whole
 
+#: Into how many parts a reading may be cut.
+MOST_PARTS: Final = 1000
 #: Numbers are drawn from now in us, and stay safe integers.
 LATEST_NOW: Final = SAFE_INTEGER // 1000
 _CAUSES: Final = get_args(Cause)
@@ -41,6 +43,11 @@ def check_now(now: int) -> None:
 def check_limit(limit: int) -> None:
     """Refuse a limit that lets nothing through: the caller would ask for ever."""
     check_whole("limit", limit, 1, SAFE_INTEGER)
+
+
+def check_parts(parts: int) -> None:
+    """Refuse no parts at all, and more than anybody could read side by side."""
+    check_whole("parts", parts, 1, MOST_PARTS)
 
 
 def check_ttl(ttl: int) -> None:

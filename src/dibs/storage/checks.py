@@ -43,6 +43,14 @@ def check_list(queue: str, state: str, limit: int, within: Limits = LIMITS) -> N
     arguments.check_word("state", state, STATES)
 
 
+def check_split(queue: str, parts: int, state: str | None, within: Limits = LIMITS) -> None:
+    """Refuse parts that are none or beyond number, and a state that is none."""
+    check_queue(queue, within=within)
+    arguments.check_parts(parts)
+    if state is not None:
+        arguments.check_word("state", state, STATES)
+
+
 def check_finish(queue: str, end: End, within: Limits = LIMITS) -> None:
     """Refuse an end that breaks a limit."""
     check_queue(queue, within=within)

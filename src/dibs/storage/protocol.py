@@ -204,11 +204,28 @@ class Storage(Protocol):
         ...
 
     async def list(
-        self, queue: str, state: State, *, after: str | None = None, limit: int = 100, now: int | None = None
+        self,
+        queue: str,
+        state: State,
+        *,
+        after: str | None = None,
+        until: str | None = None,
+        limit: int = 100,
+        now: int | None = None,
     ) -> Listed:
-        """Return a page of the ids in a state, in no promised order.
+        """Return a page of the ids in a state, in no promised order; up to `until`, a cursor of split.
 
         What stays in the state for the whole listing appears exactly once.
+        """
+        ...
+
+    async def split(self, queue: str, parts: int, *, state: State | None = None) -> Sequence[str]:
+        """Return up to `parts` - 1 cursors that cut an export in parts, or the listing of a state.
+
+        A part is what lies behind one (`after`) and up to the next (`until`); the first begins and the last
+        ends with the whole. Parts may be read side by side, in any order, and again. What is there (or in
+        the state) from the split until every part was read is in exactly one of them, once. They are about
+        equal where the storage can tell; where it cannot, cursors are fewer, or none. `parts`: 1 to 1,000.
         """
         ...
 
@@ -233,8 +250,13 @@ class Storage(Protocol):
         """Remove up to `limit` expired outcomes and request keys, and what the log need not keep."""
         ...
 
-    async def export(self, queue: str, *, after: str | None = None, limit: int = 100) -> Exported:
-        """Return a page of whole ids, with everything import_ needs to make them the same elsewhere."""
+    async def export(
+        self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
+    ) -> Exported:
+        """Return a page of whole ids, up to `until`, a cursor of split.
+
+        They have everything that import_ needs to make them the same elsewhere.
+        """
         ...
 
     async def import_(

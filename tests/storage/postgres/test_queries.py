@@ -32,12 +32,25 @@ def test_migrations_are_numbered_without_a_gap() -> None:
 def test_every_placeholder_is_known() -> None:
     mine = Queries("dibs")
     texts = [
-        mine[name].decode() for name in sections() if name not in {"job", "successor", "outcome", "page"}
+        mine[name].decode()
+        for name in sections()
+        if name not in {"job", "successor", "outcome", "page", "split"}
     ]
-    texts += [mine.page(state).decode() for state in (None, "waiting", "failed")]
+    texts += [mine.page(state, ends=ends).decode() for state in (None, "failed") for ends in (False, True)]
+    texts += [mine.split(state).decode() for state in (None, "failed")]
     texts += [mine.filled(migration.text) for migration in migrations()]
 
-    known = ("{schema}", "{name}", "{slot}", "{claimed}", "{kept}", "{pinned}", "{lock}", "{live_filter}")
+    known = (
+        "{schema}",
+        "{name}",
+        "{slot}",
+        "{claimed}",
+        "{kept}",
+        "{pinned}",
+        "{lock}",
+        "{live_filter}",
+        "{live_end}",
+    )
     assert [] == [word for text in texts for word in known if word in text]
 
 

@@ -28,24 +28,29 @@ def get(step: Step, name: str, ids: Sequence[str]) -> list[Slot]:
     return [verdicts.visible(queue.get(id), step.now) for id in ids]
 
 
-def list_(step: Step, name: str, state: State, after: str | None, limit: int) -> Listed:
+def list_(step: Step, name: str, state: State, after: str | None, until: str | None, limit: int) -> Listed:
     """Return a page of the ids in a state; the cursor is the last id of the page."""
-    items, cursor = _page(step, step.queue(name), state, after, limit)
+    items, cursor = _page(step, step.queue(name), state, after, until, limit)
     return Listed(items=tuple(items), after=cursor)
 
 
-def export(step: Step, name: str, after: str | None, limit: int) -> Exported:
+def split(step: Step, name: str, parts: int, state: State | None) -> list[str]:
+    """Return the cursors at which a listing, or an export, falls into equal parts."""
+    return step.queue(name).split(state, parts)
+
+
+def export(step: Step, name: str, after: str | None, until: str | None, limit: int) -> Exported:
     """Return a page of whole ids."""
     queue = step.queue(name)
-    items, cursor = _page(step, queue, None, after, limit)
+    items, cursor = _page(step, queue, None, after, until, limit)
     records = tuple(Record(id=id, slot=slot) for id, slot in items)
     return Exported(records=records, settings=queue.settings, after=cursor)
 
 
 def _page(
-    step: Step, queue: Queue, state: State | None, after: str | None, limit: int
+    step: Step, queue: Queue, state: State | None, after: str | None, until: str | None, limit: int
 ) -> tuple[list[tuple[str, Slot]], str | None]:
-    found = list(queue.listed(state, after or "", limit + 1))
+    found = list(queue.listed(state, after or "", until, limit + 1))
     items = [(id, verdicts.visible(slot, step.now)) for id, slot in found[:limit]]
     return items, items[-1][0] if len(found) > limit else None
 

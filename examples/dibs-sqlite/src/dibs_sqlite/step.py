@@ -172,10 +172,18 @@ class Queue:
             found += [_slot(body) for _, body in rows]
         return found
 
-    def listed(self, state: str | None, after: str, limit: int) -> Iterator[tuple[str, Slot]]:
-        """Return ids in a state behind one, each with its slot."""
-        rows = self.query("list", state=state, after=word(after), now=self._step.now, limit=limit)
+    def listed(
+        self, state: str | None, after: str, until: str | None, limit: int
+    ) -> Iterator[tuple[str, Slot]]:
+        """Return ids in a state behind one and up to another, each with its slot."""
+        ends = {"after": word(after), "until": None if until is None else word(until)}
+        rows = self.query("list", state=state, **ends, now=self._step.now, limit=limit)
         return ((id, _slot(body)) for id, body in rows)
+
+    def split(self, state: str | None, parts: int) -> list[str]:
+        """Return the ids at which those in a state fall into equal parts."""
+        rows = self.query("split", state=state, parts=parts, now=self._step.now)
+        return [id for (id,) in rows]
 
     # -- settings, leases, request keys ----------------------------------------------------------------
 

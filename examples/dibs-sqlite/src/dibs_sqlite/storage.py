@@ -247,11 +247,16 @@ class SqliteStorage:
         state: answers.State,
         *,
         after: str | None = None,
+        until: str | None = None,
         limit: int = 100,
         now: int | None = None,
     ) -> answers.Listed:
         checks.check_list(queue, state, limit)
-        return await self._read(now, reading.list_, queue, state, after, limit)
+        return await self._read(now, reading.list_, queue, state, after, until, limit)
+
+    async def split(self, queue: str, parts: int, *, state: answers.State | None = None) -> Sequence[str]:
+        checks.check_split(queue, parts, state)
+        return await self._read(None, reading.split, queue, parts, state)
 
     # -- queues --------------------------------------------------------------------------------------
 
@@ -270,9 +275,11 @@ class SqliteStorage:
         checks.check_queue(queue, limit)
         return await self._write(now, keeping.prune, queue, limit)
 
-    async def export(self, queue: str, *, after: str | None = None, limit: int = 100) -> answers.Exported:
+    async def export(
+        self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
+    ) -> answers.Exported:
         checks.check_queue(queue, limit)
-        return await self._read(None, reading.export, queue, after, limit)
+        return await self._read(None, reading.export, queue, after, until, limit)
 
     async def import_(
         self, queue: str, records: Sequence[answers.Record], *, now: int | None = None

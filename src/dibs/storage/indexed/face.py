@@ -204,10 +204,21 @@ class IndexedStorage(ABC):
         return await self._look(now, reading.get, queue, ids)
 
     async def list(
-        self, queue: str, state: State, *, after: str | None = None, limit: int = 100, now: int | None = None
+        self,
+        queue: str,
+        state: State,
+        *,
+        after: str | None = None,
+        until: str | None = None,
+        limit: int = 100,
+        now: int | None = None,
     ) -> Listed:
         checks.check_list(queue, state, limit, self.limits)
-        return await self._look(now, reading.list_, queue, state, after, limit)
+        return await self._look(now, reading.list_, queue, state, after, until, limit)
+
+    async def split(self, queue: str, parts: int, *, state: State | None = None) -> Sequence[str]:
+        checks.check_split(queue, parts, state, self.limits)
+        return await self._look(None, reading.split, queue, parts, state)
 
     # -- queues --------------------------------------------------------------------------------------
 
@@ -226,9 +237,11 @@ class IndexedStorage(ABC):
         checks.check_queue(queue, limit, within=self.limits)
         return await self._step(now, keeping.prune, queue, limit)
 
-    async def export(self, queue: str, *, after: str | None = None, limit: int = 100) -> Exported:
+    async def export(
+        self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
+    ) -> Exported:
         checks.check_queue(queue, limit, within=self.limits)
-        return await self._look(None, reading.export, queue, after, limit)
+        return await self._look(None, reading.export, queue, after, until, limit)
 
     async def import_(
         self, queue: str, records: Sequence[Record], *, now: int | None = None

@@ -35,12 +35,13 @@ class Listing:
                 # Nobody has listed for a while: it is made anew when somebody does.
                 self._sorted = None
 
-    def after(self, id: str | None) -> Iterator[str]:
-        """Yield the ids behind one, in order; None is before the first."""
+    def after(self, id: str | None, until: str | None = None) -> Iterator[str]:
+        """Yield the ids behind one and up to another, in order; None is before the first, behind the last."""
         ordered = self._ordered()
         start = 0 if id is None else bisect_right(ordered, id)
+        end = len(ordered) if until is None else bisect_right(ordered, until)
         latest = None
-        for place in range(start, len(ordered)):
+        for place in range(start, end):
             found = ordered[place]
             # An id that was removed and came again stands in the list twice.
             if found != latest and found in self._ids:

@@ -21,11 +21,11 @@ def get(index: Index, queue: str, ids: Sequence[str]) -> list[Slot]:
     return [verdicts.visible(source.slots.get(id, EMPTY), index.now) for id in ids]
 
 
-def list_(index: Index, queue: str, state: State, after: str | None, limit: int) -> Listed:
+def list_(index: Index, queue: str, state: State, after: str | None, until: str | None, limit: int) -> Listed:
     """Return a page of the ids in a state; the cursor is the last id of the page."""
     source, now = index.look(queue), index.now
     page: list[tuple[str, Slot]] = []
-    for id in source.listing.after(after):
+    for id in source.listing.after(after, until):
         slot = verdicts.visible(source.slots[id], now)
         if not verdicts.is_in(slot, state, now):
             continue
@@ -60,11 +60,23 @@ def queues(index: Index) -> list[QueueInfo]:
     return [QueueInfo(name, known.settings) for name, known in sorted(index.queues.items()) if known.used]
 
 
-def export(index: Index, queue: str, after: str | None, limit: int) -> Exported:
+def split(index: Index, queue: str, parts: int, state: State | None) -> list[str]:
+    """Return ids at which a reading falls into equal parts; in an export what expired still has weight."""
+    source, now = index.look(queue), index.now
+    ids = [
+        id
+        for id in source.listing.after(None)
+        if state is None or verdicts.is_in(verdicts.visible(source.slots[id], now), state, now)
+    ]
+    bounds = (ids[len(ids) * part // parts - 1] for part in range(1, parts) if len(ids) * part >= parts)
+    return list(dict.fromkeys(bounds))
+
+
+def export(index: Index, queue: str, after: str | None, until: str | None, limit: int) -> Exported:
     """Return a page of whole ids."""
     source = index.look(queue)
     records: list[Record] = []
-    for id in source.listing.after(after):
+    for id in source.listing.after(after, until):
         slot = verdicts.visible(source.slots[id], index.now)
         if slot is EMPTY:
             continue

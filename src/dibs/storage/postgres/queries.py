@@ -110,12 +110,22 @@ class Queries:
             made = self._made[name] = self.filled(sections()[name]).encode()
         return made
 
-    def page(self, state: str | None) -> bytes:
-        """Return the query for a page of the ids in a state, None for all."""
-        name = f"page {state}"
+    def page(self, state: str | None, *, ends: bool = False) -> bytes:
+        """Return the query for a page of the ids in a state, None for all; if it `ends`, up to `until`."""
+        # In a condition that also holds without an end the index would not be read up to it, but on and on.
+        name = f"page {state} up to" if ends else f"page {state}"
+        live, ended = ("AND l.id <= %(until)s", "AND e.id <= %(until)s") if ends else ("", "")
+        text = sections()["page"].replace("{live_end}", live).replace("{ended_end}", ended)
+        return self._of_state(name, text, state)
+
+    def split(self, state: str | None) -> bytes:
+        """Return the query for where to cut the ids in a state, None for all."""
+        return self._of_state(f"split {state}", sections()["split"], state)
+
+    def _of_state(self, name: str, text: str, state: str | None) -> bytes:
         if name not in self._made:
             live, ended = _STATES[state]
-            text = sections()["page"].replace("{live_filter}", live).replace("{ended_filter}", ended)
+            text = text.replace("{live_filter}", live).replace("{ended_filter}", ended)
             self._made[name] = self.filled(text).encode()
         return self._made[name]
 

@@ -207,20 +207,36 @@ class PostgresStorage(Door):
         return [rows.slot_of(row[1:]) for row in await self._read("get", params)] if ids else []
 
     async def list(
-        self, queue: str, state: State, *, after: str | None = None, limit: int = 100, now: int | None = None
+        self,
+        queue: str,
+        state: State,
+        *,
+        after: str | None = None,
+        until: str | None = None,
+        limit: int = 100,
+        now: int | None = None,
     ) -> Listed:
         checks.check_list(queue, state, limit, self.limits)
         params = self._call(queue, now, limit)
-        items, more = await self._page(state, params, after)
+        items, more = await self._page(state, params, after, until)
         return Listed(items=tuple(items), after=more)
 
+    async def split(self, queue: str, parts: int, *, state: State | None = None) -> Sequence[str]:
+        checks.check_split(queue, parts, state, self.limits)
+        params = {"queue": queue, "parts": parts, "now": self._at(None)}
+        found = await self._server.fetch(self._server.queries.split(state), params, writes=False)
+        return [row[0] for row in found]
+
     async def _page(
-        self, state: State | None, params: dict[str, Any], after: str | None
+        self, state: State | None, params: dict[str, Any], after: str | None, until: str | None
     ) -> tuple[Sequence[tuple[str, Slot]], str | None]:
         """Return a page of ids, and the cursor to go on with: the last id of the page."""
         most = params["limit"]
         asked = {**params, "after": askable(after or ""), "limit": most + 1}
-        found = await self._server.fetch(self._server.queries.page(state), asked, writes=False)
+        if until is not None:
+            asked["until"] = askable(until)
+        query = self._server.queries.page(state, ends=until is not None)
+        found = await self._server.fetch(query, asked, writes=False)
         page = [(row[0], rows.slot_of(row[1:])) for row in found[:most]]
         cursor = page[-1][0] if len(found) > most else None
         return [(id, slot) for id, slot in page if slot is not EMPTY], cursor
@@ -251,9 +267,11 @@ class PostgresStorage(Door):
         more = outcomes + keys >= params["limit"]
         return Pruned(outcomes=outcomes, request_keys=keys, events=told, more=more)
 
-    async def export(self, queue: str, *, after: str | None = None, limit: int = 100) -> Exported:
+    async def export(
+        self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
+    ) -> Exported:
         params = self._call(queue, None, limit)
-        items, more = await self._page(None, params, after)
+        items, more = await self._page(None, params, after, until)
         known = await self._read("settings", params)
         settings = rows.settings_of(known[0]).settings if known else Settings()
         records = tuple(Record(id=id, slot=slot) for id, slot in items)

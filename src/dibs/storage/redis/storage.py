@@ -44,7 +44,7 @@ from dibs.model.requests import End, Patch, Request, Settings, SettingsPatch, Se
 from dibs.storage import checks
 from dibs.storage.protocol import Clock, Watch
 from dibs.storage.redis import keys, log, words
-from dibs.storage.redis.listing import EVERYTHING, SOURCES, Listing, belongs
+from dibs.storage.redis.listing import EVERYTHING, SOURCES, Ask, Listing, belongs, is_there
 from dibs.storage.redis.opening import own_options
 from dibs.storage.redis.place import SMALL_STEP, STEP, RedisPlace
 from dibs.storage.redis.settling import Settling
@@ -236,22 +236,28 @@ class RedisStorage(RedisPlace):
         return slots, at
 
     async def list(
-        self, queue: str, state: State, *, after: str | None = None, limit: int = 100, now: int | None = None
+        self,
+        queue: str,
+        state: State,
+        *,
+        after: str | None = None,
+        until: str | None = None,
+        limit: int = 100,
+        now: int | None = None,
     ) -> Listed:
         checks.check_list(queue, state, limit, self.limits)
-        listing = Listing(partial(self._run_bare, "ids", queue), SOURCES[state], after)
-        page: list[tuple[str, Slot]] = []
-        while True:
-            ids = await listing.next(limit + 1)
-            slots, at = await self._slots(queue, ids, now)
-            for id, slot in zip(ids, slots, strict=True):
-                if not belongs(state, slot, at):
-                    continue
-                if len(page) == limit:
-                    return Listed(items=tuple(page), after=listing.cursor(page[-1][0]))
-                page.append((id, slot))
-            if len(ids) <= limit:
-                return Listed(items=tuple(page), after=None)
+        listing = Listing(self._asking(queue), SOURCES[state], after, until)
+        slots_of = partial(self._slots, queue, now=now)
+        items, more = await listing.page(limit, slots_of, partial(belongs, state))
+        return Listed(items=tuple(items), after=more)
+
+    async def split(self, queue: str, parts: int, *, state: State | None = None) -> Sequence[str]:
+        checks.check_split(queue, parts, state, self.limits)
+        sources = EVERYTHING if state is None else SOURCES[state]
+        return await Listing(self._asking(queue), sources).split(parts)
+
+    def _asking(self, queue: str) -> Ask:
+        return lambda name, words: self._run_bare(name, queue, words)
 
     # -- queues --------------------------------------------------------------------------------------
 
@@ -285,23 +291,15 @@ class RedisStorage(RedisPlace):
         more = min(limit, STEP) in (outcomes, request_keys)
         return Pruned(outcomes=outcomes, request_keys=request_keys, events=events, more=more)
 
-    async def export(self, queue: str, *, after: str | None = None, limit: int = 100) -> Exported:
+    async def export(
+        self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
+    ) -> Exported:
         checks.check_queue(queue, limit, within=self.limits)
         settings = words.settings_of(await self._run("configure", queue, None))
-        listing = Listing(partial(self._run_bare, "ids", queue), EVERYTHING, after)
-        records: list[Record] = []
-        while True:
-            ids = await listing.next(limit + 1)
-            slots, _ = await self._slots(queue, ids, None)
-            for id, slot in zip(ids, slots, strict=True):
-                if slot.current is None and slot.outcome is None:
-                    continue
-                if len(records) == limit:
-                    cursor = listing.cursor(records[-1].id)
-                    return Exported(records=tuple(records), settings=settings, after=cursor)
-                records.append(Record(id=id, slot=slot))
-            if len(ids) <= limit:
-                return Exported(records=tuple(records), settings=settings, after=None)
+        listing = Listing(self._asking(queue), EVERYTHING, after, until)
+        items, more = await listing.page(limit, partial(self._slots, queue, now=None), is_there)
+        records = tuple(Record(id=id, slot=slot) for id, slot in items)
+        return Exported(records=records, settings=settings, after=more)
 
     async def import_(
         self, queue: str, records: Sequence[Record], *, now: int | None = None

@@ -111,9 +111,10 @@ SELECT
 FROM slots WHERE queue = :queue;
 
 -- name: list
--- A page of the ids in a state, in the order of their bytes; `state` NULL is every id there is to see.
+-- A page of the ids in a state, in the order of their bytes; `state` NULL is every id there is to see, `until` NULL
+-- the end. Any blob sorts behind all text.
 SELECT id, body FROM slots
-WHERE queue = :queue AND id > :after AND CASE :state
+WHERE queue = :queue AND id > :after AND id <= ifnull(:until, x'') AND CASE :state
     WHEN 'waiting' THEN state = 'w'
     WHEN 'scheduled' THEN state = 'w' AND run_at > :now
     WHEN 'active' THEN state IN ('a', 'h')
@@ -123,6 +124,21 @@ WHERE queue = :queue AND id > :after AND CASE :state
         OR (ended IS NOT NULL AND ended = ifnull(:state, ended) AND ifnull(expires_at > :now, true))
 END
 ORDER BY id LIMIT :limit;
+
+-- name: split
+-- The last id of each part but the last, where the ids of a page without end fall into equal parts.
+SELECT max(id) FROM (
+    SELECT id, ntile(:parts) OVER (ORDER BY id) AS part FROM slots
+    WHERE queue = :queue AND CASE :state
+        WHEN 'waiting' THEN state = 'w'
+        WHEN 'scheduled' THEN state = 'w' AND run_at > :now
+        WHEN 'active' THEN state IN ('a', 'h')
+        WHEN 'handed_off' THEN state = 'h'
+        WHEN 'blocked' THEN blocked
+        ELSE (:state IS NULL AND state IS NOT NULL)
+            OR (ended IS NOT NULL AND ended = ifnull(:state, ended) AND ifnull(expires_at > :now, true))
+    END
+) WHERE part < :parts GROUP BY part ORDER BY part;
 
 -- name: changed
 SELECT changed FROM slots WHERE queue = :queue AND id = :id;

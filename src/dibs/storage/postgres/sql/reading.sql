@@ -11,16 +11,16 @@ LEFT JOIN {schema}.ended o ON o.q = k.q AND o.id = a.id
 ORDER BY a.place
 
 -- name: page
--- Up to `limit` ids after one, with all there is of each, in the order of the ids. `kinds` and `states` say
--- which; an id whose outcome has expired counts as without.
+-- Up to `limit` ids after one, with all there is of each, in the order of the ids. The filters say which, and
+-- up to which; an id whose outcome has expired counts as without.
 WITH clock AS MATERIALIZED (SELECT {schema}.tick(%(now)s::bigint) AS now_ms),
      k AS MATERIALIZED (SELECT q FROM {schema}.queues WHERE name = %(queue)s),
      ids AS MATERIALIZED (
         (SELECT l.id FROM clock, k, {schema}.live l
-         WHERE l.q = k.q AND l.id > %(after)s AND {live_filter} ORDER BY l.id LIMIT %(limit)s)
+         WHERE l.q = k.q AND l.id > %(after)s {live_end} AND {live_filter} ORDER BY l.id LIMIT %(limit)s)
         UNION
         (SELECT e.id FROM clock, k, {schema}.ended e
-         WHERE e.q = k.q AND e.id > %(after)s AND {ended_filter}
+         WHERE e.q = k.q AND e.id > %(after)s {ended_end} AND {ended_filter}
            AND (e.expires_at IS NULL OR e.expires_at > clock.now_ms) ORDER BY e.id LIMIT %(limit)s)
         ORDER BY 1 LIMIT %(limit)s)
 SELECT ids.id, {slot}
@@ -28,6 +28,19 @@ FROM clock, k, ids
 LEFT JOIN LATERAL (SELECT * FROM {schema}.live l WHERE l.q = k.q AND l.id = ids.id) j ON true
 LEFT JOIN LATERAL (SELECT * FROM {schema}.ended e WHERE e.q = k.q AND e.id = ids.id) o ON true
 ORDER BY ids.id
+
+-- name: split
+-- The last id of each part but the last, in order, where the ids that the filters let pass fall into `parts` equal
+-- parts. An id that is in both tables weighs twice.
+WITH clock AS MATERIALIZED (SELECT {schema}.tick(%(now)s::bigint) AS now_ms),
+     k AS MATERIALIZED (SELECT q FROM {schema}.queues WHERE name = %(queue)s),
+     ids AS (
+        SELECT l.id FROM clock, k, {schema}.live l WHERE l.q = k.q AND {live_filter}
+        UNION ALL
+        SELECT e.id FROM clock, k, {schema}.ended e
+        WHERE e.q = k.q AND {ended_filter} AND (e.expires_at IS NULL OR e.expires_at > clock.now_ms)),
+     cut AS (SELECT id, ntile(%(parts)s) OVER (ORDER BY id) AS part FROM ids)
+SELECT DISTINCT max(id) AS id FROM cut WHERE part < %(parts)s GROUP BY part ORDER BY id
 
 -- name: queues
 SELECT k.name, k.paused, k.max_active, k.retention::text, k.log_level, k.log_age, k.log_bytes, k.request_key_age

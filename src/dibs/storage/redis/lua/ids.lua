@@ -4,9 +4,10 @@
 -- ARGV[1]  name of the set
 -- ARGV[2]  where the scan stands, as this script said it; '' to begin
 -- ARGV[3]  the last id of the page before, '' for the first page
--- ARGV[4]  how many ids are wanted
--- ARGV[5]  up to how many ids are few
--- ARGV[6…] kind (hash, set or zset) and name of each source, by turns
+-- ARGV[4]  where pages end: '[' and the last id, or '+' for no end
+-- ARGV[5]  how many ids are wanted
+-- ARGV[6]  up to how many ids are few
+-- ARGV[7…] kind (hash, set or zset) and name of each source, by turns
 -- Returns  {'few', id…} in no order, {'page', id…} in order, or {'scan', where it stands} to be called again
 
 local call, base = redis.call, KEYS[1]
@@ -21,13 +22,13 @@ local KEPT = 3600
 
 local function size()
   local sum = 0
-  for i = 6, #ARGV, 2 do sum = sum + call(SIZE[ARGV[i]], base .. ARGV[i + 1]) end
+  for i = 7, #ARGV, 2 do sum = sum + call(SIZE[ARGV[i]], base .. ARGV[i + 1]) end
   return sum
 end
 
 local function few()
   local reply = {'few'}
-  for i = 6, #ARGV, 2 do
+  for i = 7, #ARGV, 2 do
     local range = ARGV[i] == 'zset' and {0, -1} or {}
     for _, id in ipairs(call(ALL[ARGV[i]], base .. ARGV[i + 1], unpack(range))) do reply[#reply + 1] = id end
   end
@@ -37,7 +38,7 @@ end
 -- One bounded step of the scan of one source.
 local function scan()
   local source, cursor = string.match(stands, '^(%d+) (%d+)$')
-  source, cursor = tonumber(source or 6), cursor or '0'
+  source, cursor = tonumber(source or 7), cursor or '0'
   local found = call(SCAN[ARGV[source]], base .. ARGV[source + 1], cursor, 'COUNT', 500)
   local words = {}
   for i = 1, #found[2], ARGV[source] == 'set' and 1 or 2 do
@@ -53,11 +54,11 @@ local function scan()
 end
 
 if call('EXISTS', key) == 0 then
-  if stands == '' and size() <= tonumber(ARGV[5]) then return few() end
+  if stands == '' and size() <= tonumber(ARGV[6]) then return few() end
   return scan()
 end
 call('EXPIRE', key, KEPT)
 local from = after == '' and '-' or '(' .. after
-local reply = call('ZRANGEBYLEX', key, from, '+', 'LIMIT', 0, tonumber(ARGV[4]))
+local reply = call('ZRANGEBYLEX', key, from, ARGV[4], 'LIMIT', 0, tonumber(ARGV[5]))
 table.insert(reply, 1, 'page')
 return reply
