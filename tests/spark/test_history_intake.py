@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import msgspec
 import pytest
 
 from dibs.errors import Refused
 from dibs.model.job import NewJob
 from dibs.model.requests import Request, SettingsPatch
-from dibs.spark.history.intake import look, source_of
+from dibs.spark.door import Door
+from dibs.spark.history.intake import Stretches, look, source_of
+from dibs.spark.schemas import struct_type
 from dibs.storage.registry import open_storage
 from dibs_conformance.servers import RedisServer
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 NOW = 1_795_132_800_000
 HOUR = 3_600_000
+T = TypeVar("T")
 
 
-async def cancelled(url: str, queue: str, id: str, now: int) -> None:
-    """One event: a job that was cancelled before anybody claimed it."""
+async def cancelled(url: str, queue: str, *ids: str, now: int) -> None:
+    """One event for each id: a job that was cancelled before anybody claimed it."""
     async with open_storage(url, clock="manual") as storage:
-        await storage.enqueue(queue, [Request(job=NewJob(id=id))], now=now)
-        await storage.cancel(queue, [id], now=now)
+        await storage.enqueue(queue, [Request(job=NewJob(id=id)) for id in ids], now=now)
+        await storage.cancel(queue, ids, now=now)
 
 
 async def trimmed(url: str, queue: str, now: int) -> None:
@@ -34,7 +43,7 @@ async def trimmed(url: str, queue: str, now: int) -> None:
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     url = f"file:{tmp_path}/jobs"
-    asyncio.run(cancelled(url, "mail", "a", NOW))
+    asyncio.run(cancelled(url, "mail", "a", now=NOW))
     return url
 
 
@@ -53,8 +62,8 @@ def test_nothing_new_is_nothing_to_read(url: str) -> None:
 
 def test_it_goes_on_where_it_was(url: str) -> None:
     offsets = look(url, {}).offsets
-    asyncio.run(cancelled(url, "mail", "b", NOW + 1))
-    asyncio.run(cancelled(url, "post", "c", NOW + 2))
+    asyncio.run(cancelled(url, "mail", "b", now=NOW + 1))
+    asyncio.run(cancelled(url, "post", "c", now=NOW + 2))
     seen = look(url, offsets)
 
     assert [("mail", offsets["mail"]), ("post", None)] == [(one.queue, one.after) for one in seen.stretches]
@@ -62,15 +71,15 @@ def test_it_goes_on_where_it_was(url: str) -> None:
 
 
 def test_only_the_queues_that_are_meant_are_read(url: str) -> None:
-    asyncio.run(cancelled(url, "post", "c", NOW + 2))
+    asyncio.run(cancelled(url, "post", "c", now=NOW + 2))
 
     assert ["post"] == [one.queue for one in look(url, {}, ["post"]).stretches]
 
 
 def test_what_was_trimmed_unread_is_a_gap(url: str) -> None:
     offsets = look(url, {}).offsets
-    asyncio.run(cancelled(url, "mail", "b", NOW + 1))
-    asyncio.run(cancelled(url, "mail", "c", NOW + 3 * HOUR))
+    asyncio.run(cancelled(url, "mail", "b", now=NOW + 1))
+    asyncio.run(cancelled(url, "mail", "c", now=NOW + 3 * HOUR))
     asyncio.run(trimmed(url, "mail", NOW + 3 * HOUR))
     seen = look(url, offsets)
 
@@ -80,16 +89,43 @@ def test_what_was_trimmed_unread_is_a_gap(url: str) -> None:
 
 def test_a_log_that_ends_before_its_offset_is_refused(url: str, tmp_path: Path) -> None:
     later = f"file:{tmp_path}/later"
-    asyncio.run(cancelled(later, "mail", "a", NOW + HOUR))
+    asyncio.run(cancelled(later, "mail", "a", now=NOW + HOUR))
 
     with pytest.raises(Refused, match="ends before the offset"):
         look(url, look(later, {}).offsets)
 
 
+def test_a_task_holds_a_page_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long its stretch: a batch is given away before the next page is asked for."""
+    url, page = f"file:{tmp_path}/jobs", 10
+    ids = [f"id {number}" for number in range(20 * page)]
+    asyncio.run(cancelled(url, "mail", *ids, now=NOW))
+    monkeypatch.setattr("dibs.spark.source.reading.PAGE", page)
+    asked, ask = [], Door.ask
+
+    def counted(door: Door, call: Coroutine[Any, Any, T]) -> T:
+        asked.append(call)
+        return ask(door, call)
+
+    monkeypatch.setattr(Door, "ask", counted)
+    given = {"url": url, "look": msgspec.json.encode(look(url, {})).decode()}
+    reader = Stretches(given).reader(struct_type("events"))
+    (share,) = reader.partitions()
+    batches = cast("Iterator[pa.RecordBatch]", reader.read(share))
+    rows, counts = [], []
+    before = len(asked) + 1
+    for batch in batches:
+        rows.append(batch.num_rows)
+        counts.append(len(asked) - before)
+
+    assert [page] * 20 == rows
+    assert [*range(1, 21)] == counts
+
+
 async def test_it_can_be_asked_where_a_loop_runs(tmp_path: Path) -> None:
     """As in a notebook."""
     url = f"file:{tmp_path}/jobs"
-    await cancelled(url, "mail", "a", NOW)
+    await cancelled(url, "mail", "a", now=NOW)
 
     assert ["mail"] == [one.queue for one in look(url, {}).stretches]
     assert url == source_of(url)
