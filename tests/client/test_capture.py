@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dibs.client.bound import Bound
 from dibs.client.capture import DEEPEST, error_of
+from dibs.client.task import TaskDecorator
 from dibs.model.job import Error
 from dibs.model.limits import LIMITS, _error_size
 
@@ -72,14 +72,14 @@ def test_our_own_errors_carry_their_module() -> None:
     assert caught(raise_mute).type == f"{__name__}.Mute"
 
 
-def boom() -> Any:
+def boom(*_: object) -> Any:
     raise ValueError
 
 
 def frames(*makers: Any) -> TracebackType:
     """Return a traceback through the frames of our code, then of the handlers, that were asked for."""
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - whatever is raised
-        Bound("q", boom)
+        TaskDecorator(boom)(boom)
     made: dict[str, TracebackType] = {}
     trace: TracebackType | None = caught.tb
     while trace is not None:
@@ -93,15 +93,15 @@ def frames(*makers: Any) -> TracebackType:
 
 def test_the_traceback_begins_where_our_code_ends() -> None:
     """What a worker did to get to the handler says nothing about the failure."""
-    told = error_of(ValueError().with_traceback(frames("__init__", "boom")))
+    told = error_of(ValueError().with_traceback(frames("__call__", "boom")))
 
     assert told.traceback.splitlines()[0].endswith("in boom")
 
 
 def test_what_is_all_ours_is_told_whole() -> None:
-    told = error_of(ValueError().with_traceback(frames("__init__")))
+    told = error_of(ValueError().with_traceback(frames("__call__")))
 
-    assert "bound.py" in told.traceback
+    assert "task.py" in told.traceback
 
 
 def test_a_chain_of_causes_ends() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
@@ -18,6 +19,18 @@ def test_generated_ids_grow() -> None:
     made = [new_id() for _ in range(20_000)]
 
     assert sorted(set(made)) == made
+
+
+def test_a_burst_borrows_from_the_next_ms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dibs.client.ids.time.time_ns", lambda: 5_000_000_000)
+    clock = ids._Clock()
+
+    made = [clock.next() for _ in range(2 * ids.ROOM + 1)]
+
+    assert sorted(set(made)) == made
+    assert Counter({5_000: ids.ROOM, 5_001: ids.ROOM, 5_002: 1}) == Counter(
+        int(id[:8] + id[9:13], 16) for id in made
+    )
 
 
 def test_generated_ids_grow_while_the_clock_stands_or_steps_back(monkeypatch: pytest.MonkeyPatch) -> None:

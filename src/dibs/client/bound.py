@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 from dibs.errors import Refused
 from dibs.model.requests import Request, Then
@@ -17,13 +16,9 @@ class Bound:
 
     __slots__ = ("_request", "queue")
 
-    def __init__(self, queue: str, make: Callable[[], Request]) -> None:
+    def __init__(self, queue: str, request: Request | Refused) -> None:
         self.queue = queue
-        self._request: Request | Refused
-        try:
-            self._request = make()
-        except Refused as refused:
-            self._request = refused
+        self._request = request
 
     def __repr__(self) -> str:
         if isinstance(self._request, Refused):

@@ -29,6 +29,7 @@ from dibs.client.settings import JOB_SETTINGS, JobSettings, attributes_of, check
 from dibs.client.signature import Call, check_function
 from dibs.client.status import Status, status_in, status_of
 from dibs.client.ticket import Ticket
+from dibs.errors import Refused
 from dibs.model.answers import (
     AmendStatus,
     CancelStatus,
@@ -100,7 +101,10 @@ class Queue:
 
     def bind(self, data: Any, **settings: Unpack[JobSettings]) -> Bound:
         """Return a job to be enqueued later, in a batch or as a follow-up of another."""
-        return Bound(self.name, lambda: self._request(data, settings))
+        try:
+            return Bound(self.name, self._request(data, settings))
+        except Refused as refused:
+            return Bound(self.name, refused)
 
     def _request(self, data: Any, settings: JobSettings) -> Request:
         check_known(settings, JOB_SETTINGS)

@@ -71,12 +71,16 @@ class MessagePackSerde:
         return msgspec.msgpack.decode(raw, type=type, dec_hook=rebuilt)
 
 
+_U: Final = ord("u")
+
+
 def suspicious(raw: bytes) -> bool:
     """Tell whether encoded JSON may hide what is refused; walking every value would cost more than encoding.
 
     The encoder writes NaN and infinity as null and NUL as an escape, and depth needs as many brackets.
     """
-    if b"null" in raw or b"\\u0000" in raw:
+    # Both have a "u", and to look for one byte as a number takes a tenth of looking for text.
+    if _U in raw and (b"null" in raw or b"\\u0000" in raw):
         return True
     return len(raw) > LIMITS.depth and raw.count(b"{") + raw.count(b"[") > LIMITS.depth
 

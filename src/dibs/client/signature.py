@@ -43,16 +43,22 @@ class Call:
         self.function = function
         self._signature = inspect.signature(function)
 
-    def payload(self, serde: Serde, args: Args, kwargs: Mapping[str, Any]) -> bytes:
+    def payload(self, serde: Serde, args: Args, kwargs: Kwargs) -> bytes:
         """Return the arguments encoded. Raises Refused naming the parameter at fault."""
-        fits = not kwargs and self._taken_as_they_are(args)
+        fits = not kwargs and (tuple(map(type, args)) in self._plain or self._taken_as_they_are(args))
         if not fits:
             bound = self._bind(args, kwargs).arguments
             fits = all(self._fits(name, value) for name, value in bound.items())
-        raw = serde.encode(Arguments(list(args), dict(kwargs)))
+        raw = serde.encode(Arguments(list(args), kwargs))
         if not fits:
             self.check(serde, raw)
         return raw
+
+    @cached_property
+    def _plain(self) -> frozenset[tuple[type, ...]]:
+        """The types of arguments that are what all their parameters want, as most calls have them."""
+        lists = (wanted.__args__ for wanted in self._by_position.values())
+        return frozenset(types for types in lists if all(hint in _PLAIN for hint in types))
 
     def _taken_as_they_are(self, args: Args) -> bool:
         wanted = self._by_position.get(len(args))

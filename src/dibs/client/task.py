@@ -78,13 +78,12 @@ class Enqueuing(Generic[P, R]):
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound:
         """Return the call, to be enqueued later: in a batch, or as a follow-up of another job."""
-
-        def request() -> Request:
-            if self._settings.get("connection") is not None:
-                raise Refused(_LATER, field="connection")
-            return self._request(args, kwargs)
-
-        return Bound(self._channel.name, request)
+        if self._settings.get("connection") is not None:
+            return Bound(self._channel.name, Refused(_LATER, field="connection"))
+        try:
+            return Bound(self._channel.name, self._request(args, kwargs))
+        except Refused as refused:
+            return Bound(self._channel.name, refused)
 
     async def _send(self, request: Request) -> Ticket[R]:
         answer = await self._channel.enqueue(request, self._settings.get("connection"))
