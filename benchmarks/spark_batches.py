@@ -1,4 +1,4 @@
-"""How long a micro-batch takes: `python -m benchmarks.spark_batches [--batches N] [--events N]`.
+"""How long a micro-batch takes: `python -m benchmarks.spark_batches [--events N …] [--sinks NAME …]`.
 
 The log of a queue on a private Redis is followed, a fixed number of events to a batch, into each sink. A
 batch with next to nothing in it shows what Spark and its Python processes cost by themselves; `noop` throws
@@ -87,7 +87,7 @@ def measure(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
             for events in given.events:
                 url = f"{server.url}?prefix=events_{events}"
                 asyncio.run(fill(url, events * (given.batches + WARM)))
-                for sink in SINKS:
+                for sink in given.sinks:
                     yield told(sink, events, batches(spark, url, sink, events, folder))
     finally:
         spark.stop()
@@ -97,6 +97,7 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     words.add_argument("--events", type=int, nargs="+", default=[10, 2000], help="of one batch")
     words.add_argument("--batches", type=int, default=12, help="that count, of each sink and size")
+    words.add_argument("--sinks", choices=SINKS, nargs="+", default=SINKS)
     words.add_argument("--json", type=Path)
     given = words.parse_args()
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as folder:
