@@ -14,10 +14,11 @@ import msgspec
 
 from dibs.client.serde import plain
 
-#: How many ids a ms has room for, each numbered by 12 bits; a burst of more borrows from the next ms.
-ROOM: Final = 4096
-_DIGITS: Final = "0123456789abcdef"
-_PAIRS: Final = [f"{number:02x}" for number in range(256)]
+#: Crockford's base 32, in which text sorts as its numbers do.
+LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS: Final = [first + second for first in LETTERS for second in LETTERS]
+#: How many ids a ms has room for, each numbered by two letters; a burst of more borrows from the next ms.
+ROOM: Final = len(_PAIRS)
 
 
 class _Ms(NamedTuple):
@@ -30,10 +31,11 @@ class _Ms(NamedTuple):
 
 
 class _Clock:
-    """UUIDs of version 7 that never go back within a process: 48 bits of ms, a number, 62 bits of chance.
+    """ULIDs that never go back within a process: 48 bits of ms, 10 of a number, 70 of chance.
 
-    The chance is drawn anew for each ms and not for each id, which took more than all the rest: within a
-    process the number tells ids apart, and two processes share a ms and its chance once in 2**62.
+    Not UUIDs, which write as much in 36 letters: a storage keeps an id in several places for each job, and
+    in each event. The chance is drawn anew for each ms and not for each id, which took more than all the
+    rest: within a process the number tells ids apart, and two share a ms and its chance once in 2**70.
     """
 
     def __init__(self) -> None:
@@ -54,14 +56,17 @@ class _Clock:
             at, drawn, head, tail = self._now
             # Without the lock, for to count is one step of the interpreter.
             if now <= at and (number := next(drawn)) < ROOM:
-                return f"{head}{_DIGITS[number >> 8]}{_PAIRS[number & 255]}{tail}"
+                return f"{head}{_PAIRS[number]}{tail}"
             with self._lock:
                 if self._now.at == at:
                     self._now = self._drawn(max(now, at + 1))
 
     def _drawn(self, at: int) -> _Ms:
-        time, chance = f"{at:012x}", f"{0b10 << 62 | self._random.getrandbits(62):016x}"
-        return _Ms(at, count(), f"{time[:8]}-{time[8:]}-7", f"-{chance[:4]}-{chance[4:]}")
+        return _Ms(at, count(), _written(at, 10), _written(self._random.getrandbits(70), 14))
+
+
+def _written(number: int, letters: int) -> str:
+    return "".join(LETTERS[number >> 5 * place & 31] for place in reversed(range(letters)))
 
 
 new_id = _Clock().next
