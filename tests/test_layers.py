@@ -18,6 +18,7 @@ ROOMS = {
         "dibs.storage.capabilities",
         "dibs.storage.checks",
         "dibs.storage.registry",
+        "dibs.storage.sleeping",
     ),
     "indexed": ("dibs.storage.indexed",),
     "memory": ("dibs.storage.memory",),

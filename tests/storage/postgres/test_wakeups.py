@@ -27,7 +27,7 @@ def options() -> dict[str, float]:
 async def begun(storage: PostgresStorage, **what: Any) -> asyncio.Task[Any]:
     """A wait that has looked and now waits."""
     task = asyncio.create_task(storage.wait(["q"], timeout=PROMPT, **what))
-    while not any(not waiter.woken.is_set() for waiter in storage._waiting._bell._waiters):  # noqa: ASYNC110
+    while not any(not waiter.woken for waiter in storage._waiting._bell._waiters):  # noqa: ASYNC110
         await asyncio.sleep(0.005)
     await asyncio.sleep(0.05)
     return task

@@ -115,6 +115,14 @@ async def test_a_reply_that_is_late_is_lost_with_its_connection(wire: Wire) -> N
     assert not wire.is_open
 
 
+async def test_patience_is_counted_from_each_request(wire: Wire) -> None:
+    await wire.ask(("ECHO", "a"), 0.05)
+
+    assert await wire.ask(("BLPOP", "nothing", "0.2"), PATIENCE) is None
+    with pytest.raises(TooLate, match=r"within 0\.01 s"):
+        await wire.ask(("BLPOP", "nothing", 0), 0.01)
+
+
 async def test_messages_are_asked_for_no_more_once_nobody_waits_and_again_when_somebody_does(
     opened: Callable[..., RedisStorage],
     redis_server: RedisServer,

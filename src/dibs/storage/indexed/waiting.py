@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,52 +9,27 @@ from threading import get_ident
 
 from dibs.storage.indexed.index import Index
 from dibs.storage.protocol import Watch
+from dibs.storage.sleeping import Sleeper
 
 
-class Waiter:
-    """One wait: what it watches, and the loop it is to be woken on.
-
-    A future for each sleep, and a timer that ends it: an Event under asyncio.timeout takes twice the CPU.
-    """
+class Waiter(Sleeper):
+    """One wait: what it watches, and the loop it is to be woken on."""
 
     def __init__(self, watch: Watch, queues: Sequence[str], ids: Sequence[str]) -> None:
+        super().__init__()
         self.watch = watch
         self.queues = queues
         self.ids = frozenset(ids)
-        self.loop = asyncio.get_running_loop()
-        self.woken = False
         self._thread = get_ident()
-        self._asleep: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
         """End the wait, from whatever thread this is."""
         with suppress(RuntimeError):  # its loop is closed: nobody waits any more
             if self._thread == get_ident():
                 # Its loop does not sleep while we are here, so the call to the system that wakes it is saved.
-                self._wake()
+                super().wake()
             else:
-                self.loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        self.woken = True
-        self._rouse()
-
-    async def sleep(self, seconds: float | None) -> bool:
-        """Sleep until woken, or so long; tell whether it was woken, now or before."""
-        if self.woken:
-            return True
-        self._asleep = self.loop.create_future()
-        timer = None if seconds is None else self.loop.call_later(seconds, self._rouse)
-        try:
-            await self._asleep
-        finally:
-            if timer is not None:
-                timer.cancel()
-        return self.woken
-
-    def _rouse(self) -> None:
-        if self._asleep is not None and not self._asleep.done():
-            self._asleep.set_result(None)
+                self.loop.call_soon_threadsafe(super().wake)
 
 
 class Alarm:

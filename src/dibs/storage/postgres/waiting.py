@@ -105,12 +105,12 @@ class Waiting:
                 return True, tokens
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                return waiter.woken.is_set(), tokens
+                return waiter.woken, tokens
             due = None if self._manual else earliest(_seconds_to(look) for look in looks)
             hidden = HIDDEN_SECONDS if any(look.hidden for look in looks) else None
             heard = self._heard(waiter.watch, (look.name for look in looks))
             pause = earliest((self._poll, left, due, hidden, max(0.0, heard)))
-            woken = await waiter.wait(pause or 0.0)
+            woken = await waiter.sleep(pause or 0.0)
             self._server.check_open()
             if woken or (due is not None and due == pause):
                 return True, tokens

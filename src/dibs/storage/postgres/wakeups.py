@@ -19,6 +19,7 @@ from psycopg import AsyncConnection, sql
 
 from dibs.errors import StorageError
 from dibs.storage.protocol import Watch
+from dibs.storage.sleeping import Sleeper
 
 log: Final = logging.getLogger("dibs.storage.postgres")
 
@@ -38,23 +39,14 @@ LONGEST_PAUSE: Final = 5.0
 _LETTERS: Final[dict[str, Watch]] = {"w": "work", "e": "events", "i": "ids"}
 
 
-class Waiter:
+class Waiter(Sleeper):
     """One wait: what it watches."""
 
     def __init__(self, watch: Watch, queues: Sequence[str], ids: Sequence[str]) -> None:
+        super().__init__()
         self.watch = watch
         self.queues = queues
         self.ids = frozenset(ids)
-        self.woken = asyncio.Event()
-
-    async def wait(self, seconds: float) -> bool:
-        """Wait until woken, or that long; tell whether it was woken."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self.woken.wait()
-        except TimeoutError:
-            return False
-        return True
 
 
 class Bell:
@@ -113,7 +105,7 @@ class Bell:
         for waiter in self._waiters:
             concerned = waiter.watch == watch and queue in waiter.queues
             if concerned and (watch != "ids" or ids is None or not ids.isdisjoint(waiter.ids)):
-                waiter.woken.set()
+                waiter.wake()
 
     def ring_all(self) -> None:
         """End every wait: something may have gone unheard, or the storage closes."""
@@ -122,7 +114,7 @@ class Bell:
         for ends in self._ends.values():
             ends.clear()
         for waiter in self._waiters:
-            waiter.woken.set()
+            waiter.wake()
 
 
 class Listener:

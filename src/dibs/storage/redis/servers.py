@@ -18,6 +18,8 @@ from dibs.storage.redis.scripts import Script
 #: Seconds between attempts while a server is loading or a cluster makes up its mind.
 PATIENCE: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 REDIRECTIONS: Final = 5
+#: What may pass, among what does not.
+ANSWERS: Final = (*PASSING, ResponseError)
 
 
 class Servers(Protocol):
@@ -49,6 +51,11 @@ class OneServer:
         self._connections = connections
 
     async def call(self, key: str, *words: Any, repeatable: bool = False) -> Any:
+        try:
+            return await self._connections.call(*words, repeatable=repeatable)
+        except ANSWERS as error:
+            if not passes(error):
+                raise
         return await patiently(lambda: self._connections.call(*words, repeatable=repeatable))
 
     async def everywhere(self, *words: Any) -> list[Any]:
@@ -78,6 +85,11 @@ class Cluster:
         self._slots: dict[int, Address] = {}
 
     async def call(self, key: str, *words: Any, repeatable: bool = False) -> Any:
+        try:
+            return await self._follow(key, words, repeatable=repeatable)
+        except ANSWERS as error:
+            if not passes(error):
+                raise
         return await patiently(lambda: self._follow(key, words, repeatable=repeatable))
 
     async def _follow(self, key: str, words: tuple[Any, ...], *, repeatable: bool) -> Any:
@@ -159,17 +171,21 @@ async def _scan(connections: Connections, pattern: str) -> list[bytes]:
             return sorted(found)
 
 
+def passes(error: RedisError) -> bool:
+    """Tell whether nothing was run, and soon it may be."""
+    return isinstance(error, PASSING) or str(error).startswith("LOADING")
+
+
 async def patiently(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """Ask again for a while when nothing was run, and soon it may be."""
-    for pause in PATIENCE:
+    """Ask again for a while, after an answer that passes."""
+    for pause in PATIENCE[:-1]:
+        await asyncio.sleep(pause)
         try:
             return await ask()
-        except PASSING:
-            await asyncio.sleep(pause)
-        except ResponseError as error:
-            if not str(error).startswith("LOADING"):
+        except ANSWERS as error:
+            if not passes(error):
                 raise
-            await asyncio.sleep(pause)
+    await asyncio.sleep(PATIENCE[-1])
     return await ask()
 
 

@@ -37,7 +37,7 @@ class Standing(NamedTuple):
     def token(self, watch: Watch) -> str:
         if watch == "work":
             return work_token(self.work, "" if self.next_due is None else str(self.next_due))
-        return {"events": self.told, "ids": self.ended}[watch]
+        return self.ended if watch == "ids" else self.told
 
 
 def standing(reply: list[Any]) -> Standing:
@@ -96,30 +96,29 @@ class Waits:
         try:
             # Subscribed first: what happens after the look is heard.
             await self._subscription.listen(channels, waiter)
-            return await self._until(wait, channels, waiter.told, deadline)
+            return await self._until(wait, channels, waiter, deadline)
         finally:
             self._subscription.leave(channels, waiter)
 
     async def _until(
-        self, wait: _Wait, channels: Mapping[str, str], woken: asyncio.Event, deadline: float | None
+        self, wait: _Wait, channels: Mapping[str, str], waiter: Waiter, deadline: float | None
     ) -> Wake:
         known = self._remembered(wait, channels)
         while True:
             # Whatever is told from here on counts, also what happened just before the look.
-            heard = woken.is_set()
-            woken.clear()
+            heard, waiter.woken = waiter.woken, False
             stands = known or await self._look_at(channels, wait.watch)
             moved = self._moved(wait, channels, stands) or (heard and wait.watch == "ids")
             left = None if deadline is None else deadline - time.monotonic()
             if moved or (left is not None and left <= 0):
                 return wait.told(stands, woken=moved)
             wait.remember(stands)
-            due = await self._sleep(wait, stands, woken, left)
+            due = await self._sleep(wait, stands, waiter, left)
             if self._closed:
                 raise NotRunning("the storage was closed")
             if due:
                 return wait.told(stands, woken=True)
-            known = self._as_told(wait, channels, stands) if woken.is_set() else None
+            known = self._as_told(wait, channels, stands) if waiter.woken else None
 
     async def _look_at(self, channels: Mapping[str, str], watch: Watch) -> dict[str, Standing]:
         if self._closed:
@@ -158,45 +157,48 @@ class Waits:
     ) -> dict[str, Standing] | None:
         """Return where the queues stand after a message; None asks for a look."""
         latest = self._subscription.latest
-        if self._manual or wait.watch == "events" or any(channel not in latest for channel in channels):
+        if self._manual or wait.watch == "events":
             return None
         found = dict(stands)
         for channel, queue in channels.items():
+            if channel not in latest:
+                return None
+            newest, stood = str(latest[channel]), stands[queue]
             if wait.watch == "ids":
-                found[queue] = stands[queue]._replace(ended=str(latest[channel]))
-            elif str(latest[channel]) != stands[queue].work:
+                found[queue] = Standing(stood.now, ended=newest)
+            elif newest != stood.work:
                 # When the next falls due was not told: the token says now, and the claim will know.
-                found[queue] = stands[queue]._replace(work=str(latest[channel]), next_due=stands[queue].now)
+                found[queue] = Standing(stood.now, work=newest, next_due=stood.now)
         return found
 
     def _moved(self, wait: _Wait, channels: Mapping[str, str], stands: Mapping[str, Standing]) -> bool:
-        moved = (self._has_moved(wait, stands[queue], queue, channel) for channel, queue in channels.items())
-        return any(moved)
+        for channel, queue in channels.items():
+            since, stood = wait.since.get(queue), stands[queue]
+            if since is None:
+                moved = wait.watch == "work" and stood.ready
+            elif wait.watch == "work":
+                moved = work_has_moved(since, stood.work, stood.now)
+            else:
+                moved = since != stood.token(wait.watch) and self._concerns(wait, channel, since)
+            if moved:
+                return True
+        return False
 
-    def _has_moved(self, wait: _Wait, stands: Standing, queue: str, channel: str) -> bool:
-        since, token = wait.since.get(queue), stands.token(wait.watch)
-        if since is None:
-            return wait.watch == "work" and stands.ready
-        if wait.watch == "work":
-            return work_has_moved(since, stands.work, stands.now)
-        if since == token:
-            return False
+    def _concerns(self, wait: _Wait, channel: str, since: str) -> bool:
+        """Tell whether what happened after a token may be what is waited for."""
         if wait.watch != "ids" or not since.isdecimal():
             return True
         return self._subscription.ended_since(channel, int(since), wait.ids)
 
     async def _sleep(
-        self, wait: _Wait, stands: Mapping[str, Standing], woken: asyncio.Event, left: float | None
+        self, wait: _Wait, stands: Mapping[str, Standing], waiter: Waiter, left: float | None
     ) -> bool:
         """Sleep until there is reason to look again; True when a job has fallen due."""
         due = None if self._manual or wait.watch != "work" else seconds_until_due(stands.values())
-        seconds = min(one for one in (self._poll, left, due) if one is not None)
-        try:
-            async with asyncio.timeout(max(0.0, seconds)):
-                await woken.wait()
-        except TimeoutError:
-            return due is not None and seconds == due
-        return self._manual
+        seconds = self._poll if left is None else min(self._poll, left)
+        if due is not None and due <= seconds:
+            return not await waiter.sleep(due)
+        return await waiter.sleep(seconds) and self._manual
 
 
 class _Wait:

@@ -21,6 +21,7 @@ from dibs.errors import StorageError
 from dibs.storage.redis.codec import section
 from dibs.storage.redis.connections import Connections
 from dibs.storage.redis.wire import Wire
+from dibs.storage.sleeping import Sleeper
 
 log: Final = logging.getLogger("dibs.storage.redis")
 
@@ -51,16 +52,16 @@ class Ended:
         return not self.ids or not self.ids.isdisjoint(ids)
 
 
-class Waiter:
-    """One wait: the ids it is about, none for any, and whether it was told something since it listens."""
+class Waiter(Sleeper):
+    """One wait: the ids it is about, none for any. It is woken by what it is told since it listens."""
 
     def __init__(self, ids: Collection[str] = ()) -> None:
+        super().__init__()
         self.ids = ids
-        self.told = asyncio.Event()
 
     def hear(self, ended: Ended | None) -> None:
         if ended is None or not self.ids or ended.concerns(self.ids):
-            self.told.set()
+            self.wake()
 
 
 class Subscription:
@@ -107,7 +108,7 @@ class Subscription:
         """Wake every waiter: something was missed, or time was moved by hand."""
         for waiters in self._waiters.values():
             for waiter in waiters:
-                waiter.told.set()
+                waiter.wake()
 
     async def close(self) -> None:
         if self._task is not None:
@@ -168,7 +169,7 @@ class Subscription:
                 # Who looked before that, with nobody to tell of what came next, looks once more.
                 self._missed.discard(channel)
                 for waiter in self._waiters.get(channel, ()):
-                    waiter.told.set()
+                    waiter.wake()
         elif kind == b"message":
             self._tell(channel, message[2])
 

@@ -8,7 +8,8 @@ subscription takes two turns of the loop more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable
 from typing import Any, Final
 
 from hiredis import Reader, pack_command
@@ -36,6 +37,11 @@ class Wire(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         #: Where the reply goes that is on its way; None when there is none.
         self._reply: asyncio.Future[Any] | None = None
+        #: How many seconds it may take, and when they are over by the loop's clock.
+        self._patience, self._due = 0.0, 0.0
+        #: One for many requests, and when it rings: most are answered long before.
+        self._alarm: asyncio.TimerHandle | None = None
+        self._rings_at = math.inf
         self._hear: Callable[[Any], None] | None = None
         #: How many replies and messages have come.
         self.received = 0
@@ -64,13 +70,17 @@ class Wire(asyncio.Protocol):
         if self.is_open:
             self._transport.write(pack_command(words))
 
-    async def ask(self, words: Iterable[Any], patience: float) -> Any:
+    async def ask(self, words: tuple[Any, ...], patience: float) -> Any:
         """Send a command and return its reply. Raises what `owed` raises."""
         if not self.is_open:
             raise Unconnected("the connection is closed")
-        self._reply = self._loop.create_future()
-        self._transport.write(pack_command(tuple(words)))
-        return await self.owed(patience)
+        reply = self._reply = self._loop.create_future()
+        self._transport.write(pack_command(words))
+        self._watch(patience)
+        said = await reply
+        if isinstance(said, Exception):
+            raise said
+        return said
 
     async def owed(self, patience: float) -> Any:
         """Return the reply that is on its way, None if it has come meanwhile and nobody was there for it.
@@ -83,12 +93,8 @@ class Wire(asyncio.Protocol):
         if self._reply.done():
             # Whoever waited for it was cancelled.
             self._reply = self._loop.create_future()
-        reply = self._reply
-        late = self._loop.call_later(patience, self._lose, TooLate(f"no reply within {patience:g} s"))
-        try:
-            said = await reply
-        finally:
-            late.cancel()
+        self._watch(patience)
+        said = await self._reply
         if isinstance(said, Exception):
             raise said
         return said
@@ -121,6 +127,27 @@ class Wire(asyncio.Protocol):
 
     # ------------------------------------------------------------------------------------------------
 
+    def _watch(self, patience: float) -> None:
+        """Let the reply be late after so many seconds from now."""
+        self._patience, self._due = patience, self._loop.time() + patience
+        if self._due < self._rings_at:
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._rings_at = self._due
+        self._alarm = self._loop.call_at(self._due, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm, self._rings_at = None, math.inf
+        if self._reply is None:
+            return  # until the next request
+        if self._due > self._loop.time():
+            self._set_alarm()
+        else:
+            self._lose(TooLate(f"no reply within {self._patience:g} s"))
+
     def _take(self, said: Any) -> None:
         self.received += 1
         if self._hear is not None and not isinstance(said, Exception):
@@ -138,6 +165,8 @@ class Wire(asyncio.Protocol):
             return
         self.lost.set_result(error)
         self._transport.abort()
+        if self._alarm is not None:
+            self._alarm.cancel()
         reply, self._reply = self._reply, None
         if reply is not None and not reply.done():
             reply.set_result(error)
