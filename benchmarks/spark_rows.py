@@ -98,7 +98,8 @@ def steps(spark: SparkSession, urls: Mapping[str, str], jobs: DataFrame) -> dict
     for name, url in urls.items():
         there = url.replace("PLACE", f"rows_{place}")
         found[f"dibs write {name}"] = partial(enqueue, jobs, "rows", url=there)
-        found[f"dibs read {name}"] = partial(read_all, spark, there)
+        found[f"dibs read {name}, 1 task"] = partial(read_all, spark, there, 1)
+        found[f"dibs read {name}, 2 tasks"] = partial(read_all, spark, there, 2)
     bare = urls["postgres"].partition("?")[0]
     for kind in ("copy", "jdbc"):
         with psycopg.connect(bare) as connection:
@@ -112,8 +113,8 @@ def steps(spark: SparkSession, urls: Mapping[str, str], jobs: DataFrame) -> dict
     return found
 
 
-def read_all(spark: SparkSession, url: str) -> None:
-    spend(read(spark, "jobs", url=url))
+def read_all(spark: SparkSession, url: str, tasks: int) -> None:
+    spend(read(spark, "jobs", url=url, partitions=str(tasks)))
 
 
 def spend(frame: DataFrame) -> None:

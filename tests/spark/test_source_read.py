@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from pyspark.errors import AnalysisException
+from pyspark.sql import datasource as ds
 from pyspark.sql import functions as f
 
 from dibs.spark.door import Door
 from dibs.spark.enqueueing import read
 from dibs.spark.schemas import TABLES, struct_type
-from dibs.spark.source.splitting import between, stretches
+from dibs.spark.source.options import read_options
+from dibs.spark.source.reading import FilteringReader
+from dibs.spark.source.splitting import between, parts_of_ids, stretches
+from dibs.storage.protocol import Storage
 from tests.places import place
 from tests.spark.source_places import SHARED, at, fill, jobs, log, records, run_some
 
@@ -166,17 +170,72 @@ def test_a_guess_between_offsets_is_one_between_them() -> None:
     assert [None, None, None] == [between(*pair, 0.5) for pair in (("1", "22"), ("1.2", "12."), ("", ""))]
 
 
-def test_many_ids_come_page_by_page_each_once(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+MANY: Final = [f"id {number}" for number in range(3200)]
+
+
+async def fill_many(storage: Storage) -> None:
+    """Leave so many ids waiting that a queue is worth several tasks, and 10 of them ended."""
+    await run_some(storage, "many", MANY[:10])
+    for start in range(10, len(MANY), 800):
+        await storage.enqueue("many", jobs(*MANY[start : start + 800]))
+    await storage.enqueue("few", jobs("alone"))
+
+
+@pytest.mark.parametrize("scheme", SHARED)
+def test_one_queue_is_read_by_several_tasks_each_id_once(
+    spark: SparkSession, request: pytest.FixtureRequest, scheme: str
+) -> None:
+    url = place(scheme, request)
+    at(url, fill_many)
+
+    frame = table(spark, url, "jobs", queue="many", partitions="2")
+    rows = frame.select("id", f.spark_partition_id().alias("task")).collect()
+
+    assert sorted(MANY[10:]) == sorted(row.id for row in rows)
+    assert {0, 1} == {row.task for row in rows}
+
+
+@pytest.mark.parametrize("scheme", SHARED)
+def test_parts_of_a_queue_have_pages_enough(request: pytest.FixtureRequest, scheme: str) -> None:
+    """Three parts of 3,200 ids, however many tasks there are; and one of a queue with one id."""
+    url = place(scheme, request)
+    at(url, fill_many)
+    waiting = [ds.EqualTo(("state",), "waiting")]
+    for name, filters, ids in (
+        ("jobs", [], MANY[10:]),
+        ("jobs", waiting, MANY[10:]),
+        ("outcomes", [], MANY[:10]),
+    ):
+        reader = FilteringReader(
+            read_options({"url": url, "table": name, "partitions": "9"}), struct_type(name)
+        )
+        assert [] == reader.pushFilters(list(filters))
+        parts = reader.partitions()
+        read = [[id for batch in reader.read(part) for id in batch["id"].to_pylist()] for part in parts]
+
+        assert 1 + 3 == len(parts)
+        assert sorted(["alone", *ids] if name == "jobs" else ids) == sorted(
+            id for part in read for id in part
+        )
+        assert name == "outcomes" or 4 == len([part for part in read if part])
+
+
+def test_a_storage_that_cannot_tell_is_read_by_one_task(request: pytest.FixtureRequest) -> None:
+    """As the contract allows; and nothing is asked for where one task is wanted."""
     url = place("redis", request)
-    ids = [f"id {number}" for number in range(2500)]
+    at(url, fill_many)
+    with Door(url) as door:
+        asked = []
 
-    async def enqueue(storage: Any) -> None:
-        for start in range(0, len(ids), 1000):
-            await storage.enqueue("many", jobs(*ids[start : start + 1000]))
+        async def split(queue: str, parts: int, **_: Any) -> tuple[str, ...]:
+            asked.append((queue, parts))
+            return ()
 
-    at(url, enqueue)
+        door.storage.split = split  # type: ignore[method-assign]
+        assert [(None, None)] == parts_of_ids(door, "many", None, 2)
+        assert [(None, None)] == parts_of_ids(door, "many", None, 1)
 
-    assert sorted(ids) == sorted(row.id for row in table(spark, url, "jobs").select("id").collect())
+    assert [("many", 2)] == asked
 
 
 def test_a_place_with_nothing_in_it_is_an_empty_table(

@@ -26,9 +26,9 @@ _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 def read(spark: SparkSession, table: str, *, url: str | None = None, **options: str) -> DataFrame:
     """Return a table as a DataFrame: jobs, outcomes, events or runs; `options` as of the data source.
 
-    Filters are handed down where the session lets sources have them, and the log of a queue is read in as
-    many stretches as Spark runs tasks at once. A storage that lives in this process
-    is read here and now, whole. Raises Refused, StorageError.
+    Filters are handed down where the session lets sources have them, and the ids or the log of a queue are
+    read in as many parts as Spark runs tasks at once. A storage that lives in this process is read here and
+    now, whole. Raises Refused, StorageError.
     """
     require_pyspark()
     place = resolved(url)

@@ -37,7 +37,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True):
     until: str | None = None
     on_gap: Literal["fail", "skip"] = "fail"
     pushdown: bool = False
-    #: Into how many stretches the log of a queue is split, to be read side by side.
+    #: Into how many parts the ids or the log of a queue are cut at most, to be read side by side.
     partitions: int = 1
 
 

@@ -23,7 +23,7 @@ from dibs.spark.schemas import struct_type
 from dibs.spark.source.narrowing import Narrowing, narrowed
 from dibs.spark.source.options import ReadOptions
 from dibs.spark.source.rows import FROM_EVENTS, FROM_RECORDS, Row, batch_of
-from dibs.spark.source.splitting import stretches
+from dibs.spark.source.splitting import parts_of_ids, stretches
 from dibs.storage.protocol import LATEST
 
 #: Items of a page, fewer where they are large: a page of payloads of 1 MiB should not be 1 GiB.
@@ -38,7 +38,7 @@ STATES: Final[dict[str, tuple[str, tuple[State, ...]]]] = {
 
 
 class Part(ds.InputPartition):
-    """What one task reads: of one queue all ids, some ids, the ids in one state, or a stretch of the log."""
+    """What one task reads of one queue: some ids, a part of all or of those in one state, or of the log."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Reader(ds.DataSourceReader):
         self._narrowing = Narrowing()
 
     def partitions(self) -> Sequence[ds.InputPartition]:
-        """Plan the read: one part for each queue, and where the storage can split it, several."""
+        """Plan the read: of each queue one part, or several where there is much and it can be cut."""
         with Door(self._options.url) as door:
             queues = self._options.queues or tuple(info.name for info in door.ask(door.storage.queues()))
             named = self._narrowing.values("queue")
@@ -88,10 +88,10 @@ class Reader(ds.DataSourceReader):
         ids, states = self._narrowing.values("id"), self._states()
         if ids is not None:
             yield Part(queue, ids=ids)
-        elif states is not None and len(states) <= 1:
-            yield from (Part(queue, state=state) for state in states)
         else:
-            yield Part(queue)
+            for state in states if states is not None and len(states) <= 1 else (None,):
+                cut = parts_of_ids(door, queue, state, self._options.partitions)
+                yield from (Part(queue, state=state, after=begin, until=stop) for begin, stop in cut)
 
     def _states(self) -> list[State] | None:
         column, words = STATES[self._options.table]
@@ -169,9 +169,9 @@ def record_pages(door: Door, part: Part) -> Iterator[Sequence[Record]]:
 
 def _page(door: Door, part: Part, after: str | None, limit: int) -> tuple[Sequence[Record], str | None]:
     if part.state is None:
-        exported = door.ask(door.storage.export(part.queue, after=after, limit=limit))
+        exported = door.ask(door.storage.export(part.queue, after=after, until=part.until, limit=limit))
         return exported.records, exported.after
-    listed = door.ask(door.storage.list(part.queue, part.state, after=after, limit=limit))
+    listed = door.ask(door.storage.list(part.queue, part.state, after=after, until=part.until, limit=limit))
     return [Record(id=id, slot=slot) for id, slot in listed.items], listed.after
 
 

@@ -1,9 +1,9 @@
-"""A log in stretches that are read side by side.
+"""A queue in parts that are read side by side: its ids, and its log.
 
-Offsets are opaque, and a storage promises only that they sort. So a guess between two of them is made as if
-they were numbers, and what counts is the offset of the event that the storage then answers with: one that it
-handed out. A bad guess makes stretches of different lengths, a storage that refuses it one stretch, and
-neither loses or doubles an event.
+Where ids are cut the storage says itself. A log is cut by asking: offsets are opaque, and a storage promises
+only that they sort. So a guess between two of them is made as if they were numbers, and what counts is the
+offset of the event that the storage then answers with: one that it handed out. A bad guess makes stretches of
+different lengths, a storage that refuses it one stretch, and neither loses or doubles an event.
 """
 
 from __future__ import annotations
@@ -12,9 +12,31 @@ import string
 from collections.abc import Iterator
 
 from dibs.errors import Refused
+from dibs.model.answers import Counts, State
+from dibs.model.arguments import MOST_PARTS
 from dibs.spark.door import Door
 
 _DIGITS = frozenset(string.hexdigits)
+#: Ids for which a task of Spark's is worth its start, some 50 ms: they take about as long to read.
+WORTH = 1000
+
+
+def parts_of_ids(
+    door: Door, queue: str, state: State | None, parts: int
+) -> list[tuple[str | None, str | None]]:
+    """Return up to `parts` parts of all ids, or of those in a state, each of at least about WORTH ids."""
+    if parts > 1:
+        counts = door.ask(door.storage.counts([queue]))[queue]
+        parts = min(parts, MOST_PARTS, _size(counts, state) // WORTH)
+    cuts = door.ask(door.storage.split(queue, parts, state=state)) if parts > 1 else ()
+    return list(zip((None, *cuts), (*cuts, None), strict=True))
+
+
+def _size(counts: Counts, state: State | None) -> int:
+    if state is not None:
+        return int(getattr(counts, state))
+    # One that waits beside the outcome of an earlier run counts twice, which makes parts a little smaller.
+    return counts.waiting + counts.active + counts.completed + counts.failed + counts.cancelled
 
 
 def stretches(

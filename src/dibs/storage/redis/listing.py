@@ -90,6 +90,8 @@ class Listing:
 
     async def split(self, parts: int) -> list[str]:
         """Return the cursors that cut this listing into equal parts."""
+        if parts == 1:
+            return []
         kind, found = await self._found(1)
         if kind == b"page":
             bounds = await self._ask("cut", [self._token, parts])
