@@ -16,10 +16,9 @@ def rows(warehouse: Path, table: str, *key: str) -> dict[Any, dict[str, Any]]:
     found: dict[Any, dict[str, Any]] = {}
     tables = Tables(Warehouse.existing(warehouse))
     for queue in tables.queues():
-        for row in (row for batch in tables.batches(table, queue, None) for row in batch.to_pylist()):
+        for row in (row for batch in tables.batches(table, queue) for row in batch.to_pylist()):
             told = {name: ms(v) if isinstance(v, datetime) else v for name, v in row.items()}
             told["queue"] = queue
-            del told["date"]
             place = tuple(told.pop(name) for name in key)
             assert place not in found
             found[place] = told

@@ -1,6 +1,7 @@
 """The tables of a warehouse without Spark: what a report needs of them, read through pyarrow in batches.
 
-A report looks at one queue after the other and holds one row per minute, never the runs themselves.
+A report looks at one queue after the other. It holds its minutes, how often each time occurs, and what falls
+due in one hour, never all the runs.
 """
 
 from __future__ import annotations
@@ -8,17 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from dibs.spark.history.warehouse import Warehouse, folder_name
 
-_PARTITIONS: Final = ds.partitioning(
-    pa.schema([("queue", pa.string()), ("date", pa.string())]), flavor="hive"
-)
+#: Rows that are held at once. Datasets of Arrow's hold a row group, a million and more, and read ahead.
+FEW: Final = 1 << 16
+#: Bytes of a column that are read at once.
+BUFFER: Final = 1 << 20
 
 
 class Tables:
@@ -34,11 +37,9 @@ class Tables:
 
     def minutes(self, queue: str) -> list[dict[str, Any]]:
         """Return the metrics of a queue in order, `minute` as ms."""
-        files = self._data("metrics", queue)
-        if files is None:
-            return []
-        table = files.to_table().sort_by("minute")
-        return [{**row, "minute": _ms(row["minute"])} for row in table.to_pylist()]
+        rows = [row for batch in self.batches("metrics", queue) for row in batch.to_pylist()]
+        rows.sort(key=itemgetter("minute"))
+        return [{**row, "minute": _ms(row["minute"])} for row in rows]
 
     def counted(self, table: str, queue: str, column: str) -> Counter[Any]:
         """Return how often each value of a column occurs."""
@@ -51,17 +52,17 @@ class Tables:
     def pairs(self, table: str, queue: str, columns: tuple[str, str], where: Any) -> list[tuple[Any, Any]]:
         """Return two columns of the rows that meet a condition."""
         found: list[tuple[Any, Any]] = []
-        for batch in self.batches(table, queue, list(columns), where):
+        for batch in self.batches(table, queue, columns, where):
             left, right = (_plain(batch.column(name)).to_pylist() for name in columns)
             found += zip(left, right, strict=True)
         return found
 
     def largest(
-        self, table: str, queue: str, order: str, most: int, where: Any = None
+        self, table: str, queue: str, columns: Sequence[str], order: str, most: int, where: Any = None
     ) -> list[dict[str, Any]]:
-        """Return the rows with the largest values of a column, largest first; of equals, by id."""
+        """Return some columns of the rows with the largest values of one, largest first; of equals, by id."""
         best: list[dict[str, Any]] = []
-        for batch in self.batches(table, queue, None, where):
+        for batch in self.batches(table, queue, columns, where):
             keys = [(order, "descending"), ("id", "ascending")]
             places = pc.select_k_unstable(batch, most, sort_keys=keys)
             best = sorted([*best, *batch.take(places).to_pylist()], key=lambda row: (-row[order], row["id"]))
@@ -69,27 +70,17 @@ class Tables:
         return best
 
     def batches(
-        self, table: str, queue: str, columns: Sequence[str] | None, where: Any = None
+        self, table: str, queue: str, columns: Sequence[str] | None = None, where: Any = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a queue, some columns or all."""
-        files = self._data(table, queue)
-        if files is not None:
-            yield from (b for b in files.to_batches(columns=columns, filter=where) if b.num_rows)
-
-    def _data(self, table: str, queue: str) -> ds.Dataset | None:
+        """Yield the rows of a queue, a few at a time: some columns or all; `where` speaks of these."""
         folder = folder_name(queue)
-        files = [
-            str(file)
-            for part, held in self._warehouse.files(table).items()
-            for file in held
-            if part.queue == folder
-        ]
-        base = str(self._warehouse.table(table))
-        return (
-            ds.dataset(files, partitioning=_PARTITIONS, partition_base_dir=base, format="parquet")
-            if files
-            else None
-        )
+        for part, files in self._warehouse.files(table).items():
+            for file in files if part.queue == folder else ():
+                with pq.ParquetFile(file, buffer_size=BUFFER, pre_buffer=False) as opened:
+                    for batch in opened.iter_batches(FEW, columns=columns):
+                        kept = batch if where is None else batch.filter(where)
+                        if kept.num_rows:
+                            yield kept
 
 
 def nearest_rank(counts: Mapping[int | None, int], percent: int) -> int | None:

@@ -182,8 +182,7 @@ def _little(
 
 
 def _ids(tables: Tables, queue: str, order: str) -> tuple[IdRow, ...]:
-    rows = tables.largest("ids", queue, order, TOP)
-    return tuple(IdRow(**{name: row[name] for name in IdRow.__struct_fields__}) for row in rows)
+    return tuple(IdRow(**row) for row in tables.largest("ids", queue, IdRow.__struct_fields__, order, TOP))
 
 
 def _capacity(
@@ -206,7 +205,10 @@ def _poisons(tables: Tables, told: QueueReport) -> list[Poison]:
     bad = pc.field(BAD[0])
     for end in BAD[1:]:
         bad += pc.field(end)
-    suspects = tables.largest("ids", told.queue, "attempts", SUSPECTS, bad * 2 > pc.field("attempts"))
+    columns = ("id", "attempts", "completed", *BAD)
+    suspects = tables.largest(
+        "ids", told.queue, columns, "attempts", SUSPECTS, bad * 2 > pc.field("attempts")
+    )
     return [_named(tables, poison) for poison in poisons_of(told.queue, suspects, in_all)]
 
 
