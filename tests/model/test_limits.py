@@ -280,3 +280,26 @@ def test_a_chain_of_causes_without_end_is_cut() -> None:
 
     assert 1 < length <= 64
     assert kept == msgspec.msgpack.decode(msgspec.msgpack.encode(kept), type=Error)
+
+
+def test_what_was_checked_is_looked_at_again_only_within_other_limits() -> None:
+    checked = limits.check_batch([request(), request()])
+
+    assert limits.check_batch(checked) is checked
+    with pytest.raises(BatchRefused):
+        limits.check_batch(checked, limits.Limits(id=0))
+
+
+def test_a_batch_knows_whether_all_of_it_is_plain() -> None:
+    job = NewJob(id="a")
+
+    assert limits.check_batch([Request(job=job), Request(job=job)]).plain
+    for other in (
+        Request(job=job, want_outcome=True),
+        Request(job=job, request_key="k"),
+        Request(job=job, on_conflict=Reject()),
+        Request(job=NewJob(id="a", delay=1)),
+        Request(job=NewJob(id="a", data=Data(priority=1))),
+        Request(job=NewJob(id="a", data=Data(attributes={"a": b"1"}))),
+    ):
+        assert not limits.check_batch([Request(job=job), other]).plain

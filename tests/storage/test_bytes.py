@@ -29,7 +29,7 @@ BATCH: Final = 100
 WARM: Final = 10
 #: Bytes a job in batches of a hundred, for enqueue, claim and settle: there and back, or written to files.
 FIGURES: Final = {
-    "redis": (68.49, 159.28, 58.60),
+    "redis": (35.99, 159.28, 58.60),
     "postgresql": (44.75, 198.50, 33.63),
     "file": (100.59, 147.59, 224.85),
 }

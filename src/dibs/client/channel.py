@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 from dibs.client.batching import MOST_BYTES, MOST_ITEMS
 from dibs.client.bound import Bound
@@ -16,7 +16,7 @@ from dibs.client.singles import limits_of, weight
 from dibs.errors import BatchRefused, DibsError, Refused
 from dibs.model.answers import Enqueued, Settled
 from dibs.model.job import Retention, Slot
-from dibs.model.limits import Limits, check_request, check_target
+from dibs.model.limits import Checked, Limits, check_request, check_target
 from dibs.model.requests import Request, Settlement
 from dibs.storage.protocol import Storage
 
@@ -99,44 +99,50 @@ class Channel:
         return self._retention
 
 
-def checked(jobs: Iterable[Bound], queue: str, limits: Limits) -> list[Request]:
+def checked(jobs: Iterable[Bound], queue: str, limits: Limits) -> Checked:
     """Return the requests of all jobs. Raises BatchRefused naming each that is at fault by its place."""
     requests: list[Request] = []
     refused: list[Refused] = []
+    plain = True
     for index, bound in enumerate(jobs):
         try:
-            requests.append(_checked(bound, queue, limits))
+            request = bound.request
+            if bound.queue != queue:
+                _refuse(bound, queue)
+            plain = check_request(request, limits) and plain
         except Refused as error:
             error.index = index
             refused.append(error)
+        else:
+            requests.append(request)
     if refused:
         total = len(requests) + len(refused)
         raise BatchRefused(f"{len(refused)} of {total} jobs are refused, none was sent", refused)
-    return requests
+    return Checked.found(requests, limits, plain=plain)
 
 
-def _checked(bound: Bound, queue: str, limits: Limits) -> Request:
-    request = bound.request
-    if bound.queue != queue:
-        raise Refused(
-            f"this job is bound to {bound.queue!r}; enqueue it there, not in {queue!r}", field="queue"
-        )
-    check_request(request, limits)
-    return request
+def _refuse(bound: Bound, queue: str) -> NoReturn:
+    raise Refused(f"this job is bound to {bound.queue!r}; enqueue it there, not in {queue!r}", field="queue")
 
 
-def chunks(requests: Sequence[Request]) -> Iterator[list[Request]]:
-    """Cut a list into batches that are neither too many nor too heavy."""
-    chunk: list[Request] = []
-    room = MOST_BYTES
-    for request in requests:
-        room -= weight(request.job)
-        if chunk and (len(chunk) == MOST_ITEMS or room < 0):
-            yield chunk
-            chunk, room = [], MOST_BYTES - weight(request.job)
-        chunk.append(request)
-    if chunk:
-        yield chunk
+def chunks(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
+    """Cut requests into batches that are neither too many nor too heavy; what was checked counts as such."""
+    begin, room = 0, MOST_BYTES
+    for place, request in enumerate(requests):
+        size = weight(request.job)
+        room -= size
+        if place > begin and (place - begin == MOST_ITEMS or room < 0):
+            yield _part(requests, begin, place)
+            begin, room = place, MOST_BYTES - size
+    if requests:
+        yield _part(requests, begin, len(requests))
+
+
+def _part(requests: Sequence[Request], begin: int, end: int) -> Sequence[Request]:
+    part = requests[begin:end]
+    if isinstance(requests, Checked):
+        return Checked.found(part, requests.within, plain=requests.plain)
+    return part
 
 
 def parts(ids: Iterable[str]) -> Iterator[Sequence[str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final, get_args
+from typing import Any, Final, Self, get_args
 
 import msgspec
 from msgspec import Struct
@@ -46,48 +46,69 @@ class Limits(Struct, frozen=True, kw_only=True):
 LIMITS: Final = Limits()
 
 
-def check_batch(requests: Sequence[Request], limits: Limits = LIMITS) -> None:
-    """Refuse the batch if any item breaks a limit, naming each such item."""
+class Checked(tuple[Request, ...]):  # noqa: SLOT001 - below a tuple, slots have to be empty
+    """Requests of which none breaks `within`: a door that holds to the same need not look at them again.
+
+    Only who has looked may make one.
+    """
+
+    within: Limits
+    #: Whether each says nothing but id and payload, as most do.
+    plain: bool
+
+    @classmethod
+    def found(cls, requests: Iterable[Request], within: Limits, *, plain: bool) -> Self:
+        """Return requests that were found good, and plain or not, by check_request."""
+        checked = cls(requests)
+        checked.within, checked.plain = within, plain
+        return checked
+
+
+def check_batch(requests: Sequence[Request], limits: Limits = LIMITS) -> Checked:
+    """Refuse the batch if any item breaks a limit, naming each such item; return it as what was checked."""
     if len(requests) > limits.batch:
         raise Refused(
             f"{len(requests)} requests in one batch; the limit is {limits.batch}, send several batches",
             field="requests",
         )
-    refused = []
+    if isinstance(requests, Checked) and requests.within == limits:
+        return requests
+    refused, plain = [], True
     for index, request in enumerate(requests):
         try:
-            check_request(request, limits)
+            plain = check_request(request, limits) and plain
         except Refused as error:
             error.index = index
             refused.append(error)
     if refused:
         raise BatchRefused(f"{len(refused)} of {len(requests)} requests are refused, none was sent", refused)
+    return Checked.found(requests, limits, plain=plain)
 
 
-def check_request(request: Request, limits: Limits = LIMITS) -> None:
-    """Refuse a request that breaks a limit."""
-    if _is_ordinary(request, limits):
-        return
+def check_request(request: Request, limits: Limits = LIMITS) -> bool:
+    """Refuse a request that breaks a limit; return whether it says nothing but id and payload."""
+    if _is_plain(request, limits):
+        return True
     check_new(request.job, limits)
     check_conflict(request.on_conflict)
     if request.request_key is not None:
         check_text("request_key", request.request_key, limits.request_key)
+    return False
 
 
-def _is_ordinary(request: Request, limits: Limits) -> bool:
-    """Tell, in a third of the time, that there is nothing to refuse; False says nothing.
-
-    A job in a batch is checked where it joins it, and again at the door of the storage.
-    """
-    job, data = request.job, request.job.data
+def _is_plain(request: Request, limits: Limits) -> bool:
+    """Tell, in a third of the time, that there is nothing to refuse; False says nothing."""
+    job = request.job
+    id, data = job.id, job.data
+    payload = data.payload
     return (
-        type(job.id) is str
-        and type(data.payload) is bytes
-        and 0 < len(job.id) <= limits.id
-        and job.id.isascii()
-        and "\0" not in job.id
-        and len(data.payload) <= limits.payload
-        and data.attributes is NO_ATTRIBUTES
+        type(id) is str
+        and type(payload) is bytes
+        and 0 < len(id) <= limits.id
+        and id.isascii()
+        and "\0" not in id
+        and len(payload) <= limits.payload
+        and (data.attributes is NO_ATTRIBUTES or data.attributes == {})
         and type(data.priority) is int
         and data.priority == 0
         and request.on_conflict is DEFAULT_UPDATE
@@ -96,6 +117,7 @@ def _is_ordinary(request: Request, limits: Limits) -> bool:
         and data.overrides is None
         and data.retention is None
         and request.request_key is None
+        and request.want_outcome is False
     )
 
 

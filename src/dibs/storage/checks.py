@@ -2,7 +2,7 @@
 
 Promise 8 is that bad input gets the same error from every storage, so these are for yours as well. A batch
 is judged whole; a settlement is judged by itself, at its turn, with dibs.model.arguments.check_how.
-Each raises Refused or BatchRefused, and returns nothing.
+Each raises Refused or BatchRefused, and returns nothing but what is said.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, get_args
 from dibs.errors import Refused
 from dibs.model import arguments, limits
 from dibs.model.answers import Record, State
-from dibs.model.limits import LIMITS, Limits
+from dibs.model.limits import LIMITS, Checked, Limits
 from dibs.model.requests import End, Patch, Request, SettingsPatch
 from dibs.storage.protocol import Watch
 
@@ -21,10 +21,13 @@ STATES: Final = get_args(State)
 WATCHES: Final = get_args(Watch)
 
 
-def check_enqueue(queue: str, requests: Sequence[Request], within: Limits = LIMITS) -> None:
-    """Refuse what no queue may be sent, and each bad item of the batch by its place."""
+def check_enqueue(queue: str, requests: Sequence[Request], within: Limits = LIMITS) -> Checked:
+    """Refuse what no queue may be sent, and each bad item of the batch by its place.
+
+    Returns the batch, known to be good; one that a client has checked comes so, and is not looked at again.
+    """
     limits.check_target(queue, within)
-    limits.check_batch(requests, within)
+    return limits.check_batch(requests, within)
 
 
 def check_queue(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.model.job import Data, Error, Job, NewJob, Origin, Outcome, Retention, Run, Slot, Successor
-from dibs.model.limits import LIMITS
+from dibs.model.limits import LIMITS, check_batch
 from dibs.model.requests import Complete, Request, Settlement
 from dibs.storage.redis.codec import decode_retention, encode_retention
 from dibs.storage.redis.settling import Settling
@@ -42,9 +42,11 @@ successors = st.builds(
 @given(datas)
 def test_what_says_no_more_than_its_payload_is_written_the_same_the_short_way(data: Data) -> None:
     request = Request(job=NewJob(id="a", data=data))
-    id, word = request_words([request])
+    head, id, rest = request_words(check_batch([request]))
 
-    assert ("a", request_word(request.job, request.on_conflict, None)) == (id, word)
+    assert isinstance(head, bytes)
+    assert isinstance(rest, bytes)
+    assert ("a", request_word(request.job, request.on_conflict, None)) == (id, head + rest)
 
 
 @given(st.integers(-1, 2**53 + 1), st.none() | st.binary(max_size=100))

@@ -134,6 +134,32 @@ async def test_the_quick_way_and_the_general_way_are_one(storage: RedisStorage) 
     assert slots[0] == slots[1]
 
 
+async def test_a_batch_goes_the_quick_way_but_for_the_ids_that_are_known(storage: RedisStorage) -> None:
+    lease = (await storage.grant(["q"], 60_000, "me")).lease
+    await storage.enqueue("q", [request("active")])
+    await storage.claim("q", lease, 1)
+    await storage.enqueue("q", [request("waiting")])
+    jobs = [
+        NewJob(id=id, data=Data(payload=f"{place}".encode()))
+        for place, id in enumerate(["new", "waiting", "twice", "active", "twice", "last"])
+    ]
+    answers = await storage.enqueue("q", [Request(job=job) for job in jobs])
+
+    assert [answer.status for answer in answers] == [
+        "queued", "updated", "queued", "blocked", "updated", "queued"
+    ]  # fmt: skip
+    assert [answer.found for answer in answers] == [
+        "nothing", "waiting", "nothing", "active", "waiting", "nothing"
+    ]  # fmt: skip
+    revisions = [answer.revision for answer in answers]
+    assert revisions == sorted(set(revisions))
+    claimed = (await storage.claim("q", lease, 9)).jobs
+    assert {("new", b"0", 1), ("waiting", b"1", 2), ("twice", b"4", 2), ("last", b"5", 1)} == {
+        (job.id, job.data.payload, job.enqueues) for job in claimed
+    }
+    assert (await storage.counts(["q"]))["q"].waiting == 0
+
+
 async def test_ten_thousand_waiting_jobs_fit_in_a_little_memory() -> None:
     with start_redis() as server:
 

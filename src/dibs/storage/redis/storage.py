@@ -65,11 +65,11 @@ class RedisStorage(RedisPlace):
     async def enqueue(
         self, queue: str, requests: Sequence[Request], *, now: int | None = None
     ) -> list[Enqueued]:
-        checks.check_enqueue(queue, requests, self.limits)
-        if not requests:
+        checked = checks.check_enqueue(queue, requests, self.limits)
+        if not checked:
             return []
         await self._register(queue)
-        reply = await self._run("enqueue", queue, now, *words.request_words(requests))
+        reply = await self._run("enqueue", queue, now, *words.request_words(checked))
         return words.enqueued(requests, reply)
 
     async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> Claim:

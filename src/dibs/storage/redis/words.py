@@ -10,8 +10,8 @@ from msgspec import UNSET, convert
 from msgspec.structs import asdict
 
 from dibs.model.answers import Claim, Enqueued, EnqueueStatus, Found, Reaped, ReapedKind, Record, Renewed
+from dibs.model.limits import Checked
 from dibs.model.requests import (
-    DEFAULT_UPDATE,
     OnConflict,
     Patch,
     Reject,
@@ -31,7 +31,7 @@ FOUND: Final[tuple[Found, ...]] = ("nothing", "waiting", "active", "active+block
 SETTINGS: Final = tuple(Settings.__struct_fields__)
 
 _REQUEST: Final = Layout(">BBhQB")
-#: What a plain update for now begins with, the flags of data included: most requests are no more than this.
+#: What a request begins with that says nothing but id and payload, the flags of its data included.
 _PLAIN: Final = _REQUEST.pack(4 | 8 | RULES["always"], 0, 0, 0, 0) + b"\0"
 _ENQUEUED: Final = Layout(">BBBQQ")
 
@@ -44,32 +44,21 @@ def id_word(id: str) -> bytes:
 # -- enqueue -----------------------------------------------------------------------------------------
 
 
-def request_words(requests: Iterable[Request]) -> list[Word]:
+def request_words(requests: Checked) -> list[Word]:
+    """Return what all of them begin with, nothing where each has its own, then id and the rest by turns."""
     words: list[Word] = []
+    if requests.plain:
+        words.append(_PLAIN)
+        for request in requests:
+            job = request.job
+            words += (job.id, job.data.payload)
+        return words
+    words.append(b"")
     for request in requests:
         job = request.job
-        words.append(job.id)
-        if is_plain(request):
-            words.append(_PLAIN + job.data.payload)
-        else:
-            words.append(
-                request_word(job, request.on_conflict, request.request_key, wants=request.want_outcome)
-            )
+        word = request_word(job, request.on_conflict, request.request_key, wants=request.want_outcome)
+        words += (job.id, word)
     return words
-
-
-def is_plain(request: Request) -> bool:
-    """Tell whether a request says nothing but what its job's payload is."""
-    job, data = request.job, request.job.data
-    return (
-        request.on_conflict is DEFAULT_UPDATE
-        and job.run_at is None
-        and job.delay is None
-        and data.overrides is None
-        and data.retention is None
-        and request.request_key is None
-        and not (data.priority or data.attributes or request.want_outcome)
-    )
 
 
 def request_word(job: Any, how: OnConflict, key: str | None, *, wants: bool = False) -> bytes:
@@ -88,15 +77,19 @@ def request_word(job: Any, how: OnConflict, key: str | None, *, wants: bool = Fa
 
 
 def enqueued(requests: Sequence[Request], reply: list[Any]) -> list[Enqueued]:
-    answers, now, outcomes = reply[0], int(reply[1]), iter(reply[2])
+    answers, now, outcomes, first = reply
+    if first:
+        number = int(first)
+        return [Enqueued("queued", "nothing", n, n) for n in range(number, number + len(requests))]
+    kept = iter(outcomes)
     told = []
     for request, (status, found, again, first, last) in zip(
         requests, _ENQUEUED.iter_unpack(answers), strict=True
     ):
-        kept = None
+        outcome = None
         if request.want_outcome and not again:
-            kept = slots.alive(next(outcomes), now)
-        told.append(Enqueued(STATUSES[status - 1], FOUND[found - 1], first, last, kept, bool(again)))
+            outcome = slots.alive(next(kept), int(now))
+        told.append(Enqueued(STATUSES[status - 1], FOUND[found - 1], first, last, outcome, bool(again)))
     return told
 
 

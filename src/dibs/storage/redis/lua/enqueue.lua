@@ -2,21 +2,27 @@
 --
 -- KEYS[1]  beginning of the queue's keys
 -- ARGV[1]  now in ms, '' for Redis's own time
--- ARGV[2…] id and request by turns (include/accept.lua)
--- Returns  {answers, now, outcomes}: answers packed one after the other (include/accept.lua); outcomes, for
+-- ARGV[2]  what all requests begin with, up to the flags of their data; '' where each has its own
+-- ARGV[3…] id and the rest of the request by turns (include/accept.lua)
+-- Returns  {answers, now, outcomes, first}: answers packed one after the other (include/accept.lua), or, where
+--          all are new, '' and the number that the first one drew, each other having the next; outcomes, for
 --          each request that wants one and was not repeated, that of its id or nil.
 
 -- @include accept
--- @include quick
+-- @include starting
 -- @include commit
 
-local queue = open(KEYS[1], ARGV[1])
+local queue, common = open(KEYS[1], ARGV[1]), ARGV[2]
 local ids, keys = {}, {}
-for i = 2, #ARGV, 2 do
-  ids[i / 2] = ARGV[i]
-  local size = string.byte(ARGV[i + 1], 13)
-  if size > 0 then keys[#keys + 1] = sub(ARGV[i + 1], 14, 13 + size) end
+for i = 3, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+
+-- Where a request has a key, it stands behind its head.
+local function key_of(text)
+  local size = common == '' and string.byte(text, 13) or 0
+  return size > 0 and sub(text, 14, 13 + size) or nil
 end
+
+for i = 4, common == '' and #ARGV or 0, 2 do keys[#keys + 1] = key_of(ARGV[i]) end
 prefetch(queue, 'waiting', ids)
 prefetch(queue, 'active', ids)
 if #keys > 0 then prefetch(queue, 'keys', keys) end
@@ -34,10 +40,10 @@ local function remember(request, answer)
   put(queue, 'zset', 'key_ends', request.key, decimal(expires_at))
 end
 
-local answers, outcomes = {}, {}
+local outcomes = {}
 
-local function general(i)
-  local request = parse_request(ids[i], ARGV[2 * i + 1], queue.now)
+local function general(i, text)
+  local request = parse_request(ids[i], text, queue.now)
   local answer, again = known(request), true
   if not answer then
     again = false
@@ -49,9 +55,26 @@ local function general(i)
   return answer
 end
 
-for i, id in ipairs(ids) do
-  local number = quick_start(queue, id, ARGV[2 * i + 1])
-  answers[i] = number and pack('>BBBI8I8', QUEUED, NOTHING, 0, number, number) or general(i)
+-- A request with its own head, quickly where that says no more than a priority.
+local starters = {}
+local function one(i, text)
+  local mode, time, priority, _, size = unpack_from('>BBhI8B', text)
+  if band(mode, 3) ~= 0 or time ~= 0 or size ~= 0 then return general(i, text) end
+  if starters[priority] == nil then starters[priority] = starter(queue, priority, '') or false end
+  return starters[priority] and starters[priority](ids[i], sub(text, 14)) or general(i, text)
+end
+
+-- Numbers of those that were new, and packed answers of the others.
+local answers, all_new = {}, true
+local start = common ~= '' and starter(queue, 0, sub(common, 14))
+for i = 1, #ids do
+  local rest = ARGV[2 * i + 2]
+  local answer = start and start(ids[i], rest) or one(i, common .. rest)
+  answers[i], all_new = answer, all_new and type(answer) == 'number'
 end
 commit()
-return {table.concat(answers), decimal(queue.now), outcomes}
+if all_new then return {'', decimal(queue.now), outcomes, decimal(answers[1])} end
+for i, answer in ipairs(answers) do
+  if type(answer) == 'number' then answers[i] = pack('>BBBI8I8', QUEUED, NOTHING, 0, answer, answer) end
+end
+return {table.concat(answers), decimal(queue.now), outcomes, ''}

@@ -6,6 +6,7 @@
 local function check_plan()
   for _, queue in pairs(opened) do
     for name, planned in pairs(queue.plan) do expect(queue.base .. name, planned.kind) end
+    if #queue.fresh > 0 then expect(queue.base .. 'waiting', 'hash') end
     check_lines(queue)
     check_log(queue)
   end
@@ -17,6 +18,7 @@ local function write_plan()
     for name, planned in pairs(queue.plan) do send(REMOVE[planned.kind], queue.base .. name, removals(planned)) end
   end
   for _, queue in pairs(opened) do
+    send('HSET', queue.base .. 'waiting', queue.fresh)
     for name, planned in pairs(queue.plan) do send(ADD[planned.kind], queue.base .. name, additions(planned)) end
   end
 end

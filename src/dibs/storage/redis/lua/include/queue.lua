@@ -2,6 +2,7 @@
 --
 -- Redis keeps the writes of a script that fails half-way, so nothing is written before `commit`: verbs
 -- read, plan, and commit last. The plan is by key and member (false removes), so a batch is few commands.
+-- `fresh`, ids and records by turns, is written to `waiting` before what the plan has for these ids.
 
 -- @include record
 
@@ -34,7 +35,7 @@ local function open(base, manual)
     paused = known[7] == '1', max_active = tonumber(known[8] or ''), retention = known[9] or ',,,',
     level = known[10] or 'runs', log_age = tonumber(known[11] or 86400000),
     log_bytes = tonumber(known[12] or 67108864), key_age = tonumber(known[13] or 3600000),
-    plan = {}, slots = {}, live = {}, lines = {}, pushes = {}, told = {}, ends = {}, used = false,
+    plan = {}, fresh = {}, slots = {}, live = {}, lines = {}, pushes = {}, told = {}, ends = {}, used = false,
   }
   opened[base] = queue
   return queue
