@@ -74,6 +74,11 @@ async def test_what_is_planned_while_a_table_is_empty_is_good_later(
     assert {look: {index} for look, index in LOOKS.items()} == used
 
 
+def most_rows(plan: dict[str, Any]) -> int:
+    """Return how many rows the step with the most of them had."""
+    return max(int(plan["Actual Rows"]), *(most_rows(each) for each in plan.get("Plans", ())), 0)
+
+
 def indexes(plan: dict[str, Any]) -> set[str]:
     below = {name for each in plan.get("Plans", ()) for name in indexes(each)}
     return below | ({plan["Index Name"]} if "Index Name" in plan else set())
@@ -109,6 +114,35 @@ async def test_scheduled_jobs_of_a_higher_priority_cost_a_claim_nothing(
     explained = FRONT.replace("priority = 0", "priority = 9")
     ((found,),) = await (await table.execute(explained)).fetchall()
     assert 8 > touched(found[0]["Plan"])
+
+
+@pytest.mark.parametrize("state", [None, "waiting"])
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_page_reads_what_is_on_it(
+    table: Any, storage: PostgresStorage, state: str | None, *, ends: bool
+) -> None:
+    """And not all that follows, of which there would be as many times more as there are pages."""
+    await table.execute("ANALYZE")
+    query = storage._server.queries.page(state, ends=ends).decode()
+    words = {"queue": "q", "now": None, "after": "due5", "until": "later5", "limit": 10}
+    ((found,),) = await (
+        await table.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}", words)
+    ).fetchall()
+
+    assert 300 > touched(found[0]["Plan"])
+    assert 10 == most_rows(found[0]["Plan"])
+
+
+async def test_a_part_ends_without_a_look_beyond(table: Any, storage: PostgresStorage) -> None:
+    """The last page of a part has few ids, and 20,000 come after it."""
+    await table.execute("ANALYZE")
+    query = storage._server.queries.page(None, ends=True).decode()
+    words = {"queue": "q", "now": None, "after": "due9998", "until": "due9999", "limit": 1000}
+    ((found,),) = await (
+        await table.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}", words)
+    ).fetchall()
+
+    assert 1 == most_rows(found[0]["Plan"])
 
 
 async def test_each_priority_in_use_is_read_in_order(storage: PostgresStorage, connect: Connect) -> None:

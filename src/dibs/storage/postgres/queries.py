@@ -21,7 +21,7 @@ _FILES: Final = ("columns", "place", "verbs", "reading")
 _STATES: Final = {
     None: ("true", "true"),
     "waiting": ("l.state = 'w'", "false"),
-    "scheduled": ("l.state = 'w' AND l.run_at > clock.now_ms", "false"),
+    "scheduled": ("l.state = 'w' AND l.run_at > (SELECT now_ms FROM clock)", "false"),
     "active": ("l.state <> 'w'", "false"),
     "handed_off": ("l.state = 'h'", "false"),
     "blocked": ("(l.next).seq IS NOT NULL", "false"),

@@ -12,16 +12,19 @@ ORDER BY a.place
 
 -- name: page
 -- Up to `limit` ids after one, with all there is of each, in the order of the ids. The filters say which, and
--- up to which; an id whose outcome has expired counts as without.
+-- up to which; an id whose outcome has expired counts as without. The queue is a subquery, not a join: only so
+-- does the planner see that the index has the ids in order, and reads a page of it and not all that follows.
 WITH clock AS MATERIALIZED (SELECT {schema}.tick(%(now)s::bigint) AS now_ms),
      k AS MATERIALIZED (SELECT q FROM {schema}.queues WHERE name = %(queue)s),
      ids AS MATERIALIZED (
-        (SELECT l.id FROM clock, k, {schema}.live l
-         WHERE l.q = k.q AND l.id > %(after)s {live_end} AND {live_filter} ORDER BY l.id LIMIT %(limit)s)
+        (SELECT l.id FROM {schema}.live l
+         WHERE l.q = (SELECT q FROM k) AND l.id > %(after)s {live_end} AND {live_filter}
+         ORDER BY l.id LIMIT %(limit)s)
         UNION
-        (SELECT e.id FROM clock, k, {schema}.ended e
-         WHERE e.q = k.q AND e.id > %(after)s {ended_end} AND {ended_filter}
-           AND (e.expires_at IS NULL OR e.expires_at > clock.now_ms) ORDER BY e.id LIMIT %(limit)s)
+        (SELECT e.id FROM {schema}.ended e
+         WHERE e.q = (SELECT q FROM k) AND e.id > %(after)s {ended_end} AND {ended_filter}
+           AND (e.expires_at IS NULL OR e.expires_at > (SELECT now_ms FROM clock))
+         ORDER BY e.id LIMIT %(limit)s)
         ORDER BY 1 LIMIT %(limit)s)
 SELECT ids.id, {slot}
 FROM clock, k, ids
@@ -35,10 +38,11 @@ ORDER BY ids.id
 WITH clock AS MATERIALIZED (SELECT {schema}.tick(%(now)s::bigint) AS now_ms),
      k AS MATERIALIZED (SELECT q FROM {schema}.queues WHERE name = %(queue)s),
      ids AS (
-        SELECT l.id FROM clock, k, {schema}.live l WHERE l.q = k.q AND {live_filter}
+        SELECT l.id FROM {schema}.live l WHERE l.q = (SELECT q FROM k) AND {live_filter}
         UNION ALL
-        SELECT e.id FROM clock, k, {schema}.ended e
-        WHERE e.q = k.q AND {ended_filter} AND (e.expires_at IS NULL OR e.expires_at > clock.now_ms)),
+        SELECT e.id FROM {schema}.ended e
+        WHERE e.q = (SELECT q FROM k) AND {ended_filter}
+          AND (e.expires_at IS NULL OR e.expires_at > (SELECT now_ms FROM clock))),
      cut AS (SELECT id, ntile(%(parts)s) OVER (ORDER BY id) AS part FROM ids)
 SELECT DISTINCT max(id) AS id FROM cut WHERE part < %(parts)s GROUP BY part ORDER BY id
 
