@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from dibs.model import events, fold, transitions, verdicts
 from dibs.model.answers import Settled
 from dibs.model.job import Slot
-from dibs.storage.indexed import claiming, keeping, settling
+from dibs.storage.indexed import claiming, keeping, reading, settling
 from dibs.storage.indexed.index import Index
+from dibs.storage.indexed.listing import Listing
 from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.records import Lease
 from tests.kit.mutants.planting import Patch, breaks, changed
@@ -313,3 +314,23 @@ def a_handed_off_run_may_return(patch: Patch) -> None:
         return one.how if isinstance(verdict, Settled) and "only end" in verdict.reason else verdict
 
     patch.setattr(verdicts, "settle", mutant)
+
+
+@breaks("split: a part goes up to the next cursor")
+def a_part_goes_on_to_the_end(patch: Patch) -> None:
+    original = reading.export
+
+    def mutant(index: Index, queue: str, after: str | None, until: str | None, limit: int) -> Any:
+        return original(index, queue, after, None, limit)
+
+    patch.setattr(reading, "export", mutant)
+
+
+@breaks("split: what is there is in exactly one part")
+def a_part_ends_before_its_cursor(patch: Patch) -> None:
+    original = Listing.after
+
+    def mutant(listing: Listing, id: str | None, until: str | None = None) -> Any:
+        return (found for found in original(listing, id, until) if found != until)
+
+    patch.setattr(Listing, "after", mutant)
