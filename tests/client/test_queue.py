@@ -109,7 +109,7 @@ async def test_a_bound_job_belongs_to_its_queue(queue: Queue, app: Dibs) -> None
 
 
 async def test_nothing_is_a_batch_too(queue: Queue) -> None:
-    assert await queue.enqueue_many([]) == []
+    assert list(await queue.enqueue_many([])) == []
 
 
 @pytest.mark.parametrize("name", ["", "x" * 501, "a\0b", "q!fail"])

@@ -40,6 +40,19 @@ async def test_the_result_of_a_job_that_has_ended(queue: Queue) -> None:
     assert (await ticket.status()).state == "completed"
 
 
+async def test_the_tickets_of_a_batch_are_a_sequence(queue: Queue) -> None:
+    tickets = await queue.enqueue_many([1, queue.bind(2, id="b"), 3])
+    await queue.cancel("b")
+
+    assert len(tickets) == 3
+    assert f"<3 tickets of {queue.name}>" == repr(tickets)
+    assert list(tickets) == [tickets[0], tickets[1], tickets[-1]], "each is made once"
+    assert tickets[1:] == [tickets[1], tickets[2]]
+    assert tickets[1] in tickets
+    assert [("b", "queued")] == [(ticket.id, ticket.verdict) for ticket in tickets[1:2]]
+    assert [(await ticket.status()).state for ticket in tickets] == ["waiting", "cancelled", "waiting"]
+
+
 async def test_a_result_of_none_is_a_result(queue: Queue) -> None:
     ticket = await queue.enqueue(1)
     async with claimed(queue) as claim:

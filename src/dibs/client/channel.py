@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from dibs.client.batching import MOST_BYTES, MOST_ITEMS
 from dibs.client.bound import Bound
@@ -22,6 +22,13 @@ from dibs.storage.protocol import Storage
 
 #: For how long, in seconds, a queue's own retention is believed: it changes rarely, waits are many.
 BELIEVED = 60.0
+
+
+class Sent(NamedTuple):
+    """What came of a batch of any size: under each id, its answer."""
+
+    ids: list[str]
+    answers: list[Enqueued]
 
 
 class Channel:
@@ -67,16 +74,17 @@ class Channel:
         """Return the slot of one id."""
         return await (await self.home.ready()).singles.get(self.name, id)
 
-    async def enqueue_all(self, jobs: Iterable[Bound], connection: Any = None) -> list[Enqueued]:
+    async def enqueue_all(self, jobs: Iterable[Bound], connection: Any = None) -> Sent:
         """Enqueue any number of jobs in batches, once all are found good. Raises BatchRefused before."""
         storage = await self.storage()
         check_target(self.name, limits_of(storage))
         requests = checked(jobs, self.name, limits_of(storage))
         place = storage if connection is None else await joined(storage, connection)
+        ids = [request.job.id for request in requests]
         if self.home.around is None:
-            return await self._in_batches(place, requests)
+            return Sent(ids, await self._in_batches(place, requests))
         async with self.home.around(self.name, requests) as sent:
-            return await self._in_batches(place, sent)
+            return Sent(ids, await self._in_batches(place, sent))
 
     async def _in_batches(self, place: Storage | Joined, requests: Sequence[Request]) -> list[Enqueued]:
         answers: list[Enqueued] = []

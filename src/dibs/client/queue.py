@@ -28,7 +28,7 @@ from dibs.client.retention import Retention, retention_of
 from dibs.client.settings import JOB_SETTINGS, JobSettings, attributes_of, check_known, request_of, when
 from dibs.client.signature import Call, check_function
 from dibs.client.status import Status, status_in, status_of
-from dibs.client.ticket import Ticket
+from dibs.client.ticket import Ticket, Tickets
 from dibs.errors import Refused
 from dibs.model.answers import (
     AmendStatus,
@@ -92,12 +92,8 @@ class Queue:
 
         All are checked first: raises BatchRefused naming each bad one, and then nothing was sent.
         """
-        jobs = [item if isinstance(item, Bound) else self.bind(item) for item in items]
-        answers = await self._channel.enqueue_all(jobs, connection)
-        return [
-            Ticket(self._channel, bound.request.job.id, answer.revision, answer=answer)
-            for bound, answer in zip(jobs, answers, strict=True)
-        ]
+        jobs = (item if isinstance(item, Bound) else self.bind(item) for item in items)
+        return Tickets(self._channel, await self._channel.enqueue_all(jobs, connection))
 
     def bind(self, data: Any, **settings: Unpack[JobSettings]) -> Bound:
         """Return a job to be enqueued later, in a batch or as a follow-up of another."""

@@ -25,7 +25,7 @@ from dibs.client.retention import raised
 from dibs.client.schedule import SCHEDULE_SETTINGS, TaskSettings, schedule_of
 from dibs.client.settings import RUN_SETTINGS, RunSettings, check_known, request_of
 from dibs.client.signature import Call
-from dibs.client.ticket import DEFAULT_WAIT, Ticket
+from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets
 from dibs.errors import BadHandler, Refused
 from dibs.model.job import Retention as KeptFor
 from dibs.model.requests import Request
@@ -142,12 +142,7 @@ class Task(Enqueuing[P, R]):
 
         All are checked first: raises BatchRefused naming each bad one, and then nothing was sent.
         """
-        bound = list(jobs)
-        answers = await self._channel.enqueue_all(bound, connection)
-        return [
-            Ticket(self._channel, job.request.job.id, answer.revision, self._returns, answer)
-            for job, answer in zip(bound, answers, strict=True)
-        ]
+        return Tickets(self._channel, await self._channel.enqueue_all(jobs, connection), self._returns)
 
     @overload
     def on_failure(self, function: F, /) -> F: ...

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from dibs.client.channel import Channel
+from dibs.client.channel import Channel, Sent
 from dibs.client.moments import Seconds, ms_of
 from dibs.client.status import Status, status_at
 from dibs.client.waiting import Wait, result_of
@@ -100,3 +101,36 @@ class Ticket(Generic[R]):
         """
         storage = await self._channel.storage()
         return (await storage.cancel(self.queue, [self.id], running=running))[0]
+
+
+class Tickets(Sequence[Ticket[R]]):
+    """The tickets of a batch, in its order. They are made when one is first asked for: often none is."""
+
+    def __init__(self, channel: Channel, sent: Sent, returns: Returns = anything) -> None:
+        self._channel = channel
+        self._sent = sent
+        self._returns = returns
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tickets of {self._channel.name}>"
+
+    def __len__(self) -> int:
+        return len(self._sent.ids)
+
+    @overload
+    def __getitem__(self, index: int) -> Ticket[R]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Ticket[R]]: ...
+    def __getitem__(self, index: int | slice) -> Ticket[R] | list[Ticket[R]]:
+        """Return one of them, or some as a list."""
+        return self._made[index]
+
+    def __iter__(self) -> Iterator[Ticket[R]]:
+        return iter(self._made)
+
+    @cached_property
+    def _made(self) -> list[Ticket[R]]:
+        return [
+            Ticket(self._channel, id, answer.revision, self._returns, answer)
+            for id, answer in zip(self._sent.ids, self._sent.answers, strict=True)
+        ]
