@@ -57,6 +57,8 @@ class Scale(Struct, frozen=True):
     high: float
     ticks: tuple[float, ...]
     is_logarithmic: bool
+    #: Some values are below `low`, as nothing is on a logarithmic one: they are drawn there.
+    has_less: bool = False
 
     def y(self, value: float) -> float:
         """Return the height of a value, in the picture's own units from its top."""
@@ -74,7 +76,7 @@ def drawn(chart: Chart, queue: str, series: dict[str, list[Any]], outages: Itera
     sums = [_summed(series, one.names) for one in chart.shown]
     scale = _scale(chart, sums)
     across = _across(begin, end, chart.right)
-    parts = [*_grid(scale, chart), *_times(begin, end, across)]
+    parts = [*_grid(scale, chart), *_times(begin, end, across, chart.right)]
     for since, until in outages:
         if since < end and until > begin:
             x, right = across(max(since, begin)), across(min(until, end))
@@ -148,7 +150,8 @@ def _scale(chart: Chart, sums: Sequence[Sequence[float | None]]) -> Scale:
         first = bisect_right(_LENGTHS, max(1, min(values, default=1))) - 1
         last = max(first + 1, bisect_left(_LENGTHS, max(values, default=10)))
         ticks = _LENGTHS[first : last + 1]
-        return Scale(ticks[0], ticks[-1], ticks, is_logarithmic=True)
+        has_less = any(value is not None and value < ticks[0] for line in sums for value in line)
+        return Scale(ticks[0], ticks[-1], ticks, is_logarithmic=True, has_less=has_less)
     layers = [line for one, line in zip(chart.shown, sums, strict=True) if one.is_area]
     stacked = (sum(value or 0 for value in values) for values in zip(*layers, strict=True))
     lines = (value or 0 for line in sums for value in line)
@@ -168,6 +171,8 @@ def _grid(scale: Scale, chart: Chart) -> Iterable[str]:
     for tick in scale.ticks:
         y = scale.y(tick)
         said = spoken_ms(tick) if chart.unit == "ms" else f"{tick:,.10g}"
+        if scale.has_less and tick == scale.low:
+            said = f"≤ {said}"
         yield f'<line class="axis" x1="{LEFT}" x2="{chart.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{said}</text>'
 
@@ -182,12 +187,18 @@ _STEPS: Final = tuple(
 )
 
 
-def _times(begin: int, end: int, across: Callable[[float], float]) -> Iterable[str]:
+#: What a time below a chart needs to its right, if it stands with its middle where it belongs.
+_HALF_A_TIME: Final = 20 - MARGIN
+
+
+def _times(begin: int, end: int, across: Callable[[float], float], right: int) -> Iterable[str]:
     step = next((step for step in _STEPS if (end - begin) / step <= 8), _STEPS[-1])
     form = "%H:%M" if step < 24 * _HOUR else "%d %b"
     for at in range(begin + -begin % step, end, step):
         said = datetime.fromtimestamp(at / 1000, UTC).strftime(form)
-        yield f'<text x="{across(at):.1f}" y="{HEIGHT - 6}" text-anchor="middle">{said}</text>'
+        x = across(at)
+        x, anchor = (x, "middle") if x < right - _HALF_A_TIME else (right + MARGIN, "end")
+        yield f'<text x="{x:.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">{said}</text>'
 
 
 def _key(shown: Iterable[Shown]) -> str:

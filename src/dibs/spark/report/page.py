@@ -34,7 +34,7 @@ _CHARTS: Final = (
         ),
     ),
     Chart(
-        title="Backlog: jobs that were due and not claimed, at the end of the minute",
+        title="Backlog: jobs due and not claimed as a minute ended",
         unit="",
         shown=(Shown(label="due", colour="orange", names=("backlog_due",), is_area=True),),
     ),
