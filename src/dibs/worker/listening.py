@@ -35,9 +35,12 @@ class Listener:
 
     def listen(self, lanes: Sequence[Lane]) -> None:
         """Wait for these and no others; a wait for the same ones goes on."""
+        quiet, lively = list[Lane](), list[Lane]()
         now = time.monotonic()
-        self._quiet.listen([lane for lane in lanes if lane.lively_until <= now])
-        self._lively.listen([lane for lane in lanes if lane.lively_until > now])
+        for lane in lanes:
+            (quiet if lane.lively_until <= now else lively).append(lane)
+        self._quiet.listen(quiet)
+        self._lively.listen(lively)
 
     def close(self) -> None:
         """Wait no more."""

@@ -54,6 +54,46 @@ async def test_who_is_cancelled_while_it_is_looked_at_loses_no_connection(
     assert 1 == len(made)
 
 
+def pool_of(redis_server: RedisServer, most: int) -> Connections:
+    port, password = redis_server.port, redis_server.password
+    return Connections(lambda: Connection(host="127.0.0.1", port=port, password=password), "here", most)
+
+
+async def test_no_more_calls_than_there_is_room_for_are_in_the_air(redis_server: RedisServer) -> None:
+    pool = pool_of(redis_server, 2)
+    told: list[bytes] = []
+
+    async def call(word: str) -> None:
+        told.append(await pool.call("ECHO", word))
+
+    blocked = [asyncio.ensure_future(pool.call("BLPOP", f"room-{n}", 0)) for n in range(2)]
+    await asyncio.sleep(0)
+    late = [asyncio.ensure_future(call(word)) for word in "abc"]
+    await asyncio.sleep(0)
+    late[1].cancel()
+    await asyncio.to_thread(redis_server.ask, "LPUSH", "room-0", "1")
+    await asyncio.wait(late, timeout=PATIENCE)
+    assert [b"a", b"c"] == told
+
+    await asyncio.to_thread(redis_server.ask, "LPUSH", "room-1", "1")
+    await asyncio.wait_for(asyncio.gather(*blocked), PATIENCE)
+    assert 2 == len(pool._idle)
+    await pool.close()
+
+
+async def test_who_is_let_in_and_is_gone_gives_its_place_to_the_next(redis_server: RedisServer) -> None:
+    pool = pool_of(redis_server, 1)
+    pool._inside = 1
+    gone, next_one = (asyncio.ensure_future(pool.call("ECHO", word)) for word in "ab")
+    await asyncio.sleep(0)
+    pool._leave()
+    gone.cancel()
+
+    assert b"b" == await asyncio.wait_for(next_one, PATIENCE)
+    assert (True, 0) == (gone.cancelled(), pool._inside)
+    await pool.close()
+
+
 async def test_a_reply_that_comes_in_many_parts_is_whole(wire: Wire) -> None:
     said = b"\r\n$5\0" * 500_000
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -41,7 +42,9 @@ class Connections:
         self.place = place
         self._make = make
         self._idle: list[tuple[Wire, float]] = []
-        self._room = asyncio.Semaphore(most)
+        #: How many calls may be in the air, how many are, and who waits for that.
+        self._most, self._inside = most, 0
+        self._outside: deque[asyncio.Future[None]] = deque()
         self._closed = False
         #: Connections whose reply is still on its way to nobody.
         self._clearing: set[asyncio.Task[None]] = set()
@@ -54,16 +57,46 @@ class Connections:
         Raises the driver's ResponseError for an answer that says no, StorageUnavailable when nothing was
         sent, OutcomeUnknown when the reply was lost.
         """
-        async with self._room:
-            try:
-                return await self._send(words, asking=asking)
-            except OutcomeUnknown:
-                if not repeatable:
-                    raise
-            try:
-                return await self._send(words, asking=asking)
-            except OutcomeUnknown as error:
-                raise StorageUnavailable(str(error)) from None
+        if self._inside < self._most:
+            self._inside += 1
+        else:
+            await self._let_in()
+        try:
+            return await self._send(words, asking=asking)
+        except OutcomeUnknown:
+            if not repeatable:
+                raise
+            return await self._send_again(words, asking=asking)
+        finally:
+            self._leave()
+
+    async def _send_again(self, words: tuple[Any, ...], *, asking: bool) -> Any:
+        try:
+            return await self._send(words, asking=asking)
+        except OutcomeUnknown as error:
+            raise StorageUnavailable(str(error)) from None
+
+    # A semaphore of asyncio's takes eight calls to let somebody in who need not wait, these take two.
+
+    async def _let_in(self) -> None:
+        """Wait until there is room: first come, first served."""
+        turn = asyncio.get_running_loop().create_future()
+        self._outside.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._leave()  # it was let in, and is gone
+            raise
+
+    def _leave(self) -> None:
+        """Let the next in, in our place."""
+        while self._outside:
+            turn = self._outside.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._inside -= 1
 
     async def _send(self, words: tuple[Any, ...], *, asking: bool) -> Any:
         wire = await self._take()
