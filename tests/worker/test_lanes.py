@@ -13,7 +13,8 @@ from dibs.model.job import Data, Error, Job
 from dibs.model.job import Run as Held
 from dibs.model.requests import Cancelled, Complete, Fail, How, Release, Retry
 from dibs.worker.execution import Run
-from dibs.worker.lanes import MOST_AHEAD, STALE, TOGETHER, Lane, second_try, word_of
+from dibs.worker.lanes import MOST_AHEAD, STALE, TOGETHER, WORTH_A_TRIP, Lane, second_try, word_of
+from dibs.worker.trips import Flight
 from tests.worker.workshop import arguments
 
 ERROR = Error(type="ValueError")
@@ -88,6 +89,46 @@ def test_no_more_is_claimed_ahead_than_a_process_may_lose_time_with() -> None:
     lane.took(1e-6)
 
     assert MOST_AHEAD == lane.wants_ahead()
+
+
+def draining(told: int = WORTH_A_TRIP) -> Lane:
+    """A lane of short runs of which one request is in the air, half full, and so many runs have ended."""
+    lane = quiet()
+    lane.took(1e-6)
+    lane.saw(Claim(now=0, token="2", jobs=(job("a"),)), 1)
+    lane.flights.append(Flight(told=(), lease="lease", room=0, limit=MOST_AHEAD // 2))
+    lane.outbox += [(Run(lane.handler, job(str(n)), n), Complete()) for n in range(told)]
+    return lane
+
+
+def test_a_second_request_goes_out_where_both_ways_are_worth_it() -> None:
+    assert draining().worth_another(0.0)
+    assert not draining(WORTH_A_TRIP - 1).worth_another(0.0)
+
+
+def test_not_while_it_rests_nor_where_there_is_nothing_more_nor_a_third() -> None:
+    resting, empty, both = draining(), draining(), draining()
+    resting.rest()
+    empty.saw(Claim(now=0, token="3"), 10)
+    both.flights.append(Flight(told=(), lease=None, room=0, limit=0))
+
+    assert [False] * 3 == [lane.worth_another(time.monotonic()) for lane in (resting, empty, both)]
+
+
+def test_what_is_on_its_way_counts_as_claimed_ahead_but_for_what_has_room() -> None:
+    lane = draining()
+    assert MOST_AHEAD // 2 == lane.wants_ahead()
+    lane.flights[0].room = 100
+    assert MOST_AHEAD // 2 + 100 == lane.wants_ahead()
+
+
+def test_a_claim_beside_one_that_failed_proves_nothing_by_finding_little() -> None:
+    lane = draining()
+    lane.went_wrong()
+    assert lane.flights[0].beside_a_failure
+    lane.saw(Claim(now=0, token="3"), 10, sure=False)
+
+    assert lane.ready
 
 
 def test_what_was_claimed_ahead_and_cannot_begin_goes_back() -> None:

@@ -6,9 +6,9 @@ import asyncio
 import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -129,11 +129,19 @@ class Faulty:
         return call
 
 
-@asynccontextmanager
-async def faulty(app: Dibs) -> AsyncIterator[Faulty]:
+F = TypeVar("F", bound=Faulty)
+
+
+def faulty(app: Dibs) -> AbstractAsyncContextManager[Faulty]:
     """Put a faulty storage into an open app."""
+    return behind(app, Faulty)
+
+
+@asynccontextmanager
+async def behind(app: Dibs, kind: Callable[[Storage], F]) -> AsyncIterator[F]:
+    """Put something before the storage of an open app."""
     opened = app._home.opened
-    kept, storage = opened.storage, Faulty(opened.storage)
+    kept, storage = opened.storage, kind(opened.storage)
     opened.storage = storage
     try:
         yield storage

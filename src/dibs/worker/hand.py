@@ -11,7 +11,7 @@ from dibs.worker.capacity import UNITS
 from dibs.worker.execution import Run
 
 #: How many runs a process may have in hand, those that ended and are not settled yet among them.
-PLACES: Final = 12 * UNITS
+PLACES: Final = 18 * UNITS
 
 
 class Hand:

@@ -88,7 +88,7 @@ class Heartbeat:
                     answers = await self._storage.renew(self._queues, lease, self._ttl)
             except Exception as error:  # noqa: BLE001 - whatever went wrong, the heart goes on while it can
                 if time.monotonic() + pause >= self._ends.get(lease, 0.0):
-                    self._lose(lease, f"it could not be renewed in time: {error}")
+                    self.lose(lease, f"it could not be renewed in time: {error}")
                     return
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, RETRY[1])
@@ -100,16 +100,17 @@ class Heartbeat:
         if lease not in self._ends:
             return
         if not all(answer.alive for answer in answers.values()):
-            self._lose(lease, "the storage refused to renew it")
+            self.lose(lease, "the storage refused to renew it")
             return
         self._ends[lease] = asked_at + self._seconds
         for queue, answer in answers.items():
             if answer.cancel_requested:
                 self._asked(queue, answer)
 
-    def _lose(self, lease: str, why: str) -> None:
-        logger.error("a lease is lost, the worker ends what runs and starts anew: %s", why)
+    def lose(self, lease: str, why: str) -> None:
+        """Take in that a lease is lost, once."""
         if self._ends.pop(lease, None) is not None:
+            logger.error("a lease is lost, the worker ends what runs and starts anew: %s", why)
             self._lost(lease)
 
     def forget(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 from dibs.client.handler import Handler
@@ -12,6 +13,7 @@ from dibs.model.decide import after_refusal
 from dibs.model.requests import Cancelled, Complete, Fail, How, Retry
 from dibs.worker.capacity import fitted
 from dibs.worker.execution import Run
+from dibs.worker.trips import Brought, Flight, Told
 
 #: Seconds a lane rests after an error of the storage, doubling.
 REST: Final = (0.1, 2.0)
@@ -21,10 +23,11 @@ SHY: Final = (1.0, 60.0)
 SILENCE: Final = 60.0
 #: Claimed ahead is what this process runs in so many seconds, so a job waits here no longer than that ...
 AHEAD: Final = 0.01
-#: ... and not more jobs than these.
-MOST_AHEAD: Final = 300
-#: How many of these are begun until more are claimed: so what is left lasts until they come from afar.
-WORTH_A_TRIP: Final = 100
+#: ... and not more jobs than these, those on their way included: two requests full while a queue is drained.
+MOST_AHEAD: Final = 400
+#: How many of these are begun until more are claimed: so what is left lasts until they come from afar. Two
+#: requests in the air bear smaller ones, but with 100 each of them half as many more are needed for a job.
+WORTH_A_TRIP: Final = 150
 #: Seconds that ends wait for those of what was claimed ahead: a request for each handful would cost more.
 TOGETHER: Final = 0.005
 #: Seconds after which jobs that were claimed ahead are given back: a run has taken longer than those before.
@@ -32,11 +35,9 @@ STALE: Final = 0.5
 #: Seconds after its latest job for which a queue is waited for apart from those that are quiet.
 LIVELY: Final = 5.0
 
-Told = tuple[Run, How]
-
 
 class Lane:
-    """A queue, its handler, and at most one request of ours in the air."""
+    """A queue, its handler, and at most one request of ours in the air, or two while both are worth it."""
 
     def __init__(self, handler: Handler, units: int, patience: float = SILENCE) -> None:
         self.handler = handler
@@ -50,8 +51,10 @@ class Lane:
         self.found = False
         #: Its jobs have no room, and it is left alone for a time: a wait would tell of them again at once.
         self.dozing = False
-        #: The lease of the claim that is on its way; "" for other requests, None for none.
-        self.flying: str | None = None
+        #: It is being asked whether room should be made for its jobs.
+        self.looked_at = False
+        #: What is in the air, in the order of its launches.
+        self.flights: deque[Flight] = deque()
         #: Claimed, and not begun for want of room.
         self.ahead: deque[Run] = deque()
         #: What ended here, until the storage has taken it.
@@ -81,11 +84,27 @@ class Lane:
     @property
     def most(self) -> int | None:
         """How many of its jobs could begin now at most; None is not known."""
-        return None if self.ready and self.flying is None else len(self.ahead)
+        return None if self.ready and not self.asks else len(self.ahead)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a request of ours is in the air."""
+        return self.looked_at or bool(self.flights)
 
     def at_rest(self, now: float) -> bool:
         """Tell whether a request may go out."""
-        return self.flying is None and self.rests_until <= now
+        return not self.asks and self.rests_until <= now
+
+    def worth_another(self, now: float) -> bool:
+        """Tell whether a request may go out beside the one in the air: only one that fills both ways.
+
+        Then neither the storage nor this process waits for the other while a queue is drained. Where jobs
+        come one by one, where runs are long, and in memory, where nothing stays in the air, it never goes.
+        """
+        one_flies = len(self.flights) == 1 and not self.looked_at and self.rests_until <= now
+        if not one_flies or not self.ready or not self.found or len(self.outbox) < WORTH_A_TRIP:
+            return False
+        return self.wants_ahead() >= WORTH_A_TRIP
 
     def could_claim(self, now: float) -> bool:
         """Tell whether a claim may go out, and may find something."""
@@ -94,13 +113,14 @@ class Lane:
     @property
     def quiet(self) -> bool:
         """Whether it takes a wake-up to go on."""
-        return not self.ready and not self.dozing and self.flying is None
+        return not self.ready and not self.dozing and not self.asks
 
-    def saw(self, claim: Claim, limit: int) -> None:
-        """Learn from a claim of up to `limit` jobs."""
+    def saw(self, claim: Claim, limit: int, *, sure: bool = True) -> None:
+        """Learn from a claim of up to `limit` jobs; one that is not `sure` may have missed some."""
         now = time.monotonic()
         self.token = claim.token
-        self.ready = self.found = len(claim.jobs) >= limit
+        self.found = len(claim.jobs) >= limit
+        self.ready = self.found or not sure
         self.due_at = None
         self.asked_at = now + self._patience
         if claim.next_due is not None:
@@ -131,6 +151,12 @@ class Lane:
     def went_well(self) -> None:
         self._rest = 0.0
 
+    def went_wrong(self) -> None:
+        """Learn that a claim failed: what it kept from one beside it may be there after all."""
+        self.wake()
+        for flight in self.flights:
+            flight.beside_a_failure = True
+
     def wake(self) -> None:
         """Learn that something may have come."""
         self.ready, self.dozing = True, False
@@ -146,7 +172,21 @@ class Lane:
         """Tell whether the next scheduled job has fallen due."""
         return self.due_at is not None and self.due_at <= now
 
+    # -- in the air ----------------------------------------------------------------------------------
+
+    def landed(self) -> Iterator[tuple[Flight, Brought]]:
+        """Yield, and forget, what has landed: in the order of the launches, whatever came back first.
+
+        So jobs begin in the order of the queue, and the answer to the latest question has the last word.
+        """
+        while self.flights and (brought := self.flights[0].brought) is not None:
+            yield self.flights.popleft(), brought
+
     # -- claimed ahead -------------------------------------------------------------------------------
+
+    def next(self, room: int) -> list[Run]:
+        """Take out up to so many jobs that were claimed ahead."""
+        return [self.ahead.popleft() for _ in range(min(room, len(self.ahead)))]
 
     def took(self, seconds: float) -> None:
         """Learn how long a run took: at once where they get slower, by and by where faster."""
@@ -166,7 +206,7 @@ class Lane:
         if not self._pace:
             return 0
         wanted = min(MOST_AHEAD, int(self._slots * AHEAD / self._pace))
-        more = wanted - len(self.ahead)
+        more = wanted - len(self.ahead) - sum(flight.ahead for flight in self.flights)
         return more if more >= min(wanted / 2, WORTH_A_TRIP) else 0
 
     def waits_for_more(self, now: float) -> bool:

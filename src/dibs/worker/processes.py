@@ -215,8 +215,8 @@ class Supervisor:
             self._drop_old()
         elif isinstance(message, say.LostTrack):
             self._replace_lease(message.lease)
-        elif message.lease in self._heartbeat.leases:
-            self._lost(message.lease)
+        else:
+            self._heartbeat.lose(message.lease, "the storage refused a claim under it")
 
     def _retire(self, member: Member, message: say.Overran) -> None:
         """Let a process with a handler that does not end finish its other runs; another takes its place.

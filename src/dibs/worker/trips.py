@@ -8,9 +8,11 @@ from msgspec import Struct
 
 from dibs.errors import NotRunning, Refused, StorageError
 from dibs.model.answers import Claim, Settled
-from dibs.model.requests import Settlement
+from dibs.model.requests import How, Settlement
 from dibs.storage.protocol import Storage
-from dibs.worker.lanes import Told
+from dibs.worker.execution import Run
+
+Told = tuple[Run, How]
 
 
 class Brought(Struct, frozen=True):
@@ -25,6 +27,27 @@ class Brought(Struct, frozen=True):
     error: Exception | None = None
     #: A claim may have taken jobs nobody knows (promise 7).
     lost_track: bool = False
+
+
+class Flight(Struct):
+    """One request that settles, claims, or both, from its launch until what it brought is taken in."""
+
+    told: Sequence[Told]
+    #: Under what it claims; None when it does not.
+    lease: str | None
+    #: For how many of the jobs room was taken before it went out.
+    room: int
+    #: How many jobs it may bring.
+    limit: int
+    #: None until it has landed.
+    brought: Brought | None = None
+    #: One that was in the air at the same time failed, so a claim that found little proves nothing.
+    beside_a_failure: bool = False
+
+    @property
+    def ahead(self) -> int:
+        """How many of the jobs will have to wait for room."""
+        return max(0, self.limit - self.room)
 
 
 async def travel(

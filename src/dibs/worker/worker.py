@@ -20,12 +20,12 @@ from dibs.worker.capacity import UNITS, Capacity
 from dibs.worker.ends import Ends
 from dibs.worker.execution import Run
 from dibs.worker.hand import Hand
-from dibs.worker.lanes import SILENCE, STALE, TOGETHER, Lane, Told, word_of
+from dibs.worker.lanes import SILENCE, STALE, TOGETHER, Lane, word_of
 from dibs.worker.listening import Listener
 from dibs.worker.runner import Runner, on_thread
 from dibs.worker.schedules import carried_on, tried_again
 from dibs.worker.serving import Serving
-from dibs.worker.trips import Brought, travel
+from dibs.worker.trips import Brought, Flight, Told, travel
 
 logger = logging.getLogger("dibs.worker")
 
@@ -137,20 +137,16 @@ class Worker:
         claiming = self._lease is not None and not self._draining and self._hand.room >= self._capacity.units
         grants, more = self._serving.share(now, claiming=claiming)
         if self._looked_at:
-            self._fly(self._looked_at, self._peek(self._looked_at))
+            self._fly(self._peek(self._looked_at))
             self._looked_at = []
         for lane in self._lanes.values():
             room = grants.get(lane, 0)
-            if lane.ahead:
-                room -= self._begin(lane, room)
-            if not lane.at_rest(now):
-                continue
-            waiting = lane.together_until
-            if not room and lane.waits_for_more(now):
-                if not waiting:
-                    self._loop.call_later(TOGETHER, self._pump_soon)
-            else:
-                self._launch(lane, room if claiming else 0, lane.wants_ahead() if more and lane.ready else 0)
+            begun = lane.next(room)
+            self._serve(lane, len(begun))
+            # Sent before they run, or it would wait for them.
+            self._ask(lane, room - len(begun), now, claiming=claiming, more=more)
+            for run in begun:
+                self._start(lane, run)
         self._confirm_lease()
         quiet = [lane for lane in self._lanes.values() if lane.quiet]
         if not self._draining and self._lease is not None:
@@ -176,16 +172,21 @@ class Worker:
             # Otherwise it waits to be killed: nothing may be taken down under a handler that still runs.
             self.over.set_result(None)
 
-    def _begin(self, lane: Lane, room: int) -> int:
-        """Begin up to so many jobs that were claimed ahead, and return how many."""
-        begun = min(room, len(lane.ahead))
-        if begun:
-            self._serve(lane, begun)
-        for _ in range(begun):
-            self._start(lane, lane.ahead.popleft())
-        return begun
+    def _ask(self, lane: Lane, room: int, now: float, *, claiming: bool, more: bool) -> None:
+        """Send what there is to tell a queue, and claim for `room` and ahead, if it is time to."""
+        waiting = lane.together_until
+        if not lane.at_rest(now):
+            if claiming and more and lane.worth_another(now):
+                self._launch(lane, 0, lane.wants_ahead())
+        elif not room and lane.waits_for_more(now):
+            if not waiting:
+                self._loop.call_later(TOGETHER, self._pump_soon)
+        else:
+            self._launch(lane, room if claiming else 0, lane.wants_ahead() if more and lane.ready else 0)
 
     def _serve(self, lane: Lane, number: int) -> None:
+        if not number:
+            return
         self._served += 1
         lane.served = self._served
         self._capacity.take(number * lane.size)
@@ -197,7 +198,7 @@ class Worker:
             lane.dozing = True
             self._loop.call_later(shy, self._wake, lane)
         else:
-            lane.flying = ""
+            lane.looked_at = True
             self._looked_at.append(lane)
 
     def _wake(self, lane: Lane) -> None:
@@ -216,57 +217,64 @@ class Worker:
             for lane in lanes:
                 found = counts[lane.queue]
                 lane.make_room(due=found.waiting > found.scheduled or found.approximate)
+        finally:
+            for lane in lanes:
+                lane.looked_at = False
 
     def _launch(self, lane: Lane, room: int, ahead: int) -> None:
         limit = min(room + ahead, self._hand.room)
         if not limit and not lane.outbox:
             return
         told, lane.outbox, lane.together_until = lane.outbox, [], 0.0
-        lease = self._lease if limit else None
+        flight = Flight(told, self._lease if limit else None, room, limit)
         self._hand.expected += limit
-        if lease is not None and room:
+        if flight.lease is not None:
             self._serve(lane, room)
-        lane.flying = lease or ""
-        self._fly([lane], self._trip(lane, told, lease, room, limit))
+        lane.flights.append(flight)
+        self._fly(self._trip(lane, flight))
 
-    def _fly(self, lanes: Sequence[Lane], trip: Coroutine[Any, Any, None]) -> None:
-        self._flights.add(self._loop.create_task(self._land(lanes, trip)))
+    def _fly(self, trip: Coroutine[Any, Any, None]) -> None:
+        self._flights.add(self._loop.create_task(self._land(trip)))
 
-    async def _land(self, lanes: Sequence[Lane], trip: Coroutine[Any, Any, None]) -> None:
+    async def _land(self, trip: Coroutine[Any, Any, None]) -> None:
         try:
             await trip
         finally:
-            for lane in lanes:
-                lane.flying = None
             self._flights.difference_update((asyncio.current_task(),))
             self._pump_soon()
 
     # -- one round trip ------------------------------------------------------------------------------
 
-    async def _trip(self, lane: Lane, told: list[Told], lease: str | None, room: int, limit: int) -> None:
-        """Tell what ended, and with a lease claim: `room` was taken for the first of the jobs."""
+    async def _trip(self, lane: Lane, flight: Flight) -> None:
+        """Tell what ended, and with a lease claim; what was launched before is taken in before."""
+        flight.brought = await travel(self._storage, lane.queue, flight.told, flight.lease, flight.limit)
+        for landed, brought in lane.landed():
+            self._unload(lane, landed, brought)
+
+    def _unload(self, lane: Lane, flight: Flight, brought: Brought) -> None:
         begun = 0
         try:
-            brought = await travel(self._storage, lane.queue, told, lease, limit)
             if brought.error is not None:
-                self._failed(lane, brought, lease)
+                self._failed(lane, brought, flight.lease)
             else:
                 lane.went_well()
             self._book(lane, brought.settled)
-            if brought.claim is not None and lease is not None:
-                begun = self._take(lane, lease, brought.claim, room, limit)
+            if brought.claim is not None and flight.lease is not None:
+                begun = self._take(lane, flight.lease, flight, brought.claim)
         finally:
-            self._hand.expected -= limit
-            if lease is not None:
-                self._capacity.give((room - begun) * lane.size)
+            self._hand.expected -= flight.limit
+            if flight.lease is not None:
+                self._capacity.give((flight.room - begun) * lane.size)
 
     def _failed(self, lane: Lane, brought: Brought, lease: str | None) -> None:
         """Keep what is to be told again: to settle by fence twice is safe."""
         lane.outbox[:0] = brought.untold
         logger.warning("%s: the storage could not be asked, trying again: %s", lane.queue, brought.error)
         self._rest(lane)
-        if brought.lost_track and lease is not None:
-            self._lose_lease(lease, say.LostTrack(lease))
+        if lease is not None:
+            lane.went_wrong()
+            if brought.lost_track:
+                self._lose_lease(lease, say.LostTrack(lease))
 
     def _rest(self, lane: Lane) -> None:
         # A little longer than the rest: a timer may ring a tick early, and nothing else would wake it.
@@ -287,22 +295,22 @@ class Worker:
         if ends:
             self._tell(say.Ended(lane.queue, ends))
 
-    def _take(self, lane: Lane, lease: str, claim: Claim, room: int, limit: int) -> int:
+    def _take(self, lane: Lane, lease: str, flight: Flight, claim: Claim) -> int:
         """Take in what was claimed, and return how many jobs have begun."""
         if claim.lost:
             self._lose_lease(lease, say.LostLease(lease))
             return 0
-        lane.saw(claim, limit)
+        lane.saw(claim, flight.limit, sure=not flight.beside_a_failure)
         if not claim.jobs:
             return 0
         runs = self._hand.take(lane.handler, claim.jobs)
         # Said before any of them is started, so that a crash leaves none unknown.
         self._tell(say.Claimed(lane.queue, lease, tuple(map(_held, runs))))
-        for run in runs[:room]:
+        for run in runs[: flight.room]:
             self._start(lane, run)
-        if runs[room:]:
-            self._put_by(lane, runs[room:])
-        return min(room, len(runs))
+        if runs[flight.room :]:
+            self._put_by(lane, runs[flight.room :])
+        return min(flight.room, len(runs))
 
     def _put_by(self, lane: Lane, runs: Sequence[Run]) -> None:
         lane.ahead.extend(runs)
@@ -349,7 +357,8 @@ class Worker:
         lease = self._lease
         if lease is None or lease == self._told_lease:
             return
-        if all(lane.flying in (None, "", lease) for lane in self._lanes.values()):
+        flights = (flight for lane in self._lanes.values() for flight in lane.flights)
+        if all(flight.lease in (None, lease) for flight in flights):
             self._told_lease = lease
             self._tell(say.Leased(lease))
 
