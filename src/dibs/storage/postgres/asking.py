@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from dibs.errors import Refused
 from dibs.model import arguments
 from dibs.model.job import Data, Job, Outcome, Run, Slot, Successor
-from dibs.model.limits import Limits, checked_error
+from dibs.model.limits import Checked, Limits, checked_error
 from dibs.model.requests import (
     DEFAULT_UPDATE,
     Cancelled,
@@ -24,7 +24,6 @@ from dibs.model.requests import (
     Patch,
     Reject,
     Release,
-    Request,
     Retry,
     SettingsPatch,
     Settlement,
@@ -76,16 +75,25 @@ def how_of(how: OnConflict) -> int:
     return bits | (0 if how.data else KEEPS_DATA) | (0 if how.resets else KEEPS_COUNTS)
 
 
+#: What a batch of plain requests leaves out.
+_NOTHING_SAID: Final = dict.fromkeys(
+    ("priorities", "whens", "hows", "attributes", "overrides", "retentions", "keys", "wants")
+)
+
+
 def _array(values: list[Any]) -> list[Any] | None:
     """Return the array of a field; one that says nothing need not travel."""
     return None if values.count(None) == len(values) else values
 
 
-def requests(asked: Sequence[Request]) -> Params:
+def requests(asked: Checked) -> Params:
     """Return the parameters of an enqueue."""
     jobs = [request.job for request in asked]
-    data = [job.data for job in jobs]
     ids = [job.id for job in jobs]
+    if asked.plain:
+        once = len(set(ids)) == len(ids)
+        return {**_NOTHING_SAID, "ids": ids, "payloads": [job.data.payload for job in jobs], "plain": once}
+    data = [job.data for job in jobs]
     hows = _array([how_of(request.on_conflict) or None for request in asked])
     keys = _array([request.request_key for request in asked])
     wants = [request.want_outcome for request in asked]

@@ -83,8 +83,8 @@ class Door:
 
     def asked(self, queue: str, requests: Sequence[Request], now: int | None) -> tuple[str, dict[str, Any]]:
         """Check an enqueue, and return its query and parameters."""
-        checks.check_enqueue(queue, requests, self.limits)
-        params = {"queue": queue, "now": self._at(now), **asking.requests(requests)}
+        checked = checks.check_enqueue(queue, requests, self.limits)
+        params = {"queue": queue, "now": self._at(now), **asking.requests(checked)}
         return "enqueue" if params["wants"] is None else "enqueue_wanting", params
 
     def settling(
