@@ -41,7 +41,8 @@ local function open(base, manual)
   return queue
 end
 
--- A number above every earlier one of this queue, and at least now in µs (contract 1).
+-- A number above every earlier one of this queue, and at least now in µs (contract 1). Within a step each is
+-- the one after the last: an enqueue of new ids tells only the first.
 local function draw(queue)
   queue.number = math.max(queue.number + 1, queue.us)
   return queue.number
