@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.client.ids import new_id
-from dibs.model.job import Data, NewJob
+from dibs.model.job import Data, NewJob, Retention
 from dibs.model.requests import Complete, Patch, Request, SettingsPatch, Settlement
 from dibs.storage.redis import RedisStorage, listing, open_url
 from dibs_conformance.servers import RedisServer, start_redis
@@ -132,6 +132,26 @@ async def test_the_quick_way_and_the_general_way_are_one(storage: RedisStorage) 
         ))  # fmt: skip
 
     assert slots[0] == slots[1]
+
+
+async def test_what_is_not_kept_leaves_the_same_little_either_way(
+    storage: RedisStorage, redis_server: RedisServer, prefix: str
+) -> None:
+    """With retention none the fence and the range stay until prune, and no result does."""
+    sizes = []
+    for queue, settings in (("quick", SettingsPatch()), ("general", SettingsPatch(max_active=9))):
+        await storage.configure(queue, replace(settings, retention=Retention(completed=0)))
+        await storage.enqueue(queue, [request("a")])
+        lease = (await storage.grant([queue], 60_000, "me")).lease
+        (job,) = (await storage.claim(queue, lease, 1)).jobs
+        assert job.run is not None
+        end = Settlement(id="a", fence=job.run.fence, how=Complete(result=b'"' + b"x" * 1000 + b'"'))
+        assert ["done"] * 2 == [(await storage.settle(queue, [end]))[0].status for _ in range(2)]
+        assert (await storage.get(queue, ["a"]))[0].outcome is None
+        sizes.append(redis_server.ask("HSTRLEN", f"{prefix}:{{{queue}}}:outcomes", "a"))
+
+    assert sizes[0] == sizes[1]
+    assert 0 < int(str(sizes[0])) < 1000
 
 
 async def test_a_batch_goes_the_quick_way_but_for_the_ids_that_are_known(storage: RedisStorage) -> None:

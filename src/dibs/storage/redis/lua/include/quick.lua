@@ -12,9 +12,10 @@ local function plain_end(queue)
   local plain = queue.plain_end
   if plain == nil then
     local retention = retained_by(queue, 1, {}, {data = '\0'})
-    local expires_at = retention.age and queue.now + retention.age
-    plain = not retention.keeps and retention.age ~= 0 and not queue.max_active and {
+    local expires_at, kept = retention.age and queue.now + retention.age, retention.age ~= 0
+    plain = not (kept and retention.keeps) and not queue.max_active and {
       flags = expires_at and 1 or 1 + FOR_EVER,
+      kept = kept,
       times = pack('>I8I8', queue.now, expires_at or 0),
       score = expires_at and decimal(expires_at) or '+inf',
     }
@@ -26,16 +27,18 @@ end
 -- End a run as completed; false where the general way is needed. has: 0, or 16 with a result.
 local function quick_complete(queue, id, settlement)
   local kind, has = string.byte(settlement, 9, 10)
-  local text, plain = look(queue, 'active', id), plain_end(queue)
-  if kind ~= 1 or (has ~= 0 and has ~= 16) or sub(settlement, 19, 20) ~= '\0\0' or not text or not plain then return false end
-  if string.byte(text) ~= PLAIN_RUN or sub(text, FENCE, FENCE + 7) ~= sub(settlement, 1, 8) then return false end
-  local head_size = HOLDER + 3 + unpack_from('>I4', text, HOLDER)
-  if band(string.byte(text, head_size + 1), 4) ~= 0 or look(queue, 'successors', id) then return false end
-  local head = sub(text, 1, head_size)
+  local run, plain = look(queue, 'active', id), plain_end(queue)
+  if kind ~= 1 or (has ~= 0 and has ~= 16) or sub(settlement, 19, 20) ~= '\0\0' or not run or not plain then return false end
+  if string.byte(run) ~= PLAIN_RUN or sub(run, FENCE, FENCE + 7) ~= sub(settlement, 1, 8) then return false end
+  local head_size = HOLDER + 3 + unpack_from('>I4', run, HOLDER)
+  if band(string.byte(run, head_size + 1), 4) ~= 0 or look(queue, 'successors', id) then return false end
+  local head = sub(run, 1, head_size)
   keep(queue, 'active', id, false)
-  put(queue, 'set', 'held:' .. sub(text, LEASE, LEASE + 31), id, false)
-  local flags = plain.flags + (has == 16 and HAS_RESULT or 0)
-  keep_outcome(queue, id, 1, string.char(flags) .. plain.times .. head .. sub(settlement, 21), plain.score)
+  put(queue, 'set', 'held:' .. sub(run, LEASE, LEASE + 31), id, false)
+  -- Of an outcome that is not kept there is the fence and the range, and no result.
+  local result = plain.kept and has == 16
+  local text = string.char(plain.flags + (result and HAS_RESULT or 0)) .. plain.times .. head
+  keep_outcome(queue, id, 1, result and text .. sub(settlement, 21) or text, plain.score)
   tell_run(queue, 'completed', id, head)
   return true
 end
