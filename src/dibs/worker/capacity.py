@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, Protocol, TypeVar
 
@@ -47,13 +47,16 @@ def fitted(size: int, units: int = UNITS) -> int:
     return max(1, min(size, units))
 
 
-def share_out(queues: Iterable[S], free: int) -> tuple[list[tuple[S, int]], S | None]:
+def share_out(queues: Sequence[S], free: int) -> tuple[list[tuple[S, int]], S | None]:
     """Return how many jobs each queue may claim now, and the queue that has to wait for more room.
 
     In order of priority, then of least recent service; equals of one priority share what is free. Behind
     a queue whose next job does not fit nobody is served, so it gets its room as soon as runs end.
     """
     grants: list[tuple[S, int]] = []
+    if len(queues) == 1:
+        # Mostly so, when a worker is idle and a job comes: nothing to put in order.
+        return grants, _share_equally(queues, free, grants)[1]
     order = sorted(queues, key=lambda queue: (-queue.priority, queue.served))
     for _, group in groupby(order, key=lambda queue: queue.priority):
         free, stuck = _share_equally(list(group), free, grants)

@@ -87,12 +87,14 @@ class _Waiting:
             self._task = asyncio.get_running_loop().create_task(self._wait(self._lanes))
 
     async def _wait(self, lanes: list[Lane]) -> None:
-        while not any(lane.ready for lane in lanes):
-            await self._wait_once(lanes)
+        ready = any(lane.ready for lane in lanes)
+        while not ready:
+            ready = await self._wait_once(lanes)
         self._lanes, self._task = [], None
         self._woken()
 
-    async def _wait_once(self, lanes: list[Lane]) -> None:
+    async def _wait_once(self, lanes: list[Lane]) -> bool:
+        """Wait, and tell whether one of them is ready."""
         began, asked = time.monotonic(), {lane.queue: lane.token for lane in lanes}
         timeout = max(TICK, min(self._poll, min(lane.asked_at for lane in lanes) - began))
         try:
@@ -104,29 +106,32 @@ class _Waiting:
             await asyncio.sleep(self._poll)
             for lane in lanes:
                 lane.wake()
-            return
+            return True
         now = time.monotonic()
         if wake.woken:
-            _wake(lanes, wake, asked, now)
-            return
+            return _wake(lanes, wake, asked, now) or any(lane.ready for lane in lanes)
         for lane in lanes:
             lane.slept(wake.since.get(lane.queue, ""), asked[lane.queue], now)
         # For a storage that does not wait.
         await asyncio.sleep(max(0.0, timeout - (now - began)))
+        return any(lane.ready for lane in lanes)
 
 
-def _wake(lanes: Sequence[Lane], wake: Wake, asked: Mapping[str, str], now: float) -> None:
+def _wake(lanes: Sequence[Lane], wake: Wake, asked: Mapping[str, str], now: float) -> bool:
     """Wake lanes that moved past what we know of them, or have a job due; all, if that explains nothing.
 
-    One without a token may have moved, too: then the next wait, which looks at it, ends at once.
+    One without a token may have moved, too: then the next wait, which looks at it, ends at once. Tells
+    whether any was woken.
     """
-    explained = False
+    explained = woken = False
     for lane in lanes:
         before, token = asked[lane.queue], wake.since.get(lane.queue)
         due, moved = lane.is_due(now + EARLY), bool(before) and token != before
         explained = explained or due or moved
         if due or (moved and token != lane.token):
             lane.wake()
+            woken = True
     if not explained:
         for lane in lanes:
             lane.wake()
+    return woken or not explained

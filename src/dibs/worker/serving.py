@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 
 from dibs.worker.capacity import Capacity, share_out
 from dibs.worker.lanes import Lane
@@ -36,15 +36,16 @@ class Serving:
             granted, stuck = share_out(wanting, free)
         grants = dict(granted)
         if claiming and stuck is None:
-            self._try(grants, free - sum(lane.size * number for lane, number in granted), now)
+            self._try(grants, free, now)
         return grants, claiming and stuck is None
 
-    def _try(self, grants: Grants, left: int, now: float) -> None:
+    def _try(self, grants: Grants, free: int, now: float) -> None:
         """Grant what is left to queues of which nothing is known, where it costs no round trip."""
-        for lane in self._with_settlements(now):
+        telling = [lane for lane in self._lanes if lane.outbox and not lane.ready and lane.at_rest(now)]
+        if not telling:
+            return
+        left = free - sum(lane.size * number for lane, number in grants.items())
+        for lane in telling:
             if lane.size <= left:
                 grants[lane] = left // lane.size
                 left -= lane.size * grants[lane]
-
-    def _with_settlements(self, now: float) -> Iterable[Lane]:
-        return [lane for lane in self._lanes if lane.outbox and not lane.ready and lane.at_rest(now)]
