@@ -4,10 +4,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as f
 
 from dibs.model.events import Event
 from dibs.model.job import Slot
 from dibs.spark.history.layers import ids_of, joined_ids, runs_of
+from dibs.spark.history.living import still_live
 from dibs.spark.history.metrics import MINUTE, changes_of_ended, changes_of_live, difference, metrics_of
 from dibs.storage.registry import open_storage
 from tests.spark import history_by_hand as by_hand
@@ -126,3 +128,33 @@ async def test_nothing_before_the_first_difference_says_anything_else(
 
 def untouched(rows: dict[tuple[str, int], Any], starts: dict[str, int]) -> dict[tuple[str, int], Any]:
     return {key: row for key, row in rows.items() if key[1] < starts[key[0]]}
+
+
+def test_of_a_live_id_the_last_reading_counts_and_what_the_log_says_since(spark: SparkSession) -> None:
+    read = [
+        # Claimed between two readings.
+        ("claimed", "waiting", 1, None, 0),
+        ("claimed", "active", 1, 10, 1),
+        # Came back between them, with its successor folded in.
+        ("back", "active", 2, 11, 0),
+        ("back", "blocked", 3, None, 0),
+        ("back", "waiting", 2, None, 2),
+        ("ended since", "active", 4, 12, 0),
+        ("back since", "active", 5, 13, 0),
+    ]
+    told = [
+        ("mail", "1", Event(kind="completed", id="ended since", at=9, finished_at=9, first=4, fence=12)),
+        ("mail", "2", Event(kind="retried", id="back since", at=9, finished_at=9, first=5, fence=13)),
+    ]
+    frame = spark.createDataFrame(read, "id string, state string, first long, fence long, seen long")
+    never = f.timestamp_millis(f.lit(None).cast("long"))
+    whole = dict.fromkeys(("enqueued_at", "due_at", "claimed_at"), never)
+    live = still_live(
+        frame.withColumns({"queue": f.lit("mail"), "date": f.lit(None), **whole}), events_frame(spark, told)
+    )
+
+    assert {
+        ("claimed", "active", 1, 10),
+        ("back", "waiting", 2, None),
+        ("back since", "waiting", 5, None),
+    } == {tuple(row) for row in live.select("id", "state", "first", "fence").collect()}
