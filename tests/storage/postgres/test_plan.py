@@ -116,33 +116,28 @@ async def test_scheduled_jobs_of_a_higher_priority_cost_a_claim_nothing(
     assert 8 > touched(found[0]["Plan"])
 
 
-@pytest.mark.parametrize("state", [None, "waiting"])
-@pytest.mark.parametrize("ends", [False, True])
-async def test_a_page_reads_what_is_on_it(
-    table: Any, storage: PostgresStorage, state: str | None, *, ends: bool
-) -> None:
+async def test_a_page_reads_what_is_on_it(table: Any, storage: PostgresStorage) -> None:
     """And not all that follows, of which there would be as many times more as there are pages."""
     await table.execute("ANALYZE")
-    query = storage._server.queries.page(state, ends=ends).decode()
-    words = {"queue": "q", "now": None, "after": "due5", "until": "later5", "limit": 10}
-    ((found,),) = await (
-        await table.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}", words)
-    ).fetchall()
+    for state in (None, "waiting"):
+        for ends in (False, True):
+            query = storage._server.queries.page(state, ends=ends).decode()
+            plan = await explained(table, query, after="due5", until="later5", limit=10)
 
-    assert 300 > touched(found[0]["Plan"])
-    assert 10 == most_rows(found[0]["Plan"])
+            assert 300 > touched(plan)
+            assert 10 == most_rows(plan)
 
-
-async def test_a_part_ends_without_a_look_beyond(table: Any, storage: PostgresStorage) -> None:
-    """The last page of a part has few ids, and 20,000 come after it."""
-    await table.execute("ANALYZE")
+    # The last page of a part has few ids, and 20,000 come after it.
     query = storage._server.queries.page(None, ends=True).decode()
-    words = {"queue": "q", "now": None, "after": "due9998", "until": "due9999", "limit": 1000}
-    ((found,),) = await (
-        await table.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}", words)
-    ).fetchall()
+    assert 1 == most_rows(await explained(table, query, after="due9998", until="due9999", limit=1000))
 
-    assert 1 == most_rows(found[0]["Plan"])
+
+async def explained(table: Any, query: str, **words: Any) -> dict[str, Any]:
+    """Return the plan of a query about this queue, with what running it took."""
+    words |= {"queue": "q", "now": None}
+    found = await table.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}", words)
+    plan: dict[str, Any] = (await found.fetchone())[0][0]["Plan"]
+    return plan
 
 
 async def test_each_priority_in_use_is_read_in_order(storage: PostgresStorage, connect: Connect) -> None:

@@ -177,15 +177,16 @@ def _page(door: Door, part: Part, after: str | None, limit: int) -> tuple[Sequen
 
 def _fitting(limit: int, records: Sequence[Record]) -> int:
     """Return how many to ask for next, so that a page stays near PAGE_BYTES."""
-    size = sum(_size(record) for record in records)
+    size = 0
+    # For each row of a table: a sum over generators takes three times as long.
+    for record in records:
+        slot = record.slot
+        for part in (slot.current, slot.successor, slot.outcome):
+            if part is not None and part.data is not None:
+                size += len(part.data.payload)
+        if slot.outcome is not None and slot.outcome.result is not None:
+            size += len(slot.outcome.result)
     return max(1, min(PAGE, limit * 2, limit * PAGE_BYTES // max(1, size)))
-
-
-def _size(record: Record) -> int:
-    parts = (record.slot.current, record.slot.successor, record.slot.outcome)
-    payloads = sum(len(part.data.payload) for part in parts if part is not None and part.data is not None)
-    outcome = record.slot.outcome
-    return payloads + len(outcome.result or b"" if outcome is not None else b"")
 
 
 def log_pages(door: Door, part: Part, *, gaps: bool) -> Iterator[Sequence[tuple[str, Event]]]:
