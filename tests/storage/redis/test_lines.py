@@ -107,6 +107,24 @@ async def test_many_ids_are_listed_once_each(storage: RedisStorage, monkeypatch:
     assert len(seen) == len(set(seen))
 
 
+async def test_parts_of_a_reading_share_what_was_made_for_it(
+    storage: RedisStorage, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sorted set, however many parts; each would scan the whole queue otherwise."""
+    monkeypatch.setattr(listing, "FEW", 100)
+    await storage.enqueue("q", [request(f"{i:03}") for i in range(400)])
+    cuts = [*await storage.split("q", 4)]
+    pages = [
+        await storage.export("q", after=after, until=until, limit=400)
+        for after, until in zip([None, *cuts], [*cuts, None], strict=True)
+    ]
+    beginning = f"{prefix}:{{q}}:listing:"
+    made = await storage._plain(beginning, "KEYS", f"{beginning}*")
+
+    assert [100] * 4 == [len(page.records) for page in pages]
+    assert 1 == len(made)
+
+
 async def test_the_quick_way_and_the_general_way_are_one(storage: RedisStorage) -> None:
     """max_active and the level `all` take the general way: the same slots and outcomes come of it."""
     slots = []
