@@ -52,13 +52,18 @@ local function decimal(number)
   return string.format('%.0f', number)
 end
 
-local function put(queue, kind, name, member, value)
+-- What is planned for a key, by member; who writes many takes it once.
+local function planned_for(queue, kind, name)
   local planned = queue.plan[name]
   if not planned then
     planned = {kind = kind, members = {}}
     queue.plan[name] = planned
   end
-  planned.members[member] = value
+  return planned.members
+end
+
+local function put(queue, kind, name, member, value)
+  planned_for(queue, kind, name)[member] = value
 end
 
 -- What holds for an id in one of the hashes, the plan included; false where there is nothing.

@@ -96,6 +96,9 @@ local function take_due(queue, limit)
   return taken, false
 end
 
+-- enqueues, attempts, retries, stalls and timeouts of what is claimed for the first time.
+local ONCE = pack('>I4I4I4I4I4', 1, 1, 0, 0, 0)
+
 -- The record of a waiting job, made active: what does not change is copied as it is.
 local function activated(queue, text, lease_and_holder)
   local flags, head, at = string.byte(text), sub(text, 2, 27), 28
@@ -103,9 +106,11 @@ local function activated(queue, text, lease_and_holder)
   if band(flags, LONG) ~= 0 then
     first, revision, enqueues, attempts, retries, stalls, timeouts, at = unpack_from('>I8I8I4I4I4I4I4', text, at)
   else
-    first = unpack_from('>I8', text, 4)
-    revision, enqueues, attempts, retries, stalls, timeouts = first, 1, 0, 0, 0, 0
     if band(flags, LISTED) ~= 0 then head, at = sub(text, 2, 19) .. sub(text, 12, 19), 20 end
+    -- What only waited is its own whole range, and was never counted: most are so.
+    local seq = sub(text, 4, 11)
+    return string.char(bor(band(flags, 255 - LISTED), LONG + ACTIVE)) .. head .. seq .. seq .. ONCE
+      .. pack('>I8I8', draw(queue), queue.now) .. lease_and_holder .. sub(text, at)
   end
   flags = bor(band(flags, 255 - LISTED), LONG + ACTIVE)
   return string.char(flags) .. head
@@ -117,14 +122,15 @@ end
 -- search ended early.
 local function take(queue, lease, holder, limit)
   local taken, tired = take_due(queue, limit)
-  local reply, lease_and_holder, held = {}, lease .. with_size(holder), 'held:' .. lease
+  if #taken == 0 then return {}, tired end
+  local reply, lease_and_holder = {}, lease .. with_size(holder)
+  local waiting, active = planned_for(queue, 'hash', 'waiting'), planned_for(queue, 'hash', 'active')
+  local held = planned_for(queue, 'set', 'held:' .. lease)
   for i, one in ipairs(taken) do
-    local text = activated(queue, one.text, lease_and_holder)
-    put(queue, 'hash', 'waiting', one.id, false)
-    put(queue, 'hash', 'active', one.id, text)
-    put(queue, 'set', held, one.id, true)
-    reply[2 * i - 1], reply[2 * i] = one.id, text
-    if queue.level == 'all' then note(queue, 'claimed', one.id, sub(text, 1, parse_head(one.id, text, 1).head)) end
+    local id, text = one.id, activated(queue, one.text, lease_and_holder)
+    waiting[id], active[id], held[id] = false, text, true
+    reply[2 * i - 1], reply[2 * i] = id, text
+    if queue.level == 'all' then note(queue, 'claimed', id, sub(text, 1, parse_head(id, text, 1).head)) end
   end
   return reply, tired
 end
