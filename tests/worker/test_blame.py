@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from dibs.errors import PermanentError, Retry
 from dibs.model.limits import LIMITS
-from dibs.worker.blame import describe, raised
+from dibs.worker.blame import NO_ROOM, describe, raised
 
 
 def with_attributes(**attributes: Any) -> Exception:
@@ -93,3 +94,42 @@ def test_a_long_text_is_cut() -> None:
 
 def test_text_that_no_storage_keeps_is_written_otherwise() -> None:
     assert "a\\0b\\ud800" == describe(ValueError("a\0b\ud800")).message
+
+
+class Filler:
+    """What fills the memory, while it is there."""
+
+
+class NoRoom(MemoryError):
+    """An error of which nothing can be told while the memory is full."""
+
+    def __init__(self, full: weakref.ref[Filler]) -> None:
+        super().__init__("full")
+        self.full = full
+
+    @property
+    def __cause__(self) -> None:  # type: ignore[override]
+        if self.full() is not None:
+            raise MemoryError
+
+
+def filling(elsewhere: list[Filler]) -> None:
+    filler = Filler()
+    elsewhere.append(filler)
+    full = weakref.ref(filler)
+    if len(elsewhere) > 1:
+        del elsewhere[:]
+    raise NoRoom(full)
+
+
+@pytest.mark.parametrize(("before", "told"), [([Filler()], "full"), ([], NO_ROOM.error.message)])
+def test_a_full_memory_is_told_of_once_the_handlers_frames_are_cleared(
+    before: list[Filler], told: str
+) -> None:
+    """Else the thread ends with the run in hand, and nobody hears of it. What others hold stays full."""
+    with pytest.raises(NoRoom) as caught:
+        filling(before)
+
+    verdict = raised(caught.value)
+
+    assert (verdict.error.message, verdict.permanent) == (told, False)

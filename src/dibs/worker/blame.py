@@ -20,6 +20,18 @@ DEEPEST: Final = 8
 
 def raised(error: BaseException) -> Raised:
     """Return what a handler raised. Attributes `kind` and `retry_at` count on any exception."""
+    try:
+        return _raised(error)
+    except MemoryError:
+        # What filled the memory hangs on the frames of its traceback: without it there is room to tell.
+        traceback.clear_frames(error.__traceback__)
+    try:
+        return _raised(error)
+    except MemoryError:
+        return NO_ROOM
+
+
+def _raised(error: BaseException) -> Raised:
     told = describe(error)
     if isinstance(error, PermanentError) or _asked(error, "kind") == "permanent":
         return Raised(error=told, permanent=True)
@@ -36,6 +48,10 @@ def describe(error: BaseException) -> Error:
 def plain(type_: str, message: str) -> Error:
     """Return an error of ours that was never an exception."""
     return checked_error(Error(type=type_, message=message))
+
+
+#: Made before there is need of it: what is told of an error when there is no memory to tell more.
+NO_ROOM: Final = Raised(error=plain("MemoryError", "no memory was left to tell more"))
 
 
 def _describe(error: BaseException, depth: int) -> Error:
