@@ -59,6 +59,10 @@ class Drain:
         assert self.storage.most == 2
         return report
 
+    async def active(self) -> set[str]:
+        """Which jobs are claimed and not settled."""
+        return {id for id, _ in (await self.app.storage.list("q", "active", limit=1000)).items}
+
     async def _completions(self) -> list[str]:
         found, after = list[str](), ""
         while page := (await self.app.storage.events("q", after=after or None, limit=1000)).events:
@@ -102,6 +106,22 @@ async def test_jobs_begin_in_the_order_of_the_queue_whichever_comes_back_first(a
         await drain.ended()
 
     assert JOBS == drain.ran
+
+
+async def test_what_the_second_brings_does_not_wait_long_for_the_first(app: Dibs) -> None:
+    async with Drain.begun(app) as drain:
+        first, second = await drain.storage.two()
+        before = await drain.active()
+        await second.make()
+        brought = await drain.active() - before
+        second.land()
+        await drain.storage.until(lambda: brought <= set(drain.ran))
+        assert not first.made.done()
+        first.land()
+        await drain.ended()
+
+    assert brought
+    assert sorted(drain.ran) == JOBS
 
 
 async def test_what_the_second_brings_under_a_lease_given_up_for_the_first_runs_before_it_is_dropped(

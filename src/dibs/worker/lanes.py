@@ -182,6 +182,10 @@ class Lane:
         while self.flights and (brought := self.flights[0].brought) is not None:
             yield self.flights.popleft(), brought
 
+    def waits_in_line(self, flight: Flight) -> bool:
+        """Tell whether a flight that has landed waits for the one that was launched before it."""
+        return len(self.flights) > 1 and self.flights[-1] is flight
+
     # -- claimed ahead -------------------------------------------------------------------------------
 
     def next(self, room: int) -> list[Run]:

@@ -250,6 +250,15 @@ class Worker:
         flight.brought = await travel(self._storage, lane.queue, flight.told, flight.lease, flight.limit)
         for landed, brought in lane.landed():
             self._unload(lane, landed, brought)
+        if lane.waits_in_line(flight):
+            self._loop.call_later(STALE, self._overtake, lane, flight)
+
+    def _overtake(self, lane: Lane, flight: Flight) -> None:
+        """Take in what waited too long for what was launched before: that may stand behind a lock."""
+        if flight.brought is not None and lane.waits_in_line(flight) and not self.over.done():
+            lane.flights.pop()
+            self._unload(lane, flight, flight.brought)
+            self._pump_soon()
 
     def _unload(self, lane: Lane, flight: Flight, brought: Brought) -> None:
         begun = 0
