@@ -22,6 +22,7 @@ from dibs.worker.execution import Run
 from dibs.worker.hand import Hand
 from dibs.worker.lanes import SILENCE, STALE, TOGETHER, Lane, word_of
 from dibs.worker.listening import Listener
+from dibs.worker.looks import Looks
 from dibs.worker.runner import Runner, on_thread
 from dibs.worker.schedules import carried_on, tried_again
 from dibs.worker.serving import Serving
@@ -52,9 +53,8 @@ class Worker:
         patience = SILENCE if storage.capabilities.pushes else poll
         self._lanes = {handler.queue: Lane(handler, units, patience) for handler in handlers}
         self._capacity = Capacity(units)
-        self._serving = Serving(self._lanes.values(), self._capacity, self._look)
-        #: Those of which it is to be asked whether room should be made for their jobs.
-        self._looked_at: list[Lane] = []
+        self._looks = Looks(storage, self._pump_soon, self._rest)
+        self._serving = Serving(self._lanes.values(), self._capacity, self._looks.want)
         self._hand = Hand(runner.started)
         self._runner = runner
         runner.ended = self._ended
@@ -136,9 +136,8 @@ class Worker:
         now = time.monotonic()
         claiming = self._lease is not None and not self._draining and self._hand.room >= self._capacity.units
         grants, more = self._serving.share(now, claiming=claiming)
-        if self._looked_at:
-            self._fly(self._peek(self._looked_at))
-            self._looked_at = []
+        if wanted := self._looks.taken():
+            self._fly(self._looks.look(wanted))
         for lane in self._lanes.values():
             room = grants.get(lane, 0)
             begun = lane.next(room)
@@ -190,36 +189,6 @@ class Worker:
         self._served += 1
         lane.served = self._served
         self._capacity.take(number * lane.size)
-
-    def _look(self, lane: Lane, now: float) -> None:
-        """Ask if room should be made for a lane, or leave it alone until it is time to."""
-        lane.ready = False
-        if shy := lane.shy_for(now):
-            lane.dozing = True
-            self._loop.call_later(shy, self._wake, lane)
-        else:
-            lane.looked_at = True
-            self._looked_at.append(lane)
-
-    def _wake(self, lane: Lane) -> None:
-        lane.wake()
-        self._pump_soon()
-
-    async def _peek(self, lanes: Sequence[Lane]) -> None:
-        try:
-            counts = await self._storage.counts([lane.queue for lane in lanes])
-        except Exception as error:  # noqa: BLE001 - a fault in a storage, too: the next look may go well
-            logger.warning("the storage could not be asked whether there is work: %s", error)
-            for lane in lanes:
-                lane.wake()
-                self._rest(lane)
-        else:
-            for lane in lanes:
-                found = counts[lane.queue]
-                lane.make_room(due=found.waiting > found.scheduled or found.approximate)
-        finally:
-            for lane in lanes:
-                lane.looked_at = False
 
     def _launch(self, lane: Lane, room: int, ahead: int) -> None:
         limit = min(room + ahead, self._hand.room)
