@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from dibs.client.capture import error_of
 from dibs.client.current import Reports
 from dibs.errors import ConfigurationError, DibsError
 from dibs.model.decide import Died, Raised, Stop, Verdict
@@ -48,7 +49,7 @@ class Alone:
         try:
             child = self._idle.pop() if self._idle else await self._begin()
         except ConfigurationError as error:
-            return Raised(error=blame.describe(error))
+            return Raised(error=error_of(error))
         self._busy[run.key] = child
         try:
             if not enter():

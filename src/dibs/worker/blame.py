@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 import traceback
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Any, Final
 
+from dibs.client.capture import error_of
 from dibs.errors import PermanentError, Retry
 from dibs.model.decide import Raised
 from dibs.model.job import Error
 from dibs.model.limits import checked_error
 from dibs.model.terms import LONGEST, SAFE_INTEGER
-
-#: Causes are followed this far; a chain may be a circle.
-DEEPEST: Final = 8
 
 
 def raised(error: BaseException) -> Raised:
@@ -32,17 +29,12 @@ def raised(error: BaseException) -> Raised:
 
 
 def _raised(error: BaseException) -> Raised:
-    told = describe(error)
+    told = error_of(error)
     if isinstance(error, PermanentError) or _asked(error, "kind") == "permanent":
         return Raised(error=told, permanent=True)
     if isinstance(error, Retry):
         return Raised(error=told, delay=_delay(error.delay), run_at=_moment(error.at))
     return Raised(error=told, run_at=_moment(_asked(error, "retry_at")))
-
-
-def describe(error: BaseException) -> Error:
-    """Return the exception as text that every storage can keep."""
-    return checked_error(_describe(error, DEEPEST))
 
 
 def plain(type_: str, message: str) -> Error:
@@ -52,34 +44,6 @@ def plain(type_: str, message: str) -> Error:
 
 #: Made before there is need of it: what is told of an error when there is no memory to tell more.
 NO_ROOM: Final = Raised(error=plain("MemoryError", "no memory was left to tell more"))
-
-
-def _describe(error: BaseException, depth: int) -> Error:
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return Error(
-        type=_name(type(error)),
-        message=_text(error),
-        traceback="".join(traceback.format_tb(_theirs(error.__traceback__))),
-        cause=_describe(cause, depth - 1) if cause is not None and depth > 0 else None,
-    )
-
-
-def _name(kind: type) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as worse:  # noqa: BLE001 - a __str__ of the user's may raise anything
-        return f"<its text cannot be read: {type(worse).__name__}>"
-
-
-def _theirs(trace: TracebackType | None) -> TracebackType | None:
-    """Leave out the frames of the worker itself, which stand before those of the handler."""
-    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("dibs.worker."):
-        trace = trace.tb_next
-    return trace
 
 
 def _asked(error: BaseException, name: str) -> Any:
