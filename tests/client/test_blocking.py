@@ -207,11 +207,37 @@ def test_work_hears_signals_also_where_the_app_is_open_already(
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdin is not None
         assert worker.stdout is not None
-        assert b"here\n" == worker.stdout.readline()
-        worker.send_signal(number)
-        out, _ = worker.communicate(b"go\n", timeout=60)
+        try:
+            assert b"here\n" == worker.stdout.readline()
+            worker.send_signal(number)
+            out, _ = worker.communicate(b"go\n", timeout=60)
+        finally:
+            worker.kill()
 
     assert (0, b"1\n") == (worker.returncode, out)
+
+
+ELSEWHERE = """
+import signal, sys, threading
+from dibs import Dibs
+
+app = Dibs(sys.argv[1])
+
+@app.task(queue="q")
+def elsewhere() -> None:
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+elsewhere.sync.enqueue()
+print(app.sync.work().total("completed"))
+"""
+
+
+def test_work_hears_a_signal_that_does_not_end_the_wait_of_its_thread(tmp_path: Path) -> None:
+    """As one that comes just before the wait begins, or is taken by another thread."""
+    words = [sys.executable, "-c", ELSEWHERE, f"file:{tmp_path / 'jobs'}"]
+    worker = subprocess.run(words, capture_output=True, timeout=60, check=False)
+
+    assert (0, b"1\n") == (worker.returncode, worker.stdout), worker.stderr.decode()
 
 
 async def tell_thread(_app: Dibs, **_options: Any) -> threading.Thread:

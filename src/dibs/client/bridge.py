@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, TypeVar
 
@@ -73,7 +73,7 @@ def run_joining(home: Home, form: str, call: Coroutine[Any, Any, T]) -> T:
     return _awaited(future, form, caller)
 
 
-def _awaited(future: concurrent.futures.Future[T], form: str, caller: Caller | None = None) -> T:
+def _awaited(future: concurrent.futures.Future[T], form: str, caller: Caller | _Lookout | None = None) -> T:
     try:
         if caller is not None:
             caller.wait(future)
@@ -101,6 +101,10 @@ HEARD: Final = (signal.SIGTERM, signal.SIGINT)
 LISTENERS: Final[list[Callable[[], object]]] = []
 
 
+#: Seconds that a signal may wait for a main thread in `run_here`.
+LOOKS_UP: Final = 0.2
+
+
 def run_here(home: Home, form: str, call: Coroutine[Any, Any, T]) -> T:
     """Run a long call on a loop of this thread, where signals arrive.
 
@@ -109,8 +113,22 @@ def run_here(home: Home, form: str, call: Coroutine[Any, Any, T]) -> T:
     refuse_on_loop(form, call)
     if home.loop is None:
         return asyncio.run(call)
-    with _passing_on() if threading.current_thread() is threading.main_thread() else nullcontext():
+    if threading.current_thread() is not threading.main_thread():
         return run(home, form, call)
+    with _passing_on():
+        future = asyncio.run_coroutine_threadsafe(call, home.loop)
+        return _awaited(future, form, _Lookout())
+
+
+class _Lookout:
+    """Waits on the main thread, and looks up now and then.
+
+    A signal that arrives just before the wait begins does not end it: its handler would run after it.
+    """
+
+    def wait(self, future: concurrent.futures.Future[Any]) -> None:
+        while not future.done():
+            concurrent.futures.wait([future], timeout=LOOKS_UP)
 
 
 @contextmanager
