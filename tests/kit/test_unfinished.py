@@ -74,5 +74,5 @@ def test_a_verb_that_answers_nothing_is_told_what_it_returns() -> None:
 
 
 def test_every_verb_of_the_protocol_is_known() -> None:
-    assert 24 == len(VERBS)
+    assert 25 == len(VERBS)
     assert {"enqueue", "import_", "wait"} <= set(VERBS)
