@@ -177,8 +177,8 @@ class Lane:
     def landed(self) -> Iterator[tuple[Flight, Brought]]:
         """Yield, and forget, what has landed: in the order of the launches, whatever came back first.
 
-        So jobs begin in the order of the queue where the server took the requests in theirs, and the answer to
-        the latest question has the last word.
+        So jobs begin in the order of the queue, where the server took the requests in theirs; and the answer
+        to the latest question has the last word.
         """
         while self.flights and (brought := self.flights[0].brought) is not None:
             yield self.flights.popleft(), brought
