@@ -11,7 +11,8 @@ import pytest
 from dibs import BadHandler, Dibs, Refused
 from dibs.client.handler import Handler
 from dibs.client.schedule import length_of
-from dibs.model.schedule import Cron, Every, Schedule
+from dibs.model.cron import Cron
+from dibs.model.schedule import Every, Schedule
 from tests.client import handlers
 
 

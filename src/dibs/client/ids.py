@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import threading
@@ -77,5 +76,7 @@ def content_id(data: Any) -> str:
 
     With it as the id, equal work that is not yet done is done once. Raises TypeError for what has no JSON.
     """
+    import hashlib  # noqa: PLC0415 - brings OpenSSL's list of digests, which nothing else here needs
+
     raw = msgspec.json.encode(data, enc_hook=plain, order="deterministic")
     return hashlib.blake2b(raw, digest_size=16).hexdigest()

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dibs.errors import ConfigurationError, NoStorage
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 VARIABLE = "DIBS_URL"
 
 
 def resolved(url: str | None) -> str:
     """Return the URL given, else $DIBS_URL, else url in the nearest pyproject. Raises NoStorage."""
-    found = url or os.environ.get(VARIABLE) or _from_project(Path.cwd())
+    found = url or os.environ.get(VARIABLE) or _from_project()
     if not found:
         raise NoStorage
     return found
 
 
-def _from_project(start: Path) -> str | None:
-    for folder in (start, *start.parents):
+def _from_project() -> str | None:
+    # Only who has no URL pays for paths and for reading TOML.
+    from pathlib import Path  # noqa: PLC0415
+
+    here = Path.cwd()
+    for folder in (here, *here.parents):
         project = folder / "pyproject.toml"
         if project.is_file():
             return _url_in(project)
@@ -27,8 +34,7 @@ def _from_project(start: Path) -> str | None:
 
 
 def _url_in(project: Path) -> str | None:
-    # Only who has no URL pays for reading TOML.
-    import tomllib  # noqa: PLC0415
+    import tomllib  # noqa: PLC0415 - as above
 
     try:
         tool = tomllib.loads(project.read_text("utf-8")).get("tool", {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dibs.client.declaring import HandlerSettings
 from dibs.client.moments import Seconds, ms_of
@@ -13,7 +13,10 @@ from dibs.client.serde import Serde
 from dibs.client.signature import Call
 from dibs.errors import BadHandler, Refused
 from dibs.model.job import Data
-from dibs.model.schedule import Cron, Every, Schedule
+from dibs.model.schedule import Every, Schedule
+
+if TYPE_CHECKING:
+    from dibs.model.cron import Cron
 
 
 class TaskSettings(HandlerSettings, total=False):
@@ -52,6 +55,8 @@ def _times(given: Mapping[str, Any]) -> Every | Cron:
     if "cron" in given:
         if "every" in given:
             raise Refused("every and cron exclude each other: give one", field="cron")
+        from dibs.model.cron import Cron  # noqa: PLC0415 - brings calendars and zones: only for this setting
+
         return Cron(given["cron"], given.get("tz", "UTC"))
     if "tz" in given:
         raise Refused("tz is the zone of cron; without it, it means nothing", field="tz")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import PurePath
 from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
@@ -87,7 +86,7 @@ def suspicious(raw: bytes) -> bool:
 
 def plain(value: Any) -> Any:
     """Return a value that msgspec does not know as one it does."""
-    if isinstance(value, PurePath):
+    if isinstance(value, _paths()):
         return str(value)
     if isinstance(value, _models()):
         # Its JSON form, whatever the serde: what one form can say, the other can.
@@ -99,12 +98,17 @@ def rebuilt(kind: Any, value: Any) -> Any:
     """Return a decoded value as a type that msgspec does not know, if `plain` can write it."""
     if kind is object:
         return value
-    if issubclass(kind, PurePath) and isinstance(value, str):
+    if issubclass(kind, _paths()) and isinstance(value, str):
         return kind(value)
     if issubclass(kind, _models()):
         # As JSON: a strict model takes a date from its text there, and nowhere else.
         return kind.model_validate_json(msgspec.json.encode(value))
     raise NotImplementedError(f"nothing is known of the type {kind!r}")
+
+
+def _paths() -> Any:
+    """Return what all paths descend from; nothing, as long as nobody imported it."""
+    return getattr(sys.modules.get("pathlib"), "PurePath", ())
 
 
 def _models() -> Any:

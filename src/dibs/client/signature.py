@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from pathlib import Path
 from types import GenericAlias
 from typing import Any, get_type_hints
 
@@ -237,4 +236,6 @@ def _main_name(module: str, function: str) -> str:
     file = getattr(main, "__file__", None)
     if file is None:
         raise BadHandler(f'{function} is defined where there is no file: name its queue, queue="..."')
+    from pathlib import Path  # noqa: PLC0415 - only for a program that has no name as a module
+
     return Path(file).stem

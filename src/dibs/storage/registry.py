@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, cast
-from urllib.parse import parse_qsl
 
 from dibs.errors import ConfigurationError, UnknownOption, UnknownScheme
 from dibs.storage.protocol import Clock, Storage
@@ -134,6 +133,8 @@ def read_options(
     """
     for name in named:
         _check_option(name, allowed)
+    from urllib.parse import parse_qsl  # noqa: PLC0415 - brings addresses and all: only who opens a storage
+
     place, _, query = url.partition("?")
     options: dict[str, Any] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
