@@ -195,10 +195,12 @@ def outcome_of(job: Job, how: End, now: int, queue_retention: Retention) -> Outc
 
 def expiry(kind: EndKind, now: int, *said: Retention | None) -> int | None:
     """Return when an outcome of this kind ends; the first that says something counts, then the default."""
-    for retention in (*said, DEFAULT_RETENTION):
+    for retention in said:
         if retention is not None and (ms := getattr(retention, kind)) is not UNSET:
-            return None if ms is None else now + int(ms)
-    raise AssertionError("the default names every kind")
+            break
+    else:
+        ms = getattr(DEFAULT_RETENTION, kind)
+    return None if ms is None else now + int(ms)
 
 
 def keep_payload(*said: Retention | None) -> tuple[EndKind, ...]:

@@ -44,12 +44,17 @@ class Index:
 
         One counter for seq, revision and fence: what is removed needs no floor to be remembered.
         """
-        self.number = max(self.number + 1, self.now * 1000)
+        number, least = self.number + 1, self.now * 1000
+        self.number = number if number > least else least  # noqa: FURB136 - max() costs four times as much
         return self.number
 
     def tell(self, queue: QueueIndex, event: Event) -> None:
         """Say what happened; it becomes part of the one entry of this step."""
-        self._told.setdefault(queue.name, []).append(event)
+        told = self._told.get(queue.name)
+        if told is None:
+            self._told[queue.name] = [event]
+        else:
+            told.append(event)
 
     def attempt(self, verb: Callable[[Index], T]) -> tuple[T, Step]:
         """Run a verb as one step, and return its answer and what changed; if it breaks, nothing did."""

@@ -36,12 +36,12 @@ class Line:
         else:
             heappush(self._others, entry)
 
-    def pop(self) -> Due:
-        """Take out the smallest; there must be one."""
+    def pop(self) -> Due | None:
+        """Take out the smallest; None when there is none."""
         others, in_order = self._others, self._in_order
         if others and (not in_order or others[0] < in_order[0]):
             return heappop(others)
-        return in_order.popleft()
+        return in_order.popleft() if in_order else None
 
     def keep(self, entries: Iterable[Due]) -> None:
         """Let these be all there are."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
-from dibs.model.job import EMPTY, EndKind, Job, Outcome, Slot
+from dibs.model.job import EMPTY, EndKind, Job, Outcome, Run, Slot
 from dibs.model.requests import Settings
 from dibs.storage.indexed.changes import Changes
 from dibs.storage.indexed.event_log import Entry, EventLog
@@ -74,7 +74,7 @@ class QueueIndex:
         changes = self.changes or self._step()
         if id not in changes.slots:
             changes.slots[id] = before
-        if after is EMPTY or after == EMPTY:
+        if after.outcome is None and after.current is None and after == EMPTY:
             self.slots.pop(id, None)
         else:
             self.slots[id] = after
@@ -92,7 +92,10 @@ class QueueIndex:
 
     def _put_current(self, id: str, before: Job | None, after: Job | None) -> None:
         if before is not None:
-            self._leave(id, before)
+            if before.run is None:
+                self.waiting -= 1
+            else:
+                self._leave(id, before.run)
         if after is None:
             return
         run = after.run
@@ -104,15 +107,14 @@ class QueueIndex:
         if run.lease is None:
             self.handed_off += 1
             return
-        self.held.setdefault(run.lease, {})[id] = None
+        held = self.held.get(run.lease)
+        if held is None:
+            held = self.held[run.lease] = {}
+        held[id] = None
         if run.cancel_requested:
             self.asked.add(id)
 
-    def _leave(self, id: str, job: Job) -> None:
-        run = job.run
-        if run is None:
-            self.waiting -= 1
-            return
+    def _leave(self, id: str, run: Run) -> None:
         self.active -= 1
         if run.lease is None:
             self.handed_off -= 1
@@ -260,9 +262,8 @@ class QueueIndex:
 
     def pop_due(self) -> Job | None:
         """Take the first due job out of the line."""
-        due = self.due
-        while due:
-            minus_priority, run_at, seq, id = due.pop()
+        while (entry := self.due.pop()) is not None:
+            minus_priority, run_at, seq, id = entry
             if job := self._entered(id, run_at, seq, minus_priority):
                 return job
         return None
