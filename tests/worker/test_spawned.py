@@ -9,7 +9,8 @@ import struct
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from dibs.worker.spawned import Frames, Spawned
+from dibs.worker.offspring import Frames
+from dibs.worker.spawned import Spawned
 from tests.worker.fleet import PATIENCE
 
 

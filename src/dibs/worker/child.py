@@ -34,6 +34,7 @@ class Spec(Struct, frozen=True, kw_only=True):
     #: The application, as "module:name".
     app: str
     queues: tuple[str, ...]
+    #: The process that made it, with which it ends.
     parent: int
     poll: float = 1.0
     #: Whether follow-ups may go to other queues.
@@ -122,11 +123,12 @@ def run_here(work: Coroutine[Any, Any, None]) -> None:
 
     Only in processes that are ours alone: which loop an application runs on is for the application to say.
     """
-    with asyncio.Runner(loop_factory=_quick_loop()) as runner:
+    with asyncio.Runner(loop_factory=quick_loop()) as runner:
         runner.run(work)
 
 
-def _quick_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def quick_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes uvloop's loops, None where it is not installed."""
     try:
         from uvloop import new_event_loop  # noqa: PLC0415 - an extra
     except ImportError:

@@ -16,6 +16,8 @@ from dibs.worker.child import Spec
 from dibs.worker.employ import employ, work_here
 from dibs.worker.hand import PLACES
 from dibs.worker.logs import style_here
+from dibs.worker.nursery import Nursery
+from dibs.worker.offspring import Offspring
 from dibs.worker.spawned import CONTEXT, NO_GUARD, Spawned
 from dibs.worker.worker import Worker
 
@@ -69,14 +71,21 @@ class Member:
 class ProcessMember(Member):
     """A worker in a process of its own."""
 
-    def __init__(self, spec: Spec, ears: Ears) -> None:
+    def __init__(self, spec: Spec, ears: Ears, nursery: Nursery | None) -> None:
         super().__init__()
         self._ears = ears
-        # An array in shared memory: it outlives the process, and to write it costs no message.
-        self.started: Any = CONTEXT.RawArray("d", PLACES)
         spec = replace(spec, log=style_here())
-        self._process = Spawned(work_here, (self.started, encoded(spec)), self._hear, self._end)
-        self.pid = self._process.pid
+        # An array in shared memory: it outlives the process, and to write it costs no message.
+        self.started: Any
+        self._process: Offspring
+        if nursery is None:
+            self.started = CONTEXT.RawArray("d", PLACES)
+            self._process = Spawned(work_here, (self.started, encoded(spec)), self._hear, self._end)
+        else:
+            self._process = forked = nursery.fork(
+                lambda parent: encoded(replace(spec, parent=parent)), self._hear, self._end
+            )
+            self.started = forked.started
 
     def send(self, message: say.ToWorker) -> None:
         self._process.send(say.encode(message))
@@ -85,13 +94,17 @@ class ProcessMember(Member):
         self._process.kill()
 
     def _hear(self, raw: bytes) -> None:
-        self._ears.heard(self, say.read_from_worker(raw))
+        message = say.read_from_worker(raw)
+        if isinstance(message, say.Ready):
+            # Before it holds anything: what holds something can be ended.
+            self.pid = self._process.pid = message.pid
+        self._ears.heard(self, message)
 
     def _end(self, reason: str) -> None:
         if self._process.exit_code == NO_GUARD:
             self.broken = MISSING_GUARD
         self.gone.set()
-        self._ears.gone(self, f"worker process {self.pid} {reason}")
+        self._ears.gone(self, f"worker process {self._process.pid} {reason}")
 
 
 class LocalMember(Member):

@@ -26,6 +26,7 @@ from dibs.worker.health import Health
 from dibs.worker.heartbeat import Heartbeat
 from dibs.worker.holdings import Holding, Holdings
 from dibs.worker.members import LocalMember, Member, ProcessMember
+from dibs.worker.nursery import Nursery
 from dibs.worker.plan import Plan
 from dibs.worker.report import WorkReport
 from dibs.worker.schedules import left_carried_on
@@ -48,11 +49,14 @@ Aftermath = Callable[[Holding, Handler, float], How]
 class Supervisor:
     """One lease over all its queues, and the members that claim and settle under it."""
 
-    def __init__(self, app: Dibs, storage: Storage, plan: Plan, report: WorkReport) -> None:
+    def __init__(
+        self, app: Dibs, storage: Storage, plan: Plan, report: WorkReport, nursery: Nursery | None
+    ) -> None:
         self._app = app
         self._storage = storage
         self._plan = plan
         self._report = report
+        self._nursery = nursery
         self._loop = asyncio.get_running_loop()
         self._holdings: Holdings[Member] = Holdings()
         self._members: set[Member] = set()
@@ -167,7 +171,9 @@ class Supervisor:
             return
         plan = self._plan
         spec = Spec(app=plan.reference, queues=plan.queues, parent=os.getpid(), poll=plan.poll)
-        member: Member = ProcessMember(spec, self) if plan.processes else LocalMember(self._app, spec, self)
+        member: Member = (
+            ProcessMember(spec, self, self._nursery) if plan.processes else LocalMember(self._app, spec, self)
+        )
         self._members.add(member)
         self._born[member] = time.monotonic()
         self._count_processes()
@@ -185,6 +191,7 @@ class Supervisor:
                 self._heard_of_lease(member, message)
             case say.Ready():
                 member.ready = self._was_ready = True
+                self._count_processes()
                 if self._lease is not None:
                     member.send(say.Lease(self._lease))
             case say.Late():

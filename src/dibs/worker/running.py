@@ -12,9 +12,11 @@ from typing import Any, Final, Literal
 
 from dibs.client.app import Dibs
 from dibs.storage.protocol import Storage
+from dibs.storage.registry import scheme_of
 from dibs.worker import signals
 from dibs.worker.duties import Duties
 from dibs.worker.health import Health, answering
+from dibs.worker.nursery import Nursery, nursery_for
 from dibs.worker.plan import Plan, check_pulse, planned
 from dibs.worker.processes import Supervisor
 from dibs.worker.report import WorkReport
@@ -45,6 +47,7 @@ async def run(
     reference: str = "",
     progress: Progress | None = None,
     health: socket.socket | None = None,
+    nursery: Nursery | None = None,
 ) -> WorkReport:
     """Run jobs of these queues and of their fail queues, all that have a handler if none is named.
 
@@ -56,30 +59,37 @@ async def run(
     the longest a lost wake-up can cost. `reference` is "module:name" of the application, where it is known.
     In this process a handler that blocks the event loop for longer than the lease loses all that runs here.
     `progress` is called with the report so far, at most five times a second, when it changed. On `health`,
-    a listening socket, /healthz and /readyz are answered.
+    a listening socket, /healthz and /readyz are answered. `nursery` is where processes come from, if it was
+    made ahead; it is closed.
 
     Raises ConfigurationError, UnknownTask, StorageError, and what @app.lifespan raises in this process.
     """
     leave_if_ours()
     check_pulse(lease, heartbeat)
     times = {"lease": lease, "heartbeat": heartbeat, "poll": poll, "grace": grace}
-    async with app:
-        plan = planned(app, queues, processes, reference, times)
-        work = _Work(app, app.storage, plan, progress)
-        async with answering(health, work.health):
-            return await work.run(until, grace)
+    # Before the storage is opened: meanwhile the stem imports what the processes will need.
+    with nursery_for(processes, nursery) as forking:
+        async with app:
+            if forking is not None:
+                forking.expect(scheme_of(app.storage.url))
+            plan = planned(app, queues, processes, reference, times)
+            work = _Work(app, app.storage, plan, progress, forking)
+            async with answering(health, work.health):
+                return await work.run(until, grace)
 
 
 class _Work:
     """The supervisor and what goes on beside it."""
 
-    def __init__(self, app: Dibs, storage: Storage, plan: Plan, progress: Progress | None) -> None:
+    def __init__(
+        self, app: Dibs, storage: Storage, plan: Plan, progress: Progress | None, nursery: Nursery | None
+    ) -> None:
         self._storage = storage
         self._queues = plan.queues
         self._progress = progress
         self._report = WorkReport()
         self._duties = Duties(storage, plan.queues, self._report, plan.heartbeat)
-        self._supervisor = Supervisor(app, storage, plan, self._report)
+        self._supervisor = Supervisor(app, storage, plan, self._report, nursery)
         self._schedules = Schedules(storage, [app.handlers[queue] for queue in plan.queues])
         self._signals: asyncio.Queue[None] = asyncio.Queue()
         self._began = time.monotonic()
