@@ -76,6 +76,7 @@ NEVER = {
 # What we did not write, and the rooms that may know of it. Whatever is not here is not used.
 EVERYWHERE = tuple(MAY_IMPORT)
 OTHERS = {
+    "click": ("cli",),
     "cronsim": ("model",),
     "filelock": ("file", "spark"),
     # With redis[hiredis]: its reader and its packing.
@@ -93,7 +94,7 @@ OTHERS = {
     "pytest": ("kit", "fixtures"),
     "redis": ("redis",),
     "rich": ("cli", "kit"),
-    "typer": ("cli", "kit"),
+    "rich_click": ("cli", "kit"),
     "uvloop": ("worker",),
     "watchdog": ("file", "cli"),
 }
@@ -195,7 +196,7 @@ HOUSE = {
     "dibs/worker/__init__.py": "",
     "dibs/worker/worker.py": "import asyncio\nfrom dibs.client.app import Dibs",
     "dibs/cli/__init__.py": "",
-    "dibs/cli/main.py": "import typer\nfrom dibs import Dibs\nfrom dibs.worker import worker",
+    "dibs/cli/main.py": "import rich_click\nfrom dibs import Dibs\nfrom dibs.worker import worker",
     "dibs_conformance/__init__.py": "import hypothesis\nfrom dibs import Dibs",
     "dibs_conformance/oracle.py": "from dibs.model import Job",
     "dibs_conformance/races.py": "from dibs.model.fold import *",

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import rich_click as click
 
 from dibs.errors import ConfigurationError, Refused
 from dibs_conformance.door import certify as certify_target
@@ -19,32 +18,43 @@ NOT_CERTIFIED = 1
 WRONG_WORDS = 2
 
 
+@click.command("certify")
+@click.argument("url", metavar="URL", help="The storage; only places of the kit's own are touched.")
+@click.option("--level", metavar="LEVEL", default="L0", help=f"How deep: {', '.join(RUNS)}.")
+@click.option("--budget", type=float, metavar="SECONDS", default=60, help="Seconds to spend.")
+@click.option("--examples", type=int, metavar="N", help="Histories on each level, in place of the budget.")
+@click.option("--seed", type=int, metavar="N", help="Repeat the run with this seed.")
+@click.option(
+    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as a page of HTML here."
+)
+@click.option("--badge", type=click.Path(path_type=Path), metavar="FILE", help="Write a badge here, an SVG.")
+@click.option("--json", is_flag=True, help="Print the report as JSON.")
+@click.pass_context
 def certify(
-    url: Annotated[str, typer.Argument(help="The storage; only places of the kit's own are touched.")],
-    level: Annotated[str, typer.Option(help=f"How deep: {', '.join(RUNS)}.")] = "L0",
-    budget: Annotated[float, typer.Option(help="Seconds to spend.")] = 60,
-    examples: Annotated[
-        int | None, typer.Option(help="Histories on each level, in place of the budget.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Repeat the run with this seed.")] = None,
+    ctx: click.Context,
+    url: str,
     *,
-    html: Annotated[Path | None, typer.Option(help="Write the report as a page of HTML here.")] = None,
-    badge: Annotated[Path | None, typer.Option(help="Write a badge here, an SVG.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    level: str,
+    budget: float,
+    examples: int | None,
+    seed: int | None,
+    html: Path | None,
+    badge: Path | None,
+    json: bool,
 ) -> None:
     """Hold a storage against the contract, and tell what was met, kept and broken."""
     try:
         with quiet():
             report = certify_target(url, level, budget, seed, examples=examples, progress=show)
     except (Refused, ConfigurationError, NotImplementedError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(WRONG_WORDS) from None
+        click.echo(str(error), err=True)
+        ctx.exit(WRONG_WORDS)
     clear()
     for path, form in ((html, report.html), (badge, report.badge)):
         if path is not None:
             path.write_text(form(), "utf-8")
-    typer.echo(report.json() if json else report.text())
-    raise typer.Exit(0 if report.certified else NOT_CERTIFIED)
+    click.echo(report.json() if json else report.text())
+    ctx.exit(0 if report.certified else NOT_CERTIFIED)
 
 
 @contextmanager

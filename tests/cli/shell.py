@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from dibs.cli.main import app
 from dibs.storage.protocol import Storage
@@ -61,7 +61,7 @@ async def claim_one(storage: Storage, queue: str) -> int:
 
 
 def in_storage(shell: Shell, work: Any) -> Any:
-    """Run `work(storage)` on the place, from a test that is not async because typer's verbs are not."""
+    """Run `work(storage)` on the place, from a test that is not async because click's verbs are not."""
     import asyncio
 
     async def opened() -> Any:

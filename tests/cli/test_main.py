@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib.metadata import EntryPoint, EntryPoints, entry_points, version
 from pathlib import Path
 
 import pytest
-import typer
+import rich_click as click
 
-from dibs.cli import main
+from dibs.cli import main, outside
 from dibs.cli.output import Code, plain
 from dibs.cli.refusals import WrongWords, code_of, first_of
 from dibs.errors import NoStorage, OutcomeUnknown, Refused, StorageFull
@@ -160,24 +160,42 @@ def test_a_broken_pipe_is_no_traceback(shell: Shell) -> None:
 
 
 def test_a_verb_of_another_package_is_listed_and_run(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("greet", f"{__name__}:greet", main.ENTRY_POINTS)
-    monkeypatch.setattr(main, "entry_points", lambda **wanted: [point] if wanted.get("name") != "x" else [])
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+    bring(monkeypatch, "greet", f"{__name__}:greet")
 
     assert " greet " in shell.type("--help").stdout
     assert "hello ada\n" == shell.type("greet", "ada").stdout
+    assert "The name." in shell.type("greet", "--help").stdout
+    assert 7 == shell.type("greet", "nobody").exit_code
 
 
-def greet(name: str) -> None:
+@click.command
+@click.argument("name", help="The name.")
+@click.pass_context
+def greet(ctx: click.Context, name: str) -> None:
     """Say hello."""
-    typer.echo(f"hello {name}")
+    if name == "nobody":
+        ctx.exit(7)
+    click.echo(f"hello {name}")
+
+
+def bring(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """Let a package be installed that brings a verb."""
+    points = EntryPoints([EntryPoint(name, value, outside.GROUP)])
+    monkeypatch.setattr("importlib.metadata.entry_points", points.select)
+
+
+def test_a_verb_that_is_no_command_is_told(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    bring(monkeypatch, "greet", f"{__name__}:bring")
+    result = shell.type("greet", "ada")
+
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert "is not a command of click's" in result.stderr
 
 
 def test_a_verb_whose_extra_is_missing_says_what_to_install(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    point = EntryPoint("certify", "a_module_that_is_not_there:certify", main.ENTRY_POINTS)
-    monkeypatch.setattr(main, "entry_points", lambda **_: [point])
+    bring(monkeypatch, "certify", "a_module_that_is_not_there:certify")
     result = shell.type("certify", "file:./x")
 
     assert 2 == result.exit_code
@@ -191,4 +209,4 @@ def test_worker_processes_do_not_pay_for_the_command_line() -> None:
     modules = subprocess.run([sys.executable, "-c", imported], capture_output=True, text=True, check=True)
 
     assert script.module in modules.stdout.split()
-    assert not {"typer", "rich", "dibs.cli.main"} & {*modules.stdout.split()}
+    assert not {"click", "rich", "dibs.cli.main"} & {*modules.stdout.split()}

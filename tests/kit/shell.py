@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import typer
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
+
+if TYPE_CHECKING:
+    from click import Command
 
 
-def said(verb: Callable[..., None], *words: str, typed: bytes = b"") -> Result:
-    app = typer.Typer()
-    app.command()(verb)
-    return CliRunner().invoke(app, [*words], input=typed)
+def said(verb: Command, *words: str, typed: bytes = b"") -> Result:
+    return CliRunner().invoke(verb, [*words], input=typed)

@@ -9,8 +9,6 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from dibs.errors import Refused
 from dibs.model import transitions
@@ -25,6 +23,7 @@ from dibs_conformance.refusals import wrong_verdicts
 from dibs_conformance.story import StoryLines
 from dibs_conformance.target import Bridge, Places
 from dibs_conformance.trial import Trial
+from tests.kit import shell
 from tests.kit.play import play
 
 
@@ -84,9 +83,7 @@ def test_places_are_the_kits_own() -> None:
 
 
 def said(*words: str) -> tuple[int, str]:
-    app = typer.Typer()
-    app.command()(verb)
-    result = CliRunner().invoke(app, [*words])
+    result = shell.said(verb, *words)
     return result.exit_code, result.stdout
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from benchmarks.history_day import Planted, play
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from dibs.cli.main import app
 from dibs.errors import Refused

@@ -7,10 +7,9 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-import typer
+import rich_click as click
 
 from dibs.errors import Refused
 from dibs.storage.registry import open_storage
@@ -21,15 +20,20 @@ from dibs_conformance.checker.step import Step, read_file, read_steps
 BROKEN = 1
 
 
+@click.command("check-history")
+@click.argument(
+    "file",
+    metavar="[FILE]",
+    type=click.Path(path_type=Path),
+    required=False,
+    help="A history as JSON lines; - reads it from standard input.",
+)
+@click.option("--url", metavar="URL", help="A place, to read its log instead.")
+@click.option("--queue", metavar="QUEUE", help="The queue whose log is read.")
+@click.option("--json", is_flag=True, help="Print what was found as JSON.")
+@click.pass_context
 def check_history(
-    file: Annotated[
-        Path | None,
-        typer.Argument(help="A history as JSON lines; - reads it from standard input.", show_default=False),
-    ] = None,
-    *,
-    url: Annotated[str | None, typer.Option(metavar="URL", help="A place, to read its log instead.")] = None,
-    queue: Annotated[str | None, typer.Option(help="The queue whose log is read.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+    ctx: click.Context, file: Path | None, *, url: str | None, queue: str | None, json: bool
 ) -> None:
     """Hold the rules of the contract against a recorded history, or against the log of a queue.
 
@@ -42,18 +46,18 @@ def check_history(
     # A log does not tell all that brute force must know.
     checked = check(steps_from(file, url, queue), deep=False if url else None)
     seconds = time.monotonic() - began
-    typer.echo(msgspec.json.encode(checked).decode() if json else "\n".join(lines(checked, seconds)))
-    raise typer.Exit(BROKEN if checked.failures else 0)
+    click.echo(msgspec.json.encode(checked).decode() if json else "\n".join(lines(checked, seconds)))
+    ctx.exit(BROKEN if checked.failures else 0)
 
 
 def steps_from(file: Path | None, url: str | None, queue: str | None) -> Iterable[Step]:
-    """The history that is meant. Raises BadParameter for two, or none."""
+    """The history that is meant. Raises UsageError for two, or none."""
     if (file is None) == (url is None):
-        raise typer.BadParameter("name a FILE, or a --url with its --queue")
+        raise click.UsageError("name a FILE, or a --url with its --queue")
     if file is not None:
         return read_steps(sys.stdin.buffer) if str(file) == "-" else read_file(file)
     if url is None or not queue:
-        raise typer.BadParameter("--url needs --queue: a history is that of one queue")
+        raise click.UsageError("--url needs --queue: a history is that of one queue")
     return asyncio.run(read_log(url, queue))
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points, version
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+import rich_click as click
 
+from dibs.cli import completion, outside
 from dibs.cli.output import Code, warn
-from dibs.cli.refusals import WrongWords, tell
+from dibs.cli.refusals import tell
+from dibs.version import VERSION
 
 
 class Verb(NamedTuple):
@@ -46,12 +46,20 @@ VERBS: Final = (
     Verb("certify", KIT, "Hold a storage against the contract.", extra="conformance"),
     Verb("check-history", KIT, "Hold a recorded history, or a queue's log, against it.", extra="conformance"),
 )
+OURS: Final = {verb.name: verb for verb in VERBS}
 
-#: Verbs that live in other packages register here, named as they are typed.
-ENTRY_POINTS: Final = "dibs.commands"
+#: How help looks. Subcommands have it from here, those of other packages, too, if rich-click draws them.
+LOOKS: Final = {
+    # What is written in a help text is what is read: `[tool.dibs]` is no style.
+    "text_markup": None,
+    "text_paragraph_linebreaks": "\n\n",
+    "padding_helptext_first_line": (0, 0, 1, 0),
+    "show_arguments": True,
+    "style_commands_table_expand": False,
+}
 
 
-class Verbs(TyperGroup):
+class Verbs(click.RichGroup):
     """A group that knows its verbs by name and summary, and loads the one that is run."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -59,124 +67,96 @@ class Verbs(TyperGroup):
         for verb in VERBS:
             self.add_command(_stub(verb.name, verb.panel, verb.summary))
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """Name our own in the order of the table, then those of others."""
-        return [*self.commands, *(point.name for point in _others())]
+        return [*OURS, *(name for name in outside.names() if name not in OURS)]
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return what help and completion need to know of a verb."""
-        if known := self.commands.get(cmd_name):
-            return known
-        for point in _others():
-            if point.name == cmd_name:
-                return _stub(cmd_name, "From other packages", f"From {_origin(point)}.")
-        return None
+        if cmd_name in OURS:
+            return self.commands[cmd_name]
+        origin = outside.origin(cmd_name)
+        return None if origin is None else _stub(cmd_name, "From other packages", f"From {origin}.")
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the verb itself, imported now."""
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command and _load(str(command.name)), rest
+        return name, _load(name) if name else command, rest
 
-    def main(self, args: Any = None, prog_name: str | None = None, *_: Any, **extra: Any) -> Any:
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb that was typed; Ctrl-C is told in a line of our own, where click would add another."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            warn("interrupted")
+            return Code.INTERRUPTED
+
+    def main(self, args: Sequence[str] | None = None, *of_click: Any, **extra: Any) -> Any:
         """Run, and turn every error into one line and an exit code."""
-        extra["standalone_mode"] = False
         words = sys.argv[1:] if args is None else [*args]
         try:
-            code = super().main(args, prog_name, **extra)
+            code = super().main(words, *of_click, **{**extra, "standalone_mode": False})
+        except click.Abort:
+            code = Code.INTERRUPTED
         except Exception as error:  # noqa: BLE001 - the last door: whatever comes here is told, not thrown
             code = tell(error, as_json="--json" in words)
-        if code == Code.INTERRUPTED and not isinstance(code, Code):
-            # Not from a verb that saw it coming and has said so itself.
-            warn("interrupted")
         sys.exit(code or Code.DONE)
 
 
-def _stub(name: str, panel: str, summary: str) -> TyperCommand:
-    return TyperCommand(name, help=summary, rich_help_panel=panel)
+def _stub(name: str, panel: str, summary: str) -> click.Command:
+    return click.RichCommand(name=name, help=summary, panel=panel)
 
 
-def _others() -> list[EntryPoint]:
-    ours = {verb.name for verb in VERBS}
-    return [point for point in entry_points(group=ENTRY_POINTS) if point.name not in ours]
-
-
-def _origin(point: EntryPoint) -> str:
-    return point.dist.name if point.dist else point.value
-
-
-def _load(name: str) -> Any:
-    verb = next((verb for verb in VERBS if verb.name == name), None)
-    if verb is not None and not verb.extra:
-        return _command(name, import_module(f"dibs.cli.verbs.{name}").command)
-    return _command(name, _from_outside(name, verb.extra if verb else ""))
-
-
-def _from_outside(name: str, extra: str) -> Callable[..., Any]:
-    for point in entry_points(group=ENTRY_POINTS, name=name):
-        try:
-            return point.load()  # type: ignore[no-any-return]
-        except ImportError as error:
-            missing = error.name or "a module"
-            raise WrongWords(f"{name} needs {missing}, which is not installed: {_install(extra)}") from error
-    raise WrongWords(f"{name} is not installed: {_install(extra)}")
-
-
-def _install(extra: str) -> str:
-    return f"pip install 'dibs[{extra}]'" if extra else "install the package it comes from with its extras"
-
-
-def _command(name: str, function: Any) -> Any:
-    """Make a typer command of a function; an app of typer's own is taken as it is."""
-    if isinstance(function, typer.Typer):
-        return typer.main.get_command(function)
-    single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    single.command(name)(function)
-    command = typer.main.get_command(single)
-    command.name = name
+def _load(name: str) -> click.Command:
+    verb = OURS.get(name)
+    if verb is None or verb.extra:
+        return outside.load(name, verb.extra if verb else "")
+    command: click.Command = import_module(f"dibs.cli.verbs.{name}").command
     return command
 
 
-app = typer.Typer(
-    cls=Verbs, name="dibs", rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]}
+@click.group(
+    "dibs",
+    cls=Verbs,
+    invoke_without_command=True,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "show_default": True,
+        "rich_help_config": LOOKS,
+    },
 )
-
-
-def _version(wanted: bool) -> None:  # noqa: FBT001 - the shape typer asks of a callback
-    if wanted:
-        typer.echo(f"dibs {version('dibs')}")
-        raise typer.Exit
-
-
-@app.callback(invoke_without_command=True)
-def _globally(
-    ctx: typer.Context,
-    *,
-    _: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
-    ] = False,
-) -> None:
-    r"""A job queue in which calling dibs on an id means nobody else runs it.
+@click.option_panel("Options")
+@click.version_option(
+    VERSION, prog_name="dibs", message="%(prog)s %(version)s", help="Print the version and leave."
+)
+@completion.install
+@completion.show
+@click.pass_context
+def app(ctx: click.Context) -> None:
+    """A job queue in which calling dibs on an id means nobody else runs it.
 
     See it work, on the files of this machine, with nothing set up:
 
-      dibs demo
+        dibs demo
 
     Then your own. A queue is a name, a job is JSON, a place is a URL:
 
-      export DIBS_URL=file:./jobs
-      dibs enqueue emails '{"to": "ada@example.org"}' --id welcome-42
-      dibs counts
-      dibs show emails welcome-42
-      dibs worker my_app:app
+        export DIBS_URL=file:./jobs
+        dibs enqueue emails '{"to": "ada@example.org"}' --id welcome-42
+        dibs counts
+        dibs show emails welcome-42
+        dibs worker my_app:app
 
-    The place is --url, else $DIBS_URL, else url under \[tool.dibs] in the
+    The place is --url, else $DIBS_URL, else url under [tool.dibs] in the
     nearest pyproject.toml. With --json a verb prints JSON for programs. The
     --help of each verb has an example.
 
     Exit codes: 0 done, 1 refused, 2 wrong words, 3 unknown outcome.
     """
     if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
+        click.echo(ctx.get_help())
 
 
 def main() -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, TypeVar
-
-import typer
+from typing import Any, TypeVar
 
 from dibs.cli.files import folder_of
 from dibs.cli.output import warn
@@ -17,19 +15,6 @@ from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 
 T = TypeVar("T")
-
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        help="The place. Else $DIBS_URL, else url under \\[tool.dibs] in pyproject.toml.",
-        show_default=False,
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs, as docs/reference/cli.md says.")]
-Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.", show_default=False)]
-Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="One or more ids.", show_default=False)]
 
 
 @asynccontextmanager
@@ -63,11 +48,11 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-async def names_of_queues(storage: Storage, wanted: list[str] | None) -> list[str]:
+async def names_of_queues(storage: Storage, wanted: Sequence[str]) -> list[str]:
     """Return the queues that are meant: those that were named, else all there are."""
     known = sorted(info.name for info in await storage.queues())
     if not wanted:
         return known
     for name in sorted({*wanted} - {*known}):
         warn(f"queue {name!r} was never used here")
-    return wanted
+    return [*wanted]

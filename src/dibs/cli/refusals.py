@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 
-from typer.exceptions import TyperException
+from rich_click import ClickException
 
 from dibs.cli.output import Code, plain, warn, write_json
 from dibs.errors import BatchRefused, ConfigurationError, DibsError, OutcomeUnknown
@@ -20,7 +20,7 @@ class WrongWords(Exception):
 
 def code_of(error: BaseException) -> Code:
     """Return the exit code for an error."""
-    if isinstance(error, (TyperException, WrongWords, ConfigurationError)):
+    if isinstance(error, (ClickException, WrongWords, ConfigurationError)):
         return Code.WRONG_WORDS
     if isinstance(error, OutcomeUnknown):
         return Code.UNKNOWN_OUTCOME
@@ -54,13 +54,13 @@ def kind_of(error: BaseException) -> str:
     """Return the name of an error, as documented for programs."""
     if isinstance(error, BatchRefused) and len(error.exceptions) == 1:
         return "Refused"
-    return "WrongWords" if isinstance(error, (TyperException, WrongWords)) else type(error).__name__
+    return "WrongWords" if isinstance(error, (ClickException, WrongWords)) else type(error).__name__
 
 
 def message_of(error: BaseException) -> str:
     """Return what an error says, in one line."""
     match error:
-        case TyperException():
+        case ClickException():
             return _usage(error)
         case BatchRefused():
             return "; ".join(str(refused) for refused in error.exceptions)
@@ -72,7 +72,7 @@ def message_of(error: BaseException) -> str:
             return f"{type(error).__name__}: {error} (set {TRACEBACK}=1 to see where)"
 
 
-def _usage(error: TyperException) -> str:
+def _usage(error: ClickException) -> str:
     context = getattr(error, "ctx", None)
-    message = error.format_message().rstrip(".").replace("\n", " ").replace("Value error, ", "")
+    message = error.format_message().rstrip(".").replace("\n", " ")
     return f"{message} (see {context.command_path} --help)" if context else message

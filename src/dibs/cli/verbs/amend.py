@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import rich_click as click
 from msgspec import UNSET, UnsetType
 
+from dibs.cli import options
 from dibs.cli.output import Code
-from dibs.cli.place import Json, Queue, Url, opened, run
+from dibs.cli.place import opened, run
 from dibs.cli.refusals import WrongWords
 from dibs.cli.verdicts import tell_each
 from dibs.cli.words import delay_of, json_of, pairs_of, time_of
@@ -16,21 +17,27 @@ from dibs.client.serde import JSON
 from dibs.model.requests import Patch
 
 
+@click.command("amend")
+@options.queue
+@click.argument("id", metavar="ID", help="The job's id.")
+@click.option("--payload", metavar="JSON", help="A new payload.")
+@click.option("--attribute", metavar="NAME=JSON", multiple=True, help="An attribute to set; may be repeated.")
+@click.option("--priority", type=int, metavar="N", help="-1000 to 1000, higher first.")
+@click.option("--delay", type=float, metavar="SECONDS", help="Run that long from now.")
+@click.option("--at", metavar="TIME", help="Run at a time, ISO 8601 with a zone.")
+@options.url
+@options.json
 def command(
-    queue: Queue,
-    id: Annotated[str, typer.Argument(metavar="ID", show_default=False)],
+    queue: str,
+    id: str,
     *,
-    payload: Annotated[str | None, typer.Option(metavar="JSON", help="A new payload.")] = None,
-    attribute: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=JSON", help="An attribute to set; may be repeated.")
-    ] = None,
-    priority: Annotated[int | None, typer.Option(help="-1000 to 1000, higher first.")] = None,
-    delay: Annotated[float | None, typer.Option(metavar="SECONDS", help="Run that long from now.")] = None,
-    at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Run at a time, ISO 8601 with a zone.")
-    ] = None,
-    url: Url = None,
-    json: Json = False,
+    payload: str | None,
+    attribute: tuple[str, ...],
+    priority: int | None,
+    delay: float | None,
+    at: str | None,
+    url: str | None,
+    json: bool,
 ) -> Code:
     """Change a job where it stands: attributes at any time, the rest while it waits.
 
@@ -56,7 +63,7 @@ def _given(value: int | None) -> int | UnsetType:
     return UNSET if value is None else value
 
 
-def _attributes(pairs: list[str] | None) -> Any:
+def _attributes(pairs: tuple[str, ...]) -> Any:
     if not pairs:
         return UNSET
     return {name: JSON.encode(value) for name, value in pairs_of(pairs, "--attribute").items()}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Mapping, Sequence
 
-import typer
+import rich_click as click
 
-from dibs.cli import shapes
+from dibs.cli import options, shapes
 from dibs.cli.output import plain, say, table, write_json
-from dibs.cli.place import Json, Url, names_of_queues, opened, run
+from dibs.cli.place import names_of_queues, opened, run
 from dibs.model.answers import Counts
 from dibs.storage.protocol import Storage
 
@@ -23,13 +21,12 @@ SLOW_POLL = 1.0
 REST = 0.2
 
 
-def command(
-    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE...]", show_default=False)] = None,
-    *,
-    watch: Annotated[bool, typer.Option("--watch", help="Count again whenever something happens.")] = False,
-    url: Url = None,
-    json: Json = False,
-) -> None:
+@click.command("counts")
+@options.queues
+@click.option("--watch", is_flag=True, help="Count again whenever something happens.")
+@options.url
+@options.json
+def command(queues: tuple[str, ...], *, watch: bool, url: str | None, json: bool) -> None:
     """Count the jobs of some queues, or of all, in each state.
 
     Waiting includes scheduled, and active includes handed off. Above 10,000 a count may be approximate: ~.
@@ -39,20 +36,20 @@ def command(
     run(_counts(queues, url, watch=watch, json=json))
 
 
-async def _counts(queues: list[str] | None, url: str | None, *, watch: bool, json: bool) -> None:
+async def _counts(queues: Sequence[str], url: str | None, *, watch: bool, json: bool) -> None:
     async with opened(url) as storage:
         counted = await _count(storage, queues, json=json)
         while watch:
             await asyncio.sleep(REST)
             await storage.wait(list(counted), for_="events", timeout=SLOW_POLL)
-            names = queues or await names_of_queues(storage, None)
+            names = queues or await names_of_queues(storage, ())
             latest = await storage.counts(names)
             if latest != counted:
                 counted = latest
                 show(counted, again=True, json=json)
 
 
-async def _count(storage: Storage, queues: list[str] | None, *, json: bool) -> dict[str, Counts]:
+async def _count(storage: Storage, queues: Sequence[str], *, json: bool) -> dict[str, Counts]:
     counted = await storage.counts(await names_of_queues(storage, queues))
     show(counted, json=json)
     return counted
@@ -63,8 +60,9 @@ def show(counted: Mapping[str, Counts], *, again: bool = False, json: bool = Fal
     if json:
         write_json(shapes.by_queue(counted))
         return
-    if again and sys.stdout.isatty():
-        typer.echo("\x1b[H\x1b[2J", nl=False)
+    if again:
+        # Only a terminal is.
+        click.clear()
     if not counted:
         say("there are no queues here")
         return

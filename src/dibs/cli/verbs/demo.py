@@ -7,15 +7,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import rich_click as click
 
+from dibs.cli import options
 from dibs.cli.demo.screen import Screen, screen_for
 from dibs.cli.demo.walk import HOME, Walk, standard_library, walk
 from dibs.cli.files import folder_of
 from dibs.cli.output import Code, say, table, write_json
-from dibs.cli.place import Json, run
+from dibs.cli.place import run
 from dibs.cli.refusals import WrongWords
 from dibs.client.place import VARIABLE
 from dibs.storage.registry import open_storage
@@ -24,20 +25,23 @@ if TYPE_CHECKING:
     from dibs.cli.demo.result import Result
 
 
-def command(
-    path: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[PATH]", help="A directory; the standard library of this Python if left out."
-        ),
-    ] = None,
-    *,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes; one per CPU, at least 2, if left out.")
-    ] = None,
-    url: Annotated[str, typer.Option(metavar="URL", help="Where the queue lives.")] = f"file:{HOME}",
-    json: Json = False,
-) -> Code:
+@click.command("demo")
+@click.argument(
+    "path",
+    metavar="[PATH]",
+    type=click.Path(path_type=Path),
+    required=False,
+    help="A directory; the standard library of this Python if left out.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Worker processes; one per CPU, at least 2, if left out.",
+)
+@click.option("--url", metavar="URL", default=f"file:{HOME}", help="Where the queue lives.")
+@options.json
+def command(path: Path | None, *, processes: int | None, url: str, json: bool) -> Code:
     """Watch real work go through a durable queue: one job for each file, every digest checked.
 
     Run it again, and only what changed is processed. Ctrl-C loses nothing: the next run goes on.

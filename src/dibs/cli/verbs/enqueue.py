@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import rich_click as click
 
-import typer
-
+from dibs.cli import options
 from dibs.cli.output import Code, say, write_json
-from dibs.cli.place import Json, Queue, Url, opened, run
+from dibs.cli.place import opened, run
 from dibs.cli.words import json_of, pairs_of
 from dibs.client.serde import JSON
 from dibs.client.settings import JobSettings, request_of
@@ -18,25 +17,29 @@ from dibs.model.requests import Reject, Request
 LEFT_ALONE = ("duplicate", "completed", "failed")
 
 
+@click.command("enqueue")
+@options.queue
+@click.argument("data", metavar="JSON", help="The payload; - reads it from stdin.")
+@click.option("--id", metavar="ID", help="Generated when left out.")
+@click.option("--delay", type=float, metavar="SECONDS", help="Not before that long from now.")
+@click.option("--priority", type=int, metavar="N", default=0, help="-1000 to 1000, higher first.")
+@click.option(
+    "--attribute", metavar="NAME=JSON", multiple=True, help="To find and to route by; may be repeated."
+)
+@click.option("--reject", is_flag=True, help="Leave a known id as it is, and leave with 1.")
+@options.url
+@options.json
 def command(
-    queue: Queue,
-    data: Annotated[
-        str, typer.Argument(metavar="JSON", help="The payload; - reads it from stdin.", show_default=False)
-    ],
+    queue: str,
+    data: str,
     *,
-    id: Annotated[str | None, typer.Option(metavar="ID", help="Generated when left out.")] = None,
-    delay: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Not before that long from now.")
-    ] = None,
-    priority: Annotated[int, typer.Option(help="-1000 to 1000, higher first.")] = 0,
-    attribute: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=JSON", help="To find and to route by; may be repeated.")
-    ] = None,
-    reject: Annotated[
-        bool, typer.Option("--reject", help="Leave a known id as it is, and leave with 1.")
-    ] = False,
-    url: Url = None,
-    json: Json = False,
+    id: str | None,
+    delay: float | None,
+    priority: int,
+    attribute: tuple[str, ...],
+    reject: bool,
+    url: str | None,
+    json: bool,
 ) -> Code:
     """Put a job into a queue. A waiting job of the same id is updated; beside an active one it is blocked.
 

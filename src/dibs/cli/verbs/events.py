@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
 
-import typer
+import rich_click as click
 
-from dibs.cli import shapes
+from dibs.cli import options, shapes
 from dibs.cli.output import plain, say, warn, write_json
-from dibs.cli.place import Json, Queue, Url, opened, run
+from dibs.cli.place import opened, run
 from dibs.model.answers import EventPage
 from dibs.model.events import Event
 from dibs.storage.protocol import LATEST, Storage
@@ -19,16 +18,13 @@ PAGE = 1000
 SLOW_POLL = 1.0
 
 
-def command(
-    queue: Queue,
-    *,
-    after: Annotated[
-        str | None, typer.Option(metavar="OFFSET", help="From there on; 'now' for what is yet to come.")
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Wait for more until interrupted.")] = False,
-    url: Url = None,
-    json: Json = False,
-) -> None:
+@click.command("events")
+@options.queue
+@click.option("--after", metavar="OFFSET", help="From there on; 'now' for what is yet to come.")
+@click.option("--follow", is_flag=True, help="Wait for more until interrupted.")
+@options.url
+@options.json
+def command(queue: str, *, after: str | None, follow: bool, url: str | None, json: bool) -> None:
     """Read the log of a queue, oldest first: one line for each end of an attempt.
 
     Each line begins with its offset; --after goes on from one and never misses or repeats any.

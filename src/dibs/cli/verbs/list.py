@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, get_args
+from typing import get_args
 
-import typer
+import rich_click as click
 
-from dibs.cli import shapes
+from dibs.cli import options, shapes
 from dibs.cli.output import say, table, write_json
-from dibs.cli.place import Json, Queue, Url, opened, run
+from dibs.cli.place import opened, run
 from dibs.model.answers import Listed, State
 from dibs.model.job import Slot
 
@@ -20,17 +20,20 @@ RUNNING = ("active", "handed_off")
 ENDED = ("completed", "failed", "cancelled")
 
 
-def command(
-    queue: Queue,
-    *,
-    state: Annotated[State, typer.Option(metavar="STATE", help=f"One of {', '.join(STATES)}.")] = "waiting",
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
-    after: Annotated[
-        str | None, typer.Option(metavar="CURSOR", help="Go on where a listing stopped.")
-    ] = None,
-    url: Url = None,
-    json: Json = False,
-) -> None:
+@click.command("list")
+@options.queue
+@click.option(
+    "--state",
+    type=click.Choice(STATES),
+    metavar="STATE",
+    default="waiting",
+    help=f"One of {', '.join(STATES)}.",
+)
+@click.option("--limit", type=click.IntRange(1, 1000), metavar="N", default=100, help="At most so many.")
+@click.option("--after", metavar="CURSOR", help="Go on where a listing stopped.")
+@options.url
+@options.json
+def command(queue: str, *, state: State, limit: int, after: str | None, url: str | None, json: bool) -> None:
     """List the jobs of a queue that are in one state, in no promised order.
 
     Example: dibs list emails --state failed --url file:./jobs

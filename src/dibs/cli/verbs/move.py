@@ -6,15 +6,16 @@ import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
-import typer
+import rich_click as click
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from dibs.cli import options
 from dibs.cli.output import Code, say, table, warn, write_json
-from dibs.cli.place import Json, opened, run
+from dibs.cli.place import opened, run
 from dibs.errors import Refused
 from dibs.model.answers import Record
 from dibs.model.job import Data, NewJob, Slot
@@ -41,19 +42,12 @@ class Moved(Struct, frozen=True):
     left: int = 0
 
 
-def command(
-    source: Annotated[
-        str, typer.Option("--from", metavar="URL", help="The place to empty.", show_default=False)
-    ],
-    target: Annotated[
-        str, typer.Option("--to", metavar="URL", help="The place to fill.", show_default=False)
-    ],
-    *,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until no job is active, rather than refuse.")
-    ] = False,
-    json: Json = False,
-) -> None:
+@click.command("move")
+@click.option("--from", "source", metavar="URL", required=True, help="The place to empty.")
+@click.option("--to", "target", metavar="URL", required=True, help="The place to fill.")
+@click.option("--wait", is_flag=True, help="Wait until no job is active, rather than refuse.")
+@options.json
+def command(source: str, target: str, *, wait: bool, json: bool) -> Code:
     """Move every queue to another place: jobs in their order, successors, counts, outcomes and settings.
 
     Both places are named, so there is no --url. Queues are paused on both sides until all of it is there.
@@ -70,7 +64,8 @@ def command(
         say("there are no queues here")
     if any(each.left for each in done.values()):
         warn("some ids are in both places, as different jobs: they stay where they were")
-        raise typer.Exit(Code.REFUSED)
+        return Code.REFUSED
+    return Code.DONE
 
 
 async def _move(source_url: str, target_url: str, *, wait: bool, json: bool) -> dict[str, Moved]:

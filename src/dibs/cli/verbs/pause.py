@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import rich_click as click
+
+from dibs.cli import options
 from dibs.cli.output import say, write_json
-from dibs.cli.place import Json, Queue, Url, opened, run
+from dibs.cli.place import opened, run
 from dibs.model.requests import SettingsPatch
 
 
-def command(queue: Queue, *, url: Url = None, json: Json = False) -> None:
+@click.command("pause")
+@options.queue
+@options.url
+@options.json
+def command(queue: str, *, url: str | None, json: bool) -> None:
     """Stop a queue from being claimed from. What runs, runs on; what is enqueued, waits.
 
     Example: dibs pause emails --url file:./jobs

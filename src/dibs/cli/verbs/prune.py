@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
 
-import typer
+import rich_click as click
 
+from dibs.cli import options
 from dibs.cli.output import say, table, write_json
-from dibs.cli.place import Json, Url, names_of_queues, opened, run
+from dibs.cli.place import names_of_queues, opened, run
 from dibs.model.answers import Pruned
 from dibs.storage.protocol import Storage
 
@@ -15,12 +16,11 @@ from dibs.storage.protocol import Storage
 STEP = 1000
 
 
-def command(
-    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE...]", show_default=False)] = None,
-    *,
-    url: Url = None,
-    json: Json = False,
-) -> None:
+@click.command("prune")
+@options.queues
+@options.url
+@options.json
+def command(queues: tuple[str, ...], *, url: str | None, json: bool) -> None:
     """Remove expired outcomes and request keys, and what the log need not keep, from some queues or all.
 
     Workers do this on their own; it is for places where no worker runs.
@@ -30,7 +30,7 @@ def command(
     run(_prune(queues, url, json=json))
 
 
-async def _prune(queues: list[str] | None, url: str | None, *, json: bool) -> None:
+async def _prune(queues: Sequence[str], url: str | None, *, json: bool) -> None:
     async with opened(url) as storage:
         names = await names_of_queues(storage, queues)
         pruned = {name: await _all_of(storage, name) for name in names}

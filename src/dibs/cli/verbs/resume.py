@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from dibs.cli.place import Json, Queue, Url, run
+import rich_click as click
+
+from dibs.cli import options
+from dibs.cli.place import run
 from dibs.cli.verbs.pause import set_paused
 
 
-def command(queue: Queue, *, url: Url = None, json: Json = False) -> None:
+@click.command("resume")
+@options.queue
+@options.url
+@options.json
+def command(queue: str, *, url: str | None, json: bool) -> None:
     """Let a paused queue go on.
 
     Example: dibs resume emails --url file:./jobs

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
 
-import typer
+import rich_click as click
 
+from dibs.cli import options
 from dibs.cli.output import Code
-from dibs.cli.place import Json, Queue, Url, opened, run
+from dibs.cli.place import opened, run
 from dibs.cli.refusals import WrongWords
 from dibs.cli.verdicts import tell_each
 from dibs.storage.protocol import Storage
 
 
-def command(
-    queue: Queue,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", show_default=False)] = None,
-    *,
-    everything: Annotated[bool, typer.Option("--all", help="All of the queue that have failed.")] = False,
-    url: Url = None,
-    json: Json = False,
-) -> Code:
+@click.command("retry")
+@options.queue
+@click.argument("ids", metavar="[ID...]", nargs=-1, help="The ids, unless --all is given.")
+@click.option("--all", "everything", is_flag=True, help="All of the queue that have failed.")
+@options.url
+@options.json
+def command(queue: str, ids: tuple[str, ...], *, everything: bool, url: str | None, json: bool) -> Code:
     """Send failed jobs round again: each waits, with its counts at 0, and its failed outcome is gone.
 
     Leaves with 1 if any of the ids could not be sent: it is live, did not fail, or has no payload kept.
@@ -32,7 +32,7 @@ def command(
     return run(_retry(queue, ids, url, json=json))
 
 
-async def _retry(queue: str, ids: list[str] | None, url: str | None, *, json: bool) -> Code:
+async def _retry(queue: str, ids: Sequence[str], url: str | None, *, json: bool) -> Code:
     async with opened(url) as storage:
         chosen = ids or await _failed(storage, queue)
         answers = await storage.retry_failed(queue, chosen)

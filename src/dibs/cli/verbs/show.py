@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import rich_click as click
 
-import typer
-
-from dibs.cli import shapes
+from dibs.cli import options, shapes
 from dibs.cli.explained import show_place, show_slot
 from dibs.cli.output import Code, write_json
-from dibs.cli.place import Json, Url, opened, run
+from dibs.cli.place import opened, run
 from dibs.cli.refusals import WrongWords
 from dibs.model.job import EMPTY
 
 
-def command(
-    queue: Annotated[str | None, typer.Argument(metavar="[QUEUE ID]", show_default=False)] = None,
-    id: Annotated[str | None, typer.Argument(metavar="", hidden=True)] = None,
-    *,
-    url: Url = None,
-    json: Json = False,
-) -> Code:
+@click.command("show")
+@click.argument("queue", metavar="[QUEUE", required=False, help="The queue's name.")
+@click.argument("id", metavar="ID]", required=False, help="The id.")
+@options.url
+@options.json
+def command(queue: str | None, id: str | None, *, url: str | None, json: bool) -> Code:
     """Show all there is of one id. Without queue and id, explain the place: what it is, keeps and holds.
 
     Leaves with 1 if nothing is known of the id.
 
     Examples:
-      dibs show emails welcome-42 --url file:./jobs
-      dibs show --url file:./jobs
+        dibs show emails welcome-42 --url file:./jobs
+        dibs show --url file:./jobs
     """
     if queue is None:
         return run(show_place(url, json=json))

@@ -9,13 +9,12 @@ from datetime import datetime
 from pathlib import Path
 from threading import Event
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import rich_click as click
 
-from dibs.cli import shapes
+from dibs.cli import options, shapes
 from dibs.cli.output import say, warn, write_json
-from dibs.cli.place import Json, Url
 from dibs.cli.refusals import WrongWords
 from dibs.cli.words import time_of
 from dibs.client.moments import moment_of
@@ -25,15 +24,17 @@ from dibs.spark.java import require_pyspark, session
 if TYPE_CHECKING:
     from dibs.spark.history.increments import Increment
 
-command = typer.Typer(name="spark", add_completion=False, rich_markup_mode="rich", no_args_is_help=True)
+tables = click.option(
+    "--warehouse",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    required=True,
+    help="The folder of the tables.",
+)
 
-Warehouse = Annotated[
-    Path, typer.Option("--warehouse", metavar="DIR", help="The folder of the tables.", show_default=False)
-]
 
-
-@command.callback()
-def _of_both() -> None:
+@click.group("spark")
+def command() -> None:
     """Keep the history of every run as Parquet tables, and draw a report of it.
 
     history takes the place as --url, like other verbs; both take --json.
@@ -43,23 +44,32 @@ def _of_both() -> None:
 
 
 @command.command("history")
+@tables
+@click.option("--queue", metavar="QUEUE", multiple=True, help="Only this queue; may be repeated.")
+@click.option("--follow", is_flag=True, help="Go on until interrupted.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=1),
+    metavar="SECONDS",
+    default=60,
+    help="How long --follow rests between increments.",
+)
+@click.option("--since", metavar="TIME", help="Ask no storage: make the tables again from here on.")
+@click.option("--until", metavar="TIME", help="With --since: up to here.")
+@click.option("--master", metavar="URL", default="local[*]", help="The Spark to run on.")
+@options.url
+@options.json
 def history(
-    warehouse: Warehouse,
+    warehouse: Path,
     *,
-    queue: Annotated[
-        list[str] | None, typer.Option(metavar="QUEUE", help="Only this queue; may be repeated.")
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until interrupted.")] = False,
-    every: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="How long --follow rests between increments.")
-    ] = 60,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Ask no storage: make the tables again from here on.")
-    ] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="With --since: up to here.")] = None,
-    master: Annotated[str, typer.Option(metavar="URL", help="The Spark to run on.")] = "local[*]",
-    url: Url = None,
-    json: Json = False,
+    queue: tuple[str, ...],
+    follow: bool,
+    every: float,
+    since: str | None,
+    until: str | None,
+    master: str,
+    url: str | None,
+    json: bool,
 ) -> None:
     """Take what has happened since the last time into the tables of a warehouse.
 
@@ -85,27 +95,24 @@ def history(
         return
     with _stoppable() as stop:
         while not stop.is_set():
-            _tell(update(spark, url, warehouse, queue or ()), json=json)
+            _tell(update(spark, url, warehouse, queue), json=json)
             if not follow:
                 return
             stop.wait(every)
 
 
 @command.command("report")
-def report(
-    warehouse: Warehouse,
-    *,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the page here.", show_default=False)
-    ] = None,
-    wait_p95: Annotated[
-        float,
-        typer.Option(
-            "--wait-p95", min=0.001, metavar="SECONDS", help="What the capacity advice is to reach."
-        ),
-    ] = 1.0,
-    json: Json = False,
-) -> None:
+@tables
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the page here.")
+@click.option(
+    "--wait-p95",
+    type=click.FloatRange(min=0.001),
+    metavar="SECONDS",
+    default=1.0,
+    help="What the capacity advice is to reach.",
+)
+@options.json
+def report(warehouse: Path, *, out: Path | None, wait_p95: float, json: bool) -> None:
     """Draw a page from a warehouse: throughput, latency, backlog, failures, ids and capacity.
 
     One file that needs no network; outages and ids that keep failing are named at its top. With --json the

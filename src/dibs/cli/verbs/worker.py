@@ -8,13 +8,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import rich_click as click
 
+from dibs.cli import options
 from dibs.cli.live import log_as_fits, shown
 from dibs.cli.output import Code, say, write_json
-from dibs.cli.place import Json, Url, refuse_short_lived, run
+from dibs.cli.place import refuse_short_lived, run
 from dibs.cli.refusals import WrongWords
 from dibs.cli.reload import reloading
 from dibs.client.place import VARIABLE
@@ -24,39 +25,46 @@ if TYPE_CHECKING:
     from dibs.client.app import Dibs
     from dibs.client.handler import Handler
     from dibs.storage.protocol import Storage
+    from dibs.worker.nursery import Nursery
 
 #: Whom /healthz and /readyz are answered unless a host is named: they tell process ids and load.
 LOCAL: Final = "127.0.0.1"
 LAST_PORT: Final = 65_535
 
 
+@click.command("worker")
+@click.argument("application", metavar="MODULE:APP", help="Where the application is.")
+@click.option("--queues", metavar="A,B", help="Only these queues; all that have a handler if left out.")
+@click.option(
+    "--processes", type=click.IntRange(min=0), metavar="N", help="One per CPU if left out; 0 is in this one."
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=30.0,
+    help="How long a stop waits for what runs.",
+)
+@click.option(
+    "--health",
+    metavar="[HOST:]PORT",
+    help="Answer /healthz and /readyz there; without a host, to this machine alone.",
+)
+@click.option(
+    "--reload", is_flag=True, help="For development: start anew when a .py file below here changes."
+)
+@options.url
+@options.json
 def command(
-    application: Annotated[
-        str, typer.Argument(metavar="MODULE:APP", help="Where the application is.", show_default=False)
-    ],
+    application: str,
     *,
-    queues: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Only these queues; all that have a handler if left out."),
-    ] = None,
-    processes: Annotated[
-        int | None, typer.Option(min=0, help="One per CPU if left out; 0 is in this one.")
-    ] = None,
-    grace: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How long a stop waits for what runs.")
-    ] = 30.0,
-    health: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[HOST:]PORT",
-            help="Answer /healthz and /readyz there; without a host, to this machine alone.",
-        ),
-    ] = None,
-    reload: Annotated[
-        bool, typer.Option("--reload", help="For development: start anew when a .py file below here changes.")
-    ] = False,
-    url: Url = None,
-    json: Json = False,
+    queues: str | None,
+    processes: int | None,
+    grace: float,
+    health: str | None,
+    reload: bool,
+    url: str | None,
+    json: bool,
 ) -> Code:
     """Run the handlers of an application until stopped.
 
@@ -66,12 +74,26 @@ def command(
     """
     if reload:
         return run(reloading([word for word in sys.argv[1:] if word != "--reload"], Path.cwd()))
+    ahead = _ahead(processes, url)
     log_as_fits()
     app = found(application, url)
     wanted = [name for name in queues.split(",") if name] if queues is not None else None
     with _listening(health) as listener:
-        options = {"queues": wanted, "processes": processes, "grace": grace, "health": listener}
-        return run(_work(app, application, options, json=json))
+        settings = {
+            "queues": wanted,
+            "processes": processes,
+            "grace": grace,
+            "health": listener,
+            "nursery": ahead,
+        }
+        return run(_work(app, application, settings, json=json))
+
+
+def _ahead(processes: int | None, url: str | None) -> Nursery | None:
+    """Begin what worker processes come from before all else, while nothing of the user's is here."""
+    from dibs.worker.nursery import ahead  # noqa: PLC0415 - as in found
+
+    return None if processes == 0 else ahead(url or os.environ.get(VARIABLE, ""))
 
 
 @contextmanager
@@ -119,18 +141,18 @@ def found(application: str, url: str | None) -> Dibs:
     return app
 
 
-async def _work(app: Dibs, reference: str, options: dict[str, Any], *, json: bool) -> Code:
+async def _work(app: Dibs, reference: str, settings: dict[str, Any], *, json: bool) -> Code:
     from dibs.worker import run as work  # noqa: PLC0415
     from dibs.worker.plan import cpus  # noqa: PLC0415
 
     async with app:
         refuse_short_lived(app.storage)
-        if options["processes"] is None:
-            options["processes"] = cpus()
-        started = await _started(app, options)
+        if settings["processes"] is None:
+            settings["processes"] = cpus()
+        started = await _started(app, settings)
         write_json({"started": started}) if json else say(*_lines(started))
         with shown(json=json) as progress:
-            report = await work(app, reference=reference, progress=progress, **options)
+            report = await work(app, reference=reference, progress=progress, **settings)
     totals = {word: report.total(word) for word in ("completed", "failed", "retried", "released")}
     if json:
         write_json({"stopped": {"seconds": round(report.seconds, 3), **totals}})
@@ -139,16 +161,16 @@ async def _work(app: Dibs, reference: str, options: dict[str, Any], *, json: boo
     return Code.DONE
 
 
-async def _started(app: Dibs, options: dict[str, Any]) -> dict[str, Any]:
+async def _started(app: Dibs, settings: dict[str, Any]) -> dict[str, Any]:
     storage: Storage = app.storage
-    queues, listener = options["queues"], options["health"]
+    queues, listener = settings["queues"], settings["health"]
     served = [handler for name, handler in app.handlers.items() if queues is None or name in queues]
     known = {info.name for info in await storage.queues()}
     return {
         "url": storage.url,
         "durability": storage.durability,
-        "processes": options["processes"],
-        "grace": options["grace"],
+        "processes": settings["processes"],
+        "grace": settings["grace"],
         "health": listener and _place(listener),
         "handlers": [{"queue": handler.queue, "function": _function(handler)} for handler in served],
         "unserved": sorted(known - {handler.queue for handler in served}),
