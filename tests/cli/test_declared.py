@@ -16,9 +16,9 @@ from dibs.cli import main
 TYPES = {
     "text": str,
     "integer": int,
-    "integer range": int,
+    "number": int,
     "float": float,
-    "float range": float,
+    "number of seconds": float,
     "path": Path,
 }
 

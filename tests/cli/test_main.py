@@ -39,12 +39,37 @@ def test_each_verb_has_an_example_and_its_common_options(shell: Shell, verb: str
     assert "--json" in result.stdout
 
 
-def test_a_verb_is_imported_only_to_run_it() -> None:
-    watch = f"import atexit, sys; atexit.register(lambda: print({HEAVY} & set(sys.modules)))"
-    code = f"{watch}; from dibs.cli.main import app; app(['--help'])"
+def test_help_is_drawn_as_it_is_written(shell: Shell) -> None:
+    """What looks like a style is text, paragraphs stand apart, and verbs in their panels."""
+    screen = shell.type("--help").stdout
+    panels = ["Options", *dict.fromkeys(verb.panel for verb in main.VERBS)]
+
+    assert "url under [tool.dibs] in" in screen
+    assert ["", "dibs demo", ""] == [
+        line.strip() for line in screen.partition("nothing set up:")[2].splitlines()
+    ][1:4]
+    assert panels == [line.split("─")[1].strip() for line in screen.splitlines() if line.startswith("╭")]
+
+
+def test_help_explains_what_can_be_typed(shell: Shell) -> None:
+    screen = shell.type("enqueue", "--help").stdout
+
+    assert "enqueue [OPTIONS] QUEUE JSON" in screen
+    assert "The payload; - reads it from stdin. [required]" in screen
+    assert "-1000 to 1000, higher first. [default: 0]" in screen
+
+
+def loaded(*words: str) -> set[str]:
+    """The modules in a process in which these words were typed."""
+    watch = "import atexit, sys; atexit.register(lambda: print(*sys.modules))"
+    code = f"{watch}; from dibs.cli.main import app; app({list(words)})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert "set()" == done.stdout.splitlines()[-1]
+    return {*done.stdout.splitlines()[-1].split()}
+
+
+def test_a_verb_is_imported_only_to_run_it() -> None:
+    assert set() == HEAVY & loaded("--help")
 
 
 HEAVY = {
@@ -55,6 +80,13 @@ HEAVY = {
     "multiprocessing",
     "watchdog",
 }
+
+
+def test_a_verb_that_draws_nothing_needs_nothing_to_draw_with(shell: Shell) -> None:
+    """Nor what looks for verbs of other packages, which reads their metadata as mail."""
+    assert set() == {"rich", "importlib.metadata", "email", "dibs.worker"} & loaded(
+        "enqueue", "q", "1", "--url", shell.url
+    )
 
 
 def test_version(shell: Shell) -> None:
@@ -98,6 +130,9 @@ CASES = {
     "a reserved queue": (("enqueue", "q!fail", "1"), 1, "'!fail'"),
     "no id": (("show", "q"), 2, "which id"),
     "an unknown option": (("counts", "--nope"), 2, "--nope"),
+    "no number": (("list", "q", "--limit", "x"), 2, "'x' is not a valid number (see"),
+    "a number out of bounds": (("list", "q", "--limit", "0"), 2, "1<=x<=1000"),
+    "not a number": (("worker", "m:a", "--grace", "nan"), 2, "'nan' is not a valid number of seconds"),
     "no such directory": (("counts", "--url", "file:./nowhere"), 1, "no directory"),
     "an unknown scheme": (("counts", "--url", "foo://h"), 2, "file:, memory:"),
     "memory": (("counts", "--url", "memory:"), 1, "one process"),

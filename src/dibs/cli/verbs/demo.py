@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--processes",
-    type=click.IntRange(min=1),
+    type=options.Number(min=1),
     metavar="N",
     help="Worker processes; one per CPU, at least 2, if left out.",
 )

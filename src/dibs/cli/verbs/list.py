@@ -29,7 +29,7 @@ ENDED = ("completed", "failed", "cancelled")
     default="waiting",
     help=f"One of {', '.join(STATES)}.",
 )
-@click.option("--limit", type=click.IntRange(1, 1000), metavar="N", default=100, help="At most so many.")
+@click.option("--limit", type=options.Number(1, 1000), metavar="N", default=100, help="At most so many.")
 @click.option("--after", metavar="CURSOR", help="Go on where a listing stopped.")
 @options.url
 @options.json

@@ -49,7 +49,7 @@ def command() -> None:
 @click.option("--follow", is_flag=True, help="Go on until interrupted.")
 @click.option(
     "--every",
-    type=click.FloatRange(min=1),
+    type=options.Seconds(min=1),
     metavar="SECONDS",
     default=60,
     help="How long --follow rests between increments.",
@@ -106,7 +106,7 @@ def history(
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the page here.")
 @click.option(
     "--wait-p95",
-    type=click.FloatRange(min=0.001),
+    type=options.Seconds(min=0.001),
     metavar="SECONDS",
     default=1.0,
     help="What the capacity advice is to reach.",

@@ -36,11 +36,11 @@ LAST_PORT: Final = 65_535
 @click.argument("application", metavar="MODULE:APP", help="Where the application is.")
 @click.option("--queues", metavar="A,B", help="Only these queues; all that have a handler if left out.")
 @click.option(
-    "--processes", type=click.IntRange(min=0), metavar="N", help="One per CPU if left out; 0 is in this one."
+    "--processes", type=options.Number(min=0), metavar="N", help="One per CPU if left out; 0 is in this one."
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=options.Seconds(min=0),
     metavar="SECONDS",
     default=30.0,
     help="How long a stop waits for what runs.",
