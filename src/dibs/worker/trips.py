@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 from msgspec import Struct
 
 from dibs.errors import NotRunning, Refused, StorageError
 from dibs.model.answers import Claim, Settled
 from dibs.model.requests import How, Settlement
-from dibs.storage.protocol import Storage
+from dibs.storage.protocol import Parks, Storage
 from dibs.worker.execution import Run
 
 Told = tuple[Run, How]
@@ -29,6 +30,13 @@ class Brought(Struct, frozen=True):
     lost_track: bool = False
 
 
+class Parked(Struct, frozen=True):
+    """Where a claim waits until there is something to claim, and for how many seconds at most."""
+
+    place: str
+    seconds: float
+
+
 class Flight(Struct):
     """One request that settles, claims, or both, from its launch until what it brought is taken in."""
 
@@ -39,6 +47,8 @@ class Flight(Struct):
     room: int
     #: How many jobs it may bring.
     limit: int
+    #: None where it does not wait with the storage.
+    parked: Parked | None = None
     #: None until it has landed.
     brought: Brought | None = None
     #: One that was in the air at the same time failed, so a claim that found little proves nothing.
@@ -50,12 +60,11 @@ class Flight(Struct):
         return max(0, self.limit - self.room)
 
 
-async def travel(
-    storage: Storage, queue: str, told: Sequence[Told], lease: str | None, limit: int
-) -> Brought:
-    """Settle, and with a lease claim up to `limit` jobs. Never raises."""
+async def travel(storage: Storage, queue: str, flight: Flight) -> Brought:
+    """Settle, and with a lease claim up to the flight's limit. Never raises."""
+    told = flight.told
     try:
-        answers, claim = await _ask(storage, queue, told, lease, limit)
+        answers, claim = await _ask(storage, queue, flight)
     except Refused as refused:
         if not told:
             return Brought(error=refused)
@@ -63,15 +72,17 @@ async def travel(
     except (StorageError, NotRunning) as error:
         return Brought(untold=told, error=error)
     except Exception as error:  # noqa: BLE001 - OutcomeUnknown, or a fault in a storage: it may have happened
-        return Brought(untold=told, error=error, lost_track=lease is not None)
+        return Brought(untold=told, error=error, lost_track=flight.lease is not None)
     return Brought(settled=list(zip(told, answers, strict=True)), claim=claim)
 
 
-async def _ask(
-    storage: Storage, queue: str, told: Sequence[Told], lease: str | None, limit: int
-) -> tuple[Iterable[Settled], Claim | None]:
+async def _ask(storage: Storage, queue: str, flight: Flight) -> tuple[Iterable[Settled], Claim | None]:
+    told, lease, limit = flight.told, flight.lease, flight.limit
     if lease is None:
         return await storage.settle(queue, settlements(told)), None
+    if flight.parked is not None:
+        place, seconds = flight.parked.place, flight.parked.seconds
+        return (), await cast("Parks", storage).park(queue, lease, limit, place=place, timeout=seconds)
     if not told:
         return (), await storage.claim(queue, lease, limit)
     turned = await storage.turn(queue, settlements(told), lease, limit)

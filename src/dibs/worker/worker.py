@@ -23,10 +23,11 @@ from dibs.worker.hand import Hand
 from dibs.worker.lanes import SILENCE, STALE, TOGETHER, Lane, word_of
 from dibs.worker.listening import Listener
 from dibs.worker.looks import Looks
+from dibs.worker.parking import FEW, Parking
 from dibs.worker.runner import Runner, on_thread
 from dibs.worker.schedules import carried_on, tried_again
 from dibs.worker.serving import Serving
-from dibs.worker.trips import Brought, Flight, Told, travel
+from dibs.worker.trips import Brought, Flight, Parked, Told, travel
 
 logger = logging.getLogger("dibs.worker")
 
@@ -55,6 +56,7 @@ class Worker:
         self._capacity = Capacity(units)
         self._looks = Looks(storage, self._pump_soon, self._rest)
         self._serving = Serving(self._lanes.values(), self._capacity, self._looks.want)
+        self._parking = Parking(storage)
         self._hand = Hand(runner.started)
         self._runner = runner
         runner.ended = self._ended
@@ -147,6 +149,7 @@ class Worker:
             for run in begun:
                 self._start(lane, run)
         self._confirm_lease()
+        self._park(now, claiming=claiming)
         quiet = [lane for lane in self._lanes.values() if lane.quiet]
         if not self._draining and self._lease is not None:
             self._listener.listen(quiet)
@@ -190,16 +193,29 @@ class Worker:
         lane.served = self._served
         self._capacity.take(number * lane.size)
 
-    def _launch(self, lane: Lane, room: int, ahead: int) -> None:
+    def _park(self, now: float, *, claiming: bool) -> None:
+        """Leave a claim with the storage while nothing else is to do, and call it back when something is."""
+        lanes, lease = self._lanes.values(), self._lease if claiming else None
+        if self._parking.is_out:
+            if self._parking.is_in_the_way(lanes, lease):
+                self._fly(self._parking.call_back())
+        elif lease is None or lease != self._told_lease or self._flights or self._hand:
+            return
+        elif lane := self._parking.best(lanes, now):
+            self._launch(lane, min(FEW, self._capacity.free // lane.size), 0, self._parking.place(lane, now))
+
+    def _launch(self, lane: Lane, room: int, ahead: int, parked: Parked | None = None) -> None:
         limit = min(room + ahead, self._hand.room)
         if not limit and not lane.outbox:
             return
         told, lane.outbox, lane.together_until = lane.outbox, [], 0.0
-        flight = Flight(told, self._lease if limit else None, room, limit)
+        flight = Flight(told, self._lease if limit else None, room, limit, parked)
         self._hand.expected += limit
         if flight.lease is not None:
             self._serve(lane, room)
         lane.flights.append(flight)
+        if parked is not None:
+            self._parking.took_off(lane, flight)
         self._fly(self._trip(lane, flight))
 
     def _fly(self, trip: Coroutine[Any, Any, None]) -> None:
@@ -216,7 +232,7 @@ class Worker:
 
     async def _trip(self, lane: Lane, flight: Flight) -> None:
         """Tell what ended, and with a lease claim; what was launched before is taken in before."""
-        flight.brought = await travel(self._storage, lane.queue, flight.told, flight.lease, flight.limit)
+        flight.brought = await travel(self._storage, lane.queue, flight)
         for landed, brought in lane.landed():
             self._unload(lane, landed, brought)
         if lane.waits_in_line(flight):

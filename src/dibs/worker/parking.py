@@ -1,0 +1,76 @@
+"""The claim that an idle process leaves with the storage: a job that comes is brought by its answer.
+
+Without one, a job that comes is told to the worker, and the worker asks for it. One is enough: it lies at the
+queue that is likeliest to have the next job, and what comes to the others is told as ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Final, cast
+from uuid import uuid4
+
+from dibs.storage.protocol import Parks, Storage
+from dibs.worker.lanes import Lane
+from dibs.worker.trips import Flight, Parked
+
+logger = logging.getLogger("dibs.worker")
+
+#: Seconds until a parked claim is made although nothing was heard. As long it takes to find a job whose token
+#: was lost; with what a reply may take, a claim that lies on a connection that is dead.
+PARKED: Final = 5.0
+#: What it may bring: one job, and whether there is more. No more than that, for it takes jobs also while this
+#: process is held up, where others could run them.
+FEW: Final = 2
+#: Least seconds that it waits for a job that falls due.
+SOON: Final = 0.001
+
+
+class Parking:
+    """At most one claim of a worker process, parked while the process has nothing in hand."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._name, self._count = uuid4().hex, 0
+        self._lane: Lane | None = None
+        self._flight: Flight | None = None
+        self._called_back = False
+
+    @property
+    def is_out(self) -> bool:
+        """Whether a claim is parked."""
+        return self._flight is not None and self._flight.brought is None
+
+    def best(self, lanes: Collection[Lane], now: float) -> Lane | None:
+        """Return the queue to park at: of those that are quiet, the one whose latest job is the youngest."""
+        if not self._storage.capabilities.parks or any(lane.ready for lane in lanes):
+            return None
+        quiet = [lane for lane in lanes if lane.quiet and lane.at_rest(now)]
+        return max(quiet, key=lambda lane: lane.lively_until, default=None)
+
+    def place(self, lane: Lane, now: float) -> Parked:
+        """Return a place of its own for one claim, until the next job falls due at most."""
+        self._count += 1
+        seconds = PARKED if lane.due_at is None else max(SOON, min(PARKED, lane.due_at - now))
+        return Parked(f"{self._name}-{self._count}", seconds)
+
+    def took_off(self, lane: Lane, flight: Flight) -> None:
+        """Learn which claim is parked."""
+        self._lane, self._flight, self._called_back = lane, flight, False
+
+    def is_in_the_way(self, lanes: Collection[Lane], lease: str | None) -> bool:
+        """Tell whether to call it back: it holds the room that another queue needs, or its lease is over."""
+        if self._called_back or self._flight is None:
+            return False
+        return self._flight.lease != lease or any(lane.ready for lane in lanes if lane is not self._lane)
+
+    async def call_back(self) -> None:
+        """Let it be made now. Never raises: it comes back by itself, only later."""
+        flight, lane, self._called_back = self._flight, self._lane, True
+        if flight is None or flight.parked is None or lane is None:
+            return
+        try:
+            await cast("Parks", self._storage).unpark(lane.queue, flight.parked.place)
+        except Exception as error:  # noqa: BLE001 - a fault in a storage, too
+            logger.warning("%s: a parked claim could not be called back: %s", lane.queue, error)
