@@ -12,13 +12,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, cast
 
 from dibs.errors import Refused
 from dibs.model.job import NewJob
 from dibs.model.requests import Complete, Request, Settlement, Then
 from dibs.storage.capabilities import Capabilities
-from dibs.storage.protocol import Clock, Storage
+from dibs.storage.protocol import Clock, Parks, Storage
 from dibs_conformance.races.company import context
 from dibs_conformance.report import CapabilityReport
 from dibs_conformance.target import OpenStorage, Places
@@ -127,6 +127,29 @@ async def wakes_promptly(places: Places) -> bool:
         return wake.woken and time.monotonic() - began < PROMPT
 
 
+async def parks(places: Places) -> bool:
+    """Of two claims that are parked, one brings the job that comes, and the other, unparked, nothing."""
+    async with places.open(places.new(), "system") as storage:
+        if not hasattr(storage, "park"):
+            return False
+        parking = cast("Parks", storage)
+        lease = (await storage.grant(["q"], 60_000, "kit")).lease
+        names = ("one", "two")
+        claims = {
+            asyncio.create_task(parking.park("q", lease, 1, place=name, timeout=PATIENCE)): name
+            for name in names
+        }
+        # Most storages have them by then; one that has not may make it when it comes, which is as well.
+        if (await asyncio.wait(claims, timeout=0.1))[0]:
+            return False
+        await storage.enqueue("q", [JOB])
+        async with asyncio.timeout(PATIENCE / 2):
+            [brought], [other] = await asyncio.wait(claims, return_when=asyncio.FIRST_COMPLETED)
+            await parking.unpark("q", claims[other])
+            nothing = await other
+        return [job.id for job in (await brought).jobs] == ["a"] and not nothing.jobs
+
+
 async def takes_now(places: Places) -> bool:
     """With a manual clock `now` counts, and with the system's it is refused."""
     async with places.open(places.new(), "manual") as storage:
@@ -183,6 +206,7 @@ QUESTIONS: dict[str, Callable[[Places], Awaitable[bool | None]]] = {
     "cross_queue": crosses,
     "pushes": wakes,
     "manual_clock": takes_now,
+    "parks": parks,
     "joins": joins,
 }
 

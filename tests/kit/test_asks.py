@@ -11,7 +11,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dibs.model.answers import Counts, EventPage, Exported, Listed, State
+from dibs.model.answers import Claim, Counts, EventPage, Exported, Listed, State
 from dibs.model.job import Retention
 from dibs.model.requests import Patch, SettingsPatch
 from dibs.storage.capabilities import Capabilities
@@ -20,8 +20,8 @@ from dibs.storage.registry import open_storage
 from dibs_conformance import certify
 from dibs_conformance.asks import bounded_log, large_counts, whole_retention
 from dibs_conformance.cutting import parts_of_readings
-from dibs_conformance.powers import joins
-from dibs_conformance.servers import PostgresServer
+from dibs_conformance.powers import joins, parks
+from dibs_conformance.servers import PostgresServer, RedisServer
 from dibs_conformance.target import Places
 
 
@@ -221,6 +221,40 @@ async def test_postgres_joins(postgres_server: PostgresServer) -> None:
     places = Places(postgres_server.url)
     try:
         assert await joins(places) is True
+    finally:
+        await places.remove()
+
+
+class Poll(Wrapped):
+    """Says that it parks claims, and makes them when they come."""
+
+    capabilities = Capabilities(cross_queue=True, pushes=True, manual_clock=True, parks=True)
+
+    async def park(self, queue: str, lease: str, limit: int, *, place: str, timeout: float) -> Claim:
+        del place, timeout
+        return await self._storage.claim(queue, lease, limit)
+
+    async def unpark(self, queue: str, place: str) -> None: ...
+
+
+@asynccontextmanager
+async def polling(place: str, clock: Clock) -> AsyncIterator[Any]:
+    async with open_storage(f"memory:{place}", clock) as storage:
+        yield Poll(storage)
+
+
+async def test_a_claim_that_does_not_wait_is_not_parked() -> None:
+    assert await parks(Places(polling)) is False
+
+
+async def test_without_park_there_is_no_power_to_park() -> None:
+    assert await parks(Places("memory:")) is False
+
+
+async def test_redis_parks(redis_server: RedisServer) -> None:
+    places = Places(redis_server.url)
+    try:
+        assert await parks(places) is True
     finally:
         await places.remove()
 

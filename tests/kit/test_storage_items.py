@@ -48,7 +48,7 @@ def test_each_power_and_level_is_a_test(tmp_path: Path) -> None:
     )
 
     assert 0 == done.returncode, done.stdout + done.stderr
-    assert "7 passed" in done.stdout
+    assert "8 passed" in done.stdout
     assert "pushes is there and not claimed" in done.stdout
     assert "keeps the contract, level L0" in (tmp_path / "r.html").read_text("utf-8")
 

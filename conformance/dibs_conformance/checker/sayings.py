@@ -262,6 +262,7 @@ def counted(counts: Any) -> dict[str, int]:
 SAYINGS: dict[str, Said] = {
     "enqueue": Said(enqueue_asked, enqueue_told),
     "claim": Said(claim_asked, claim_told),
+    "park": Said(claim_asked, claim_told),
     "settle": Said(settle_asked, settle_told),
     "turn": Said(turn_asked, turn_told),
     "finish": Said(finish_asked, finish_told),

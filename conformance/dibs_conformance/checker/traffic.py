@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import cast
 
 from dibs.model.answers import Claim
 from dibs.model.job import FAIL_SUFFIX, Data, Error, NewJob
@@ -23,7 +24,7 @@ from dibs.model.requests import (
     Settlement,
     Update,
 )
-from dibs.storage.protocol import Storage
+from dibs.storage.protocol import Parks, Storage
 
 QUEUE = "q"
 FAILED = QUEUE + FAIL_SUFFIX
@@ -84,7 +85,17 @@ class Client:
         return Request(job=job, on_conflict=how, request_key=key)
 
     async def claim(self) -> None:
-        self._take(await self._storage.claim(QUEUE, self._lease(), self._random.choice((1, 3, 10))))
+        lease, limit = self._lease(), self._random.choice((1, 3, 10))
+        self._take(await self._storage.claim(QUEUE, lease, limit))
+
+    async def park(self) -> None:
+        """Leave a claim there for a while, if the storage takes it."""
+        lease, limit, seconds = self._lease(), self._random.choice((1, 3)), self._random.choice((0.001, 0.02))
+        if self._storage.capabilities.parks:
+            self._fresh += 1
+            place = f"{self._name}-{self._fresh}"
+            parking = cast("Parks", self._storage)
+            self._take(await parking.park(QUEUE, lease, limit, place=place, timeout=seconds))
 
     def _take(self, claim: Claim) -> None:
         self._runs = [*self._runs, *((job.id, job.run.fence) for job in claim.jobs if job.run)][-20:]
@@ -124,6 +135,7 @@ class Client:
 ACTS: tuple[Callable[[Client], Awaitable[None]], ...] = (
     *(Client.enqueue,) * 6,
     *(Client.claim,) * 5,
+    Client.park,
     *(Client.settle,) * 5,
     *(Client.turn,) * 2,
     *(Client.reap,) * 2,

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
-    """Six questions with one sentence each."""
+    """Seven questions with one sentence each."""
 
     #: What it accepted survives the death of every process that uses it.
     durable: bool = False
@@ -20,3 +20,5 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     pushes: bool = False
     #: It can be opened with clock="manual", and then takes the time from the caller.
     manual_clock: bool = False
+    #: A claim can be left with it, to be made as soon as there may be something (protocol.Parks).
+    parks: bool = False

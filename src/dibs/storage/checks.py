@@ -17,6 +17,9 @@ from dibs.model.limits import LIMITS, Checked, Limits
 from dibs.model.requests import End, Patch, Request, SettingsPatch
 from dibs.storage.protocol import Watch
 
+#: Characters of the name of a place, and seconds that a claim may be parked there.
+MOST_PLACE: Final = 64
+MOST_TIMEOUT: Final = 3600
 STATES: Final = get_args(State)
 WATCHES: Final = get_args(Watch)
 
@@ -38,6 +41,17 @@ def check_queue(
     arguments.check_texts("ids", ids)
     if limit is not None:
         arguments.check_limit(limit)
+
+
+def check_park(queue: str, limit: int, place: str, timeout: float, within: Limits = LIMITS) -> None:
+    """Refuse a place that is no name, and a time to wait that is none."""
+    check_queue(queue, limit, within=within)
+    if not (place.isascii() and place.isprintable() and 1 <= len(place) <= MOST_PLACE):
+        raise Refused(f"place is {place!r}; it must be 1 to {MOST_PLACE} characters of ASCII", field="place")
+    if not 0 < timeout <= MOST_TIMEOUT:
+        raise Refused(
+            f"timeout is {timeout!r}; it must be above 0 s and at most {MOST_TIMEOUT}", field="timeout"
+        )
 
 
 def check_list(queue: str, state: str, limit: int, within: Limits = LIMITS) -> None:

@@ -299,6 +299,25 @@ class Storage(Protocol):
         ...
 
 
+class Parks(Protocol):
+    """What a storage with the capability `parks` has besides: claims that wait with it, not before it."""
+
+    async def park(self, queue: str, lease: str, limit: int, *, place: str, timeout: float) -> Claim:
+        """Claim when there may be something, when the place is unparked, or after `timeout` s at the latest.
+
+        What it answers is what a claim at that moment answers, whatever ended the wait. When it waits is a
+        hint, as in `wait`: each change that would end a wait lets at least one parked claim of the queue go
+        on, and one that takes all it may and leaves some, the next. `place` is a name of the caller's, not
+        used twice: 1 to 64 characters of ASCII. Cancelled: it is made now, or never. With a manual clock
+        it does not wait.
+        """
+        ...
+
+    async def unpark(self, queue: str, place: str) -> None:
+        """Let the claim that is parked there, or comes to be within some seconds, go on at once."""
+        ...
+
+
 class Joins(Protocol):
     """What a storage with the capability `joins` has besides."""
 

@@ -70,6 +70,14 @@ class Connections:
         finally:
             self._leave()
 
+    async def park(self, first: tuple[Any, ...], words: tuple[Any, ...], patience: float) -> list[Any]:
+        """Send a command that waits up to `patience` s and one behind it; return both replies.
+
+        It is not among those that `most` bounds. Raises what `call` raises, once it was sent OutcomeUnknown.
+        """
+        replies: list[Any] = await self._send(words, asking=False, behind=first, patience=patience + REPLY)
+        return replies
+
     async def _send_again(self, words: tuple[Any, ...], *, asking: bool) -> Any:
         try:
             return await self._send(words, asking=asking)
@@ -98,12 +106,22 @@ class Connections:
                 return
         self._inside -= 1
 
-    async def _send(self, words: tuple[Any, ...], *, asking: bool) -> Any:
+    async def _send(
+        self,
+        words: tuple[Any, ...],
+        *,
+        asking: bool,
+        behind: tuple[Any, ...] | None = None,
+        patience: float = REPLY,
+    ) -> Any:
         wire = await self._take()
         try:
             if asking:
                 await wire.ask(("ASKING",), REPLY)
-            reply = await wire.ask(words, REPLY)
+            if behind is None:
+                reply = await wire.ask(words, patience)
+            else:
+                reply = await wire.ask_behind(behind, words, patience)
         except REPLIES:
             # Another server may be behind the same address by now.
             self._drop(wire)
@@ -117,6 +135,10 @@ class Connections:
                 f"sent to {self.place}, and the reply was lost ({type(error).__name__}): it may have happened"
             ) from None
         except asyncio.CancelledError:
+            if behind is not None:
+                # The server lets go of what it has not begun.
+                self._drop(wire)
+                raise
             # Whoever waits for a result gives up a hint each time: to connect anew for it costs 2 ms.
             self._clear(wire)
             raise

@@ -53,7 +53,13 @@ class RedisPlace:
         self._poll, self._allow_eviction = poll, allow_eviction
         self._cluster = url.startswith("redis+cluster:")
         self.capabilities = Capabilities(
-            durable=True, shared=True, cross_queue=not self._cluster, pushes=True, manual_clock=True
+            durable=True,
+            shared=True,
+            cross_queue=not self._cluster,
+            pushes=True,
+            manual_clock=True,
+            # The time of a parked claim is the server's.
+            parks=not self._manual,
         )
         self._servers: Servers | None = None
         self._waits: Waits | None = None

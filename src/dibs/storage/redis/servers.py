@@ -29,6 +29,12 @@ class Servers(Protocol):
         """Ask the server that has this key. Raises the driver's errors, StorageError, OutcomeUnknown."""
         ...
 
+    async def park(
+        self, key: str, first: tuple[Any, ...], words: tuple[Any, ...], patience: float
+    ) -> list[Any]:
+        """Let the server that has this key wait with the one command, and then do the other."""
+        ...
+
     async def everywhere(self, *words: Any) -> list[Any]:
         """Ask every server."""
         ...
@@ -57,6 +63,11 @@ class OneServer:
             if not passes(error):
                 raise
         return await patiently(lambda: self._connections.call(*words, repeatable=repeatable))
+
+    async def park(
+        self, key: str, first: tuple[Any, ...], words: tuple[Any, ...], patience: float
+    ) -> list[Any]:
+        return await self._connections.park(first, words, patience)
 
     async def everywhere(self, *words: Any) -> list[Any]:
         return [await self.call("", *words, repeatable=True)]
@@ -111,6 +122,13 @@ class Cluster:
                     raise
                 address = self._slots[slot]
         raise StorageUnavailable(f"{self._scheme}: sent from node to node {REDIRECTIONS} times")
+
+    async def park(
+        self, key: str, first: tuple[Any, ...], words: tuple[Any, ...], patience: float
+    ) -> list[Any]:
+        # A key that has moved is an error of both commands, and whoever asks goes the common way.
+        address = self._slots.get(key_slot(key.encode()), self._first)
+        return await self._node(address).park(first, words, patience)
 
     def _address(self, told: AskError, asked: Address) -> Address:
         return (told.host or asked[0], int(told.port))

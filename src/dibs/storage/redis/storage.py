@@ -46,6 +46,7 @@ from dibs.storage.protocol import Clock, Watch
 from dibs.storage.redis import keys, log, words
 from dibs.storage.redis.listing import EVERYTHING, SOURCES, Ask, Listing, belongs, is_there
 from dibs.storage.redis.opening import own_options
+from dibs.storage.redis.parking import parked
 from dibs.storage.redis.place import SMALL_STEP, STEP, RedisPlace
 from dibs.storage.redis.settling import Settling
 from dibs.storage.redis.slots import decode_slot
@@ -76,6 +77,23 @@ class RedisStorage(RedisPlace):
         checks.check_queue(queue, limit, within=self.limits)
         reply = await self._run("claim", queue, now, words.lease_word(lease), min(limit, STEP))
         return await self._whole_claim(queue, lease, limit, now, reply)
+
+    async def park(self, queue: str, lease: str, limit: int, *, place: str, timeout: float) -> Claim:
+        checks.check_park(queue, limit, place, timeout, within=self.limits)
+        if self._servers is None or not self.capabilities.parks:
+            return await self.claim(queue, lease, limit)
+        claim = ["", words.lease_word(lease), min(limit, STEP)]
+        beginning = self._beginning(queue)
+        reply, able = await parked(self._servers, self.url, beginning, place, timeout, claim)
+        if not able:
+            self.capabilities = replace(self.capabilities, parks=False)
+        if reply is None:
+            return await self.claim(queue, lease, limit)
+        return await self._whole_claim(queue, lease, limit, None, reply)
+
+    async def unpark(self, queue: str, place: str) -> None:
+        checks.check_park(queue, 1, place, 1.0, within=self.limits)
+        await self._run_bare("unpark", queue, [place])
 
     async def _whole_claim(
         self, queue: str, lease: str, limit: int, now: int | None, reply: list[Any]

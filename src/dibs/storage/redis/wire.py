@@ -37,6 +37,8 @@ class Wire(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         #: Where the reply goes that is on its way; None when there is none.
         self._reply: asyncio.Future[Any] | None = None
+        #: The reply before that one, once it has come; None when there is none.
+        self._first: list[Any] | None = None
         #: How many seconds it may take, and when they are over by the loop's clock.
         self._patience, self._due = 0.0, 0.0
         #: One for many requests, and when it rings: most are answered long before.
@@ -81,6 +83,23 @@ class Wire(asyncio.Protocol):
         if isinstance(said, Exception):
             raise said
         return said
+
+    async def ask_behind(self, first: tuple[Any, ...], words: tuple[Any, ...], patience: float) -> list[Any]:
+        """Send two commands in one go, and return both replies; that of the first may be an error.
+
+        The server does the second when it is through with the first. Raises what `owed` raises.
+        """
+        if not self.is_open:
+            raise Unconnected("the connection is closed")
+        before: list[Any] = []
+        reply = self._loop.create_future()
+        self._first, self._reply = before, reply
+        self._transport.write(pack_command(first) + pack_command(words))
+        self._watch(patience)
+        said = await reply
+        if isinstance(said, Exception):
+            raise said
+        return [*before, said]
 
     async def owed(self, patience: float) -> Any:
         """Return the reply that is on its way, None if it has come meanwhile and nobody was there for it.
@@ -152,6 +171,10 @@ class Wire(asyncio.Protocol):
         self.received += 1
         if self._hear is not None and not isinstance(said, Exception):
             self._hear(said)
+            return
+        if self._first is not None:
+            self._first.append(said)
+            self._first = None
             return
         reply, self._reply = self._reply, None
         if reply is None:

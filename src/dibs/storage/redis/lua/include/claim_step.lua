@@ -22,6 +22,8 @@ local function claim_step(base, manual, lease, limit)
   -- Before anything is taken: what is taken is due now, so it is not the next that falls due.
   local due = next_due(queue)
   local reply, tired = take(queue, lease, found.holder, room(queue, limit))
+  -- What it leaves is for the next that is parked: one token was for all that came.
+  queue.full = #reply == 2 * limit
   if next(queue.live) or #queue.told > 0 then commit(true) end
   return answer(queue, tired and 'tired' or 'taken', reply, due)
 end

@@ -23,6 +23,12 @@ local function write_plan()
   end
 end
 
+-- Let one parked claim go on, or the next that comes: a token lies there until one takes it.
+local function let_one_go(queue)
+  local key = queue.base .. 'parked'
+  if call('EXISTS', key) == 0 then call('RPUSH', key, '') end
+end
+
 local function write_meta(queue)
   if queue.worked then queue.work = draw(queue) end
   local ended = queue.ended
@@ -31,6 +37,7 @@ local function write_meta(queue)
     'work', decimal(queue.work), 'ended', decimal(queue.ended),
     'log_size', decimal(queue.log_size), 'trimmed', decimal(queue.trimmed))
   if queue.worked then call('PUBLISH', queue.base .. 'work', decimal(queue.work)) end
+  if queue.worked or (queue.full and call('EXISTS', queue.base .. 'priorities') == 1) then let_one_go(queue) end
   if #queue.ends > 0 then tell_ends(queue, ended) end
   if queue.logged then call('PUBLISH', queue.base .. 'told', '') end
 end

@@ -1,0 +1,46 @@
+"""A parked claim: it lies at the server behind a blocking pop, and is made when a token comes.
+
+A server does the commands of a connection in their order. So a claim that was sent behind a BLPOP waits
+there, whole, and when a script puts a token down (include/commit.lua) it is made in the same turn of the
+server: a job goes from an enqueue to a worker with one message, by the same script as any claim. A token says
+nothing, so one too many, and one that is lost, do what a wake-up does that is doubled or lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from redis.exceptions import RedisError, ResponseError
+
+from dibs.storage.redis.refusals import refusal
+from dibs.storage.redis.scripts import script
+from dibs.storage.redis.servers import ANSWERS, Servers
+
+log: Final = logging.getLogger("dibs.storage.redis")
+
+#: What a server says to those that wait when it becomes a replica: no reason to park no more.
+DEMOTED: Final = "UNBLOCKED"
+
+
+async def parked(
+    servers: Servers, url: str, beginning: str, place: str, timeout: float, words: list[Any]
+) -> tuple[list[Any] | None, bool]:
+    """Park a claim of these words, and return its reply, and whether a claim can be parked here at all.
+
+    The reply is None where the claim was not made, and has to be made the common way. Raises StorageError,
+    OutcomeUnknown.
+    """
+    first = ("BLPOP", beginning + "parked", f"{beginning}parked:{place}", f"{max(timeout, 0.001):.3f}")
+    claim = ("EVALSHA", script("claim").sha, 1, beginning, *words)
+    try:
+        waited, reply = await servers.park(beginning, first, claim, timeout)
+    except ANSWERS:
+        # It did not run: the script is not known, or the queue is on another server, or cannot be reached.
+        return None, True
+    except RedisError as error:
+        raise refusal(error, url) from None
+    able = not isinstance(waited, ResponseError) or str(waited).startswith(DEMOTED)
+    if not able:
+        log.info("%s lets no claim wait (%s): jobs are picked up with a request more", url, waited)
+    return reply, able
