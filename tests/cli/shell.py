@@ -18,6 +18,8 @@ from dibs.storage.registry import open_storage
 
 #: A new process for each command: the coverage of an installed `dibs` without needing one.
 DIBS = (sys.executable, "-c", "from dibs.cli.main import main; main()")
+#: What whoever runs the tests may wish help to look like.
+PLAIN: dict[str, str | None] = dict.fromkeys(("FORCE_COLOR", "TERMINAL_WIDTH", "RICH_CLICK_THEME"))
 
 
 class Shell:
@@ -28,7 +30,8 @@ class Shell:
         self.url = f"file:{folder}/jobs"
 
     def type(self, *words: str, url: str | None = None, stdin: str | None = None) -> Result:
-        return CliRunner(env={"DIBS_URL": url or self.url, "COLUMNS": "100"}).invoke(app, words, input=stdin)
+        env = {"DIBS_URL": url or self.url, "COLUMNS": "100", **PLAIN}
+        return CliRunner(env=env).invoke(app, words, input=stdin)
 
     def json(self, *words: str, code: int = 0) -> Any:
         """The JSON that a verb prints, which left with this code."""

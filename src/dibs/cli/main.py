@@ -54,6 +54,8 @@ LOOKS: Final = {
     "text_markup": None,
     "text_paragraph_linebreaks": "\n\n",
     "padding_helptext_first_line": (0, 0, 1, 0),
+    # Colours are for terminals and for whoever sets FORCE_COLOR; rich-click adds logs of GitHub's.
+    "force_terminal": None,
     "show_arguments": True,
     "style_commands_table_expand": False,
 }
