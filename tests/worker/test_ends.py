@@ -277,9 +277,7 @@ async def test_a_failure_handler_gets_what_failed_with_retries_of_its_own(app: D
 
 async def test_follow_ups_are_enqueued_with_the_completion(app: Dibs) -> None:
     async def first() -> None:
-        current_job().follow_ups.append(
-            Then(queue="second", job=NewJob(id="b", data=request("", 5).job.data))
-        )
+        current_job().follow_ups = (Then(queue="second", job=NewJob(id="b", data=request("", 5).job.data)),)
 
     add(app, "first", first)
     add(app, "second", lambda n: n)

@@ -34,6 +34,9 @@ class Reports(Protocol):
 class CurrentJob:
     """The job that is running here: in a `def` handler its methods block, in `async def` await them."""
 
+    #: What is enqueued in the same step as the completion.
+    follow_ups: tuple[Then, ...] = ()
+
     def __init__(
         self,
         storage: Reports,
@@ -58,8 +61,6 @@ class CurrentJob:
         self.deadline = deadline
         #: What the function under @app.lifespan yielded in this process.
         self.resources = resources
-        #: What is enqueued in the same step as the completion.
-        self.follow_ups: list[Then] = []
 
     @property
     def attempt(self) -> int:
@@ -131,7 +132,7 @@ class CurrentJob:
             )
         then = bound.as_then()
         check_then([then])
-        self.follow_ups.append(then)
+        self.follow_ups = (*self.follow_ups, then)
 
     def _here(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
         """Return the work on the worker's loop, and on another thread wait for it there."""

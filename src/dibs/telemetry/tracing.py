@@ -74,7 +74,7 @@ class Spans:
         ):
             yield
             carried = context_here()
-            job.follow_ups[:] = [carrying(then, carried) for then in job.follow_ups]
+            job.follow_ups = tuple(carrying(then, carried) for then in job.follow_ups)
 
 
 def described(queue: str, operation: str) -> dict[str, Any]:

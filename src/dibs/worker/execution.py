@@ -18,24 +18,15 @@ from dibs.worker import blame
 
 
 class Run:
-    """A claimed job in the hands of this process. How it begins stands on the class: one is made a job."""
+    """A claimed job in the hands of this process."""
+
+    __slots__ = (
+        "begun", "claimed_at", "current", "deadline", "fence", "handler", "job", "limits", "over", "overran",
+        "place", "stop", "taken", "task", "value",
+    )  # fmt: skip
 
     #: What the handler sees of it.
     current: CurrentJob
-    #: By time.monotonic(), None without limit.
-    deadline: float | None = None
-    #: What an `auto` handler returned, for its hook.
-    value: Any = None
-    #: The task of an `async def` handler.
-    task: asyncio.Task[None] | None = None
-    #: Its code has been entered.
-    begun = False
-    #: Why it is to stop; the first reason counts.
-    stop: Stop | None = None
-    #: It has its settlement: whatever it still does is of no account.
-    over = False
-    #: It did not stop in time, and only the end of its process will end it.
-    overran = False
 
     def __init__(self, handler: Handler, job: Job, place: int) -> None:
         assert job.run is not None, "a claim hands out active jobs"  # noqa: S101
@@ -49,6 +40,20 @@ class Run:
         self.place = place
         #: When it came here, by time.monotonic().
         self.taken = time.monotonic()
+        #: By time.monotonic(), None without limit.
+        self.deadline: float | None = None
+        #: What an `auto` handler returned, for its hook.
+        self.value: Any = None
+        #: The task of an `async def` handler.
+        self.task: asyncio.Task[None] | None = None
+        #: Its code has been entered.
+        self.begun = False
+        #: Why it is to stop; the first reason counts.
+        self.stop: Stop | None = None
+        #: It has its settlement: whatever it still does is of no account.
+        self.over = False
+        #: It did not stop in time, and only the end of its process will end it.
+        self.overran = False
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -113,7 +118,7 @@ def returned(run: Run, value: Any) -> Verdict:
     """Return the verdict on a handler that came to its end; what cannot be stored fails it for good."""
     run.value = value
     try:
-        return Returned(run.handler.serde.encode(value), tuple(run.current.follow_ups))
+        return Returned(run.handler.serde.encode(value), run.current.follow_ups)
     except Exception as error:  # noqa: BLE001 - a serde of the user's may raise anything
         if inspect.iscoroutine(value):
             value.close()

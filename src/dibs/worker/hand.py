@@ -38,9 +38,11 @@ class Hand:
 
     def take(self, handler: Handler, jobs: Sequence[Job]) -> list[Run]:
         """Take jobs that were claimed in hand, and return their runs."""
-        runs = [Run(handler, job, self._free.pop()) for job in jobs]
-        for run in runs:
-            self._runs[run.place] = run
+        left = len(self._free) - len(jobs)
+        places = self._free[left:]
+        runs = [Run(handler, job, place) for job, place in zip(jobs, places, strict=True)]
+        del self._free[left:]
+        self._runs.update(zip(places, runs, strict=True))
         return runs
 
     def let_go(self, run: Run) -> None:

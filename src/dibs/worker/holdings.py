@@ -14,20 +14,20 @@ from dibs.worker import messages as say
 M = TypeVar("M", bound=Hashable)
 
 
-class Holding(Struct, eq=False):
+class Holding(Struct, eq=False, gc=False):
     """One run in the hands of one member."""
 
     queue: str
     lease: str
     run: say.Held
+    #: When this was heard of, by time.monotonic().
+    taken: float = 0.0
     #: Its time is over, it was told to stop, and has until then, by time.monotonic().
     stops_by: float = 0.0
     #: It did not.
     overran: bool = False
     #: It was told that somebody asked for it to stop.
     told_to_cancel: bool = False
-    #: When this was heard of, by time.monotonic().
-    taken: float = 0.0
 
     def ends_by(self, started: float) -> float | None:
         """Return when it must have ended that began at `started`; None is never, or by other means."""
@@ -49,8 +49,7 @@ class Holdings(Generic[M]):
     def claimed(self, member: M, message: say.Claimed) -> None:
         held, queue, lease = self._of.setdefault(member, {}), message.queue, message.lease
         now = time.monotonic()
-        for run in message.runs:
-            held[run.place] = Holding(queue, lease, run, taken=now)
+        held.update({run.place: Holding(queue, lease, run, now) for run in message.runs})
         self._leases[lease] += len(message.runs)
 
     def ended(self, member: M, message: say.Ended) -> Counter[str]:
@@ -60,7 +59,8 @@ class Holdings(Generic[M]):
 
     def _take(self, held: dict[int, Holding], places: Iterable[int]) -> int:
         taken = [held.pop(place) for place in places if place in held]
-        self._leases.subtract(holding.lease for holding in taken)
+        for lease, number in Counter([holding.lease for holding in taken]).items():
+            self._leases[lease] -= number
         return len(taken)
 
     def at(self, member: M, place: int, fence: int) -> Holding | None:

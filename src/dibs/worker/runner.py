@@ -111,6 +111,10 @@ class Runner:
         if run.over:
             return
         run.over = True
+        # Freed now, their memory serves the next run; until they are settled there are hundreds of them, and
+        # Python looks for garbage among them three times as often.
+        run.task = None
+        del run.current
         if run.stop == "timeout" and not _counts(verdict):
             verdict = too_late(run, verdict)
         self.ended(run, verdict)
