@@ -71,13 +71,13 @@ class Verbs(click.RichGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name our own in the order of the table, then those of others."""
-        return [*OURS, *(name for name in outside.names() if name not in OURS)]
+        return [*OURS, *(name for name in _origins(ctx) if name not in OURS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return what help and completion need to know of a verb."""
         if cmd_name in OURS:
             return self.commands[cmd_name]
-        origin = outside.origin(cmd_name)
+        origin = _origins(ctx).get(cmd_name)
         return None if origin is None else _stub(cmd_name, "From other packages", f"From {origin}.")
 
     def resolve_command(
@@ -105,6 +105,14 @@ class Verbs(click.RichGroup):
         except Exception as error:  # noqa: BLE001 - the last door: whatever comes here is told, not thrown
             code = tell(error, as_json="--json" in words)
         sys.exit(code or Code.DONE)
+
+
+def _origins(ctx: click.Context) -> dict[str, str]:
+    if outside.GROUP not in ctx.meta:
+        # Help asks for each panel, and to look through all that is installed takes 10 ms.
+        ctx.meta[outside.GROUP] = outside.origins()
+    found: dict[str, str] = ctx.meta[outside.GROUP]
+    return found
 
 
 def _stub(name: str, panel: str, summary: str) -> click.Command:

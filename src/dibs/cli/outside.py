@@ -15,14 +15,9 @@ if TYPE_CHECKING:
 GROUP: Final = "dibs.commands"
 
 
-def names() -> list[str]:
-    """Return the names of the verbs that installed packages bring."""
-    return [point.name for point in _points()]
-
-
-def origin(name: str) -> str | None:
-    """Return the package that brings a verb; None if none does."""
-    return next((_package(point) for point in _points() if point.name == name), None)
+def origins() -> dict[str, str]:
+    """Return each verb that an installed package brings, and the name of the package."""
+    return {point.name: _package(point) for point in _points()}
 
 
 def load(name: str, extra: str) -> click.Command:
