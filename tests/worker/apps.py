@@ -65,6 +65,10 @@ def echo(*values: Any) -> Any:
     return values
 
 
+def surroundings(name: str) -> list[str | None]:
+    return [os.environ.get(name), str(Path.cwd()), sys.path[0]]
+
+
 def suicide() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -196,6 +200,7 @@ def furnish(place: Dibs, **options: Any) -> None:
     add(place, "held", held, **options)
     add(place, "held_async", held_async, **options)
     add(place, "echo", echo, **options)
+    add(place, "surroundings", surroundings, **options)
     add(place, "suicide", suicide, max_stalls=1, **options)
     add(place, "gil", holds_the_gil, backoff=Fixed(3600), **options)
     add(place, "backtracking", backtracks, **options)

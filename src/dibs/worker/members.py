@@ -104,7 +104,8 @@ class ProcessMember(Member):
         if self._process.exit_code == NO_GUARD:
             self.broken = MISSING_GUARD
         self.gone.set()
-        self._ears.gone(self, f"worker process {self._process.pid} {reason}")
+        pid = self._process.pid
+        self._ears.gone(self, f"worker process {pid} {reason}" if pid else f"a worker process {reason}")
 
 
 class LocalMember(Member):

@@ -19,7 +19,7 @@ from multiprocessing import Pipe, spawn, util
 from typing import Any, Final
 
 from dibs.worker.hand import PLACES
-from dibs.worker.offspring import Offspring, kill_group
+from dibs.worker.offspring import Offspring, kill_group, reason
 from dibs.worker.spawned import NAME
 from dibs.worker.stem import BORN, FORK, GONE, REPORT, numbers_in, serve
 
@@ -83,7 +83,7 @@ def ahead(url: str) -> Nursery | None:
 class Stem:
     """The process that forks, as its parent holds it."""
 
-    def __init__(self, line: socket.socket, pid: int, bury: Callable[[], object]) -> None:
+    def __init__(self, line: socket.socket, pid: int, bury: Callable[[], int]) -> None:
         self.pid = pid
         self.alive = True
         self._line = line
@@ -136,10 +136,9 @@ class Stem:
         self._line.close()
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            self._bury()
+        why = f"could not be forked: what it was to be forked from {reason(self._bury())}"
         for child in self._children.values():
-            child.orphaned()
+            child.orphaned(why)
 
 
 class Forked(Offspring):
@@ -187,11 +186,14 @@ class Forked(Offspring):
         """It could not be forked."""
         self._end(None, f"could not be forked: {os.strerror(error)}")
 
-    def orphaned(self) -> None:
-        """Its stem has ended, and so will it: wait for that."""
+    def orphaned(self, why: str) -> None:
+        """Its stem has ended, and so will it: wait for that, and if it was not born, say why."""
+        if not self.pid:
+            self._end(None, why)
+            return
         try:
             watched = os.pidfd_open(self.pid)
-        except OSError:  # it has none, or has ended
+        except OSError:  # it has ended, or the kernel is too old to be asked
             self._end(-signal.SIGKILL)
             return
         kill_group(self.pid)
@@ -241,7 +243,14 @@ def _forked_here() -> Stem:
         ours.close()
         serve(theirs.detach(), parent)
     theirs.close()
-    return Stem(ours, pid, lambda: os.waitpid(pid, 0))
+    return Stem(ours, pid, lambda: _buried(pid))
+
+
+def _buried(pid: int) -> int:
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # whoever started us does not want to know of children, and handed that down
+        return 0
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
