@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from benchmarks.crew.handlers import TIMEOUT
 from dibs import Dibs
 
@@ -30,11 +32,10 @@ if __name__ == "__main__":
 
 
 class Note(NamedTuple):
-    """One line of a handler: which process, when, whose child."""
+    """One line of a handler: which process, and when."""
 
     pid: int
     at: float
-    parent: int
 
 
 def noted(file: Path, number: int) -> Note:
@@ -43,8 +44,8 @@ def noted(file: Path, number: int) -> Note:
     while time.monotonic() < deadline:
         lines = file.read_text().splitlines() if file.exists() else []
         if len(lines) > number:
-            pid, at, parent = lines[number].split()
-            return Note(int(pid), float(at), int(parent))
+            pid, at = lines[number].split()
+            return Note(int(pid), float(at))
         time.sleep(0.001)
     raise TimeoutError(f"{file.name} has no line {number} after {PATIENCE:g} s")
 
@@ -52,8 +53,8 @@ def noted(file: Path, number: int) -> Note:
 @contextmanager
 def crew(
     folder: Path, url: str, queues: Sequence[str], *, supervisors: int, processes: int
-) -> Iterator[None]:
-    """Let supervisors work at a place, and kill them in the end."""
+) -> Iterator[list[int]]:
+    """Let supervisors work at a place, yield their process ids, and kill them in the end."""
     script = folder / "supervisor.py"
     script.write_text(SUPERVISOR.format(queues=list(queues), processes=processes, lease=LEASE))
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "DIBS_URL": url}
@@ -62,7 +63,7 @@ def crew(
         for _ in range(supervisors)
     ]
     try:
-        yield
+        yield [each.pid for each in started]
     finally:
         for each in started:
             each.kill()
@@ -82,10 +83,12 @@ def after_sigkill(folder: Path, url: str, whom: str) -> float:
     """
     file = folder / "victim"
     put(url, "victim", file)
-    with crew(folder, url, ["victim"], supervisors=2, processes=2):
+    with crew(folder, url, ["victim"], supervisors=2, processes=2) as supervisors:
         first = noted(file, 0)
+        above = {each.pid for each in psutil.Process(first.pid).parents()}
+        [supervisor] = above & set(supervisors)
         killed = time.monotonic()
-        os.kill(first.pid if whom == "process" else first.parent, signal.SIGKILL)
+        os.kill(first.pid if whom == "process" else supervisor, signal.SIGKILL)
         return noted(file, 1).at - killed
 
 

@@ -88,6 +88,6 @@ for number in range(IDLE):
 
 
 def note(file: str) -> None:
-    """Add a line: which process, when, whose child."""
+    """Add a line: which process, and when."""
     with Path(file).open("a") as out:
-        out.write(f"{os.getpid()} {time.monotonic()} {os.getppid()}\n")
+        out.write(f"{os.getpid()} {time.monotonic()}\n")

@@ -1,6 +1,6 @@
 """Where a supervisor has its worker processes from: forked by a process that has imported what they need.
 
-One such process, the stem, belongs to one supervisor, and ends with it; see docs/decisions/0015.
+One such process, the stem, belongs to one supervisor, and ends with it; see docs/decisions/0016.
 """
 
 from __future__ import annotations

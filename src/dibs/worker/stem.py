@@ -1,7 +1,7 @@
 """The process that worker processes are forked from, seen from inside.
 
 It has imported what they all need and nothing of the user's, opens nothing and starts no thread, so that a
-fork of it is as good as a new interpreter (docs/decisions/0015).
+fork of it is as good as a new interpreter (docs/decisions/0016).
 """
 
 from __future__ import annotations
