@@ -198,7 +198,7 @@ def test_a_verb_of_another_package_is_listed_and_run(shell: Shell, monkeypatch: 
     bring(monkeypatch, "greet", f"{__name__}:greet")
 
     assert " greet " in shell.type("--help").stdout
-    assert "hello ada\n" == shell.type("greet", "ada").stdout
+    assert "hello ada\n" == shell.type("greet", "ada").output
     assert "The name." in shell.type("greet", "--help").stdout
     assert 7 == shell.type("greet", "nobody").exit_code
 
@@ -206,11 +206,12 @@ def test_a_verb_of_another_package_is_listed_and_run(shell: Shell, monkeypatch: 
 @click.command
 @click.argument("name", help="The name.")
 @click.pass_context
-def greet(ctx: click.Context, name: str) -> None:
-    """Say hello."""
+def greet(ctx: click.Context, name: str) -> str:
+    """Say hello; what it returns is nobody's exit code."""
     if name == "nobody":
         ctx.exit(7)
     click.echo(f"hello {name}")
+    return name
 
 
 def bring(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:

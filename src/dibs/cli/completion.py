@@ -54,7 +54,7 @@ def put(shell: str) -> Path:
     path.write_text(script, "utf-8")
     if home.profile:
         profile = Path.home() / home.profile
-        before = profile.read_text("utf-8") if profile.exists() else ""
+        before = profile.read_text("utf-8", "replace") if profile.exists() else ""
         if home.line not in before.splitlines():
             gap = "" if before.endswith("\n") or not before else "\n"
             with profile.open("a", encoding="utf-8") as end:

@@ -101,10 +101,12 @@ class Verbs(click.RichGroup):
         try:
             code = super().main(words, *of_click, **{**extra, "standalone_mode": False})
         except click.Abort:
+            warn("interrupted")
             code = Code.INTERRUPTED
         except Exception as error:  # noqa: BLE001 - the last door: whatever comes here is told, not thrown
             code = tell(error, as_json="--json" in words)
-        sys.exit(code or Code.DONE)
+        # What a verb of another package returns need not be meant for the shell.
+        sys.exit(code if isinstance(code, int) else Code.DONE)
 
 
 def _origins(ctx: click.Context) -> dict[str, str]:

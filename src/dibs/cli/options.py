@@ -29,9 +29,7 @@ class Seconds(click.FloatRange):
 url = click.option(
     "--url", metavar="URL", help="The place. Else $DIBS_URL, else url under [tool.dibs] in pyproject.toml."
 )
-json = click.option(
-    "--json", is_flag=True, help="Print JSON for programs, as docs/reference/cli.md says."
-)  # fmt: skip
+json = click.option("--json", is_flag=True, help="Print JSON for programs, as docs/reference/cli.md says.")
 queue = click.argument("queue", metavar="QUEUE", help="The queue's name.")
 queues = click.argument("queues", metavar="[QUEUE...]", nargs=-1, help="All there are if left out.")
 ids = click.argument("ids", metavar="ID...", nargs=-1, required=True, help="One or more ids.")

@@ -12,6 +12,7 @@ from dibs.cli.refusals import WrongWords
 from dibs.model.job import EMPTY
 
 
+# Both or none: the brackets of the usage go round the two.
 @click.command("show")
 @click.argument("queue", metavar="[QUEUE", required=False, help="The queue's name.")
 @click.argument("id", metavar="ID]", required=False, help="The id.")
