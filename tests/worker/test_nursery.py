@@ -196,6 +196,18 @@ async def test_nothing_is_left_of_a_supervisor_that_is_killed(
 
 # -- what it knows -----------------------------------------------------------------------------------
 
+
+@pytest.mark.parametrize("scheme", ["file", "redis", "postgresql"])
+async def test_it_opens_nothing_and_starts_no_thread(nursery: Nursery, scheme: str) -> None:
+    """Whatever storage it was told to expect: a fork would have half of it."""
+    nursery.expect(scheme)
+    async with asyncio.timeout(PATIENCE):
+        stem = psutil.Process(stem_of(await Child(nursery).ready))
+
+    files = [file for file in stem.open_files() if file.fd > 2]
+    assert (1, [], []) == (stem.num_threads(), files, stem.net_connections("inet"))
+
+
 WHO = """
 import os
 from pathlib import Path
