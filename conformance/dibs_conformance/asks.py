@@ -8,8 +8,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from dibs.model.job import Data, NewJob, Retention
-from dibs.model.requests import Patch, Request, SettingsPatch
+from dibs.model.job import Data, Error, NewJob, Retention
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    Fail,
+    How,
+    Patch,
+    Release,
+    Request,
+    SettingsPatch,
+    Settlement,
+)
 from dibs.storage.protocol import Storage
 from dibs_conformance.cutting import parts_of_readings
 from dibs_conformance.machine import START
@@ -78,6 +88,33 @@ async def whole_retention(storage: Storage) -> Asked:
     return len(said), [f"{verb} left {found}, not {patch}" for verb, found in said.items() if found != patch]
 
 
+async def told_ends(storage: Storage) -> Asked:
+    """End ids in every way while their ends are listened to, and hold what is told against what is there."""
+    hows: dict[str, How] = {
+        "done": Complete(result=b"1"),
+        "failed": Fail(error=Error(type="E", message="no")),
+        "gone": Cancelled(),
+        "back": Release(),
+    }
+    ids = [*hows]
+    await storage.enqueue("q", [Request(job=NewJob(id=id)) for id in ids], now=START)
+    since = (await storage.wait(["q"], for_="ids", ids=ids, timeout=0)).since
+    lease = (await storage.grant(["q"], 60_000, "kit", now=START)).lease
+    jobs = (await storage.claim("q", lease, 10, now=START)).jobs
+    await storage.settle(
+        "q",
+        [Settlement(id=job.id, fence=job.run.fence, how=hows[job.id]) for job in jobs if job.run],
+        now=START,
+    )
+    wake = await storage.wait(["q"], for_="ids", ids=ids, since=since, timeout=3)
+    slots = dict(zip(ids, await storage.get("q", ids, now=START), strict=True))
+    return len(ids), [
+        f"a wake-up told that {id} ended as {told}; it is {slots[id].outcome}"
+        for id, told in wake.outcomes.items()
+        if id not in slots or told != slots[id].outcome
+    ]
+
+
 ASKS = (
     Ask(
         "bad input is refused whole",
@@ -114,5 +151,11 @@ ASKS = (
         "3, split",
         "Whatever is there from the split until all parts were read is in exactly one of them, once.",
         parts_of_readings,
+    ),
+    Ask(
+        "an end that is told is the end",
+        "3, Wake-ups",
+        "An outcome that a wake-up brings is the one that a read finds, as long as nothing else happens.",
+        told_ends,
     ),
 )

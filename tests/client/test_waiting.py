@@ -16,7 +16,9 @@ from dibs import (
 )
 from dibs.client import waiting
 from dibs.client.retention import SLACK
+from dibs.model.answers import Wake
 from tests.client.byhand import claimed
+from tests.client.counting import counted
 
 
 @pytest.fixture
@@ -171,3 +173,47 @@ async def kept_for(queue: Queue, id: str) -> object:
     assert slot.current is not None
     assert slot.current.data.retention is not None
     return slot.current.data.retention.completed
+
+
+async def test_an_end_that_the_wake_up_tells_is_not_asked_for(
+    queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis tells of small ones; whoever waits has looked once, before."""
+    calls, tells = counted(app.storage, monkeypatch), (app.storage.url or "").startswith("redis:")
+    for number in range(3):
+        before = calls["get"]
+        ticket = await queue.enqueue(number, id="a")
+        async with claimed(queue) as claim:
+            waiter = asyncio.create_task(ticket.result(30))
+            while calls["get"] == before:  # noqa: ASYNC110 - it waits in the storage
+                await asyncio.sleep(0)
+            await claim.complete(number)
+
+            assert await waiter == number
+        # What the first of them hears begins with its own subscription, so it may look once more.
+        assert not tells or number == 0 or before + 1 == calls["get"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_the_end_of_another_enqueue_is_not_its_own(
+    queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch, *, first: bool
+) -> None:
+    """Whatever a wake-up tells: an outcome counts for the enqueues that it covers (contract 1, Done)."""
+    tickets = [await queue.enqueue("first", id="a")]
+    async with claimed(queue) as claim:
+        tickets.append(await queue.enqueue("second", id="a"))
+        await claim.complete("of the first")
+    [slot] = await app.storage.get(queue.name, ["a"])
+    assert slot.outcome is not None
+    told = Wake(woken=True, since={}, outcomes={"a": slot.outcome})
+
+    async def wait(*_args: Any, **_named: Any) -> Wake:
+        await asyncio.sleep(0)
+        return told
+
+    monkeypatch.setattr(app.storage, "wait", wait)
+    if first:
+        assert await tickets[0].result(30) == "of the first"
+    else:
+        with pytest.raises(WaitTimeout):
+            await tickets[1].result(0.05)

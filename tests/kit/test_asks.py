@@ -11,14 +11,14 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dibs.model.answers import Claim, Counts, EventPage, Exported, Listed, State
+from dibs.model.answers import Claim, Counts, EventPage, Exported, Listed, State, Wake
 from dibs.model.job import Retention
 from dibs.model.requests import Patch, SettingsPatch
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance import certify
-from dibs_conformance.asks import bounded_log, large_counts, whole_retention
+from dibs_conformance.asks import bounded_log, large_counts, told_ends, whole_retention
 from dibs_conformance.cutting import parts_of_readings
 from dibs_conformance.powers import joins, parks
 from dibs_conformance.servers import PostgresServer, RedisServer
@@ -114,6 +114,16 @@ class Whole(Wrapped):
         return ()
 
 
+class Prophet(Wrapped):
+    """Tells of ends that are none, and of others than there are."""
+
+    async def wait(self, queues: Sequence[str], *, ids: Sequence[str], **words: Any) -> Wake:
+        wake: Wake = await self._storage.wait(queues, ids=ids, **words)
+        [done] = await self._storage.get("q", ["done"])
+        ends = {id: replace(done.outcome, result=b"2") for id in ids if done.outcome is not None}
+        return replace(wake, outcomes=ends)
+
+
 @asynccontextmanager
 async def memory(wrap: type[Wrapped]) -> AsyncIterator[Any]:
     async with open_storage("memory:", "manual") as storage:
@@ -172,6 +182,20 @@ async def test_parts_that_are_not_the_whole_are_found(wrap: type[Wrapped], why: 
         wrong = (await parts_of_readings(storage))[1]
 
     assert re.search(why, "\n".join(wrong)), wrong
+
+
+async def test_a_storage_that_tells_of_no_end_is_right() -> None:
+    async with memory(Wrapped) as storage:
+        assert (4, []) == await told_ends(storage)
+
+
+async def test_ends_that_are_told_otherwise_are_found() -> None:
+    async with memory(Prophet) as storage:
+        _, wrong = await told_ends(storage)
+
+    assert [f"a wake-up told that {id} ended" for id in ("done", "failed", "gone", "back")] == [
+        one.partition(" as ")[0] for one in wrong
+    ]
 
 
 # -- joining -----------------------------------------------------------------------------------------

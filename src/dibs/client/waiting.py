@@ -47,10 +47,20 @@ class Wait:
                     return found
                 await self._keep(storage, slot)
                 self._check_deadline()
-                self._since = (await (hint or self._hint(storage))).since
+                wake = await (hint or self._hint(storage))
+                if told := self._told(wake):
+                    return told
+                self._since = wake.since
             finally:
                 if hint is not None:
                     let_go(hint)
+
+    def _told(self, wake: Wake) -> Standing | None:
+        """Return how it ended if the wake-up says so."""
+        outcome = wake.outcomes.get(self._id)
+        if outcome is None or not outcome.first <= self._revision <= outcome.revision:
+            return None
+        return Standing(outcome.kind, outcome)
 
     async def _hint(self, storage: Storage) -> Wake:
         name = self._channel.name

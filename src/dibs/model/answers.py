@@ -145,6 +145,8 @@ class Wake(Struct, frozen=True, gc=False, kw_only=True):
 
     woken: bool
     since: Mapping[str, str]
+    #: How ids that were waited for ended, where the storage was told; of one that is missing nothing is said.
+    outcomes: Mapping[str, Outcome] = {}
 
 
 class Record(Struct, frozen=True, gc=False, kw_only=True, array_like=True):

@@ -13,7 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from dibs.errors import NotRunning
 from dibs.model.answers import Wake
+from dibs.model.job import Outcome
 from dibs.storage.protocol import Watch
+from dibs.storage.redis.slots import alive
 from dibs.storage.redis.wakeups import Subscription, Waiter
 from dibs.storage.redis.words import work_has_moved, work_token
 
@@ -111,13 +113,13 @@ class Waits:
             moved = self._moved(wait, channels, stands) or (heard and wait.watch == "ids")
             left = None if deadline is None else deadline - time.monotonic()
             if moved or (left is not None and left <= 0):
-                return wait.told(stands, woken=moved)
+                return wait.told(stands, self._ends(wait, channels, stands), woken=moved)
             wait.remember(stands)
             due = await self._sleep(wait, stands, waiter, left)
             if self._closed:
                 raise NotRunning("the storage was closed")
             if due:
-                return wait.told(stands, woken=True)
+                return wait.told(stands, {}, woken=True)
             known = self._as_told(wait, channels, stands) if waiter.woken else None
 
     async def _look_at(self, channels: Mapping[str, str], watch: Watch) -> dict[str, Standing]:
@@ -190,6 +192,19 @@ class Waits:
             return True
         return self._subscription.ended_since(channel, int(since), wait.ids)
 
+    def _ends(
+        self, wait: _Wait, channels: Mapping[str, str], stands: Mapping[str, Standing]
+    ) -> dict[str, Outcome]:
+        """Return how the ids ended that are waited for, as far as it was told."""
+        found: dict[str, Outcome] = {}
+        for channel, queue in channels.items() if wait.watch == "ids" else ():
+            since = wait.since.get(queue, "")
+            if since.isdecimal():
+                told = self._subscription.outcomes_since(channel, int(since), wait.ids)
+                ends = {id: alive(raw, stands[queue].now) for id, raw in told.items()}
+                found.update((id, outcome) for id, outcome in ends.items() if outcome is not None)
+        return found
+
     async def _sleep(
         self, wait: _Wait, stands: Mapping[str, Standing], waiter: Waiter, left: float | None
     ) -> bool:
@@ -212,8 +227,9 @@ class _Wait:
     def remember(self, stands: Mapping[str, Standing]) -> None:
         self.since = {queue: one.token(self.watch) for queue, one in stands.items()}
 
-    def told(self, stands: Mapping[str, Standing], *, woken: bool) -> Wake:
-        return Wake(woken=woken, since={queue: one.token(self.watch) for queue, one in stands.items()})
+    def told(self, stands: Mapping[str, Standing], outcomes: Mapping[str, Outcome], *, woken: bool) -> Wake:
+        since = {queue: one.token(self.watch) for queue, one in stands.items()}
+        return Wake(woken=woken, since=since, outcomes=outcomes)
 
 
 def seconds_until_due(stands: Any) -> float | None:

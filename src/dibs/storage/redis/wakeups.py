@@ -36,20 +36,21 @@ REMEMBERED: Final = 64
 
 
 class Ended:
-    """What a message told: which ids of a queue ended between two tokens; none named means many."""
+    """What a message told: which ids of a queue ended between two tokens, and how; none named means many."""
 
     __slots__ = ("before", "ids", "now")
 
     def __init__(self, raw: bytes) -> None:
         self.before, self.now = int.from_bytes(raw[:8]), int.from_bytes(raw[8:16])
-        at, ids = 16, set()
+        #: Each with its outcome, packed; empty where it was not told.
+        self.ids: dict[str, bytes] = {}
+        at = 16
         while at < len(raw):
             id, at = section(raw, at)
-            ids.add(id.decode())
-        self.ids = ids
+            self.ids[id.decode()], at = section(raw, at)
 
     def concerns(self, ids: Collection[str]) -> bool:
-        return not self.ids or not self.ids.isdisjoint(ids)
+        return not self.ids or not self.ids.keys().isdisjoint(ids)
 
 
 class Waiter(Sleeper):
@@ -206,6 +207,11 @@ class Subscription:
             return True  # not everything since then was heard: let the waiter look
         gaps = any(a.now != b.before for a, b in zip(told, list(told)[1:], strict=False))
         return gaps or any(one.now > token and one.concerns(ids) for one in told)
+
+    def outcomes_since(self, channel: str, token: int, ids: Collection[str]) -> dict[str, bytes]:
+        """Return the outcomes of these ids that were told after a token, packed, the latest of each."""
+        told = [one.ids for one in self.ends.get(channel, ()) if one.now > token]
+        return {id: one[id] for one in told for id in ids if one.get(id)}
 
 
 async def _until_lost(wire: Wire) -> None:

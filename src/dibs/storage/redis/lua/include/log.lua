@@ -13,6 +13,8 @@ local KIND = {
 }
 -- Beyond so many ids, whoever waits for one of the queue looks for itself.
 local MOST_NAMED = 64
+-- The outcomes of so few ids are told with them, each up to so many bytes: whoever waits need not ask.
+local MOST_SHOWN, LARGEST_SHOWN = 8, 1024
 -- Entries read at once, and how often in one step, when the log has grown too large.
 local SWEEP, SWEEPS = 64, 16
 
@@ -66,9 +68,15 @@ local function write_log(queue)
   end
 end
 
--- Tell those who wait for ids: the token before, the token now, and the ids, or none for too many.
+-- Tell those who wait for ids: the token before, the token now, and for each id, unless they are too many, the
+-- id and its outcome, each with its size; nothing for an outcome where there is none, or it is not told.
 local function tell_ends(queue, before)
   local words = {pack('>I8I8', before, queue.ended)}
-  for i = 1, #queue.ends <= MOST_NAMED and #queue.ends or 0 do words[i + 1] = with_size(queue.ends[i]) end
+  local outcomes = #queue.ends <= MOST_SHOWN and queue.slots.outcomes or {}
+  for i = 1, #queue.ends <= MOST_NAMED and #queue.ends or 0 do
+    local id = queue.ends[i]
+    local text = outcomes[id] or ''
+    words[i + 1] = with_size(id) .. with_size(#text <= LARGEST_SHOWN and text or '')
+  end
   call('PUBLISH', queue.base .. 'ended', table.concat(words))
 end

@@ -1,0 +1,65 @@
+"""Ends that a message tells: whoever waits for a few small ones need not ask how they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from dibs.model.job import Data, NewJob, Outcome, Retention
+from dibs.model.requests import Complete, Request, Settlement
+from dibs.storage.redis import RedisStorage
+from tests.storage.exchange import PATIENCE
+
+
+async def ended(
+    storage: RedisStorage, ids: list[str], result: bytes, retention: Retention
+) -> Mapping[str, Outcome]:
+    """Complete ids in one step, and return what is told to somebody who waits for the first and the last."""
+    data = Data(retention=retention)
+    await storage.enqueue("q", [Request(job=NewJob(id=id, data=data)) for id in ids])
+    watched = [ids[0], ids[-1]]
+    since = (await storage.wait(["q"], for_="ids", ids=watched, timeout=0.01)).since
+    lease = (await storage.grant(["q"], 600_000, "worker")).lease
+    jobs = (await storage.claim("q", lease, len(ids))).jobs
+    how = Complete(result=result)
+    await storage.settle(
+        "q", [Settlement(id=job.id, fence=job.run.fence, how=how) for job in jobs if job.run]
+    )
+    wake = await storage.wait(["q"], for_="ids", ids=watched, since=since, timeout=PATIENCE)
+    assert wake.woken
+    return wake.outcomes
+
+
+@pytest.mark.parametrize("retention", [Retention(), Retention(completed=None, keep_payload=("completed",))])
+async def test_a_few_small_ends_are_told_as_they_are(storage: RedisStorage, retention: Retention) -> None:
+    told = await ended(storage, list("abc"), b'"done"', retention)
+
+    slots = await storage.get("q", ["a", "c"])
+    assert {"a": slots[0].outcome, "c": slots[1].outcome} == dict(told)
+
+
+@pytest.mark.parametrize(
+    ("number", "size", "retention"),
+    [(9, 1, Retention()), (1, 1100, Retention()), (1, 1, Retention(completed=0))],
+    ids=["many", "large", "not kept"],
+)
+async def test_others_are_to_be_asked_for(
+    storage: RedisStorage, number: int, size: int, retention: Retention
+) -> None:
+    ids = [str(n) for n in range(number)]
+
+    assert {} == dict(await ended(storage, ids, b"1" * size, retention))
+
+
+async def test_what_was_told_before_somebody_waited_is_not_told_again(
+    opened: Callable[..., RedisStorage],
+) -> None:
+    async with opened() as storage:
+        await ended(storage, ["a"], b"1", Retention())
+        since = (await storage.wait(["q"], for_="ids", ids=["a"], timeout=0.01)).since
+        await storage.enqueue("q", [Request(job=NewJob(id="b"))])
+
+        wake = await storage.wait(["q"], for_="ids", ids=["a"], since=since, timeout=0.01)
+
+    assert (False, {}) == (wake.woken, dict(wake.outcomes))
