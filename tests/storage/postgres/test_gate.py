@@ -148,6 +148,39 @@ async def test_a_connection_lost_after_sending_is_an_unknown_outcome(
     assert "updated" == (await storage.enqueue("q", [asked("a")]))[0].status
 
 
+async def test_a_read_whose_connection_is_lost_is_made_again(
+    storage: PostgresStorage, connect: Callable[[], Any]
+) -> None:
+    """To read twice changes nothing, and whoever waits for a result reads all the time."""
+    await storage.enqueue("q", [asked("a")])
+    mine, killer = await connect(), await connect()
+    await mine.execute("LOCK TABLE live")
+    reading = asyncio.create_task(storage.get("q", ["a"]))
+    await blocked(killer)
+    await killer.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    )
+    await mine.rollback()
+
+    [slot] = await reading
+    assert slot.current is not None
+
+
+async def test_a_read_whose_connection_is_lost_twice_is_told(
+    storage: PostgresStorage, connect: Callable[[], Any]
+) -> None:
+    await storage.enqueue("q", [asked("a")])
+    mine, killer = await connect(), await connect()
+    await mine.execute("LOCK TABLE live")
+    reading = asyncio.create_task(storage.get("q", ["a"]))
+    for _ in range(2):
+        await blocked(killer)
+        await kill(killer, "wait_event_type = 'Lock'")
+
+    with pytest.raises(StorageUnavailable, match="connection was lost"):
+        await reading
+
+
 async def blocked(connection: Any) -> None:
     """Wait until somebody waits for a lock."""
     for _ in range(500):
@@ -167,9 +200,13 @@ async def kill_all_others(connection: Any) -> None:
     pg_terminate_backend only sends a signal: a statement that is sent before it is handled meets it half-way,
     and its outcome is rightly unknown.
     """
-    others = "pid <> pg_backend_pid() AND backend_type = 'client backend'"
+    await kill(connection, "pid <> pg_backend_pid() AND backend_type = 'client backend'")
+
+
+async def kill(connection: Any, which: str) -> None:
+    """End some sessions, and return when they are gone."""
     ended = await connection.execute(
-        f"SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"
+        f"SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE {which}"
     )
     pids = [pid for pid, _ in await ended.fetchall()]
     await connection.rollback()

@@ -44,6 +44,10 @@ _BUSY: Final = (pg.TooManyConnections, pg.CannotConnectNow)
 _WRONG_PASSWORD: Final = (pg.InvalidPassword, pg.InvalidAuthorizationSpecification)
 
 
+class ReadLost(StorageUnavailable):
+    """A connection was lost under a statement that only reads: it may be run again."""
+
+
 class Gate:
     """Knows the place, as it may be shown, and turns what the driver raises there into our errors."""
 
@@ -89,7 +93,7 @@ class Gate:
     def _lost(self, why: str, *, writes: bool) -> DibsError:
         if writes:
             return OutcomeUnknown(f"{self._place}: the connection was lost before the answer came: {why}")
-        return StorageUnavailable(f"{self._place}: the connection was lost: {why}")
+        return ReadLost(f"{self._place}: the connection was lost: {why}")
 
 
 def first_line(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from dibs.errors import ConfigurationError, NotRunning, StorageUnavailable
 from dibs.storage.postgres import gate, migrate
 from dibs.storage.postgres.address import Address
 from dibs.storage.postgres.connections import Connection, Connections
-from dibs.storage.postgres.gate import Gate
+from dibs.storage.postgres.gate import Gate, ReadLost
 from dibs.storage.postgres.queries import Queries
 
 log: Final = logging.getLogger("dibs.storage.postgres")
@@ -112,8 +112,15 @@ class Server:
     async def fetch(self, query: bytes, params: dict[str, Any], *, writes: bool) -> list[Any]:
         """Run one statement, which is one transaction, and return its rows.
 
-        It runs to its end also when the caller is cancelled.
+        It runs to its end also when the caller is cancelled. One that only reads is run again, once, if its
+        connection is lost.
         """
+        try:
+            return await self._fetch(query, params, writes=writes)
+        except ReadLost:
+            return await self._fetch(query, params, writes=writes)
+
+    async def _fetch(self, query: bytes, params: dict[str, Any], *, writes: bool) -> list[Any]:
         async with self.check_open().one() as connection:
             connection.goes_on = True
             try:
