@@ -55,6 +55,8 @@ class QueueIndex:
         self.asked: set[str] = set()
         self.lease_ends: list[tuple[int, str]] = []
         self.outcome_ends: list[tuple[int, str]] = []
+        #: How many of them there may be until they are compared with the outcomes there are.
+        self._most_ends = 1000
         self.key_ends: list[tuple[int, str]] = []
         #: Outcomes that have expired, in the order they did, until prune takes them.
         self.expired: dict[str, Outcome] = {}
@@ -167,11 +169,14 @@ class QueueIndex:
         else:
             self.outcomes[after.kind] += 1
             heappush(self.outcome_ends, (after.expires_at, id))
-            if len(self.outcome_ends) > 2 * sum(self.outcomes.values()) + 1000:
+            if len(self.outcome_ends) > self._most_ends:
                 self._compact_ends()
 
     def _compact_ends(self) -> None:
         """Drop the ends of outcomes that were replaced since: an id may end every second for a week."""
+        self._most_ends = 2 * sum(self.outcomes.values()) + 1000
+        if len(self.outcome_ends) <= self._most_ends:
+            return
         self.outcome_ends = [(at, id) for at, id in set(self.outcome_ends) if self._ends_at(id) == at]
         heapify(self.outcome_ends)
 
