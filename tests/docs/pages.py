@@ -1,6 +1,7 @@
 """Pages of the docs as tests run them: files are saved, blocks typed at a prompt, tables row by row.
 
-A fence marked no-run (```python no-run) is left alone: what it shows is tested elsewhere, or not to be run.
+A fence marked ```python {.no-run} is left alone: what it shows is tested elsewhere, or not to be run. To the
+site the mark is a class of the block, and GitHub reads nothing behind the language.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ class Block(NamedTuple):
     def title(self) -> str:
         found = re.search(r'title="(.*?)"', self.about)
         return found[1] if found else ""
+
+    @property
+    def runs(self) -> bool:
+        return "{.no-run}" not in self.about
 
 
 class Row(NamedTuple):
@@ -71,7 +76,7 @@ class Page:
     def typed(self) -> list[Block]:
         """What is typed at the prompt."""
         python = [block for block in self.blocks if block.language == "python" and not block.title]
-        return [block for block in python if "no-run" not in block.about]
+        return [block for block in python if block.runs]
 
     @property
     def steps(self) -> list[Block | Row]:
@@ -81,7 +86,7 @@ class Page:
     def commands(self) -> Iterator[list[str]]:
         """What is typed at the shell, as words after `dibs`."""
         for block in self.blocks:
-            if block.language == "console" and "no-run" not in block.about:
+            if block.language == "console" and block.runs:
                 lines = [line.removeprefix("$ ") for line in block.text.splitlines()]
                 yield from (line.split()[1:] for line in lines if line.startswith("dibs "))
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from markdown import markdown  # type: ignore[import-untyped]  # it ships none, and this is one call
+
 import dibs
 import dibs.testing
 from dibs.client.blocking import BlockingDibs
@@ -14,6 +16,7 @@ from tests.docs.pages import DOCS
 from tests.source import PROJECT
 
 NAV = re.compile(r"^ +- (?:.*: )?(\S+\.md)$", re.MULTILINE)
+FENCE = re.compile(r"^ *(```\w.*)$", re.MULTILINE)
 SHOWN = re.compile(r"^::: (\S+)$", re.MULTILINE)
 REFERENCE = [
     name for page in (DOCS / "reference").glob("*.md") for name in SHOWN.findall(page.read_text("utf-8"))
@@ -24,6 +27,17 @@ def test_the_navigation_names_every_page_once() -> None:
     pages = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
 
     assert pages == sorted(NAV.findall((PROJECT / "mkdocs.yml").read_text("utf-8")))
+
+
+def test_the_site_reads_every_fence() -> None:
+    """What its Markdown takes for no fence stands there as text; no build complains of it."""
+    fences = {fence for page in DOCS.rglob("*.md") for fence in FENCE.findall(page.read_text("utf-8"))}
+    extensions = ["attr_list", "pymdownx.superfences"]
+
+    assert "```python {.no-run}" in fences
+    assert [] == [
+        fence for fence in fences if "<pre" not in markdown(f"{fence}\nx\n```", extensions=extensions)
+    ]
 
 
 def test_the_reference_has_every_public_name() -> None:
