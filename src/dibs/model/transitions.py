@@ -171,7 +171,7 @@ def outcome_of(job: Job, how: End, now: int, queue_retention: Retention) -> Outc
         # What is not kept is not told to anyone: until prune, fence and range answer repeats.
         return outcome
     keeps_data = kind in keep_payload(how.retention, job.data.retention, queue_retention)
-    # Not all at once: beyond 15 keywords Python calls by way of a dictionary, which costs seven times as much.
+    # Not all at once: beyond 15 keywords Python calls by way of a dictionary, at seven times the cost.
     return replace(
         outcome,
         result=how.result if isinstance(how, Complete) else None,
