@@ -16,6 +16,7 @@ import random
 import time
 from collections.abc import Iterable
 from importlib.metadata import version
+from math import isnan
 
 from dibs.errors import Refused
 from dibs.storage.capabilities import Capabilities
@@ -43,9 +44,10 @@ def certify(
     `target` is a URL, of which only places of the kit's own are touched, or a picklable function
     `open_storage(place, clock)`. The levels up to the one asked for share the budget and are reported
     apart; the first that breaks is the last that runs. A failure comes with the shortest story that was
-    found for it. Raises Refused for a level there is not.
+    found for it. Raises Refused for a level there is not, a budget or a number of histories that is none.
     """
     check_level(level)
+    check_effort(budget, examples)
     first = random.randrange(2**32) if seed is None else seed
     places = Places(target)
     try:
@@ -59,6 +61,16 @@ def check_level(level: str) -> None:
         return
     planned = f"level {level} is not built yet" if level in TITLES else f"no level {level!r}"
     raise Refused(f"{planned}; there is {', '.join(RUNS)}", field="level")
+
+
+def check_effort(budget: float, examples: int | None) -> None:
+    """Refuse what no run could spend. None of it at all is taken, and certifies nothing."""
+    if isnan(budget) or budget < 0:
+        raise Refused(f"budget is {budget}; it must be a number of seconds, 0 or more", field="budget")
+    if examples is not None and examples < 0:
+        raise Refused(
+            f"examples is {examples}; it must be a number of histories, 0 or more", field="examples"
+        )
 
 
 class Certification:

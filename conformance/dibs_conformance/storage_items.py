@@ -17,7 +17,7 @@ import pytest
 from dibs.errors import ConfigurationError, Refused
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.registry import factory, scheme_of
-from dibs_conformance.door import certify, check_level, names_up_to
+from dibs_conformance.door import certify, check_effort, check_level, names_up_to
 from dibs_conformance.report import LevelReport, Report
 from dibs_conformance.report.text import details, head, level_line, power_line, story
 from dibs_conformance.target import OpenStorage
@@ -63,8 +63,9 @@ def under_test(config: pytest.Config) -> StorageUnderTest:
     """Return the plugin for a run, its options checked. Raises UsageError."""
     try:
         check_level(config.getoption("dibs_level"))
+        check_effort(config.getoption("dibs_budget"), config.getoption("dibs_examples"))
     except Refused as error:
-        raise pytest.UsageError(f"--dibs-level: {error}") from None
+        raise pytest.UsageError(f"--dibs-{error.field}: {error}") from None
     return StorageUnderTest(config)
 
 

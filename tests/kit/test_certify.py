@@ -119,6 +119,16 @@ def test_a_budget_without_room_certifies_nothing() -> None:
     assert "larger budget" in report.text()
 
 
+@pytest.mark.parametrize("words", ["--budget=nan", "--budget=-1", "--examples=-1"])
+def test_an_effort_that_is_none_is_wrong_words(words: str) -> None:
+    option, _, value = words.removeprefix("--").partition("=")
+
+    result = shell.said(verb, "memory:", words)
+
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert result.stderr.startswith(f"{option} is {value}")
+
+
 def test_a_budget_ends_between_two_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not after as many as share a seed: on a slow storage these may take minutes."""
     moments = count()

@@ -82,6 +82,13 @@ def test_a_level_there_is_not_is_told(pytestconfig: pytest.Config, monkeypatch: 
         under_test(pytestconfig)
 
 
+def test_a_budget_that_is_none_is_told(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytestconfig.option, "dibs_budget", float("nan"))
+
+    with pytest.raises(pytest.UsageError, match="--dibs-budget: budget is nan"):
+        under_test(pytestconfig)
+
+
 def test_a_target_is_a_url_or_a_function() -> None:
     assert "memory:" == target_of("memory:")
     assert open_storage is target_of("dibs.storage.registry:open_storage")
