@@ -15,6 +15,7 @@ import pytest
 
 from dibs.client.app import Dibs
 from dibs.worker import messages as say
+from dibs.worker import nursery as nursery_of
 from dibs.worker.alone import encoded
 from dibs.worker.child import Spec
 from dibs.worker.nursery import POSSIBLE, Forked, Nursery
@@ -113,6 +114,20 @@ async def test_a_process_is_begun_as_its_supervisor_is_now(
     before, after = [json.loads((await outcome(app, "surroundings", id)).result or b"") for id in "ac"]
     assert None is before[0]
     assert ["elsewhere", str(tmp_path), str(tmp_path)] == after
+
+
+async def test_where_there_can_be_none_processes_are_spawned(
+    app: Dibs, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nursery_of, "POSSIBLE", False)
+    await put(app, "held", "a")
+    async with working(app, "held") as task:
+        pid = await gate.arrived("a")
+        assert os.getpid() == psutil.Process(pid).ppid()
+        await gate.let_go("a")
+        report = await task
+
+    assert (1, 0) == (report.total("completed"), report.crashes)
 
 
 # -- how it ends -------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ class _Stem:
 
     def _hear(self) -> None:
         word, files, *_ = socket.recv_fds(self._line, 256, 3, socket.MSG_CMSG_CLOEXEC)
-        if word == FORK:
+        if word == FORK and files:
             self._fork(files)
         elif word:
             expect(word.decode())
