@@ -73,10 +73,11 @@ def run_joining(home: Home, form: str, call: Coroutine[Any, Any, T]) -> T:
     return _awaited(future, form, caller)
 
 
-def _awaited(future: concurrent.futures.Future[T], form: str, caller: Caller | _Lookout | None = None) -> T:
+def _awaited(future: concurrent.futures.Future[T], form: str, waiting: Caller | _Lookout | None = None) -> T:
+    """Return what the call returns; `waiting` is what this thread does until then, if not only that."""
     try:
-        if caller is not None:
-            caller.wait(future)
+        if waiting is not None:
+            waiting.wait(future)
         return future.result()
     except concurrent.futures.CancelledError:
         raise NotRunning(f"the event loop where the app was open ended during {form}") from None
