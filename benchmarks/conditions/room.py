@@ -19,6 +19,8 @@ from dibs.storage.registry import open_storage, remove
 
 JOBS: Final = 10_000
 MIB: Final = 1 << 20
+#: Seconds that a server may take to see that our own connections are closed.
+PATIENCE: Final = 30.0
 
 
 async def _fill(storage: Storage) -> None:
@@ -45,8 +47,14 @@ async def on_redis(url: str) -> float:
 
 
 def _used(redis: Redis) -> int:
-    """Return the bytes used, once nobody else is connected."""
-    while int(redis.info("clients")["connected_clients"]) > 1:
+    """Return the bytes used, once nobody else is connected. Raises TimeoutError if somebody stays."""
+    deadline = time.monotonic() + PATIENCE
+    while (others := int(redis.info("clients")["connected_clients"]) - 1) > 0:
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"{others} other clients are connected after {PATIENCE:g} s, and what they hold would count: "
+                "measure room on a server that nobody else uses"
+            )
         time.sleep(0.01)
     return int(redis.info("memory")["used_memory"])
 

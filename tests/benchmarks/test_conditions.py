@@ -65,6 +65,16 @@ def test_a_worker_starts_and_says_when_its_first_job_ran() -> None:
     assert start_up.measure(1)["first_claim_ms"] > 0
 
 
+async def test_room_is_not_measured_where_others_are(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "PATIENCE", 0.1)
+    with Redis.from_url(redis_server.url) as other:
+        other.ping()
+        with pytest.raises(TimeoutError, match="measure room on a server that nobody else uses"):
+            await room.on_redis(f"{redis_server.url}?prefix=PLACE")
+
+
 async def test_files_take_room() -> None:
     assert 0 < await room.on_files() < 100
 
