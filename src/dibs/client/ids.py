@@ -61,11 +61,11 @@ class _Clock:
                     self._now = self._drawn(max(now, at + 1))
 
     def _drawn(self, at: int) -> _Ms:
-        return _Ms(at, count(), _written(at, 10), _written(self._random.getrandbits(70), 14))
+        return _Ms(at, count(), _written(at, 5), _written(self._random.getrandbits(70), 7))
 
 
-def _written(number: int, letters: int) -> str:
-    return "".join(LETTERS[number >> 5 * place & 31] for place in reversed(range(letters)))
+def _written(number: int, pairs: int) -> str:
+    return "".join([_PAIRS[number >> 10 * place & 1023] for place in reversed(range(pairs))])
 
 
 new_id = _Clock().next

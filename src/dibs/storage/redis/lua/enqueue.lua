@@ -8,13 +8,29 @@
 --          all are new, '' and the number that the first one drew, each other having the next; outcomes, for
 --          each request that wants one and was not repeated, that of its id or nil.
 
--- @include accept
 -- @include starting
 -- @include commit
 
 local queue, common = open(KEYS[1], ARGV[1]), ARGV[2]
-local ids, keys = {}, {}
+local ids, answers = {}, {}
 for i = 3, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+prefetch(queue, 'waiting', ids)
+prefetch(queue, 'active', ids)
+
+-- Numbers of those that are new: mostly all of them.
+local quick = common ~= '' and starter(queue, 0, sub(common, 14))
+while quick and #answers < #ids do
+  local number = quick(ids[#answers + 1], ARGV[2 * #answers + 4])
+  if not number then break end
+  answers[#answers + 1] = number
+end
+if #answers == #ids then
+  commit()
+  return {'', decimal(queue.now), {}, decimal(answers[1])}
+end
+
+-- Included only here: to make these functions takes a third of the time of a single enqueue.
+-- @include accept
 
 -- Where a request has a key, it stands behind its head.
 local function key_of(text)
@@ -22,9 +38,8 @@ local function key_of(text)
   return size > 0 and sub(text, 14, 13 + size) or nil
 end
 
+local keys = {}
 for i = 4, common == '' and #ARGV or 0, 2 do keys[#keys + 1] = key_of(ARGV[i]) end
-prefetch(queue, 'waiting', ids)
-prefetch(queue, 'active', ids)
 if #keys > 0 then prefetch(queue, 'keys', keys) end
 
 -- What a request_key got: answer, I8 expires_at.
@@ -65,11 +80,10 @@ local function one(i, text)
 end
 
 -- Numbers of those that were new, and packed answers of the others.
-local answers, all_new = {}, true
-local start = common ~= '' and starter(queue, 0, sub(common, 14))
+local all_new = true
 for i = 1, #ids do
   local rest = ARGV[2 * i + 2]
-  local answer = start and start(ids[i], rest) or one(i, common .. rest)
+  local answer = answers[i] or quick and quick(ids[i], rest) or one(i, common .. rest)
   answers[i], all_new = answer, all_new and type(answer) == 'number'
 end
 commit()
