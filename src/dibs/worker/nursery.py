@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import Pipe, spawn, util
 from typing import Any, Final
 
+from dibs.storage.registry import OURS
 from dibs.worker.hand import PLACES
 from dibs.worker.offspring import Offspring, kill_group, reason
 from dibs.worker.spawned import NAME
@@ -36,9 +37,9 @@ class Nursery:
         self._stem = stem or _started()
 
     def expect(self, scheme: str) -> None:
-        """Let what is needed for storages of a scheme be imported."""
+        """Let what storages of a scheme need be imported, if they are ours: others may do anything then."""
         self._scheme = scheme
-        if scheme:
+        if scheme in OURS:
             self._stem.expect(scheme)
 
     def fork(
@@ -95,10 +96,12 @@ class Stem:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def expect(self, scheme: str) -> None:
+        """Let it import the storage of a scheme before it forks again."""
         with suppress(OSError):  # then each worker imports by itself what it needs
             self._line.send(scheme.encode())
 
     def fork(self, child: Forked, files: tuple[int, int, int]) -> None:
+        """Ask for a process; the child is told when it is born, when it has ended, or why it cannot be."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(self._line.fileno(), self._hear)
@@ -113,6 +116,8 @@ class Stem:
     def _hear(self) -> None:
         try:
             report = self._line.recv(REPORT.size)
+        except BlockingIOError:
+            return
         except OSError:
             report = b""
         if not report:

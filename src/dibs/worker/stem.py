@@ -6,6 +6,7 @@ fork of it is as good as a new interpreter (docs/decisions/0016).
 
 from __future__ import annotations
 
+import errno
 import gc
 import marshal
 import mmap
@@ -23,7 +24,7 @@ from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from typing import Any, Final, NoReturn, cast
 
-from dibs.storage.registry import OURS, factory
+from dibs.storage.registry import factory
 from dibs.worker import signals
 from dibs.worker.child import die_with, lead_a_group, quick_loop
 from dibs.worker.employ import work_here
@@ -37,8 +38,10 @@ BORN: Final = b"b"
 REFUSED: Final = b"r"
 #: It has ended; the number is its exit code, as multiprocessing has it.
 GONE: Final = b"g"
-#: What its parent asks for: a process, with three files. Any other word is a storage that will be needed.
+#: What its parent asks for: a process, with its three files. Any other word is a scheme whose storage will be
+#: needed.
 FORK: Final = b"!"
+FILES: Final = 3
 
 
 def serve(line: int, parent: int) -> NoReturn:
@@ -75,8 +78,8 @@ class _Stem:
                 self._hear()
 
     def _hear(self) -> None:
-        word, files, *_ = socket.recv_fds(self._line, 256, 3, socket.MSG_CMSG_CLOEXEC)
-        if word == FORK and files:
+        word, files, *_ = socket.recv_fds(self._line, 256, FILES, socket.MSG_CMSG_CLOEXEC)
+        if word == FORK:
             self._fork(files)
         elif word:
             expect(word.decode())
@@ -87,7 +90,7 @@ class _Stem:
         self._forks += 1
         gc.freeze()  # what is here stays, and a collection in the child would copy the pages it is on
         try:
-            pid = os.fork()
+            pid = _forked(files)
         except OSError as error:
             self._tell(REFUSED, self._forks, error.errno or 0)
         else:
@@ -125,11 +128,16 @@ class _Stem:
             self._line.send(REPORT.pack(word, fork, number))
 
 
+def _forked(files: Sequence[int]) -> int:
+    if len(files) < FILES:
+        raise OSError(errno.EMFILE, "the kernel drops files that this process has no number for")
+    return os.fork()
+
+
 def expect(scheme: str) -> None:
-    """Import the storage of a scheme if it is one of ours: those of others may do anything when imported."""
-    if scheme in OURS:
-        with suppress(ImportError):  # the worker says what is missing
-            factory(scheme)
+    """Import the storage of a scheme."""
+    with suppress(ImportError):  # the worker says what is missing
+        factory(scheme)
 
 
 def live(pipe: int, started: int, order: int) -> NoReturn:
