@@ -245,8 +245,12 @@ def _forked_here() -> Stem:
     sys.stderr.flush()
     pid = os.fork()
     if not pid:
-        ours.close()
-        serve(theirs.detach(), parent)
+        try:
+            ours.close()
+            serve(theirs.detach(), parent)
+        finally:
+            # Whatever went wrong: there must not be two of the program that goes on below.
+            os._exit(1)
     theirs.close()
     return Stem(ours, pid, lambda: _buried(pid))
 
