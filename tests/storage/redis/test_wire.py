@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
@@ -91,6 +92,48 @@ async def test_who_is_let_in_and_is_gone_gives_its_place_to_the_next(redis_serve
 
     assert b"b" == await asyncio.wait_for(next_one, PATIENCE)
     assert (True, 0) == (gone.cancelled(), pool._inside)
+    await pool.close()
+
+
+async def cancelled(pool: Connections, redis_server: RedisServer, *keys: str) -> None:
+    """Warm a connection for each key, and leave it waiting for one more reply, its caller gone."""
+    await asyncio.gather(*(pool.call("ECHO", key) for key in keys))
+    asking = [asyncio.ensure_future(pool.call("BLPOP", key, 0)) for key in keys]
+    await asyncio.sleep(0)
+    for one in asking:
+        one.cancel()
+    await asyncio.wait(asking, timeout=PATIENCE)
+    assert len(keys) == len(pool._clearing)
+
+
+async def test_who_is_cancelled_keeps_the_place_until_the_reply_is_read(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many are cancelled, there are no more connections than calls that may be in the air."""
+    monkeypatch.setattr(connections, "IDLE", math.inf)
+    pool = pool_of(redis_server, 2)
+    await cancelled(pool, redis_server, "left-0", "left-1")
+    late = [asyncio.ensure_future(pool.call("ECHO", word)) for word in "abc"]
+    await asyncio.sleep(0)
+    for key in ("left-0", "left-1"):
+        await asyncio.to_thread(redis_server.ask, "LPUSH", key, "1")
+
+    assert [b"a", b"b", b"c"] == await asyncio.wait_for(asyncio.gather(*late), PATIENCE)
+    assert (2, 0) == (len(pool._idle), pool._inside)
+    await pool.close()
+
+
+async def test_a_place_kept_for_a_reply_is_free_when_the_reply_is_lost(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "IDLE", math.inf)
+    pool = pool_of(redis_server, 1)
+    await cancelled(pool, redis_server, "never")
+    late = asyncio.ensure_future(pool.call("ECHO", "a"))
+    await asyncio.to_thread(redis_server.ask, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    assert b"a" == await asyncio.wait_for(late, PATIENCE)
+    assert (1, 0) == (len(pool._idle), pool._inside)
     await pool.close()
 
 

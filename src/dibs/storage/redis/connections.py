@@ -42,11 +42,11 @@ class Connections:
         self.place = place
         self._make = make
         self._idle: list[tuple[Wire, float]] = []
-        #: How many calls may be in the air, how many are, and who waits for that.
+        #: How many calls may be in the air, how many are, the cancelled ones too, and who waits to be let in.
         self._most, self._inside = most, 0
         self._outside: deque[asyncio.Future[None]] = deque()
         self._closed = False
-        #: Connections whose reply is still on its way to nobody.
+        #: Who reads the replies that are still on their way to nobody.
         self._clearing: set[asyncio.Task[None]] = set()
         #: Those that are being closed.
         self._going: set[Wire] = set()
@@ -98,8 +98,8 @@ class Connections:
             raise
 
     def _leave(self) -> None:
-        """Let the next in, in our place."""
-        while self._outside:
+        """Let the next in, in our place, unless a reply has it."""
+        while self._outside and self._inside <= self._most:
             turn = self._outside.popleft()
             if not turn.done():
                 turn.set_result(None)
@@ -149,10 +149,15 @@ class Connections:
         return reply
 
     def _clear(self, wire: Wire) -> None:
-        """Read the reply that nobody waits for any more; only then may the connection be used again."""
+        """Read the reply that nobody waits for any more; only then may the connection be used again.
+
+        Until then it has the place of its caller, who leaves and lets nobody in: else each that is cancelled
+        would make room for one more connection.
+        """
         if self._closed or not wire.owes:
             self._give(wire)
             return
+        self._inside += 1
         task = asyncio.ensure_future(self._read_away(wire))
         self._clearing.add(task)
         task.add_done_callback(self._clearing.discard)
@@ -164,7 +169,10 @@ class Connections:
         except asyncio.CancelledError:
             self._drop(wire)
             raise
-        self._give(wire)
+        else:
+            self._give(wire)
+        finally:
+            self._leave()
 
     def _give(self, wire: Wire) -> None:
         if self._closed:
