@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from threading import Event
 from types import FrameType
@@ -78,9 +79,7 @@ def history(
 
     Example: dibs spark history --url file:./jobs --warehouse ./history --follow
     """
-    if until is not None and since is None:
-        raise WrongWords("--until says where --since ends; it makes no sense alone")
-    first, last = _moment(since, "--since"), _moment(until, "--until")
+    first, last = _span(since, until)
     require_pyspark()
     if first is None:
         # Starting Spark takes seconds: what is mistyped, or away, is said before.
@@ -92,13 +91,8 @@ def history(
     spark = session("dibs history", master=master, config={"spark.log.level": "ERROR"})
     if first is not None:
         _tell(rerun(spark, warehouse, first, last), json=json)
-        return
-    with _stoppable() as stop:
-        while not stop.is_set():
-            _tell(update(spark, url, warehouse, queue), json=json)
-            if not follow:
-                return
-            stop.wait(every)
+    else:
+        _keep_up(partial(update, spark, url, warehouse, queue), every if follow else None, json=json)
 
 
 @command.command("report")
@@ -135,8 +129,24 @@ def report(warehouse: Path, *, out: Path | None, wait_p95: float, json: bool) ->
         say(f"{out}: {sum(queue.attempts for queue in made.queues):,} attempts of {len(made.queues)} queues")
 
 
+def _span(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
+    if until is not None and since is None:
+        raise WrongWords("--until says where --since ends; it makes no sense alone")
+    return _moment(since, "--since"), _moment(until, "--until")
+
+
 def _moment(text: str | None, name: str) -> datetime | None:
     return None if text is None else moment_of(time_of(text, name))
+
+
+def _keep_up(take: Callable[[], Increment], every: float | None, *, json: bool) -> None:
+    """Take in an increment, and unless `every` is None another after each rest, until told to stop."""
+    with _stoppable() as stop:
+        while not stop.is_set():
+            _tell(take(), json=json)
+            if every is None:
+                return
+            stop.wait(every)
 
 
 @contextmanager
