@@ -17,6 +17,7 @@ ROOMS = {
         "dibs.storage.protocol",
         "dibs.storage.capabilities",
         "dibs.storage.checks",
+        "dibs.storage.offsets",
         "dibs.storage.registry",
         "dibs.storage.sleeping",
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from itertools import islice
 from typing import Final
@@ -10,14 +9,10 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from dibs.errors import Refused
 from dibs.model.answers import EventPage
 from dibs.model.events import Event
+from dibs.storage.offsets import LAST, offset, parsed
 from dibs.storage.protocol import LATEST
-
-#: Stands for the last event of an entry, however many it has: what is trimmed need not be counted then.
-LAST: Final = 0xFFFFFF
-_OFFSET: Final = re.compile("[0-9a-f]{16}[.][0-9a-f]{6}")
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[Event]).decode
@@ -35,11 +30,6 @@ class Entry(Struct, frozen=True, gc=False, array_like=True):
 def pack(number: int, at: int, events: list[Event]) -> Entry:
     """Return the events of one step as an entry."""
     return Entry(number, at, len(events), _encode(events))
-
-
-def offset(number: int, place: int) -> str:
-    """Return the offset of an event: hexadecimal of fixed width, so that text sorts as the log does."""
-    return f"{number:016x}.{place:06x}"
 
 
 class EventLog:
@@ -95,9 +85,9 @@ class EventLog:
 
     def page(self, after: str | None, limit: int) -> EventPage:
         """Return up to `limit` events after an offset; None is the start of what is kept."""
-        if after == LATEST or (after and _parse(after) >= _parse(self.end)):
+        if after == LATEST or (after and parsed(after) >= parsed(self.end)):
             return EventPage(events=(), offset=self.end)
-        number, place = _parse(after)
+        number, place = parsed(after)
         events: list[tuple[str, Event]] = []
         start = bisect_right(self.entries, number - 1, key=lambda entry: entry.number)
         for entry in islice(self.entries, start, None):
@@ -118,15 +108,3 @@ def _told(entry: Entry, skip: int, limit: int) -> list[tuple[str, Event]]:
     places = range(skip, min(skip + limit, entry.count))
     events = _decode(entry.packed)
     return [(offset(entry.number, LAST if i == last else i), events[i]) for i in places]
-
-
-def _parse(after: str | None) -> tuple[int, int]:
-    """Return entry and place of an offset. Raises Refused for what was never handed out."""
-    if not after:
-        return 0, -1
-    if not _OFFSET.fullmatch(after):
-        raise Refused(
-            f"after is {after!r:.80}, which is no offset of this log: take one it gave", field="after"
-        )
-    number, _, place = after.partition(".")
-    return int(number, 16), int(place, 16)

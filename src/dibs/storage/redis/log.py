@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from struct import Struct as Layout
 from typing import Any, Final
 
-from dibs.errors import Refused
 from dibs.model.answers import EventPage
 from dibs.model.events import Event, EventKind
+from dibs.storage.offsets import LAST, offset, parsed
 from dibs.storage.protocol import LATEST
 from dibs.storage.redis import codec
 from dibs.storage.redis.words import Word
 
-#: Stands for the last event of an entry, however many it has: what is trimmed need not be counted then.
-LAST: Final = 0xFFFFFF
 #: As include/log.lua numbers them, from 1.
 KINDS: Final[tuple[EventKind, ...]] = (
     "completed", "failed", "cancelled", "retried", "stalled", "timed_out", "released", "queued", "updated",
@@ -25,12 +22,6 @@ KINDS: Final[tuple[EventKind, ...]] = (
 ATTEMPTS: Final = 7
 _ENTRY: Final = Layout(">QI")
 _EVENT: Final = Layout(">BBH")
-_OFFSET: Final = re.compile("[0-9a-f]{16}[.][0-9a-f]{6}")
-
-
-def offset(number: int, place: int) -> str:
-    """Return the offset of an event: hexadecimal of fixed width, so that text sorts as the log does."""
-    return f"{number:016x}.{place:06x}"
 
 
 def page_words(after: str | None, limit: int) -> list[Word]:
@@ -44,18 +35,6 @@ def page_words(after: str | None, limit: int) -> list[Word]:
         return [str(number + 1), limit]
     # The entry it points into is read again, for what follows in it.
     return [str(number), limit + place + 1]
-
-
-def parsed(after: str | None) -> tuple[int, int]:
-    """Return entry and place of an offset. Raises Refused for what was never handed out."""
-    if not after:
-        return 0, -1
-    if not _OFFSET.fullmatch(after):
-        raise Refused(
-            f"after is {after!r:.80}, which is no offset of this log: take one it gave", field="after"
-        )
-    number, _, place = after.partition(".")
-    return int(number, 16), int(place, 16)
 
 
 def page(reply: list[Any], after: str | None, limit: int) -> EventPage:
