@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import asdict
 
 from dibs.errors import Refused
-from dibs.model import arguments
+from dibs.model import arguments, verdicts
 from dibs.model.job import Data, Job, Outcome, Run, Slot, Successor
 from dibs.model.limits import Checked, Limits, checked_error
 from dibs.model.requests import (
@@ -257,15 +257,4 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 def highest(slots: Sequence[Slot]) -> int:
     """Return the highest number in some slots: what is drawn from now on must be above."""
-    return max((number for slot in slots for number in _numbers(slot)), default=0)
-
-
-def _numbers(slot: Slot) -> list[int]:
-    parts: list[Job | Successor | Outcome | None] = [slot.current, slot.successor, slot.outcome]
-    drawn = [part.revision for part in parts if part is not None]
-    drawn += [part.seq for part in (slot.current, slot.successor) if part is not None]
-    if slot.current is not None and slot.current.run is not None:
-        drawn.append(slot.current.run.fence)
-    if slot.outcome is not None:
-        drawn.append(slot.outcome.fence)
-    return [*drawn, *(last for _, last in slot.dropped)]
+    return max((number for slot in slots for number in verdicts.numbers(slot)), default=0)
