@@ -23,6 +23,19 @@ def day_of(name: str) -> Column:
     return f.date_from_unix_date(f.floor(ms(name) / 86_400_000).cast("int"))
 
 
+def waited() -> Column:
+    """Return the ms from due to claimed; null for what was cancelled unclaimed."""
+    claimed = f.col("claimed_at")
+    due = f.unix_millis(f.greatest("run_at", "enqueued_at"))
+    return f.when(claimed.isNotNull(), f.greatest(f.unix_millis(claimed) - due, f.lit(0)))
+
+
+def ran() -> Column:
+    """Return the ms from claimed to ended; null for what was cancelled unclaimed."""
+    claimed = f.col("claimed_at")
+    return f.when(claimed.isNotNull(), f.greatest(ms("finished_at") - f.unix_millis(claimed), f.lit(0)))
+
+
 def ended(events: DataFrame) -> DataFrame:
     """Return the events that tell an end: of an attempt, or of a job that was cancelled unclaimed."""
     return events.where(f.col("kind").isin(*ENDS) & f.col("finished_at").isNotNull())
@@ -35,8 +48,8 @@ def runs_of(events: DataFrame) -> DataFrame:
         .where(f.col("claimed_at").isNotNull())
         .withColumn("end", f.col("kind"))
         .withColumn("due_at", f.greatest("run_at", "enqueued_at"))
-        .withColumn("wait_ms", f.greatest(ms("claimed_at") - ms("due_at"), f.lit(0)))
-        .withColumn("run_ms", f.greatest(ms("finished_at") - ms("claimed_at"), f.lit(0)))
+        .withColumn("wait_ms", waited())
+        .withColumn("run_ms", ran())
         .withColumn("date", day_of("finished_at"))
     )
     return told.select(*(column.name for column in COLUMNS["runs"]), "date")
@@ -47,13 +60,9 @@ def ids_of(events: DataFrame) -> DataFrame:
 
     `merged` counts the enqueues that became part of a job which was there already.
     """
-    due = f.greatest("run_at", "enqueued_at")
-    claimed = f.col("claimed_at").isNotNull()
-    wait = f.when(claimed, f.greatest(ms("claimed_at") - f.unix_millis(due), f.lit(0)))
-    run = f.when(claimed, f.greatest(ms("finished_at") - ms("claimed_at"), f.lit(0)))
     found = (
         ended(events)
-        .withColumns({"wait": wait, "run": run})
+        .withColumns({"wait": waited(), "run": ran()})
         .groupBy("queue", "id")
         .agg(
             f.count("claimed_at").alias("attempts"),

@@ -19,7 +19,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from dibs.spark.history.layers import day_of, ended, ms, united
+from dibs.spark.history.layers import day_of, ended, ms, ran, united, waited
 from dibs.spark.history.tables import ACCEPTED, ENDS, FINAL, METRICS, PARTITIONS, PERCENTILES
 
 MINUTE: Final = 60_000
@@ -184,13 +184,10 @@ def _by_minute(changes: DataFrame, *, one: bool) -> DataFrame:
 
 def _finished(events: DataFrame) -> DataFrame:
     """Return what is counted in the minute in which attempts finish."""
-    due = f.greatest("run_at", "enqueued_at")
     was_claimed = f.col("claimed_at").isNotNull()
-    wait = f.when(was_claimed, f.greatest(ms("claimed_at") - f.unix_millis(due), f.lit(0)))
-    run = f.when(was_claimed, f.greatest(ms("finished_at") - ms("claimed_at"), f.lit(0)))
     lists = (
         ended(events)
-        .withColumns({"wait": wait, "run": run, "minute": minute_of(ms("finished_at"))})
+        .withColumns({"wait": waited(), "run": ran(), "minute": minute_of(ms("finished_at"))})
         .groupBy("queue", "minute")
         .agg(
             *(f.count_if(f.col("kind") == end).alias(end) for end in ENDS),
