@@ -77,7 +77,7 @@ async def test_it_is_parked_at_the_queue_that_had_the_latest_job(parks: Dibs) ->
         await counted(parks, "r", "completed")
         await until_parked(storage, 2)
 
-        assert ("park", "r") == [asked for asked in storage.asked if asked[0] == "park"][-1]
+        assert "r" == parked_at(storage)
 
 
 async def test_it_is_called_back_for_another_queue(parks: Dibs) -> None:
@@ -90,6 +90,33 @@ async def test_it_is_called_back_for_another_queue(parks: Dibs) -> None:
         await counted(parks, other, "completed")
 
         assert ("unpark", first) in storage.asked
+
+
+async def test_a_queue_that_does_not_fit_beside_it_is_looked_at_once_for_each_word(parks: Dibs) -> None:
+    """A look finds nothing to make room for, and from there on it takes another word to look again."""
+    add(parks, "r", _nothing, size=100)
+    async with parked(parks) as storage:
+        for queue in ("r", "q"):
+            await put(parks, queue, "a")
+            await counted(parks, queue, "completed")
+            await storage.until(lambda at=queue: parked_at(storage) == at)
+        before = looks(storage)
+
+        await put(parks, "r", Request(job=NewJob(id="later", delay=3_600_000)))
+        await storage.until(lambda: looks(storage) > before)
+        for _ in range(100):
+            await parks.storage.get("q", ["a"])
+
+        assert before + 1 == looks(storage)
+
+
+def parked_at(storage: Faulty) -> str:
+    """Where the latest claim is parked, or was."""
+    return [queue for verb, queue in storage.asked if verb == "park"][-1]
+
+
+def looks(storage: Faulty) -> int:
+    return storage.asked.count(("counts", ["r"]))
 
 
 async def test_a_stop_calls_it_back(parks: Dibs) -> None:

@@ -134,6 +134,9 @@ class Lane:
         now = time.monotonic()
         self.ready = self.found = due
         self.asked_at = now + self._patience
+        # A look tells no token, and what the last claim told would end each wait at once. Without one a wait
+        # ends when something is due, or comes.
+        self.token, self.due_at = "", None
         if due:
             self._shy = min(max(self._shy * 2, SHY[0]), SHY[1])
             self._shy_until = now + self._shy
