@@ -104,6 +104,7 @@ async def test_a_process_is_begun_as_its_supervisor_is_now(
     async with working(app, "suicide", "surroundings", until="stopped"):
         await counted(app, "surroundings", "completed")
         monkeypatch.setenv("WHERE", "elsewhere")
+        monkeypatch.setenv("WHAT", "no UTF-8: \udcff")
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.chdir(tmp_path)
         await put(app, "suicide", "b")

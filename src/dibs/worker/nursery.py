@@ -6,7 +6,7 @@ One such process, the stem, belongs to one supervisor, and ends with it; see doc
 from __future__ import annotations
 
 import asyncio
-import marshal
+import json
 import os
 import signal
 import socket
@@ -152,15 +152,18 @@ class Forked(Offspring):
     def __init__(
         self, stem: Stem, spec: bytes, heard: Callable[[bytes], None], ended: Callable[[str], None]
     ) -> None:
-        order = (dict(os.environb), _preparation(), spec)
+        # The standard library's JSON: a path, or a variable, may hold what UTF-8 cannot say.
+        order = json.dumps(
+            {"environment": dict(os.environ), "preparation": _preparation(), "spec": spec.hex()}
+        )
         ours, theirs = Pipe()
         super().__init__(ours, heard, ended)
         self._doomed = False
         shared = os.memfd_create("dibs-started")
         os.truncate(shared, 8 * PLACES)
         # A file, for it has room for every environment, and is there before it is asked for.
-        with theirs, os.fdopen(os.memfd_create("dibs-order"), "wb") as file:
-            marshal.dump(order, file)
+        with theirs, os.fdopen(os.memfd_create("dibs-order"), "w", encoding="ascii") as file:
+            file.write(order)
             file.seek(0)
             stem.fork(self, (theirs.fileno(), shared, file.fileno()))
         #: One number a place in its hand, which it writes and its parent reads.
@@ -217,7 +220,7 @@ class Forked(Offspring):
 def _preparation() -> dict[str, Any]:
     """Return what multiprocessing tells a process that it spawns."""
     told = spawn.get_preparation_data(NAME)
-    told["authkey"] = bytes(told["authkey"])
+    told["authkey"] = told["authkey"].hex()
     told["sys_path"] = [entry for entry in told["sys_path"] if isinstance(entry, str)]
     return told
 

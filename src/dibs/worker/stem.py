@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import gc
-import marshal
+import json
 import mmap
 import multiprocessing
 import os
@@ -144,11 +144,11 @@ def live(pipe: int, started: int, order: int) -> NoReturn:
     """Be a worker process, as if begun anew by the parent as it is now: its environment, folder and path."""
     code = 1
     try:
-        with open(order, "rb") as file:
-            environment, preparation, spec = marshal.load(file)  # noqa: S302 - our parent wrote it just now
-        _be_as(environment)
-        _prepare(preparation)
-        work_here(Connection(pipe), numbers_in(started), spec)
+        with open(order, encoding="ascii") as file:
+            told = json.load(file)
+        _be_as(told["environment"])
+        _prepare(told["preparation"])
+        work_here(Connection(pipe), numbers_in(started), bytes.fromhex(told["spec"]))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(bool(end.code))
     except BaseException:  # noqa: BLE001 - the user's script, imported anew: shown as an interpreter shows it
@@ -160,14 +160,15 @@ def live(pipe: int, started: int, order: int) -> NoReturn:
         os._exit(code)
 
 
-def _be_as(environment: dict[bytes, bytes]) -> None:
+def _be_as(environment: dict[str, str]) -> None:
     os.environ.clear()
-    os.environb.update(environment)
+    os.environ.update(environment)
     time.tzset()
 
 
 def _prepare(preparation: dict[str, Any]) -> None:
     """Do what multiprocessing does in a process that it spawned: among the rest, import the user's script."""
+    preparation["authkey"] = bytes.fromhex(preparation["authkey"])
     process: Any = multiprocessing.current_process()
     process._inheriting = True  # noqa: SLF001 - by which multiprocessing, and we, know that moment
     try:
