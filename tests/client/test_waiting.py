@@ -9,6 +9,7 @@ import pytest
 
 from dibs import (
     Dibs,
+    JobCancelled,
     NotRunning,
     Queue,
     StorageUnavailable,
@@ -217,3 +218,36 @@ async def test_the_end_of_another_enqueue_is_not_its_own(
     else:
         with pytest.raises(WaitTimeout):
             await tickets[1].result(0.05)
+
+
+async def test_an_outcome_of_several_enqueues_does_not_tell_which_of_them_were_cancelled(
+    queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One successor is dropped, the next folded into the run that comes back: its range lies around both."""
+    tickets = [await queue.enqueue("first", id="a")]
+    async with claimed(queue) as claim:
+        tickets.append(await queue.enqueue("dropped", id="a"))
+        # The waiter of the second looks when it is still pending; what it hears comes when all is over.
+        pending = await app.storage.get(queue.name, ["a"])
+        await queue.cancel("a")
+        tickets.append(await queue.enqueue("third", id="a"))
+        await claim.release()
+    async with claimed(queue) as claim:
+        await claim.complete("done")
+    [slot] = await app.storage.get(queue.name, ["a"])
+    assert slot.outcome is not None
+    late = Wake(woken=True, since={}, outcomes={"a": slot.outcome})
+    reads, read = [pending], app.storage.get
+
+    async def wait(*_args: Any, **_named: Any) -> Wake:
+        await asyncio.sleep(0)
+        return late
+
+    async def get(name: str, ids: list[str]) -> Any:
+        return reads.pop() if reads else await read(name, ids)
+
+    monkeypatch.setattr(app.storage, "wait", wait)
+    monkeypatch.setattr(app.storage, "get", get)
+    with pytest.raises(JobCancelled):
+        await tickets[1].result(30)
+    assert [await tickets[0].result(30), await tickets[2].result(30)] == ["done", "done"]

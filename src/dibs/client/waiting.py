@@ -58,7 +58,8 @@ class Wait:
     def _told(self, wake: Wake) -> Standing | None:
         """Return how it ended if the wake-up says so."""
         outcome = wake.outcomes.get(self._id)
-        if outcome is None or not outcome.first <= self._revision <= outcome.revision:
+        # Between the two may lie what was cancelled, as only the slot tells; they themselves always ran.
+        if outcome is None or self._revision not in (outcome.first, outcome.revision):
             return None
         return Standing(outcome.kind, outcome)
 
