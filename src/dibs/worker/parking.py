@@ -6,8 +6,9 @@ queue that is likeliest to have the next job, and what comes to the others is to
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final, cast
 from uuid import uuid4
 
@@ -23,19 +24,21 @@ PARKED: Final = 5.0
 #: What it may bring: one job, and whether there is more. No more than that, for it takes jobs also while this
 #: process is held up, where others could run them.
 FEW: Final = 2
-#: Least seconds that it waits for a job that falls due.
-SOON: Final = 0.001
+#: Seconds that a timer may ring early, and a job is not due yet.
+TICK: Final = 0.001
 
 
 class Parking:
     """At most one claim of a worker process, parked while the process has nothing in hand."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    def __init__(self, storage: Storage, woken: Callable[[], None]) -> None:
+        self._storage, self._woken = storage, woken
         self._name, self._count = uuid4().hex, 0
         self._lane: Lane | None = None
         self._flight: Flight | None = None
         self._called_back = False
+        #: Rings when the next job of its queue falls due.
+        self._alarm: asyncio.TimerHandle | None = None
 
     @property
     def is_out(self) -> bool:
@@ -49,21 +52,32 @@ class Parking:
         quiet = [lane for lane in lanes if lane.quiet and lane.at_rest(now)]
         return max(quiet, key=lambda lane: lane.lively_until, default=None)
 
-    def place(self, lane: Lane, now: float) -> Parked:
-        """Return a place of its own for one claim, until the next job falls due at most."""
+    def place(self) -> Parked:
+        """Return a place of its own for one claim."""
         self._count += 1
-        seconds = PARKED if lane.due_at is None else max(SOON, min(PARKED, lane.due_at - now))
-        return Parked(f"{self._name}-{self._count}", seconds)
+        return Parked(f"{self._name}-{self._count}", PARKED)
 
-    def took_off(self, lane: Lane, flight: Flight) -> None:
-        """Learn which claim is parked."""
+    def took_off(self, lane: Lane, flight: Flight, now: float) -> None:
+        """Learn which claim is parked, and let it be called back when a job falls due.
+
+        The time that it waits at the server is no use for that: Redis looks ten times a second whose is over.
+        """
         self._lane, self._flight, self._called_back = lane, flight, False
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if lane.due_at is not None and lane.due_at < now + PARKED:
+            seconds = max(0.0, lane.due_at - now) + TICK
+            self._alarm = asyncio.get_running_loop().call_later(seconds, self._woken)
 
-    def is_in_the_way(self, lanes: Collection[Lane], lease: str | None) -> bool:
-        """Tell whether to call it back: it holds the room that another queue needs, or its lease is over."""
-        if self._called_back or self._flight is None:
+    def is_in_the_way(self, lanes: Collection[Lane], lease: str | None, now: float) -> bool:
+        """Tell whether to call it back: a job is due, its lease is over, or it holds another queue's room."""
+        lane = self._lane
+        if self._called_back or self._flight is None or lane is None:
             return False
-        return self._flight.lease != lease or any(lane.ready for lane in lanes if lane is not self._lane)
+        if self._flight.lease != lease or lane.is_due(now):
+            return True
+        return any(other.ready for other in lanes if other is not lane)
 
     async def call_back(self) -> None:
         """Let it be made now. Never raises: it comes back by itself, only later."""

@@ -56,7 +56,7 @@ class Worker:
         self._capacity = Capacity(units)
         self._looks = Looks(storage, self._pump_soon, self._rest)
         self._serving = Serving(self._lanes.values(), self._capacity, self._looks.want)
-        self._parking = Parking(storage)
+        self._parking = Parking(storage, self._pump_soon)
         self._hand = Hand(runner.started)
         self._runner = runner
         runner.ended = self._ended
@@ -197,12 +197,12 @@ class Worker:
         """Leave a claim with the storage while nothing else is to do, and call it back when something is."""
         lanes, lease = self._lanes.values(), self._lease if claiming else None
         if self._parking.is_out:
-            if self._parking.is_in_the_way(lanes, lease):
+            if self._parking.is_in_the_way(lanes, lease, now):
                 self._fly(self._parking.call_back())
         elif lease is None or lease != self._told_lease or self._flights or self._hand:
             return
         elif lane := self._parking.best(lanes, now):
-            self._launch(lane, min(FEW, self._capacity.free // lane.size), 0, self._parking.place(lane, now))
+            self._launch(lane, min(FEW, self._capacity.free // lane.size), 0, self._parking.place())
 
     def _launch(self, lane: Lane, room: int, ahead: int, parked: Parked | None = None) -> None:
         limit = min(room + ahead, self._hand.room)
@@ -215,7 +215,7 @@ class Worker:
             self._serve(lane, room)
         lane.flights.append(flight)
         if parked is not None:
-            self._parking.took_off(lane, flight)
+            self._parking.took_off(lane, flight, time.monotonic())
         self._fly(self._trip(lane, flight))
 
     def _fly(self, trip: Coroutine[Any, Any, None]) -> None:
