@@ -9,13 +9,14 @@ from itertools import count
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.errors import OutcomeUnknown, Refused
 from dibs.model.answers import Claim
 from dibs.model.job import NewJob
 from dibs.model.requests import Request, SettingsPatch
-from dibs.storage.redis import RedisStorage, open_url
-from dibs_conformance.servers import RedisServer
+from dibs.storage.redis import RedisStorage, open_url, parking
+from dibs_conformance.servers import RedisServer, start_redis
 
 #: Seconds in which everything here happens, and for which what is parked would wait.
 PATIENCE = 60.0
@@ -224,6 +225,29 @@ async def test_where_no_claim_can_wait_it_is_made_at_once_and_the_power_is_gone(
         assert ["a"] == await of(yard.claim(1, LONG))
         assert (True, False) == (before.parks, storage.capabilities.parks)
         assert [] == await of(yard.claim(1, LONG))
+
+
+async def test_where_none_can_wait_for_a_while_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that writes nothing until its replicas are back lets nobody wait."""
+    with start_redis() as server:
+        async with open_url(server.url) as storage:
+            yard = Yard(storage, server)
+            yard.lease = (await storage.grant(["q"], 600_000, "yard")).lease
+            await storage.claim("q", yard.lease, 1)
+            server.ask("CONFIG", "SET", "min-replicas-to-write", "1")
+            assert [] == await of(yard.claim(1, LONG))
+            assert not storage.capabilities.parks
+
+            monkeypatch.setattr(parking, "REST", 0.01)
+            storage.capabilities = replace(storage.capabilities, parks=True)
+            assert [] == await of(yard.claim(1, LONG))
+            server.ask("CONFIG", "SET", "min-replicas-to-write", "0")
+            async with asyncio.timeout(PATIENCE):
+                while not storage.capabilities.parks:  # noqa: ASYNC110 - a timer of its own
+                    await asyncio.sleep(0.01)
+            claim = await yard.park()
+            await yard.put("a")
+            assert ["a"] == await of(claim)
 
 
 async def test_a_storage_with_a_clock_of_one_s_own_parks_nothing(

@@ -9,9 +9,10 @@ nothing, so one too many, and one that is lost, do what a wake-up does that is d
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any, Final
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from dibs.storage.redis.refusals import refusal
 from dibs.storage.redis.scripts import script
@@ -21,12 +22,16 @@ log: Final = logging.getLogger("dibs.storage.redis")
 
 #: What a server says to those that wait when it becomes a replica: no reason to park no more.
 DEMOTED: Final = "UNBLOCKED"
+#: What it says of a command that it does not have; who runs it may have renamed it.
+UNKNOWN: Final = "unknown command"
+#: Seconds until one is parked again where none can wait: mostly the server writes nothing for a while.
+REST: Final = 60.0
 
 
 async def parked(
     servers: Servers, url: str, beginning: str, place: str, timeout: float, words: list[Any]
-) -> tuple[list[Any] | None, bool]:
-    """Park a claim of these words, and return its reply, and whether a claim can be parked here at all.
+) -> tuple[list[Any] | None, float]:
+    """Park a claim of these words, and return its reply, and for how many seconds none can be parked here.
 
     The reply is None where the claim was not made, and has to be made the common way. Raises StorageError,
     OutcomeUnknown.
@@ -37,10 +42,18 @@ async def parked(
         waited, reply = await servers.park(beginning, first, claim, timeout)
     except ANSWERS:
         # It did not run: the script is not known, or the queue is on another server, or cannot be reached.
-        return None, True
+        return None, 0.0
     except RedisError as error:
         raise refusal(error, url) from None
-    able = not isinstance(waited, ResponseError) or str(waited).startswith(DEMOTED)
-    if not able:
+    rest = rest_after(waited)
+    if rest:
         log.info("%s lets no claim wait (%s): jobs are picked up with a request more", url, waited)
-    return reply, able
+    return reply, rest
+
+
+def rest_after(waited: Any) -> float:
+    """Return for how many seconds none is parked after this reply to the command that waits."""
+    if not isinstance(waited, ResponseError) or str(waited).startswith(DEMOTED):
+        return 0.0
+    for_good = isinstance(waited, NoPermissionError) or UNKNOWN in str(waited)
+    return math.inf if for_good else REST

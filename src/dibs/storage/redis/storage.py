@@ -7,6 +7,7 @@ dibs.storage.protocol.
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -84,12 +85,17 @@ class RedisStorage(RedisPlace):
             return await self.claim(queue, lease, limit)
         claim = ["", words.lease_word(lease), min(limit, STEP)]
         beginning = self._beginning(queue)
-        reply, able = await parked(self._servers, self.url, beginning, place, timeout, claim)
-        if not able:
-            self.capabilities = replace(self.capabilities, parks=False)
+        reply, rest = await parked(self._servers, self.url, beginning, place, timeout, claim)
+        if rest:
+            self._let_park(parks=False)
+        if 0 < rest < math.inf:
+            asyncio.get_running_loop().call_later(rest, lambda: self._let_park(parks=True))
         if reply is None:
             return await self.claim(queue, lease, limit)
         return await self._whole_claim(queue, lease, limit, None, reply)
+
+    def _let_park(self, *, parks: bool) -> None:
+        self.capabilities = replace(self.capabilities, parks=parks)
 
     async def unpark(self, queue: str, place: str) -> None:
         checks.check_park(queue, 1, place, 1.0, within=self.limits)
