@@ -97,7 +97,7 @@ def draining(told: int = WORTH_A_TRIP) -> Lane:
     lane.took(1e-6)
     lane.saw(Claim(now=0, token="2", jobs=(job("a"),)), 1)
     lane.flights.append(Flight(told=(), lease="lease", room=0, limit=MOST_AHEAD // 2))
-    lane.outbox += [(Run(lane.handler, job(str(n)), n), Complete()) for n in range(told)]
+    lane.outbox += [Run(lane.handler, job(str(n)), n) for n in range(told)]
     return lane
 
 
@@ -146,7 +146,7 @@ def test_what_was_claimed_ahead_and_cannot_begin_goes_back() -> None:
 def test_ends_wait_for_those_of_what_is_about_to_end_but_not_long() -> None:
     lane = quiet()
     lane.took(1e-6)
-    lane.outbox.append((Run(lane.handler, job("a"), 0), Complete()))
+    lane.outbox.append(Run(lane.handler, job("a"), 0))
     assert not lane.waits_for_more(0.0), "nothing is about to end"
     lane.ahead.extend(Run(lane.handler, job(str(n)), n) for n in range(MOST_AHEAD))
     assert lane.waits_for_more(1.0)

@@ -174,11 +174,12 @@ class Stage:
         return await hooks.after(run, how) if run.handler.after and isinstance(how, End) else how
 
     async def _tell(self, run: Run, how: How) -> None:
-        brought = await one_by_one(self._storage, run.handler.queue, [(run, how)])
+        run.end = how
+        brought = await one_by_one(self._storage, run.handler.queue, [run])
         if brought.error is not None:
             raise brought.error
-        [(_, answer)] = brought.settled
-        again = tried_again(run, how, answer.reason) if answer.status == "refused" else None
+        [answer] = brought.answers
+        again = tried_again(run, answer.reason) if answer.status == "refused" else None
         if again is not None:
             await self._tell(run, again)
             return

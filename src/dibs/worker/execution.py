@@ -14,6 +14,7 @@ from dibs.client.current import CURRENT, CurrentJob
 from dibs.client.handler import Handler, HandlerLimits
 from dibs.model.decide import Raised, Returned, Stop, Verdict
 from dibs.model.job import Error, Job
+from dibs.model.requests import How
 from dibs.worker import blame
 
 
@@ -21,12 +22,14 @@ class Run:
     """A claimed job in the hands of this process."""
 
     __slots__ = (
-        "begun", "claimed_at", "current", "deadline", "fence", "handler", "job", "limits", "over", "overran",
-        "place", "stop", "taken", "task", "value",
+        "begun", "claimed_at", "current", "deadline", "end", "fence", "handler", "job", "limits", "over",
+        "overran", "place", "stop", "taken", "task", "value",
     )  # fmt: skip
 
     #: What the handler sees of it.
     current: CurrentJob
+    #: How it is settled, once that is known.
+    end: How
 
     def __init__(self, handler: Handler, job: Job, place: int) -> None:
         assert job.run is not None, "a claim hands out active jobs"  # noqa: S101

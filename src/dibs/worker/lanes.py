@@ -13,7 +13,7 @@ from dibs.model.decide import after_refusal
 from dibs.model.requests import Cancelled, Complete, Fail, How, Retry
 from dibs.worker.capacity import fitted
 from dibs.worker.execution import Run
-from dibs.worker.trips import Brought, Flight, Told
+from dibs.worker.trips import Brought, Flight
 
 #: Seconds a lane rests after an error of the storage, doubling.
 REST: Final = (0.1, 2.0)
@@ -58,7 +58,7 @@ class Lane:
         #: Claimed, and not begun for want of room.
         self.ahead: deque[Run] = deque()
         #: What ended here, until the storage has taken it.
-        self.outbox: list[Told] = []
+        self.outbox: list[Run] = []
         #: Until when they wait for more, by time.monotonic(); 0 is not at all.
         self.together_until = 0.0
         self.token = ""

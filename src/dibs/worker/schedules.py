@@ -41,11 +41,11 @@ def _carried_on(handler: Handler, id: str, claimed_at: int, taken: float, how: H
     return model.carried_on(handler.schedule, handler.queue, how, claimed_at=claimed_at, now=now)
 
 
-def tried_again(run: Run, how: How, reason: str) -> How | None:
+def tried_again(run: Run, reason: str) -> How | None:
     """Return how a run is settled whose settlement was refused, see second_try."""
-    again = second_try(how, reason, handled=run.handler.handles_failure)
+    again = second_try(run.end, reason, handled=run.handler.handles_failure)
     # An end that was refused with the next tick in it is tried without: it will be planted.
-    return carried_on(run, again) if again is not None and isinstance(how, Complete) else again
+    return carried_on(run, again) if again is not None and isinstance(run.end, Complete) else again
 
 
 class Schedules:

@@ -9,20 +9,19 @@ from msgspec import Struct
 
 from dibs.errors import NotRunning, Refused, StorageError
 from dibs.model.answers import Claim, Settled
-from dibs.model.requests import How, Settlement
+from dibs.model.requests import Settlement
 from dibs.storage.protocol import Parks, Storage
 from dibs.worker.execution import Run
-
-Told = tuple[Run, How]
 
 
 class Brought(Struct, frozen=True):
     """What a round trip brought back."""
 
-    #: What the storage said to each settlement it heard.
-    settled: Sequence[tuple[Told, Settled]] = ()
-    #: What has to be told again.
-    untold: Sequence[Told] = ()
+    #: Runs of which the storage has heard, and what it said to the end of each.
+    told: Sequence[Run] = ()
+    answers: Sequence[Settled] = ()
+    #: Those that have to be told again.
+    untold: Sequence[Run] = ()
     claim: Claim | None = None
     #: Why something is untold, or nothing was claimed.
     error: Exception | None = None
@@ -40,7 +39,8 @@ class Parked(Struct, frozen=True):
 class Flight(Struct):
     """One request that settles, claims, or both, from its launch until what it brought is taken in."""
 
-    told: Sequence[Told]
+    #: The runs whose end it tells.
+    told: Sequence[Run]
     #: Under what it claims; None when it does not.
     lease: str | None
     #: For how many of the jobs room was taken before it went out.
@@ -73,10 +73,10 @@ async def travel(storage: Storage, queue: str, flight: Flight) -> Brought:
         return Brought(untold=told, error=error)
     except Exception as error:  # noqa: BLE001 - OutcomeUnknown, or a fault in a storage: it may have happened
         return Brought(untold=told, error=error, lost_track=flight.lease is not None)
-    return Brought(settled=list(zip(told, answers, strict=True)), claim=claim)
+    return Brought(told=told, answers=answers, claim=claim)
 
 
-async def _ask(storage: Storage, queue: str, flight: Flight) -> tuple[Iterable[Settled], Claim | None]:
+async def _ask(storage: Storage, queue: str, flight: Flight) -> tuple[Sequence[Settled], Claim | None]:
     told, lease, limit = flight.told, flight.lease, flight.limit
     if lease is None:
         return await storage.settle(queue, settlements(told)), None
@@ -89,20 +89,19 @@ async def _ask(storage: Storage, queue: str, flight: Flight) -> tuple[Iterable[S
     return turned.settled, turned.claim
 
 
-async def one_by_one(storage: Storage, queue: str, told: Sequence[Told]) -> Brought:
+async def one_by_one(storage: Storage, queue: str, told: Sequence[Run]) -> Brought:
     """Settle singly, so that the one the batch was refused for stands alone."""
-    settled: list[tuple[Told, Settled]] = []
-    for place, one in enumerate(told):
+    answers: list[Settled] = []
+    for place, run in enumerate(told):
         try:
-            answers: Sequence[Settled] = await storage.settle(queue, settlements([one]))
+            answers += await storage.settle(queue, settlements([run]))
         except Refused as refused:
-            answers = [Settled("refused", str(refused))]
+            answers.append(Settled("refused", str(refused)))
         except Exception as error:  # noqa: BLE001 - as above; to settle by fence twice is safe
-            return Brought(settled=settled, untold=told[place:], error=error)
-        settled.append((one, answers[0]))
-    return Brought(settled=settled)
+            return Brought(told=told[:place], answers=answers, untold=told[place:], error=error)
+    return Brought(told=told, answers=answers)
 
 
-def settlements(told: Iterable[Told]) -> list[Settlement]:
+def settlements(told: Iterable[Run]) -> list[Settlement]:
     """Return what to tell the storage."""
-    return [Settlement(id=run.job.id, fence=run.fence, how=how) for run, how in told]
+    return [Settlement(id=run.job.id, fence=run.fence, how=run.end) for run in told]

@@ -12,7 +12,7 @@ from typing import Any
 from dibs.client.current import CurrentJob
 from dibs.client.handler import Handler
 from dibs.model import decide
-from dibs.model.answers import Claim, Settled
+from dibs.model.answers import Claim
 from dibs.model.requests import Cancelled, How, Release
 from dibs.storage.protocol import Storage
 from dibs.worker import messages as say
@@ -27,7 +27,7 @@ from dibs.worker.parking import FEW, Parking
 from dibs.worker.runner import Runner, on_thread
 from dibs.worker.schedules import carried_on, tried_again
 from dibs.worker.serving import Serving
-from dibs.worker.trips import Brought, Flight, Parked, Told, travel
+from dibs.worker.trips import Brought, Flight, Parked, travel
 
 logger = logging.getLogger("dibs.worker")
 
@@ -252,7 +252,7 @@ class Worker:
                 self._failed(lane, brought, flight.lease)
             else:
                 lane.went_well()
-            self._book(lane, brought.settled)
+            self._book(lane, brought)
             if brought.claim is not None and flight.lease is not None:
                 begun = self._take(lane, flight.lease, flight, brought.claim)
         finally:
@@ -274,20 +274,24 @@ class Worker:
         # A little longer than the rest: a timer may ring a tick early, and nothing else would wake it.
         self._loop.call_later(lane.rest() + 0.01, self._pump_soon)
 
-    def _book(self, lane: Lane, settled: Sequence[tuple[Told, Settled]]) -> None:
+    def _book(self, lane: Lane, brought: Brought) -> None:
         ends: defaultdict[str, list[int]] = defaultdict(list)
-        for (run, how), answer in settled:
+        for run, answer in zip(brought.told, brought.answers, strict=True):
             if answer.status == "refused":
-                again = tried_again(run, how, answer.reason)
+                again = tried_again(run, answer.reason)
                 if again is not None:
-                    lane.outbox.append((run, again))
+                    self._tell_of(lane, run, again)
                     continue
                 why = answer.reason
                 logger.error("%s/%s: the storage refused its end: %s", *run.key[:2], why, extra=run.about)
-            ends[word_of(how, answer)].append(run.place)
+            ends[word_of(run.end, answer)].append(run.place)
             self._hand.let_go(run)
         if ends:
             self._tell(say.Ended(lane.queue, ends))
+
+    def _tell_of(self, lane: Lane, run: Run, how: How) -> None:
+        run.end = how
+        lane.outbox.append(run)
 
     def _take(self, lane: Lane, lease: str, flight: Flight, claim: Claim) -> int:
         """Take in what was claimed, and return how many jobs have begun."""
@@ -321,7 +325,7 @@ class Worker:
     def _hand_back(self, lane: Lane, run: Run, how: How) -> None:
         """Settle a run that has not begun and took no room."""
         run.over = True
-        lane.outbox.append((run, carried_on(run, how)))
+        self._tell_of(lane, run, carried_on(run, how))
         self._pump_soon()
 
     def _start(self, lane: Lane, run: Run) -> None:
@@ -366,7 +370,7 @@ class Worker:
     def _settle(self, run: Run, how: How) -> None:
         lane = self._lanes[run.handler.queue]
         self._capacity.give(lane.size)
-        lane.outbox.append((run, how))
+        self._tell_of(lane, run, how)
         self._pump_soon()
 
     def _late(self, run: Run, seconds: float) -> None:
