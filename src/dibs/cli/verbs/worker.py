@@ -74,26 +74,33 @@ def command(
     """
     if reload:
         return run(reloading([word for word in sys.argv[1:] if word != "--reload"], Path.cwd()))
-    ahead = _ahead(processes, url)
-    log_as_fits()
-    app = found(application, url)
-    wanted = [name for name in queues.split(",") if name] if queues is not None else None
-    with _listening(health) as listener:
-        settings = {
-            "queues": wanted,
-            "processes": processes,
-            "grace": grace,
-            "health": listener,
-            "nursery": ahead,
-        }
-        return run(_work(app, application, settings, json=json))
+    with _ahead(processes, url) as nursery:
+        log_as_fits()
+        app = found(application, url)
+        wanted = [name for name in queues.split(",") if name] if queues is not None else None
+        with _listening(health) as listener:
+            settings = {
+                "queues": wanted,
+                "processes": processes,
+                "grace": grace,
+                "health": listener,
+                "nursery": nursery,
+            }
+            return run(_work(app, application, settings, json=json))
 
 
-def _ahead(processes: int | None, url: str | None) -> Nursery | None:
+@contextmanager
+def _ahead(processes: int | None, url: str | None) -> Iterator[Nursery | None]:
     """Begin what worker processes come from before all else, while nothing of the user's is here."""
     from dibs.worker.nursery import ahead  # noqa: PLC0415 - as in found
 
-    return None if processes == 0 else ahead(url or os.environ.get(VARIABLE, ""))
+    nursery = None if processes == 0 else ahead(url or os.environ.get(VARIABLE, ""))
+    try:
+        yield nursery
+    finally:
+        # Also where what was typed is a mistake, so that nobody works.
+        if nursery is not None:
+            nursery.close()
 
 
 @contextmanager
