@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from dibs_conformance.checker import check, read_steps, write_steps
+from dibs_conformance.checker import Step, check, read_steps, write_steps
 from dibs_conformance.checker.rules import RULES
 from tests.kit.checker.histories import history
 from tests.kit.checker.planted import TALES, Tale, fences_go_back, planted
@@ -35,6 +36,22 @@ def test_what_is_close_to_a_breach_is_left_alone(name: str) -> None:
 
 def test_fences_that_go_back_are_found() -> None:
     assert "R4 fences grow" in {failure.law for failure in check(fences_go_back()).failures}
+
+
+@pytest.mark.parametrize(("queues", "alarms"), [(("q",), {"R17"}), (("q", "q!fail"), set())])
+def test_a_lease_on_several_queues_may_live_on_one_of_them_for_longer_than_was_told(
+    queues: tuple[str, ...], alarms: set[str]
+) -> None:
+    """Each was granted in its own moment, and told is the earliest end (protocol, grant)."""
+    granted = Step(
+        op="grant", lease="l", status="granted", client="c", call=1, began=0, ended=5, now=0, until=10
+    )
+    renewed = Step(
+        op="renew", lease="l", status="alive", client="c", call=2, began=6, ended=7, now=11, until=21
+    )
+    steps = [replace(granted, queue=queue) for queue in queues] + [replace(renewed, queue=queues[-1])]
+
+    assert alarms == {failure.law.split()[0] for failure in check(steps, deep=False).failures}
 
 
 def test_what_a_cancel_dropped_is_not_missed_in_a_later_run() -> None:

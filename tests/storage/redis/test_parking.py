@@ -139,6 +139,12 @@ async def test_after_its_time_it_is_made(yard: Yard) -> None:
     assert ["a"] == found
 
 
+@pytest.mark.parametrize("timeout", [0.001, 0.0001, 0.01])
+async def test_the_shortest_time_is_over_soon(yard: Yard, timeout: float) -> None:
+    """For Redis 6.2 a ms is no time at all, and none is for ever: the reply was given up after 10 s."""
+    assert [] == await of(yard.claim(1, timeout))
+
+
 async def test_one_that_is_unparked_is_made_at_once(yard: Yard) -> None:
     claim, other = await yard.park(), await yard.park()
 

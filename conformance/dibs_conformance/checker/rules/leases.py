@@ -26,11 +26,13 @@ class LeasesHold(Rule):
             queues: dict[str, list[Step]] = defaultdict(list)
             for step in steps:
                 queues[step.queue].append(step)
+            # Of one on several queues the earliest end is told, and no other.
+            exact = len({step.queue for step in steps if step.op == "grant"}) < 2
             for queue, told in queues.items():
-                yield from self._one(queue, lease, told)
+                yield from self._one(queue, lease, told, exact=exact)
         yield from self._claims(history)
 
-    def _one(self, queue: str, lease: str, steps: list[Step]) -> Iterator[Violation]:
+    def _one(self, queue: str, lease: str, steps: list[Step], *, exact: bool) -> Iterator[Violation]:
         """Hold each renewal to the latest end that had been told before it was sent."""
         told, index = by_answer(step for step in steps if step.until), 0
         latest: Step | None = None
@@ -44,7 +46,8 @@ class LeasesHold(Rule):
             if step.status == "alive" and dead < step.began:
                 yield self.breach((queue, ""), f"the lease {lease[:8]} was lost and is alive again", step)
             elif step.status == "alive" and latest is not None:
-                yield from self._alive(queue, latest, step, lone=lone)
+                known = lone and (exact or latest.op != "grant")
+                yield from self._alive(queue, latest, step, lone=known)
             elif step.status == "lost" and latest is not None and step.now < latest.until:
                 yield from self._lost(queue, latest, step, dropped)
 

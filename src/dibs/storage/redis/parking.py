@@ -24,6 +24,8 @@ log: Final = logging.getLogger("dibs.storage.redis")
 DEMOTED: Final = "UNBLOCKED"
 #: What it says of a command that it does not have; who runs it may have renamed it.
 UNKNOWN: Final = "unknown command"
+#: Least seconds that it waits: Redis 6.2 takes a ms for no time at all, which is for ever.
+LEAST: Final = 0.01
 #: Seconds until one is parked again where none can wait: mostly the server writes nothing for a while.
 REST: Final = 60.0
 
@@ -36,7 +38,7 @@ async def parked(
     The reply is None where the claim was not made, and has to be made the common way. Raises StorageError,
     OutcomeUnknown.
     """
-    first = ("BLPOP", beginning + "parked", f"{beginning}parked:{place}", f"{max(timeout, 0.001):.3f}")
+    first = ("BLPOP", beginning + "parked", f"{beginning}parked:{place}", f"{max(timeout, LEAST):.3f}")
     claim = ("EVALSHA", script("claim").sha, 1, beginning, *words)
     try:
         waited, reply = await servers.park(beginning, first, claim, timeout)
