@@ -25,6 +25,8 @@ from dibs_conformance.servers import PostgresServer
 from tests.storage.postgres.jobs import asked
 
 Opening = Callable[..., PostgresStorage]
+#: Sessions that wait for a lock.
+LOCKED_OUT = "wait_event_type = 'Lock'"
 
 
 def free_port() -> int:
@@ -138,9 +140,7 @@ async def test_a_connection_lost_after_sending_is_an_unknown_outcome(
     await mine.execute("SELECT * FROM live FOR UPDATE")
     waiting = asyncio.create_task(storage.enqueue("q", [asked("a")]))
     await blocked(killer)
-    await killer.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-    )
+    await kill(killer, LOCKED_OUT)
 
     with pytest.raises(OutcomeUnknown, match="connection was lost"):
         await waiting
@@ -152,14 +152,9 @@ async def test_a_read_whose_connection_is_lost_is_made_again(
     storage: PostgresStorage, connect: Callable[[], Any]
 ) -> None:
     """To read twice changes nothing, and whoever waits for a result reads all the time."""
-    await storage.enqueue("q", [asked("a")])
-    mine, killer = await connect(), await connect()
-    await mine.execute("LOCK TABLE live")
-    reading = asyncio.create_task(storage.get("q", ["a"]))
+    mine, killer, reading = await read_behind_a_lock(storage, connect)
     await blocked(killer)
-    await killer.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-    )
+    await kill(killer, LOCKED_OUT)
     await mine.rollback()
 
     [slot] = await reading
@@ -169,16 +164,23 @@ async def test_a_read_whose_connection_is_lost_is_made_again(
 async def test_a_read_whose_connection_is_lost_twice_is_told(
     storage: PostgresStorage, connect: Callable[[], Any]
 ) -> None:
-    await storage.enqueue("q", [asked("a")])
-    mine, killer = await connect(), await connect()
-    await mine.execute("LOCK TABLE live")
-    reading = asyncio.create_task(storage.get("q", ["a"]))
+    _, killer, reading = await read_behind_a_lock(storage, connect)
     for _ in range(2):
         await blocked(killer)
-        await kill(killer, "wait_event_type = 'Lock'")
+        await kill(killer, LOCKED_OUT)
 
     with pytest.raises(StorageUnavailable, match="connection was lost"):
         await reading
+
+
+async def read_behind_a_lock(
+    storage: PostgresStorage, connect: Callable[[], Any]
+) -> tuple[Any, Any, asyncio.Task[Any]]:
+    """Return the connection that holds the lock, one that may kill, and the read that waits for the lock."""
+    await storage.enqueue("q", [asked("a")])
+    mine, killer = await connect(), await connect()
+    await mine.execute("LOCK TABLE live")
+    return mine, killer, asyncio.create_task(storage.get("q", ["a"]))
 
 
 async def blocked(connection: Any) -> None:

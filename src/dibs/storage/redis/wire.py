@@ -37,7 +37,7 @@ class Wire(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         #: Where the reply goes that is on its way; None when there is none.
         self._reply: asyncio.Future[Any] | None = None
-        #: The reply before that one, once it has come; None when there is none.
+        #: Where the reply goes that comes before that one; None when none is to come.
         self._first: list[Any] | None = None
         #: How many seconds it may take, and when they are over by the loop's clock.
         self._patience, self._due = 0.0, 0.0
