@@ -22,11 +22,11 @@ from random import Random
 from typing import IO, Final
 
 from dibs.model.job import Data, Error, NewJob
-from dibs.model.requests import Complete, Fail, How, Release, Request, Retry, Settlement
+from dibs.model.requests import Complete, Fail, How, Release, Request, RetryLater, Settlement
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
-from dibs_conformance.checker import Step, check, read_file, write_steps
-from dibs_conformance.checker.recording import Recorder
+from dibs_conformance.history import Step, check, read_file, write_steps
+from dibs_conformance.history.recorder import Recorder
 
 QUEUE: Final = "q"
 #: Half of the enqueues go to a few ids that contend, the rest to new ones.
@@ -72,7 +72,7 @@ async def record(steps: int, file: IO[bytes], random: Random) -> int:
             now += 1
             fresh += await enqueue(clients[number], random, fresh, now)
             await renew(clients[number], leases[number], now)
-            held[number] = await turn(clients[number], leases[number], held[number], random, now)
+            held[number] = await settle_and_claim(clients[number], leases[number], held[number], random, now)
     return written
 
 
@@ -88,18 +88,18 @@ async def renew(storage: Storage, lease: str, now: int) -> None:
     await storage.renew([QUEUE], lease, LEASE, now=now)
 
 
-async def turn(
+async def settle_and_claim(
     storage: Storage, lease: str, held: list[tuple[str, int]], random: Random, now: int
 ) -> list[tuple[str, int]]:
     """Settle what a client holds, and take more."""
     hows: tuple[How, ...] = (
         *(Complete(result=b"1"),) * 6,
-        Retry(),
+        RetryLater(),
         Release(),
         Fail(error=Error(type="Oops"), handled=True),
     )
     settlements = [Settlement(id=id, fence=fence, how=random.choice(hows)) for id, fence in held]
-    turned = await storage.turn(QUEUE, settlements, lease, BATCH, now=now)
+    turned = await storage.settle_and_claim(QUEUE, settlements, lease, BATCH, now=now)
     return [(job.id, job.run.fence) for job in turned.claim.jobs if job.run]
 
 

@@ -21,8 +21,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from dibs.model.job import NOT_KEPT, Error, Job, NewJob, Retention
-from dibs.model.requests import Complete, Fail, How, LogLevel, Request, Retry, SettingsPatch, Settlement
+from dibs.model.job import NOT_KEPT, Error, Job, NewJob, OutcomeRetention
+from dibs.model.requests import Complete, Fail, How, LogLevel, Request, RetryLater, SettingsPatch, Settlement
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 
@@ -141,7 +141,7 @@ class Day:
 
     async def play(self, level: LogLevel = "runs") -> Planted:
         """Let the day pass, and the rest of the work after it."""
-        keep = Retention(completed=NOT_KEPT, cancelled=NOT_KEPT, failed=NOT_KEPT)
+        keep = OutcomeRetention(completed=NOT_KEPT, cancelled=NOT_KEPT, failed=NOT_KEPT)
         patch = SettingsPatch(log_age=10**12, log_bytes=2**50, log_level=level, retention=keep)
         for line in self.lines:
             await self.storage.configure(line.kind.queue, patch, now=self.begin)
@@ -215,7 +215,7 @@ class Day:
         if not free:
             # Then no run is over, and there is nothing to settle.
             return
-        claim = (await self.storage.turn(queue, over, line.lease, free, now=now)).claim
+        claim = (await self.storage.settle_and_claim(queue, over, line.lease, free, now=now)).claim
         for job in claim.jobs:
             self._begin(line, job, now)
         self.runs += len(claim.jobs)
@@ -238,12 +238,14 @@ class Day:
         how: How = Complete()
         if job.id == POISON:
             error = Error(type="CorruptImageError", message="cannot decode frame 0")
-            how = Retry(delay=5_000, error=error) if job.retries < 2 else Fail(error=error)
+            how = RetryLater(delay=5_000, error=error) if job.retries < 2 else Fail(error=error)
         elif chance.random() < kind.failing:
             error = Error(type=chance.choice(kind.errors), message="the other side gave up")
-            how = Retry(delay=2_000, error=error) if job.retries < 3 else Fail(error=error)
+            how = RetryLater(delay=2_000, error=error) if job.retries < 3 else Fail(error=error)
         elif chance.random() < kind.failing / 4:
-            how = Retry(delay=2_000, cause="timeout", error=Error(type="TimeoutError", message="too long"))
+            how = RetryLater(
+                delay=2_000, cause="timeout", error=Error(type="TimeoutError", message="too long")
+            )
         heappush(line.running, (now + max(1, round(took)), job.run.fence, job.id, how))
 
 

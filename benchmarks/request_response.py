@@ -1,7 +1,8 @@
 """How long a request waits for its response: `python -m benchmarks.request_response [--jobs N] [--rounds N]`.
 
-On each storage, p50 and p99 of `task.run` as a caller sees it, alone and beside a hundred others who wait for
-what does not come. The worker is idle and another process; in memory it can only be on the caller's own loop.
+On each storage, p50 and p99 of `task.enqueue_and_wait` as a caller sees it, alone and beside a hundred
+others who wait for what does not come. The worker is idle and another process; in memory it can only be on
+the caller's own loop.
 The storages take turns in each round.
 """
 
@@ -58,7 +59,7 @@ async def asked(url: str, jobs: int, others: int) -> list[float]:
 async def _asked(number: int) -> float:
     await asyncio.sleep(PAUSE)
     begun = time.perf_counter()
-    if await answer.run(number) != number + 1:
+    if await answer.enqueue_and_wait(number) != number + 1:
         raise ValueError(f"{number} got another's answer")
     return (time.perf_counter() - begun) * 1000
 

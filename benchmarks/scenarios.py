@@ -83,7 +83,7 @@ async def claim_and_complete(storage: Storage, queue: str, jobs: int, batch: int
     done = 0
     begun = time.perf_counter()
     while done < jobs:
-        answer = await storage.turn(queue, settlements, lease, batch)
+        answer = await storage.settle_and_claim(queue, settlements, lease, batch)
         settlements = [
             Settlement(id=job.id, fence=job.run.fence, how=Complete(result=b"null"))
             for job in answer.claim.jobs

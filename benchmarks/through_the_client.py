@@ -44,7 +44,7 @@ class Lent:
 @asynccontextmanager
 async def on(storage: Storage) -> AsyncIterator[None]:
     """Let the app's jobs live in this storage for a block."""
-    with app.elsewhere(cast("Storage", Lent(storage))):
+    with app.override_storage(cast("Storage", Lent(storage))):
         async with app:
             yield
 

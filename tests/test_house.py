@@ -91,7 +91,7 @@ RULES: dict[str, tuple[Callable[[Path], list[str]], str, str]] = {
     "no drawers": (drawers, "src/dibs/client/utils.py", "x = 1"),
     "no folder that is a drawer": (drawers, "tests/helpers/one.py", "x = 1"),
     "no file of more than 400 lines": (long_files, "src/dibs/storage/redis/lua/claim.lua", "--\n" * 401),
-    "no pickle": (pickles, "src/dibs/client/serde.py", "def f():\n    from pickle import loads"),
+    "no pickle": (pickles, "src/dibs/client/options/serde.py", "def f():\n    from pickle import loads"),
     "no pickle by literal name": (pickles, "src/dibs/cli/main.py", "__import__('marshal')"),
     "nothing is defined in dibs/__init__.py": (definitions, "src/dibs/__init__.py", "VERSION = 1"),
     "no function in dibs/__init__.py": (definitions, "src/dibs/__init__.py", "def f(): ..."),

@@ -19,7 +19,7 @@ ROOMS = {
         "dibs.storage.checks",
         "dibs.storage.offsets",
         "dibs.storage.registry",
-        "dibs.storage.sleeping",
+        "dibs.storage.sleeper",
     ),
     "indexed": ("dibs.storage.indexed",),
     "memory": ("dibs.storage.memory",),
@@ -27,7 +27,7 @@ ROOMS = {
     "redis": ("dibs.storage.redis",),
     "postgres": ("dibs.storage.postgres",),
     "client": ("dibs.client",),
-    "upkeep": ("dibs.upkeep",),
+    "maintenance": ("dibs.maintenance",),
     "worker": ("dibs.worker",),
     # Spark itself looks for sources in top-level modules named pyspark_*.
     "spark": ("dibs.spark", "pyspark_dibs"),
@@ -41,7 +41,7 @@ ROOMS = {
 LOBBIES = {"dibs": "public", "dibs.storage": "door"}
 
 STORAGE = ("model", "door")
-ENGINE = (*STORAGE, "client", "upkeep")
+ENGINE = (*STORAGE, "client", "maintenance")
 ABOVE = (*ENGINE, "worker", "public")
 
 # Every room may import itself and these. Storages never see each other, and above them
@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "redis": STORAGE,
     "postgres": STORAGE,
     "client": STORAGE,
-    "upkeep": (*STORAGE, "client"),
+    "maintenance": (*STORAGE, "client"),
     "worker": ENGINE,
     "public": (*ENGINE, "worker"),
     "spark": ABOVE,
@@ -195,9 +195,9 @@ HOUSE = {
     "dibs/client/__init__.py": "",
     "dibs/client/app.py": "from dibs.storage import registry",
     "dibs/worker/__init__.py": "",
-    "dibs/worker/worker.py": "import asyncio\nfrom dibs.client.app import Dibs",
+    "dibs/worker/dispatch/worker.py": "import asyncio\nfrom dibs.client.app import Dibs",
     "dibs/cli/__init__.py": "",
-    "dibs/cli/main.py": "import rich_click\nfrom dibs import Dibs\nfrom dibs.worker import worker",
+    "dibs/cli/main.py": "import rich_click\nfrom dibs import Dibs\nfrom dibs.worker.dispatch import worker",
     "dibs_conformance/__init__.py": "import hypothesis\nfrom dibs import Dibs",
     "dibs_conformance/oracle.py": "from dibs.model import Job",
     "dibs_conformance/races.py": "from dibs.model.fold import *",
@@ -209,13 +209,13 @@ PLANTED = {
     "relative package": ("dibs/errors.py", "from . import client", "dibs.client"),
     "in a function": (
         "dibs/model/job.py",
-        "def f():\n    from dibs.worker import worker",
-        "dibs.worker.worker",
+        "def f():\n    from dibs.worker.dispatch import worker",
+        "dibs.worker.dispatch.worker",
     ),
     "for types only": (
         "dibs/client/app.py",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dibs.worker import worker",
-        "dibs.worker.worker",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dibs.worker.dispatch import worker",
+        "dibs.worker.dispatch.worker",
     ),
     "by literal name": (
         "dibs/client/app.py",
@@ -287,7 +287,7 @@ PLANTED = {
     ),
     "the oracle copies through a star": (
         "dibs_conformance/oracle.py",
-        "from dibs_conformance.races import fold",
+        "from dibs_conformance.concurrent import fold",
         "dibs.model.fold",
     ),
     "the oracle copies by way of another": (

@@ -1,4 +1,4 @@
-"""Writes blocking.py and blocking_claims.py of src/dibs/client, the `.sync` twins, from the async source.
+"""Writes handles.py and claims.py of src/dibs/client/sync, the `.sync` twins, from the async source.
 
     python tools/make_blocking.py           writes them
     python tools/make_blocking.py --check   fails if one is not current
@@ -21,8 +21,8 @@ from pathlib import Path
 CLIENT = Path(__file__).parent.parent / "src" / "dibs" / "client"
 #: What is written, by the modules that it is made from.
 TARGETS = {
-    CLIENT / "blocking.py": ("app", "queue", "task", "ticket"),
-    CLIENT / "blocking_claims.py": ("receive", "claim", "feed"),
+    CLIENT / "sync" / "handles.py": ("app", "queue", "task", "ticket"),
+    CLIENT / "sync" / "claims.py": ("receiver", "claim", "feed"),
 }
 
 #: The handles by module, in the order in which they are written, each with its type parameters.
@@ -31,7 +31,7 @@ HANDLES = {
     "queue": {"Queue": ""},
     "task": {"Enqueuing": "[P, R]", "Task": "[P, R]"},
     "ticket": {"Ticket": "[R]"},
-    "receive": {"Receiver": ""},
+    "receiver": {"Receiver": ""},
     "claim": {"Claim": ""},
     "feed": {"Feed": ""},
 }
@@ -96,7 +96,7 @@ def elsewhere(modules: Sequence[str], body: str) -> Iterator[str]:
     for target, others in TARGETS.items():
         names = [name for module in others if module not in modules for name in HANDLES[module]]
         yield from (
-            f"from dibs.client.{target.stem} import Blocking{name}"
+            f"from dibs.client.sync.{target.stem} import Blocking{name}"
             for name in names
             if re.search(rf"\bBlocking{name}\b", body)
         )
@@ -118,7 +118,9 @@ def classes(module: str, tree: ast.Module) -> Iterator[ast.ClassDef]:
 def needed(trees: dict[str, ast.Module], body: str) -> set[str]:
     """Import whatever the modules import or define and the twins name."""
     words = set(re.findall(r"\w+", body)) - {"P", "R"}
-    homes = dict.fromkeys(("following", "iterate", "run", "run_here", "run_joining"), "dibs.client.bridge")
+    homes = dict.fromkeys(
+        ("following", "iterate", "run", "run_here", "run_joining"), "dibs.client.sync.background_loop"
+    )
     for module, tree in trees.items():
         for node in tree.body:
             for source, name in names_in(node, f"dibs.client.{module}"):

@@ -27,11 +27,11 @@ sys.path.insert(0, str(PROJECT))
 from dibs_conformance.laws import LAWS  # noqa: E402
 from dibs_conformance.servers import start_postgres, start_redis  # noqa: E402
 from dibs_conformance.target import OpenStorage  # noqa: E402
+from tests.kit.concurrent.test_levels import ALONE, SHARED  # noqa: E402
 from tests.kit.mutants import MUTANTS, Mutant  # noqa: E402
 from tests.kit.mutants.planting import Where  # noqa: E402
 from tests.kit.play import play, play_level  # noqa: E402
 from tests.kit.postgres_place import PostgresPlaces  # noqa: E402
-from tests.kit.races.test_levels import ALONE, SHARED  # noqa: E402
 from tests.kit.redis_place import RedisPlaces  # noqa: E402
 
 

@@ -58,7 +58,7 @@ async def _turn_over(storage: Storage, seconds: float) -> float:
     begun = time.perf_counter()
     done = 0
     for turn in count():
-        answer = await storage.turn(QUEUE, settlements, lease, BATCH)
+        answer = await storage.settle_and_claim(QUEUE, settlements, lease, BATCH)
         settlements = [
             Settlement(id=job.id, fence=job.run.fence, how=Complete(result=b"null"))
             for job in answer.claim.jobs

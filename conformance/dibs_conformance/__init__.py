@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from dibs_conformance.door import certify as certify
+    from dibs_conformance.certification import certify as certify
     from dibs_conformance.report import Failure as Failure
     from dibs_conformance.report import LawReport as LawReport
     from dibs_conformance.report import Report as Report

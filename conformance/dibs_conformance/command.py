@@ -11,7 +11,7 @@ from pathlib import Path
 import rich_click as click
 
 from dibs.errors import ConfigurationError, Refused
-from dibs_conformance.door import certify as certify_target
+from dibs_conformance.certification import certify as certify_target
 from dibs_conformance.levels import RUNS
 
 NOT_CERTIFIED = 1

@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("dibs_storage"):
         return
     try:
-        from dibs_conformance.storage_items import under_test  # noqa: PLC0415 - only who asks needs it
+        from dibs_conformance.pytest_items import under_test  # noqa: PLC0415 - only who asks needs it
     except ImportError as error:
         raise pytest.UsageError(
             f"--dibs-storage needs {error.name}, which is not installed: pip install 'dibs[conformance]'"

@@ -1,16 +1,16 @@
 """The public names of dibs; nothing is defined here."""
 
 from dibs.client.app import Dibs
-from dibs.client.bound import Bound
+from dibs.client.calls.bound_job import Bound
+from dibs.client.calls.current_job import CurrentJob, current_job
+from dibs.client.calls.failure import Failure
+from dibs.client.calls.handler import Ending
 from dibs.client.claim import Claim
-from dibs.client.current import CurrentJob, current_job
-from dibs.client.failure import Failure
 from dibs.client.feed import Event
-from dibs.client.handler import Ending
-from dibs.client.ids import content_id
+from dibs.client.options.ids import content_id
+from dibs.client.options.retention import Retention
+from dibs.client.options.serde import JsonSerde, MessagePackSerde, Serde
 from dibs.client.queue import Queue
-from dibs.client.retention import Retention
-from dibs.client.serde import JsonSerde, MessagePackSerde, Serde
 from dibs.client.status import Status
 from dibs.client.task import Task
 from dibs.client.ticket import Ticket

@@ -21,6 +21,6 @@ def test_a_picture_names_what_the_worker_does(tmp_path: Path) -> None:
         pytest.skip(f"py-spy may not look here: {error.stderr!r:.200}")
     drawn = picture.read_text()
 
-    assert "dibs/worker/worker.py" in drawn
+    assert "dibs/worker/dispatch/worker.py" in drawn
     assert "what it does" in drawn
     assert "py-spy record" not in drawn

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dibs.model.job import Data, Error, NewJob, Overrides, Retention
-from dibs.model.requests import Fail, Request, Retry, Settlement
+from dibs.model.job import Data, Error, NewJob, OutcomeRetention, Overrides
+from dibs.model.requests import Fail, Request, RetryLater, Settlement
 from dibs.storage.protocol import Storage
 from tests.cli.shell import Shell, claim_one, in_storage
 from tests.source import PROJECT
@@ -61,7 +61,7 @@ async def everything_at_once(storage: Storage) -> None:
         payload=b'{"to": "x"}',
         attributes={"tries": b"3"},
         overrides=Overrides(timeout=1000),
-        retention=Retention(completed=None),
+        retention=OutcomeRetention(completed=None),
     )
     boom = Error(type="OSError", message="no route", cause=Error(type="ValueError"))
     for id in ("w", "f"):
@@ -70,7 +70,7 @@ async def everything_at_once(storage: Storage) -> None:
         await storage.settle("emails", [Settlement(id=id, fence=fence, how=Fail(error=boom, handled=True))])
     await storage.enqueue("emails", [Request(job=NewJob(id="w", data=data))])
     fence = await claim_one(storage, "emails")
-    await storage.settle("emails", [Settlement(id="w", fence=fence, how=Retry(error=boom))])
+    await storage.settle("emails", [Settlement(id="w", fence=fence, how=RetryLater(error=boom))])
     await claim_one(storage, "emails")
     await storage.enqueue("emails", [Request(job=NewJob(id="w"))])
 

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from dibs import Claim, Dibs, Queue, Ticket
-from dibs.client.current import CURRENT, CurrentJob
-from dibs.client.declaring import Handlers
-from dibs.client.handler import Handler
+from dibs.client.calls.current_job import CURRENT, CurrentJob
+from dibs.client.calls.handler import Handler
+from dibs.client.calls.handler_registry import Handlers
 
 
 @asynccontextmanager

@@ -67,7 +67,7 @@ def test_a_closed_app_has_no_storage() -> None:
 
 HEAVY = ["typer", "click", "rich", "watchdog", "filelock", "redis", "psycopg", "cronsim", "zoneinfo",
          "hashlib", "pathlib", "urllib", "tomllib", "multiprocessing", "dibs.worker", "dibs.model.cron",
-         "dibs.storage.file", "dibs.storage.memory", "dibs.client.blocking"]  # fmt: skip
+         "dibs.storage.file", "dibs.storage.memory", "dibs.client.sync.handles"]  # fmt: skip
 
 
 def test_import_dibs_brings_nothing_heavy() -> None:

@@ -249,7 +249,7 @@ async def test_redis_sends_nobody_what_nobody_waits_for(redis_server: RedisServe
 async def test_redis_is_asked_for_no_more_once_nobody_follows(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dibs.storage.redis import wakeups
+    from dibs.storage.redis.wakeups import listener as wakeups
 
     def followed() -> list[str]:
         return [name for name in redis_server.ask("PUBSUB", "CHANNELS") if "followed" in name]

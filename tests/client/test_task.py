@@ -19,7 +19,7 @@ from dibs import (
     UnknownTask,
     WaitTimeout,
 )
-from dibs.client.retention import SLACK
+from dibs.client.options.retention import SLACK
 from tests.client import handlers
 from tests.client.byhand import arguments, by_a_stranger, claimed
 from tests.client.handlers import Crop
@@ -41,9 +41,9 @@ def test_a_task_is_named_by_module_and_function_unless_it_says_else(app: Dibs) -
     app.task(queue="mine", timeout=5)(handlers.refresh)
 
     assert set(app.handlers) == {"tests.client.handlers.thumbnail", "mine"}
-    assert app.named("mine").queue.name == "mine"
+    assert app.get_task("mine").queue.name == "mine"
     with pytest.raises(UnknownTask, match="mine"):
-        app.named("yours")
+        app.get_task("yours")
 
 
 def test_a_declaration_says_what_a_worker_needs(app: Dibs) -> None:
@@ -133,7 +133,7 @@ async def test_all_bad_calls_of_a_batch_are_named(app: Dibs) -> None:
 
 async def test_run_is_request_and_response(app: Dibs) -> None:
     task = app.task(handlers.thumbnail)
-    running = asyncio.create_task(task.options(wait=30).run("a.png"))
+    running = asyncio.create_task(task.options(wait=30).enqueue_and_wait("a.png"))
     async with task.queue.receive(max_jobs=1, wait=30) as claims:
         await (await anext(claims)).complete("link")
 
@@ -146,12 +146,12 @@ async def test_run_has_the_result_of_what_was_done_already(app: Dibs) -> None:
     async with claimed(task.queue) as claim:
         await claim.complete("before")
 
-    assert await task.options(id="a", on_conflict=Reject(), wait=0).run("a") == "before"
+    assert await task.options(id="a", on_conflict=Reject(), wait=0).enqueue_and_wait("a") == "before"
 
 
 async def test_run_raises_how_the_job_ended(app: Dibs) -> None:
     task = app.task(handlers.thumbnail)
-    running = asyncio.create_task(task.run("a.png"))
+    running = asyncio.create_task(task.enqueue_and_wait("a.png"))
     async with task.queue.receive(max_jobs=1, wait=30) as claims:
         await (await anext(claims)).fail(ValueError("broken"))
 
@@ -170,7 +170,7 @@ async def test_run_lets_the_outcome_outlive_the_wait_from_the_start(
     task = app.task(handlers.thumbnail)
     monkeypatch.setattr(app.storage, "amend", too_late)
     with pytest.raises(WaitTimeout):
-        await task.options(id="a", wait=0, retention=1).run("a")
+        await task.options(id="a", wait=0, retention=1).enqueue_and_wait("a")
 
     slot = (await app.storage.get(task.queue.name, ["a"]))[0]
     assert slot.current is not None

@@ -33,8 +33,8 @@ from dibs import (
     content_id,
     current_job,
 )
-from dibs.client.blocking import BlockingQueue, BlockingTicket
-from dibs.client.blocking_claims import BlockingClaim
+from dibs.client.sync.claims import BlockingClaim
+from dibs.client.sync.handles import BlockingQueue, BlockingTicket
 
 app = Dibs("memory:")
 
@@ -95,11 +95,11 @@ async def good() -> None:
     assert_type(thumbnail("a", width=5), str)
     assert_type(await refresh(5), list[int])
     assert_type(await thumbnail.enqueue("a.png", width=100), Ticket[str])
-    assert_type(await thumbnail.options(id="a", delay=60, wait=30).run("a.png"), str)
-    assert_type(await refresh.options(priority=5).run(3), list[int])
+    assert_type(await thumbnail.options(id="a", delay=60, wait=30).enqueue_and_wait("a.png"), str)
+    assert_type(await refresh.options(priority=5).enqueue_and_wait(3), list[int])
     assert_type(await (await refresh.enqueue(count=3)).result(wait=10), list[int])
     assert_type(thumbnail.sync.enqueue("a"), BlockingTicket[str])
-    assert_type(thumbnail.sync.options(wait=1).run("a"), str)
+    assert_type(thumbnail.sync.options(wait=1).enqueue_and_wait("a"), str)
     assert_type(refresh.sync.enqueue(5).result(), list[int])
     assert_type(thumbnail.queue, Queue)
     await thumbnail.enqueue_many(thumbnail.bind(path) for path in ("a", "b"))
@@ -188,13 +188,13 @@ async def bad() -> None:
     await thumbnail.enqueue("a", width="x")  # type: ignore[arg-type]
     await thumbnail.enqueue("a", wide=5)  # type: ignore[call-arg]
     await thumbnail.enqueue("a", id="b")  # type: ignore[call-arg]
-    await thumbnail.options(id="a").run(5)  # type: ignore[arg-type]
+    await thumbnail.options(id="a").enqueue_and_wait(5)  # type: ignore[arg-type]
     thumbnail.options(idd="a")  # type: ignore[call-arg]
     thumbnail.options(delay="soon")  # type: ignore[arg-type]
     thumbnail.bind()  # type: ignore[call-arg]
     await refresh.enqueue("a")  # type: ignore[arg-type]
     thumbnail.sync.enqueue(5)  # type: ignore[arg-type]
-    thumbnail.sync.options(id="a").run(width=5)  # type: ignore[call-arg]
+    thumbnail.sync.options(id="a").enqueue_and_wait(width=5)  # type: ignore[call-arg]
     await queue.enqueue(1, idd="a")  # type: ignore[call-arg]
     await queue.configure(max_activ=5)  # type: ignore[call-arg]
     queue.handler(timeout="x")  # type: ignore[call-overload]
@@ -215,7 +215,7 @@ async def bad() -> None:
     Update(run_at="soon")  # type: ignore[arg-type]
     Retry(at="soon")  # type: ignore[arg-type]
     (await thumbnail.enqueue("a")).result("5")  # type: ignore[arg-type, unused-coroutine]
-    takes_a_number(await thumbnail.options().run("a"))  # type: ignore[arg-type]
+    takes_a_number(await thumbnail.options().enqueue_and_wait("a"))  # type: ignore[arg-type]
     takes_a_number(await (await queue.enqueue(1)).status())  # type: ignore[arg-type]
     takes_a_task(refresh)  # type: ignore[arg-type]
     thumbnail.after(alert)  # type: ignore[type-var]

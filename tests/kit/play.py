@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from dibs.storage.capabilities import Capabilities
-from dibs_conformance.examples import run_examples, run_tour
+from dibs_conformance.concurrent import examples as concert
 from dibs_conformance.laws import LAWS
 from dibs_conformance.levels import RUNS
 from dibs_conformance.levels.level import Given
-from dibs_conformance.pairs import Judges
-from dibs_conformance.races import concert
 from dibs_conformance.report import Failure, Findings
-from dibs_conformance.story import StoryLines
+from dibs_conformance.report.story import StoryLines
+from dibs_conformance.sequential.examples import run_examples, run_tour
+from dibs_conformance.sequential.lockstep import Judges
+from dibs_conformance.sequential.trial import Trial
 from dibs_conformance.target import Bridge, OpenStorage, Places
-from dibs_conformance.trial import Trial
 
 
 def play(

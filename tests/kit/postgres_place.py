@@ -11,10 +11,10 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
-from dibs.storage.postgres.address import Address, read
-from dibs.storage.postgres.connections import Connections
-from dibs.storage.postgres.gate import Gate
-from dibs.storage.postgres.server import Server
+from dibs.storage.postgres.network.address import Address, read
+from dibs.storage.postgres.network.connections import Connections
+from dibs.storage.postgres.network.errors import Gate
+from dibs.storage.postgres.network.server import Server
 from dibs.storage.postgres.storage import PostgresStorage
 from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import connect, open_storage, with_option

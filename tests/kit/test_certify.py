@@ -17,12 +17,12 @@ from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance import Report, certify
 from dibs_conformance.command import certify as verb
-from dibs_conformance.examples import run_examples
-from dibs_conformance.pairs import Judges
-from dibs_conformance.refusals import wrong_verdicts
-from dibs_conformance.story import StoryLines
+from dibs_conformance.report.story import StoryLines
+from dibs_conformance.sequential.bad_input import wrong_verdicts
+from dibs_conformance.sequential.examples import run_examples
+from dibs_conformance.sequential.lockstep import Judges
+from dibs_conformance.sequential.trial import Trial
 from dibs_conformance.target import Bridge, Places
-from dibs_conformance.trial import Trial
 from tests.kit import shell
 from tests.kit.play import play
 
@@ -45,7 +45,7 @@ def test_an_untrue_claim_fails_and_an_unclaimed_power_is_told(monkeypatch: pytes
     powers = {power.name: power for power in report.capabilities}
 
     assert {failure.law for failure in report.failures} >= {"durable", "shared"}
-    assert (powers["pushes"].claimed, powers["pushes"].found) == (False, True)
+    assert (powers["push_wakeups"].claimed, powers["push_wakeups"].found) == (False, True)
     assert not report.certified
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dibs_conformance.door import certify
+from dibs_conformance.certification import certify
 from dibs_conformance.servers import RedisCluster, RedisServer
 from tests.kit.redis_place import RedisPlaces
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dibs.model.answers import Reaped
-from dibs.model.job import Data, Error, NewJob, Retention
+from dibs.model.job import Data, Error, NewJob, OutcomeRetention
 from dibs.model.requests import (
     Cancelled,
     Complete,
@@ -14,7 +14,7 @@ from dibs.model.requests import (
     Reject,
     Release,
     Request,
-    Retry,
+    RetryLater,
     Settlement,
     Update,
 )
@@ -64,7 +64,7 @@ def test_a_list_of_updates_has_two_readings(told: Told) -> None:
     told.enqueue(how=Update(data=False, run_at="later"), data=Data(payload=b"new"), run_at=70)
 
     ended = told.oracle.get("q", "a").successor()
-    told.settle(fence, Retry(run_at=90))
+    told.settle(fence, RetryLater(run_at=90))
     back = told.oracle.get("q", "a").current
 
     assert ended is not None
@@ -85,7 +85,7 @@ def test_a_repeat_is_told_the_truth_and_a_stranger_is_lost(told: Told) -> None:
 def test_after_its_expiry_an_outcome_may_or_may_not_remember_the_fence(told: Told) -> None:
     told.enqueue()
     [fence] = told.claim()
-    told.settle(fence, Complete(retention=Retention(completed=5)))
+    told.settle(fence, Complete(retention=OutcomeRetention(completed=5)))
 
     assert told.settle(fence, Complete(), now=4) == "done"
     assert isinstance(told.settle(fence, Complete(), now=5), OneOf)

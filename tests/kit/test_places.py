@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from dibs.storage import registry
-from dibs_conformance.door import certify
+from dibs_conformance.certification import certify
 from dibs_conformance.servers import PostgresServer, RedisServer
 from dibs_conformance.target import Places
 

@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from dibs_conformance import certify
+from dibs_conformance.certification import highest_reached, report_of
 from dibs_conformance.command import certify as verb
-from dibs_conformance.door import highest_reached, report_of
 from dibs_conformance.levels import RUNS, TITLES, Given
 from dibs_conformance.report import CapabilityReport, Failure, Findings, Gap, LawReport, LevelReport, Report
 from dibs_conformance.report.values import LevelVerdict

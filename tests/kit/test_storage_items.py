@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dibs.storage.registry import open_storage
-from dibs_conformance.storage_items import target_of, under_test
+from dibs_conformance.pytest_items import target_of, under_test
 
 MINE = """
 from contextlib import asynccontextmanager

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dibs import Claim, CurrentJob, Dibs, Event, Failure, PermanentError, Queue, Retry
-from dibs.client.handler import Ending
+from dibs.client.calls.handler import Ending
 from dibs.model.retry import Immediate
 from dibs.worker import WorkReport, run
 

@@ -17,7 +17,7 @@ from dibs import (
     Reject,
     Retention,
 )
-from dibs.model.requests import Complete, Retry
+from dibs.model.requests import Complete, RetryLater
 from tests.lineage import actors
 from tests.lineage.actors import claimed, play, told, work, working
 from tests.lineage.clerk import Clerk
@@ -68,7 +68,7 @@ async def test_a_retried_job_goes_behind_what_waits(clerk: Clerk) -> None:
     await clerk.put("a")
     run = await clerk.take()
     await clerk.put("b")
-    await clerk.settle(run, Retry(delay=0))
+    await clerk.settle(run, RetryLater(delay=0))
 
     assert ["b", "a"] == [job.id for job in await clerk.claim()]
 

@@ -10,7 +10,7 @@ import pytest
 import dibs
 from dibs import Dibs, NotRunning, Queue, StorageUnavailable
 from dibs.model.answers import State
-from dibs.model.requests import Retry
+from dibs.model.requests import RetryLater
 from dibs.worker import run
 from tests.lineage import actors
 from tests.lineage.actors import Crop, claimed, play, told, work, working
@@ -177,7 +177,7 @@ async def test_a_worker_survives_a_storage_that_is_away(app: Dibs, queue: Queue,
     async with faulty(app) as storage:
         for _ in range(2):
             storage.fail("claim", StorageUnavailable("away"))
-        storage.fail("turn", StorageUnavailable("away"))
+        storage.fail("settle_and_claim", StorageUnavailable("away"))
         storage.fail("settle", StorageUnavailable("away"))
         await queue.enqueue(1, id="a")
         await work(app)
@@ -238,7 +238,7 @@ async def test_a_handler_never_ends_its_worker(app: Dibs, queue: Queue, stage: a
 
 async def test_a_retry_by_hand_is_told_too(clerk: Clerk) -> None:
     await clerk.put()
-    await clerk.settle(await clerk.take(), Retry(delay=0))
+    await clerk.settle(await clerk.take(), RetryLater(delay=0))
 
     assert ["retried"] == await clerk.kinds()
 

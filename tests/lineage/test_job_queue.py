@@ -87,8 +87,8 @@ async def test_equal_work_has_an_equal_id(queue: Queue) -> None:
 async def test_run_enqueues_and_waits(app: Dibs, stage: actors.Stage) -> None:
     task = app.task(actors.doubled)
     async with working(app):
-        assert 42 == await task.options(wait=actors.SOON).run(21)
-        assert [2, 4, 6] == await asyncio.gather(*(task.run(number) for number in (1, 2, 3)))
+        assert 42 == await task.options(wait=actors.SOON).enqueue_and_wait(21)
+        assert [2, 4, 6] == await asyncio.gather(*(task.enqueue_and_wait(number) for number in (1, 2, 3)))
 
 
 async def test_a_wait_that_is_over_leaves_the_job_alone(queue: Queue) -> None:
@@ -107,7 +107,7 @@ async def test_a_waiter_hears_of_a_failure_and_what_it_was(app: Dibs, stage: act
     task = app.task(max_retries=1, backoff=Immediate())(actors.failing)
     async with working(app):
         with pytest.raises(JobFailed) as failed:
-            await task.options(id="a", wait=actors.SOON).run(5)
+            await task.options(id="a", wait=actors.SOON).enqueue_and_wait(5)
     again = await task.options(id="a", on_conflict=Reject(failed=True)).enqueue(5)
     with pytest.raises(JobFailed):
         await again.result(0)

@@ -17,8 +17,8 @@ from dibs import (
     Queue,
     Refused,
 )
-from dibs.client.handler import Ending
-from dibs.model.requests import Complete, Retry
+from dibs.client.calls.handler import Ending
+from dibs.model.requests import Complete, RetryLater
 from dibs.worker import run
 from tests.lineage import actors
 from tests.lineage.actors import play, told, work, working
@@ -65,7 +65,7 @@ async def test_a_retried_and_a_reaped_job_have_the_same_place_everywhere(clerk: 
         run_ = await clerk.take(await clerk.lease(10))
         await clerk.put("b")
         if how == "retry":
-            await clerk.settle(run_, Retry(delay=0))
+            await clerk.settle(run_, RetryLater(delay=0))
         else:
             clerk.now += 10
             await clerk.reap()
@@ -111,7 +111,7 @@ async def test_an_end_that_could_not_be_told_is_told_again(
     await queue.enqueue({"hold": True}, id="a")
     async with faulty(app) as storage, working(app):
         await stage.arrived()
-        storage.fail("turn", OSError("away"))
+        storage.fail("settle_and_claim", OSError("away"))
         storage.fail("settle", OSError("away"))
         stage.go.set()
         await told(queue, "completed")

@@ -19,11 +19,11 @@ from dibs import (
     Retention,
     WaitTimeout,
 )
-from dibs.client.waiting import Wait
+from dibs.client.connection.outcome_wait import Wait
 from dibs.errors import DibsError
 from dibs.model.job import Data
-from dibs.model.job import Retention as KeptFor
-from dibs.model.requests import Complete, Patch, Retry
+from dibs.model.job import OutcomeRetention as KeptFor
+from dibs.model.requests import Complete, Patch, RetryLater
 from tests.lineage import actors
 from tests.lineage.actors import claimed
 from tests.lineage.clerk import START, Clerk
@@ -112,7 +112,7 @@ async def test_the_times_and_counts_of_a_job_are_its_own(clerk: Clerk) -> None:
     await clerk.put()
     for _ in range(2):
         clerk.now += 1000
-        await clerk.settle(await clerk.take(), Retry(delay=0))
+        await clerk.settle(await clerk.take(), RetryLater(delay=0))
     clerk.now += 1000
     await clerk.settle(await clerk.take(), Complete())
 
@@ -155,6 +155,6 @@ async def test_a_payload_has_no_envelope_of_ours(clerk: Clerk) -> None:
     payload = bytes(range(256))
     await clerk.put(payload=payload)
     job = await clerk.take()
-    await clerk.settle(job, Retry(delay=0))
+    await clerk.settle(job, RetryLater(delay=0))
 
     assert Data(payload=payload) == (await clerk.current()).data

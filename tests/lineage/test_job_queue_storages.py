@@ -19,7 +19,7 @@ from dibs import (
     open_storage,
 )
 from dibs.model.job import Error
-from dibs.model.requests import Cancelled, Complete, Fail, HandOff, Release, Retry, Settlement
+from dibs.model.requests import Cancelled, Complete, Fail, HandOff, Release, RetryLater, Settlement
 from tests.lineage import actors
 from tests.lineage.actors import claimed, play, work
 from tests.lineage.clerk import Clerk, fence_of
@@ -178,7 +178,7 @@ async def test_a_settlement_of_many_is_in_order_and_each_by_itself(clerk: Clerk)
         await clerk.put(id)
     a, b, c = await clerk.claim()
     batch = [
-        Settlement(id="b", fence=fence_of(b), how=Retry(delay=0)),
+        Settlement(id="b", fence=fence_of(b), how=RetryLater(delay=0)),
         Settlement(id="a", fence=fence_of(a) + 10**9, how=Complete()),
         Settlement(id="c", fence=fence_of(c), how=Complete(result=b"1")),
     ]

@@ -127,7 +127,7 @@ async def test_an_id_may_run_in_two_queues_at_once(app: Dibs, queue: Queue, stag
 
 def test_who_asks_how_many_processes_there_are(app: Dibs) -> None:
     """One a CPU when nothing is said; none but this one where the storage lives here."""
-    from dibs.worker.plan import number_of
+    from dibs.worker.work_plan import number_of
 
     shared = app.storage.capabilities.shared
     assert ((os.cpu_count() or 1) if shared else 0) == number_of(None, app.storage)

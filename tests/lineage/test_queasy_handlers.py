@@ -15,10 +15,10 @@ from dibs import (
     Queue,
     Refused,
 )
-from dibs.client.handler import HandlerLimits
+from dibs.client.calls.handler import HandlerLimits
 from dibs.errors import UnknownTask
-from dibs.model.requests import Retry, Settlement
-from dibs.worker.capacity import UNITS
+from dibs.model.requests import RetryLater, Settlement
+from dibs.worker.dispatch.capacity import UNITS
 from tests.lineage import actors
 from tests.lineage.actors import play, told, work, working
 from tests.lineage.clerk import fence_of
@@ -29,7 +29,7 @@ async def stalled(app: Dibs, queue: str, times: int) -> None:
     lease = (await app.storage.grant([queue], 60_000, "died")).lease
     for _ in range(times):
         [job] = (await app.storage.claim(queue, lease, 1)).jobs
-        how = Retry(delay=0, cause="stall")
+        how = RetryLater(delay=0, cause="stall")
         await app.storage.settle(queue, [Settlement(id=job.id, fence=fence_of(job), how=how)])
 
 

@@ -7,7 +7,7 @@ import pytest
 from dibs import Dibs, Queue, Reject, Update
 from dibs.model.answers import Reaped
 from dibs.model.job import Error
-from dibs.model.requests import Cancelled, Complete, Fail, HandOff, How, Release, Retry, Settlement
+from dibs.model.requests import Cancelled, Complete, Fail, HandOff, How, Release, RetryLater, Settlement
 from tests.lineage import actors
 from tests.lineage.actors import play
 from tests.lineage.clerk import START, Clerk, fence_of
@@ -16,7 +16,7 @@ EVERY: list[How] = [
     Complete(result=b"1"),
     Fail(error=Error(type="Oops"), handled=True),
     Cancelled(),
-    Retry(delay=0),
+    RetryLater(delay=0),
     Release(),
     HandOff(),
 ]
@@ -71,7 +71,7 @@ async def test_the_queue_goes_on_after_a_stale_end_and_another_stall(clerk: Cler
 async def test_a_fence_grows_with_every_claim(clerk: Clerk) -> None:
     """Contract 1: above every earlier fence of the id, also after it was forgotten."""
     fences = []
-    for how in (Retry(delay=0), Release(), Complete()):
+    for how in (RetryLater(delay=0), Release(), Complete()):
         await clerk.put()
         job = await clerk.take()
         fences.append(fence_of(job))

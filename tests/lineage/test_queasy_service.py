@@ -48,7 +48,7 @@ async def test_equals_are_served_in_turn(
 
     Short runs are claimed ahead, 10 ms of them at once, and these may go first: here that is all there is.
     """
-    monkeypatch.setattr("dibs.worker.lanes.MOST_AHEAD", 0)
+    monkeypatch.setattr("dibs.worker.dispatch.queue_state.MOST_AHEAD", 0)
     for name in "ab":
         queue = app.queue(name)
         play(queue, size=100)
@@ -223,7 +223,7 @@ async def test_many_may_open_a_new_place_at_once(storage_url: str) -> None:
 
 def test_limits_are_the_same_whoever_opens_it(app: Dibs) -> None:
     """Promise 8: what is refused does not depend on the storage."""
-    from dibs.client.singles import limits_of
+    from dibs.client.connection.single_calls import limits_of
     from dibs.model.limits import LIMITS
 
     assert limits_of(app.storage) == LIMITS

@@ -11,7 +11,7 @@ import pytest
 from dibs import Dibs, Queue, Refused, Update
 from dibs.errors import DibsError
 from dibs.model.job import Error
-from dibs.model.requests import Cancelled, Complete, Fail, How, Retry, RunAtRule
+from dibs.model.requests import Cancelled, Complete, Fail, How, RetryLater, RunAtRule
 from tests.lineage.clerk import START, Clerk
 
 RULES: tuple[RunAtRule, ...] = ("always", "never", "later", "earlier")
@@ -96,7 +96,7 @@ async def test_counts_are_reset_as_data_is_unless_said(
     """Contract 3: reset_counts zeroes the counts, and is the same as data where nothing is said."""
     await clerk.put()
     await clerk.stall()
-    await clerk.settle(await clerk.take(), Retry(delay=0))
+    await clerk.settle(await clerk.take(), RetryLater(delay=0))
     await clerk.put("a", how)
 
     job = await clerk.current()
@@ -137,7 +137,7 @@ async def test_a_successor_runs_after_every_end_under_every_rule(
 ) -> None:
     """Promise 4: with its own data and time and counts 0, never stuck."""
     await clerk.put()
-    await clerk.settle(await clerk.take(), Retry(delay=0))
+    await clerk.settle(await clerk.take(), RetryLater(delay=0))
     run = await clerk.take()
     await clerk.put("a", Update(run_at=rule), payload=b"2", delay=5000)
     await clerk.settle(run, end)
@@ -173,7 +173,7 @@ async def test_a_run_that_is_retried_meets_its_successor(
     await clerk.put(payload=b"1")
     run = await clerk.take()
     await clerk.put("a", Update(run_at=rule, data=False), payload=b"2", delay=3000)
-    await clerk.settle(run, Retry(delay=8000))
+    await clerk.settle(run, RetryLater(delay=8000))
 
     slot = await clerk.slot()
     assert slot.current is not None
@@ -207,12 +207,12 @@ async def test_an_update_during_a_run_resets_its_counts_or_leaves_them(
     await clerk.put()
     run = await clerk.take()
     await clerk.put("a", Update(reset_counts=resets), payload=b"2")
-    await clerk.settle(run, Retry(delay=0))
+    await clerk.settle(run, RetryLater(delay=0))
 
     assert (b"2", expected) == ((await clerk.current()).data.payload, (await clerk.current()).retries)
 
 
-@pytest.mark.parametrize("how", [Retry(delay=0), Complete()])
+@pytest.mark.parametrize("how", [RetryLater(delay=0), Complete()])
 async def test_every_update_during_a_run_counts_not_only_the_last(clerk: Clerk, how: How) -> None:
     """The fold law: a later update without data does not undo an earlier one with data."""
     await clerk.put(payload=b"1")

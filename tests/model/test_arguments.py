@@ -10,16 +10,36 @@ from msgspec.structs import replace as changed
 
 from dibs.errors import Refused
 from dibs.model.answers import Record
-from dibs.model.job import EMPTY, Data, Error, Job, NewJob, Outcome, Retention, Run, Slot, Successor
-from dibs.model.requests import Cancelled, Complete, Fail, Patch, Request, Retry, SettingsPatch, Settlement
+from dibs.model.job import (
+    EMPTY,
+    ActiveRun,
+    Data,
+    Error,
+    Job,
+    NewJob,
+    Outcome,
+    OutcomeRetention,
+    Slot,
+    Successor,
+)
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    Fail,
+    Patch,
+    Request,
+    RetryLater,
+    SettingsPatch,
+    Settlement,
+)
 from dibs.storage.memory import MemoryStorage
 
 BAD: Any = "bad"
 HALF: Any = 0.5
 NONE: Any = None
-NOTHING = Retention(completed=-1)
+NOTHING = OutcomeRetention(completed=-1)
 JOB = Job(id="a", data=Data(), run_at=0, enqueued_at=0, seq=1, first=1, revision=1)
-RUN = Run(fence=2, lease="l", holder="h", claimed_at=0)
+RUN = ActiveRun(fence=2, lease="l", holder="h", claimed_at=0)
 BESIDE = Successor(
     data=Data(),
     replaces=True,
@@ -46,7 +66,7 @@ REFUSED: dict[str, tuple[str, Call]] = {
     "claim of less than nothing": ("limit", lambda s: s.claim("q", "l", -1)),
     "claim of True": ("limit", lambda s: s.claim("q", "l", True)),  # noqa: FBT003
     "claim from no queue": ("queue", lambda s: s.claim("", "l", 1)),
-    "turn of nothing": ("limit", lambda s: s.turn("q", [], "l", 0)),
+    "turn of nothing": ("limit", lambda s: s.settle_and_claim("q", [], "l", 0)),
     "settle in no queue": ("queue", lambda s: s.settle("a\0", [])),
     "reap of less than nothing": ("limit", lambda s: s.reap("q", -1)),
     "drop of less than nothing": ("limit", lambda s: s.drop(["q"], "l", -1)),
@@ -165,9 +185,9 @@ async def test_what_a_storage_exports_is_taken(storage: MemoryStorage, slot: Slo
 SETTLEMENTS = {
     "result": Complete(result=bytes(2**20 + 1)),
     "retention.completed": Fail(error=Error(type="E"), retention=NOTHING),
-    "cause": Retry(cause=BAD),
-    "delay": Retry(delay=-1),
-    "run_at": Retry(delay=1, run_at=1),
+    "cause": RetryLater(cause=BAD),
+    "delay": RetryLater(delay=-1),
+    "run_at": RetryLater(delay=1, run_at=1),
 }
 
 

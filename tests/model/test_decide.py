@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dibs.client.handler import HandlerLimits
+from dibs.client.calls.handler import HandlerLimits
 from dibs.model.decide import (
     Died,
     Raised,
@@ -15,8 +15,8 @@ from dibs.model.decide import (
     refused_at_claim,
     settlement,
 )
-from dibs.model.job import Data, Error, Job, NewJob, Run
-from dibs.model.requests import Cancelled, Complete, Fail, How, Release, Retry, Then
+from dibs.model.job import ActiveRun, Data, Error, Job, NewJob
+from dibs.model.requests import Cancelled, Complete, Fail, How, Release, RetryLater, Then
 from dibs.model.retry import Exponential, Fixed
 
 ERROR = Error(type="ValueError", message="no")
@@ -37,7 +37,7 @@ def job(*, retries: int = 0, timeouts: int = 0, stalls: int = 0, error: Error | 
         timeouts=timeouts,
         stalls=stalls,
         error=error,
-        run=Run(fence=1, lease="l", holder="h", claimed_at=0),
+        run=ActiveRun(fence=1, lease="l", holder="h", claimed_at=0),
     )
 
 
@@ -58,34 +58,34 @@ def test_what_returned_counts_however_late(stop: Stop) -> None:
 
 CASES: dict[str, tuple[How, Job, Raised | Died, Stop | None]] = {
     "an error is retried after the backoff": (
-        Retry(delay=2000, error=ERROR), job(), raised(), None
+        RetryLater(delay=2000, error=ERROR), job(), raised(), None
     ),
     "each retry waits twice as long": (
-        Retry(delay=4000, error=ERROR), job(retries=1), raised(), None
+        RetryLater(delay=4000, error=ERROR), job(retries=1), raised(), None
     ),
     "a limit n allows n comebacks": (
         Fail(error=ERROR, handled=True), job(retries=2), raised(), None
     ),
     "timeouts and stalls do not count as retries": (
-        Retry(delay=2000, error=ERROR), job(timeouts=9, stalls=9), raised(), None
+        RetryLater(delay=2000, error=ERROR), job(timeouts=9, stalls=9), raised(), None
     ),
     "a permanent error fails at once": (
         Fail(error=ERROR, handled=True), job(), raised(permanent=True), None
     ),
     "an error may say how long to wait": (
-        Retry(delay=7, error=ERROR), job(retries=1), raised(delay=7), None
+        RetryLater(delay=7, error=ERROR), job(retries=1), raised(delay=7), None
     ),
     "at once is a time, too": (
-        Retry(delay=0, error=ERROR), job(), raised(delay=0), None
+        RetryLater(delay=0, error=ERROR), job(), raised(delay=0), None
     ),
     "an error may say until when to wait": (
-        Retry(run_at=99, error=ERROR), job(), raised(run_at=99), None
+        RetryLater(run_at=99, error=ERROR), job(), raised(run_at=99), None
     ),
     "what an error asks for is within the limit": (
         Fail(error=ERROR, handled=True), job(retries=2), raised(delay=7), None
     ),
     "a timeout is retried": (
-        Retry(delay=2000, cause="timeout", error=ERROR), job(retries=2), raised(), "timeout"
+        RetryLater(delay=2000, cause="timeout", error=ERROR), job(retries=2), raised(), "timeout"
     ),
     "timeouts have their own limit": (
         Fail(error=ERROR, handled=True), job(timeouts=1), raised(), "timeout"
@@ -100,13 +100,13 @@ CASES: dict[str, tuple[How, Job, Raised | Died, Stop | None]] = {
         Release(), job(), raised(), "release"
     ),
     "a process that died is a stall": (
-        Retry(delay=2000, cause="stall", error=ERROR), job(retries=2), Died(ERROR), None
+        RetryLater(delay=2000, cause="stall", error=ERROR), job(retries=2), Died(ERROR), None
     ),
     "it comes back whatever its stalls: the next claim decides": (
-        Retry(delay=32_000, cause="stall", error=ERROR), job(stalls=4), Died(ERROR), None
+        RetryLater(delay=32_000, cause="stall", error=ERROR), job(stalls=4), Died(ERROR), None
     ),
     "a process that was ended at the deadline is a timeout": (
-        Retry(delay=2000, cause="timeout", error=ERROR), job(), Died(ERROR), "timeout"
+        RetryLater(delay=2000, cause="timeout", error=ERROR), job(), Died(ERROR), "timeout"
     ),
 }  # fmt: skip
 
@@ -119,7 +119,7 @@ def test_a_run_is_settled(expected: How, of: Job, verdict: Raised | Died, stop: 
 def test_no_limit_is_no_limit() -> None:
     limits = HandlerLimits(max_retries=None, backoff=Fixed(1))
 
-    assert settlement(job(retries=10_000), limits, raised()) == Retry(delay=1000, error=ERROR)
+    assert settlement(job(retries=10_000), limits, raised()) == RetryLater(delay=1000, error=ERROR)
 
 
 def test_jitter_is_drawn_by_luck() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dibs.model import events
-from dibs.model.job import Data, Error, Job, Run, Successor
+from dibs.model.job import ActiveRun, Data, Error, Job, Successor
 
-RUN = Run(fence=77, lease="l", holder="ann", claimed_at=30)
+RUN = ActiveRun(fence=77, lease="l", holder="ann", claimed_at=30)
 JOB = Job(
     id="a",
     data=Data(),
@@ -70,7 +70,7 @@ def test_a_note_about_a_run_names_its_fence() -> None:
 
 
 def test_a_note_about_a_queue_names_no_id() -> None:
-    assert events.Event(kind="paused", id="", at=60) == events.noted("paused", "", 60)
+    assert events.LogEvent(kind="paused", id="", at=60) == events.noted("paused", "", 60)
 
 
 def test_every_cause_has_its_word() -> None:

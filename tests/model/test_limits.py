@@ -11,7 +11,7 @@ from msgspec.structs import replace as changed
 
 from dibs.errors import BatchRefused, Refused
 from dibs.model import limits
-from dibs.model.job import Data, Error, NewJob, Overrides, Retention
+from dibs.model.job import Data, Error, NewJob, OutcomeRetention, Overrides
 from dibs.model.requests import Reject, Request, Then, Update
 from dibs.model.retry import Exponential, Fixed
 
@@ -55,8 +55,8 @@ AT_THE_LIMIT = {
     "the least overrides": job(overrides=Overrides(timeout=1, max_retries=0, max_stalls=0, lease=1)),
     "overrides without limits": job(overrides=Overrides(timeout=None, max_retries=None, max_timeouts=None)),
     "a backoff of nothing": job(overrides=Overrides(backoff=Exponential(0, 0))),
-    "retention of nothing and for ever": job(retention=Retention(completed=0, failed=None)),
-    "retention of 2**52": job(retention=Retention(cancelled=2**52, keep_payload=())),
+    "retention of nothing and for ever": job(retention=OutcomeRetention(completed=0, failed=None)),
+    "retention of 2**52": job(retention=OutcomeRetention(cancelled=2**52, keep_payload=())),
 }
 
 OVER_THE_LIMIT: dict[str, tuple[NewJob, str, str]] = {
@@ -130,14 +130,14 @@ OVER_THE_LIMIT: dict[str, tuple[NewJob, str, str]] = {
         "0 to",
     ),
     "overrides that are a dict": (job(overrides={"timeout": 5}), "overrides", "Overrides"),
-    "negative retention": (job(retention=Retention(failed=-1)), "retention.failed", "0 to"),
+    "negative retention": (job(retention=OutcomeRetention(failed=-1)), "retention.failed", "0 to"),
     "retention that is False": (
-        job(retention=Retention(completed=False)),
+        job(retention=OutcomeRetention(completed=False)),
         "retention.completed",
         "whole number",
     ),
     "an end nobody knows": (
-        job(retention=changed(Retention(), keep_payload=("lost",))),
+        job(retention=changed(OutcomeRetention(), keep_payload=("lost",))),
         "retention.keep_payload",
         "completed, failed, cancelled",
     ),

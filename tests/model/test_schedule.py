@@ -8,8 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dibs.model.job import Data, Error, Job, NewJob, Outcome, Run, Slot
-from dibs.model.requests import Cancelled, Complete, Fail, HandOff, How, Reject, Release, Request, Retry, Then
+from dibs.model.job import ActiveRun, Data, Error, Job, NewJob, Outcome, Slot
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    Fail,
+    HandOff,
+    How,
+    Reject,
+    Release,
+    Request,
+    RetryLater,
+    Then,
+)
 from dibs.model.schedule import (
     JOINS,
     LATE,
@@ -91,19 +102,22 @@ def test_the_others_stay_as_they_are(how: How) -> None:
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        (Retry(delay=1000, cause="stall", error=ERROR), Retry(delay=1000, cause="stall", error=ERROR)),
-        (Retry(delay=MINUTE, error=ERROR), Retry(run_at=12 * MINUTE, error=ERROR)),
-        (Retry(run_at=DAY, cause="timeout"), Retry(run_at=12 * MINUTE, cause="timeout")),
-        (Retry(run_at=11 * MINUTE), Retry(run_at=11 * MINUTE)),
-        (Retry(), Retry()),
+        (
+            RetryLater(delay=1000, cause="stall", error=ERROR),
+            RetryLater(delay=1000, cause="stall", error=ERROR),
+        ),
+        (RetryLater(delay=MINUTE, error=ERROR), RetryLater(run_at=12 * MINUTE, error=ERROR)),
+        (RetryLater(run_at=DAY, cause="timeout"), RetryLater(run_at=12 * MINUTE, cause="timeout")),
+        (RetryLater(run_at=11 * MINUTE), RetryLater(run_at=11 * MINUTE)),
+        (RetryLater(), RetryLater()),
     ],
 )
-def test_what_comes_back_does_so_by_the_next_tick(asked: Retry, expected: Retry) -> None:
+def test_what_comes_back_does_so_by_the_next_tick(asked: RetryLater, expected: RetryLater) -> None:
     assert expected == settled(asked, now=11 * MINUTE + 1)
 
 
 def live(run_at: int, *, active: bool = False) -> Slot:
-    run = Run(fence=1, lease="l", holder="", claimed_at=run_at) if active else None
+    run = ActiveRun(fence=1, lease="l", holder="", claimed_at=run_at) if active else None
     return Slot(Job(id=TICK, data=DATA, run_at=run_at, enqueued_at=0, seq=1, first=1, revision=1, run=run))
 
 

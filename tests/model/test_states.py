@@ -19,7 +19,7 @@ from dibs.model.requests import (
     Reject,
     Release,
     Request,
-    Retry,
+    RetryLater,
     Settlement,
     Update,
 )
@@ -32,7 +32,7 @@ HOWS: dict[str, How] = {
     "Complete": Complete(result=b"1"),
     "Fail": Fail(error=Error(type="Oops")),
     "Cancelled": Cancelled(),
-    "Retry": Retry(),
+    "Retry": RetryLater(),
     "Release": Release(),
     "HandOff": HandOff(),
 }

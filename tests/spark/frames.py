@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dibs.model.events import Event
+from dibs.model.events import LogEvent
 from dibs.model.job import Job, Slot, Successor
 from dibs.spark.schemas import arrow_schema
 
@@ -38,12 +38,12 @@ def ms(moment: datetime) -> int:
     return (moment.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
 
 
-def events_frame(spark: SparkSession, told: Iterable[tuple[str, str, Event]]) -> DataFrame:
+def events_frame(spark: SparkSession, told: Iterable[tuple[str, str, LogEvent]]) -> DataFrame:
     rows = [event_row(*one) for one in told]
     return spark.createDataFrame(pa.Table.from_pylist(rows, schema=arrow_schema("events")))
 
 
-def event_row(queue: str, offset: str, event: Event) -> dict[str, Any]:
+def event_row(queue: str, offset: str, event: LogEvent) -> dict[str, Any]:
     names = ("kind", "id", "attempt", "fence", "holder", "first", "revision", "enqueues")
     times = ("at", "enqueued_at", "run_at", "claimed_at", "finished_at")
     return {

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dibs.model.events import Event
+from dibs.model.events import LogEvent
 from dibs.model.job import Job, Slot, Successor
 
 MINUTE = 60_000
@@ -19,7 +19,7 @@ FINAL = {"completed", "failed", "cancelled"}
 ENDS = ("completed", "failed", "cancelled", "retried", "stalled", "timed_out", "released")
 FOREVER = 2**62
 
-Told = tuple[str, Event]
+Told = tuple[str, LogEvent]
 Span = tuple[int, int]
 
 
@@ -39,7 +39,7 @@ class Story:
 
 def stories(told: Iterable[Told], live: Iterable[tuple[str, Slot]], horizon: int) -> dict[str, list[Story]]:
     """The stories of each queue's jobs; a job is known by the first enqueue in its range."""
-    ends: dict[tuple[str, str, int], list[Event]] = defaultdict(list)
+    ends: dict[tuple[str, str, int], list[LogEvent]] = defaultdict(list)
     for queue, event in told:
         if event.kind in ENDS:
             ends[queue, event.id, event.first].append(event)
@@ -56,7 +56,7 @@ def stories(told: Iterable[Told], live: Iterable[tuple[str, Slot]], horizon: int
     return found
 
 
-def story(events: Sequence[Event], rest: Job | Successor | None, horizon: int) -> Story:
+def story(events: Sequence[LogEvent], rest: Job | Successor | None, horizon: int) -> Story:
     told = Story(arrived=events[0].enqueued_at if events else rest.enqueued_at if rest else None)
     assert told.arrived is not None
     since = told.arrived
@@ -101,7 +101,7 @@ def is_told(jobs: list[Story], minute: int) -> bool:
     return there or any(moment in inside for job in jobs for moment in job.moments())
 
 
-def row(jobs: list[Story], events: list[Event], minute: int) -> dict[str, Any]:
+def row(jobs: list[Story], events: list[LogEvent], minute: int) -> dict[str, Any]:
     inside = range(minute, minute + MINUTE)
     ended = [event for event in events if event.kind in ENDS and event.at in inside]
     runs = [event for event in ended if event.claimed_at is not None]
@@ -136,12 +136,12 @@ def row(jobs: list[Story], events: list[Event], minute: int) -> dict[str, Any]:
     }
 
 
-def wait(event: Event) -> int:
+def wait(event: LogEvent) -> int:
     assert event.claimed_at is not None
     return event.claimed_at - max(event.run_at, event.enqueued_at)
 
 
-def run(event: Event) -> int:
+def run(event: LogEvent) -> int:
     assert event.claimed_at is not None
     return event.at - event.claimed_at
 
@@ -166,7 +166,7 @@ def moments_in(spans: list[Span], inside: range) -> set[int]:
 
 def ids(told: Sequence[Told]) -> dict[tuple[str, str], dict[str, Any]]:
     """One row for each id that ended at least once."""
-    ended: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    ended: dict[tuple[str, str], list[LogEvent]] = defaultdict(list)
     for queue, event in told:
         if event.kind in ENDS:
             ended[queue, event.id].append(event)

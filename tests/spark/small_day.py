@@ -14,7 +14,7 @@ from dibs.model.requests import (
     Reject,
     Release,
     Request,
-    Retry,
+    RetryLater,
     SettingsPatch,
     Settlement,
     Update,
@@ -87,7 +87,7 @@ class SmallDay:
         return self.chance.choice(
             (
                 Complete(), Complete(), Complete(), Fail(error=error), Cancelled(), Release(),
-                Retry(delay=later, error=error), Retry(cause="timeout", error=error),
+                RetryLater(delay=later, error=error), RetryLater(cause="timeout", error=error),
             )
         )  # fmt: skip
 

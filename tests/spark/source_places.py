@@ -8,9 +8,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from dibs.model.answers import Record
-from dibs.model.events import Event
+from dibs.model.events import LogEvent
 from dibs.model.job import Data, Error, NewJob
-from dibs.model.requests import Complete, Fail, How, Request, Retry, Settlement
+from dibs.model.requests import Complete, Fail, How, Request, RetryLater, Settlement
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 
@@ -54,7 +54,7 @@ async def fill(storage: Storage) -> None:
     ends: dict[str, How] = {
         "done": Complete(result=b"[1]"),
         "failed": Fail(error=error),
-        "again": Retry(delay=10**7),
+        "again": RetryLater(delay=10**7),
     }
     await storage.settle("work", [Settlement(id=id, fence=fences[id], how=how) for id, how in ends.items()])
     await storage.enqueue("work", jobs("busy", "gone", "next", colour=b'"red"'))
@@ -82,9 +82,9 @@ async def records(storage: Storage, queue: str) -> dict[str, Record]:
             return found
 
 
-async def log(storage: Storage, queue: str) -> list[tuple[str, Event]]:
+async def log(storage: Storage, queue: str) -> list[tuple[str, LogEvent]]:
     """Return all that a queue's log has."""
-    found: list[tuple[str, Event]] = []
+    found: list[tuple[str, LogEvent]] = []
     after: str | None = None
     while page := (await storage.events(queue, after=after, limit=1000)).events:
         found += page

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as f
 
-from dibs.model.events import Event
+from dibs.model.events import LogEvent
 from dibs.model.job import Slot
 from dibs.spark.history.layers import ids_of, joined_ids, runs_of
 from dibs.spark.history.living import still_live
@@ -20,7 +20,7 @@ from tests.spark.told import all_live, all_told
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Told = list[tuple[str, Event]]
+Told = list[tuple[str, LogEvent]]
 Live = list[tuple[str, Slot]]
 
 
@@ -143,8 +143,8 @@ def test_of_a_live_id_the_last_reading_counts_and_what_the_log_says_since(spark:
         ("back since", "active", 5, 13, 0),
     ]
     told = [
-        ("mail", "1", Event(kind="completed", id="ended since", at=9, finished_at=9, first=4, fence=12)),
-        ("mail", "2", Event(kind="retried", id="back since", at=9, finished_at=9, first=5, fence=13)),
+        ("mail", "1", LogEvent(kind="completed", id="ended since", at=9, finished_at=9, first=4, fence=12)),
+        ("mail", "2", LogEvent(kind="retried", id="back since", at=9, finished_at=9, first=5, fence=13)),
     ]
     frame = spark.createDataFrame(read, "id string, state string, first long, fence long, seen long")
     never = f.timestamp_millis(f.lit(None).cast("long"))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dibs.model.events import Event
+from dibs.model.events import LogEvent
 from dibs.model.job import Slot
 from dibs.storage.protocol import Storage
 from tests.spark.small_day import QUEUES
 
 
-async def all_told(storage: Storage) -> list[tuple[str, str, Event]]:
+async def all_told(storage: Storage) -> list[tuple[str, str, LogEvent]]:
     """Every event, with its queue and offset."""
-    told: list[tuple[str, str, Event]] = []
+    told: list[tuple[str, str, LogEvent]] = []
     for queue in QUEUES:
         after = None
         while (page := await storage.events(queue, after=after, limit=1000)).events:

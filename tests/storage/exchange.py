@@ -32,7 +32,7 @@ async def exchange(storage: Storage, lease: str, token: str, id: str) -> str:
     assert job.id == id
     assert job.run is not None
     done = Settlement(id=id, fence=job.run.fence, how=Complete(result=b"1"))
-    turned = await storage.turn("q", [done], lease, 10)
+    turned = await storage.settle_and_claim("q", [done], lease, 10)
     assert (await over).woken
     (slot,) = await storage.get("q", [id])
     assert slot.outcome is not None

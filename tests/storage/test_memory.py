@@ -13,7 +13,7 @@ import pytest
 
 from dibs.errors import NotRunning, Refused
 from dibs.model.job import Job, NewJob, Slot
-from dibs.model.requests import Complete, Release, Request, Retry, Settlement
+from dibs.model.requests import Complete, Release, Request, RetryLater, Settlement
 from dibs.storage.indexed import enqueueing
 from dibs.storage.indexed.index import Index
 from dibs.storage.memory import MemoryStorage, place_url
@@ -275,7 +275,7 @@ class Hammer(threading.Thread):
                 self.enqueued += 1
                 for job in (await storage.claim("q", lease, 2)).jobs:
                     self._begin(job)
-                    how = (Complete(), Retry(), Release())[turn % 3]
+                    how = (Complete(), RetryLater(), Release())[turn % 3]
                     self.running[job.id] -= 1
                     assert job.run is not None
                     [told] = await storage.settle("q", [Settlement(id=job.id, fence=job.run.fence, how=how)])

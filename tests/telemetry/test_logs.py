@@ -13,7 +13,7 @@ import pytest
 from dibs import Dibs, current_job
 from dibs.telemetry import logs
 from dibs.testing import using
-from dibs.worker.execution import Run
+from dibs.worker.execution.invocation import Invocation
 
 logger = logging.getLogger("shop")
 app = Dibs("memory:")
@@ -126,10 +126,10 @@ async def test_the_worker_tells_its_run_as_well(written: io.StringIO) -> None:
 
 
 async def test_nothing_is_built_for_a_record_that_nobody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
-    def built(_: Run) -> dict[str, Any]:
+    def built(_: Invocation) -> dict[str, Any]:
         raise AssertionError("nobody listens")
 
-    monkeypatch.setattr(Run, "about", property(built))
+    monkeypatch.setattr(Invocation, "about", property(built))
     monkeypatch.setattr(logging.getLogger("dibs.worker"), "level", logging.WARNING)
     async with app:
         first, second = await broken.enqueue(), await plain.enqueue()

@@ -71,7 +71,7 @@ async def chain(left: int) -> None:
 @app.task(queue="asks")
 async def asks(number: int) -> str:
     """A handler that waits for the result of another."""
-    return f"answer {await plain.options(wait=5).run(number)}"
+    return f"answer {await plain.options(wait=5).enqueue_and_wait(number)}"
 
 
 @app.task(queue="refresh", every="1h")

@@ -12,8 +12,8 @@ from dibs import (
     LeaseLost,
     OutcomeNotKept,
 )
+from dibs.maintenance.reap import reap
 from dibs.testing import Rehearsal, using
-from dibs.upkeep.reap import reap
 from tests.testing import service
 from tests.testing.service import app, others
 
@@ -118,7 +118,7 @@ async def test_inline_an_enqueue_has_run_when_it_returns() -> None:
 
         assert ["chain 2", "chain 1", "chain 0"] == others()
         assert "completed" == (await ticket.status()).state
-        assert "5" == await service.plain.options(wait=0).run(5)
+        assert "5" == await service.plain.options(wait=0).enqueue_and_wait(5)
 
 
 async def test_inline_a_batch_and_a_handler_that_waits_run_as_well() -> None:

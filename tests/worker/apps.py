@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from dibs.client.app import Dibs
-from dibs.client.current import current_job
+from dibs.client.calls.current_job import current_job
 from dibs.errors import PermanentError
 from dibs.model.retry import Fixed
-from dibs.worker import alone, runner
+from dibs.worker.execution import executor as runner
+from dibs.worker.processes import isolated_executor as alone
 from tests.worker.workshop import add
 
 #: The storage that a test names in DIBS_URL.

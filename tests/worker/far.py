@@ -11,7 +11,7 @@ from dibs.storage.protocol import Storage
 from tests.worker.workshop import Faulty
 
 #: The verbs by which a worker claims and settles.
-TRIPS: Final = ("claim", "turn", "settle")
+TRIPS: Final = ("claim", "settle_and_claim", "settle")
 #: How many turns of the loop a request is under way: enough for all that was claimed ahead to run.
 TURNS: Final = 50
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dibs.client.app import Dibs
-from dibs.client.current import current_job
-from dibs.model.events import Event
+from dibs.client.calls.current_job import current_job
+from dibs.model.events import LogEvent
 from dibs.model.retry import Immediate
 from dibs.storage.file.storage import FileStorage
 from tests.worker.apps import meet
@@ -41,7 +41,7 @@ def furnish(place: Dibs, **settings: Any) -> Dibs:
 furnish(app)
 
 
-async def completed(place: Dibs, queue: str, number: int) -> list[Event]:
+async def completed(place: Dibs, queue: str, number: int) -> list[LogEvent]:
     """Wait until so many runs of a queue have completed, and return these."""
     since = None
     async with asyncio.timeout(30):
@@ -55,7 +55,7 @@ async def completed(place: Dibs, queue: str, number: int) -> list[Event]:
 
 def dies(verb: str, when: str) -> None:
     """Let this process be killed before or after the first call of a verb that matters to a tick."""
-    for name in ("settle", "turn") if verb == "settle" else (verb,):
+    for name in ("settle", "settle_and_claim") if verb == "settle" else (verb,):
         setattr(FileStorage, name, _deadly(getattr(FileStorage, name), when))
 
 

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from dibs.client.app import Dibs
-from dibs.client.handler import Handler, HandlerLimits
-from dibs.client.serde import JSON
+from dibs.client.calls.handler import Handler, HandlerLimits
+from dibs.client.options.serde import JSON
 from dibs.model.job import Data, Job, NewJob, Outcome
 from dibs.model.requests import Request
 from dibs.model.retry import Immediate

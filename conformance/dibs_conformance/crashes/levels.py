@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from dibs_conformance.crashes.calling import system_calls
-from dibs_conformance.crashes.cancelling import cancelled
-from dibs_conformance.crashes.cutting import cut_off
-from dibs_conformance.crashes.dying import killed_and_stopped
-from dibs_conformance.crashes.failing import system_fails
-from dibs_conformance.crashes.power import power_fails
+from dibs_conformance.concurrent.levels import no_clock
+from dibs_conformance.crashes.cancellation import cancelled
+from dibs_conformance.crashes.cut_connections import cut_off
+from dibs_conformance.crashes.line_kills import killed_and_stopped
+from dibs_conformance.crashes.os_errors import system_fails
+from dibs_conformance.crashes.power_loss import power_fails
 from dibs_conformance.crashes.proxy import has_server
+from dibs_conformance.crashes.system_call_kills import system_calls
 from dibs_conformance.levels.adding import joined
 from dibs_conformance.levels.level import Given
-from dibs_conformance.races.levels import no_clock
 from dibs_conformance.report import Findings, Gap
 from dibs_conformance.target import Bridge, Opened
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Generic, TypeVar
 
+from dibs_conformance.concurrent.actions import LATE, Act, Hands, Order
+from dibs_conformance.concurrent.calls import Call, Look, Round
+from dibs_conformance.concurrent.examples import GRANTS, IDS, START
+from dibs_conformance.concurrent.linearize import woven
+from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.levels.level import Given, law_report
-from dibs_conformance.races.acts import LATE, Act, Hands, Order
-from dibs_conformance.races.calls import Call, Look, Round
-from dibs_conformance.races.concert import GRANTS, IDS, START
-from dibs_conformance.races.timeline import timeline
-from dibs_conformance.races.weaving import woven
 from dibs_conformance.report import Failure, Findings, LawReport
 
 P = TypeVar("P")
@@ -43,7 +43,7 @@ SCENES: dict[str, Scene] = {
     "fail": Scene(BESIDE, Act(verb="settle", how="fail, handled")),
     "retry": Scene(BESIDE, Act(verb="settle", how="retry later")),
     "release": Scene(RUNNING, Act(verb="settle", how="release")),
-    "turn": Scene(BESIDE, Act(verb="turn")),
+    "settle_and_claim": Scene(BESIDE, Act(verb="settle_and_claim")),
     "hand off": Scene(RUNNING, Act(verb="settle", how="hand off")),
     "finish": Scene((*RUNNING, Act(verb="settle", how="hand off")), Act(verb="finish")),
     "grant": Scene(GRANTS, Act(verb="grant")),

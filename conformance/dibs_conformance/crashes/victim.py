@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dibs_conformance.concurrent.actions import Hands, Order
+from dibs_conformance.concurrent.examples import START
+from dibs_conformance.concurrent.process_clients import Member
 from dibs_conformance.crashes.scenes import SCENES
 from dibs_conformance.levels.level import Given
-from dibs_conformance.races.acts import Hands, Order
-from dibs_conformance.races.company import Member
-from dibs_conformance.races.concert import START
 
 #: What a process does before anything is counted.
-WARMING = (*SCENES["turn"].before, SCENES["turn"].act)
+WARMING = (*SCENES["settle_and_claim"].before, SCENES["settle_and_claim"].act)
 
 
 class Victim:

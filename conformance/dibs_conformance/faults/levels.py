@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from dibs_conformance.concurrent.levels import no_clock
+from dibs_conformance.concurrent.thread_clients import troupe
 from dibs_conformance.faults.outages import (
     CLIENTS,
     FORGETTING,
@@ -14,11 +16,9 @@ from dibs_conformance.faults.outages import (
     Outage,
     Watch,
 )
-from dibs_conformance.faults.stations import Station, started, starter_for
+from dibs_conformance.faults.private_servers import Station, started, starter_for
 from dibs_conformance.levels.adding import joined
 from dibs_conformance.levels.level import Given
-from dibs_conformance.races.levels import no_clock
-from dibs_conformance.races.troupe import troupe
 from dibs_conformance.report import Findings, Gap
 from dibs_conformance.servers import Missing
 from dibs_conformance.target import Places

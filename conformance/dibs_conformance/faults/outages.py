@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from random import Random
 
 from dibs.errors import DibsError
-from dibs_conformance.faults.stations import Station
+from dibs_conformance.concurrent.actions import LARGE, LARGE_BYTES, Act, Hands, Order
+from dibs_conformance.concurrent.calls import Call, Look, Round
+from dibs_conformance.concurrent.examples import GRANTS, IDS, START, Programs, prelude, programs
+from dibs_conformance.concurrent.linearize import woven
+from dibs_conformance.concurrent.thread_clients import Troupe
+from dibs_conformance.concurrent.timeline import timeline
+from dibs_conformance.faults.private_servers import Station
 from dibs_conformance.levels.level import law_report
-from dibs_conformance.races.acts import LARGE, LARGE_BYTES, Act, Hands, Order
-from dibs_conformance.races.calls import Call, Look, Round
-from dibs_conformance.races.concert import GRANTS, IDS, START, Programs, prelude, programs
-from dibs_conformance.races.timeline import timeline
-from dibs_conformance.races.troupe import Troupe
-from dibs_conformance.races.weaving import woven
 from dibs_conformance.report import Failure, Findings
 
 CLIENTS = 3

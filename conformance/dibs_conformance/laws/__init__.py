@@ -1,8 +1,6 @@
 """Laws of the contract that need no oracle: they are held against what was seen, after every call."""
 
-from dibs_conformance.laws.history import History as History
-from dibs_conformance.laws.history import Seen as Seen
-from dibs_conformance.laws.keeping import (
+from dibs_conformance.laws.accepted import (
     BlockedRuns,
     FailJobs,
     Kept,
@@ -14,6 +12,9 @@ from dibs_conformance.laws.keeping import (
 )
 from dibs_conformance.laws.law import Broken as Broken
 from dibs_conformance.laws.law import Law as Law
+from dibs_conformance.laws.observed import History as History
+from dibs_conformance.laws.observed import Seen as Seen
+from dibs_conformance.laws.reporting import CountsAgree, LeasesHold, OffsetsGrow, OneEventEach
 from dibs_conformance.laws.running import (
     EndsOnce,
     FencesGrow,
@@ -25,7 +26,6 @@ from dibs_conformance.laws.running import (
     Paused,
     StaleIsLost,
 )
-from dibs_conformance.laws.telling import CountsAgree, LeasesHold, OffsetsGrow, OneEventEach
 
 #: All of them, in the order of the report.
 LAWS: tuple[type[Law], ...] = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dibs_conformance.laws.history import History, Seen
+from dibs_conformance.laws.observed import History, Seen
 
 
 class Broken(AssertionError):

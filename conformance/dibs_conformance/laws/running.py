@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from dibs.model.answers import Claim
+from dibs.model.answers import ClaimResult
 from dibs.model.job import Job
-from dibs.model.requests import Release, Retry
-from dibs_conformance.laws.history import History, Seen, kind_of
+from dibs.model.requests import Release, RetryLater
 from dibs_conformance.laws.law import Law
+from dibs_conformance.laws.observed import History, Seen, kind_of
 
 
 class OneActive(Law):
@@ -169,7 +169,7 @@ class NeverComesBack(Law):
             for settlement, answer in first.values():
                 run = history.story(seen.queue, settlement.id).open
                 asked = run is not None and run.cancel_requested and run.fence == settlement.fence
-                if asked and isinstance(settlement.how, Retry | Release):
+                if asked and isinstance(settlement.how, RetryLater | Release):
                     self.hold(answer.status == "cancelled", "{} answered {}", settlement, answer.status)
         elif seen.verb == "reap":
             for one in seen.answer:
@@ -180,7 +180,7 @@ class NeverComesBack(Law):
 
 def claimed(seen: Seen) -> tuple[Job, ...]:
     answer = seen.answer
-    return answer.jobs if isinstance(answer, Claim) else ()
+    return answer.jobs if isinstance(answer, ClaimResult) else ()
 
 
 def fence_of(job: Job) -> int:

@@ -35,7 +35,7 @@ TITLES: Final = {
 #: How each is run. A storage reaches a level when it reaches all of those below as well.
 RUNS: Final[dict[str, Run]] = {
     "L0": in_order,
-    "L1": at("dibs_conformance.races.levels:interleaved"),
+    "L1": at("dibs_conformance.concurrent.levels:interleaved"),
     "L2": at("dibs_conformance.levels.several:threads_and_processes"),
     "L3": at("dibs_conformance.crashes.levels:clients_that_die"),
     "L4": at("dibs_conformance.faults.levels:servers_that_fail"),

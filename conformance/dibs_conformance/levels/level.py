@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from dibs.storage.capabilities import Capabilities
 from dibs_conformance.report import Findings, Gap, LawReport, Verdict
 from dibs_conformance.report.values import LevelVerdict
+from dibs_conformance.sequential.trial import Progress
 from dibs_conformance.target import Places
-from dibs_conformance.trial import Progress
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import time
 
-from dibs_conformance.asks import ASKS, Ask
-from dibs_conformance.examples import run_examples, run_tour
 from dibs_conformance.laws import LAWS, Law
 from dibs_conformance.levels.level import Given, law_report
-from dibs_conformance.pairs import Judges
 from dibs_conformance.report import Failure, Findings, Gap, LawReport
-from dibs_conformance.story import StoryLines
+from dibs_conformance.report.story import StoryLines
+from dibs_conformance.sequential.examples import run_examples, run_tour
+from dibs_conformance.sequential.lockstep import Judges
+from dibs_conformance.sequential.probes import ASKS, Ask
+from dibs_conformance.sequential.trial import Trial
 from dibs_conformance.target import Bridge, Places
-from dibs_conformance.trial import Trial
 
 
 def in_order(given: Given) -> Findings:

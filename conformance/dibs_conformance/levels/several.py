@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dibs_conformance.checker.free_run import free_run
+from dibs_conformance.concurrent.levels import at_once
+from dibs_conformance.history.free_run import free_run
 from dibs_conformance.levels.adding import joined
 from dibs_conformance.levels.level import Given
-from dibs_conformance.races.levels import at_once
 from dibs_conformance.report import Findings
 
 #: A long run holds about as many calls as so many short examples.

@@ -6,7 +6,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from dibs.model.answers import AmendStatus, CancelStatus
-from dibs.model.job import Job, Retention
+from dibs.model.job import Job, OutcomeRetention
 from dibs.model.requests import Patch
 from dibs_conformance.oracle.ending import close
 from dibs_conformance.oracle.enqueueing import resolved
@@ -92,7 +92,7 @@ def amend_outcome(queue: Queue, id: str, patch: Patch, now: int) -> AmendStatus:
     return "amended"
 
 
-def extend(known: Known, retention: Retention, now: int) -> None:
+def extend(known: Known, retention: OutcomeRetention, now: int) -> None:
     """The outcome's expiry counts from now."""
     assert known.outcome is not None  # noqa: S101 - it is alive
     age = getattr(retention, known.outcome.kind)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dibs.errors import Refused
 from dibs.model.answers import FinishStatus, Settled
 from dibs.model.events import KIND_OF_CAUSE
-from dibs.model.job import FAIL_SUFFIX, EndKind, Error, Job, Origin, Outcome, Retention
+from dibs.model.job import FAIL_SUFFIX, EndKind, Error, Job, Origin, Outcome, OutcomeRetention
 from dibs.model.limits import LIMITS, check_then, checked_error
 from dibs.model.requests import (
     Cancelled,
@@ -21,7 +21,7 @@ from dibs.model.requests import (
     How,
     Release,
     Request,
-    Retry,
+    RetryLater,
     Settlement,
     Then,
 )
@@ -139,7 +139,7 @@ def close(
     *,
     result: bytes | None = None,
     error: Error | None = None,
-    given: Retention | None = None,
+    given: OutcomeRetention | None = None,
 ) -> None:
     """The current is gone, its outcome replaces any older one, the successor becomes waiting."""
     job = known.current
@@ -187,13 +187,13 @@ def handed_off(queue: Queue, known: Known, job: Job, now: int) -> Settled:
 
 
 def came_back(queue: Queue, known: Known, how: How, now: int) -> Settled:
-    assert isinstance(how, Retry | Release)  # noqa: S101 - the caller saw to the others
+    assert isinstance(how, RetryLater | Release)  # noqa: S101 - the caller saw to the others
     if not give_back(queue, known, how, now):
         return Settled("cancelled")
     return Settled("returned")
 
 
-def give_back(queue: Queue, known: Known, how: Retry | Release, now: int) -> bool:
+def give_back(queue: Queue, known: Known, how: RetryLater | Release, now: int) -> bool:
     """Bring the current back as waiting with the list applied; False: it ended as cancelled instead."""
     job = known.current
     assert job is not None  # noqa: S101 - the caller saw it
@@ -214,7 +214,7 @@ def give_back(queue: Queue, known: Known, how: Retry | Release, now: int) -> boo
     return True
 
 
-def counted(job: Job, how: Retry) -> dict[str, int]:
+def counted(job: Job, how: RetryLater) -> dict[str, int]:
     name = {"error": "retries", "timeout": "timeouts", "stall": "stalls"}[how.cause]
     return {name: getattr(job, name) + 1}
 

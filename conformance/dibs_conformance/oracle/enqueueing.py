@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dibs.model.answers import Claim, Enqueued, RetryFailedStatus
-from dibs.model.job import Data, Job, NewJob, Origin, Run
+from dibs.model.answers import ClaimResult, Enqueued, RetryFailedStatus
+from dibs.model.job import ActiveRun, Data, Job, NewJob, Origin
 from dibs.model.requests import Reject, Request, Update
 from dibs_conformance.oracle.ids import Asked, Known, started, updated
 from dibs_conformance.oracle.queue import Queue, Remembered
@@ -91,13 +91,13 @@ def enqueue_fail_job(queue: Queue, payload: bytes, origin: Origin, now: int) -> 
     return id
 
 
-def claim(queue: Queue, lease: str, limit: int, now: int) -> Claim:
+def claim(queue: Queue, lease: str, limit: int, now: int) -> ClaimResult:
     """Make due jobs active: the most urgent first, then the longest due, then the first in line."""
     holder = queue.lease(lease, now)
     if holder is None:
-        return Claim(now=now, lost=True)
+        return ClaimResult(now=now, lost=True)
     if queue.settings.paused:
-        return Claim(now=now)
+        return ClaimResult(now=now)
     room = limit
     if queue.settings.max_active is not None:
         room = min(limit, max(0, queue.settings.max_active - len(queue.held())))
@@ -105,11 +105,11 @@ def claim(queue: Queue, lease: str, limit: int, now: int) -> Claim:
     due.sort(key=lambda job: (-job.data.priority, job.run_at, job.seq))
     jobs = tuple(begun(queue, job, lease, holder.holder, now) for job in due[:room])
     later = [job.run_at for job in queue.jobs() if job.run is None and job.run_at > now]
-    return Claim(jobs=jobs, now=now, next_due=min(later, default=None))
+    return ClaimResult(jobs=jobs, now=now, next_due=min(later, default=None))
 
 
 def begun(queue: Queue, job: Job, lease: str, holder: str, now: int) -> Job:
-    run = Run(fence=queue.numbers.draw(), lease=lease, holder=holder, claimed_at=now)
+    run = ActiveRun(fence=queue.numbers.draw(), lease=lease, holder=holder, claimed_at=now)
     active = replace(job, attempts=job.attempts + 1, run=run)
     queue.known(job.id).current = active
     queue.note("claimed", job.id, now)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from dibs.model.answers import Reaped, Renewed, ReportStatus
-from dibs.model.requests import Release, Retry
+from dibs.model.requests import Release, RetryLater
 from dibs_conformance.oracle.ending import give_back
 from dibs_conformance.oracle.queue import Lease, Queue
 
@@ -61,7 +61,7 @@ def reap_one(queue: Queue, id: str, now: int) -> Reaped:
     assert run is not None  # noqa: S101
     assert run.lease is not None  # noqa: S101
     dropped = queue.leases[run.lease].dropped
-    how = Release() if dropped else Retry(cause="stall")
+    how = Release() if dropped else RetryLater(cause="stall")
     if not give_back(queue, known, how, now):
         return Reaped(id, run.fence, "cancelled")
     return Reaped(id, run.fence, "released" if dropped else "stalled")

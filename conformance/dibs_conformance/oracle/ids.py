@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from dibs.model.job import Data, Error, Job, Outcome, Range, Retention
+from dibs.model.job import Data, Error, Job, Outcome, OutcomeRetention, Range
 from dibs.model.requests import Update
 from dibs_conformance.oracle.verdicts import OneOf
 
@@ -32,7 +32,7 @@ class Patched:
     """One amend that reached the successor."""
 
     attributes: Mapping[str, bytes] | UnsetType = UNSET
-    retention: Retention | UnsetType = UNSET
+    retention: OutcomeRetention | UnsetType = UNSET
 
 
 Entry = Asked | Patched

@@ -9,8 +9,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from dibs.model.answers import Enqueued
-from dibs.model.events import Event
-from dibs.model.job import DEFAULT_RETENTION, FAIL_SUFFIX, EndKind, Error, Job, Retention, Run
+from dibs.model.events import LogEvent
+from dibs.model.job import DEFAULT_RETENTION, FAIL_SUFFIX, ActiveRun, EndKind, Error, Job, OutcomeRetention
 from dibs.model.requests import Settings
 from dibs_conformance.oracle.ids import Known
 from dibs_conformance.oracle.verdicts import Numbers
@@ -38,7 +38,7 @@ class Logged:
     """An event and the call that caused it."""
 
     call: int
-    event: Event
+    event: LogEvent
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Queue:
         """The currents, waiting and active."""
         return (known.current for known in self.ids.values() if known.current is not None)
 
-    def held(self, lease: str | None = None) -> list[tuple[Job, Run]]:
+    def held(self, lease: str | None = None) -> list[tuple[Job, ActiveRun]]:
         """The jobs under this lease, or under any."""
         runs = [(job, job.run) for job in self.jobs() if job.run is not None]
         return [(j, r) for j, r in runs if r.lease is not None and lease in (None, r.lease)]
@@ -90,14 +90,14 @@ class Queue:
         ends += [o.expires_at for o in kept if o is not None and o.expires_at is not None]
         return sorted({end for end in ends if end > now})
 
-    def expired(self, run: Run, now: int) -> bool:
+    def expired(self, run: ActiveRun, now: int) -> bool:
         return run.lease is not None and now >= self.leases[run.lease].expires_at
 
-    def retention(self, kind: EndKind, job: Job, given: Retention | None) -> tuple[int | None, bool]:
+    def retention(self, kind: EndKind, job: Job, given: OutcomeRetention | None) -> tuple[int | None, bool]:
         """How long this end is kept, and whether with its payload: as the end, the job, or the queue says."""
         levels = [given, job.data.retention, self.settings.retention, DEFAULT_RETENTION]
         if self.name.endswith(FAIL_SUFFIX) and kind == "failed":
-            levels.insert(2, Retention(failed=None))
+            levels.insert(2, OutcomeRetention(failed=None))
         said = [level for level in levels if level is not None]
         age = next(a for level in said if (a := getattr(level, kind)) is not UNSET)
         keeps = next(k for level in said if (k := level.keep_payload) is not UNSET)
@@ -108,13 +108,13 @@ class Queue:
     def note(self, kind: str, id: str, now: int) -> None:
         """Log what only the level `all` keeps; its details are not compared."""
         if self.settings.log_level == "all":
-            self.log.append(Logged(self.numbers.call, Event(kind=kind, id=id, at=now)))  # type: ignore[arg-type]
+            self.log.append(Logged(self.numbers.call, LogEvent(kind=kind, id=id, at=now)))  # type: ignore[arg-type]
 
     def attempt_ended(self, kind: str, job: Job, now: int, error: Error | None = None) -> None:
         """Log the end of an attempt: of a run, of a waiting job, or of a dropped successor."""
         if self.settings.log_level == "off":
             return
-        event = Event(
+        event = LogEvent(
             kind=kind,  # type: ignore[arg-type]
             id=job.id,
             at=now,

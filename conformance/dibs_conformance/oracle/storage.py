@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 from dibs.model.answers import (
     AmendStatus,
     CancelStatus,
-    Claim,
+    ClaimResult,
     Counts,
     Enqueued,
     FinishStatus,
@@ -53,7 +53,7 @@ class Oracle:
     def enqueue(self, queue: str, requests: Sequence[Request], now: int) -> list[Enqueued]:
         return [enqueueing.enqueue(self.queue(queue), request, now) for request in requests]
 
-    def claim(self, queue: str, lease: str, limit: int, now: int) -> Claim:
+    def claim(self, queue: str, lease: str, limit: int, now: int) -> ClaimResult:
         return enqueueing.claim(self.queue(queue), lease, limit, now)
 
     def settle(self, queue: str, settlements: Sequence[Settlement], now: int) -> list[Settled | OneOf]:

@@ -22,12 +22,12 @@ ABILITIES = {
         "follow-ups of a job may go to other queues in the same step",
         "follow-ups of a job stay in its queue",
     ),
-    "parks": (
+    "blocking_claim": (
         "a worker's claim can wait with it, and picks up a job at once",
         "a worker asks for a job when it hears of it",
     ),
-    "joins": ("an enqueue can join a transaction of yours", "an enqueue is a step of its own"),
-    "pushes": ("waiters are woken by a change", "waiters poll"),
+    "transactions": ("an enqueue can join a transaction of yours", "an enqueue is a step of its own"),
+    "push_wakeups": ("waiters are woken by a change", "waiters poll"),
     "manual_clock": ("can be opened with a clock of your own, for tests", "has only its own clock"),
 }
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from dibs.cli.files import folder_of
 from dibs.cli.output import warn
-from dibs.client.place import resolved
+from dibs.client.connection.url import resolved
 from dibs.errors import Refused, StorageUnavailable
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage

@@ -11,8 +11,19 @@ import msgspec
 from msgspec import UNSET
 
 from dibs.model.answers import Counts
-from dibs.model.events import Event
-from dibs.model.job import Data, Error, Job, Origin, Outcome, Overrides, Retention, Run, Slot, Successor
+from dibs.model.events import LogEvent
+from dibs.model.job import (
+    ActiveRun,
+    Data,
+    Error,
+    Job,
+    Origin,
+    Outcome,
+    OutcomeRetention,
+    Overrides,
+    Slot,
+    Successor,
+)
 from dibs.model.requests import Settings
 from dibs.model.retry import Backoff
 
@@ -67,7 +78,7 @@ def _limit(name: str, limit: Any) -> Any:
     return _seconds(limit) if name in ("timeout", "lease") else limit
 
 
-def retention(value: Retention | None) -> dict[str, Any]:
+def retention(value: OutcomeRetention | None) -> dict[str, Any]:
     """Return how long outcomes are kept, in seconds, null for ever; what is not said is absent."""
     if value is None:
         return {}
@@ -102,7 +113,7 @@ def origin(value: Origin | None) -> dict[str, Any] | None:
     return told | {"enqueued_at": time(value.enqueued_at), "error": error(value.error)}
 
 
-def run(value: Run | None) -> dict[str, Any] | None:
+def run(value: ActiveRun | None) -> dict[str, Any] | None:
     """Return what only an active job has."""
     if value is None:
         return None
@@ -216,7 +227,7 @@ def settings(value: Settings) -> dict[str, Any]:
     }
 
 
-def event(queue: str, offset: str, value: Event) -> dict[str, Any]:
+def event(queue: str, offset: str, value: LogEvent) -> dict[str, Any]:
     """Return one thing that happened."""
     return {
         "queue": queue,

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from dibs.cli.refusals import WrongWords
-from dibs.client.moments import epoch_ms, ms_of
+from dibs.client.options.durations import epoch_ms, ms_of
 
 
 def json_of(text: str, name: str) -> Any:

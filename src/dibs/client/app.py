@@ -8,14 +8,14 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
-from dibs.client.around import AroundEnqueue, AroundRun, around_enqueue
-from dibs.client.channel import Channel
-from dibs.client.declaring import Handlers
-from dibs.client.home import Home
+from dibs.client.calls.handler_registry import Handlers
+from dibs.client.calls.middleware import AroundEnqueue, AroundRun, around_enqueue
+from dibs.client.calls.signature import check_function, name_of
+from dibs.client.calls.task_settings import TaskSettings
+from dibs.client.connection.queue_client import Channel
+from dibs.client.connection.storage_handle import Home
+from dibs.client.options.serde import JSON, Serde
 from dibs.client.queue import Queue
-from dibs.client.schedule import TaskSettings
-from dibs.client.serde import JSON, Serde
-from dibs.client.signature import check_function, name_of
 from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task
 from dibs.errors import BadHandler, ConfigurationError, UnknownTask
 from dibs.model.job import FAIL_SUFFIX
@@ -24,7 +24,7 @@ from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 
 if TYPE_CHECKING:
-    from dibs.client.blocking import BlockingDibs
+    from dibs.client.sync.handles import BlockingDibs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,7 +59,7 @@ class Dibs:
     @property
     def sync(self) -> BlockingDibs:
         """The same, blocking; its queues, tickets and claims are blocking too."""
-        from dibs.client.blocking import BlockingDibs  # noqa: PLC0415 - only who blocks pays for it
+        from dibs.client.sync.handles import BlockingDibs  # noqa: PLC0415 - only who blocks pays for it
 
         return BlockingDibs(self)
 
@@ -96,15 +96,15 @@ class Dibs:
 
         Afterwards they live where they did. For tests there is more in dibs.testing: a clock, and runs.
         """
-        with self.elsewhere(open_storage(url, **options)):
+        with self.override_storage(open_storage(url, **options)):
             async with self:
                 yield self
 
-    def elsewhere(self, storage: Storage) -> AbstractContextManager[None]:
+    def override_storage(self, storage: Storage) -> AbstractContextManager[None]:
         """Let its jobs live in this storage for a block; to be opened there as the app always is."""
         return self._home.instead(storage)
 
-    def surround(self, *, enqueue: AroundEnqueue | None = None, run: AroundRun | None = None) -> None:
+    def middleware(self, *, enqueue: AroundEnqueue | None = None, run: AroundRun | None = None) -> None:
         """Let something stand around each enqueue and each run: a context manager, made for each.
 
         `enqueue(queue, requests)` is asynchronous and yields the requests to send; `run(job)` is entered
@@ -113,7 +113,7 @@ class Dibs:
         if enqueue is not None:
             self._home.around = around_enqueue(enqueue, self._home.around)
         if run is not None:
-            self.handlers.surround(run)
+            self.handlers.middleware(run)
 
     # -- declare -------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Dibs:
 
         return TaskDecorator(declare) if function is None else declare(function)
 
-    def named(self, name: str) -> Task[Any, Any]:
+    def get_task(self, name: str) -> Task[Any, Any]:
         """Return the task of this name. Raises UnknownTask naming those there are."""
         if name not in self._tasks:
             raise UnknownTask(f"no task {name!r}; there are {', '.join(sorted(self._tasks)) or 'none'}")

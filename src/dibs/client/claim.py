@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from dibs.client.bound import Bound
-from dibs.client.capture import error_of
-from dibs.client.channel import Channel
-from dibs.client.moments import Seconds, epoch_ms, ms_of
-from dibs.client.retention import Retention, retention_of
-from dibs.client.serde import JSON
+from dibs.client.calls.bound_job import Bound
+from dibs.client.calls.error_info import error_of
+from dibs.client.connection.queue_client import Channel
+from dibs.client.options.durations import Seconds, epoch_ms, ms_of
+from dibs.client.options.retention import Retention, retention_of
+from dibs.client.options.serde import JSON
 from dibs.client.status import attributes_in
 from dibs.errors import JobCancelled, LeaseLost, Refused
 from dibs.model import requests as model
@@ -23,7 +23,7 @@ from dibs.model.job import Error, Job
 from dibs.storage.protocol import Storage
 
 if TYPE_CHECKING:
-    from dibs.client.blocking_claims import BlockingClaim
+    from dibs.client.sync.claims import BlockingClaim
 
 
 class Claim:
@@ -62,7 +62,7 @@ class Claim:
     @property
     def sync(self) -> BlockingClaim:
         """The same, blocking."""
-        from dibs.client.blocking_claims import BlockingClaim  # noqa: PLC0415 - only who blocks pays for it
+        from dibs.client.sync.claims import BlockingClaim  # noqa: PLC0415 - only who blocks pays for it
 
         return BlockingClaim(self)
 
@@ -119,7 +119,7 @@ class Claim:
         """
         if at is not None and delay is not None:
             raise Refused("at and delay exclude each other: give one", field="delay")
-        how = model.Retry(
+        how = model.RetryLater(
             run_at=None if at is None else epoch_ms("at", at),
             delay=None if delay is None else ms_of("delay", delay),
             error=None if error is None else error_of(error),

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 import msgspec
 from msgspec import Struct
 
-from dibs.client.channel import Channel
-from dibs.client.moments import moment_of, moment_or_none
-from dibs.client.waiting import SLOW_POLL, let_go
+from dibs.client.connection.outcome_wait import SLOW_POLL, let_go
+from dibs.client.connection.queue_client import Channel
+from dibs.client.options.durations import moment_of, moment_or_none
 from dibs.errors import Refused, StorageError
 from dibs.model.answers import EventPage
 from dibs.model.events import AttemptKind, EventKind, NoteKind
-from dibs.model.events import Event as Logged
+from dibs.model.events import LogEvent as Logged
 from dibs.model.job import Error, Slot
 from dibs.model.requests import LogLevel, Settings
 from dibs.storage.protocol import LATEST, Storage
 
 if TYPE_CHECKING:
-    from dibs.client.blocking_claims import BlockingFeed
+    from dibs.client.sync.claims import BlockingFeed
 
 #: The most events one read of the log brings.
 PAGE = 500
@@ -95,7 +95,7 @@ class Feed:
     @property
     def sync(self) -> BlockingFeed:
         """The same, blocking."""
-        from dibs.client.blocking_claims import BlockingFeed  # noqa: PLC0415 - only who blocks pays for it
+        from dibs.client.sync.claims import BlockingFeed  # noqa: PLC0415 - only who blocks pays for it
 
         return BlockingFeed(self)
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from dibs.client.bound import Bound
-from dibs.client.capture import error_of
-from dibs.client.channel import Channel, parts
-from dibs.client.declaring import (
+from dibs.client.calls.bound_job import Bound
+from dibs.client.calls.error_info import error_of
+from dibs.client.calls.handler_registry import (
     Handlers,
     HandlerSettings,
     failure_arguments,
@@ -20,13 +19,21 @@ from dibs.client.declaring import (
     queue_arguments,
     queue_check,
 )
+from dibs.client.calls.signature import Call, check_function
+from dibs.client.connection.queue_client import Channel, parts
 from dibs.client.feed import Feed, Kind
-from dibs.client.moments import Seconds
-from dibs.client.queue_settings import QueueSettings, patch_of
-from dibs.client.receive import Receiver
-from dibs.client.retention import Retention, retention_of
-from dibs.client.settings import JOB_SETTINGS, JobSettings, attributes_of, check_known, request_of, when
-from dibs.client.signature import Call, check_function
+from dibs.client.options.durations import Seconds
+from dibs.client.options.job_settings import (
+    JOB_SETTINGS,
+    JobSettings,
+    attributes_of,
+    check_known,
+    request_of,
+    when,
+)
+from dibs.client.options.queue_settings import QueueSettings, patch_of
+from dibs.client.options.retention import Retention, retention_of
+from dibs.client.receiver import Receiver
 from dibs.client.status import Status, status_in, status_of
 from dibs.client.ticket import Ticket, Tickets
 from dibs.errors import Refused
@@ -43,7 +50,7 @@ from dibs.model.job import FAIL_SUFFIX
 from dibs.model.requests import Complete, End, Fail, Patch, Request
 
 if TYPE_CHECKING:
-    from dibs.client.blocking import BlockingQueue
+    from dibs.client.sync.handles import BlockingQueue
 
 #: How many ids one page of a listing has, and how much one step of a prune removes.
 PAGE = 500
@@ -67,7 +74,7 @@ class Queue:
     @property
     def sync(self) -> BlockingQueue:
         """The same, blocking."""
-        from dibs.client.blocking import BlockingQueue  # noqa: PLC0415 - only who blocks pays for it
+        from dibs.client.sync.handles import BlockingQueue  # noqa: PLC0415 - only who blocks pays for it
 
         return BlockingQueue(self)
 

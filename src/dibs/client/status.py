@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from dibs.client.moments import moment_of, moment_or_none
+from dibs.client.options.durations import moment_of, moment_or_none
 from dibs.model.answers import State
 from dibs.model.job import Data, Error, Job, Outcome, Slot, Successor
 from dibs.model.standing import standing

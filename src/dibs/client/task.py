@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 
 from msgspec.structs import replace
 
-from dibs.client.bound import Bound
-from dibs.client.channel import Channel
-from dibs.client.declaring import (
+from dibs.client.calls.bound_job import Bound
+from dibs.client.calls.handler import Ending
+from dibs.client.calls.handler_registry import (
     HANDLER_SETTINGS,
     Handlers,
     HandlerSettings,
@@ -18,20 +18,20 @@ from dibs.client.declaring import (
     task_arguments,
     task_check,
 )
-from dibs.client.handler import Ending
-from dibs.client.moments import ms_of
+from dibs.client.calls.signature import Call
+from dibs.client.calls.task_settings import SCHEDULE_SETTINGS, TaskSettings, schedule_of
+from dibs.client.connection.queue_client import Channel
+from dibs.client.options.durations import ms_of
+from dibs.client.options.job_settings import RUN_SETTINGS, RunSettings, check_known, request_of
+from dibs.client.options.retention import raised
 from dibs.client.queue import Queue
-from dibs.client.retention import raised
-from dibs.client.schedule import SCHEDULE_SETTINGS, TaskSettings, schedule_of
-from dibs.client.settings import RUN_SETTINGS, RunSettings, check_known, request_of
-from dibs.client.signature import Call
 from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets
 from dibs.errors import BadHandler, Refused
-from dibs.model.job import Retention as KeptFor
+from dibs.model.job import OutcomeRetention as KeptFor
 from dibs.model.requests import Request
 
 if TYPE_CHECKING:
-    from dibs.client.blocking import BlockingEnqueuing, BlockingTask
+    from dibs.client.sync.handles import BlockingEnqueuing, BlockingTask
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,7 +54,7 @@ class Enqueuing(Generic[P, R]):
     @property
     def sync(self) -> BlockingEnqueuing[P, R]:
         """The same, blocking."""
-        from dibs.client.blocking import BlockingEnqueuing  # noqa: PLC0415 - only who blocks pays for it
+        from dibs.client.sync.handles import BlockingEnqueuing  # noqa: PLC0415 - only who blocks pays for it
 
         return BlockingEnqueuing(self)
 
@@ -65,7 +65,7 @@ class Enqueuing(Generic[P, R]):
         """
         return await self._send(self._request(args, kwargs))
 
-    async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def enqueue_and_wait(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Enqueue a call and return its result, waiting for it as options(wait=...) says, else a minute.
 
         Raises what enqueue and ticket.result raise; WaitTimeout leaves the job alone.
@@ -128,7 +128,7 @@ class Task(Enqueuing[P, R]):
     @property
     def sync(self) -> BlockingTask[P, R]:
         """The same, blocking."""
-        from dibs.client.blocking import BlockingTask  # noqa: PLC0415 - only who blocks pays for it
+        from dibs.client.sync.handles import BlockingTask  # noqa: PLC0415 - only who blocks pays for it
 
         return BlockingTask(self)
 

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from dibs.client.channel import Channel, Sent
-from dibs.client.moments import Seconds, ms_of
+from dibs.client.connection.outcome_wait import Wait, result_of
+from dibs.client.connection.queue_client import Channel, Sent
+from dibs.client.options.durations import Seconds, ms_of
 from dibs.client.status import Status, status_at
-from dibs.client.waiting import Wait, result_of
 from dibs.errors import ConfigurationError
 from dibs.model.answers import CancelStatus, Enqueued, EnqueueStatus
 from dibs.model.standing import Standing
 
 if TYPE_CHECKING:
-    from dibs.client.blocking import BlockingTicket
+    from dibs.client.sync.handles import BlockingTicket
 
 R = TypeVar("R")
 #: Tells the type of a result when one is decoded: not before, for its names may be defined further below.
@@ -60,7 +60,7 @@ class Ticket(Generic[R]):
     @property
     def sync(self) -> BlockingTicket[R]:
         """The same, blocking."""
-        from dibs.client.blocking import BlockingTicket  # noqa: PLC0415 - only who blocks pays for it
+        from dibs.client.sync.handles import BlockingTicket  # noqa: PLC0415 - only who blocks pays for it
 
         return BlockingTicket(self)
 

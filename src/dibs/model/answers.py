@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dibs.model.events import Event
+from dibs.model.events import LogEvent
 from dibs.model.job import Job, Outcome, Slot
 from dibs.model.requests import Settings
 
@@ -41,7 +41,7 @@ class Enqueued(Struct, frozen=True, gc=False):
     repeated: bool = False
 
 
-class Claim(Struct, frozen=True, gc=False, kw_only=True):
+class ClaimResult(Struct, frozen=True, gc=False, kw_only=True):
     """What a claim took. `lost`: the lease is unknown, expired or dropped, and nothing was taken."""
 
     jobs: tuple[Job, ...] = ()
@@ -61,11 +61,11 @@ class Settled(Struct, frozen=True, gc=False):
     revision: int = 0
 
 
-class Turned(Struct, frozen=True, gc=False):
+class SettledAndClaimed(Struct, frozen=True, gc=False):
     """The answers of a settle and of the claim that followed it."""
 
     settled: tuple[Settled, ...]
-    claim: Claim
+    claim: ClaimResult
 
 
 class Granted(Struct, frozen=True, gc=False, kw_only=True):
@@ -125,7 +125,7 @@ class QueueInfo(Struct, frozen=True, gc=False):
 class EventPage(Struct, frozen=True, gc=False, kw_only=True):
     """Some of a queue's log, in order. `offset` is where to go on, also when the page is empty."""
 
-    events: tuple[tuple[str, Event], ...]
+    events: tuple[tuple[str, LogEvent], ...]
     offset: str
     #: Entries between the `after` that was asked for and the first one here have been trimmed.
     fell_off: bool = False

@@ -23,7 +23,7 @@ from dibs.model.limits import (
     check_text,
     check_then,
 )
-from dibs.model.requests import Complete, Fail, How, LogLevel, Patch, Retry, SettingsPatch
+from dibs.model.requests import Complete, Fail, How, LogLevel, Patch, RetryLater, SettingsPatch
 from dibs.model.retry import Cause
 from dibs.model.terms import LONGEST, SAFE_INTEGER, check_retention, check_whole
 
@@ -88,7 +88,7 @@ def check_how(how: How, limits: Limits = LIMITS) -> None:
         check_then(how.then, limits)
     elif isinstance(how, Fail):
         check_then(how.then, limits)
-    elif isinstance(how, Retry):
+    elif isinstance(how, RetryLater):
         _check_retry(how)
         return
     retention = getattr(how, "retention", None)
@@ -96,7 +96,7 @@ def check_how(how: How, limits: Limits = LIMITS) -> None:
         check_retention("retention", retention)
 
 
-def _check_retry(how: Retry) -> None:
+def _check_retry(how: RetryLater) -> None:
     if how.run_at is not None and how.delay is not None:
         raise Refused("run_at and delay exclude each other: give one", field="run_at")
     check_number("run_at", how.run_at, 0, SAFE_INTEGER)

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from dibs.model.job import Error, Job
-from dibs.model.requests import Cancelled, Complete, Fail, How, Release, Retry, Then
+from dibs.model.requests import Cancelled, Complete, Fail, How, Release, RetryLater, Then
 from dibs.model.retry import Backoff, Cause, exhausted
 
 #: Why a worker stopped a run: it took too long, somebody asked for it, or the worker goes.
@@ -87,22 +87,22 @@ def settlement(
 def _died(job: Job, limits: Comebacks, died: Died, stop: Stop | None, *, handled: bool, luck: float) -> How:
     if stop == "timeout":
         return _timed_out(job, limits, died.error, handled=handled, luck=luck)
-    return Retry(cause="stall", delay=pause(job, limits, "stall", luck), error=died.error)
+    return RetryLater(cause="stall", delay=pause(job, limits, "stall", luck), error=died.error)
 
 
 def _timed_out(job: Job, limits: Comebacks, error: Error, *, handled: bool, luck: float) -> How:
     if exhausted(job.timeouts, limits.max_timeouts):
         return Fail(error=error, handled=handled)
-    return Retry(cause="timeout", delay=pause(job, limits, "timeout", luck), error=error)
+    return RetryLater(cause="timeout", delay=pause(job, limits, "timeout", luck), error=error)
 
 
 def _went_wrong(job: Job, limits: Comebacks, raised: Raised, *, handled: bool, luck: float) -> How:
     if exhausted(job.retries, limits.max_retries):
         return Fail(error=raised.error, handled=handled)
     if raised.run_at is not None:
-        return Retry(run_at=raised.run_at, error=raised.error)
+        return RetryLater(run_at=raised.run_at, error=raised.error)
     delay = raised.delay if raised.delay is not None else pause(job, limits, "error", luck)
-    return Retry(delay=delay, error=raised.error)
+    return RetryLater(delay=delay, error=raised.error)
 
 
 def pause(job: Job, limits: Comebacks, cause: Cause, luck: float = 1.0) -> int:

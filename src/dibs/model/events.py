@@ -35,7 +35,7 @@ KIND_OF_CAUSE: Final[dict[Cause, AttemptKind]] = {
 }
 
 
-class Event(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
+class LogEvent(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     """One thing that happened, with enough to rebuild a run. Times are ms; `at` is when it happened."""
 
     kind: EventKind
@@ -56,10 +56,10 @@ class Event(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     error: Error | None = None
 
 
-def attempt_ended(kind: AttemptKind, job: Job, at: int, error: Error | None = None) -> Event:
+def attempt_ended(kind: AttemptKind, job: Job, at: int, error: Error | None = None) -> LogEvent:
     """Tell how an attempt of `job`, as it was before it ended, went."""
     run = job.run
-    return Event(
+    return LogEvent(
         kind=kind,
         id=job.id,
         at=at,
@@ -77,9 +77,9 @@ def attempt_ended(kind: AttemptKind, job: Job, at: int, error: Error | None = No
     )
 
 
-def dropped(id: str, successor: Successor, at: int) -> Event:
+def dropped(id: str, successor: Successor, at: int) -> LogEvent:
     """Tell that a cancel dropped a blocked successor."""
-    return Event(
+    return LogEvent(
         kind="cancelled",
         id=id,
         at=at,
@@ -92,12 +92,12 @@ def dropped(id: str, successor: Successor, at: int) -> Event:
     )
 
 
-def noted(kind: NoteKind, id: str, at: int, about: Job | Successor | Outcome | None = None) -> Event:
+def noted(kind: NoteKind, id: str, at: int, about: Job | Successor | Outcome | None = None) -> LogEvent:
     """Tell one of the things that only level `all` keeps."""
     if about is None:
-        return Event(kind=kind, id=id, at=at)
+        return LogEvent(kind=kind, id=id, at=at)
     run = about.run if isinstance(about, Job) else None
-    return Event(
+    return LogEvent(
         kind=kind,
         id=id,
         at=at,

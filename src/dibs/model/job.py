@@ -26,7 +26,7 @@ FAIL_SUFFIX: Final = "!fail"
 NO_ATTRIBUTES: Final[Mapping[str, bytes]] = {}
 
 
-class Retention(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+class OutcomeRetention(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """How long an outcome is kept, in ms from the end; None for ever, 0 not at all."""
 
     completed: int | UnsetType | None = UNSET
@@ -37,7 +37,7 @@ class Retention(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True)
 
 
 #: What holds where neither the job nor the queue says otherwise: 1 h, 7 days, 1 h.
-DEFAULT_RETENTION: Final = Retention(
+DEFAULT_RETENTION: Final = OutcomeRetention(
     completed=3_600_000, failed=7 * 86_400_000, cancelled=3_600_000, keep_payload=("failed",)
 )
 
@@ -65,7 +65,7 @@ class Data(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     #: -1000 to 1000, higher first.
     priority: int = 0
     overrides: Overrides | None = None
-    retention: Retention | None = None
+    retention: OutcomeRetention | None = None
 
 
 class NewJob(Struct, frozen=True, gc=False, kw_only=True):
@@ -101,7 +101,7 @@ class Origin(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     error: Error
 
 
-class Run(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
+class ActiveRun(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     """What only an active job has."""
 
     fence: int
@@ -135,7 +135,7 @@ class Job(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     #: What the latest run that came back said.
     error: Error | None = None
     origin: Origin | None = None
-    run: Run | None = None
+    run: ActiveRun | None = None
 
 
 class Successor(Struct, frozen=True, gc=False, kw_only=True, array_like=True):

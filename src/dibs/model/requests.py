@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from dibs.model.job import Error, NewJob, Retention
+from dibs.model.job import Error, NewJob, OutcomeRetention
 from dibs.model.retry import Cause
 
 RunAtRule = Literal["always", "never", "later", "earlier"]
@@ -64,7 +64,7 @@ class Complete(Struct, frozen=True, gc=False, kw_only=True, tag="complete"):
 
     result: bytes | None = None
     then: tuple[Then, ...] = ()
-    retention: Retention | None = None
+    retention: OutcomeRetention | None = None
 
 
 class Fail(Struct, frozen=True, gc=False, kw_only=True, tag="fail"):
@@ -73,16 +73,16 @@ class Fail(Struct, frozen=True, gc=False, kw_only=True, tag="fail"):
     error: Error
     handled: bool = False
     then: tuple[Then, ...] = ()
-    retention: Retention | None = None
+    retention: OutcomeRetention | None = None
 
 
 class Cancelled(Struct, frozen=True, gc=False, kw_only=True, tag="cancelled"):
     """The run was cancelled."""
 
-    retention: Retention | None = None
+    retention: OutcomeRetention | None = None
 
 
-class Retry(Struct, frozen=True, gc=False, kw_only=True, tag="retry"):
+class RetryLater(Struct, frozen=True, gc=False, kw_only=True, tag="retry"):
     """The job waits again, after `delay` ms or at `run_at`, at most one of them."""
 
     delay: int | None = None
@@ -100,7 +100,7 @@ class HandOff(Struct, frozen=True, gc=False, tag="hand_off"):
 
 
 End = Complete | Fail | Cancelled
-How = Complete | Fail | Cancelled | Retry | Release | HandOff
+How = Complete | Fail | Cancelled | RetryLater | Release | HandOff
 
 
 class Settlement(Struct, frozen=True, gc=False, kw_only=True):
@@ -120,7 +120,7 @@ class Patch(Struct, frozen=True, gc=False, kw_only=True):
     run_at: int | UnsetType = UNSET
     delay: int | UnsetType = UNSET
     priority: int | UnsetType = UNSET
-    retention: Retention | UnsetType = UNSET
+    retention: OutcomeRetention | UnsetType = UNSET
 
 
 class Settings(Struct, frozen=True, gc=False, kw_only=True):
@@ -129,7 +129,7 @@ class Settings(Struct, frozen=True, gc=False, kw_only=True):
     paused: bool = False
     #: How many jobs of the queue may be active under leases at once; None is any number.
     max_active: int | None = None
-    retention: Retention = Retention()
+    retention: OutcomeRetention = OutcomeRetention()
     log_level: LogLevel = "runs"
     log_age: int = 86_400_000
     log_bytes: int = 64 * 1024 * 1024
@@ -141,7 +141,7 @@ class SettingsPatch(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
     paused: bool | UnsetType = UNSET
     max_active: int | UnsetType | None = UNSET
-    retention: Retention | UnsetType = UNSET
+    retention: OutcomeRetention | UnsetType = UNSET
     log_level: LogLevel | UnsetType = UNSET
     log_age: int | UnsetType = UNSET
     log_bytes: int | UnsetType = UNSET

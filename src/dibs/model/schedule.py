@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.model.job import Data, Job, NewJob, Outcome, Slot
-from dibs.model.requests import Complete, Fail, How, OnConflict, Reject, Request, Retry, Then, Update
+from dibs.model.requests import Complete, Fail, How, OnConflict, Reject, Request, RetryLater, Then, Update
 
 if TYPE_CHECKING:
     # Calendars and zones are imported by whoever makes such a schedule, and few do.
@@ -57,7 +57,7 @@ def carried_on(schedule: Schedule, queue: str, how: How, *, claimed_at: int, now
     What comes back, comes back by the next tick at the latest, and counts as that. A release leaves all as
     it was; a cancellation ends without follow-ups, and the next tick is planted.
     """
-    if isinstance(how, Retry):
+    if isinstance(how, RetryLater):
         return _in_time(schedule, how, now)
     if not isinstance(how, (Complete, Fail)):
         return how
@@ -66,7 +66,7 @@ def carried_on(schedule: Schedule, queue: str, how: How, *, claimed_at: int, now
     return replace(how, then=(*how.then, Then(queue=queue, job=tick, on_conflict=JOINS)))
 
 
-def _in_time(schedule: Schedule, how: Retry, now: int) -> Retry:
+def _in_time(schedule: Schedule, how: RetryLater, now: int) -> RetryLater:
     asked = how.run_at if how.run_at is not None else now + (how.delay or 0)
     tick = schedule.times.after(now)
     return how if asked <= tick else replace(how, delay=None, run_at=tick)

@@ -8,7 +8,7 @@ from typing import Final, get_args
 from msgspec import UNSET
 
 from dibs.errors import Refused
-from dibs.model.job import EndKind, Overrides, Retention
+from dibs.model.job import EndKind, OutcomeRetention, Overrides
 from dibs.model.retry import Exponential, Fixed, Immediate
 
 #: Beyond 2**53 a float, and so Lua and JavaScript, no longer tells neighbours apart.
@@ -57,9 +57,9 @@ def check_backoff(field: str, backoff: object) -> None:
         )
 
 
-def check_retention(field: str, retention: Retention) -> None:
+def check_retention(field: str, retention: OutcomeRetention) -> None:
     """Refuse a retention that is no time: whole ms, 0 for none, None for ever."""
-    if not isinstance(retention, Retention):
+    if not isinstance(retention, OutcomeRetention):
         raise Refused(f"{field} must be a Retention, not {type(retention).__name__}", field=field)
     for kind in _END_KINDS:
         _check_times(f"{field}.{kind}", getattr(retention, kind), 0)

@@ -14,6 +14,7 @@ from dibs.model import fold
 from dibs.model.job import (
     DEFAULT_RETENTION,
     EMPTY,
+    ActiveRun,
     Data,
     EndKind,
     Error,
@@ -21,9 +22,8 @@ from dibs.model.job import (
     NewJob,
     Origin,
     Outcome,
+    OutcomeRetention,
     Range,
-    Retention,
-    Run,
     Slot,
     Successor,
 )
@@ -90,7 +90,7 @@ def block(slot: Slot, new: NewJob, how: Update, now: int, number: int) -> Slot:
 
 def claim(job: Job, fence: int, lease: str, holder: str, now: int) -> Job:
     """Waiting -> active under a lease, attempts + 1."""
-    run = Run(fence=fence, lease=lease, holder=holder, claimed_at=now)
+    run = ActiveRun(fence=fence, lease=lease, holder=holder, claimed_at=now)
     return replace(job, attempts=job.attempts + 1, run=run)
 
 
@@ -120,17 +120,17 @@ def _returned(slot: Slot, back: Job) -> Slot:
     return replace(slot, current=back, successor=None)
 
 
-def hand_off(slot: Slot, job: Job, run: Run) -> Slot:
+def hand_off(slot: Slot, job: Job, run: ActiveRun) -> Slot:
     """Active -> active without a lease: from now on it can only end."""
     return replace(slot, current=replace(job, run=replace(run, lease=None)))
 
 
-def ask_cancel(slot: Slot, job: Job, run: Run) -> Slot:
+def ask_cancel(slot: Slot, job: Job, run: ActiveRun) -> Slot:
     """Active -> active, asked to stop; it will not come back."""
     return replace(slot, current=replace(job, run=replace(run, cancel_requested=True)))
 
 
-def report(slot: Slot, job: Job, run: Run, progress: bytes) -> Slot:
+def report(slot: Slot, job: Job, run: ActiveRun, progress: bytes) -> Slot:
     """Active -> active with new progress."""
     return replace(slot, current=replace(job, run=replace(run, progress=progress)))
 
@@ -138,7 +138,7 @@ def report(slot: Slot, job: Job, run: Run, progress: bytes) -> Slot:
 # -- ends --------------------------------------------------------------------------------------------
 
 
-def end(slot: Slot, job: Job, how: End, now: int, queue_retention: Retention) -> Slot:
+def end(slot: Slot, job: Job, how: End, now: int, queue_retention: OutcomeRetention) -> Slot:
     """Current -> outcome, replacing any older one; the successor becomes waiting."""
     outcome = outcome_of(job, how, now, queue_retention)
     heir = None if slot.successor is None else fold.ends(job.id, slot.successor)
@@ -154,7 +154,7 @@ def kind_of(how: End) -> EndKind:
     return "failed" if isinstance(how, Fail) else "cancelled"
 
 
-def outcome_of(job: Job, how: End, now: int, queue_retention: Retention) -> Outcome:
+def outcome_of(job: Job, how: End, now: int, queue_retention: OutcomeRetention) -> Outcome:
     """Return what is retained of a job that ends now."""
     kind, run = kind_of(how), job.run
     fence = run.fence if run else 0
@@ -190,7 +190,7 @@ def outcome_of(job: Job, how: End, now: int, queue_retention: Retention) -> Outc
     )
 
 
-def expiry(kind: EndKind, now: int, *said: Retention | None) -> int | None:
+def expiry(kind: EndKind, now: int, *said: OutcomeRetention | None) -> int | None:
     """Return when an outcome of this kind ends; the first that says something counts, then the default."""
     for retention in said:
         if retention is not None and (ms := getattr(retention, kind)) is not UNSET:
@@ -200,7 +200,7 @@ def expiry(kind: EndKind, now: int, *said: Retention | None) -> int | None:
     return None if ms is None else now + int(ms)
 
 
-def keep_payload(*said: Retention | None) -> tuple[EndKind, ...]:
+def keep_payload(*said: OutcomeRetention | None) -> tuple[EndKind, ...]:
     """Return the ends that keep what the job was asked to do."""
     for retention in said:
         if retention is not None and retention.keep_payload is not UNSET:
@@ -237,7 +237,7 @@ def fail_job(queue: str, job: Job, error: Error, id: str, now: int, number: int)
 # -- cancel, amend, retry_failed ---------------------------------------------------------------------
 
 
-def cancel_waiting(slot: Slot, job: Job, now: int, queue_retention: Retention) -> Slot:
+def cancel_waiting(slot: Slot, job: Job, now: int, queue_retention: OutcomeRetention) -> Slot:
     """Waiting -> gone, with an outcome cancelled."""
     return end(slot, job, Cancelled(), now, queue_retention)
 
@@ -290,7 +290,7 @@ def amend(slot: Slot, patch: Patch, now: int) -> Slot:
     return replace(slot, current=current, successor=successor, outcome=outcome)
 
 
-def _kept_anew(outcome: Outcome, retention: Retention, now: int) -> Outcome:
+def _kept_anew(outcome: Outcome, retention: OutcomeRetention, now: int) -> Outcome:
     """Return the outcome with its expiry counted from now, unless nothing is said of its kind."""
     ms = getattr(retention, outcome.kind)
     return outcome if ms is UNSET else replace(outcome, expires_at=None if ms is None else now + int(ms))

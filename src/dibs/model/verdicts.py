@@ -26,7 +26,7 @@ from dibs.model.answers import (
     State,
 )
 from dibs.model.arguments import check_how
-from dibs.model.job import EMPTY, Job, NewJob, Outcome, Retention, Slot, Successor
+from dibs.model.job import EMPTY, Job, NewJob, Outcome, OutcomeRetention, Slot, Successor
 from dibs.model.limits import Limits
 from dibs.model.requests import (
     Cancelled,
@@ -38,7 +38,7 @@ from dibs.model.requests import (
     Patch,
     Reject,
     Release,
-    Retry,
+    RetryLater,
     Settlement,
     Update,
 )
@@ -173,16 +173,16 @@ def applied(slot: Slot, asked: How, done: How) -> Settled:
         return DONE
     if isinstance(done, HandOff):
         return Settled("handed_off", revision=slot.current.revision if slot.current is not None else 0)
-    if isinstance(done, (Retry, Release)):
+    if isinstance(done, (RetryLater, Release)):
         return RETURNED
-    return CANCELLED if isinstance(asked, (Retry, Release, HandOff)) else DONE
+    return CANCELLED if isinstance(asked, (RetryLater, Release, HandOff)) else DONE
 
 
 def give_back(job: Job, *, stalled: bool) -> tuple[How, ReapedKind]:
     """Return how a run that is taken from its lease goes on: a stall, or without a mark if it was dropped."""
     if job.run is not None and job.run.cancel_requested:
         return Cancelled(), "cancelled"
-    return (Retry(cause="stall"), "stalled") if stalled else (Release(), "released")
+    return (RetryLater(cause="stall"), "stalled") if stalled else (Release(), "released")
 
 
 def finish(slot: Slot, how: End, revision: int) -> FinishStatus | None:
@@ -241,7 +241,7 @@ def retry_failed(slot: Slot, now: int) -> RetryFailedStatus:
 # -- import ------------------------------------------------------------------------------------------
 
 
-def arriving(slot: Slot, now: int, retention: Retention) -> Slot:
+def arriving(slot: Slot, now: int, retention: OutcomeRetention) -> Slot:
     """Return a whole id as it arrives: an active job comes as released, or ends if it was asked to cancel."""
     job = slot.current
     if job is None or job.run is None or job.run.lease is None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from dibs.client.place import redacted, resolved
+from dibs.client.connection.url import redacted, resolved
 from dibs.errors import Refused, StorageError, StorageUnavailable
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage, scheme_of

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from dibs.client.ids import new_id
-from dibs.client.place import resolved
+from dibs.client.connection.url import resolved
+from dibs.client.options.ids import new_id
 from dibs.model.requests import OnConflict
 from dibs.spark.door import aside, is_shared, place_of
 from dibs.spark.java import require_pyspark

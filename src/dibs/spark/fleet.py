@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import Struct
 
-from dibs.client.moments import Seconds, ms_of
-from dibs.client.place import VARIABLE, redacted, resolved
+from dibs.client.connection.url import VARIABLE, redacted, resolved
+from dibs.client.options.durations import Seconds, ms_of
 from dibs.errors import ConfigurationError, Refused
 from dibs.spark.door import here, place_of
 
@@ -108,7 +108,7 @@ def _time(until: Literal["empty"] | Seconds) -> int | None:
 def serve(told: bytes) -> Iterator[bytes]:
     """Be a worker for the length of one task, in the task, and yield its report."""
     # Every process of Spark's imports dibs.spark, and only these few work.
-    from dibs.worker.find import find  # noqa: PLC0415
+    from dibs.worker.processes.app_import import find  # noqa: PLC0415
 
     terms = msgspec.json.decode(told, type=_Terms)
     # For the application, wherever it is imported: in this process, and in those that run its handlers.
@@ -124,7 +124,7 @@ def serve(told: bytes) -> Iterator[bytes]:
 
 async def _work(terms: _Terms, app: Dibs) -> ExecutorReport:
     from dibs.worker import run  # noqa: PLC0415 - as above
-    from dibs.worker.report import WORDS  # noqa: PLC0415
+    from dibs.worker.work_report import WORDS  # noqa: PLC0415
 
     if terms.time is not None:
         # As whoever stops a worker would: it claims no more, and gives what runs its grace.

@@ -15,10 +15,10 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     #: The follow-ups of a Complete or Fail may go to other queues, in the same atomic step.
     cross_queue: bool = False
     #: Enqueue and settle can join a transaction of the caller's own connection.
-    joins: bool = False
+    transactions: bool = False
     #: A wait is woken by a change, not only by a poll.
-    pushes: bool = False
+    push_wakeups: bool = False
     #: It can be opened with clock="manual", and then takes the time from the caller.
     manual_clock: bool = False
-    #: A claim can be left with it, to be made as soon as there may be something (protocol.Parks).
-    parks: bool = False
+    #: A claim can be left with it, to be made as soon as there may be something (protocol.BlockingClaims).
+    blocking_claim: bool = False

@@ -17,15 +17,15 @@ from dibs.model.limits import LIMITS, Checked, Limits
 from dibs.model.requests import End, Patch, Request, SettingsPatch
 from dibs.storage.protocol import Watch
 
-#: Characters of the name of a place, and seconds that a claim may be parked there.
-MOST_PLACE: Final = 64
+#: Characters of a `claim_id`, and seconds that a blocking claim may wait.
+MOST_CLAIM_ID: Final = 64
 MOST_TIMEOUT: Final = 3600
 STATES: Final = get_args(State)
 WATCHES: Final = get_args(Watch)
 
 
 def check_enqueue(queue: str, requests: Sequence[Request], within: Limits = LIMITS) -> Checked:
-    """Refuse what no queue may be sent, and each bad item of the batch by its place.
+    """Refuse what no queue may be sent, and each bad item of the batch by its claim_id.
 
     Returns the batch, known to be good; one that a client has checked comes so, and is not looked at again.
     """
@@ -36,18 +36,22 @@ def check_enqueue(queue: str, requests: Sequence[Request], within: Limits = LIMI
 def check_queue(
     queue: str, limit: int | None = None, *, ids: Sequence[str] = (), within: Limits = LIMITS
 ) -> None:
-    """Refuse a queue, a limit or ids that cannot be meant: claim, settle, turn, reap, cancel, get, …"""
+    """Refuse a queue name, a limit or ids outside their bounds, for every verb that takes them."""
     limits.check_queue(queue, within)
     arguments.check_texts("ids", ids)
     if limit is not None:
         arguments.check_limit(limit)
 
 
-def check_park(queue: str, limit: int, place: str, timeout: float, within: Limits = LIMITS) -> None:
-    """Refuse a place that is no name, and a time to wait that is none."""
+def check_claim_blocking(
+    queue: str, limit: int, claim_id: str, timeout: float, within: Limits = LIMITS
+) -> None:
+    """Refuse a `claim_id` that is no short ASCII text, and a `timeout` out of range."""
     check_queue(queue, limit, within=within)
-    if not (place.isascii() and place.isprintable() and 1 <= len(place) <= MOST_PLACE):
-        raise Refused(f"place is {place!r}; it must be 1 to {MOST_PLACE} characters of ASCII", field="place")
+    if not (claim_id.isascii() and claim_id.isprintable() and 1 <= len(claim_id) <= MOST_CLAIM_ID):
+        raise Refused(
+            f"claim_id is {claim_id!r}; it must be 1 to {MOST_CLAIM_ID} characters of ASCII", field="claim_id"
+        )
     if not 0 < timeout <= MOST_TIMEOUT:
         raise Refused(
             f"timeout is {timeout!r}; it must be above 0 s and at most {MOST_TIMEOUT}", field="timeout"

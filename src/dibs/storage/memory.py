@@ -14,10 +14,10 @@ from typing import Any, Final
 from dibs.errors import NotRunning
 from dibs.model.answers import Wake
 from dibs.storage.capabilities import Capabilities
-from dibs.storage.indexed.face import IndexedStorage, P, T, Verb
 from dibs.storage.indexed.index import Index
-from dibs.storage.indexed.waiting import Alarm, Waiter, seconds_until_due, sleep_until
-from dibs.storage.indexed.wakeups import Wakeups, wake_of
+from dibs.storage.indexed.storage import IndexedStorage, P, T, Verb
+from dibs.storage.indexed.wait import Alarm, Waiter, seconds_until_due, sleep_until
+from dibs.storage.indexed.waiters import Wakeups, wake_of
 from dibs.storage.protocol import Clock
 from dibs.storage.registry import read_options
 
@@ -62,7 +62,7 @@ async def remove_url(url: str) -> None:
 class MemoryStorage(IndexedStorage):
     """Jobs in this process, safe for threads; each step is made under one lock and never awaits."""
 
-    capabilities = Capabilities(cross_queue=True, pushes=True, manual_clock=True)
+    capabilities = Capabilities(cross_queue=True, push_wakeups=True, manual_clock=True)
     durability = "none: what is in memory dies with this process"
 
     def __init__(self, name: str = "", *, clock: Clock = "system") -> None:

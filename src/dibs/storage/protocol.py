@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, Self, runtime_checkable
 from dibs.model.answers import (
     AmendStatus,
     CancelStatus,
-    Claim,
+    ClaimResult,
     Counts,
     Enqueued,
     EventPage,
@@ -32,8 +32,8 @@ from dibs.model.answers import (
     ReportStatus,
     RetryFailedStatus,
     Settled,
+    SettledAndClaimed,
     State,
-    Turned,
     Wake,
 )
 from dibs.model.job import Slot
@@ -90,7 +90,7 @@ class Storage(Protocol):
         """
         ...
 
-    async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> Claim:
+    async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
         """Make up to `limit` due jobs active under the lease, each with a new fence, attempts + 1.
 
         Order: priority descending, run_at ascending, seq ascending. Never two active runs of one id,
@@ -109,9 +109,9 @@ class Storage(Protocol):
         """
         ...
 
-    async def turn(
+    async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
-    ) -> Turned:
+    ) -> SettledAndClaimed:
         """Settle, then claim, in one round trip; two atomic steps."""
         ...
 
@@ -299,10 +299,12 @@ class Storage(Protocol):
         ...
 
 
-class Parks(Protocol):
-    """What a storage with the capability `parks` has besides: claims that wait with it, not before it."""
+class BlockingClaims(Protocol):
+    """Verbs of a storage with the capability `blocking_claim`: it holds a claim until a job comes."""
 
-    async def park(self, queue: str, lease: str, limit: int, *, place: str, timeout: float) -> Claim:
+    async def claim_blocking(
+        self, queue: str, lease: str, limit: int, *, claim_id: str, timeout: float
+    ) -> ClaimResult:
         """Claim when there may be something, when the place is unparked, or after `timeout` s at the latest.
 
         What it answers is what a claim at that moment answers, whatever ended the wait. When it waits is a
@@ -313,13 +315,13 @@ class Parks(Protocol):
         """
         ...
 
-    async def unpark(self, queue: str, place: str) -> None:
+    async def wake_claim(self, queue: str, claim_id: str) -> None:
         """Let the claim that is parked there, or comes to be within some seconds, go on at once."""
         ...
 
 
-class Joins(Protocol):
-    """What a storage with the capability `joins` has besides."""
+class Transactions(Protocol):
+    """What a storage with the capability `transactions` has besides."""
 
     def joined(self, connection: Any) -> Any:
         """Return `enqueue` and `settle`, as above, as part of whatever transaction the connection is in.

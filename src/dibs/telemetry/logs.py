@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 
 import msgspec
 
-from dibs.client.current import CURRENT
+from dibs.client.calls.current_job import CURRENT
 
 #: What a record gets that was made during a run.
 FIELDS: Final = ("queue", "id", "attempt", "fence")

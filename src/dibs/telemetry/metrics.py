@@ -20,10 +20,10 @@ except ImportError as error:
         "dibs.telemetry.metrics needs prometheus-client: pip install 'dibs[metrics]'"
     ) from error
 
-from dibs.client import bridge
 from dibs.client.app import Dibs
+from dibs.client.sync import background_loop as bridge
 from dibs.model.answers import Counts, State
-from dibs.model.events import AttemptKind, Event
+from dibs.model.events import AttemptKind, LogEvent
 from dibs.storage.protocol import LATEST, Storage
 
 #: Events in one read of a log.
@@ -107,7 +107,7 @@ class Metrics(Collector):
             if not page.events:
                 return
 
-    def _take(self, queue: str, event: Event) -> None:
+    def _take(self, queue: str, event: LogEvent) -> None:
         if event.kind not in ENDS:
             return
         self._ends.labels(queue, event.kind).inc()

@@ -20,7 +20,7 @@ except ImportError as error:
     raise ImportError("dibs.telemetry.tracing needs OpenTelemetry: pip install 'dibs[otel]'") from error
 
 from dibs.client.app import Dibs
-from dibs.client.current import CurrentJob
+from dibs.client.calls.current_job import CurrentJob
 from dibs.model.requests import Request, Then
 from dibs.version import VERSION
 
@@ -34,7 +34,7 @@ def trace_app(app: Dibs, provider: TracerProvider | None = None) -> None:
     spans record nothing and no attribute is added to jobs.
     """
     spans = Spans(trace.get_tracer("dibs", VERSION, provider))
-    app.surround(enqueue=spans.enqueue, run=spans.run)
+    app.middleware(enqueue=spans.enqueue, run=spans.run)
 
 
 class Spans:

@@ -9,7 +9,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
-from dibs.client.moments import epoch_ms, moment_of
+from dibs.client.options.durations import epoch_ms, moment_of
 from dibs.errors import ConfigurationError
 from dibs.storage.protocol import Storage
 

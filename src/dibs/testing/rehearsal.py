@@ -10,16 +10,16 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from dibs.client import bridge
 from dibs.client.app import Dibs
-from dibs.client.current import CURRENT
-from dibs.client.moments import Seconds, ms_of
+from dibs.client.calls.current_job import CURRENT
+from dibs.client.options.durations import Seconds, ms_of
+from dibs.client.sync import background_loop as bridge
 from dibs.errors import ConfigurationError, NotRunning
 from dibs.model.requests import Request
 from dibs.storage.registry import open_storage
 from dibs.testing.clock import Clock
 from dibs.testing.stage import Stage
-from dibs.worker.report import WorkReport
+from dibs.worker.work_report import WorkReport
 
 T = TypeVar("T")
 
@@ -59,9 +59,9 @@ class Rehearsal:
         return BlockingRehearsal(self)
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(self.app.elsewhere(self._clock.storage))
+        self._stack.enter_context(self.app.override_storage(self._clock.storage))
         if self._inline:
-            self.app.surround(enqueue=self._and_run)
+            self.app.middleware(enqueue=self._and_run)
         return self
 
     def __exit__(

@@ -16,24 +16,24 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from dibs.client.app import Dibs
-from dibs.client.current import CurrentJob
+from dibs.client.calls.current_job import CurrentJob
 from dibs.errors import WaitTimeout
+from dibs.maintenance.reap import reap
 from dibs.model import decide
-from dibs.model.answers import Claim
+from dibs.model.answers import ClaimResult
 from dibs.model.job import Job
 from dibs.model.requests import End, How
 from dibs.testing.clock import Clock
-from dibs.upkeep.reap import reap
-from dibs.worker import hooks
-from dibs.worker.alone import Alone
-from dibs.worker.child import resources_of
-from dibs.worker.execution import Run
-from dibs.worker.lanes import word_of
-from dibs.worker.plan import served
-from dibs.worker.report import WorkReport
-from dibs.worker.runner import Runner
-from dibs.worker.schedules import Schedules, carried_on, tried_again
-from dibs.worker.trips import one_by_one
+from dibs.worker.dispatch.queue_state import word_of
+from dibs.worker.dispatch.round_trip import one_by_one
+from dibs.worker.execution import hooks
+from dibs.worker.execution.executor import Runner
+from dibs.worker.execution.invocation import Invocation
+from dibs.worker.execution.schedules import Schedules, carried_on, tried_again
+from dibs.worker.processes.child_main import resources_of
+from dibs.worker.processes.isolated_executor import Alone
+from dibs.worker.work_plan import served
+from dibs.worker.work_report import WorkReport
 
 #: The most runs at a time.
 WIDTH: Final = 100
@@ -55,8 +55,8 @@ class Stage:
         handlers.sort(key=lambda handler: -handler.queue_priority)
         self._handlers = {handler.queue: handler for handler in handlers}
         self._schedules = Schedules(self._storage, handlers)
-        self._running: dict[tuple[str, str, int], Run] = {}
-        self._ended: list[tuple[Run, decide.Verdict]] = []
+        self._running: dict[tuple[str, str, int], Invocation] = {}
+        self._ended: list[tuple[Invocation, decide.Verdict]] = []
         self._moved = asyncio.Event()
         self._runner = Runner([0.0], Alone(self._storage, b""), mortal=False)
         self._runner.ended = self._end
@@ -116,7 +116,7 @@ class Stage:
                 return {queue: at for queue, claim in claims.items() if (at := claim.next_due) is not None}
             await self._moved.wait()
 
-    async def _claim(self, queue: str, lease: str, resources: Any) -> Claim:
+    async def _claim(self, queue: str, lease: str, resources: Any) -> ClaimResult:
         claim = await self._storage.claim(queue, lease, max(1, WIDTH - len(self._running)))
         for job in claim.jobs:
             self._start(queue, job, resources)
@@ -130,7 +130,7 @@ class Stage:
                 f"not empty after {self._most} runs: does a job of {queue!r} enqueue itself? For what never "
                 "ends use run_due() and advance(), or say how many runs you expect with most="
             )
-        run = Run(self._handlers[queue], job, 0)
+        run = Invocation(self._handlers[queue], job, 0)
         self._running[run.key] = run
         refused = decide.refused_at_claim(job, run.limits, handled=run.handler.handles_failure)
         if refused is not None:
@@ -150,14 +150,14 @@ class Stage:
 
     # -- ends ----------------------------------------------------------------------------------------
 
-    def _end(self, run: Run, verdict: decide.Verdict) -> None:
+    def _end(self, run: Invocation, verdict: decide.Verdict) -> None:
         self._ended.append((run, verdict))
         self._moved.set()
 
-    def _late(self, run: Run, seconds: float) -> None:
+    def _late(self, run: Invocation, seconds: float) -> None:
         """It was told to stop; there is no supervisor here to watch whether it does."""
 
-    def _overran(self, run: Run) -> None:
+    def _overran(self, run: Invocation) -> None:
         """It was settled already, and a thread cannot be ended: let it be."""
 
     async def _settle(self) -> None:
@@ -166,14 +166,14 @@ class Stage:
             await self._tell(run, await self._decided(run, verdict))
             del self._running[run.key]
 
-    async def _decided(self, run: Run, verdict: decide.Verdict) -> How:
+    async def _decided(self, run: Invocation, verdict: decide.Verdict) -> How:
         handled = run.handler.handles_failure
         # As if no time had passed since its claim: none has, by the clock that schedules go by here.
         run.taken = time.monotonic()
         how = carried_on(run, decide.settlement(run.job, run.limits, verdict, stop=run.stop, handled=handled))
         return await hooks.after(run, how) if run.handler.after and isinstance(how, End) else how
 
-    async def _tell(self, run: Run, how: How) -> None:
+    async def _tell(self, run: Invocation, how: How) -> None:
         run.end = how
         brought = await one_by_one(self._storage, run.handler.queue, [run])
         if brought.error is not None:

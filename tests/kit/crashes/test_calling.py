@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dibs_conformance.crashes.calling import system_calls
-from dibs_conformance.crashes.tracing import Asked, Trace, instead
+from dibs_conformance.crashes.strace import Asked, Trace, instead
+from dibs_conformance.crashes.system_call_kills import system_calls
 from dibs_conformance.levels.level import Given, verdict
 from dibs_conformance.report import Findings
 from dibs_conformance.target import OpenStorage, Places
+from tests.kit.concurrent.test_levels import SHARED
 from tests.kit.crashes.torn_place import open_torn
-from tests.kit.races.test_levels import SHARED
 
 strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here")
 #: More kills than the planted one needed from any of twenty seeds.

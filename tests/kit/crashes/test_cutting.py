@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from dibs.storage.redis.connections import Connections
-from dibs_conformance.crashes.cutting import cut_off
+from dibs.storage.redis.network.connections import Connections
+from dibs_conformance.crashes.cut_connections import cut_off
 from dibs_conformance.levels.level import Given, verdict
 from dibs_conformance.servers import RedisServer
 from dibs_conformance.target import Places
-from tests.kit.races.test_levels import SHARED
+from tests.kit.concurrent.test_levels import SHARED
 
 
 def test_a_request_that_is_sent_again_in_silence_is_caught(

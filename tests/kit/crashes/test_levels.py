@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from dibs.storage.file import FileStorage
-from dibs_conformance.crashes.cancelling import cancelled
-from dibs_conformance.crashes.dying import killed_and_stopped
+from dibs_conformance.crashes.cancellation import cancelled
 from dibs_conformance.crashes.levels import clients_that_die
+from dibs_conformance.crashes.line_kills import killed_and_stopped
 from dibs_conformance.levels.level import Given, verdict
 from dibs_conformance.target import Places
+from tests.kit.concurrent.test_levels import ALONE, SHARED, tried
 from tests.kit.crashes.torn_place import open_torn
-from tests.kit.races.test_levels import ALONE, SHARED, tried
 
 
 def test_memory_survives_who_gives_up() -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dibs_conformance.crashes.power import LAW, QUEUE, Losing, Moment, recorded
+from dibs_conformance.concurrent.calls import Call
+from dibs_conformance.concurrent.disk_model import Deed, Disk, Recorder
+from dibs_conformance.crashes.power_loss import LAW, QUEUE, Losing, Moment, recorded
 from dibs_conformance.crashes.scenes import Way
-from dibs_conformance.crashes.witness import Witness
+from dibs_conformance.crashes.survivor import Witness
 from dibs_conformance.levels.level import Given
-from dibs_conformance.races.calls import Call
-from dibs_conformance.races.disk import Deed, Disk, Recorder
 from dibs_conformance.target import Places
-from tests.kit.races.test_levels import SHARED
+from tests.kit.concurrent.test_levels import SHARED
 
 
 def left(*deeds: Deed) -> list[dict[str, bytes]]:

@@ -12,7 +12,7 @@ from dibs.storage.redis import RedisStorage
 from dibs_conformance.faults.levels import servers_that_fail
 from dibs_conformance.levels.level import verdict
 from dibs_conformance.servers import RedisServer
-from tests.kit.races.test_levels import ALONE, SHARED, tried
+from tests.kit.concurrent.test_levels import ALONE, SHARED, tried
 
 
 def test_what_has_no_server_goes_up_to_l3() -> None:

@@ -11,11 +11,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from dibs.model import events, fold, transitions, verdicts
-from dibs.model.answers import Claim, Settled
+from dibs.model.answers import ClaimResult, Settled
 from dibs.model.job import EMPTY, Slot
 from dibs.model.limits import checked_error
-from dibs.model.requests import Reject, Release, Retry, Settlement, Update
-from dibs.storage.indexed import claiming, enqueueing, index, keeping, reading, settling
+from dibs.model.requests import Reject, Release, RetryLater, Settlement, Update
+from dibs.storage.indexed import administration as keeping
+from dibs.storage.indexed import claiming, enqueueing, index, reading, settling
 from dibs.storage.indexed.event_log import Entry, pack
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
@@ -41,7 +42,7 @@ def a_failed_job_comes_back_under_its_old_revision(patch: Patch) -> None:
 
 @law("offsets only grow")
 def steps_of_one_moment_share_an_offset(patch: Patch) -> None:
-    def mutant(number: int, at: int, told: list[events.Event]) -> Entry:
+    def mutant(number: int, at: int, told: list[events.LogEvent]) -> Entry:
         return pack(at * 1000, at, told)
 
     patch.setattr(index, "pack", mutant)
@@ -148,7 +149,7 @@ def nothing_falls_due(patch: Patch) -> None:
 
 @law("claim: next_due is none while paused")
 def a_paused_queue_tells_what_falls_due(patch: Patch) -> None:
-    def change(answer: Claim, index: Index, queue: str, *_: Any) -> Claim:
+    def change(answer: ClaimResult, index: Index, queue: str, *_: Any) -> ClaimResult:
         source = index.look(queue)
         return replace(answer, next_due=source.next_due()) if source.settings.paused else answer
 
@@ -183,7 +184,7 @@ def a_reaped_job_keeps_its_time(patch: Patch) -> None:
 
     def mutant(job: Any, *, stalled: bool) -> Any:
         how, kind = original(job, stalled=stalled)
-        return (replace(how, run_at=job.run_at) if isinstance(how, Retry) else how), kind
+        return (replace(how, run_at=job.run_at) if isinstance(how, RetryLater) else how), kind
 
     patch.setattr(verdicts, "give_back", mutant)
 
@@ -208,7 +209,7 @@ def a_return_of_what_was_cancelled_is_lost(patch: Patch) -> None:
     patch.setattr(verdicts, "remembered", mutant)
 
 
-@law("Retry: the last error is kept")
+@law("RetryLater: the last error is kept")
 def a_retry_without_an_error_wipes_the_last(patch: Patch) -> None:
     def change(after: Slot, slot: Slot, *rest: Any) -> Slot:
         assert after.current is not None
@@ -346,7 +347,7 @@ def nothing_is_blocked(patch: Patch) -> None:
 def a_cancel_before_the_run_leaves_no_event(patch: Patch) -> None:
     original = Index.tell
 
-    def mutant(self: Index, queue: QueueIndex, event: events.Event) -> None:
+    def mutant(self: Index, queue: QueueIndex, event: events.LogEvent) -> None:
         if (event.kind, event.attempt) != ("cancelled", 0):
             original(self, queue, event)
 

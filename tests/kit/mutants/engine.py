@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from dibs.model import events, fold, transitions, verdicts
 from dibs.model.answers import Settled
 from dibs.model.job import Slot
-from dibs.storage.indexed import claiming, keeping, reading, settling
+from dibs.storage.indexed import administration as keeping
+from dibs.storage.indexed import claiming, reading, settling
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.listing import Listing
 from dibs.storage.indexed.queue_index import QueueIndex
@@ -218,7 +219,7 @@ def stalls_leave_no_event(patch: Patch) -> None:
 def a_failure_is_told_twice(patch: Patch) -> None:
     original = Index.tell
 
-    def mutant(self: Index, queue: QueueIndex, event: events.Event) -> None:
+    def mutant(self: Index, queue: QueueIndex, event: events.LogEvent) -> None:
         original(self, queue, event)
         if event.kind == "failed":
             original(self, queue, event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from dibs.storage.redis import scripts
+from dibs.storage.redis.network import scripts
 from tests.kit.mutants.planting import Mutant, Patch, add, rewritten
 
 
@@ -16,7 +16,7 @@ def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
         patch.setattr(scripts, "_read", lambda name: texts.get(name) or original(name))
         # What was put together before, and while the bug was in, is not what the others want.
         patch.setattr(scripts, "script", cache(scripts.script.__wrapped__))
-        patch.setattr("dibs.storage.redis.place.script", scripts.script)
+        patch.setattr("dibs.storage.redis.session.script", scripts.script)
 
     return plant
 

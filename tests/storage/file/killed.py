@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from dibs.model.job import Data, Error, NewJob
-from dibs.model.requests import Complete, Fail, Request, Retry, Settlement
+from dibs.model.requests import Complete, Fail, Request, RetryLater, Settlement
 from dibs.storage.file import FileStorage
 
 #: What CPython tells an audit hook about, of what a commit or a checkpoint does.
@@ -39,7 +39,7 @@ def request(id: str) -> Request:
     return Request(job=NewJob(id=id, data=Data(payload=id.encode() * 100)))
 
 
-async def settle(storage: FileStorage, id: str, how: Complete | Fail | Retry) -> None:
+async def settle(storage: FileStorage, id: str, how: Complete | Fail | RetryLater) -> None:
     [slot] = await storage.get("q", [id])
     assert slot.current is not None
     assert slot.current.run is not None

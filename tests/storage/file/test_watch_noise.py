@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from dibs.storage.file.wakeups import CommitWatch
+from dibs.storage.file.listener import CommitWatch
 
 WATCHDOG = "watchdog.observers.inotify"
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from dibs.model.answers import Record
-from dibs.model.job import Data, Error, NewJob, Retention, Slot
+from dibs.model.job import Data, Error, NewJob, OutcomeRetention, Slot
 from dibs.model.limits import LIMITS
 from dibs.model.requests import (
     Cancelled,
@@ -20,20 +20,25 @@ from dibs.model.requests import (
     Reject,
     Release,
     Request,
-    Retry,
+    RetryLater,
     SettingsPatch,
     Settlement,
     Then,
     Update,
 )
-from dibs.storage.indexed import claiming, enqueueing, keeping, settling
+from dibs.storage.indexed import administration as keeping
+from dibs.storage.indexed import claiming, enqueueing, settling
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 
 QUEUES = ("q", "r")
 IDS = ("a", "b", "../c")
 ERROR = Error(type="Oops", message="no")
-RETENTIONS = (None, Retention(completed=0, failed=0, cancelled=0), Retention(completed=20, failed=None))
+RETENTIONS = (
+    None,
+    OutcomeRetention(completed=0, failed=0, cancelled=0),
+    OutcomeRetention(completed=20, failed=None),
+)
 
 #: What is done, and what it is done with. It finds what it acts on in the index, so it replays anywhere.
 Act = tuple[str, tuple[Any, ...]]
@@ -61,7 +66,9 @@ retentions = st.sampled_from(RETENTIONS)
 hows: st.SearchStrategy[How] = st.one_of(
     st.builds(Complete, result=st.just(b"3"), then=then, retention=retentions),
     st.builds(Fail, error=st.just(ERROR), handled=st.booleans(), retention=retentions),
-    st.builds(Retry, delay=soon, cause=st.sampled_from(("error", "timeout", "stall")), error=st.just(ERROR)),
+    st.builds(
+        RetryLater, delay=soon, cause=st.sampled_from(("error", "timeout", "stall")), error=st.just(ERROR)
+    ),
     st.sampled_from((Cancelled(), Release(), HandOff())),
 )
 patches = st.sampled_from(
@@ -70,7 +77,7 @@ patches = st.sampled_from(
         Patch(delay=12),
         Patch(attributes={"n": b"2"}),
         Patch(payload=b"new"),
-        Patch(retention=Retention(completed=5)),
+        Patch(retention=OutcomeRetention(completed=5)),
     )
 )
 settings = st.sampled_from(
@@ -78,7 +85,7 @@ settings = st.sampled_from(
         SettingsPatch(paused=True),
         SettingsPatch(paused=False, log_level="all"),
         SettingsPatch(max_active=1, log_bytes=300),
-        SettingsPatch(max_active=None, retention=Retention(completed=15, failed=15, cancelled=15)),
+        SettingsPatch(max_active=None, retention=OutcomeRetention(completed=15, failed=15, cancelled=15)),
         SettingsPatch(log_level="off", request_key_age=10),
     )
 )

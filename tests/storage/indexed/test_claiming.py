@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dibs.model.answers import Claim
+from dibs.model.answers import ClaimResult
 from dibs.model.job import Job, NewJob
 from dibs.model.limits import LIMITS
 from dibs.model.requests import HandOff, Request, SettingsPatch, Settlement
-from dibs.storage.indexed import claiming, enqueueing, keeping, settling
+from dibs.storage.indexed import administration as keeping
+from dibs.storage.indexed import claiming, enqueueing, settling
 from dibs.storage.indexed.index import Index
 
 ENDS_AT = 1100
@@ -24,7 +25,7 @@ def index() -> Index:
     return index
 
 
-def take(index: Index, limit: int = 1, lease: str = "l") -> Claim:
+def take(index: Index, limit: int = 1, lease: str = "l") -> ClaimResult:
     return claiming.claim(index, "q", lease, limit)
 
 

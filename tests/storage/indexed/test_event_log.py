@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.errors import Refused
-from dibs.model.events import Event
+from dibs.model.events import LogEvent
 from dibs.storage.indexed.event_log import EventLog, pack
 from dibs.storage.protocol import LATEST
 
@@ -16,8 +16,8 @@ steps = st.lists(st.integers(1, 3), max_size=8)
 limits = st.integers(1, 4)
 
 
-def event(name: int) -> Event:
-    return Event(kind="queued", id=str(name), at=0)
+def event(name: int) -> LogEvent:
+    return LogEvent(kind="queued", id=str(name), at=0)
 
 
 def log_of(counts: list[int], first: int = 0) -> EventLog:

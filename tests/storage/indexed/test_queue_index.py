@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from dibs.model.job import EMPTY, Data, NewJob
 from dibs.model.limits import LIMITS
 from dibs.model.requests import Complete, Request, Settlement
-from dibs.storage.indexed import claiming, enqueueing, keeping, settling
+from dibs.storage.indexed import administration as keeping
+from dibs.storage.indexed import claiming, enqueueing, settling
 from dibs.storage.indexed.index import Index
 from tests.storage.indexed.acts import Act, act, sequences
 from tests.storage.indexed.picture import derived, picture, scanned

@@ -6,7 +6,7 @@ import pytest
 
 from dibs.errors import UnknownOption
 from dibs.storage.postgres import open_url
-from dibs.storage.postgres.address import read
+from dibs.storage.postgres.network.address import read
 
 
 def test_the_url_is_shown_without_its_password() -> None:

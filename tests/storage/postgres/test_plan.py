@@ -154,7 +154,7 @@ async def test_each_priority_in_use_is_read_in_order(storage: PostgresStorage, c
 async def test_who_claims_much_sweeps_up_behind_it(
     storage: PostgresStorage, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dibs.storage.postgres.sweeping.ENOUGH", 5)
+    monkeypatch.setattr("dibs.storage.postgres.sweeper.ENOUGH", 5)
     await storage.enqueue("q", [asked(f"{n}") for n in range(10)])
     await claimed(storage)
     assert storage._sweeper._task is not None

@@ -74,7 +74,7 @@ async def pooled_url(
     request: pytest.FixtureRequest, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[str]:
     """The URL of a pooler with three sessions; that it passes on no notification is found out soon."""
-    monkeypatch.setattr("dibs.storage.postgres.wakeups.ECHO_SECONDS", 0.2)
+    monkeypatch.setattr("dibs.storage.postgres.wakeups.listener.ECHO_SECONDS", 0.2)
     if request.param == "ours":
         async with pooled(postgres_server) as (url, pooler):
             yield url

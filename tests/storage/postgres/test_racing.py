@@ -10,9 +10,9 @@ from typing import Any
 from dibs.model.job import NewJob
 from dibs.model.requests import Reject, Request, SettingsPatch
 from dibs.storage.postgres import PostgresStorage
-from dibs.storage.postgres.gate import CONFLICTS
+from dibs.storage.postgres.network.errors import CONFLICTS
 from tests.storage.postgres.jobs import asked, claimed, done, leased
-from tests.storage.postgres.test_gate import blocked
+from tests.storage.postgres.test_errors import blocked
 
 Connect = Callable[[], Any]
 

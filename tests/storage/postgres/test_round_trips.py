@@ -8,7 +8,7 @@ import pytest
 
 from dibs.model.requests import Complete, Settlement
 from dibs.storage.postgres import PostgresStorage
-from dibs.storage.postgres.server import Server
+from dibs.storage.postgres.network.server import Server
 from tests.storage.exchange import begun, counted, exchange
 from tests.storage.postgres.jobs import asked
 
@@ -25,7 +25,7 @@ async def test_a_job_costs_one_statement_for_each_verb_and_none_for_its_waits(
 
         sent = [call["words"][0] for call in calls]
         queries = storage._server.queries
-        assert [queries[name] for name in ("enqueue", "claim", "turn", "get")] * 5 == sent
+        assert [queries[name] for name in ("enqueue", "claim", "settle_and_claim", "get")] * 5 == sent
 
 
 async def test_a_batch_costs_what_a_single_one_does(

@@ -12,7 +12,7 @@ import pytest
 from dibs.errors import NotRunning
 from dibs.storage.postgres import PostgresStorage
 from tests.storage.postgres.jobs import asked, claimed, done, leased
-from tests.storage.postgres.test_gate import kill_all_others
+from tests.storage.postgres.test_errors import kill_all_others
 
 Opening = Callable[..., PostgresStorage]
 #: A wait that returns this soon was woken, and not by a poll of 30 s.
@@ -117,12 +117,12 @@ async def test_without_notifications_the_poll_finds_it(
     opening: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind a pooler in transaction mode: the echo never comes."""
-    monkeypatch.setattr("dibs.storage.postgres.wakeups.ECHO_SECONDS", 0.05)
+    monkeypatch.setattr("dibs.storage.postgres.wakeups.listener.ECHO_SECONDS", 0.05)
     async with opening(poll=0.1) as storage:
         storage._waiting._listener._channel = "another"
         await storage.enqueue("q", [asked("x")])
         await claimed(storage)
-        monkeypatch.setattr("dibs.storage.postgres.wakeups.Bell.ring", lambda *_: None)
+        monkeypatch.setattr("dibs.storage.postgres.wakeups.listener.Bell.ring", lambda *_: None)
         waiting = asyncio.create_task(storage.wait(["q"], timeout=PROMPT))
         await asyncio.sleep(0.3)
         await storage.enqueue("q", [asked("a")])

@@ -5,14 +5,25 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dibs.model.job import Data, Error, Job, NewJob, Origin, Outcome, Retention, Run, Slot, Successor
+from dibs.model.job import (
+    ActiveRun,
+    Data,
+    Error,
+    Job,
+    NewJob,
+    Origin,
+    Outcome,
+    OutcomeRetention,
+    Slot,
+    Successor,
+)
 from dibs.model.limits import LIMITS, check_batch
 from dibs.model.requests import Complete, Request, Settlement
-from dibs.storage.redis.codec import decode_retention, encode_retention
-from dibs.storage.redis.settling import Settling
-from dibs.storage.redis.slots import decode_slot, encode_slot
-from dibs.storage.redis.words import request_word, request_words
-from dibs_conformance.strategies import DATA, ERRORS, RETENTIONS
+from dibs.storage.redis.codec.jobs import decode_retention, encode_retention
+from dibs.storage.redis.codec.requests import request_word, request_words
+from dibs.storage.redis.codec.settlements import Settling
+from dibs.storage.redis.codec.slots import decode_slot, encode_slot
+from dibs_conformance.sequential.strategies import DATA, ERRORS, RETENTIONS
 
 numbers = st.integers(0, 2**53)
 counts = st.integers(0, 2**32 - 1)
@@ -24,8 +35,8 @@ origins = st.none() | st.builds(
     stalls=counts, timeouts=counts, enqueued_at=numbers, error=st.sampled_from(ERRORS),
 )  # fmt: skip
 runs = st.none() | st.builds(
-    Run, fence=numbers, lease=st.none() | st.text("0123456789abcdef", min_size=32, max_size=32), holder=texts,
-    claimed_at=numbers, progress=st.none() | st.binary(), cancel_requested=st.booleans(),
+    ActiveRun, fence=numbers, lease=st.none() | st.text("0123456789abcdef", min_size=32, max_size=32),
+    holder=texts, claimed_at=numbers, progress=st.none() | st.binary(), cancel_requested=st.booleans(),
 )  # fmt: skip
 jobs = st.builds(
     Job, id=st.just("a"), data=datas, run_at=numbers, enqueued_at=numbers, seq=numbers, first=numbers,
@@ -90,7 +101,7 @@ def test_an_outcome_of_a_job_that_never_ran_survives() -> None:
 
 
 def test_retentions_survive() -> None:
-    kept = [retention or Retention() for retention in RETENTIONS]
+    kept = [retention or OutcomeRetention() for retention in RETENTIONS]
 
     assert kept == [decode_retention(encode_retention(retention)) for retention in kept]
 

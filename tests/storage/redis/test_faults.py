@@ -11,7 +11,8 @@ import pytest
 from dibs.errors import OutcomeUnknown, StorageUnavailable
 from dibs.model.job import Data, NewJob
 from dibs.model.requests import Complete, Request, Settlement
-from dibs.storage.redis import RedisStorage, connections, open_url
+from dibs.storage.redis import RedisStorage, open_url
+from dibs.storage.redis.network import connections
 from dibs_conformance.servers import RedisServer, start_redis
 
 

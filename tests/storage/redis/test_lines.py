@@ -8,8 +8,8 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from dibs.client.ids import new_id
-from dibs.model.job import Data, NewJob, Retention
+from dibs.client.options.ids import new_id
+from dibs.model.job import Data, NewJob, OutcomeRetention
 from dibs.model.requests import Complete, Patch, Request, SettingsPatch, Settlement
 from dibs.storage.redis import RedisStorage, listing, open_url
 from dibs_conformance.servers import RedisServer, start_redis
@@ -158,7 +158,7 @@ async def test_what_is_not_kept_leaves_the_same_little_either_way(
     """With retention none the fence and the range stay until prune, and no result does."""
     sizes = []
     for queue, settings in (("quick", SettingsPatch()), ("general", SettingsPatch(max_active=9))):
-        await storage.configure(queue, replace(settings, retention=Retention(completed=0)))
+        await storage.configure(queue, replace(settings, retention=OutcomeRetention(completed=0)))
         await storage.enqueue(queue, [request("a")])
         lease = (await storage.grant([queue], 60_000, "me")).lease
         (job,) = (await storage.claim(queue, lease, 1)).jobs

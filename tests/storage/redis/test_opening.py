@@ -19,7 +19,8 @@ from dibs.errors import (
 )
 from dibs.model.job import NewJob
 from dibs.model.requests import Complete, Request, Settlement
-from dibs.storage.redis import RedisStorage, connections, open_url, opening
+from dibs.storage.redis import RedisStorage, open_url
+from dibs.storage.redis.network import connections, opening
 from dibs_conformance.servers import RedisServer, start_redis
 
 SECRET = "open-sesame"

@@ -9,8 +9,8 @@ import pytest
 from dibs.model.job import NewJob
 from dibs.model.requests import Complete, Request, Settlement
 from dibs.storage.redis import RedisStorage
-from dibs.storage.redis.connections import Connections
-from dibs.storage.redis.scripts import script
+from dibs.storage.redis.network.connections import Connections
+from dibs.storage.redis.network.scripts import script
 from tests.storage.exchange import begun, counted, exchange
 
 
@@ -25,7 +25,7 @@ async def test_a_job_costs_one_script_for_each_verb_and_none_for_its_waits(
                 token = await exchange(storage, lease, token, f"job-{number}")
 
         sent = [call["words"][:2] for call in calls]
-        verbs = [("EVALSHA", script(name).sha) for name in ("enqueue", "claim", "turn", "get")]
+        verbs = [("EVALSHA", script(name).sha) for name in ("enqueue", "claim", "settle_and_claim", "get")]
         assert verbs * 5 == sent
 
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-from dibs.storage.redis.scripts import BadScript, assemble, script
+from dibs.storage.redis.network.scripts import BadScript, assemble, script
 
 LUA = files("dibs.storage.redis").joinpath("lua")
 VERBS = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.name.endswith(".lua"))

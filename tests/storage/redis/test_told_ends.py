@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from dibs.model.job import Data, NewJob, Outcome, Retention
+from dibs.model.job import Data, NewJob, Outcome, OutcomeRetention
 from dibs.model.requests import Complete, Request, Settlement
 from dibs.storage.redis import RedisStorage
 from tests.storage.exchange import PATIENCE
 
 
 async def ended(
-    storage: RedisStorage, ids: list[str], result: bytes, retention: Retention
+    storage: RedisStorage, ids: list[str], result: bytes, retention: OutcomeRetention
 ) -> Mapping[str, Outcome]:
     """Complete ids in one step, and return what is told to somebody who waits for the first and the last."""
     data = Data(retention=retention)
@@ -31,8 +31,12 @@ async def ended(
     return wake.outcomes
 
 
-@pytest.mark.parametrize("retention", [Retention(), Retention(completed=None, keep_payload=("completed",))])
-async def test_a_few_small_ends_are_told_as_they_are(storage: RedisStorage, retention: Retention) -> None:
+@pytest.mark.parametrize(
+    "retention", [OutcomeRetention(), OutcomeRetention(completed=None, keep_payload=("completed",))]
+)
+async def test_a_few_small_ends_are_told_as_they_are(
+    storage: RedisStorage, retention: OutcomeRetention
+) -> None:
     told = await ended(storage, list("abc"), b'"done"', retention)
 
     slots = await storage.get("q", ["a", "c"])
@@ -41,11 +45,11 @@ async def test_a_few_small_ends_are_told_as_they_are(storage: RedisStorage, rete
 
 @pytest.mark.parametrize(
     ("number", "size", "retention"),
-    [(9, 1, Retention()), (1, 1100, Retention()), (1, 1, Retention(completed=0))],
+    [(9, 1, OutcomeRetention()), (1, 1100, OutcomeRetention()), (1, 1, OutcomeRetention(completed=0))],
     ids=["many", "large", "not kept"],
 )
 async def test_others_are_to_be_asked_for(
-    storage: RedisStorage, number: int, size: int, retention: Retention
+    storage: RedisStorage, number: int, size: int, retention: OutcomeRetention
 ) -> None:
     ids = [str(n) for n in range(number)]
 
@@ -56,7 +60,7 @@ async def test_what_was_told_before_somebody_waited_is_not_told_again(
     opened: Callable[..., RedisStorage],
 ) -> None:
     async with opened() as storage:
-        await ended(storage, ["a"], b"1", Retention())
+        await ended(storage, ["a"], b"1", OutcomeRetention())
         since = (await storage.wait(["q"], for_="ids", ids=["a"], timeout=0.01)).since
         await storage.enqueue("q", [Request(job=NewJob(id="b"))])
 

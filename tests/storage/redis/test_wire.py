@@ -15,9 +15,11 @@ from redis.exceptions import TimeoutError as TooLate
 
 from dibs.model.job import NewJob
 from dibs.model.requests import Request
-from dibs.storage.redis import RedisStorage, connections, wakeups
-from dibs.storage.redis.connections import Connections
-from dibs.storage.redis.wire import Wire
+from dibs.storage.redis import RedisStorage
+from dibs.storage.redis.network import connections
+from dibs.storage.redis.network.connections import Connections
+from dibs.storage.redis.network.wire import Wire
+from dibs.storage.redis.wakeups import listener as wakeups
 from dibs_conformance.servers import RedisServer
 
 PATIENCE = 30.0

@@ -17,7 +17,7 @@ from dibs.model.requests import (
     Patch,
     Release,
     Request,
-    Retry,
+    RetryLater,
     SettingsPatch,
     Settlement,
     Then,
@@ -64,7 +64,7 @@ ACTS: dict[str, Act] = {
     "claim": lambda s, lease, _: s.claim("q", lease, 2),
     "complete": settled("run", Complete(result=b"1", then=(Then(queue="q", job=NewJob(id="next")),))),
     "fail": settled("run", Fail(error=Error(type="E"), handled=True)),
-    "retry": settled("run", Retry(delay=3)),
+    "retry": settled("run", RetryLater(delay=3)),
     "release": settled("run", Release()),
     "hand off": settled("run", HandOff()),
     "cancel": lambda s, *_: s.cancel("q", ["a", "blocked"], running=True),
@@ -75,7 +75,7 @@ ACTS: dict[str, Act] = {
     "renew": lambda s, lease, _: s.renew(["q"], lease, 90_000),
     "drop": lambda s, lease, _: s.drop(["q"], lease, 10),
     "prune": lambda s, *_: s.prune("q", 10),
-    "turn": lambda s, lease, fences: s.turn(
+    "settle_and_claim": lambda s, lease, fences: s.settle_and_claim(
         "q", [Settlement(id="run", fence=fences["run"], how=Complete(result=b"1"))], lease, 2
     ),
     "finish": lambda s, _, fences: s.finish("q", "away", Complete(result=b"1"), fences["away's revision"]),
@@ -146,7 +146,9 @@ async def test_a_claim_that_cannot_be_made_does_not_hide_what_was_settled_with_i
     lease, fences = await prepare(storage)
     redis_server.ask("DEL", f"{prefix}:{{q}}:priorities")
     redis_server.ask("SET", f"{prefix}:{{q}}:priorities", "somebody else's")
-    turned = await storage.turn("q", [Settlement(id="run", fence=fences["run"], how=Complete())], lease, 2)
+    turned = await storage.settle_and_claim(
+        "q", [Settlement(id="run", fence=fences["run"], how=Complete())], lease, 2
+    )
 
     assert ["done"] == [one.status for one in turned.settled]
     assert () == turned.claim.jobs

@@ -9,7 +9,7 @@ from dataclasses import replace
 from msgspec import structs
 
 from dibs.model import events, transitions
-from dibs.model.answers import Claim, Granted, Reaped, Renewed, Turned
+from dibs.model.answers import ClaimResult, Granted, Reaped, Renewed, SettledAndClaimed
 from dibs.model.job import Job
 from dibs.model.limits import Limits
 from dibs.model.requests import Settlement
@@ -20,17 +20,17 @@ from dibs_sqlite.step import Lease, Queue, Step
 ALL = 2**62
 
 
-def claim(step: Step, name: str, lease_id: str, limit: int) -> Claim:
+def claim(step: Step, name: str, lease_id: str, limit: int) -> ClaimResult:
     """Make due jobs active under a lease."""
     queue = step.queue(name)
     lease = queue.lease(lease_id)
     token = f"{queue.work}.{step.now}"
     if lease is None or lease.dropped:
-        return Claim(now=step.now, token=token, lost=True)
+        return ClaimResult(now=step.now, token=token, lost=True)
     if queue.settings.paused:
-        return Claim(now=step.now, token=token)
+        return ClaimResult(now=step.now, token=token)
     jobs = tuple(_take(step, queue, lease, min(limit, _room(queue))))
-    return Claim(jobs=jobs, now=step.now, next_due=queue.one("next_due", now=step.now), token=token)
+    return ClaimResult(jobs=jobs, now=step.now, next_due=queue.one("next_due", now=step.now), token=token)
 
 
 def _room(queue: Queue) -> int:
@@ -50,12 +50,12 @@ def _take(step: Step, queue: Queue, lease: Lease, limit: int) -> list[Job]:
     return jobs
 
 
-def turn(
+def settle_and_claim(
     step: Step, name: str, settlements: Sequence[Settlement], lease: str, limit: int, limits: Limits
-) -> Turned:
+) -> SettledAndClaimed:
     """Settle, then claim."""
     settled = settling.settle(step, name, settlements, limits)
-    return Turned(tuple(settled), claim(step, name, lease, limit))
+    return SettledAndClaimed(tuple(settled), claim(step, name, lease, limit))
 
 
 def grant(step: Step, names: Sequence[str], ttl: int, holder: str) -> Granted:

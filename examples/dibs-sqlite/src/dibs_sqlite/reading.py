@@ -11,14 +11,14 @@ import msgspec
 from dibs.errors import Refused
 from dibs.model import verdicts
 from dibs.model.answers import Counts, EventPage, Exported, Listed, QueueInfo, Record, State
-from dibs.model.events import Event
+from dibs.model.events import LogEvent
 from dibs.model.job import Slot
 from dibs.model.requests import Settings
 from dibs.storage.protocol import LATEST
 from dibs_sqlite.step import Queue, Step
 
 _OFFSET: Final = re.compile("[0-9a-f]{16}")
-_event: Final = msgspec.msgpack.Decoder(Event).decode
+_event: Final = msgspec.msgpack.Decoder(LogEvent).decode
 _settings: Final = msgspec.msgpack.Decoder(Settings).decode
 
 

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from dibs.model import events, transitions, verdicts
 from dibs.model.answers import FinishStatus, ReapedKind, ReportStatus, Settled
-from dibs.model.job import FAIL_SUFFIX, FOREVER, Error, Job, Retention, Slot
+from dibs.model.job import FAIL_SUFFIX, FOREVER, Error, Job, OutcomeRetention, Slot
 from dibs.model.limits import Limits, checked_error
-from dibs.model.requests import Cancelled, Complete, End, Fail, HandOff, How, Retry, Settlement
+from dibs.model.requests import Cancelled, Complete, End, Fail, HandOff, How, RetryLater, Settlement
 from dibs_sqlite.enqueueing import follow
 from dibs_sqlite.step import Queue, Step
 
@@ -35,7 +35,7 @@ def _apply(step: Step, queue: Queue, slot: Slot, how: How) -> None:
     assert job is not None and job.run is not None, "only runs are settled"  # noqa: S101, PT018
     if isinstance(how, (Complete, Fail, Cancelled)):
         end(step, queue, slot, job, how)
-    elif isinstance(how, Retry):
+    elif isinstance(how, RetryLater):
         _retry(step, queue, slot, job, how)
     elif isinstance(how, HandOff):
         queue.put(job.id, slot, transitions.hand_off(slot, job, job.run))
@@ -45,7 +45,7 @@ def _apply(step: Step, queue: Queue, slot: Slot, how: How) -> None:
         queue.tell(events.attempt_ended("released", job, step.now))
 
 
-def _retry(step: Step, queue: Queue, slot: Slot, job: Job, how: Retry) -> None:
+def _retry(step: Step, queue: Queue, slot: Slot, job: Job, how: RetryLater) -> None:
     run_at = how.run_at if how.run_at is not None else step.now + (how.delay or 0)
     error = checked_error(how.error) if how.error is not None else None
     queue.put(job.id, slot, transitions.retry(slot, job, how.cause, run_at, step.draw(), error))
@@ -81,7 +81,7 @@ def _as_kept(queue: Queue, how: Fail) -> Fail:
     """Return the end with its error cut; what fails for good in a fail queue is kept for ever."""
     retention = how.retention
     if queue.name.endswith(FAIL_SUFFIX):
-        retention = Retention(failed=FOREVER, keep_payload=("failed",))
+        retention = OutcomeRetention(failed=FOREVER, keep_payload=("failed",))
     return replace(how, error=checked_error(how.error), retention=retention)
 
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dibs.model.answers import Enqueued
-from dibs.model.events import AttemptKind, Event
+from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.job import EMPTY, Slot
 from dibs.model.requests import Settings
 from dibs_sqlite.queries import queries
@@ -227,7 +227,7 @@ class Queue:
 
     # -- the log ---------------------------------------------------------------------------------------
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: LogEvent) -> None:
         """Say what happened, as far as the log level wants to know."""
         level = self.settings.log_level
         if level == "off" or (level == "runs" and event.kind not in _ATTEMPTS):

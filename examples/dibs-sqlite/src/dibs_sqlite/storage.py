@@ -161,7 +161,9 @@ class SqliteStorage:
         checks.check_enqueue(queue, requests)
         return await self._write(now, enqueueing.enqueue, queue, requests)
 
-    async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> answers.Claim:
+    async def claim(
+        self, queue: str, lease: str, limit: int, *, now: int | None = None
+    ) -> answers.ClaimResult:
         checks.check_queue(queue, limit)
         return await self._write(now, claiming.claim, queue, lease, limit)
 
@@ -171,11 +173,13 @@ class SqliteStorage:
         checks.check_queue(queue)
         return await self._write(now, settling.settle, queue, settlements, self.limits)
 
-    async def turn(
+    async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
-    ) -> answers.Turned:
+    ) -> answers.SettledAndClaimed:
         checks.check_queue(queue, limit)
-        return await self._write(now, claiming.turn, queue, settlements, lease, limit, self.limits)
+        return await self._write(
+            now, claiming.settle_and_claim, queue, settlements, lease, limit, self.limits
+        )
 
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from dibs.cli.demo import tasks
 from dibs.errors import DibsError, JobFailed
-from dibs.model.events import Event
+from dibs.model.events import LogEvent
 from dibs.storage.protocol import LATEST, Storage
 
 #: How long the busy job takes; its duplicate is enqueued meanwhile. Longer at each try that came too late.
@@ -74,7 +74,7 @@ async def show_killed(storage: Storage) -> Idea:
     return Idea("killed", [run.kind for run in runs[-2:]] == ["stalled", "completed"], told)
 
 
-def gaps(runs: Sequence[Event]) -> list[int]:
+def gaps(runs: Sequence[LogEvent]) -> list[int]:
     """Return the ms between the end of each run and the claim of the next."""
     return [(after.claimed_at or 0) - (before.finished_at or 0) for before, after in pairwise(runs)]
 
@@ -103,9 +103,9 @@ async def becomes_active(storage: Storage, queue: str, id: str) -> None:
             await storage.wait([queue], for_="ids", ids=[id], timeout=0.02)
 
 
-async def history(storage: Storage, queue: str, after: str, revision: int = 0) -> list[Event]:
+async def history(storage: Storage, queue: str, after: str, revision: int = 0) -> list[LogEvent]:
     """Return the attempts in a queue after an offset, up to the end of the enqueue with this revision."""
-    found: list[Event] = []
+    found: list[LogEvent] = []
     async with asyncio.timeout(PATIENCE):
         while True:
             page = await storage.events(queue, after=after)

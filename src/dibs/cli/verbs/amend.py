@@ -13,7 +13,7 @@ from dibs.cli.place import opened, run
 from dibs.cli.refusals import WrongWords
 from dibs.cli.verdicts import tell_each
 from dibs.cli.words import delay_of, json_of, pairs_of, time_of
-from dibs.client.serde import JSON
+from dibs.client.options.serde import JSON
 from dibs.model.requests import Patch
 
 

@@ -18,7 +18,7 @@ from dibs.cli.files import folder_of
 from dibs.cli.output import Code, say, table, write_json
 from dibs.cli.place import run
 from dibs.cli.refusals import WrongWords
-from dibs.client.place import VARIABLE
+from dibs.client.connection.url import VARIABLE
 from dibs.storage.registry import open_storage
 
 if TYPE_CHECKING:

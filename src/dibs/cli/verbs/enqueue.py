@@ -8,8 +8,8 @@ from dibs.cli import options
 from dibs.cli.output import Code, say, write_json
 from dibs.cli.place import opened, run
 from dibs.cli.words import json_of, pairs_of
-from dibs.client.serde import JSON
-from dibs.client.settings import JobSettings, request_of
+from dibs.client.options.job_settings import JobSettings, request_of
+from dibs.client.options.serde import JSON
 from dibs.model.answers import Enqueued
 from dibs.model.requests import Reject, Request
 

@@ -10,7 +10,7 @@ from dibs.cli import options, shapes
 from dibs.cli.output import plain, say, warn, write_json
 from dibs.cli.place import opened, run
 from dibs.model.answers import EventPage
-from dibs.model.events import Event
+from dibs.model.events import LogEvent
 from dibs.storage.protocol import LATEST, Storage
 
 PAGE = 1000
@@ -60,12 +60,12 @@ async def _page(storage: Storage, queue: str, after: str | None, *, json: bool) 
     return page
 
 
-def _line(offset: str, event: Event) -> str:
+def _line(offset: str, event: LogEvent) -> str:
     took = "" if event.claimed_at is None or event.finished_at is None else _took(event)
     tries = f" attempt {event.attempt}" if event.attempt else ""
     error = f"  {event.error.type}: {event.error.message}" if event.error else ""
     return plain(f"{offset}  {shapes.time(event.at)}  {event.kind:<10} {event.id}{tries}{took}{error}")
 
 
-def _took(event: Event) -> str:
+def _took(event: LogEvent) -> str:
     return f" took {((event.finished_at or 0) - (event.claimed_at or 0)) / 1000:.3f} s"

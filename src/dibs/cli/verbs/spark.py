@@ -18,7 +18,7 @@ from dibs.cli import options, shapes
 from dibs.cli.output import say, warn, write_json
 from dibs.cli.refusals import WrongWords
 from dibs.cli.words import time_of
-from dibs.client.moments import moment_of
+from dibs.client.options.durations import moment_of
 from dibs.spark.door import Door, place_of
 from dibs.spark.java import require_pyspark, session
 

@@ -18,14 +18,14 @@ from dibs.cli.output import Code, say, write_json
 from dibs.cli.place import refuse_short_lived, run
 from dibs.cli.refusals import WrongWords
 from dibs.cli.reload import reloading
-from dibs.client.place import VARIABLE
+from dibs.client.connection.url import VARIABLE
 from dibs.storage.registry import open_storage
 
 if TYPE_CHECKING:
     from dibs.client.app import Dibs
-    from dibs.client.handler import Handler
+    from dibs.client.calls.handler import Handler
     from dibs.storage.protocol import Storage
-    from dibs.worker.nursery import Nursery
+    from dibs.worker.processes.fork_server import Nursery
 
 #: Whom /healthz and /readyz are answered unless a host is named: they tell process ids and load.
 LOCAL: Final = "127.0.0.1"
@@ -92,7 +92,7 @@ def command(
 @contextmanager
 def _ahead(processes: int | None, url: str | None) -> Iterator[Nursery | None]:
     """Begin what worker processes come from before all else, while nothing of the user's is here."""
-    from dibs.worker.nursery import ahead  # noqa: PLC0415 - as in found
+    from dibs.worker.processes.fork_server import ahead  # noqa: PLC0415 - as in found
 
     nursery = None if processes == 0 else ahead(url or os.environ.get(VARIABLE, ""))
     try:
@@ -132,7 +132,7 @@ def _listener(host: str, port: int) -> socket.socket:
 
 def found(application: str, url: str | None) -> Dibs:
     """Import the application, from the current directory first, and let it know the place."""
-    from dibs.worker.find import find  # noqa: PLC0415 - brings the client and the worker: only for this verb
+    from dibs.worker.processes.app_import import find  # noqa: PLC0415 - brings the client and the worker: only for this verb
 
     if url is not None:
         # Before the application is imported: what it does then may take long, or open the place.
@@ -150,7 +150,7 @@ def found(application: str, url: str | None) -> Dibs:
 
 async def _work(app: Dibs, reference: str, settings: dict[str, Any], *, json: bool) -> Code:
     from dibs.worker import run as work  # noqa: PLC0415
-    from dibs.worker.plan import cpus  # noqa: PLC0415
+    from dibs.worker.work_plan import cpus  # noqa: PLC0415
 
     async with app:
         refuse_short_lived(app.storage)

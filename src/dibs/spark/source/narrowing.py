@@ -14,7 +14,7 @@ from typing import Any, Final
 from msgspec import Struct
 from pyspark.sql import datasource as ds
 
-from dibs.client.moments import EPOCH, MILLISECOND
+from dibs.client.options.durations import EPOCH, MILLISECOND
 from dibs.spark.schemas import Column, columns
 from dibs.spark.source.rows import Row
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from dibs.errors import Refused, StorageError
 from dibs.model.answers import Record, State
-from dibs.model.events import Event
+from dibs.model.events import LogEvent
 from dibs.spark.door import Door
 from dibs.spark.schemas import struct_type
 from dibs.spark.source.narrowing import Narrowing, narrowed
@@ -189,7 +189,7 @@ def _fitting(limit: int, records: Sequence[Record]) -> int:
     return max(1, min(PAGE, limit * 2, limit * PAGE_BYTES // max(1, size)))
 
 
-def log_pages(door: Door, part: Part, *, gaps: bool) -> Iterator[Sequence[tuple[str, Event]]]:
+def log_pages(door: Door, part: Part, *, gaps: bool) -> Iterator[Sequence[tuple[str, LogEvent]]]:
     """Yield what the log has behind `part.after` and up to `part.until`, page by page.
 
     Raises StorageError when some of it was trimmed unread, unless gaps are allowed.

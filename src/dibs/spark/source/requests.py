@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from dibs.client.serde import JSON
+from dibs.client.options.serde import JSON
 from dibs.errors import Refused
 from dibs.model.job import NO_ATTRIBUTES, Data, NewJob
 from dibs.model.limits import check_request

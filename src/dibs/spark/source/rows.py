@@ -9,8 +9,8 @@ import msgspec
 import pyarrow as pa
 
 from dibs.model.answers import Record
-from dibs.model.events import AttemptKind, Event
-from dibs.model.job import Data, Error, Job, Origin, Outcome, Run, Successor
+from dibs.model.events import AttemptKind, LogEvent
+from dibs.model.job import ActiveRun, Data, Error, Job, Origin, Outcome, Successor
 from dibs.spark.schemas import columns as columns_of
 
 Row = tuple[Any, ...]
@@ -50,7 +50,7 @@ def _error(error: Error | None) -> Row:
     return (None, None, None) if error is None else (error.type, error.message, error.traceback)
 
 
-def _range(part: Job | Successor | Outcome | Event) -> Row:
+def _range(part: Job | Successor | Outcome | LogEvent) -> Row:
     return (part.first, part.revision, part.enqueues)
 
 
@@ -90,7 +90,7 @@ def _current(queue: str, job: Job) -> Row:
     )
 
 
-def _run(run: Run | None) -> Row:
+def _run(run: ActiveRun | None) -> Row:
     if run is None:
         return (None,) * 6
     progress = None if run.progress is None else run.progress.decode()
@@ -140,7 +140,7 @@ def outcome_rows(queue: str, record: Record) -> Iterator[Row]:
     )
 
 
-def event_rows(queue: str, offset: str, event: Event) -> Iterator[Row]:
+def event_rows(queue: str, offset: str, event: LogEvent) -> Iterator[Row]:
     """Yield what happened."""
     yield (
         queue,
@@ -162,7 +162,7 @@ def event_rows(queue: str, offset: str, event: Event) -> Iterator[Row]:
     )
 
 
-def run_rows(queue: str, offset: str, event: Event) -> Iterator[Row]:
+def run_rows(queue: str, offset: str, event: LogEvent) -> Iterator[Row]:
     """Yield the attempt that an event ended; a job that was cancelled before its claim had none."""
     if event.kind not in ENDS or not event.attempt or event.claimed_at is None or event.finished_at is None:
         return
@@ -190,7 +190,7 @@ FROM_RECORDS: Final[dict[str, Callable[[str, Record], Iterator[Row]]]] = {
     "jobs": job_rows,
     "outcomes": outcome_rows,
 }
-FROM_EVENTS: Final[dict[str, Callable[[str, str, Event], Iterator[Row]]]] = {
+FROM_EVENTS: Final[dict[str, Callable[[str, str, LogEvent], Iterator[Row]]]] = {
     "events": event_rows,
     "runs": run_rows,
 }

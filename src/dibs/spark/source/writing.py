@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql import datasource as ds
 from pyspark.sql.types import StructType
 
-from dibs.client.ids import new_id
+from dibs.client.options.ids import new_id
 from dibs.errors import ConfigurationError
 from dibs.spark.door import Door
 from dibs.spark.sent import Sent, report_of

@@ -20,13 +20,13 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.file import checkpoint, commits
 from dibs.storage.file.directory import Directory, refusal, unreadable
 from dibs.storage.file.frames import Torn, frame, sync_folder, write_whole
+from dibs.storage.file.listener import CommitWatch
 from dibs.storage.file.locks import CommitLock
 from dibs.storage.file.replay import Replay
-from dibs.storage.file.wakeups import CommitWatch
-from dibs.storage.indexed.face import IndexedStorage, P, T, Verb
 from dibs.storage.indexed.index import Index, Step
-from dibs.storage.indexed.waiting import Alarm, Waiter, seconds_until_due, sleep_until
-from dibs.storage.indexed.wakeups import Wakeups, wake_of
+from dibs.storage.indexed.storage import IndexedStorage, P, T, Verb
+from dibs.storage.indexed.wait import Alarm, Waiter, seconds_until_due, sleep_until
+from dibs.storage.indexed.waiters import Wakeups, wake_of
 from dibs.storage.protocol import Clock
 from dibs.storage.registry import read_flag, read_options
 
@@ -54,7 +54,9 @@ class FileStorage(IndexedStorage):
     `poll` is how many seconds a lost wake-up may cost.
     """
 
-    capabilities = Capabilities(durable=True, shared=True, cross_queue=True, pushes=True, manual_clock=True)
+    capabilities = Capabilities(
+        durable=True, shared=True, cross_queue=True, push_wakeups=True, manual_clock=True
+    )
 
     def __init__(self, path: str, *, clock: Clock = "system", fsync: bool = False, poll: float = 1.0) -> None:
         super().__init__(clock)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from dibs.model import events, transitions
-from dibs.model.answers import Claim, Granted, Reaped, Renewed
+from dibs.model.answers import ClaimResult, Granted, Reaped, Renewed
 from dibs.model.job import EMPTY, Job
 from dibs.storage.indexed import settling
 from dibs.storage.indexed.index import Index
@@ -15,17 +15,17 @@ from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.records import Lease
 
 
-def claim(index: Index, queue: str, lease_id: str, limit: int) -> Claim:
+def claim(index: Index, queue: str, lease_id: str, limit: int) -> ClaimResult:
     """Make due jobs active under a lease."""
     source = index.look(queue)
     lease = source.leases.get(lease_id)
     if lease is None or not lease.alive(index.now):
-        return Claim(now=index.now, token=str(source.work), lost=True)
+        return ClaimResult(now=index.now, token=str(source.work), lost=True)
     if source.settings.paused:
-        return Claim(now=index.now, token=str(source.work))
+        return ClaimResult(now=index.now, token=str(source.work))
     room = source.room
     jobs = _take(index, source, lease_id, lease.holder, limit if room is None else min(limit, room))
-    return Claim(jobs=tuple(jobs), now=index.now, next_due=source.next_due(), token=str(source.work))
+    return ClaimResult(jobs=tuple(jobs), now=index.now, next_due=source.next_due(), token=str(source.work))
 
 
 def _take(index: Index, queue: QueueIndex, lease: str, holder: str, limit: int) -> list[Job]:

@@ -10,12 +10,12 @@ import msgspec
 from msgspec import Struct
 
 from dibs.model.answers import EventPage
-from dibs.model.events import Event
+from dibs.model.events import LogEvent
 from dibs.storage.offsets import LAST, offset, parsed
 from dibs.storage.protocol import LATEST
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(list[Event]).decode
+_decode: Final = msgspec.msgpack.Decoder(list[LogEvent]).decode
 
 
 class Entry(Struct, frozen=True, gc=False, array_like=True):
@@ -27,7 +27,7 @@ class Entry(Struct, frozen=True, gc=False, array_like=True):
     packed: bytes
 
 
-def pack(number: int, at: int, events: list[Event]) -> Entry:
+def pack(number: int, at: int, events: list[LogEvent]) -> Entry:
     """Return the events of one step as an entry."""
     return Entry(number, at, len(events), _encode(events))
 
@@ -88,7 +88,7 @@ class EventLog:
         if after == LATEST or (after and parsed(after) >= parsed(self.end)):
             return EventPage(events=(), offset=self.end)
         number, place = parsed(after)
-        events: list[tuple[str, Event]] = []
+        events: list[tuple[str, LogEvent]] = []
         start = bisect_right(self.entries, number - 1, key=lambda entry: entry.number)
         for entry in islice(self.entries, start, None):
             events += _told(entry, place + 1 if entry.number == number else 0, limit - len(events))
@@ -100,7 +100,7 @@ class EventLog:
         )
 
 
-def _told(entry: Entry, skip: int, limit: int) -> list[tuple[str, Event]]:
+def _told(entry: Entry, skip: int, limit: int) -> list[tuple[str, LogEvent]]:
     """Return up to `limit` events of an entry, after the first `skip` of them, each with its offset."""
     if skip >= entry.count:
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from dibs.model.events import Event
+from dibs.model.events import LogEvent
 from dibs.storage.indexed.changes import Changes
 from dibs.storage.indexed.event_log import pack
 from dibs.storage.indexed.queue_index import QueueIndex
@@ -24,7 +24,7 @@ class Index:
         #: The last seq, revision, fence or entry number drawn.
         self.number = 0
         self._changed: list[QueueIndex] = []
-        self._told: dict[str, list[Event]] = {}
+        self._told: dict[str, list[LogEvent]] = {}
 
     def queue(self, name: str) -> QueueIndex:
         """Return a queue, at the index's time; one that is not known is made."""
@@ -48,7 +48,7 @@ class Index:
         self.number = number if number > least else least  # noqa: FURB136 - max() costs four times as much
         return self.number
 
-    def tell(self, queue: QueueIndex, event: Event) -> None:
+    def tell(self, queue: QueueIndex, event: LogEvent) -> None:
         """Say what happened; it becomes part of the one entry of this step."""
         told = self._told.get(queue.name)
         if told is None:
@@ -83,7 +83,7 @@ class Index:
         self._changed.clear()
         return step
 
-    def _log(self, queue: QueueIndex, events: list[Event]) -> None:
+    def _log(self, queue: QueueIndex, events: list[LogEvent]) -> None:
         queue.put_entry(pack(self.draw(), self.now, events))
         if queue.log.size > queue.settings.log_bytes:
             excess = queue.log.excess(0, queue.settings.log_bytes)

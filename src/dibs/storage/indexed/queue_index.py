@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
-from dibs.model.job import EMPTY, EndKind, Job, Outcome, Run, Slot
+from dibs.model.job import EMPTY, ActiveRun, EndKind, Job, Outcome, Slot
 from dibs.model.requests import Settings
 from dibs.storage.indexed.changes import Changes
+from dibs.storage.indexed.claim_order import Line
 from dibs.storage.indexed.event_log import Entry, EventLog
-from dibs.storage.indexed.line import Line
 from dibs.storage.indexed.listing import Listing
 from dibs.storage.indexed.records import Key, Lease
 
@@ -116,7 +116,7 @@ class QueueIndex:
         if run.cancel_requested:
             self.asked.add(id)
 
-    def _leave(self, id: str, run: Run) -> None:
+    def _leave(self, id: str, run: ActiveRun) -> None:
         self.active -= 1
         if run.lease is None:
             self.handed_off -= 1

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from dibs.model import events, transitions, verdicts
 from dibs.model.answers import FinishStatus, ReapedKind, ReportStatus, Settled
 from dibs.model.events import KIND_OF_CAUSE
-from dibs.model.job import EMPTY, FAIL_SUFFIX, FOREVER, Error, Job, Retention, Slot
+from dibs.model.job import EMPTY, FAIL_SUFFIX, FOREVER, Error, Job, OutcomeRetention, Slot
 from dibs.model.limits import Limits, checked_error
-from dibs.model.requests import Cancelled, Complete, End, Fail, HandOff, How, Retry, Settlement
+from dibs.model.requests import Cancelled, Complete, End, Fail, HandOff, How, RetryLater, Settlement
 from dibs.storage.indexed.enqueueing import follow
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
@@ -42,7 +42,7 @@ def _apply(index: Index, queue: QueueIndex, slot: Slot, how: How) -> None:
     assert job is not None and job.run is not None, "only runs are settled"  # noqa: S101, PT018
     if isinstance(how, (Complete, Fail, Cancelled)):
         end(index, queue, slot, job, how)
-    elif isinstance(how, Retry):
+    elif isinstance(how, RetryLater):
         _retry(index, queue, slot, job, how)
     elif isinstance(how, HandOff):
         queue.put(job.id, transitions.hand_off(slot, job, job.run))
@@ -52,7 +52,7 @@ def _apply(index: Index, queue: QueueIndex, slot: Slot, how: How) -> None:
         _release(index, queue, slot, job)
 
 
-def _retry(index: Index, queue: QueueIndex, slot: Slot, job: Job, how: Retry) -> None:
+def _retry(index: Index, queue: QueueIndex, slot: Slot, job: Job, how: RetryLater) -> None:
     now = index.now
     run_at = how.run_at if how.run_at is not None else now + (how.delay or 0)
     error = checked_error(how.error) if how.error is not None else None
@@ -98,7 +98,7 @@ def _as_kept(queue: QueueIndex, how: Fail) -> Fail:
     """Return the end with its error cut; what fails for good in a fail queue is kept for ever."""
     retention = how.retention
     if queue.name.endswith(FAIL_SUFFIX):
-        retention = Retention(failed=FOREVER, keep_payload=("failed",))
+        retention = OutcomeRetention(failed=FOREVER, keep_payload=("failed",))
     return replace(how, error=checked_error(how.error), retention=retention)
 
 

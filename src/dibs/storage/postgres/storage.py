@@ -13,7 +13,7 @@ from dibs.errors import Refused
 from dibs.model.answers import (
     AmendStatus,
     CancelStatus,
-    Claim,
+    ClaimResult,
     Counts,
     Enqueued,
     EventPage,
@@ -30,19 +30,20 @@ from dibs.model.answers import (
     ReportStatus,
     RetryFailedStatus,
     Settled,
+    SettledAndClaimed,
     State,
-    Turned,
     Wake,
 )
 from dibs.model.job import EMPTY, Slot
 from dibs.model.requests import Complete, End, Patch, Request, Settings, SettingsPatch, Settlement
 from dibs.storage import checks
 from dibs.storage.capabilities import Capabilities
-from dibs.storage.postgres import asking, event_log, rows
-from dibs.storage.postgres.address import read
-from dibs.storage.postgres.asking import askable
-from dibs.storage.postgres.door import MOST, Door
-from dibs.storage.postgres.wakeups import Waiter
+from dibs.storage.postgres.codec import event_log, rows
+from dibs.storage.postgres.codec import parameters as asking
+from dibs.storage.postgres.codec.parameters import askable
+from dibs.storage.postgres.network.address import read
+from dibs.storage.postgres.session import MOST, Door
+from dibs.storage.postgres.wakeups.listener import Waiter
 from dibs.storage.protocol import Clock, Watch
 
 
@@ -55,7 +56,7 @@ class PostgresStorage(Door):
     """Jobs in a schema of a Postgres database, for any number of processes at once."""
 
     capabilities = Capabilities(
-        durable=True, shared=True, cross_queue=True, joins=True, pushes=True, manual_clock=True
+        durable=True, shared=True, cross_queue=True, transactions=True, push_wakeups=True, manual_clock=True
     )
 
     # -- enqueue, claim, settle ----------------------------------------------------------------------
@@ -68,12 +69,12 @@ class PostgresStorage(Door):
             return []
         return rows.enqueued_of(await self._write(name, params), len(requests))
 
-    async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> Claim:
+    async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
         params = {**self._call(queue, now, limit), "lease": lease_of(lease)}
         token = self._waiting.token(queue)
         return self._noted(queue, rows.claim_of(await self._write("claim", params), lease, token), limit)
 
-    def _noted(self, queue: str, claim: Claim, limit: int) -> Claim:
+    def _noted(self, queue: str, claim: ClaimResult, limit: int) -> ClaimResult:
         self._sweeper.count(len(claim.jobs))
         self._waiting.claimed(queue, claim, limit)
         return claim
@@ -87,18 +88,18 @@ class PostgresStorage(Door):
         ((statuses, revisions),) = await self._write("settle", params)
         return rows.settled_of(statuses, revisions, reasons)
 
-    async def turn(
+    async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
-    ) -> Turned:
+    ) -> SettledAndClaimed:
         params, reasons = asking.settlements(settlements, self.limits)
         params |= {**self._call(queue, now, limit), "lease": lease_of(lease)}
         if not settlements:
-            return Turned((), await self.claim(queue, lease, limit, now=now))
+            return SettledAndClaimed((), await self.claim(queue, lease, limit, now=now))
         token = self._waiting.token(queue)
-        found = await self._write("turn", params)
+        found = await self._write("settle_and_claim", params)
         settled = rows.settled_of(found[0][0], found[0][1], reasons)
         claim = rows.claim_of([row[2:] for row in found], lease, token)
-        return Turned(tuple(settled), self._noted(queue, claim, limit))
+        return SettledAndClaimed(tuple(settled), self._noted(queue, claim, limit))
 
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None

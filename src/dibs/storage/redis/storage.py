@@ -19,7 +19,7 @@ from dibs.errors import NotRunning, Refused
 from dibs.model.answers import (
     AmendStatus,
     CancelStatus,
-    Claim,
+    ClaimResult,
     Counts,
     Enqueued,
     EventPage,
@@ -36,21 +36,23 @@ from dibs.model.answers import (
     ReportStatus,
     RetryFailedStatus,
     Settled,
+    SettledAndClaimed,
     State,
-    Turned,
     Wake,
 )
 from dibs.model.job import Slot
 from dibs.model.requests import End, Patch, Request, Settings, SettingsPatch, Settlement
 from dibs.storage import checks
 from dibs.storage.protocol import Clock, Watch
-from dibs.storage.redis import keys, log, words
+from dibs.storage.redis import keys
+from dibs.storage.redis.codec import event_log as log
+from dibs.storage.redis.codec import requests as words
+from dibs.storage.redis.codec.settlements import Settling
+from dibs.storage.redis.codec.slots import decode_slot
 from dibs.storage.redis.listing import EVERYTHING, SOURCES, Ask, Listing, belongs, is_there
-from dibs.storage.redis.opening import own_options
-from dibs.storage.redis.parking import parked
-from dibs.storage.redis.place import SMALL_STEP, STEP, RedisPlace
-from dibs.storage.redis.settling import Settling
-from dibs.storage.redis.slots import decode_slot
+from dibs.storage.redis.network.opening import own_options
+from dibs.storage.redis.session import SMALL_STEP, STEP, RedisPlace
+from dibs.storage.redis.wakeups.blocking_claim import parked
 
 
 def open_url(url: str, *, clock: Clock = "system", **options: Any) -> RedisStorage:
@@ -74,36 +76,38 @@ class RedisStorage(RedisPlace):
         reply = await self._run("enqueue", queue, now, *words.request_words(checked))
         return words.enqueued(requests, reply)
 
-    async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> Claim:
+    async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
         checks.check_queue(queue, limit, within=self.limits)
         reply = await self._run("claim", queue, now, words.lease_word(lease), min(limit, STEP))
         return await self._whole_claim(queue, lease, limit, now, reply)
 
-    async def park(self, queue: str, lease: str, limit: int, *, place: str, timeout: float) -> Claim:
-        checks.check_park(queue, limit, place, timeout, within=self.limits)
-        if self._servers is None or not self.capabilities.parks:
+    async def claim_blocking(
+        self, queue: str, lease: str, limit: int, *, claim_id: str, timeout: float
+    ) -> ClaimResult:
+        checks.check_claim_blocking(queue, limit, claim_id, timeout, within=self.limits)
+        if self._servers is None or not self.capabilities.blocking_claim:
             return await self.claim(queue, lease, limit)
         claim = ["", words.lease_word(lease), min(limit, STEP)]
         beginning = self._beginning(queue)
-        reply, rest = await parked(self._servers, self.url, beginning, place, timeout, claim)
+        reply, rest = await parked(self._servers, self.url, beginning, claim_id, timeout, claim)
         if rest:
-            self._let_park(parks=False)
+            self._allow_blocking_claims(allowed=False)
         if 0 < rest < math.inf:
-            asyncio.get_running_loop().call_later(rest, lambda: self._let_park(parks=True))
+            asyncio.get_running_loop().call_later(rest, lambda: self._allow_blocking_claims(allowed=True))
         if reply is None:
             return await self.claim(queue, lease, limit)
         return await self._whole_claim(queue, lease, limit, None, reply)
 
-    def _let_park(self, *, parks: bool) -> None:
-        self.capabilities = replace(self.capabilities, parks=parks)
+    def _allow_blocking_claims(self, *, allowed: bool) -> None:
+        self.capabilities = replace(self.capabilities, blocking_claim=allowed)
 
-    async def unpark(self, queue: str, place: str) -> None:
-        checks.check_park(queue, 1, place, 1.0, within=self.limits)
-        await self._run_bare("unpark", queue, [place])
+    async def wake_claim(self, queue: str, claim_id: str) -> None:
+        checks.check_claim_blocking(queue, 1, claim_id, 1.0, within=self.limits)
+        await self._run_bare("wake_claim", queue, [claim_id])
 
     async def _whole_claim(
         self, queue: str, lease: str, limit: int, now: int | None, reply: list[Any]
-    ) -> Claim:
+    ) -> ClaimResult:
         """Go on where a step ended early: at its bound, or among stale entries."""
         claim, tired = words.claim(reply)
         wanted = min(limit, STEP)
@@ -131,17 +135,17 @@ class RedisStorage(RedisPlace):
         )  # fmt: skip
         return settling.answers(reply)
 
-    async def turn(
+    async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
-    ) -> Turned:
+    ) -> SettledAndClaimed:
         checks.check_queue(queue, limit, within=self.limits)
         settling = await self._settling(queue, settlements)
         settled, claimed = await self._run(
-            "turn", queue, now, queue, len(settlements), words.lease_word(lease), min(limit, STEP),
-            *settling.words, *settling.follow_ups, others=settling.targets,
+            "settle_and_claim", queue, now, queue, len(settlements), words.lease_word(lease),
+            min(limit, STEP), *settling.words, *settling.follow_ups, others=settling.targets,
         )  # fmt: skip
         claim = await self._whole_claim(queue, lease, limit, now, claimed)
-        return Turned(tuple(settling.answers(settled)), claim)
+        return SettledAndClaimed(tuple(settling.answers(settled)), claim)
 
     async def _settling(self, queue: str, settlements: Sequence[Settlement]) -> Settling:
         settling = Settling(queue, self.limits, cross_queue=self.capabilities.cross_queue)

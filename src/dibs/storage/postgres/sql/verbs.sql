@@ -28,7 +28,7 @@ FROM {schema}.settle(
     %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(fences)b::bigint[],
     %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[]) s
 
--- name: turn
+-- name: settle_and_claim
 -- The rows of claim, each with the answers of settle in front: two steps, the second after the first, because
 -- it is handed the first one's answer.
 SELECT s.statuses, s.revisions, c.lost, c.now_ms, c.next_due, c.holder, c.fence, {claimed}

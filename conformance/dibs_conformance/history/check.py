@@ -1,0 +1,93 @@
+"""The checker: whether a recorded history can have come from a storage that keeps the contract."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+from msgspec import Struct
+
+from dibs_conformance.history.by_id import History
+from dibs_conformance.history.rules import RULES, Rule, Violation
+from dibs_conformance.history.rules.linearizable import Explained
+from dibs_conformance.history.step import Step
+from dibs_conformance.history.timeline import timeline
+from dibs_conformance.report.values import Failure, LawReport, Verdict
+
+#: Histories up to this many steps are also checked by brute force, unless told otherwise.
+SHALLOW = 200_000
+#: Breaches told of each rule: the first ones say it, the rest repeat it.
+MOST = 5
+
+
+class Checked(Struct, frozen=True, kw_only=True):
+    """What the checker found in one history."""
+
+    steps: int
+    ids: int
+    runs: int
+    #: Calls whose answer never came.
+    unknown: int
+    faults: int
+    laws: tuple[LawReport, ...]
+    failures: tuple[Failure, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether no rule is broken; one that was never met says nothing."""
+        return not self.failures
+
+
+def check(steps: Iterable[Step], *, deep: bool | None = None) -> Checked:
+    """Hold every rule against a history. Time and memory grow with its length, and little faster.
+
+    `deep` says whether R22 is tried, too, which takes about as long as all others; None: unless it is long.
+    """
+    with unswept():
+        history = History.of(steps)
+        shallow = history.size > SHALLOW if deep is None else not deep
+        rules = [rule() for rule in RULES if not (shallow and rule is Explained)]
+        found = {rule.name: [*islice(rule.judge(history), MOST)] for rule in rules}
+        return Checked(
+            steps=history.size,
+            ids=len(history.lives),
+            runs=sum(len(life.runs) for life in history.lives.values()),
+            unknown=history.unknown,
+            faults=len(history.faults),
+            laws=tuple(law_of(rule, found[rule.name]) for rule in rules),
+            failures=tuple(told(history, one) for some in found.values() for one in some),
+        )
+
+
+@contextmanager
+def unswept() -> Iterator[None]:
+    """A million small values that all stay: sweeping them for cycles would cost more than the rules."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def law_of(rule: Rule, broken: list[Violation]) -> LawReport:
+    verdict: Verdict = "broken" if broken else "kept" if rule.met else "not tested"
+    return LawReport(
+        name=f"{rule.name} {rule.title}",
+        section=rule.section,
+        sentence=rule.sentence,
+        met=rule.met,
+        verdict=verdict,
+    )
+
+
+def told(history: History, violation: Violation) -> Failure:
+    rule = next(rule for rule in RULES if rule.name == violation.rule)
+    queue, id = violation.key
+    about = f"{queue!r}/{id!r}: " if id else f"{queue!r}: "
+    return Failure(
+        law=f"{rule.name} {rule.title}", why=about + violation.why, story=timeline(history, violation)
+    )

@@ -1,0 +1,86 @@
+"""Records what goes through a storage, as steps: wrap each client's storage, let them share one clock.
+
+    steps: list[Step] = []
+    async with open_storage(url) as storage:
+        recorded = Recorder(steps.append).wrap(storage, "worker-1")
+        await recorded.enqueue("emails", [Request(job=NewJob(id="a"))])
+
+A call that raises OutcomeUnknown, or is cancelled, is recorded as unknown; one that is refused as such.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import count
+from typing import Any, TypeVar
+
+from dibs.errors import DibsError, OutcomeUnknown
+from dibs.storage.protocol import Storage
+from dibs_conformance.history.call_steps import SAYINGS, Said
+from dibs_conformance.history.step import UNKNOWN, Step
+
+T = TypeVar("T")
+Clock = Callable[[], int]
+
+
+class Recorder:
+    """Where the steps of all clients go, and the clock they share.
+
+    By default the machine's monotonic clock in ns, which all of its processes share. With `twice` each
+    call is written when it is sent, too, so that the history of a process that dies is whole.
+    """
+
+    def __init__(
+        self, write: Callable[[Step], object], clock: Clock = time.monotonic_ns, *, twice: bool = False
+    ) -> None:
+        self.write, self.clock, self.twice = write, clock, twice
+
+    def wrap(self, storage: Storage, client: str) -> Storage:
+        """Return the storage as this client should use it."""
+        return Recorded(storage, self, client)
+
+    def mark(self, step: Step) -> None:
+        """Write a step of another kind: a fault, an effect, "drained"."""
+        self.write(step)
+
+
+class Recorded:
+    """A storage whose calls are recorded; what is not recorded goes straight through."""
+
+    def __init__(self, storage: Storage, recorder: Recorder, client: str) -> None:
+        self._storage, self._recorder, self._client = storage, recorder, client
+        self._calls = count(1)
+
+    def __getattr__(self, name: str) -> Any:
+        whole = getattr(self._storage, name)
+        says = SAYINGS.get(name)
+        return whole if says is None else self._recording(whole, says)
+
+    def _recording(self, verb: Callable[..., Awaitable[T]], says: Said) -> Callable[..., Awaitable[T]]:
+        async def recorded(*args: Any, **kwargs: Any) -> T:
+            call, began = next(self._calls), self._recorder.clock()
+            asked = says.asked(*args, **kwargs)
+            if self._recorder.twice:
+                self._write(asked, call, began, None)
+            try:
+                answer = await verb(*args, **kwargs)
+            except (OutcomeUnknown, asyncio.CancelledError):
+                self._write(asked, call, began, None)
+                raise
+            except DibsError:
+                self._write(
+                    ({**one, "status": "refused"} for one in asked), call, began, self._recorder.clock()
+                )
+                raise
+            self._write(says.told(asked, answer), call, began, self._recorder.clock())
+            return answer
+
+        return recorded
+
+    def _write(self, said: Iterable[Mapping[str, Any]], call: int, began: int, ended: int | None) -> None:
+        for one in said:
+            status = one.get("status", UNKNOWN)
+            step = {**one, "status": status, "client": self._client, "call": call}
+            self._recorder.write(Step(**step, began=began, ended=ended))

@@ -1,0 +1,78 @@
+"""The rule of handled failures: each has its fail job, and no fail job is made up."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from dibs.model.job import FAIL_SUFFIX
+from dibs_conformance.history.by_id import History, Run
+from dibs_conformance.history.rules.rule import Rule, Violation
+from dibs_conformance.history.step import Step
+
+#: The queue, id and fence of the run that failed.
+Origin = tuple[str, str, int]
+
+
+class FailuresHandled(Rule):
+    name = "R14"
+    title = "failures are handled"
+    section = "4.5"
+    sentence = (
+        "Each handled failure has exactly one fail job, with its payload byte for byte, claimed by the end "
+        "of a drain; none is made up."
+    )
+
+    def judge(self, history: History) -> Iterator[Violation]:
+        failed, possible = failures(history)
+        jobs: dict[Origin, dict[str, Step]] = defaultdict(dict)
+        for life in history.lives.values():
+            for claim in life.claims:
+                if claim.origin is not None:
+                    jobs[claim.origin].setdefault(claim.id, claim)
+        self.met += len(failed)
+        for origin, claims in jobs.items():
+            yield from self._job(history, origin, claims, possible)
+        for origin, step in failed.items() if history.drained is not None else ():
+            if origin not in jobs:
+                yield self.breach(origin[:2], f"the failure of fence {origin[2]} was never handled", step)
+
+    def _job(
+        self, history: History, origin: Origin, claims: dict[str, Step], possible: set[Origin]
+    ) -> Iterator[Violation]:
+        if len(claims) > 1:
+            why = f"the failure of fence {origin[2]} has {len(claims)} fail jobs"
+            yield self.breach(origin[:2], why, *claims.values())
+        [claim, *_] = claims.values()
+        failed = [run.claim for run in runs_of(history, origin) if run.fence == origin[2]]
+        if failed and claim.payload != failed[0].payload:
+            why = f"the fail job of fence {origin[2]} carries {claim.payload!r}, not {failed[0].payload!r}"
+            yield self.breach(origin[:2], why, failed[0], claim)
+        if origin not in possible and not history.partial:
+            yield self.breach(origin[:2], f"a fail job tells of fence {origin[2]}, which did not fail", claim)
+
+
+def runs_of(history: History, origin: Origin) -> list[Run]:
+    life = history.lives.get(origin[:2])
+    return life.runs if life is not None else []
+
+
+def failures(history: History) -> tuple[dict[Origin, Step], set[Origin]]:
+    """The handled failures that were acknowledged, and all that may have been."""
+    failed: dict[Origin, Step] = {}
+    possible: set[Origin] = set()
+    for (queue, id), life in history.lives.items():
+        if queue.endswith(FAIL_SUFFIX):
+            continue
+        for step in (*life.settles, *life.of("finish")):
+            if step.how != "fail" or not step.handled or step.status not in ("done", "unknown"):
+                continue
+            runs = [r for r in life.runs if r.covers(step.revision)] if step.op == "finish" else ()
+            origins = {(queue, id, run.fence) for run in runs} or {(queue, id, step.fence)}
+            possible |= origins
+            if step.status == "done" and step.op == "settle":
+                failed.setdefault((queue, id, step.fence), step)
+    return failed, possible
+
+
+RULES = (FailuresHandled,)

@@ -1,0 +1,259 @@
+"""One id as the contract has it, naively: what each call answers, and what it leaves. For linear.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from dibs_conformance.history.by_id import END_OF
+from dibs_conformance.history.step import End, Read, Step
+
+
+class Current(NamedTuple):
+    """The job that waits, or runs."""
+
+    first: int
+    revision: int
+    payload: str
+    attempts: int = 0
+    #: Of the run; 0 while it waits.
+    fence: int = 0
+    lease: str = ""
+    handed_off: bool = False
+    cancel_requested: bool = False
+
+
+class Blocked(NamedTuple):
+    """The successor, as the list of updates it stands for."""
+
+    first: int
+    revision: int
+    payload: str
+    replaces: bool
+    resets: bool
+
+
+class Slot(NamedTuple):
+    """All there is of an id; `floor` is its newest fence, `newest` its newest revision."""
+
+    current: Current | None = None
+    successor: Blocked | None = None
+    outcome: End | None = None
+    floor: int = 0
+    newest: int = 0
+
+
+NOTHING = Slot()
+
+
+def outcomes(slot: Slot, step: Step) -> Iterator[Slot]:
+    """Every slot that a step may leave when it answers what it answered; none when it cannot.
+
+    An outcome may have expired, or been pruned, at any time.
+    """
+    for seen in (slot, slot._replace(outcome=None)) if slot.outcome else (slot,):
+        for status, after in acted(seen, step):
+            if step.unknown or status == step.status:
+                yield after
+
+
+def acted(slot: Slot, step: Step) -> Iterator[tuple[str, Slot]]:
+    """What the step may answer on this slot, and leave."""
+    match step.op:
+        case "enqueue":
+            yield from enqueued(slot, step)
+        case "claim":
+            yield from claimed(slot, step)
+        case "settle":
+            yield settled(slot, step)
+        case "finish":
+            yield finished(slot, step)
+        case "reap" | "drop":
+            yield from taken_back(slot, step)
+        case "cancel":
+            yield cancelled(slot, step)
+        case "forget":
+            known = slot.current is not None or slot.outcome is not None
+            yield "forgotten" if known else "not_found", Slot(floor=slot.floor, newest=slot.newest)
+        case "get":
+            if step.read is not None and reads(slot, step.read):
+                yield "read", slot
+        case _:
+            yield from amended(slot, step)
+
+
+def enqueued(slot: Slot, step: Step) -> Iterator[tuple[str, Slot]]:
+    current = slot.current
+    if step.repeated:
+        yield step.status, slot
+    elif current is not None and (step.first, step.revision) == (current.first, current.revision):
+        yield "duplicate", slot
+    elif slot.outcome is not None and current is None and step.status in ("completed", "failed"):
+        yield slot.outcome.kind, slot
+    elif step.revision <= slot.newest:
+        return
+    elif current is None:
+        fresh = Current(step.first, step.revision, step.payload)
+        if step.first == step.revision:
+            yield "queued", slot._replace(current=fresh, newest=step.revision)
+    elif current.fence:
+        successor = blocked(slot.successor, step)
+        if step.first == successor.first:
+            yield "blocked", slot._replace(successor=successor, newest=step.revision)
+    elif step.first == current.first:
+        yield "updated", slot._replace(current=updated(current, step), newest=step.revision)
+
+
+def blocked(successor: Blocked | None, step: Step) -> Blocked:
+    if successor is None:
+        return Blocked(step.revision, step.revision, step.payload, step.replaces, step.resets)
+    payload = step.payload if step.replaces else successor.payload
+    return successor._replace(
+        revision=step.revision,
+        payload=payload,
+        replaces=successor.replaces or step.replaces,
+        resets=successor.resets or step.resets,
+    )
+
+
+def updated(current: Current, step: Step) -> Current:
+    return current._replace(
+        revision=step.revision,
+        payload=step.payload if step.replaces else current.payload,
+        attempts=0 if step.resets else current.attempts,
+    )
+
+
+def claimed(slot: Slot, step: Step) -> Iterator[tuple[str, Slot]]:
+    current = slot.current
+    if current is None or current.fence or step.fence <= slot.floor:
+        return
+    expected = (current.first, current.revision, current.payload, current.attempts + 1)
+    if expected == (step.first, step.revision, step.payload, step.attempt):
+        running = current._replace(attempts=step.attempt, fence=step.fence, lease=step.lease)
+        yield "taken", slot._replace(current=running, floor=step.fence)
+
+
+def settled(slot: Slot, step: Step) -> tuple[str, Slot]:
+    current, end = slot.current, END_OF.get(step.how)
+    if current is None or current.fence != step.fence:
+        return remembered(slot, step, end), slot
+    if end is not None:
+        return "done", ended(slot, end, step.result)
+    if current.handed_off:
+        return ("handed_off" if step.how == "hand_off" else "refused"), slot
+    if current.cancel_requested:
+        return "cancelled", ended(slot, "cancelled")
+    if step.how == "hand_off":
+        return "handed_off", slot._replace(current=current._replace(handed_off=True, lease=""))
+    return "returned", back(slot, released=step.how == "release")
+
+
+def remembered(slot: Slot, step: Step, end: str | None) -> str:
+    """What is answered of a run that is over."""
+    outcome = slot.outcome
+    if outcome is None or not outcome.fence or outcome.fence != step.fence:
+        return "lost"
+    if end is None:
+        return "cancelled" if outcome.kind == "cancelled" else "lost"
+    return "done" if outcome.kind == end else "lost"
+
+
+def finished(slot: Slot, step: Step) -> tuple[str, Slot]:
+    current, outcome, end = slot.current, slot.outcome, END_OF[step.how]
+    if outcome is not None and outcome.first <= step.revision <= outcome.revision:
+        return ("done" if outcome.kind == end else "lost"), slot
+    if current is None:
+        return "not_found", slot
+    if not current.first <= step.revision <= current.revision:
+        return "lost", slot
+    if not current.handed_off:
+        return "refused", slot
+    return "done", ended(slot, end, step.result)
+
+
+def taken_back(slot: Slot, step: Step) -> Iterator[tuple[str, Slot]]:
+    """A reap says which run it took, a drop only of which lease; it may have left this one."""
+    current = slot.current
+    if step.op == "drop":
+        yield "dropped", slot
+        if current is None or not current.fence or current.lease != step.lease:
+            return
+    elif current is None or current.handed_off or current.fence != step.fence:
+        return
+    if current.cancel_requested:
+        yield ("cancelled" if step.op == "reap" else "dropped"), ended(slot, "cancelled")
+    elif step.op == "drop" or step.status == "released":
+        yield step.status, back(slot, released=True)
+    else:
+        yield "stalled", back(slot, released=False)
+
+
+def cancelled(slot: Slot, step: Step) -> tuple[str, Slot]:
+    current = slot.current
+    if current is None:
+        return (slot.outcome.kind if slot.outcome else "not_found"), slot
+    if not current.fence:
+        return "cancelled", ended(slot, "cancelled")
+    without = slot._replace(successor=None)
+    if not step.running:
+        return ("cancelled" if slot.successor else "active"), without
+    if current.handed_off:
+        return "cancelled", ended(without, "cancelled")
+    return "requested", without._replace(current=current._replace(cancel_requested=True))
+
+
+def amended(slot: Slot, step: Step) -> Iterator[tuple[str, Slot]]:
+    """Also what changes nothing here: retry_failed without a failed outcome."""
+    current = slot.current
+    if step.op == "retry_failed" or current is None:
+        yield step.status, slot
+    elif not step.payload:
+        yield "amended", slot
+    elif current.fence:
+        yield "active", slot
+    else:
+        yield "amended", slot._replace(current=current._replace(payload=step.payload))
+
+
+def ended(slot: Slot, kind: str, result: str = "") -> Slot:
+    """The run, or the waiting job, ends; a successor takes its place."""
+    current, successor = slot.current, slot.successor
+    assert current is not None  # noqa: S101 - the callers looked
+    following = Current(successor.first, successor.revision, successor.payload) if successor else None
+    outcome = End(kind, current.fence, current.first, current.revision, result)
+    return slot._replace(current=following, successor=None, outcome=outcome)
+
+
+def back(slot: Slot, *, released: bool) -> Slot:
+    """The run comes back, and takes in what was enqueued beside it."""
+    current, successor = slot.current, slot.successor
+    assert current is not None  # noqa: S101 - the callers looked
+    waiting = Current(current.first, current.revision, current.payload, current.attempts - released)
+    if successor is not None:
+        waiting = waiting._replace(
+            revision=successor.revision,
+            payload=successor.payload if successor.replaces else current.payload,
+            attempts=0 if successor.resets else waiting.attempts,
+        )
+    return slot._replace(current=waiting, successor=None)
+
+
+def reads(slot: Slot, read: Read) -> bool:
+    """Whether a read of this slot may tell that."""
+    current, successor, outcome = slot.current, slot.successor, slot.outcome
+    told = (
+        (current.first, current.revision) if current else None,
+        current.fence if current else 0,
+        (successor.first, successor.revision) if successor else None,
+        (outcome.kind, outcome.fence, outcome.first, outcome.revision) if outcome else None,
+    )
+    end = read.outcome
+    said = (
+        read.current,
+        read.fence,
+        read.successor,
+        (end.kind, end.fence, end.first, end.revision) if end else None,
+    )
+    result = end.result if end and end.kind == "completed" else ""
+    return told == said and (not result or (outcome is not None and outcome.result == result))

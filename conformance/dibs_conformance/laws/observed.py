@@ -1,0 +1,244 @@
+"""What was seen of a storage so far, told from its answers alone: the laws are held against this.
+
+Nothing here asks the oracle. A run is open from the claim that handed it out until an answer closed it;
+an enqueue is live from the answer that accepted it until an answer ended or dropped it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import UNSET
+
+from dibs.model.answers import ClaimResult, Enqueued, Reaped, Settled
+from dibs.model.job import EndKind, Job, Slot
+from dibs.model.requests import Cancelled, Complete, Fail, How, Patch, Request, Settlement, Update
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """One call: what was asked, at what time, what was answered, and the slots looked at after it."""
+
+    verb: str
+    queue: str
+    now: int
+    args: Mapping[str, Any]
+    answer: Any
+    #: Every id of the queue the machine knows of; empty when it did not look.
+    slots: Mapping[str, Slot] = field(default_factory=dict)
+
+
+@dataclass
+class Open:
+    """A run that was claimed and not closed."""
+
+    job: Job
+    fence: int
+    lease: str | None
+    cancel_requested: bool = False
+
+    def covers(self, revision: int) -> bool:
+        return self.job.first <= revision <= self.job.revision
+
+
+@dataclass
+class Story:
+    """One id as seen."""
+
+    open: Open | None = None
+    #: The newest fence, kept when the id is forgotten.
+    newest_fence: int = 0
+    live: set[int] = field(default_factory=set)
+    #: The accepted enqueues whose end was seen: how, and by which fence.
+    ended: dict[int, tuple[EndKind, int]] = field(default_factory=dict)
+    dropped: set[int] = field(default_factory=set)
+    #: The run beside which the latest drop was.
+    dropped_beside: int = 0
+    #: The payload that the next run must carry; None when nothing waits or it was lost track of.
+    front: bytes | None = None
+    #: The payloads enqueued beside the open run, oldest first, and whether they replace; None: lost track.
+    back: list[tuple[bytes, bool]] | None = field(default_factory=list)
+    #: How often the id was updated or blocked.
+    updates: int = 0
+
+    def take(self, request: Request, answer: Enqueued) -> None:
+        """An enqueue was accepted."""
+        self.live.add(answer.revision)
+        how, payload = request.on_conflict, request.job.data.payload
+        replaces = isinstance(how, Update) and how.data
+        if answer.status == "blocked":
+            if self.back is not None:
+                self.back.append((payload, replaces))
+        elif answer.status == "queued" or (replaces and self.front is not None):
+            self.front = payload
+        self.updates += answer.status != "queued"
+
+    def lose_track(self) -> None:
+        """Something was enqueued whose answer is not told: payloads are not followed until the next start."""
+        self.front, self.back = None, None if self.open else []
+
+    def close(self, kind: EndKind | None) -> None:
+        """The open run ended, or came back when `kind` is None."""
+        assert self.open is not None  # noqa: S101 - the caller saw it
+        if kind is not None:
+            self.end({r for r in self.live if self.open.covers(r)}, kind, self.open.fence)
+            self.front = self.back[0][0] if self.back else None
+        if self.back is None:
+            self.front = None
+        replacing = [payload for payload, replaces in self.back or () if replaces]
+        if replacing and self.front is not None:
+            self.front = replacing[-1]
+        self.open, self.back = None, []
+
+    def end(self, revisions: set[int], kind: EndKind, fence: int) -> None:
+        self.live -= revisions
+        self.ended.update(dict.fromkeys(revisions, (kind, fence)))
+
+    def drop_blocked(self) -> None:
+        """A cancel dropped whatever was enqueued beside the open run."""
+        blocked = {r for r in self.live if self.open is None or not self.open.covers(r)}
+        self.live -= blocked
+        self.dropped |= blocked
+        if blocked and self.open is not None:
+            self.dropped_beside = self.open.fence
+        self.back = []
+
+
+class History:
+    """Every id's story, updated call by call."""
+
+    def __init__(self) -> None:
+        self.stories: dict[tuple[str, str], Story] = {}
+        #: Every run that closed: queue, id, fence and how it ended, None when it came back.
+        self.closed: list[tuple[str, str, int, EndKind | None]] = []
+
+    def story(self, queue: str, id: str) -> Story:
+        return self.stories.setdefault((queue, id), Story())
+
+    def opened(self, queue: str) -> list[Open]:
+        return [s.open for (name, _), s in self.stories.items() if name == queue and s.open is not None]
+
+    def see(self, seen: Seen) -> None:
+        """Take one call in."""
+        take = getattr(self, f"_see_{seen.verb}", None)
+        if take is not None:
+            take(seen, **seen.args)
+
+    def _see_enqueue(self, seen: Seen, requests: list[Request]) -> None:
+        for request, answer in zip(requests, seen.answer, strict=True):
+            if accepted(answer):
+                self.story(seen.queue, request.job.id).take(request, answer)
+
+    def _see_claim(self, seen: Seen, lease: str, **_: Any) -> None:
+        answer: ClaimResult = seen.answer
+        for job in answer.jobs:
+            assert job.run is not None  # noqa: S101 - a claimed job runs
+            story = self.story(seen.queue, job.id)
+            story.open = Open(job, job.run.fence, lease)
+            story.newest_fence = job.run.fence
+
+    def _see_settle(self, seen: Seen, settlements: list[Settlement]) -> None:
+        for settlement, answer in zip(settlements, seen.answer, strict=True):
+            self._settled(seen.queue, settlement, answer)
+
+    def _close(self, queue: str, id: str, kind: EndKind | None) -> None:
+        story = self.story(queue, id)
+        assert story.open is not None  # noqa: S101 - the caller saw it
+        self.closed.append((queue, id, story.open.fence, kind))
+        story.close(kind)
+
+    def _follow(self, how: How) -> None:
+        if isinstance(how, Complete | Fail):
+            for item in how.then:
+                self.story(item.queue, item.job.id).lose_track()
+
+    def _settled(self, queue: str, settlement: Settlement, answer: Settled) -> None:
+        story = self.story(queue, settlement.id)
+        if story.open is None or story.open.fence != settlement.fence:
+            return
+        if answer.status == "done":
+            self._close(queue, settlement.id, kind_of(settlement.how))
+            self._follow(settlement.how)
+        elif answer.status == "cancelled":
+            self._close(queue, settlement.id, "cancelled")
+        elif answer.status == "returned":
+            self._close(queue, settlement.id, None)
+        elif answer.status == "handed_off":
+            story.open.lease = None
+
+    def _see_finish(self, seen: Seen, id: str, end: How, revision: int) -> None:
+        story = self.story(seen.queue, id)
+        if seen.answer == "done" and story.open is not None and story.open.covers(revision):
+            self._close(seen.queue, id, kind_of(end))
+            self._follow(end)
+
+    def _see_reap(self, seen: Seen, **_: Any) -> None:
+        reaped: list[Reaped] = list(seen.answer)
+        for one in reaped:
+            story = self.story(seen.queue, one.id)
+            if story.open is not None and story.open.fence == one.fence:
+                self._close(seen.queue, one.id, "cancelled" if one.kind == "cancelled" else None)
+
+    def _see_drop(self, seen: Seen, lease: str, **_: Any) -> None:
+        for id, slot in seen.slots.items():
+            story = self.story(seen.queue, id)
+            if story.open is None or story.open.lease != lease:
+                continue
+            run = slot.current.run if slot.current else None
+            if run is None or run.fence != story.open.fence:
+                self._close(seen.queue, id, "cancelled" if story.open.cancel_requested else None)
+
+    def _see_cancel(self, seen: Seen, ids: list[str], *, running: bool) -> None:
+        for id, answer in zip(ids, seen.answer, strict=True):
+            story = self.story(seen.queue, id)
+            if answer == "requested" and story.open is not None:
+                story.drop_blocked()
+                story.open.cancel_requested = True
+            elif answer == "cancelled":
+                self._cancelled(seen.queue, id, running=running)
+
+    def _cancelled(self, queue: str, id: str, *, running: bool) -> None:
+        story = self.story(queue, id)
+        if story.open is None:
+            story.end(set(story.live), "cancelled", 0)
+            story.lose_track()
+            return
+        story.drop_blocked()
+        if running and story.open.lease is None:
+            self._close(queue, id, "cancelled")
+
+    def _see_amend(self, seen: Seen, id: str, patch: Patch) -> None:
+        story = self.story(seen.queue, id)
+        if seen.answer == "amended" and patch.payload is not UNSET and story.front is not None:
+            story.front = patch.payload
+
+    def _see_retry_failed(self, seen: Seen, ids: list[str]) -> None:
+        for id, answer in zip(ids, seen.answer, strict=True):
+            if answer == "queued":
+                # What ended may be pending again: it is not followed any further.
+                story = self.story(seen.queue, id)
+                story.ended = {}
+                story.lose_track()
+
+    def _see_forget(self, seen: Seen, ids: list[str]) -> None:
+        for id in ids:
+            fence = self.story(seen.queue, id).newest_fence
+            self.stories[seen.queue, id] = Story(newest_fence=fence)
+
+
+def accepted(answer: Enqueued) -> bool:
+    return not answer.repeated and answer.status in ("queued", "updated", "blocked")
+
+
+def kind_of(how: How) -> EndKind | None:
+    match how:
+        case Complete():
+            return "completed"
+        case Fail():
+            return "failed"
+        case Cancelled():
+            return "cancelled"
+        case _:
+            return None

@@ -1,0 +1,198 @@
+"""Laws of what a storage tells about itself: its log, its counts, its leases."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import get_args
+
+from msgspec import UNSET
+
+from dibs.model.answers import ClaimResult, Counts, EventPage, Granted, Renewed
+from dibs.model.events import AttemptKind, LogEvent
+from dibs.model.job import Slot
+from dibs.model.requests import SettingsPatch
+from dibs_conformance.laws.law import Law
+from dibs_conformance.laws.observed import History, Seen
+
+LONGEST_OFFSET = 64
+ATTEMPT_KINDS = frozenset(get_args(AttemptKind))
+CAME_BACK = frozenset({"retried", "stalled", "timed_out", "released"})
+
+
+class OffsetsGrow(Law):
+    name = "offsets only grow"
+    section = "3, Events"
+    sentence = "Once a reader was handed an offset, nothing new appears at or before it."
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: dict[str, dict[str, LogEvent]] = {}
+        self.handed: dict[str, str] = {}
+
+    def begin(self) -> None:
+        self.known, self.handed = {}, {}
+
+    def before(self, seen: Seen, history: History) -> None:
+        if seen.verb != "events":
+            return
+        page: EventPage = seen.answer
+        offsets = [offset for offset, _ in page.events]
+        ordered = [seen.args["after"] or "", *offsets]
+        if offsets:
+            self.hold(all(a < b for a, b in pairwise(ordered)), "offsets {}", ordered)
+            self.hold(
+                page.offset >= offsets[-1], "the page ends at {!r}, before {!r}", page.offset, offsets[-1]
+            )
+        self.hold(len(page.offset) <= LONGEST_OFFSET, "an offset of {} characters", len(page.offset))
+        self._behind(seen.queue, page)
+        self.handed[seen.queue] = max(self.handed.get(seen.queue, ""), page.offset)
+
+    def _behind(self, queue: str, page: EventPage) -> None:
+        known = self.known.setdefault(queue, {})
+        for offset, event in page.events:
+            if offset <= self.handed.get(queue, ""):
+                self.hold(
+                    known.get(offset) == event, "{} appeared at {!r}, behind a reader", event.kind, offset
+                )
+            known[offset] = event
+
+
+class OneEventEach(Law):
+    name = "one event for each attempt"
+    section = "3, Events"
+    sentence = "Each end of an attempt has exactly one event, of its kind, unless the log was off."
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin()
+
+    def begin(self) -> None:
+        self.off: set[str] = set()
+        self.taken = 0
+        #: How each attempt ended whose event was not read yet, and when.
+        self.due: dict[tuple[str, str, int], tuple[str | None, int]] = {}
+        self.age: dict[str, int] = {}
+        self.told: dict[tuple[str, str, int], str] = {}
+
+    def after(self, seen: Seen, history: History) -> None:
+        for queue, id, fence, kind in history.closed[self.taken :]:
+            if queue not in self.off:
+                self.due[queue, id, fence] = (kind, seen.now)
+        self.taken = len(history.closed)
+        if seen.verb == "configure":
+            self._configured(seen.queue, seen.args["patch"])
+        elif seen.verb == "events":
+            self._read(seen.queue, seen.answer, seen.now)
+        elif seen.verb == "skip":
+            self._skip(seen.queue)
+
+    def _configured(self, queue: str, patch: SettingsPatch) -> None:
+        if patch.log_level is not UNSET:
+            (self.off.add if patch.log_level == "off" else self.off.discard)(queue)
+        if patch.log_age is not UNSET:
+            self.age[queue] = patch.log_age
+
+    def _skip(self, queue: str) -> None:
+        """A reader went on without reading what is logged already."""
+        self.due = {key: kind for key, kind in self.due.items() if key[0] != queue}
+
+    def _read(self, queue: str, page: EventPage, now: int) -> None:
+        for offset, event in page.events:
+            if event.kind in ATTEMPT_KINDS and event.fence:
+                key = (queue, event.id, event.fence)
+                self.hold(self.told.setdefault(key, offset) == offset, "two events for the attempt {}", key)
+                self._kind(event, self.due.pop(key, (event.kind, now))[0])
+        if page.fell_off:
+            self._skip(queue)
+        elif not page.events:
+            young = now - self.age.get(queue, 86_400_000)
+            missing = [key for key, (_, at) in self.due.items() if key[0] == queue and at > young]
+            self.hold(not missing, "no event for the attempts {}", missing)
+
+    def _kind(self, event: LogEvent, ended: str | None) -> None:
+        fits = event.kind == ended if ended is not None else event.kind in CAME_BACK
+        self.hold(
+            fits, "the attempt of {!r} is told as {}; it was {}", event.id, event.kind, ended or "a return"
+        )
+
+
+class CountsAgree(Law):
+    name = "counts agree"
+    section = "3, count"
+    sentence = "Counts of at most 10,000 are exactly the ids in each state."
+
+    def after(self, seen: Seen, history: History) -> None:
+        if seen.verb != "counts" or not seen.slots:
+            return
+        counts: Counts = seen.answer
+        for state, size in counted(seen.slots.values(), seen.now).items():
+            self.hold(
+                getattr(counts, state) == size, "{}: counted {}, seen {}", state, getattr(counts, state), size
+            )
+
+
+def counted(slots: object, now: int) -> dict[str, int]:
+    """Count the slots in each state."""
+    sizes = dict.fromkeys(Counts.__struct_fields__[:8], 0)
+    for slot in slots:  # type: ignore[attr-defined]
+        for state in states_of(slot, now):
+            sizes[state] += 1
+    return sizes
+
+
+def states_of(slot: Slot, now: int) -> list[str]:
+    job, states = slot.current, []
+    if job is not None and job.run is None:
+        states = ["waiting", "scheduled"] if job.run_at > now else ["waiting"]
+    elif job is not None and job.run is not None:
+        states = ["active"] if job.run.lease is not None else ["active", "handed_off"]
+    if slot.successor is not None:
+        states.append("blocked")
+    return [*states, slot.outcome.kind] if slot.outcome is not None else states
+
+
+class LeasesHold(Law):
+    name = "leases live exactly as long as told"
+    section = "3, Leases"
+    sentence = (
+        "A lease is alive while now < expiry; expired or dropped, it stays lost; no renewal shortens it."
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin()
+
+    def begin(self) -> None:
+        #: When each lease of each queue ends, as told; 0 once it was dropped.
+        self.ends: dict[tuple[str, str], int] = {}
+
+    def before(self, seen: Seen, history: History) -> None:
+        if seen.verb == "grant":
+            self._granted(seen.args["queues"], seen.answer)
+        elif seen.verb == "renew":
+            self._renewed(seen.queue, seen.args["lease"], seen.args["ttl"], seen.answer)
+        elif seen.verb == "drop":
+            self.ends[seen.queue, seen.args["lease"]] = 0
+        elif seen.verb == "claim":
+            self._claimed(seen.queue, seen.args["lease"], seen.answer)
+
+    def _granted(self, queues: list[str], granted: Granted) -> None:
+        for queue in queues:
+            key = (queue, granted.lease)
+            self.hold(key not in self.ends, "the lease {} was granted twice", granted.lease)
+            self.ends[key] = granted.expires_at
+
+    def _renewed(self, queue: str, lease: str, ttl: int, answer: Renewed) -> None:
+        ends = self.ends.get((queue, lease), 0)
+        alive = answer.now < ends
+        self.hold(answer.alive == alive, "alive is {} at {}, it ends at {}", answer.alive, answer.now, ends)
+        if alive:
+            until = max(ends, answer.now + ttl)
+            self.hold(answer.expires_at == until, "ends at {}; it should at {}", answer.expires_at, until)
+            self.ends[queue, lease] = until
+
+    def _claimed(self, queue: str, lease: str, answer: ClaimResult) -> None:
+        alive = answer.now < self.ends.get((queue, lease), 0)
+        self.hold(
+            answer.lost != alive, "lost is {} at {}, under a lease alive: {}", answer.lost, answer.now, alive
+        )

@@ -1,9 +1,0 @@
-"""A storage and the oracle side by side: every verb is called on both, and the answers are compared."""
-
-from dibs_conformance.pairs.log import Log as Pair
-from dibs_conformance.pairs.log import Reader as Reader
-from dibs_conformance.pairs.moving import export_in_parts as export_in_parts
-from dibs_conformance.pairs.moving import move as move
-from dibs_conformance.pairs.side import Judges as Judges
-
-__all__ = ["Judges", "Pair", "Reader", "export_in_parts", "move"]

@@ -1,0 +1,102 @@
+"""Runs the machine: many examples, until the budget is used up, in chunks from one seed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
+from hypothesis.errors import Flaky
+from hypothesis.stateful import run_state_machine_as_test
+
+from dibs_conformance.laws import Broken
+from dibs_conformance.oracle.numbering import Differs
+from dibs_conformance.report import Failure
+from dibs_conformance.sequential.scenarios import Scenarios
+from dibs_conformance.sequential.trial import Enough, Progress, Trial
+from dibs_conformance.sequential.unimplemented import missing
+from dibs_conformance.sequential.walkthrough import take_tour
+
+#: So many examples have a seed of their own, made from the first.
+CHUNK = 25
+
+
+def run_examples(
+    trial: Trial,
+    *,
+    first_seed: int,
+    examples: int | None,
+    budget: float,
+    steps: int,
+    progress: Progress = lambda _: None,
+    shrink: bool = True,
+) -> Failure | None:
+    """Run `examples`, or as many as fit into `budget` seconds; the first failure, shrunk, ends it."""
+    trial.until = time.monotonic() + budget if examples is None else math.inf
+    done = 0
+    while time.monotonic() < trial.until and (examples is None or done < examples):
+        size = CHUNK if examples is None else min(CHUNK, examples - done)
+        before = trial.examples
+        failure = run_chunk(trial, first_seed + done, size, steps, shrink=shrink)
+        if failure is not None:
+            return failure
+        # A chunk that was cut short (see `caught`) leaves the rest of it to the next.
+        done += max(1, min(size, trial.examples - before))
+        progress(done)
+    return None
+
+
+def run_tour(trial: Trial) -> Failure | None:
+    """The fixed histories that meet every law once."""
+    return caught(trial, lambda: take_tour(trial))
+
+
+def run_chunk(trial: Trial, chunk_seed: int, size: int, steps: int, *, shrink: bool) -> Failure | None:
+    machine = seed(chunk_seed)(type("Example", (Scenarios,), {"trial": trial}))
+    chosen = how(size, steps, shrink=shrink)
+    return caught(trial, lambda: run_state_machine_as_test(machine, settings=chosen))
+
+
+def caught(trial: Trial, play: Callable[[], None]) -> Failure | None:
+    """Play; what broke, if anything did.
+
+    Some choices are the storage's: which of several jobs a reap takes, in which order a page lists. When
+    Hypothesis plays the beginning of an example again and such a choice falls otherwise, other runs are at
+    hand, other things can be drawn, and it calls that flaky. It breaks no law, and ends the chunk. What did
+    break one is told all the same, though it may not do so again.
+    """
+    trial.broken = None
+    try:
+        play()
+    except Enough:
+        return None
+    except Flaky:
+        return None if trial.broken is None else told(*trial.broken)
+    except Exception as error:  # noqa: BLE001 - whatever a storage raises is its failure
+        return told(error, tuple(trial.judges.story.lines()))
+    return None
+
+
+def told(error: Exception, story: tuple[str, ...]) -> Failure:
+    return missing(error, story) or Failure(law=name_of(error), why=str(error), story=story)
+
+
+def how(size: int, steps: int, *, shrink: bool) -> settings:
+    return settings(
+        max_examples=size,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+        verbosity=Verbosity.quiet,
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def name_of(error: Exception) -> str:
+    if isinstance(error, Broken):
+        return error.law
+    return "the contract's answer" if isinstance(error, Differs) else type(error).__name__

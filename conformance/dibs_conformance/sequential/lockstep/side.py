@@ -1,0 +1,192 @@
+"""A storage and the oracle side by side: what every verb needs to be called on both and compared.
+
+First the laws judge what was seen, then the oracle's answer is compared, then every slot of the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from dibs.model.answers import State
+from dibs.model.job import FAIL_SUFFIX, Origin, Slot
+from dibs.storage.protocol import Storage
+from dibs_conformance.laws import History, Law, Seen
+from dibs_conformance.oracle import Oracle
+from dibs_conformance.oracle.matching import match, match_slot
+from dibs_conformance.oracle.numbering import Differs, Numbering
+from dibs_conformance.report.story import StoryLines
+from dibs_conformance.sequential.strategies import IDS
+from dibs_conformance.sequential.unimplemented import check_answer
+from dibs_conformance.target import Bridge, Opened
+
+T = TypeVar("T")
+#: The cursors behind which a part of a reading begins, and up to which it goes; None is the end of the whole.
+Part = tuple[str | None, str | None]
+PAGE = 100
+#: More than any example fills: a reading that goes on has no end.
+MOST_PAGES = 1000
+
+
+@dataclass
+class Judges:
+    """Who judges an example, and who writes down what happened."""
+
+    laws: Sequence[Law]
+    story: StoryLines
+
+    def __post_init__(self) -> None:
+        # Most laws judge either by what was before a call or by what is after it.
+        self._before = [law.before for law in self.laws if type(law).before is not Law.before]
+        self._after = [law.after for law in self.laws if type(law).after is not Law.after]
+
+    def begin(self) -> None:
+        self.story.begin()
+        for law in self.laws:
+            law.begin()
+
+    def judge(self, seen: Seen, history: History) -> None:
+        for judge in self._before:
+            judge(seen, history)
+        history.see(seen)
+        for judge in self._after:
+            judge(seen, history)
+
+
+class Side:
+    """One place of the storage under test, and what the oracle says it holds."""
+
+    def __init__(self, opened: Opened, bridge: Bridge, judges: Judges, *, now: int, looking: bool) -> None:
+        self.opened = opened
+        self.oracle = Oracle()
+        self.numbering = Numbering()
+        self.history = History()
+        self.now = now
+        self.looking = looking
+        self._bridge = bridge
+        self._judges = judges
+        #: Whose numbers a request_key's answer carries.
+        self._key_owners: dict[tuple[str, str], str] = {}
+
+    @property
+    def storage(self) -> Storage:
+        return self.opened.storage
+
+    def run(self, verb: str, args: Mapping[str, Any], work: Coroutine[Any, Any, T]) -> T:
+        """Call the storage, and write down what was called even if it raises."""
+        self.oracle.at(self.now)
+        try:
+            answer = self._bridge.run(work)
+        except Exception:
+            self._judges.story.add(verb, self.now, args, "raised")
+            raise
+        self._judges.story.add(verb, self.now, args, answer)
+        check_answer(verb, answer)
+        return answer
+
+    def pass_time(self, by: int) -> None:
+        self.now += by
+        self.oracle.at(self.now)
+        self.note("time passes", {"by": by}, None)
+
+    def await_(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._bridge.run(work)
+
+    def note(self, verb: str, args: Mapping[str, Any], answer: Any) -> None:
+        """Write down what was done in several calls."""
+        self._judges.story.add(verb, self.now, args, answer)
+
+    def saw(
+        self,
+        verb: str,
+        queue: str,
+        args: Mapping[str, Any],
+        answer: Any,
+        slots: Mapping[str, Slot] | None = None,
+    ) -> None:
+        """Let the laws judge a call."""
+        looked = slots if slots is not None else self.slots(queue) if self.looking else {}
+        seen = Seen(verb=verb, queue=queue, now=self.now, args=args, answer=answer, slots=looked)
+        self._judges.judge(seen, self.history)
+
+    def agree(self, queue: str, id: str, expected: Any, actual: Any) -> None:
+        match(self.numbering, (queue, id), expected, actual)
+
+    # -- looking at slots ----------------------------------------------------------------------------
+
+    def slots(self, queue: str) -> dict[str, Slot]:
+        """Every id of a queue that may be known, as the storage has it."""
+        known = [id for id in self.oracle.queue(queue).ids if not id.startswith("?")]
+        ids = list(dict.fromkeys([*known, *(IDS if not queue.endswith(FAIL_SUFFIX) else ())]))
+        return dict(zip(ids, self._bridge.run(self.storage.get(queue, ids, now=self.now)), strict=True))
+
+    def look(self, *queues: str) -> None:
+        """Compare every slot of these queues with the oracle's."""
+        for queue in queues:
+            for id, slot in self.slots(queue).items():
+                self.same_slot(queue, id, slot)
+
+    def same_slot(self, queue: str, id: str, slot: Slot) -> None:
+        try:
+            match_slot(self.numbering, (queue, id), self.oracle.get(queue, id), slot, self.oracle.now)
+        except Differs as error:
+            raise Differs(f"afterwards {queue!r}/{id!r}: {error}") from None
+
+    def settled_down(self, *queues: str) -> None:
+        if self.looking:
+            self.look(*queues)
+
+    def parts(self, queue: str, parts: int, state: State | None = None) -> list[Part]:
+        """Where each part of a reading begins and ends."""
+        args = {"queue": queue, "parts": parts, "state": state}
+        cuts = self.run("split", args, self.storage.split(queue, parts, state=state))
+        if len(cuts) >= parts:
+            raise Differs(f"split in {parts} parts answered {len(cuts)} cursors, the most is {parts - 1}")
+        return list(zip((None, *cuts), (*cuts, None), strict=True))
+
+    def listed(
+        self, queue: str, state: State, limit: int = PAGE, part: Part = (None, None)
+    ) -> list[tuple[str, Slot]]:
+        """The whole listing, or a part of it, page by page."""
+        items: list[tuple[str, Slot]] = []
+        after, until = part
+        for _ in range(MOST_PAGES):
+            work = self.storage.list(queue, state, after=after, until=until, limit=limit, now=self.now)
+            page = self._bridge.run(work)
+            if len(page.items) > limit:
+                raise Differs(f"list answered {len(page.items)} ids, the limit is {limit}")
+            items += page.items
+            after = page.after
+            if after is None:
+                return items
+        raise Differs(f"list {state} of {queue!r} has no end")
+
+    # -- fail jobs -----------------------------------------------------------------------------------
+
+    def learn_fail_jobs(self, queue: str) -> None:
+        """Find out which ids the storage generated for the fail jobs the oracle says there are."""
+        known = self.oracle.queue(queue).ids
+        expected = [id for id in known if id.startswith("?")]
+        if not expected:
+            return
+        fresh = [(id, slot) for id, slot in self.listed(queue, "waiting") if id not in known]
+        if len(fresh) != len(expected):
+            raise Differs(f"{len(fresh)} fail jobs appeared in {queue!r}; the contract says {len(expected)}")
+        for id in expected:
+            self._rename(queue, id, fresh)
+
+    def _rename(self, queue: str, id: str, fresh: list[tuple[str, Slot]]) -> None:
+        made = self.oracle.get(queue, id).current
+        assert made is not None  # noqa: S101 - the oracle just made it
+        for actual, slot in fresh:
+            if slot.current is not None and self._of(made.origin, slot.current.origin):
+                self.oracle.queue(queue).rename(id, actual)
+                return
+        raise Differs(f"no fail job in {queue!r} has the origin {made.origin}")
+
+    def _of(self, expected: Origin | None, told: Origin | None) -> bool:
+        """Whether two origins speak of the same run."""
+        if expected is None or told is None or (told.queue, told.id) != (expected.queue, expected.id):
+            return False
+        return self.numbering.expected("fence", (told.queue, told.id), told.fence) == expected.fence

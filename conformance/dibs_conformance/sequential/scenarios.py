@@ -1,0 +1,182 @@
+"""Rules of several calls, for what single ones seldom reach: each leads one id to where the contract is
+subtle, and leaves what happens there to chance.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from dibs.model.job import FAIL_SUFFIX, NewJob
+from dibs.model.requests import Fail, HandOff, Release, Request, SettingsPatch, Settlement
+from dibs_conformance.sequential import strategies as some
+from dibs_conformance.sequential.state_machine import Machine
+
+
+class Scenarios(Machine):
+    """The machine, with its longer rules."""
+
+    @rule(queue=some.queues, data=st.data())
+    def run(self, queue: str, data: st.DataObject) -> None:
+        """Something is enqueued and claimed at once."""
+        self.enqueue(queue, data)
+        self.claim(queue, 0, 10, alive=True)
+
+    @rule(queue=some.queues, data=st.data())
+    def ask_to_stop(self, queue: str, data: st.DataObject) -> None:
+        """A run that is asked to cancel, and then its settlement or its reap."""
+        self.run(queue, data)
+        if self.handed.runs:
+            owner, id, _ = self.run_at(0)
+            self.both.cancel(owner, [id], running=True)
+            self.settle([0], data)
+
+    @rule(queue=some.queues, id=some.ids, then=st.booleans(), data=st.data())
+    def fail_for_good(self, queue: str, id: str, *, then: bool, data: st.DataObject) -> None:
+        """A handled failure, and now and then the run of its fail job."""
+        self.both.enqueue(queue, [Request(job=NewJob(id=id, data=data.draw(some.data)))])
+        self.claim(queue, 0, 10, alive=True)
+        runs = [run for run in self.handed.runs[-3:] if run[0] == queue]
+        fail = Fail(error=data.draw(some.errors), handled=True)
+        self.both.settle(queue, [Settlement(id=one, fence=fence, how=fail) for _, one, fence in runs])
+        if then:
+            self.claim(queue + FAIL_SUFFIX, 0, 10, alive=True)
+
+    @rule(queue=some.queues, id=some.ids, data=st.data(), more=st.integers(1, 3), amend=st.booleans())
+    def contend(self, queue: str, id: str, *, data: st.DataObject, more: int, amend: bool) -> None:
+        """A run, what is enqueued and amended beside it, and then its settlement."""
+        run = self.run_of(queue, id, data)
+        beside = [data.draw(some.requests_for(id, self.both.now)) for _ in range(more)]
+        self.both.enqueue(queue, beside)
+        if amend:
+            self.amend(queue, id, data)
+        if run is not None:
+            hows = some.hows(self.both.now, queue, cross_queue=self.trial.cross_queue)
+            twice = range(1 + data.draw(st.booleans()))
+            self.both.settle(queue, [Settlement(id=id, fence=run, how=data.draw(hows)) for _ in twice])
+
+    @rule(
+        queue=some.queues,
+        id=some.ids,
+        data=st.data(),
+        how=st.sampled_from(("enqueue", "reject", "retry", "repeat", "amend")),
+        later=st.sampled_from((0, 0, 5, some.HOUR, 8 * some.DAY)),
+    )
+    def after_an_end(self, queue: str, id: str, *, data: st.DataObject, how: str, later: int) -> None:
+        """A run that ends, and then what an outcome may stand in the way of, until it has expired."""
+        run = self.run_of(queue, id, data)
+        if run is None:
+            return
+        ends = some.ends(self.both.now, queue, cross_queue=self.trial.cross_queue)
+        end = Fail(error=data.draw(some.errors)) if how in ("retry", "reject") else data.draw(ends)
+        self.both.settle(queue, [Settlement(id=id, fence=run, how=end)])
+        if later:
+            self.pass_time(later)
+        if how == "retry":
+            self.both.retry_failed(queue, [id])
+        elif how == "amend":
+            self.amend(queue, id, data)
+        elif how == "repeat":
+            self.both.settle(queue, [Settlement(id=id, fence=run, how=data.draw(ends))])
+        else:
+            conflict = data.draw(st.sampled_from(some.CONFLICTS[:3]))
+            self.both.enqueue(
+                queue,
+                [Request(job=NewJob(id=id), on_conflict=conflict, want_outcome=data.draw(st.booleans()))],
+            )
+
+    @rule(queue=some.queues, id=some.ids, data=st.data())
+    def make_room(self, queue: str, id: str, data: st.DataObject) -> None:
+        """A run that is handed off where only one may be active, and a claim behind it."""
+        self.both.configure(queue, SettingsPatch(max_active=1))
+        run = self.run_of(queue, id, data)
+        if run is not None:
+            self.both.settle(queue, [Settlement(id=id, fence=run, how=HandOff())])
+            if data.draw(st.booleans()):
+                self.move(queue, 10)
+        self.enqueue(queue, data)
+        self.claim(queue, 0, 10, alive=True)
+        self.both.configure(queue, SettingsPatch(max_active=None))
+
+    @rule(queue=some.queues, id=some.ids, data=st.data(), times=st.integers(2, 3))
+    def come_back(self, queue: str, id: str, *, data: st.DataObject, times: int) -> None:
+        """A run that comes back again and again, with a reason or without one."""
+        run = self.run_of(queue, id, data)
+        for _ in range(times):
+            if run is None:
+                return
+            back = data.draw(some.retries(self.both.now))
+            self.both.settle(queue, [Settlement(id=id, fence=run, how=back)])
+            self.pass_time(10)
+            self.claim(queue, 0, 10, alive=True)
+            run = self.newest_fence(queue, id)
+
+    @rule(queue=some.queues, data=st.data(), limit=st.sampled_from((1, 2, 3)))
+    def read_in_pages(self, queue: str, data: st.DataObject, limit: int) -> None:
+        """More ids than fit on a page."""
+        held = data.draw(some.data)
+        self.both.enqueue(queue, [Request(job=NewJob(id=id, data=held)) for id in some.IDS])
+        self.list(queue, "waiting", limit)
+
+    def run_of(self, queue: str, id: str, data: st.DataObject) -> int | None:
+        """Enqueue this id and claim what is due; the newest fence of the id, if it has one."""
+        self.both.enqueue(queue, [Request(job=NewJob(id=id, data=data.draw(some.data)))])
+        self.claim(queue, 0, 100, alive=True)
+        return self.newest_fence(queue, id)
+
+    def newest_fence(self, queue: str, id: str) -> int | None:
+        fences = [fence for owner, one, fence in self.handed.runs if (owner, one) == (queue, id)]
+        return fences[-1] if fences else None
+
+    @rule(queue=some.queues, data=st.data())
+    def pause(self, queue: str, data: st.DataObject) -> None:
+        """Something is enqueued, for now or later, and the queue is paused around a claim."""
+        self.enqueue(queue, data)
+        self.both.configure(queue, SettingsPatch(paused=True))
+        self.claim(queue, 0, 10, alive=True)
+        self.both.configure(queue, SettingsPatch(paused=False))
+        self.claim(queue, 0, 10, alive=True)
+
+    @rule(queue=some.queues, id=some.ids, data=st.data())
+    def fall_behind(self, queue: str, id: str, data: st.DataObject) -> None:
+        """A log that is trimmed behind a slow reader, who is told so, also after a restart."""
+        self.events(queue, 100, jump=False)
+        run = self.run_of(queue, id, data)
+        if run is not None:
+            self.both.settle(queue, [Settlement(id=id, fence=run, how=Release())])
+        self.pass_time(8 * some.DAY)
+        self.prune(queue, 100)
+        if self.trial.durable:
+            self.reopen()
+        self.events(queue, 1, jump=False)
+
+    @rule(queue=some.queues, data=st.data(), dead=st.booleans())
+    def drop_some(self, queue: str, *, data: st.DataObject, dead: bool) -> None:
+        """A lease that is dropped job by job, and lost from the first on; its dropper may die in between."""
+        held = data.draw(some.data)
+        self.both.enqueue(queue, [Request(job=NewJob(id=id, data=held)) for id in some.IDS[:2]])
+        self.grant(10, some.HOLDERS[1])
+        lease = self.handed.leases[-1]
+        self.handed.take(queue, self.both.claim(queue, lease, 10))
+        self.both.drop([queue], lease, 1)
+        self.both.renew([queue], lease, 10)
+        self.handed.take(queue, self.both.claim(queue, lease, 10))
+        if dead:
+            self.pass_time(10)
+            self.reap(queue, 10)
+
+    @rule(queue=some.queues, data=st.data(), late=st.sampled_from((0, 0, 1, -1)), held=st.booleans())
+    def stall(self, queue: str, *, data: st.DataObject, late: int, held: bool) -> None:
+        """A run under a short lease, and around its end a claim, a renewal and a reap."""
+        if held:
+            self.enqueue(queue, data)
+            self.enqueue(queue, data)
+        self.grant(10, some.HOLDERS[1])
+        lease = self.handed.leases[-1]
+        if held:
+            self.handed.take(queue, self.both.claim(queue, lease, 10))
+        self.pass_time(10 + late)
+        self.handed.take(queue, self.both.claim(queue, lease, 1))
+        if not held:
+            self.both.renew([queue], lease, 10)
+        self.reap(queue, data.draw(some.limits))

@@ -1,0 +1,226 @@
+"""Hypothesis strategies for what a storage takes: few ids that contend, every kind of everything.
+
+Most values are chosen from small tables. That is fast, shrinks to the plainest one, and makes two calls
+meet in the same id far more often than freely drawn values would.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from dibs.model.job import Data, Error, NewJob, OutcomeRetention, Overrides
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    End,
+    Fail,
+    HandOff,
+    How,
+    OnConflict,
+    Patch,
+    Reject,
+    Release,
+    Request,
+    RetryLater,
+    SettingsPatch,
+    Then,
+    Update,
+)
+from dibs.model.retry import Cause, Exponential, Fixed, Immediate
+
+SECOND = 1000
+HOUR = 3600 * SECOND
+DAY = 24 * HOUR
+
+QUEUES = ("q", 'we{ird}:q*"\n')
+IDS = ("a", "b", "c{d}:'\"\n\\%é", "i" * 510 + "é")
+HOLDERS = ("ann", 'b"o\nb')
+
+RETENTIONS: tuple[OutcomeRetention | None, ...] = (
+    None,
+    OutcomeRetention(completed=0, failed=0, cancelled=0),
+    OutcomeRetention(completed=None, failed=None, cancelled=None),
+    OutcomeRetention(completed=5 * SECOND),
+    OutcomeRetention(failed=10, keep_payload=()),
+    OutcomeRetention(completed=HOUR, cancelled=0, keep_payload=("completed", "failed", "cancelled")),
+)
+#: Patches say all of it, so that merging and replacing come to the same.
+WHOLE_RETENTIONS = (
+    OutcomeRetention(completed=HOUR, failed=HOUR, cancelled=HOUR, keep_payload=("failed",)),
+    OutcomeRetention(completed=0, failed=0, cancelled=0, keep_payload=("failed",)),
+    OutcomeRetention(completed=None, failed=None, cancelled=None, keep_payload=()),
+    OutcomeRetention(completed=10, failed=10, cancelled=10, keep_payload=("completed", "failed")),
+)
+
+DATA = (
+    Data(),
+    Data(payload=b"1"),
+    Data(payload=b'{"a": [1, 2.50, null], "b": {}, "c": []}'),
+    Data(payload=bytes(range(256))),
+    Data(payload=b"2", priority=1),
+    Data(payload=b"3", priority=-1000),
+    Data(payload=b"4", priority=1000),
+    Data(payload=b"5", attributes={"a": b"1", "trace{}": b'"x"'}),
+    Data(payload=b"6", attributes={"a": b"9007199254740992", "n\né": b'{"k":[]}'}, priority=1),
+    Data(payload=b"7", overrides=Overrides(timeout=5, max_retries=None, backoff=Exponential(1.5, 60.0))),
+    Data(payload=b"8", overrides=Overrides(max_stalls=0, max_timeouts=3, backoff=Fixed(2.5), lease=1000)),
+    Data(payload=b"9", overrides=Overrides(backoff=Immediate()), retention=RETENTIONS[1]),
+    *(Data(payload=b"r", retention=retention) for retention in RETENTIONS[2:]),
+    Data(payload=b"\x00\xff" * 3000),
+)
+
+CONFLICTS: tuple[OnConflict, ...] = (
+    Update(),
+    Reject(),
+    Reject(failed=True),
+    *(
+        Update(data=data, run_at=run_at, reset_counts=reset)
+        for data in (True, False)
+        for run_at in ("always", "never", "later", "earlier")
+        for reset in (None, True, False)
+    ),
+)
+
+ERRORS = (
+    Error(type="ValueError"),
+    Error(type="app.Oops", message="no\nway é", traceback="line 1\nline 2", cause=Error(type="KeyError")),
+    Error(type="Long", message="m" * 20_000, traceback="t" * 20_000),
+)
+RESULTS = (None, b"null", b'{"ok": true}', bytes(range(256)))
+
+CAUSES: tuple[Cause, ...] = ("error", "timeout", "stall")
+
+# What comes up more often is named more often: most examples play on one id of one queue.
+ids = st.sampled_from((*IDS[:1] * 4, *IDS[:2], *IDS))
+queues = st.sampled_from((*QUEUES[:1] * 3, *QUEUES))
+data = st.sampled_from(DATA)
+conflicts = st.sampled_from(CONFLICTS)
+retentions = st.sampled_from(RETENTIONS)
+errors = st.sampled_from(ERRORS)
+results = st.sampled_from(RESULTS)
+keys = st.sampled_from((None, None, None, "k1", "k{2}\n", "k" * 128))
+#: ms to an absolute time or as a delay; most are soon, so that moving the clock passes them.
+offsets = st.sampled_from((0, 0, 1, 1, 5, 10, 1000, HOUR))
+limits = st.sampled_from((10, 10, 1, 2, 100))
+batches = st.sampled_from((1, 1, 1, 2, 3))
+
+
+@st.composite
+def new_jobs(draw: st.DrawFn, now: int) -> NewJob:
+    """A job for now, after a delay, or at an absolute time near now."""
+    when = draw(st.sampled_from(("now", "now", "now", "delay", "run_at", "past")))
+    id, held = draw(ids), draw(data)
+    if when == "delay":
+        return NewJob(id=id, data=held, delay=draw(offsets))
+    if when == "run_at":
+        return NewJob(id=id, data=held, run_at=now + draw(offsets))
+    if when == "past":
+        return NewJob(id=id, data=held, run_at=max(0, now - draw(offsets)))
+    return NewJob(id=id, data=held)
+
+
+@st.composite
+def requests_for(draw: st.DrawFn, id: str, now: int) -> Request:
+    """One enqueue of this id, at any time, by any rule."""
+    job = NewJob(id=id, data=draw(data), run_at=now + draw(offsets) - draw(offsets))
+    return Request(job=job, on_conflict=draw(conflicts))
+
+
+@st.composite
+def requests(draw: st.DrawFn, now: int) -> list[Request]:
+    """A small batch of enqueues; an id may occur twice."""
+    return [
+        Request(
+            job=draw(new_jobs(now)),
+            on_conflict=draw(conflicts),
+            request_key=draw(keys),
+            want_outcome=draw(st.booleans()),
+        )
+        for _ in range(draw(batches))
+    ]
+
+
+@st.composite
+def follow_ups(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> tuple[Then, ...]:
+    """Seldom any, sometimes two; where the storage can, also for another queue."""
+    return tuple(
+        Then(
+            queue=draw(queues) if cross_queue else queue,
+            job=draw(new_jobs(now)),
+            on_conflict=draw(conflicts),
+        )
+        for _ in range(draw(st.sampled_from((0, 0, 0, 0, 1, 2))))
+    )
+
+
+@st.composite
+def ends(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> End:
+    """Complete, Fail or Cancelled, with all they carry."""
+    kind = draw(st.sampled_from((Complete, Fail, Cancelled)))
+    kept = draw(retentions)
+    if kind is Cancelled:
+        return Cancelled(retention=kept)
+    then = draw(follow_ups(now, queue, cross_queue=cross_queue))
+    if kind is Complete:
+        return Complete(result=draw(results), then=then, retention=kept)
+    return Fail(error=draw(errors), handled=draw(st.booleans()), then=then, retention=kept)
+
+
+@st.composite
+def retries(draw: st.DrawFn, now: int) -> RetryLater:
+    cause = draw(st.sampled_from(CAUSES))
+    error = draw(st.sampled_from((*ERRORS[:2], None)))
+    when = draw(st.sampled_from(("now", "delay", "run_at")))
+    if when == "delay":
+        return RetryLater(cause=cause, error=error, delay=draw(offsets))
+    if when == "run_at":
+        return RetryLater(cause=cause, error=error, run_at=now + draw(offsets))
+    return RetryLater(cause=cause, error=error)
+
+
+@st.composite
+def hows(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> How:
+    """Every kind of settlement; ends and returns alike often."""
+    kind = draw(st.sampled_from(("end", "end", "retry", "retry", "release", "hand_off")))
+    if kind == "end":
+        return draw(ends(now, queue, cross_queue=cross_queue))
+    if kind == "retry":
+        return draw(retries(now))
+    return Release() if kind == "release" else HandOff()
+
+
+@st.composite
+def patches(draw: st.DrawFn, now: int) -> Patch:
+    """Each part alone, and together."""
+    kind = draw(st.sampled_from(("attributes", "retention", "time", "all")))
+    attributes = draw(st.sampled_from(({"a": b"2"}, {"z\n": b"[]"}, {"a": b"null", "b": b'"{}"'})))
+    kept = draw(st.sampled_from(WHOLE_RETENTIONS))
+    priority = draw(st.sampled_from((0, 1, -5)))
+    if kind == "attributes":
+        return Patch(attributes=attributes)
+    if kind == "retention":
+        return Patch(retention=kept)
+    if kind == "time":
+        return draw(
+            st.sampled_from((Patch(run_at=now + 5), Patch(delay=7), Patch(run_at=now, priority=priority)))
+        )
+    return Patch(attributes=attributes, payload=b"amended", delay=1, priority=priority, retention=kept)
+
+
+settings_patches = st.sampled_from(
+    (
+        SettingsPatch(paused=False, max_active=None),
+        SettingsPatch(paused=False, max_active=None),
+        SettingsPatch(paused=True),
+        SettingsPatch(paused=False),
+        SettingsPatch(max_active=1),
+        SettingsPatch(max_active=2),
+        SettingsPatch(log_level="all"),
+        SettingsPatch(log_level="runs"),
+        SettingsPatch(log_level="off"),
+        *(SettingsPatch(retention=retention) for retention in WHOLE_RETENTIONS),
+    )
+)
+#: How far the clock moves: over short leases and delays, over hours, over the week failures are kept.
+steps = st.sampled_from((1, 1, 4, 5, 5, 10, 10, 999, 1000, SECOND * 5, HOUR, DAY, 8 * DAY))
+ttls = st.sampled_from((HOUR, HOUR, 10, 1000))

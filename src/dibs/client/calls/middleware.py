@@ -1,0 +1,45 @@
+"""What may stand around each enqueue and each run: tracing, tests. Where nothing does, nothing is called."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
+
+from dibs.client.calls.current_job import CurrentJob
+from dibs.model.requests import Request
+
+#: Called with a queue and what is about to be enqueued there; it yields what is sent in its place.
+AroundEnqueue = Callable[[str, Sequence[Request]], AbstractAsyncContextManager[Sequence[Request]]]
+#: Called where a handler is about to be called, on its task or thread, with the job it is called for.
+AroundRun = Callable[[CurrentJob], AbstractContextManager[object]]
+
+
+def around_enqueue(outer: AroundEnqueue, inner: AroundEnqueue | None) -> AroundEnqueue:
+    """Return the two as one."""
+    if inner is None:
+        return outer
+
+    @asynccontextmanager
+    async def both(queue: str, requests: Sequence[Request]) -> AsyncIterator[Sequence[Request]]:
+        async with outer(queue, requests) as passed, inner(queue, passed) as sent:
+            yield sent
+
+    return both
+
+
+def around_run(outer: AroundRun, inner: AroundRun | None) -> AroundRun:
+    """Return the two as one."""
+    if inner is None:
+        return outer
+
+    @contextmanager
+    def both(job: CurrentJob) -> Iterator[None]:
+        with outer(job), inner(job):
+            yield
+
+    return both

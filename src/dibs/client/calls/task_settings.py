@@ -1,0 +1,94 @@
+"""From every=, cron=, tz= and catch_up= to the schedule of a task."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from dibs.client.calls.handler_registry import HandlerSettings
+from dibs.client.calls.signature import Call
+from dibs.client.options.durations import Seconds, ms_of
+from dibs.client.options.serde import Serde
+from dibs.errors import BadHandler, Refused
+from dibs.model.job import Data
+from dibs.model.schedule import Every, Schedule
+
+if TYPE_CHECKING:
+    from dibs.model.cron import Cron
+
+
+class TaskSettings(HandlerSettings, total=False):
+    """The same for a task, which may be periodic."""
+
+    #: It runs at all multiples of this since 1970 (UTC): seconds, a timedelta, or text as in "5m", "1h30m".
+    every: Seconds | str
+    #: It runs at the wall times of an expression: minute hour day-of-month month day-of-week.
+    cron: str
+    #: The zone of those wall times; "UTC".
+    tz: str
+    #: Whether a run that was missed is made up for, once, or left out; True.
+    catch_up: bool
+
+
+SCHEDULE_SETTINGS: Final = frozenset({"every", "cron", "tz", "catch_up"})
+
+_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
+_LONGEST: Final = timedelta(days=3660)
+
+
+def schedule_of(call: Call, serde: Serde, settings: Mapping[str, Any]) -> Schedule | None:
+    """Return the schedule that settings make, None if none is asked for. Raises Refused, BadHandler."""
+    given = {name: settings[name] for name in SCHEDULE_SETTINGS if settings.get(name) is not None}
+    if not given:
+        return None
+    times = _times(given)
+    catch_up = given.get("catch_up", True)
+    if not isinstance(catch_up, bool):
+        raise Refused(f"catch_up is {catch_up!r}; it must be True or False", field="catch_up")
+    return Schedule(times=times, data=Data(payload=_no_arguments(call, serde)), catch_up=catch_up)
+
+
+def _times(given: Mapping[str, Any]) -> Every | Cron:
+    if "cron" in given:
+        if "every" in given:
+            raise Refused("every and cron exclude each other: give one", field="cron")
+        from dibs.model.cron import Cron  # noqa: PLC0415 - brings calendars and zones: only for this setting
+
+        return Cron(given["cron"], given.get("tz", "UTC"))
+    if "tz" in given:
+        raise Refused("tz is the zone of cron; without it, it means nothing", field="tz")
+    if "every" not in given:
+        raise Refused("catch_up is about a schedule: give every or cron, too", field="catch_up")
+    return Every(length_of(given["every"]))
+
+
+def length_of(every: Seconds | str) -> int:
+    """Return an interval in ms. Raises Refused."""
+    seconds = _seconds(every) if isinstance(every, str) else every
+    ms = ms_of("every", seconds)
+    if not 1 <= ms <= ms_of("every", _LONGEST):
+        raise Refused(f"every is {every}; it must be more than nothing, and at most ten years", field="every")
+    return ms
+
+
+def _seconds(text: str) -> float:
+    parts = _PART.findall(text)
+    if not parts or text.replace(" ", "") != "".join(number + unit for number, unit in parts):
+        raise Refused(
+            f'every is {text!r}; write numbers with a unit of {", ".join(_UNITS)}, as in "5m" or "1h30m"',
+            field="every",
+        )
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def _no_arguments(call: Call, serde: Serde) -> bytes:
+    try:
+        return call.payload(serde, (), {})
+    except Refused as refused:
+        name = call.function.__name__
+        raise BadHandler(
+            f"{name} is periodic, so it is called without arguments; give each a default: {refused}"
+        ) from None

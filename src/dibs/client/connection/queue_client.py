@@ -1,0 +1,163 @@
+"""One queue's way to the storage: what queue, task, ticket and claim have in common."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, NoReturn
+
+from dibs.client.calls.bound_job import Bound
+from dibs.client.connection.coalescing import MOST_BYTES, MOST_ITEMS
+from dibs.client.connection.single_calls import limits_of, weight
+from dibs.client.connection.storage_handle import Home, Opened
+from dibs.client.connection.transactions import Joined, joined
+from dibs.client.options.serde import Serde
+from dibs.errors import BatchRefused, DibsError, Refused
+from dibs.model.answers import Enqueued, Settled
+from dibs.model.job import OutcomeRetention, Slot
+from dibs.model.limits import Checked, Limits, check_request, check_target
+from dibs.model.requests import Request, Settlement
+from dibs.storage.protocol import Storage
+
+#: For how long, in seconds, a queue's own retention is believed: it changes rarely, waits are many.
+BELIEVED = 60.0
+
+
+class Sent(NamedTuple):
+    """What came of a batch of any size: under each id, its answer."""
+
+    ids: list[str]
+    answers: list[Enqueued]
+
+
+class Channel:
+    """A queue by name, with its serde, at the place where the app's storage is open."""
+
+    def __init__(self, home: Home, name: str, serde: Serde) -> None:
+        self.home = home
+        self.name = name
+        self.serde = serde
+        self._retention = OutcomeRetention()
+        self._asked: Storage | None = None
+        self._believed_until = 0.0
+
+    async def storage(self) -> Storage:
+        """Return the storage, opening it at first use."""
+        return (await self.home.ready()).storage
+
+    async def enqueue(self, request: Request, connection: Any = None) -> Enqueued:
+        """Enqueue one request along with whatever else is on its way, or alone on the caller's connection."""
+        opened = await self.home.ready()
+        if self.home.around is None:
+            return await self._one(opened, request, connection)
+        async with self.home.around(self.name, [request]) as (sent,):
+            return await self._one(opened, sent, connection)
+
+    async def _one(self, opened: Opened, request: Request, connection: Any) -> Enqueued:
+        if connection is None:
+            return await opened.singles.enqueue(self.name, request)
+        check_target(self.name, limits_of(opened.storage))
+        check_request(request, limits_of(opened.storage))
+        (answer,) = await (await joined(opened.storage, connection)).enqueue(self.name, [request])
+        return answer
+
+    async def settle(self, settlement: Settlement, connection: Any = None) -> Settled:
+        """Settle one run along with whatever else is on its way, or alone on the caller's connection."""
+        opened = await self.home.ready()
+        if connection is None:
+            return await opened.singles.settle(self.name, settlement)
+        (answer,) = await (await joined(opened.storage, connection)).settle(self.name, [settlement])
+        return answer
+
+    async def get(self, id: str) -> Slot:
+        """Return the slot of one id."""
+        return await (await self.home.ready()).singles.get(self.name, id)
+
+    async def enqueue_all(self, jobs: Iterable[Bound], connection: Any = None) -> Sent:
+        """Enqueue any number of jobs in batches, once all are found good. Raises BatchRefused before."""
+        storage = await self.storage()
+        check_target(self.name, limits_of(storage))
+        requests = checked(jobs, self.name, limits_of(storage))
+        place = storage if connection is None else await joined(storage, connection)
+        ids = [request.job.id for request in requests]
+        if self.home.around is None:
+            return Sent(ids, await self._in_batches(place, requests))
+        async with self.home.around(self.name, requests) as sent:
+            return Sent(ids, await self._in_batches(place, sent))
+
+    async def _in_batches(self, place: Storage | Joined, requests: Sequence[Request]) -> list[Enqueued]:
+        answers: list[Enqueued] = []
+        for chunk in chunks(requests):
+            try:
+                answers += await place.enqueue(self.name, chunk)
+            except DibsError as error:
+                error.add_note(f"the first {len(answers)} of {len(requests)} jobs were enqueued before")
+                raise
+        return answers
+
+    async def retention(self) -> OutcomeRetention:
+        """Return what the queue is set to keep, as of at most a minute ago."""
+        storage = await self.storage()
+        if storage is not self._asked or time.monotonic() >= self._believed_until:
+            known = {info.name: info.settings for info in await storage.queues()}
+            self._asked = storage
+            self._retention = known[self.name].retention if self.name in known else OutcomeRetention()
+            self._believed_until = time.monotonic() + BELIEVED
+        return self._retention
+
+
+def checked(jobs: Iterable[Bound], queue: str, limits: Limits) -> Checked:
+    """Return the requests of all jobs. Raises BatchRefused naming each that is at fault by its place."""
+    requests: list[Request] = []
+    refused: list[Refused] = []
+    plain = True
+    for index, bound in enumerate(jobs):
+        try:
+            request = bound.request
+            if bound.queue != queue:
+                _refuse(bound, queue)
+            plain = check_request(request, limits) and plain
+        except Refused as error:
+            error.index = index
+            refused.append(error)
+        else:
+            requests.append(request)
+    if refused:
+        total = len(requests) + len(refused)
+        raise BatchRefused(f"{len(refused)} of {total} jobs are refused, none was sent", refused)
+    return Checked.found(requests, limits, plain=plain)
+
+
+def _refuse(bound: Bound, queue: str) -> NoReturn:
+    raise Refused(f"this job is bound to {bound.queue!r}; enqueue it there, not in {queue!r}", field="queue")
+
+
+def chunks(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
+    """Cut requests into batches that are neither too many nor too heavy; what was checked counts as such."""
+    begin, room = 0, MOST_BYTES
+    for place, request in enumerate(requests):
+        size = weight(request.job)
+        room -= size
+        if place > begin and (place - begin == MOST_ITEMS or room < 0):
+            yield _part(requests, begin, place)
+            begin, room = place, MOST_BYTES - size
+    if requests:
+        yield _part(requests, begin, len(requests))
+
+
+def _part(requests: Sequence[Request], begin: int, end: int) -> Sequence[Request]:
+    part = requests[begin:end]
+    if isinstance(requests, Checked):
+        return Checked.found(part, requests.within, plain=requests.plain)
+    return part
+
+
+def parts(ids: Iterable[str]) -> Iterator[Sequence[str]]:
+    """Cut ids into batches."""
+    if isinstance(ids, str):
+        # Text is an iterable of letters, and each letter may be an id.
+        raise Refused(f"ids is the text {ids!r}; pass a list of ids", field="ids")
+    rest = iter(ids)
+    while part := tuple(islice(rest, MOST_ITEMS)):
+        yield part

@@ -1,0 +1,1 @@
+"""Conversion between the values of the model and the parameters and rows of SQL statements."""

@@ -1,0 +1,225 @@
+"""From rows to values: what the server answers, in the column order of sql/columns.sql."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from dibs.model.answers import ClaimResult, Enqueued, QueueInfo, Settled
+from dibs.model.job import (
+    EMPTY,
+    NO_ATTRIBUTES,
+    ActiveRun,
+    Data,
+    Error,
+    Job,
+    Origin,
+    Outcome,
+    OutcomeRetention,
+    Overrides,
+    Range,
+    Slot,
+    Successor,
+)
+from dibs.model.requests import Settings
+
+Row = Sequence[Any]
+
+_attributes: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+_overrides: Final = msgspec.json.Decoder(Overrides).decode
+_retention: Final = msgspec.json.Decoder(OutcomeRetention).decode
+_error: Final = msgspec.json.Decoder(Error).decode
+_origin: Final = msgspec.json.Decoder(Origin).decode
+
+#: How many columns each takes.
+JOB: Final = 18
+RUN: Final = 6
+SUCCESSOR: Final = 15
+OUTCOME: Final = 23
+
+
+def data_of(
+    payload: bytes, attributes: str | None, priority: int, overrides: str | None, kept: str | None
+) -> Data:
+    """Return what an update replaces as one."""
+    return Data(
+        payload=payload,
+        attributes=NO_ATTRIBUTES if attributes is None else attributes_of(attributes),
+        priority=priority,
+        overrides=None if overrides is None else _overrides(overrides),
+        retention=None if kept is None else _retention(kept),
+    )
+
+
+def attributes_of(text: str) -> dict[str, bytes]:
+    """Return attributes, each value byte for byte as it came."""
+    return {name: bytes(value) for name, value in _attributes(text).items()}
+
+
+def job_of(row: Row, run: ActiveRun | None) -> Job:
+    """Return a job from its columns and its run."""
+    (id, payload, attributes, priority, overrides, kept, run_at, enqueued_at, seq, first, revision, enqueues,
+     attempts, retries, stalls, timeouts, error, origin) = row  # fmt: skip
+    return Job(
+        id=id,
+        data=data_of(payload, attributes, priority, overrides, kept),
+        run_at=run_at,
+        enqueued_at=enqueued_at,
+        seq=seq,
+        first=first,
+        revision=revision,
+        enqueues=enqueues,
+        attempts=attempts,
+        retries=retries,
+        stalls=stalls,
+        timeouts=timeouts,
+        error=None if error is None else _error(error),
+        origin=None if origin is None else _origin(origin),
+        run=run,
+    )
+
+
+def run_of(row: Row) -> ActiveRun | None:
+    """Return a run from its columns, None for a job that waits."""
+    fence, claimed_at, lease, holder, asked, progress = row
+    if fence is None:
+        return None
+    return ActiveRun(
+        fence=fence,
+        lease=None if lease is None else lease.replace("-", ""),
+        holder=holder,
+        claimed_at=claimed_at,
+        progress=None if progress is None else progress.encode(),
+        cancel_requested=bool(asked),
+    )
+
+
+def successor_of(row: Row) -> Successor:
+    """Return a successor from its columns."""
+    (payload, attributes, priority, overrides, kept, replaces, run_at, lo, hi, resets, enqueued_at, seq,
+     first, revision, enqueues) = row  # fmt: skip
+    return Successor(
+        data=data_of(payload, attributes, priority, overrides, kept),
+        replaces=replaces,
+        run_at=run_at,
+        lo=lo,
+        hi=hi,
+        resets=resets,
+        enqueued_at=enqueued_at,
+        seq=seq,
+        first=first,
+        revision=revision,
+        enqueues=enqueues,
+    )
+
+
+def outcome_of(row: Row) -> Outcome:
+    """Return an outcome from its columns."""
+    (kind, fence, first, revision, ended_at, expires_at, result, error, enqueues, enqueued_at, run_at,
+     claimed_at, holder, attempts, retries, stalls, timeouts, payload, attributes, priority, overrides, kept,
+     origin) = row  # fmt: skip
+    return Outcome(
+        kind=kind,
+        fence=fence,
+        first=first,
+        revision=revision,
+        ended_at=ended_at,
+        expires_at=expires_at,
+        result=result,
+        error=None if error is None else _error(error),
+        enqueues=enqueues,
+        enqueued_at=enqueued_at,
+        run_at=run_at,
+        claimed_at=claimed_at,
+        holder=holder or "",
+        attempts=attempts,
+        retries=retries,
+        stalls=stalls,
+        timeouts=timeouts,
+        data=None if payload is None else data_of(payload, attributes, priority, overrides, kept),
+        origin=None if origin is None else _origin(origin),
+    )
+
+
+def slot_of(row: Row) -> Slot:
+    """Return all there is of an id, an expired outcome being absent; a row of `get` without its id."""
+    now, state = row[0], row[1]
+    parts = row[2:]
+    job, run, parts = parts[:JOB], parts[JOB : JOB + RUN], parts[JOB + RUN :]
+    successor, outcome = parts[:SUCCESSOR], parts[SUCCESSOR:]
+    current = None if state is None else job_of(job, run_of(run))
+    alive = outcome[0] is not None and (outcome[5] is None or now < outcome[5])
+    if current is None and not alive:
+        return EMPTY
+    return Slot(
+        current,
+        None if successor[11] is None else successor_of(successor),
+        outcome_of(outcome[:OUTCOME]) if alive else None,
+        _ranges([*(outcome[OUTCOME] or ()), *(outcome[OUTCOME + 1] or ())]),
+    )
+
+
+def _ranges(flat: Sequence[int]) -> tuple[Range, ...]:
+    return tuple(zip(flat[::2], flat[1::2], strict=True))[-8:]
+
+
+def enqueued_of(rows: Sequence[Row], count: int) -> list[Enqueued]:
+    """Return the answers of an enqueue, with the outcomes that were asked for."""
+    statuses, founds, firsts, revisions, repeats, *_ = rows[0]
+    if statuses is None:
+        return [Enqueued("queued", "nothing", n, n) for n in revisions]
+    answers = [
+        Enqueued(statuses[i], founds[i], firsts[i], revisions[i], repeated=repeats[i]) for i in range(count)
+    ]
+    for _, _, _, _, _, place, *outcome in rows[1:]:
+        if not answers[place - 1].repeated:
+            answers[place - 1] = replace(answers[place - 1], outcome=outcome_of(outcome))
+    return answers
+
+
+def settled_of(
+    statuses: Sequence[Any] | None, revisions: Sequence[Any] | None, reasons: Sequence[str]
+) -> list[Settled]:
+    """Return the answers of a settle, with the reasons known here."""
+    if statuses is None:
+        return [Settled("done")] * len(reasons)
+    answers = []
+    for i, status in enumerate(statuses):
+        reason = "" if status != "refused" else reasons[i] or "a handed-off run can only end"
+        revision = revisions[i] if revisions is not None and i < len(revisions) else None
+        answers.append(Settled(status, reason, revision or 0))
+    return answers
+
+
+def claim_of(rows: Sequence[Row], lease: str, token: str) -> ClaimResult:
+    """Return what a claim took under a lease: a row for each job, then one with what they have in common."""
+    lost, now, next_due, holder, *_ = rows[-1]
+    jobs = tuple(
+        job_of(row[5:], ActiveRun(fence=row[4], lease=lease, holder=holder, claimed_at=now))
+        for row in rows[:-1]
+    )
+    return ClaimResult(jobs=jobs, now=now, next_due=next_due, token=token, lost=lost)
+
+
+def settings_of(row: Row) -> QueueInfo:
+    """Return a queue and what it is set to."""
+    name, paused, max_active, retention, level, age, size, keys = row
+    settings = Settings(
+        paused=paused,
+        max_active=max_active,
+        retention=_retention(retention),
+        log_level=level,
+        log_age=age,
+        log_bytes=size,
+        request_key_age=keys,
+    )
+    return QueueInfo(name, settings)
+
+
+def by_name(rows: Iterable[Row]) -> dict[str, Row]:
+    """Return rows by their first column."""
+    return {row[0]: row for row in rows}

@@ -1,0 +1,1 @@
+"""Connections to a Postgres server: URL, pool, statements, errors."""

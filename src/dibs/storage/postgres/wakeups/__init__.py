@@ -1,0 +1,1 @@
+"""How wait() learns of changes: LISTEN/NOTIFY and a slow poll."""

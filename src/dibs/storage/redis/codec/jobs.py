@@ -1,0 +1,303 @@
+"""Jobs as the strings that the Lua files read and write; the layouts stand in lua/include/*.lua."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct as Layout
+from typing import Final
+
+from msgspec import UNSET, UnsetType
+from msgspec.msgpack import Decoder, Encoder
+
+from dibs.model.job import (
+    NO_ATTRIBUTES,
+    ActiveRun,
+    Data,
+    EndKind,
+    Error,
+    Job,
+    Origin,
+    Outcome,
+    OutcomeRetention,
+    Overrides,
+)
+
+LONG, ACTIVE, ERROR, ORIGIN, PROGRESS, LISTED, ASKED, AWAY = 1, 2, 4, 8, 16, 32, 64, 128
+ENDS: Final[tuple[EndKind, ...]] = ("completed", "failed", "cancelled")
+LETTERS: Final[dict[EndKind, str]] = {"completed": "c", "failed": "f", "cancelled": "x"}
+KIND_OF_LETTER: Final = {letter: kind for kind, letter in LETTERS.items()}
+
+_HEAD: Final = Layout(">BhQQ")
+_TIME: Final = Layout(">Q")
+_LONG: Final = Layout(">QQIIIII")
+_RUN: Final = Layout(">QQ32s")
+#: All of these and the size of the holder, as most claimed jobs begin.
+_CLAIMED: Final = Layout(">BhQQQQQIIIIIQQ32sI")
+_SIZE: Final = Layout(">I")
+_ORIGIN: Final = Layout(">QQQIIII")
+
+encode_error: Final = Encoder().encode
+decode_error: Final = Decoder(Error).decode
+_encode_overrides: Final = Encoder().encode
+_decode_overrides: Final = Decoder(Overrides).decode
+
+
+def sized(raw: bytes) -> bytes:
+    """Return bytes with their size before them."""
+    return _SIZE.pack(len(raw)) + raw
+
+
+def section(raw: bytes, at: int) -> tuple[bytes, int]:
+    """Return the sized bytes at a place, and the place behind them."""
+    start = at + 4
+    end = start + int.from_bytes(raw[at:start])
+    return raw[start:end], end
+
+
+# -- data --------------------------------------------------------------------------------------------
+
+
+def encode_data(data: Data) -> bytes:
+    """Return all of data but its priority, which stands in the head."""
+    if not data.attributes and data.overrides is None and data.retention is None:
+        return b"\0" + data.payload
+    flags, parts = 0, []
+    if data.attributes:
+        flags |= 1
+        parts.append(sized(encode_attributes(data.attributes)))
+    if data.overrides is not None:
+        flags |= 2
+        parts.append(sized(_encode_overrides(data.overrides)))
+    if data.retention is not None:
+        flags |= 4
+        parts.append(sized(encode_retention(data.retention).encode()))
+    return b"".join((bytes((flags,)), *parts, data.payload))
+
+
+def decode_data(raw: bytes, priority: int) -> Data:
+    flags, at = raw[0], 1
+    if not flags:
+        # Said, because a mapping that is left out is made anew for each.
+        return Data(payload=raw[1:], attributes=NO_ATTRIBUTES, priority=priority)
+    attributes, overrides, retention = NO_ATTRIBUTES, None, None
+    if flags & 1:
+        part, at = section(raw, at)
+        attributes = decode_attributes(part)
+    if flags & 2:
+        part, at = section(raw, at)
+        overrides = _decode_overrides(part)
+    if flags & 4:
+        part, at = section(raw, at)
+        retention = decode_retention(part.decode())
+    return Data(
+        payload=raw[at:], attributes=attributes, priority=priority, overrides=overrides, retention=retention
+    )
+
+
+def encode_attributes(attributes: Mapping[str, bytes]) -> bytes:
+    return b"".join(sized(name.encode()) + sized(value) for name, value in attributes.items())
+
+
+def decode_attributes(raw: bytes) -> dict[str, bytes]:
+    attributes, at = {}, 0
+    while at < len(raw):
+        name, at = section(raw, at)
+        attributes[name.decode()], at = section(raw, at)
+    return attributes
+
+
+def encode_retention(retention: OutcomeRetention) -> str:
+    """Return `completed,failed,cancelled,keep`: nothing for UNSET, * for ever, - for keeping no payload."""
+    words = [_age(getattr(retention, kind)) for kind in ENDS]
+    keep = retention.keep_payload
+    words.append("" if isinstance(keep, UnsetType) else "".join(LETTERS[kind] for kind in keep) or "-")
+    return ",".join(words)
+
+
+def _age(age: int | UnsetType | None) -> str:
+    return "" if age is UNSET else "*" if age is None else str(age)
+
+
+def decode_retention(text: str) -> OutcomeRetention:
+    *ages, keep = text.split(",")
+    completed, failed, cancelled = (UNSET if not age else None if age == "*" else int(age) for age in ages)
+    kept = tuple(KIND_OF_LETTER[letter] for letter in keep.strip("-"))
+    return OutcomeRetention(
+        completed=completed, failed=failed, cancelled=cancelled, keep_payload=kept if keep else UNSET
+    )
+
+
+# -- jobs --------------------------------------------------------------------------------------------
+
+
+def encode_job(job: Job) -> bytes:
+    """Return the record of a current."""
+    run = job.run
+    flags = LONG | (ACTIVE if run else 0)
+    flags |= (ERROR if job.error is not None else 0) | (ORIGIN if job.origin is not None else 0)
+    if run is not None:
+        flags |= (PROGRESS if run.progress is not None else 0) | (ASKED if run.cancel_requested else 0)
+        flags |= AWAY if run.lease is None else 0
+    parts = [head(flags, job, job.data.priority)]
+    if run is not None:
+        parts.append(encode_run(run.fence, run.claimed_at, run.lease, run.holder))
+    if job.error is not None:
+        parts.append(sized(encode_error(job.error)))
+    if job.origin is not None:
+        parts.append(sized(encode_origin(job.origin)))
+    if run is not None and run.progress is not None:
+        parts.append(sized(run.progress))
+    return b"".join((*parts, encode_data(job.data)))
+
+
+def encode_run(fence: int, claimed_at: int, lease: str | None, holder: str) -> bytes:
+    raw = (lease or "").encode()
+    # Another storage's lease is of no use here: an active job under one arrives as if released.
+    return _RUN.pack(fence, claimed_at, raw if len(raw) == 32 else bytes(32)) + sized(holder.encode())
+
+
+def head(flags: int, job: Job | Outcome, priority: int) -> bytes:
+    """Return the head of a job, without its run."""
+    seq = job.seq if isinstance(job, Job) else job.revision
+    return (
+        _HEAD.pack(flags, priority, seq, job.run_at)
+        + _TIME.pack(job.enqueued_at)
+        + _LONG.pack(
+            job.first, job.revision, job.enqueues, job.attempts, job.retries, job.stalls, job.timeouts
+        )
+    )
+
+
+class Head:
+    """What the head of a record says."""
+
+    __slots__ = (
+        "attempts", "claimed_at", "end", "enqueued_at", "enqueues", "fence", "first", "flags", "holder",
+        "lease", "priority", "retries", "revision", "run_at", "seq", "stalls", "timeouts",
+    )  # fmt: skip
+
+    def __init__(self, raw: bytes, at: int = 0) -> None:
+        self.flags, self.priority, self.seq, self.run_at = _HEAD.unpack_from(raw, at)
+        self.enqueued_at = self.run_at
+        at += 19
+        if self.flags & (LONG | LISTED) != LISTED:
+            (self.enqueued_at,) = _TIME.unpack_from(raw, at)
+            at += 8
+        if self.flags & LONG:
+            (
+                self.first, self.revision, self.enqueues,
+                self.attempts, self.retries, self.stalls, self.timeouts,
+            ) = _LONG.unpack_from(raw, at)  # fmt: skip
+            at += 36
+        else:
+            self.first = self.revision = self.seq
+            self.enqueues, self.attempts, self.retries, self.stalls, self.timeouts = 1, 0, 0, 0, 0
+        if self.flags & ACTIVE:
+            self.fence, self.claimed_at, lease = _RUN.unpack_from(raw, at)
+            holder, at = section(raw, at + 48)
+            self.lease, self.holder = lease.decode(), holder.decode()
+        else:
+            self.fence, self.claimed_at, self.lease, self.holder = 0, None, "", ""
+        self.end = at
+
+
+def decode_job(id: str, raw: bytes) -> Job:
+    """Return the current that a record tells of."""
+    if raw[0] == LONG | ACTIVE:
+        return _decode_claimed(id, raw)
+    told = Head(raw)
+    flags, at = told.flags, told.end
+    error = origin = progress = None
+    if flags & ERROR:
+        part, at = section(raw, at)
+        error = decode_error(part)
+    if flags & ORIGIN:
+        part, at = section(raw, at)
+        origin = decode_origin(part)
+    if flags & PROGRESS:
+        progress, at = section(raw, at)
+    return Job(
+        id=id,
+        data=decode_data(raw[at:], told.priority),
+        run_at=told.run_at,
+        enqueued_at=told.enqueued_at,
+        seq=told.seq,
+        first=told.first,
+        revision=told.revision,
+        enqueues=told.enqueues,
+        attempts=told.attempts,
+        retries=told.retries,
+        stalls=told.stalls,
+        timeouts=told.timeouts,
+        error=error,
+        origin=origin,
+        run=_run(told, progress) if flags & ACTIVE else None,
+    )
+
+
+def _decode_claimed(id: str, raw: bytes) -> Job:
+    """Decode an active job without error, origin and progress, in half the time of the general way."""
+    (
+        _, priority, seq, run_at, enqueued_at, first, revision, enqueues,
+        attempts, retries, stalls, timeouts, fence, claimed_at, lease, size,
+    ) = _CLAIMED.unpack_from(raw)  # fmt: skip
+    end = _CLAIMED.size + size
+    holder = raw[_CLAIMED.size : end].decode()
+    return Job(
+        id=id,
+        data=decode_data(raw[end:], priority),
+        run_at=run_at,
+        enqueued_at=enqueued_at,
+        seq=seq,
+        first=first,
+        revision=revision,
+        enqueues=enqueues,
+        attempts=attempts,
+        retries=retries,
+        stalls=stalls,
+        timeouts=timeouts,
+        run=ActiveRun(fence=fence, lease=lease.decode(), holder=holder, claimed_at=claimed_at),
+    )
+
+
+def _run(told: Head, progress: bytes | None) -> ActiveRun:
+    assert told.claimed_at is not None  # noqa: S101 - an active job was claimed
+    return ActiveRun(
+        fence=told.fence,
+        lease=None if told.flags & AWAY else told.lease,
+        holder=told.holder,
+        claimed_at=told.claimed_at,
+        progress=progress,
+        cancel_requested=bool(told.flags & ASKED),
+    )
+
+
+def encode_origin(origin: Origin) -> bytes:
+    queue, id = origin.queue.encode(), origin.id.encode()
+    numbers = _ORIGIN.pack(
+        origin.revision, origin.fence, origin.enqueued_at,
+        origin.attempts, origin.retries, origin.stalls, origin.timeouts,
+    )  # fmt: skip
+    return b"".join(
+        (len(queue).to_bytes(2), queue, len(id).to_bytes(2), id, numbers, encode_error(origin.error))
+    )
+
+
+def decode_origin(raw: bytes) -> Origin:
+    at = 2 + int.from_bytes(raw[:2])
+    queue = raw[2:at].decode()
+    end = at + 2 + int.from_bytes(raw[at : at + 2])
+    id = raw[at + 2 : end].decode()
+    revision, fence, enqueued_at, attempts, retries, stalls, timeouts = _ORIGIN.unpack_from(raw, end)
+    return Origin(
+        queue=queue,
+        id=id,
+        revision=revision,
+        fence=fence,
+        attempts=attempts,
+        retries=retries,
+        stalls=stalls,
+        timeouts=timeouts,
+        enqueued_at=enqueued_at,
+        error=decode_error(raw[end + _ORIGIN.size :]),
+    )

@@ -1,0 +1,163 @@
+"""Successors, outcomes and whole slots as strings; the layouts stand in lua/include/fold.lua and ends.lua."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct as Layout
+from typing import Final
+
+from dibs.model.job import EMPTY, Outcome, Slot, Successor
+from dibs.storage.redis.codec.jobs import (
+    ACTIVE,
+    ENDS,
+    LONG,
+    Head,
+    decode_data,
+    decode_error,
+    decode_job,
+    decode_origin,
+    encode_data,
+    encode_error,
+    encode_job,
+    encode_origin,
+    encode_run,
+    head,
+    section,
+    sized,
+)
+
+FOR_EVER, HAS_ERROR, HAS_ORIGIN, HAS_RESULT, HAS_DATA = 4, 8, 16, 32, 64
+
+_OUTCOME: Final = Layout(">BQQ")
+_SUCCESSOR: Final = Layout(">BhQQQQQQQI")
+_RANGE: Final = Layout(">QQ")
+
+
+def encode_successor(blocked: Successor) -> bytes:
+    flags = blocked.replaces | (blocked.lo is not None) << 1 | (blocked.hi is not None) << 2
+    flags |= blocked.resets << 3
+    return _SUCCESSOR.pack(
+        flags, blocked.data.priority, blocked.run_at, blocked.lo or 0, blocked.hi or 0, blocked.enqueued_at,
+        blocked.seq, blocked.first, blocked.revision, blocked.enqueues,
+    ) + encode_data(blocked.data)  # fmt: skip
+
+
+def decode_successor(raw: bytes) -> Successor:
+    flags, priority, run_at, lo, hi, enqueued_at, seq, first, revision, enqueues = _SUCCESSOR.unpack_from(raw)
+    return Successor(
+        data=decode_data(raw[_SUCCESSOR.size :], priority),
+        replaces=bool(flags & 1),
+        run_at=run_at,
+        lo=lo if flags & 2 else None,
+        hi=hi if flags & 4 else None,
+        resets=bool(flags & 8),
+        enqueued_at=enqueued_at,
+        seq=seq,
+        first=first,
+        revision=revision,
+        enqueues=enqueues,
+    )
+
+
+def encode_outcome(outcome: Outcome) -> bytes:
+    flags = ENDS.index(outcome.kind) + 1
+    flags |= FOR_EVER if outcome.expires_at is None else 0
+    flags |= (HAS_ERROR if outcome.error is not None else 0) | (
+        HAS_ORIGIN if outcome.origin is not None else 0
+    )
+    flags |= (HAS_RESULT if outcome.result is not None else 0) | (HAS_DATA if outcome.data is not None else 0)
+    priority = outcome.data.priority if outcome.data else 0
+    parts = [_OUTCOME.pack(flags, outcome.ended_at, outcome.expires_at or 0)]
+    parts.append(head(LONG | (0 if outcome.claimed_at is None else ACTIVE), outcome, priority))
+    if outcome.claimed_at is not None:
+        parts.append(encode_run(outcome.fence, outcome.claimed_at, None, outcome.holder))
+    if outcome.error is not None:
+        parts.append(sized(encode_error(outcome.error)))
+    if outcome.origin is not None:
+        parts.append(sized(encode_origin(outcome.origin)))
+    if outcome.result is not None:
+        parts.append(sized(outcome.result))
+    return b"".join(parts) + (encode_data(outcome.data) if outcome.data is not None else b"")
+
+
+def decode_outcome(raw: bytes) -> Outcome:
+    flags, ended_at, expires_at = _OUTCOME.unpack_from(raw)
+    told = Head(raw, _OUTCOME.size)
+    at, error, origin, result = told.end, None, None, None
+    if flags & HAS_ERROR:
+        part, at = section(raw, at)
+        error = decode_error(part)
+    if flags & HAS_ORIGIN:
+        part, at = section(raw, at)
+        origin = decode_origin(part)
+    if flags & HAS_RESULT:
+        result, at = section(raw, at)
+    return Outcome(
+        kind=ENDS[(flags & 3) - 1],
+        fence=told.fence,
+        first=told.first,
+        revision=told.revision,
+        ended_at=ended_at,
+        expires_at=None if flags & FOR_EVER else expires_at,
+        result=result,
+        error=error,
+        enqueues=told.enqueues,
+        enqueued_at=told.enqueued_at,
+        run_at=told.run_at,
+        claimed_at=told.claimed_at,
+        holder=told.holder,
+        attempts=told.attempts,
+        retries=told.retries,
+        stalls=told.stalls,
+        timeouts=told.timeouts,
+        data=decode_data(raw[at:], told.priority) if flags & HAS_DATA else None,
+        origin=origin,
+    )
+
+
+def alive(raw: bytes | None, now: int) -> Outcome | None:
+    """Return an outcome unless it has expired."""
+    outcome = decode_outcome(raw) if raw else None
+    if outcome is None or (outcome.expires_at is not None and now >= outcome.expires_at):
+        return None
+    return outcome
+
+
+def encode_slot(slot: Slot) -> tuple[bytes, bytes, bytes, bytes]:
+    """Return current, successor, outcome and dropped ranges; empty where there is none."""
+    return (
+        b"" if slot.current is None else encode_job(slot.current),
+        b"" if slot.successor is None else encode_successor(slot.successor),
+        b"" if slot.outcome is None else encode_outcome(slot.outcome),
+        b"".join(_RANGE.pack(*ends) for ends in slot.dropped),
+    )
+
+
+def decode_slot(id: str, parts: list[bytes | None], now: int) -> Slot:
+    """Return a slot as everybody may see it: an expired outcome is absent."""
+    current, successor, ended, dropped = parts
+    outcome = alive(ended, now)
+    if current is None and outcome is None:
+        return EMPTY
+    return Slot(
+        None if current is None else decode_job(id, current),
+        None if successor is None else decode_successor(successor),
+        outcome,
+        tuple(_RANGE.iter_unpack(dropped)) if dropped else (),
+    )
+
+
+def numbers_of(slot: Slot) -> Iterator[int]:
+    """Yield every number that was drawn for a slot."""
+    yield 0
+    for part in (slot.current, slot.successor, slot.outcome):
+        if part is not None:
+            yield part.revision
+    for waiting in (slot.current, slot.successor):
+        if waiting is not None:
+            yield waiting.seq
+    if slot.current is not None and slot.current.run is not None:
+        yield slot.current.run.fence
+    if slot.outcome is not None:
+        yield slot.outcome.fence
+    yield from (last for _, last in slot.dropped)

@@ -1,0 +1,1 @@
+"""Connections to Redis servers: URL, pool, protocol, cluster routing, Lua scripts, errors."""

@@ -1,0 +1,30 @@
+"""Places of one's own, made and taken away: for the kit and for tests, never on the way of a job."""
+
+from __future__ import annotations
+
+from redis.exceptions import RedisError
+
+from dibs.storage.redis import keys
+from dibs.storage.redis.network.errors import refusal
+from dibs.storage.redis.network.opening import own_options, servers_at, shown
+from dibs.storage.registry import with_option
+
+
+def place_url(url: str, name: str) -> str:
+    """Return the URL with this name as its prefix."""
+    return with_option(url, "prefix", name)
+
+
+async def remove_url(url: str) -> None:
+    """Remove every key under the prefix of a URL. Raises StorageError."""
+    plain, options = own_options(url, {})
+    prefix = keys.checked_prefix(str(options.get("prefix", keys.PREFIX)))
+    servers = servers_at(plain)
+    try:
+        for key in await servers.scan(f"{prefix}:*"):
+            # One by one: in a cluster each is where its own slot is.
+            await servers.call(key.decode(), "UNLINK", key, repeatable=True)
+    except RedisError as error:
+        raise refusal(error, shown(url)) from None
+    finally:
+        await servers.close()

@@ -1,0 +1,1 @@
+"""How wait() and blocking claims learn of changes: publish/subscribe, BLPOP and a slow poll."""

@@ -1,0 +1,1 @@
+"""One run of a handler: from the claimed job to its settlement."""

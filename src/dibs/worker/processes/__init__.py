@@ -1,0 +1,1 @@
+"""Child processes of a worker: the fork server, spawning, their main functions, logs and signals."""

@@ -1,0 +1,378 @@
+"""The supervisor: it runs no handler, renews the lease of its workers, and ends and replaces them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from dibs.client.app import Dibs
+from dibs.client.calls.handler import Handler
+from dibs.errors import ConfigurationError
+from dibs.model.answers import Renewed
+from dibs.model.requests import How
+from dibs.storage.protocol import Storage
+from dibs.worker import messages as say
+from dibs.worker.execution import exception_info as blame
+from dibs.worker.execution.schedules import left_carried_on
+from dibs.worker.processes.child_main import Spec
+from dibs.worker.processes.fork_server import Nursery
+from dibs.worker.supervisor.crash_recovery import after_crash, after_overrun, settle_left
+from dibs.worker.supervisor.deadlines import Deadlines
+from dibs.worker.supervisor.health import Health
+from dibs.worker.supervisor.held_runs import Holding, Holdings
+from dibs.worker.supervisor.leases import Heartbeat
+from dibs.worker.supervisor.worker_handle import LocalMember, Member, ProcessMember
+from dibs.worker.work_plan import Plan
+from dibs.worker.work_report import WorkReport
+
+logger = logging.getLogger("dibs.worker")
+
+#: Seconds until a process that died is replaced, doubling with each that did not live long.
+RESTART: Final = (0.1, 5.0)
+LIVED_LONG: Final = 10.0
+#: How many processes may die at their start, before any was ready, until no more are tried.
+STARTS: Final = 5
+#: Seconds that workers have to end once they were told to interrupt what they run.
+FAREWELL: Final = 2.0
+
+
+#: How a run is settled whose process is gone: by what is known of it, its handler, and luck for the jitter.
+Aftermath = Callable[[Holding, Handler, float], How]
+
+
+class Supervisor:
+    """One lease over all its queues, and the members that claim and settle under it."""
+
+    def __init__(
+        self, app: Dibs, storage: Storage, plan: Plan, report: WorkReport, nursery: Nursery | None
+    ) -> None:
+        self._app = app
+        self._storage = storage
+        self._plan = plan
+        self._report = report
+        self._nursery = nursery
+        self._loop = asyncio.get_running_loop()
+        self._holdings: Holdings[Member] = Holdings()
+        self._members: set[Member] = set()
+        self._deadlines = Deadlines(self._holdings, self._members, self._end_overdue)
+        self._heartbeat = Heartbeat(
+            storage,
+            plan.queues,
+            holder=f"{socket.gethostname()}:{os.getpid()}",
+            lease=plan.lease,
+            every=plan.heartbeat,
+            lost=self._lost,
+            asked=self._asked,
+        )
+        self._lease: str | None = None
+        self._old: set[str] = set()
+        self._stopping = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: Those of the tasks that settle what died.
+        self._aftermath: set[asyncio.Task[None]] = set()
+        #: Some member could work, so one that cannot is no reason to give up.
+        self._was_ready = False
+        self._short_lives = 0
+        self._born: dict[Member, float] = {}
+        #: What makes further work pointless; awaited by who runs the supervisor.
+        self.failed: asyncio.Future[None] = self._loop.create_future()
+        #: Set, and counted, whenever a run begins or ends, or a member comes or goes.
+        self.moved = asyncio.Event()
+        self.moves = 0
+
+    @property
+    def in_hand(self) -> int:
+        """How many runs its members hold."""
+        return len(self._holdings)
+
+    @property
+    def health(self) -> Health:
+        """How it is, for whoever asks from outside."""
+        able = any(member.ready and not member.leaving for member in self._members)
+        return Health(
+            ready=able and self._lease is not None and not self._stopping,
+            stopping=self._stopping,
+            processes=self._report.processes,
+            running=len(self._holdings),
+        )
+
+    # -- the stages of its life ----------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Take a lease and start all members. Raises StorageError, OutcomeUnknown."""
+        self._lease = await self._heartbeat.grant()
+        self._spawn(self._heartbeat.beat())
+        self._spawn(self._deadlines.watch())
+        for _ in range(max(1, self._plan.processes)):
+            self._hire()
+
+    async def drain(self) -> None:
+        """Claim no more, and wait until nothing is in hand."""
+        self._stopping = True
+        for member in self._members:
+            if member.ready:
+                member.send(say.Drain())
+            else:
+                member.kill()
+        while any(not member.drained for member in self._members):
+            await self._moved()
+
+    async def release(self) -> None:
+        """Interrupt what still runs, end all members, and give back what is left."""
+        self._stopping = True
+        for member in self._members:
+            member.send(say.Stop())
+        try:
+            async with asyncio.timeout(FAREWELL):
+                while any(member.ready and not member.drained for member in self._members):
+                    await self._moved()
+        except TimeoutError:
+            pass
+        await self._end_members()
+        if self._aftermath:
+            await asyncio.wait(self._aftermath, timeout=FAREWELL)
+        for task in self._tasks:
+            task.cancel()
+        for lease in self._heartbeat.leases:
+            await self._drop(lease)
+
+    async def _end_members(self) -> None:
+        members = list(self._members)
+        for member in members:
+            member.kill()
+        for member in members:
+            await member.gone.wait()
+
+    async def _moved(self) -> None:
+        self.moved.clear()
+        await self.moved.wait()
+
+    def _move(self) -> None:
+        self.moves += 1
+        self.moved.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._aftermath.discard)
+        return task
+
+    # -- members -------------------------------------------------------------------------------------
+
+    def _hire(self) -> None:
+        if self._stopping:
+            return
+        plan = self._plan
+        spec = Spec(app=plan.reference, queues=plan.queues, parent=os.getpid(), poll=plan.poll)
+        member: Member = (
+            ProcessMember(spec, self, self._nursery) if plan.processes else LocalMember(self._app, spec, self)
+        )
+        self._members.add(member)
+        self._born[member] = time.monotonic()
+        self._count_processes()
+
+    def _count_processes(self) -> None:
+        self._report.processes = tuple(sorted(member.pid for member in self._members if member.pid))
+        self._move()
+
+    def heard(self, member: Member, message: say.FromWorker) -> None:
+        """Take in what a member says."""
+        match message:
+            case say.Claimed() | say.Ended():
+                self._book(member, message)
+            case say.Leased() | say.LostTrack() | say.LostLease():
+                self._heard_of_lease(member, message)
+            case say.Ready():
+                member.ready = self._was_ready = True
+                self._count_processes()
+                if self._lease is not None:
+                    member.send(say.Lease(self._lease))
+            case say.Late():
+                self._deadlines.late(member, message)
+            case say.Overran():
+                self._deadlines.overran(member, message)
+                self._retire(member, message)
+            case say.Drained():
+                member.drained = True
+                if any(holding.overran for holding in self._holdings.of(member)):
+                    member.overdue = True
+                    member.end()
+            case say.Broken(why):
+                member.broken = why
+        self._move()
+
+    def _book(self, member: Member, message: say.Claimed | say.Ended) -> None:
+        if isinstance(message, say.Claimed):
+            self._holdings.claimed(member, message)
+            self._report.of(message.queue).claimed += len(message.runs)
+        else:
+            self._report.count(message.queue, self._holdings.ended(member, message))
+            self._drop_old()
+
+    def _heard_of_lease(self, member: Member, message: say.Leased | say.LostTrack | say.LostLease) -> None:
+        if isinstance(message, say.Leased):
+            member.lease = message.lease
+            self._drop_old()
+        elif isinstance(message, say.LostTrack):
+            self._replace_lease(message.lease)
+        else:
+            self._heartbeat.lose(message.lease, "the storage refused a claim under it")
+
+    def _retire(self, member: Member, message: say.Overran) -> None:
+        """Let a process with a handler that does not end finish its other runs; another takes its place.
+
+        They have the grace of a stop for that: some have no limit, and the one that overran has to end.
+        """
+        self._report.overruns += 1
+        what = "its process is replaced" if member.can_be_ended else "it lost its fence"
+        logger.error("%s/%s: its handler goes on after its timeout; %s", message.queue, message.id, what)
+        if member.can_be_ended and not member.leaving:
+            member.leaving = True
+            member.leaves_at = time.monotonic() + self._plan.grace
+            member.send(say.Drain())
+            self._hire()
+
+    def _end_overdue(self, member: Member) -> None:
+        """End a process that does not keep deadlines; what it holds is settled when it is gone."""
+        member.overdue = True
+        for holding in self._holdings.of(member):
+            if holding.overran and not member.leaving:
+                self._report.overruns += 1
+                logger.error(
+                    "%s/%s: over its timeout, and process %d does not react: it is ended and replaced",
+                    holding.queue, holding.run.id, member.pid,
+                )  # fmt: skip
+        member.end()
+
+    def gone(self, member: Member, reason: str) -> None:
+        """Settle what a member held that is gone, and replace it if it went unasked."""
+        self._members.discard(member)
+        born = self._born.pop(member)
+        if member.expected or (member.drained and not member.overdue):
+            # What it still holds goes back with the lease.
+            for holding in self._holdings.of(member):
+                self._report.of(holding.queue).released += 1
+            self._holdings.forget(member)
+        elif member.broken is not None or not member.ready:
+            self._could_not_start(member, reason)
+        elif member.overdue:
+            self._leave_behind(member, after_overrun)
+            if not member.leaving:
+                self._hire()
+        else:
+            self._crashed(member, reason)
+            if not member.leaving:
+                self._hire_later(time.monotonic() - born)
+        self._count_processes()
+
+    def _could_not_start(self, member: Member, reason: str) -> None:
+        if self._stopping:
+            return
+        why = member.broken or f"{reason} while it was starting"
+        hopeless = member.broken is not None or self._short_lives >= STARTS
+        if self._was_ready or not hopeless:
+            logger.error("a worker process could not be replaced: %s", why)
+            self._hire_later(0)
+        elif not self.failed.done():
+            error = why if isinstance(why, BaseException) else ConfigurationError(why)
+            self.failed.set_exception(error)
+
+    def _crashed(self, member: Member, reason: str) -> None:
+        self._report.crashes += 1
+        logger.error("%s; what it had started is a stall", reason)
+        error = blame.plain("ProcessDied", f"{reason} while it ran this")
+        self._leave_behind(
+            member, lambda holding, handler, luck: after_crash(holding, member.started, error, handler, luck)
+        )
+
+    def _leave_behind(self, member: Member, how: Aftermath) -> None:
+        self._aftermath.add(self._spawn(self._settle_after(member, how)))
+        if self._lease is not None:
+            # It may have claimed more than it could tell.
+            self._replace_lease(self._lease)
+
+    def _hire_later(self, lived: float) -> None:
+        if lived >= LIVED_LONG:
+            self._short_lives = 0
+        pause = min(RESTART[0] * 2**self._short_lives, RESTART[1])
+        self._short_lives = min(self._short_lives + 1, 20)
+        self._loop.call_later(pause, self._hire)
+
+    async def _settle_after(self, member: Member, how: Aftermath) -> None:
+        """Settle by fence what a process held that is gone, however long the storage cannot be asked."""
+
+        def carried(left: Holding) -> How:
+            handler, luck = self._app.handlers[left.queue], random.random()  # noqa: S311 - jitter keeps no secrets
+            return left_carried_on(handler, left, how(left, handler, luck))
+
+        await settle_left(self._storage, self._holdings.of(member), carried, self._report)
+        self._holdings.forget(member)
+        self._drop_old()
+        self._move()
+
+    # -- leases --------------------------------------------------------------------------------------
+
+    def _asked(self, queue: str, renewed: Renewed) -> None:
+        """Pass on which runs somebody asked to stop."""
+        found = self._holdings.with_ids(queue, renewed.cancel_requested, renewed.now)
+        for member, runs in found.items():
+            member.send(say.Cancel(tuple(runs)))
+
+    def _replace_lease(self, lease: str) -> None:
+        """Claim no more under a lease; it is dropped once all that is known under it has settled."""
+        if lease != self._lease or self._stopping:
+            return
+        self._old.add(lease)
+        self._lease = None
+        self._spawn(self._lease_anew())
+
+    async def _lease_anew(self) -> None:
+        self._lease = await self._heartbeat.grant_patiently()
+        for member in self._members:
+            if member.ready:
+                member.send(say.Lease(self._lease))
+        self._drop_old()
+
+    def _drop_old(self) -> None:
+        if not self._old or self._lease is None:
+            return
+        if any(
+            member.ready and not member.drained and member.lease != self._lease for member in self._members
+        ):
+            return
+        for lease in [lease for lease in self._old if not self._holdings.under(lease)]:
+            self._old.discard(lease)
+            self._spawn(self._drop(lease))
+
+    async def _drop(self, lease: str) -> None:
+        try:
+            await self._heartbeat.drop(lease)
+        except Exception as error:  # noqa: BLE001 - a fault in a storage, too
+            # It is not renewed any more, so its jobs come back in time by themselves.
+            logger.warning("a lease could not be given back: %s", error)
+
+    def _lost(self, lease: str) -> None:
+        """End all members at once, for others may hold what they run, and start anew."""
+        self._heartbeat.forget()
+        self._old.clear()
+        self._lease = None
+        for member in list(self._members):
+            for holding in self._holdings.of(member):
+                self._report.of(holding.queue).lost += 1
+            self._holdings.forget(member)
+            member.kill()
+        if not self._stopping:
+            self._spawn(self._start_anew())
+
+    async def _start_anew(self) -> None:
+        await self._end_members()
+        self._lease = await self._heartbeat.grant_patiently()
+        for _ in range(max(1, self._plan.processes)):
+            self._hire()

@@ -1,0 +1,203 @@
+"""A function as something to be called later, elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from dibs import BadHandler, PermanentError, Refused
+from dibs.client.calls.signature import Args, Call, Kwargs, check_function, name_of
+from dibs.client.options.serde import JsonSerde, MessagePackSerde, Serde
+from tests.client import handlers
+from tests.client.handlers import Crop, Frame, Line, Order, Size
+
+JSON = JsonSerde()
+
+
+@pytest.mark.parametrize("serde", [JSON, MessagePackSerde()], ids=lambda one: one.name)
+def test_arguments_come_back_as_the_types_of_their_parameters(serde: Serde) -> None:
+    call = Call(handlers.typed)
+    args: tuple[Any, ...] = (
+        datetime(2026, 1, 1, tzinfo=UTC),
+        UUID(int=1),
+        Decimal("0.1"),
+        Size.SMALL,
+        "png",
+        Crop(1),
+        Path("a"),
+        Crop(2),
+        Crop(3),
+    )
+
+    payload = call.payload(serde, args, {"more": Size.SMALL})
+
+    assert call.arguments(serde, payload) == (args, {"more": Size.SMALL})
+
+
+@pytest.mark.parametrize("serde", [JSON, MessagePackSerde()], ids=lambda one: one.name)
+def test_keys_come_back_as_numbers(serde: Serde) -> None:
+    call = Call(handlers.keyed)
+
+    assert call.arguments(serde, call.payload(serde, ({5: Crop(1)},), {})) == (({5: Crop(1)},), {})
+
+
+def test_defaults_stay_the_functions_own() -> None:
+    """A default is not enqueued: the handler that runs says what it is."""
+    call = Call(handlers.thumbnail)
+
+    assert call.payload(JSON, ("a",), {}) == b'{"args":["a"],"kwargs":{}}'
+
+
+WRONG = {
+    "missing": ((), {}, "path"),
+    "unknown": (("a",), {"wide": 1}, "wide"),
+    "twice": (("a",), {"path": "b"}, "path"),
+    "too many": (("a", 1, 2), {}, ""),
+}
+
+
+@pytest.mark.parametrize(("args", "kwargs", "field"), WRONG.values(), ids=WRONG)
+def test_what_the_function_would_not_take_is_refused(args: Any, kwargs: Any, field: str) -> None:
+    with pytest.raises(Refused, match="thumbnail") as refused:
+        Call(handlers.thumbnail).payload(JSON, args, kwargs)
+
+    assert refused.value.field == field
+
+
+ORDER = Order(
+    no=1, placed=datetime(2026, 1, 1, tzinfo=UTC), price=Decimal("0.10"), lines=[Line(article=UUID(int=1))]
+)
+
+
+@pytest.mark.parametrize("serde", [JSON, MessagePackSerde()], ids=lambda one: one.name)
+def test_models_come_back_as_they_were(serde: Serde) -> None:
+    """Nested in plain containers, with aliases, and strict ones, to whom text is no date but in JSON."""
+    call = Call(handlers.modelled)
+    named = {"others": {"x": ORDER}, "frame": Frame(Size.SMALL, Crop(1))}
+
+    assert ((ORDER, *named.values()), {}) == call.arguments(serde, call.payload(serde, (ORDER,), named))
+    assert serde.decode(serde.encode(ORDER), call.returns) == ORDER
+
+
+def test_a_model_may_be_sent_as_plain_data() -> None:
+    call = Call(handlers.modelled)
+    plain = {
+        "no": 1,
+        "placed": "2026-01-01T00:00:00Z",
+        "price": "0.10",
+        "lines": [{"article": str(UUID(int=1))}],
+    }
+
+    assert ((ORDER,), {}) == call.arguments(JSON, call.payload(JSON, (plain,), {}))
+
+
+MISFITS: dict[str, tuple[Any, Args, Kwargs, str]] = {
+    "text for a number": (handlers.thumbnail, ("a", "wide"), {}, "width"),
+    "a truth for a number": (handlers.thumbnail, ("a", True), {}, "width"),
+    "nothing for text": (handlers.thumbnail, (None,), {}, "path"),
+    "one of many": (handlers.counted, (1, 2, "3"), {}, "numbers"),
+    "one of many by name": (handlers.counted, (), {"a": 1, "b": "x"}, "named"),
+    "no member of an Enum": (handlers.modelled, (ORDER,), {"frame": {"size": "xl"}}, "frame"),
+    "a field that is missing": (handlers.modelled, (ORDER,), {"frame": {"crop": {}}}, "frame"),
+    "a model of another kind": (handlers.modelled, (Line(article=UUID(int=1)),), {}, "order"),
+    "a model that is invalid": (handlers.modelled, ({"no": 0, "placed": "x", "price": 1},), {}, "order"),
+    "no choice": (handlers.two_models, (ORDER,), {}, "either"),
+}
+
+
+@pytest.mark.parametrize(("function", "args", "kwargs", "field"), MISFITS.values(), ids=MISFITS)
+def test_what_its_type_hint_does_not_take_is_refused_before_it_is_sent(
+    function: Any, args: Any, kwargs: Any, field: str
+) -> None:
+    with pytest.raises(Refused, match=f"'{field}' of {function.__name__}") as refused:
+        Call(function).payload(JSON, args, kwargs)
+
+    assert refused.value.field == field
+
+
+def test_what_its_type_hint_takes_in_another_form_is_sent() -> None:
+    """As the worker reads it, and as JSON means it: a whole number is a float, text may be a date."""
+    assert Call(handlers.counted).payload(JSON, (), {"a": 1})
+    assert Call(handlers.told).payload(JSON, ([1, {"any": "thing"}],), {})
+    assert Call(handlers.keyed).payload(JSON, ({5: Crop(1)},), {})
+
+
+def test_a_value_of_another_type_fails_the_job_for_good_and_names_the_argument() -> None:
+    with pytest.raises(PermanentError, match="'width' of thumbnail"):
+        Call(handlers.thumbnail).arguments(JSON, b'{"args":["a"],"kwargs":{"width":"x"}}')
+
+
+@pytest.mark.parametrize("payload", [b"", b"[1]", b'"x"', b'{"arg":[]}', b'{"args":[1],"kwargs":{"none":1}}'])
+def test_a_payload_of_another_form_fails_the_job_for_good(payload: bytes) -> None:
+    with pytest.raises(PermanentError):
+        Call(handlers.only).arguments(JSON, payload)
+
+
+def test_a_payload_may_leave_out_what_is_empty() -> None:
+    assert Call(handlers.only).arguments(JSON, b'{"args":[5]}') == ((5,), {})
+
+
+def test_a_type_that_cannot_be_found_says_what_to_do() -> None:
+    with pytest.raises(BadHandler, match=r"'Nowhere'.*TYPE_CHECKING"):
+        Call(handlers.unresolved).arguments(JSON, b'{"args":[5]}')
+
+
+def nested() -> FunctionType:
+    def inner() -> None: ...
+
+    return inner  # type: ignore[return-value]
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "lambda": (lambda: 1, "write a `def`"),
+    "nested": (nested(), "move it to the module's top"),
+    "method": (handlers.Service.method, "makes the object and calls it"),
+    "bound method": (handlers.Service().method, "write a function"),
+    "object": (handlers.Service(), "write a function"),
+    "partial": (functools.partial(handlers.thumbnail, "a"), "write a function"),
+    "class": (Crop, "write a function"),
+    "generator": (handlers.generate, "return it"),
+    "async generator": (handlers.generate_later, "return it"),
+}
+
+
+@pytest.mark.parametrize(("function", "advice"), BAD.values(), ids=BAD)
+def test_what_a_worker_could_not_import_or_call_is_refused_with_advice(function: Any, advice: str) -> None:
+    with pytest.raises(BadHandler, match=advice):
+        check_function(function)
+
+
+def test_a_name_is_module_and_function() -> None:
+    assert name_of(handlers.thumbnail) == f"{handlers.__name__}.thumbnail"
+
+
+def program(monkeypatch: pytest.MonkeyPatch, **attributes: Any) -> FunctionType:
+    main = ModuleType("__main__")
+    vars(main).update(attributes)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    function = FunctionType(handlers.thumbnail.__code__, {}, "job")
+    function.__module__ = "__main__"
+    return function
+
+
+def test_in_a_program_the_stem_of_the_file_stands_for_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert name_of(program(monkeypatch, __file__="/x/jobs.py")) == "jobs.job"
+
+
+def test_a_module_run_with_m_keeps_its_full_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = type("Spec", (), {"name": "shop.jobs"})
+
+    assert name_of(program(monkeypatch, __file__="/x/jobs.py", __spec__=spec)) == "shop.jobs.job"
+
+
+def test_in_a_notebook_the_queue_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadHandler, match="queue="):
+        name_of(program(monkeypatch))

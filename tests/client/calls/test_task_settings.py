@@ -1,0 +1,119 @@
+"""Periodic tasks: what is declared, and what is refused where it is declared."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from dibs import BadHandler, Dibs, Refused
+from dibs.client.calls.handler import Handler
+from dibs.client.calls.task_settings import length_of
+from dibs.model.cron import Cron
+from dibs.model.schedule import Every, Schedule
+from tests.client import handlers
+
+
+def declared(app: Dibs, **settings: Any) -> Handler:
+    app.task(queue="q", **settings)(handlers.refresh)
+    return app.handlers["q"]
+
+
+@pytest.mark.parametrize(
+    ("every", "ms"),
+    [
+        ("5m", 300_000),
+        ("90s", 90_000),
+        ("1h30m", 5_400_000),
+        ("1h 30m", 5_400_000),
+        ("1.5h", 5_400_000),
+        ("250ms", 250),
+        ("2d", 172_800_000),
+        ("1w", 604_800_000),
+        (300, 300_000),
+        (0.25, 250),
+        (timedelta(minutes=5), 300_000),
+    ],
+)
+def test_an_interval_is_said_in_many_ways(every: Any, ms: int) -> None:
+    assert ms == length_of(every)
+
+
+@pytest.mark.parametrize(
+    "every",
+    ["", "5", "m", "5 minutes", "-5m", "5m!", "five", "\u0665m", 0, -1, True, float("nan"), [], "0s",
+     "99999999d", timedelta(0)],
+)  # fmt: skip
+def test_what_is_no_interval_is_refused(every: Any) -> None:
+    with pytest.raises(Refused, match="every") as refused:
+        length_of(every)
+
+    assert "every" == refused.value.field
+
+
+def test_a_task_carries_its_schedule(app: Dibs) -> None:
+    handler = declared(app, every="5m", timeout=5)
+
+    assert handler.schedule is not None
+    assert (Every(300_000), True) == (handler.schedule.times, handler.schedule.catch_up)
+    assert {"args": [], "kwargs": {}} == msgspec.json.decode(handler.schedule.data.payload)
+    assert 5000 == handler.limits.timeout
+
+
+def test_a_cron_expression_has_a_zone(app: Dibs) -> None:
+    schedule = declared(app, cron="*/5 * * * *", tz="Europe/Berlin", catch_up=False).schedule
+
+    assert isinstance(schedule, Schedule)
+    assert (Cron("*/5 * * * *", "Europe/Berlin"), False) == (schedule.times, schedule.catch_up)
+
+
+def test_without_a_zone_it_is_utc(app: Dibs) -> None:
+    assert "UTC" == declared(app, cron="0 3 * * *").schedule.times.tz  # type: ignore[union-attr]
+
+
+def test_a_task_without_has_none(app: Dibs) -> None:
+    assert declared(app, timeout=5, every=None).schedule is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"every": "5 minutes"}, "every"),
+        ({"every": "5m", "cron": "* * * * *"}, "cron"),
+        ({"cron": "61 * * * *"}, "cron"),
+        ({"cron": "0 3 * * *", "tz": "Berlin"}, "tz"),
+        ({"every": "5m", "tz": "UTC"}, "tz"),
+        ({"tz": "UTC"}, "tz"),
+        ({"catch_up": True}, "catch_up"),
+        ({"every": "5m", "catch_up": "yes"}, "catch_up"),
+        ({"evry": "5m"}, "evry"),
+    ],
+)
+def test_a_bad_one_is_refused_where_it_is_declared(app: Dibs, settings: dict[str, Any], field: str) -> None:
+    with pytest.raises(Refused, match=field) as refused:
+        declared(app, **settings)
+
+    assert field == refused.value.field
+    assert {} == app.handlers
+
+
+def test_nobody_would_give_it_arguments(app: Dibs) -> None:
+    with pytest.raises(BadHandler, match=r"thumbnail is periodic.*'path'"):
+        app.task(every="5m")(handlers.thumbnail)
+
+
+def test_only_a_task_is_periodic(app: Dibs) -> None:
+    with pytest.raises(Refused, match="every"):
+        app.queue("q").handler(every="5m")(handlers.take)  # type: ignore[call-overload]
+    with pytest.raises(Refused, match="cron"):
+        app.task(handlers.refresh).on_failure(cron="* * * * *")(handlers.alert)  # type: ignore[call-overload]
+
+
+def test_what_is_declared_later_keeps_it(app: Dibs) -> None:
+    task = app.task(queue="q", every="5m")(handlers.refresh)
+    task.on_failure(handlers.alert)
+
+    assert app.handlers["q"].handles_failure
+    assert app.handlers["q"].schedule is not None

@@ -1,0 +1,253 @@
+"""The waiting rule: subscribe, read the state, and read it again at a slow poll (contract 1, Done)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dibs import (
+    Dibs,
+    JobCancelled,
+    NotRunning,
+    Queue,
+    StorageUnavailable,
+    WaitTimeout,
+)
+from dibs.client.connection import outcome_wait as waiting
+from dibs.client.options.retention import SLACK
+from dibs.model.answers import Wake
+from tests.client.byhand import claimed
+from tests.client.counting import counted
+
+
+@pytest.fixture
+def queue(any_queue: Queue) -> Queue:
+    return any_queue
+
+
+@pytest.fixture
+def app(any_app: Dibs) -> Dibs:
+    return any_app
+
+
+async def test_a_waiter_is_woken_by_the_end(queue: Queue) -> None:
+    ticket = await queue.enqueue(1, id="a")
+    async with claimed(queue) as claim:
+        waiter = asyncio.create_task(ticket.result(30))
+        await asyncio.sleep(0)
+        await claim.complete("done")
+
+        assert await waiter == "done"
+
+
+async def test_waiting_too_long_leaves_the_job_alone(queue: Queue) -> None:
+    ticket = await queue.enqueue(1, id="a")
+
+    with pytest.raises(WaitTimeout, match=f"{queue.name}/a") as timeout:
+        await ticket.result(0.01)
+    assert isinstance(timeout.value, TimeoutError)
+    assert (await ticket.status()).state == "waiting"
+
+
+async def test_many_waiters_get_their_own(queue: Queue) -> None:
+    tickets = await queue.enqueue_many(range(50))
+    waiters = [asyncio.create_task(ticket.result(30)) for ticket in tickets]
+    async with queue.receive(max_jobs=7, wait=0) as claims:
+        async for claim in claims:
+            await claim.complete(claim.data * 2)
+
+    assert await asyncio.gather(*waiters) == [number * 2 for number in range(50)]
+
+
+async def test_a_lost_hint_costs_latency_never_the_result(
+    queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def deaf(*_args: Any, **_named: Any) -> None:
+        raise StorageUnavailable
+
+    ticket = await queue.enqueue(1, id="a")
+    monkeypatch.setattr(waiting, "SLOW_POLL", 0.01)
+    monkeypatch.setattr(app.storage, "wait", deaf)
+    async with claimed(queue) as claim:
+        waiter = asyncio.create_task(ticket.result(30))
+        await asyncio.sleep(0)
+        await claim.complete("done")
+
+        assert await waiter == "done"
+
+
+async def test_a_wait_lets_the_outcome_outlive_it(queue: Queue, app: Dibs) -> None:
+    """Design 1: waiting for a result raises the job's retention to at least the wait + 60 s."""
+    ticket = await queue.enqueue(1, id="a", retention=1)
+    with pytest.raises(WaitTimeout):
+        await ticket.result(0.02)
+
+    slot = (await app.storage.get(queue.name, ["a"]))[0]
+    assert slot.current is not None
+    kept = slot.current.data.retention
+    assert kept is not None
+    assert isinstance(kept.completed, int)
+    assert SLACK <= kept.completed <= SLACK + 20
+
+
+async def test_a_wait_leaves_a_retention_that_is_long_enough(queue: Queue, app: Dibs) -> None:
+    ticket = await queue.enqueue(1, id="a", retention=None)
+    with pytest.raises(WaitTimeout):
+        await ticket.result(0)
+
+    status = await queue.get("a")
+    slot = (await app.storage.get(queue.name, ["a"]))[0]
+    assert status is not None
+    assert slot.current is not None
+    assert slot.current.data.retention is not None
+    assert slot.current.data.retention.completed is None
+
+
+async def test_a_successor_keeps_the_retention_it_was_given(queue: Queue, app: Dibs) -> None:
+    """A wait for the run that is active must not shorten what the blocked one keeps."""
+    first = await queue.enqueue(1, id="a", retention=1)
+    async with claimed(queue):
+        await queue.enqueue(2, id="a", retention=None)
+        with pytest.raises(WaitTimeout):
+            await first.result(0)
+
+        slot = (await app.storage.get(queue.name, ["a"]))[0]
+        assert slot.successor is not None
+        assert slot.successor.data.retention is not None
+        assert slot.successor.data.retention.completed is None
+
+
+async def test_a_waiter_subscribes_before_it_reads(
+    queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract 1, Done: what happens between reading and subscribing would be missed."""
+    order: list[str] = []
+    wait, get = app.storage.wait, app.storage.get
+
+    def told(name: str, verb: Any) -> Any:
+        def call(*args: Any, **named: Any) -> Any:
+            order.append(name)
+            return verb(*args, **named)
+
+        return call
+
+    ticket = await queue.enqueue(1)
+    monkeypatch.setattr(app.storage, "wait", told("wait", wait))
+    monkeypatch.setattr(app.storage, "get", told("get", get))
+    with pytest.raises(WaitTimeout):
+        await ticket.result(0)
+
+    assert order[:2] == ["wait", "get"]
+
+
+async def test_a_waiter_hears_that_the_app_was_closed(storage_url: str) -> None:
+    app = Dibs(storage_url)
+    await app.open()
+    waiter = asyncio.create_task((await app.queue("q").enqueue(1)).result(30))
+    await asyncio.sleep(0)
+    await app.close()
+
+    with pytest.raises(NotRunning):
+        await waiter
+
+
+async def test_an_update_during_a_wait_cannot_take_the_outcome_away(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "SLOW_POLL", 0.01)
+    ticket = await queue.enqueue(1, id="a")
+    waiter = asyncio.create_task(ticket.result(30))
+    await asyncio.sleep(0)
+    await queue.enqueue(2, id="a", retention=0)
+    while await kept_for(queue, "a") == 0:  # noqa: ASYNC110 - the waiter's next look is what we wait for
+        await asyncio.sleep(0)
+    async with claimed(queue) as claim:
+        await claim.complete("both")
+
+    assert await waiter == "both"
+
+
+async def kept_for(queue: Queue, id: str) -> object:
+    slot = await queue._channel.get(id)
+    assert slot.current is not None
+    assert slot.current.data.retention is not None
+    return slot.current.data.retention.completed
+
+
+async def test_an_end_that_the_wake_up_tells_is_not_asked_for(
+    queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis tells of small ones; whoever waits has looked once, before."""
+    calls, tells = counted(app.storage, monkeypatch), (app.storage.url or "").startswith("redis:")
+    for number in range(3):
+        before = calls["get"]
+        ticket = await queue.enqueue(number, id="a")
+        async with claimed(queue) as claim:
+            waiter = asyncio.create_task(ticket.result(30))
+            while calls["get"] == before:  # noqa: ASYNC110 - it waits in the storage
+                await asyncio.sleep(0)
+            await claim.complete(number)
+
+            assert await waiter == number
+        # What the first of them hears begins with its own subscription, so it may look once more.
+        assert not tells or number == 0 or before + 1 == calls["get"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_the_end_of_another_enqueue_is_not_its_own(
+    queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch, *, first: bool
+) -> None:
+    """Whatever a wake-up tells: an outcome counts for the enqueues that it covers (contract 1, Done)."""
+    tickets = [await queue.enqueue("first", id="a")]
+    async with claimed(queue) as claim:
+        tickets.append(await queue.enqueue("second", id="a"))
+        await claim.complete("of the first")
+    [slot] = await app.storage.get(queue.name, ["a"])
+    assert slot.outcome is not None
+    told = Wake(woken=True, since={}, outcomes={"a": slot.outcome})
+
+    async def wait(*_args: Any, **_named: Any) -> Wake:
+        await asyncio.sleep(0)
+        return told
+
+    monkeypatch.setattr(app.storage, "wait", wait)
+    if first:
+        assert await tickets[0].result(30) == "of the first"
+    else:
+        with pytest.raises(WaitTimeout):
+            await tickets[1].result(0.05)
+
+
+async def test_an_outcome_of_several_enqueues_does_not_tell_which_of_them_were_cancelled(
+    queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One successor is dropped, the next folded into the run that comes back: its range lies around both."""
+    tickets = [await queue.enqueue("first", id="a")]
+    async with claimed(queue) as claim:
+        tickets.append(await queue.enqueue("dropped", id="a"))
+        # The waiter of the second looks when it is still pending; what it hears comes when all is over.
+        pending = await app.storage.get(queue.name, ["a"])
+        await queue.cancel("a")
+        tickets.append(await queue.enqueue("third", id="a"))
+        await claim.release()
+    async with claimed(queue) as claim:
+        await claim.complete("done")
+    [slot] = await app.storage.get(queue.name, ["a"])
+    assert slot.outcome is not None
+    late = Wake(woken=True, since={}, outcomes={"a": slot.outcome})
+    reads, read = [pending], app.storage.get
+
+    async def wait(*_args: Any, **_named: Any) -> Wake:
+        await asyncio.sleep(0)
+        return late
+
+    async def get(name: str, ids: list[str]) -> Any:
+        return reads.pop() if reads else await read(name, ids)
+
+    monkeypatch.setattr(app.storage, "wait", wait)
+    monkeypatch.setattr(app.storage, "get", get)
+    with pytest.raises(JobCancelled):
+        await tickets[1].result(30)
+    assert [await tickets[0].result(30), await tickets[2].result(30)] == ["done", "done"]

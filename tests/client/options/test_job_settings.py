@@ -1,0 +1,107 @@
+"""The settings of a job as people write them, and the request they make."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from msgspec import UNSET
+
+from dibs import Fixed, Refused, Reject, Retention
+from dibs.client.options.job_settings import JOB_SETTINGS, check_known, request_of
+from dibs.client.options.queue_settings import patch_of
+from dibs.model.job import Data, NewJob, Overrides
+from dibs.model.job import OutcomeRetention as KeptFor
+from dibs.model.requests import Request, SettingsPatch
+
+
+def test_everything_that_can_be_said_arrives() -> None:
+    made = request_of(
+        b"1",
+        {
+            "id": "a",
+            "run_at": datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC),
+            "priority": 7,
+            "on_conflict": Reject(),
+            "request_key": "once",
+            "attributes": {"customer": 5},
+            "retention": Retention(completed=60),
+            "timeout": 1.5,
+            "max_retries": None,
+            "max_timeouts": 0,
+            "max_stalls": 1,
+            "backoff": Fixed(2),
+            "lease": timedelta(minutes=1),
+        },
+    )
+
+    assert made == Request(
+        job=NewJob(
+            id="a",
+            run_at=5000,
+            data=Data(
+                payload=b"1",
+                attributes={"customer": b"5"},
+                priority=7,
+                retention=KeptFor(completed=60_000),
+                overrides=Overrides(
+                    timeout=1500,
+                    max_retries=None,
+                    max_timeouts=0,
+                    max_stalls=1,
+                    backoff=Fixed(2),
+                    lease=60_000,
+                ),
+            ),
+        ),
+        on_conflict=Reject(),
+        request_key="once",
+    )
+
+
+def test_nothing_said_leaves_everything_to_handler_queue_and_contract() -> None:
+    made = request_of(b"", {})
+
+    assert made.job.data == Data()
+    assert (made.job.run_at, made.job.delay) == (None, None)
+    assert made.job.id != request_of(b"", {}).job.id
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "id": {"id": ""},
+    "run_at": {"delay": 1, "run_at": datetime(2030, 1, 1, tzinfo=UTC)},
+    "timeout": {"timeout": 0},
+    "max_retries": {"max_retries": -1},
+    "max_stalls": {"max_stalls": True},
+    "delay": {"delay": "5"},
+    "attributes['a']": {"attributes": {"a": float("nan")}},
+    "attributes": {"attributes": [("a", 1)]},
+    "retention": {"retention": -5},
+    "lease": {"lease": 0},
+}
+
+
+@pytest.mark.parametrize(("field", "settings"), BAD.items(), ids=BAD)
+def test_what_is_wrong_is_refused_by_name(field: str, settings: Any) -> None:
+    with pytest.raises(Refused) as refused:
+        request_of(b"", settings)
+
+    assert refused.value.field == field
+
+
+def test_an_unknown_setting_is_refused_and_the_known_ones_listed() -> None:
+    with pytest.raises(Refused, match=r"'prio'.*priority"):
+        check_known({"prio": 1}, JOB_SETTINGS)
+
+
+def test_what_a_queue_is_set_to_is_in_ms_below() -> None:
+    patch = patch_of(
+        {"max_active": None, "log_age": 2, "retention": Retention(failed=None), "log_level": "all"}
+    )
+
+    assert patch == SettingsPatch(
+        max_active=None, log_age=2000, retention=KeptFor(failed=None), log_level="all", paused=UNSET
+    )
+    with pytest.raises(Refused):
+        patch_of({"max_activ": 1})  # type: ignore[typeddict-unknown-key]

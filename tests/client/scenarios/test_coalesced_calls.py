@@ -1,0 +1,105 @@
+"""Ten thousand calls at once take few round trips, and none of them is harmed by its neighbours, anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from dibs import Dibs, JsonSerde, Queue, Refused, Ticket
+from dibs.client.connection.coalescing import MOST_BYTES, MOST_ITEMS
+from dibs.model.limits import MIB
+from tests.client.counting import counted
+
+CALLS = 10_000
+
+
+async def test_ten_thousand_calls_take_a_round_trip_for_a_thousand(
+    any_app: Dibs, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await any_queue.counts()
+    calls = counted(any_app.storage, monkeypatch)
+    tickets = await asyncio.gather(*(any_queue.enqueue(number) for number in range(CALLS)))
+
+    # The first goes alone where it finds nobody to wait for.
+    assert calls["enqueue"] <= CALLS // MOST_ITEMS + 1
+    assert len({ticket.id for ticket in tickets}) == CALLS
+    revisions = [ticket.revision for ticket in tickets]
+    assert revisions == sorted(revisions), "in the order of the calls"
+    assert (await any_queue.counts()).waiting == CALLS
+
+    calls.clear()
+    states = await asyncio.gather(*(ticket.status() for ticket in tickets[: MOST_ITEMS + 1]))
+    assert {status.state for status in states} == {"waiting"}
+    assert calls == {"get": 2}
+
+
+async def test_on_redis_each_of_them_is_one_script(redis_server: Any) -> None:
+    """Counted by the server, not by us."""
+
+    def scripts() -> int:
+        stats = redis_server.ask("INFO", "commandstats").splitlines()
+        found = [line for line in stats if line.startswith("cmdstat_evalsha:")]
+        return sum(int(line.partition("calls=")[2].partition(",")[0]) for line in found)
+
+    async with Dibs(f"{redis_server.url}?prefix=coalesced") as app:
+        await app.queue("q").enqueue(1)
+        before = scripts()
+        await asyncio.gather(*(app.queue("q").enqueue(number) for number in range(CALLS)))
+
+        assert scripts() - before <= CALLS // MOST_ITEMS + 1
+
+
+class Slow(JsonSerde):
+    """Takes its time with one of them."""
+
+    def encode(self, value: Any) -> bytes:
+        if value == {"text": "slow"}:
+            sum(range(1_000_000))
+        return super().encode(value)
+
+
+async def test_one_that_is_slow_large_refused_or_gives_up_harms_no_other(
+    any_app: Dibs, any_queue: Queue
+) -> None:
+    queue = any_app.queue(f"{any_queue.name}-slow", serde=Slow())
+    strange: dict[int, tuple[Any, dict[str, Any]]] = {
+        10: ({"text": "slow"}, {}),
+        20: ("x" * (MIB - 2), {}),
+        30: ("x" * MIB, {}),
+        40: (float("nan"), {}),
+        50: ("unknown setting", {"prio": 1}),
+        60: ("no such priority", {"priority": 5000}),
+        70: ("no attribute", {"attributes": {"a": "\0"}}),
+        80: ("gives up", {}),
+        90: ("gives up", {}),
+    }
+
+    def call(number: int) -> asyncio.Task[Ticket[Any]]:
+        data, settings = strange.get(number, (number, {}))
+        return asyncio.create_task(queue.enqueue(data, **settings))
+
+    calls = [call(number) for number in range(1000)]
+    calls[80].cancel()
+    await asyncio.sleep(0)
+    calls[90].cancel()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    kinds = Counter(type(answer).__name__ for answer in answers)
+
+    assert {30, 40, 50, 60, 70} == {n for n, answer in enumerate(answers) if isinstance(answer, Refused)}
+    assert kinds == {"Ticket": 993, "Refused": 5, "CancelledError": 2}
+    # Who gave up may have been on the way already.
+    assert (await queue.counts()).waiting in {993, 994}
+
+
+async def test_a_batch_that_grows_too_heavy_is_cut(
+    any_app: Dibs, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = counted(any_app.storage, monkeypatch)
+    heavy = "x" * (MIB - 2)
+    await asyncio.gather(*(any_queue.enqueue(heavy) for _ in range(9)))
+
+    assert calls["enqueue"] == -(-9 * MIB // MOST_BYTES)
+    assert (await any_queue.counts()).waiting == 9

@@ -1,0 +1,244 @@
+"""The blocking twins: the same, on a thread that waits."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dibs import ConfigurationError, Dibs, NotRunning, Refused, WaitTimeout
+from dibs.client.sync import background_loop as bridge
+from dibs.client.sync.handles import BlockingDibs
+from tests.client import handlers
+
+TOOL = Path(__file__).parents[3] / "tools" / "make_blocking.py"
+
+
+@pytest.fixture
+def here(storage_url: str) -> Iterator[BlockingDibs]:
+    """An app that is open for blocking code."""
+    with Dibs(storage_url).sync as app:
+        yield app
+
+
+def test_the_twins_are_current() -> None:
+    told = subprocess.run([sys.executable, TOOL, "--check"], capture_output=True, text=True, check=False)
+
+    assert told.returncode == 0, told.stderr
+
+
+def test_a_change_of_the_source_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TOOL.parent))
+    import make_blocking  # type: ignore[import-not-found]
+
+    ((first, modules), _) = make_blocking.TARGETS.items()
+    stale = tmp_path / "blocking.py"
+    stale.write_text(first.read_text("utf-8").replace("def counts", "def count"), "utf-8")
+    monkeypatch.setattr(make_blocking, "TARGETS", {stale: modules})
+
+    assert make_blocking.main(["--check"]) == 1
+    assert not stale.write_text("", "utf-8")
+    assert make_blocking.main(["--check"]) == 1
+
+
+def test_enqueue_claim_and_result(here: BlockingDibs) -> None:
+    queue = here.queue("q")
+    ticket = queue.enqueue({"to": "x"}, id="a")
+    with queue.receive(wait=0) as claims:
+        for claim in claims:
+            assert (claim.id, claim.data) == ("a", {"to": "x"})
+            claim.progress(0.5)
+            claim.complete("done")
+
+    assert (ticket.verdict, ticket.result(0), ticket.status().state) == ("queued", "done", "completed")
+
+
+def test_every_kind_of_method_has_a_twin(here: BlockingDibs) -> None:
+    queue = here.queue("q")
+    tickets = queue.enqueue_many([1, 2, queue.bind(3, id="c")])
+
+    assert [ticket.verdict for ticket in tickets] == ["queued"] * 3
+    assert sorted(status.id for status in queue.list("waiting")) == sorted(ticket.id for ticket in tickets)
+    assert queue.cancel("c") == "cancelled"
+    assert queue.counts().waiting == 2
+    with queue.events("") as events:
+        assert next(events).kind == "cancelled"
+    queue.pause()
+    with queue.receive(wait=0) as claims:
+        assert list(claims) == []
+
+
+def test_a_task_and_its_options(storage_url: str) -> None:
+    app = Dibs(storage_url)
+    task = app.task(handlers.thumbnail)
+    ticket = task.sync.options(id="a", priority=3).enqueue("a.png", width=5)
+
+    assert ticket.id == "a"
+    assert task.sync.queue.counts().waiting == 1
+    assert len(task.sync.enqueue_many([task.sync.bind("b")])) == 1
+    with pytest.raises(WaitTimeout):
+        task.sync.options(wait=0).enqueue_and_wait("c.png")
+    app.sync.close()
+
+
+def test_errors_arrive_as_they_are(here: BlockingDibs) -> None:
+    with pytest.raises(Refused):
+        here.queue("q").enqueue(float("nan"))
+    with pytest.raises(WaitTimeout):
+        here.queue("q").enqueue(1).result(0)
+
+
+def test_after_close_it_says_so(storage_url: str) -> None:
+    app = Dibs(storage_url)
+    with app.sync:
+        pass
+
+    with pytest.raises(NotRunning):
+        app.sync.queue("q").enqueue(1)
+
+
+def test_several_threads_may_block_at_once(any_place: str) -> None:
+    with Dibs(any_place).sync as app, ThreadPoolExecutor(9) as pool:
+        queue = app.queue("q")
+        tickets = list(pool.map(queue.enqueue, range(200)))
+        assert queue.counts().waiting == 200
+        assert len({ticket.id for ticket in tickets}) == 200
+
+        results = pool.map(lambda ticket: ticket.result(60), tickets)
+        with queue.receive(max_jobs=200, wait=0) as claims:
+            for claim in claims:
+                claim.complete(claim.data)
+        assert list(results) == list(range(200))
+
+
+async def test_on_a_running_loop_it_names_the_async_form(app: Dibs) -> None:
+    with pytest.raises(ConfigurationError, match=r"await queue\.enqueue"):
+        app.sync.queue("q").enqueue(1)
+    with pytest.raises(ConfigurationError, match="async with"), app.sync.queue("q").receive():
+        pass
+    with pytest.raises(ConfigurationError, match="async for"):
+        list(app.sync.queue("q").list("waiting"))
+
+
+async def test_from_a_thread_it_goes_to_the_loop_where_the_app_is_open(app: Dibs) -> None:
+    """A `def` handler runs on a thread, and its app is open on the worker's loop."""
+    ticket = await asyncio.to_thread(app.sync.queue("q").enqueue, 1)
+
+    assert (await app.queue("q").counts()).waiting == 1
+    assert ticket.verdict == "queued"
+
+
+def test_an_interrupted_wait_ends_the_call(here: BlockingDibs, monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled = threading.Event()
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    def interrupted(self: Any, timeout: float | None = None) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("concurrent.futures.Future.result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bridge.run(here._home, "await it", endless())
+    monkeypatch.undo()
+
+    assert cancelled.wait(5)
+    assert here.queue("q").counts().waiting == 0, "the loop is as good as new"
+
+
+def test_a_loop_that_ends_leaves_no_thread_waiting(storage_url: str) -> None:
+    app = Dibs(storage_url)
+    threads = ThreadPoolExecutor(1)
+
+    async def program() -> Any:
+        await app.open()
+        ticket = await app.queue("q").enqueue(1)
+        before = len(asyncio.all_tasks())
+        waiting = threads.submit(ticket.sync.result, None)
+        while len(asyncio.all_tasks()) <= before:  # noqa: ASYNC110 - until the thread's call is on this loop
+            await asyncio.sleep(0)
+        return waiting
+
+    with pytest.raises(NotRunning, match=r"ended during await ticket\.result"):
+        asyncio.run(program()).result(10)
+
+
+def test_work_runs_on_the_callers_own_thread(storage_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals arrive there alone."""
+    from dibs.client import app as module
+
+    monkeypatch.setattr(module, "WORK", f"{__name__}:tell_thread")
+
+    assert Dibs(storage_url).sync.work() is threading.current_thread()
+
+
+SYNC_WORKER = """
+import os, sys
+from dibs import Dibs
+
+app = Dibs(sys.argv[1])
+
+@app.task(queue="held")
+def held() -> str:
+    os.write(1, b"here\\n")
+    return sys.stdin.readline()
+
+held.sync.enqueue()  # from now on it is open on the background loop
+print(app.sync.work(grace=60).total("completed"))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_work_hears_signals_also_where_the_app_is_open_already(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    words = [sys.executable, "-c", SYNC_WORKER, f"file:{tmp_path / 'jobs'}"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        try:
+            assert b"here\n" == worker.stdout.readline()
+            worker.send_signal(number)
+            out, _ = worker.communicate(b"go\n", timeout=60)
+        finally:
+            worker.kill()
+
+    assert (0, b"1\n") == (worker.returncode, out)
+
+
+ELSEWHERE = """
+import signal, sys, threading
+from dibs import Dibs
+
+app = Dibs(sys.argv[1])
+
+@app.task(queue="q")
+def elsewhere() -> None:
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+elsewhere.sync.enqueue()
+print(app.sync.work().total("completed"))
+"""
+
+
+def test_work_hears_a_signal_that_does_not_end_the_wait_of_its_thread(tmp_path: Path) -> None:
+    """As one that comes just before the wait begins, or is taken by another thread."""
+    words = [sys.executable, "-c", ELSEWHERE, f"file:{tmp_path / 'jobs'}"]
+    worker = subprocess.run(words, capture_output=True, timeout=60, check=False)
+
+    assert (0, b"1\n") == (worker.returncode, worker.stdout), worker.stderr.decode()
+
+
+async def tell_thread(_app: Dibs, **_options: Any) -> threading.Thread:
+    return threading.current_thread()

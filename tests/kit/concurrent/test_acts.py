@@ -1,0 +1,25 @@
+"""What clients make of their answers."""
+
+from __future__ import annotations
+
+from dibs.model.answers import Enqueued
+from dibs.model.job import NewJob
+from dibs.model.requests import Request
+from dibs_conformance.concurrent.actions import Hands
+from dibs_conformance.concurrent.calls import Call
+
+
+def test_the_numbers_of_a_repeat_are_not_its_ids() -> None:
+    """A key that was used for `a` answers an enqueue of `b` with the revision of `a`: a finish of `b` by it
+    is in the range of `b`, or not, by chance. The judge once took that for a failure.
+    """
+    hands = Hands()
+    requests = [Request(job=NewJob(id=id), request_key="k") for id in ("a", "b")]
+    first = Enqueued("queued", "nothing", 5, 5)
+    again = Enqueued("queued", "nothing", 5, 5, repeated=True)
+    call = Call(client="ann", verb="enqueue", queue="q", args={"requests": requests}, now=1, invoked=1.0)
+    call.answer, call.fate = [first, again], "answered"
+
+    hands.take(call)
+
+    assert [("a", 5)] == hands.revisions

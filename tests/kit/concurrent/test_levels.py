@@ -1,0 +1,56 @@
+"""Planted races that only several clients can see; our own storages are in test_certify_levels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+
+from dibs.storage import memory
+from dibs.storage.capabilities import Capabilities
+from dibs.storage.file.locks import CommitLock
+from dibs_conformance.concurrent.levels import interleaved
+from dibs_conformance.levels.level import Given, Run, verdict
+from dibs_conformance.report import Findings
+from dibs_conformance.target import Places
+
+ALONE = Capabilities(manual_clock=True, cross_queue=True)
+SHARED = Capabilities(manual_clock=True, cross_queue=True, durable=True, shared=True)
+#: More than any planted race needed in fifty runs.
+ENOUGH = 300
+
+
+def tried(run: Run, target: str, claims: Capabilities, examples: int, seed: int = 1) -> Findings:
+    places = Places(target)
+    try:
+        return run(Given(places=places, claims=claims, seed=seed, budget=600, examples=examples))
+    finally:
+        places.clear()
+
+
+def test_memory_without_its_lock_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call at a time it is without fault; steps of two in turn tear it."""
+    made = memory.Place.__init__
+
+    def unlocked(self: memory.Place) -> None:
+        made(self)
+        self.lock = nullcontext()  # type: ignore[assignment]
+
+    monkeypatch.setattr(memory.Place, "__init__", unlocked)
+    found = tried(interleaved, "memory:", ALONE, ENOUGH)
+
+    assert "broken" == verdict(found)
+    assert found.failures[0].story
+
+
+def test_file_without_its_lock_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def held(_: CommitLock) -> Iterator[None]:
+        yield
+
+    monkeypatch.setattr(CommitLock, "held", held)
+    found = tried(interleaved, f"file:{tmp_path}", SHARED, ENOUGH)
+
+    assert "broken" == verdict(found)

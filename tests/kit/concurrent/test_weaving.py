@@ -1,0 +1,148 @@
+"""The judge of overlapping calls: what some order explains passes, what none does is told."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import msgspec
+
+from dibs.model.answers import ClaimResult, Enqueued, Granted
+from dibs.model.job import ActiveRun, Data, Job, NewJob, Slot
+from dibs.model.requests import Request
+from dibs_conformance.concurrent.calls import Call, Fate, Look, Round
+from dibs_conformance.concurrent.linearize import woven
+
+NOW = 1000
+LEASE = "f" * 32
+
+
+def call(client: str, verb: str, began: float, ended: float, answer: Any, **args: Any) -> Call:
+    fate: Fate = "unknown" if ended == inf else "answered"
+    return Call(
+        client=client,
+        verb=verb,
+        queue="q",
+        args=args,
+        now=NOW,
+        invoked=began,
+        returned=ended,
+        fate=fate,
+        answer=answer,
+    )
+
+
+def granted(began: float) -> Call:
+    answer = Granted(lease=LEASE, now=NOW, expires_at=NOW + 100)
+    return call("ann", "grant", began, began + 0.1, answer, ttl=100, holder="ann")
+
+
+def enqueued(client: str, began: float, ended: float, revision: int, first: int | None = None) -> Call:
+    requests = [Request(job=NewJob(id="a", data=Data(payload=client.encode())))]
+    first = revision if first is None else first
+    if first == revision:
+        answer = Enqueued("queued", "nothing", first, revision)
+    else:
+        answer = Enqueued("updated", "waiting", first, revision)
+    return call(client, "enqueue", began, ended, [answer], requests=requests)
+
+
+def claimed(client: str, began: float, ended: float, *jobs: Job) -> Call:
+    return call(client, "claim", began, ended, ClaimResult(jobs=jobs, now=NOW), lease=LEASE, limit=10)
+
+
+def job(payload: bytes, fence: int = 0, *, first: int = 10, revision: int = 10, enqueues: int = 1) -> Job:
+    run = ActiveRun(fence=fence, lease=LEASE, holder="ann", claimed_at=NOW) if fence else None
+    return Job(
+        id="a",
+        data=Data(payload=payload),
+        run_at=NOW,
+        enqueued_at=NOW,
+        seq=5,
+        first=first,
+        revision=revision,
+        enqueues=enqueues,
+        attempts=bool(fence),
+        run=run,
+    )
+
+
+def why(*calls: Call, look: Look | None = None) -> str:
+    verdict = woven([Round(calls=[granted(0)]), Round(calls=list(calls), look=look)], "q")
+    assert not verdict.undecided
+    return "" if verdict.kept else verdict.why
+
+
+def test_overlapping_enqueues_may_take_effect_in_either_order() -> None:
+    """The answers say in which: the update came after what it updates, whoever called first."""
+    assert not why(enqueued("bob", 1, 4, 11, first=10), enqueued("cat", 2, 3, 10))
+    assert not why(enqueued("bob", 2, 3, 11, first=10), enqueued("cat", 1, 4, 10))
+
+
+def test_calls_that_do_not_overlap_keep_their_order() -> None:
+    assert "updated" in why(enqueued("bob", 1, 2, 11, first=10), enqueued("cat", 3, 4, 10))
+
+
+def test_two_claims_of_one_run_are_told() -> None:
+    accepted = enqueued("bob", 1, 2, 10)
+    first, second = claimed("bob", 3, 6, job(b"bob", 20)), claimed("cat", 4, 5, job(b"bob", 21))
+
+    assert "not due" in why(accepted, first, second)
+    assert not why(accepted, first, claimed("cat", 4, 5))
+
+
+def test_a_claim_may_pass_over_what_another_call_touches_and_nothing_else() -> None:
+    assert not why(enqueued("bob", 1, 4, 10), claimed("cat", 2, 3))
+    assert "passed over" in why(enqueued("bob", 1, 2, 10), claimed("cat", 3, 4))
+
+
+def test_a_call_without_a_reply_happened_or_did_not() -> None:
+    """It may also take effect after what followed; but not in part."""
+    lost = enqueued("bob", 1, inf, 10)
+    there, nothing = Look(now=NOW, slots={"a": Slot(job(b"bob"))}), Look(now=NOW, slots={"a": Slot()})
+    torn = Look(now=NOW, slots={"a": Slot(job(b"bo"))})
+
+    assert not why(lost, look=there)
+    assert not why(lost, look=nothing)
+    assert "payload" in why(lost, look=torn)
+
+
+def test_what_nobody_heard_the_end_of_may_be_under_way_in_the_next_round() -> None:
+    """A cancelled caller's step runs to its end: it may hold an id that a later claim passes over."""
+    first, lost = enqueued("ann", 1, 2, 10), enqueued("bob", 3, inf, 11, first=10)
+    passing = claimed("cat", 4, 5)
+    rounds = [Round(calls=[granted(0), first]), Round(calls=[lost]), Round(calls=[passing])]
+
+    assert woven(rounds, "q").kept
+    assert not woven([rounds[0], rounds[2]], "q").kept
+
+
+def test_what_nobody_heard_the_end_of_may_take_effect_at_a_later_time() -> None:
+    """The storage's clock does not step back to when it was asked."""
+    lost = enqueued("bob", 1, inf, 10)
+    tick = call("cat", "reap", 2, 3, [], limit=100)
+    tick.now = NOW + 11
+    late = msgspec.structs.replace(job(b"bob"), run_at=NOW + 11, enqueued_at=NOW + 11)
+    look = Look(now=NOW + 11, slots={"a": Slot(late)})
+    rounds = [Round(calls=[granted(0)]), Round(calls=[lost]), Round(calls=[tick], look=look)]
+
+    assert woven(rounds, "q").kept
+    tick.now = NOW + 5
+    assert not woven(rounds, "q").kept
+
+
+def test_a_lost_update_is_told() -> None:
+    first, second = enqueued("bob", 1, 3, 10), enqueued("cat", 2, 4, 11, first=10)
+    kept = Look(now=NOW, slots={"a": Slot(job(b"cat", revision=11, enqueues=2))})
+    lost = Look(now=NOW, slots={"a": Slot(job(b"bob"))})
+
+    assert not why(first, second, look=kept)
+    assert "afterwards" in why(first, second, look=lost)
+
+
+def test_what_was_refused_did_not_happen() -> None:
+    refused = enqueued("bob", 1, 2, 10)
+    refused.fate = "refused"
+
+    assert not why(refused, look=Look(now=NOW, slots={"a": Slot()}))
+    assert why(refused, look=Look(now=NOW, slots={"a": Slot(job(b"bob"))}))

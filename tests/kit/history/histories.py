@@ -1,0 +1,243 @@
+"""Histories of the reference for the checker: random calls on the memory storage, and their overlap made up.
+
+The calls happen one after the other, so there is an order that explains every answer. Each is then said to
+have been sent somewhat earlier and answered somewhat later than it was, and some answers are taken away:
+whatever the checker says about such a history, an alarm is a false one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from msgspec.structs import replace
+
+from dibs.model.answers import ClaimResult
+from dibs.model.job import Data, Error, NewJob
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    Fail,
+    HandOff,
+    How,
+    Patch,
+    Reject,
+    Release,
+    Request,
+    RetryLater,
+    Settlement,
+    Update,
+)
+from dibs.storage.protocol import Storage
+from dibs.storage.registry import open_storage
+from dibs_conformance.history import Step
+from dibs_conformance.history.recorder import Recorder
+
+QUEUE, FAILED = "q", "q!fail"
+IDS = ("a", "b", "c")
+#: Moments between two calls, so that stretched ones overlap a few others.
+STRIDE = 100
+
+
+@dataclass
+class Play:
+    """One history while it is made."""
+
+    storage: Storage
+    random: Random
+    now: int = 1_767_225_600_000
+    leases: list[str] = field(default_factory=list)
+    runs: list[tuple[str, int]] = field(default_factory=list)
+    revisions: list[tuple[str, int]] = field(default_factory=list)
+
+    async def step(self) -> None:
+        """Make one call."""
+        await self.random.choice(ACTS)(self)
+
+    def take(self, claim: ClaimResult) -> None:
+        self.runs += [(job.id, job.run.fence) for job in claim.jobs if job.run]
+
+    def lease(self) -> str:
+        return self.random.choice(self.leases[-2:])
+
+    def run(self) -> tuple[str, int]:
+        return self.random.choice(self.runs[-4:])
+
+    async def grant(self) -> None:
+        ttl = self.random.choice((30, 60_000))
+        self.leases.append((await self.storage.grant([QUEUE, FAILED], ttl, "w", now=self.now)).lease)
+
+    async def enqueue(self) -> None:
+        requests = [self.request() for _ in range(self.random.choice((1, 1, 2)))]
+        answers = await self.storage.enqueue(QUEUE, requests, now=self.now)
+        self.revisions += [(r.job.id, a.revision) for r, a in zip(requests, answers, strict=True)]
+
+    def request(self) -> Request:
+        random = self.random
+        data = Data(payload=str(random.randrange(100)).encode(), priority=random.choice((0, 0, 1)))
+        how = random.choice((Update(), Update(), Reject(), Update(data=False), Update(run_at="later")))
+        key = random.choice((None, None, f"k{random.randrange(20)}"))
+        job = NewJob(id=random.choice(IDS), data=data, delay=random.choice((None, None, 5, 40)))
+        return Request(job=job, on_conflict=how, request_key=key)
+
+    async def claim(self) -> None:
+        limit = self.random.choice((1, 2, 10))
+        self.take(await self.storage.claim(QUEUE, self.lease(), limit, now=self.now))
+
+    async def claim_failed(self) -> None:
+        await self.storage.claim(FAILED, self.lease(), 10, now=self.now)
+
+    async def settle(self) -> None:
+        if self.runs:
+            settlements = [self.settlement() for _ in range(self.random.choice((1, 1, 2)))]
+            await self.storage.settle(QUEUE, settlements, now=self.now)
+
+    async def settle_and_claim(self) -> None:
+        if self.runs:
+            lease, limit = self.lease(), self.random.choice((1, 10))
+            turned = await self.storage.settle_and_claim(
+                QUEUE, [self.settlement()], lease, limit, now=self.now
+            )
+            self.take(turned.claim)
+
+    def settlement(self) -> Settlement:
+        id, fence = self.run()
+        return Settlement(id=id, fence=fence, how=self.how())
+
+    def how(self) -> How:
+        random = self.random
+        hows: tuple[How, ...] = (
+            Complete(result=b"1"),
+            Complete(result=b"2"),
+            Fail(error=Error(type="Oops"), handled=True),
+            Cancelled(),
+            RetryLater(),
+            RetryLater(delay=20),
+            Release(),
+            HandOff(),
+        )
+        return random.choice(hows)
+
+    async def finish(self) -> None:
+        if self.revisions:
+            id, revision = self.random.choice(self.revisions[-5:])
+            await self.storage.finish(QUEUE, id, Complete(result=b"3"), revision, now=self.now)
+
+    async def renew(self) -> None:
+        await self.storage.renew([QUEUE, FAILED], self.lease(), self.random.choice((10, 50)), now=self.now)
+
+    async def reap(self) -> None:
+        await self.storage.reap(QUEUE, 10, now=self.now)
+
+    async def drop(self) -> None:
+        await self.storage.drop([QUEUE, FAILED], self.lease(), self.random.choice((1, 10)), now=self.now)
+
+    async def cancel(self) -> None:
+        await self.storage.cancel(
+            QUEUE, [self.random.choice(IDS)], running=self.random.random() < 0.5, now=self.now
+        )
+
+    async def by_hand(self) -> None:
+        """What happens seldom: amend, retry_failed, forget."""
+        id, storage = self.random.choice(IDS), self.storage
+        which = self.random.randrange(4)
+        if which == 0:
+            await storage.forget(QUEUE, [id], now=self.now)
+        elif which == 1:
+            await storage.retry_failed(QUEUE, [id], now=self.now)
+        elif which == 2:
+            await storage.amend(QUEUE, id, Patch(payload=b"amended"), now=self.now)
+        else:
+            await storage.amend(QUEUE, id, Patch(attributes={"a": b"1"}), now=self.now)
+
+    async def read(self) -> None:
+        await self.storage.get(QUEUE, IDS, now=self.now)
+
+    async def pass_time(self) -> None:
+        self.now += self.random.choice((1, 5, 20, 40))
+
+
+#: The fields of a step that are known before its answer.
+ASKED = (
+    *("op", "client", "began", "queue", "id", "how", "key", "payload", "replaces", "resets", "handled"),
+    *("running", "lease", "limit", "result"),
+)
+
+ACTS: tuple[Callable[[Play], Awaitable[None]], ...] = (
+    *(Play.enqueue,) * 5,
+    *(Play.claim,) * 5,
+    *(Play.settle,) * 5,
+    Play.settle_and_claim,
+    Play.claim_failed,
+    *(Play.pass_time,) * 3,
+    *(Play.reap,) * 2,
+    Play.renew,
+    Play.grant,
+    Play.drop,
+    Play.cancel,
+    Play.finish,
+    Play.by_hand,
+    Play.read,
+)
+
+
+async def played(storage: Storage, random: Random, length: int) -> list[Step]:
+    """What happens when so many random calls are made, one after the other."""
+    steps: list[Step] = []
+    ticks = iter(range(STRIDE, 10**12, STRIDE))
+    recorder = Recorder(steps.append, lambda: next(ticks))
+    play = Play(recorder.wrap(storage, "c"), random)
+    await play.grant()
+    for _ in range(length):
+        await play.step()
+    await play.read()
+    return steps
+
+
+def stretched(steps: list[Step], random: Random) -> list[Step]:
+    """Let the calls overlap, and lose some answers; what was read at the end stays."""
+    calls = sorted({step.call for step in steps})
+    last = calls[-1]
+    early = {call: random.choice((0, 0, 50, 150, 400)) for call in calls}
+    late = {call: random.choice((0, 0, 50, 150, 400)) for call in calls}
+    # Who never got the answer to a claim knows no fence to settle with.
+    settled = {(step.id, step.fence) for step in steps if step.op == "settle"}
+    used = {step.call for step in steps if step.op == "claim" and (step.id, step.fence) in settled}
+    lost = {call for call in calls if random.random() < 0.05 and call not in used | {last}}
+    told = []
+    for step in steps:
+        if step.ended is None or step.call == last:
+            told.append(step)
+            continue
+        began, ended = step.began - early[step.call], step.ended + late[step.call]
+        moved = replace(step, began=began, ended=ended, client=f"c{step.call}")
+        told.append(forgotten(moved) if step.call in lost else moved)
+    return told
+
+
+def forgotten(step: Step) -> Step:
+    """The step as its client knows it when the answer never came."""
+    asked = {name: getattr(step, name) for name in ASKED}
+    if step.op == "settle":
+        asked["fence"] = step.fence
+    if step.op == "finish":
+        asked["revision"] = step.revision
+    if step.op in ("claim", "reap"):
+        asked |= {"id": "", "payload": ""}
+    if step.op == "grant":
+        asked["lease"] = ""
+    return Step(**{**asked, "status": "unknown", "ended": None, "call": 0})
+
+
+def history(seed: int, length: int = 40) -> list[Step]:
+    """One history of the reference, its calls overlapping."""
+    random = Random(seed)
+    steps = asyncio.run(in_memory(random, length))
+    return stretched(steps, random)
+
+
+async def in_memory(random: Random, length: int) -> list[Step]:
+    async with open_storage("memory:", "manual") as storage:
+        return await played(storage, random, length)

@@ -1,0 +1,93 @@
+"""`dibs check-history`: a file, standard input, a queue's log; and what it says of unreadable lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dibs.errors import Refused
+from dibs.model.events import LogEvent
+from dibs.model.requests import LogLevel, SettingsPatch
+from dibs.storage.registry import open_storage
+from dibs_conformance.history import Checked, Step, Unreadable, check, read_steps, write_steps
+from dibs_conformance.history.command import check_history, read_log
+from dibs_conformance.history.from_log import log_of, steps_of
+from tests.kit.history.histories import QUEUE, played
+from tests.kit.history.planted import planted
+from tests.kit.shell import said
+
+
+def lines_of(name: str, *, bad: bool) -> bytes:
+    return b"".join(write_steps(planted(name, bad=bad)))
+
+
+def test_a_good_history_is_0_and_a_broken_one_1(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    good.write_bytes(lines_of("R5", bad=False))
+    bad.write_bytes(lines_of("R5", bad=True))
+
+    assert (0, True) == (
+        (done := said(check_history, str(good))).exit_code,
+        "no rule is broken" in done.stdout,
+    )
+    assert (1, True) == (
+        (done := said(check_history, str(bad))).exit_code,
+        "BROKEN: R5 one active run" in done.stdout,
+    )
+
+
+def test_it_reads_standard_input_and_prints_json() -> None:
+    done = said(check_history, "-", "--json", typed=lines_of("R7", bad=True))
+
+    failures = msgspec.json.decode(done.stdout, type=Checked).failures
+
+    assert ["R7 ends once", "R22 some order explains it"] == [failure.law for failure in failures]
+
+
+@pytest.mark.parametrize("words", [(), ("a.jsonl", "--url", "file:./x"), ("--url", "file:./x")])
+def test_wrong_words_are_2(words: tuple[str, ...]) -> None:
+    assert 2 == said(check_history, *words).exit_code
+
+
+@pytest.mark.parametrize("line", [b"{", b'{"op": "climb"}', b'{"op": "claim", "status": "taken"}'])
+def test_a_line_that_is_no_step_is_told_by_its_number(line: bytes) -> None:
+    with pytest.raises(Unreadable, match="line 2 is no step"):
+        [*read_steps([b"\n", line])]
+
+
+@pytest.mark.parametrize("level", ["runs", "all"])
+async def test_the_log_of_a_queue_is_a_history(level: LogLevel) -> None:
+    """What the log tells can be true, and what it leaves out is not held against it."""
+    met = set()
+    for seed in range(20):
+        async with open_storage("memory:", "manual") as storage:
+            await storage.configure(QUEUE, SettingsPatch(log_level=level))
+            await played(storage, Random(seed), 60)
+            checked = check(await log_of(storage, QUEUE), deep=False)
+        met |= {law.name.split()[0] for law in checked.laws if law.met}
+
+        assert checked.holds, checked.failures
+
+    assert {"R4", "R5", "R7", "R18", "R20"} <= met
+    assert ("R1" in met, "R11" in met) == (level == "all", level == "all")
+
+
+def test_an_overlap_in_the_log_is_found_by_the_storages_time() -> None:
+    """The log puts ends in order; the times in it tell that two runs were open at once."""
+    first = LogEvent(
+        kind="retried", id="a", at=20, attempt=1, fence=5_000, claimed_at=5, run_at=1, revision=1
+    )
+    second = replace(first, kind="completed", at=30, attempt=2, fence=6_000, claimed_at=6)
+
+    steps = [Step(op="partial"), *steps_of("q", [first, second])]
+
+    assert ["R5 one active run"] == [f.law for f in check(steps).failures]
+
+
+async def test_a_place_inside_one_process_has_no_log_to_read() -> None:
+    with pytest.raises(Refused, match="inside one process"):
+        await read_log("memory:", "q")

@@ -1,0 +1,295 @@
+"""What is asked of a storage directly: each ask finds the lie it is about, and says what it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from dibs.model.answers import ClaimResult, Counts, EventPage, Exported, Listed, State, Wake
+from dibs.model.job import OutcomeRetention
+from dibs.model.requests import Patch, SettingsPatch
+from dibs.storage.capabilities import Capabilities
+from dibs.storage.protocol import Clock, Storage
+from dibs.storage.registry import open_storage
+from dibs_conformance import certify
+from dibs_conformance.sequential.capabilities import joins, parks
+from dibs_conformance.sequential.partitioned_reads import parts_of_readings
+from dibs_conformance.sequential.probes import bounded_log, large_counts, told_ends, whole_retention
+from dibs_conformance.servers import PostgresServer, RedisServer
+from dibs_conformance.target import Places
+
+
+class Wrapped:
+    """A memory storage, some of whose answers are changed."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+
+class Forgetful(Wrapped):
+    """Counts as it last looked, some jobs ago."""
+
+    async def counts(self, queues: list[str], **when: Any) -> dict[str, Counts]:
+        told = await self._storage.counts(queues, **when)
+        return {queue: replace(counts, waiting=counts.waiting - 1) for queue, counts in told.items()}
+
+
+class Frank(Forgetful):
+    """The same, and says so."""
+
+    async def counts(self, queues: list[str], **when: Any) -> dict[str, Counts]:
+        told = await super().counts(queues, **when)
+        return {queue: replace(counts, approximate=True) for queue, counts in told.items()}
+
+
+class Hoarding(Wrapped):
+    """Never trims its log."""
+
+    async def configure(self, queue: str, patch: SettingsPatch, **when: Any) -> Any:
+        return await self._storage.configure(queue, replace(patch, log_bytes=UNSET), **when)
+
+
+class Silent(Wrapped):
+    """Trims its log, and tells no reader."""
+
+    async def events(self, queue: str, **words: Any) -> EventPage:
+        return replace(await self._storage.events(queue, **words), fell_off=False)
+
+
+class Merging(Wrapped):
+    """Keeps what a patch of a retention does not name."""
+
+    async def amend(self, queue: str, id: str, patch: Patch, **when: Any) -> Any:
+        kept = OutcomeRetention(completed=5_000, failed=10)
+        return await self._storage.amend(queue, id, replace(patch, retention=kept), **when)
+
+
+class Endless(Wrapped):
+    """Every part goes on to the end of the whole."""
+
+    async def export(self, queue: str, **words: Any) -> Exported:
+        return await self._storage.export(queue, **{**words, "until": None})
+
+
+class Gapped(Wrapped):
+    """A part begins a little behind the end of the one before."""
+
+    async def split(self, queue: str, parts: int, **words: Any) -> list[str]:
+        self._cuts = await self._storage.split(queue, parts, **words)
+        return [*self._cuts]
+
+    async def list(self, queue: str, state: State, *, after: str | None = None, **words: Any) -> Listed:
+        beside = f"{after[0]}~" if after is not None and after in self._cuts else after
+        return await self._storage.list(queue, state, after=beside, **words)
+
+
+class Shifting(Wrapped):
+    """Cuts anew for each who reads: a part is no longer what it was."""
+
+    async def export(self, queue: str, *, until: str | None = None, **words: Any) -> Exported:
+        cuts = () if until is None else await self._storage.split(queue, 2)
+        return await self._storage.export(queue, until=cuts[0] if cuts else None, **words)
+
+
+class Eager(Wrapped):
+    """Cuts into more parts than were asked for."""
+
+    async def split(self, queue: str, parts: int, **words: Any) -> Sequence[str]:
+        return await self._storage.split(queue, parts + 1, **words)
+
+
+class Whole(Wrapped):
+    """Cannot tell where to cut, and says so."""
+
+    async def split(self, queue: str, parts: int, **words: Any) -> tuple[str, ...]:
+        return ()
+
+
+class Prophet(Wrapped):
+    """Tells of ends that are none, and of others than there are."""
+
+    async def wait(self, queues: Sequence[str], *, ids: Sequence[str], **words: Any) -> Wake:
+        wake: Wake = await self._storage.wait(queues, ids=ids, **words)
+        [done] = await self._storage.get("q", ["done"])
+        ends = {id: replace(done.outcome, result=b"2") for id in ids if done.outcome is not None}
+        return replace(wake, outcomes=ends)
+
+
+@asynccontextmanager
+async def memory(wrap: type[Wrapped]) -> AsyncIterator[Any]:
+    async with open_storage("memory:", "manual") as storage:
+        yield wrap(storage)
+
+
+@pytest.mark.parametrize("wrap", [Wrapped, Frank])
+async def test_counts_that_are_exact_or_say_so_are_right(wrap: type[Wrapped]) -> None:
+    async with memory(wrap) as storage:
+        assert (1, []) == await large_counts(storage)
+
+
+async def test_a_count_that_is_off_and_does_not_say_so_is_wrong() -> None:
+    async with memory(Forgetful) as storage:
+        assert ["10001 jobs wait; counted 10000, and not told as approximate"] == (
+            await large_counts(storage)
+        )[1]
+
+
+async def test_a_log_that_is_bounded_is_right() -> None:
+    async with memory(Wrapped) as storage:
+        assert (1, []) == await bounded_log(storage)
+
+
+@pytest.mark.parametrize("wrap", [Hoarding, Silent])
+async def test_a_log_that_never_ends_or_hides_its_end_is_wrong(wrap: type[Wrapped]) -> None:
+    async with memory(wrap) as storage:
+        assert (await bounded_log(storage))[1]
+
+
+async def test_a_retention_that_is_merged_is_wrong() -> None:
+    async with memory(Merging) as storage:
+        _, wrong = await whole_retention(storage)
+
+    assert 1 == len(wrong)
+    assert wrong[0].startswith("amend left")
+
+
+@pytest.mark.parametrize("wrap", [Wrapped, Whole])
+async def test_parts_that_are_the_whole_are_right(wrap: type[Wrapped]) -> None:
+    async with memory(wrap) as storage:
+        assert (4, []) == await parts_of_readings(storage)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "why"),
+    [
+        (Endless, "an export in 2 parts: .* ids are met twice"),
+        (Gapped, "the listing waiting in 7 parts: .* are in no part"),
+        (Shifting, "an export in 7 parts: .* had other ids"),
+        (Eager, "an export in 7 parts: 7 cursors, the most is 6"),
+    ],
+)
+async def test_parts_that_are_not_the_whole_are_found(wrap: type[Wrapped], why: str) -> None:
+    async with memory(wrap) as storage:
+        wrong = (await parts_of_readings(storage))[1]
+
+    assert re.search(why, "\n".join(wrong)), wrong
+
+
+async def test_a_storage_that_tells_of_no_end_is_right() -> None:
+    async with memory(Wrapped) as storage:
+        assert (4, []) == await told_ends(storage)
+
+
+async def test_ends_that_are_told_otherwise_are_found() -> None:
+    async with memory(Prophet) as storage:
+        _, wrong = await told_ends(storage)
+
+    assert [f"a wake-up told that {id} ended" for id in ("done", "failed", "gone", "back")] == [
+        one.partition(" as ")[0] for one in wrong
+    ]
+
+
+# -- joining -----------------------------------------------------------------------------------------
+
+
+class Connection:
+    """Nothing is in its transactions."""
+
+    async def commit(self) -> None:
+        pass
+
+    async def rollback(self) -> None:
+        pass
+
+
+class Pretending(Wrapped):
+    """Takes a connection, and writes beside it."""
+
+    capabilities = Capabilities(cross_queue=True, push_wakeups=True, manual_clock=True, transactions=True)
+
+    def joined(self, _: Connection) -> Storage:
+        return self._storage
+
+
+@asynccontextmanager
+async def pretending(place: str, clock: Clock) -> AsyncIterator[Any]:
+    async with open_storage(f"memory:{place}", clock) as storage:
+        yield Pretending(storage)
+
+
+@asynccontextmanager
+async def connection(_: str) -> AsyncIterator[Connection]:
+    yield Connection()
+
+
+async def test_a_transaction_that_is_not_joined_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretending, "connect", connection, raising=False)
+
+    assert await joins(Places(pretending)) is False
+
+
+async def test_without_joined_there_is_no_power_to_join() -> None:
+    assert await joins(Places("memory:")) is False
+
+
+async def test_postgres_joins(postgres_server: PostgresServer) -> None:
+    places = Places(postgres_server.url)
+    try:
+        assert await joins(places) is True
+    finally:
+        await places.remove()
+
+
+class Poll(Wrapped):
+    """Says that it parks claims, and makes them when they come."""
+
+    capabilities = Capabilities(cross_queue=True, push_wakeups=True, manual_clock=True, blocking_claim=True)
+
+    async def claim_blocking(
+        self, queue: str, lease: str, limit: int, *, claim_id: str, timeout: float
+    ) -> ClaimResult:
+        del claim_id, timeout
+        return await self._storage.claim(queue, lease, limit)
+
+    async def wake_claim(self, queue: str, claim_id: str) -> None: ...
+
+
+@asynccontextmanager
+async def polling(place: str, clock: Clock) -> AsyncIterator[Any]:
+    async with open_storage(f"memory:{place}", clock) as storage:
+        yield Poll(storage)
+
+
+async def test_a_claim_that_does_not_wait_is_not_parked() -> None:
+    assert await parks(Places(polling)) is False
+
+
+async def test_without_park_there_is_no_power_to_park() -> None:
+    assert await parks(Places("memory:")) is False
+
+
+async def test_redis_parks(redis_server: RedisServer) -> None:
+    places = Places(redis_server.url)
+    try:
+        assert await parks(places) is True
+    finally:
+        await places.remove()
+
+
+def test_a_claim_that_cannot_be_tried_keeps_the_level_from_being_reached() -> None:
+    """What was never met is not tested."""
+    report = certify(pretending, examples=1, seed=1)
+
+    assert ("transactions",) == report.levels[0].unmet
+    assert not report.failures
+    assert not report.certified
+    assert "connect(place)" in report.text()

@@ -1,0 +1,78 @@
+"""A storage that is being written hears which verb comes next, and what it is to do."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Self, cast
+
+from dibs.model.answers import Granted
+from dibs.model.job import EMPTY, Slot
+from dibs.storage.capabilities import Capabilities
+from dibs.storage.protocol import Clock, Storage
+from dibs_conformance import certify
+from dibs_conformance.sequential.unimplemented import VERBS
+
+
+class Begun:
+    """The first lines of a storage."""
+
+    url = "begun:"
+    capabilities = Capabilities(manual_clock=True)
+    durability = "none yet"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+class Granting(Begun):
+    """Two verbs further, and the next one is only a name."""
+
+    async def grant(self, queues: Any, ttl: int, holder: str, *, now: int = 0) -> Granted:
+        return Granted(lease="x", now=now, expires_at=now + ttl)
+
+    async def get(self, queue: str, ids: list[str], *, now: int = 0) -> list[Slot]:
+        return [EMPTY for _ in ids]
+
+    async def enqueue(self, queue: str, requests: Any, *, now: int = 0) -> None: ...
+
+
+def opened(kind: type[Begun]) -> AbstractAsyncContextManager[Storage]:
+    return cast("AbstractAsyncContextManager[Storage]", kind())
+
+
+def begun(place: str, clock: Clock) -> AbstractAsyncContextManager[Storage]:
+    return opened(Begun)
+
+
+def granting(place: str, clock: Clock) -> AbstractAsyncContextManager[Storage]:
+    return opened(Granting)
+
+
+def test_the_verb_to_write_next_is_told() -> None:
+    """It is all that is told as broken, and stands in the second line as well as in the last."""
+    report = certify(begun, examples=1, seed=1)
+    [failure] = report.failures
+    lines = report.text().splitlines()
+
+    assert lines[1].startswith("every verb is there: Begun has no grant().")
+    assert lines[-1].startswith("BROKEN: every verb is there: Begun has no grant().")
+    assert "manual_clock: claimed, could not be tried (grant() is not there yet)" in lines
+    assert "every verb is there" == failure.law
+    assert failure.why.startswith("Begun has no grant(). It is to: Create a lease of `ttl` ms")
+    assert "It returns Granted; dibs.storage.protocol.Storage.grant says the rest." in failure.why
+    assert "Not there either: enqueue, claim, settle" in failure.why
+
+
+def test_a_verb_that_answers_nothing_is_told_what_it_returns() -> None:
+    failure = certify(granting, examples=1, seed=1).failures[-1]
+
+    assert failure.why.startswith("enqueue() answered None. It is to: Take up to 1,000 requests in")
+    assert "It returns Sequence[Enqueued]" in failure.why
+    assert any(line.startswith("grant(") for line in failure.story)
+
+
+def test_every_verb_of_the_protocol_is_known() -> None:
+    assert 25 == len(VERBS)
+    assert {"enqueue", "import_", "wait"} <= set(VERBS)

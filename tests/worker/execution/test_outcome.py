@@ -1,0 +1,358 @@
+"""What handlers return and raise, and what becomes of their jobs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from dibs.client.app import Dibs
+from dibs.client.calls.current_job import current_job
+from dibs.client.calls.handler import Ending
+from dibs.client.options.retention import Retention
+from dibs.errors import NotRunning, PermanentError, Retry
+from dibs.model.job import Job, NewJob, Overrides
+from dibs.model.requests import Then
+from dibs.model.retry import Fixed
+from dibs.worker import WorkReport, run
+from tests.worker.workshop import add, current, kinds, outcome, put, request
+
+
+async def work(app: Dibs) -> WorkReport:
+    return await run(app, until="empty")
+
+
+class Raiser:
+    """Raises what it is given, one after the other, then returns."""
+
+    def __init__(self, *errors: BaseException) -> None:
+        self.errors = list(errors)
+        self.calls = 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return "done"
+
+
+@pytest.mark.parametrize("kind", ["async", "def"])
+async def test_a_result_is_kept(app: Dibs, kind: str) -> None:
+    async def double_async(n: int) -> int:
+        return 2 * n
+
+    def double(n: int) -> int:
+        return 2 * n
+
+    add(app, "q", double_async if kind == "async" else double)
+    await put(app, "q", request("a", 1), request("b", 2))
+
+    report = await work(app)
+
+    assert [b"2", b"4"] == [(await outcome(app, "q", id)).result for id in "ab"]
+    assert (2, 2) == (report.total("claimed"), report.total("completed"))
+
+
+async def test_a_result_of_none_is_a_result(app: Dibs) -> None:
+    add(app, "q", lambda: None)
+    await put(app, "q", "a")
+    await work(app)
+
+    assert b"null" == (await outcome(app, "q", "a")).result
+
+
+async def test_what_fails_is_retried_until_it_succeeds(app: Dibs) -> None:
+    handler = Raiser(ValueError("one"), KeyError("two"))
+    add(app, "q", handler)
+    await put(app, "q", "a")
+
+    report = await work(app)
+
+    assert ["retried", "retried", "completed"] == await kinds(app, "q", "a")
+    assert (3, 2, 1) == (report.total("claimed"), report.total("retried"), report.total("completed"))
+
+
+async def test_a_limit_of_n_allows_n_retries(app: Dibs) -> None:
+    handler = Raiser(*[ValueError("no")] * 9)
+    add(app, "q", handler, max_retries=3)
+    await put(app, "q", "a")
+    await work(app)
+
+    failed = await outcome(app, "q", "a")
+    assert (4, "failed", 3, 4) == (handler.calls, failed.kind, failed.retries, failed.attempts)
+
+
+async def test_a_job_may_override_its_handlers_limits(app: Dibs) -> None:
+    handler = Raiser(*[ValueError("no")] * 9)
+    add(app, "q", handler, max_retries=3)
+    await put(app, "q", request("a", overrides=Overrides(max_retries=0)))
+    await work(app)
+
+    assert 1 == handler.calls
+
+
+async def test_an_error_is_kept_as_text_with_traceback_and_cause(app: Dibs) -> None:
+    def deep() -> None:
+        raise KeyError("inner")
+
+    def handler() -> None:
+        try:
+            deep()
+        except KeyError as error:
+            raise ValueError("outer") from error
+
+    add(app, "q", handler, max_retries=0)
+    await put(app, "q", "a")
+    await work(app)
+
+    error = (await outcome(app, "q", "a")).error
+    assert error is not None
+    assert error.cause is not None
+    assert ("ValueError", "outer", "KeyError") == (error.type, error.message, error.cause.type)
+    assert "in handler" in error.traceback
+    assert "in deep" in error.cause.traceback
+    assert "dibs/worker" not in error.traceback
+
+
+class Kinded(Exception):
+    kind = "permanent"
+
+
+@pytest.mark.parametrize("error", [PermanentError("no"), Kinded("no")])
+async def test_a_permanent_error_is_not_retried(app: Dibs, error: Exception) -> None:
+    handler = Raiser(error)
+    add(app, "q", handler)
+    await put(app, "q", "a")
+    await work(app)
+
+    assert ("failed", 1) == ((await outcome(app, "q", "a")).kind, handler.calls)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+@pytest.mark.parametrize("kind", ["async", "def"])
+async def test_what_would_end_a_program_ends_only_the_run(app: Dibs, error: BaseException, kind: str) -> None:
+    handler = Raiser(error)
+
+    async def async_handler() -> str:
+        return handler()
+
+    add(app, "q", handler if kind == "def" else async_handler)
+    await put(app, "q", "a")
+    await work(app)
+
+    assert ["retried", "completed"] == await kinds(app, "q", "a")
+
+
+async def test_a_handler_may_say_when_to_try_again(app: Dibs) -> None:
+    at = datetime(2100, 1, 1, tzinfo=UTC)
+    handler = Raiser(Retry("busy", at=at))
+    add(app, "q", handler)
+    add(app, "stop", stopper)
+    await put(app, "q", "a")
+    await put(app, "stop", "s")
+    await run(app)
+
+    job = await current(app, "q", "a")
+    assert (job.run_at, job.retries) == (round(at.timestamp() * 1000), 1)
+    assert job.error is not None
+    assert "busy" == job.error.message
+
+
+def stopper() -> None:
+    """End the worker of this process as a person would."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+async def test_retry_at_counts_on_any_exception(app: Dibs) -> None:
+    error = ConnectionError("busy")
+    error.retry_at = time.time() + 0.2  # type: ignore[attr-defined]
+    add(app, "q", Raiser(error), backoff=Fixed(3600))
+    await put(app, "q", "a")
+
+    before = time.monotonic()
+    await work(app)
+
+    assert ["retried", "completed"] == await kinds(app, "q", "a")
+    assert 0.1 < time.monotonic() - before < 5
+
+
+async def test_a_payload_that_cannot_be_read_is_an_error_of_the_run(app: Dibs) -> None:
+    add(app, "q", lambda number: number, max_retries=0)
+    await put(app, "q", "a")
+    await work(app)
+
+    error = (await outcome(app, "q", "a")).error
+    assert error is not None
+    assert "TypeError" == error.type
+
+
+async def test_a_result_that_cannot_be_written_fails_without_a_retry(app: Dibs) -> None:
+    add(app, "q", lambda: {1, object()})
+    await put(app, "q", "a")
+    await work(app)
+
+    failed = await outcome(app, "q", "a")
+    assert ("failed", 1) == (failed.kind, failed.attempts)
+    assert failed.error is not None
+    assert "ResultNotSerializable" == failed.error.type
+    assert "q returned set" in failed.error.message
+
+
+async def test_a_def_handler_that_returns_a_coroutine_is_told_so(app: Dibs) -> None:
+    async def forgotten() -> None: ...
+
+    def handler() -> object:
+        return forgotten()
+
+    add(app, "q", handler)
+    await put(app, "q", "a")
+    await work(app)
+
+    error = (await outcome(app, "q", "a")).error
+    assert error is not None
+    assert "returned coroutine" in error.message
+
+
+async def test_a_result_that_is_too_large_fails_without_a_retry(app: Dibs) -> None:
+    add(app, "q", lambda: "x" * 2_000_000)
+    await put(app, "q", "a")
+
+    report = await work(app)
+
+    failed = await outcome(app, "q", "a")
+    assert ("failed", 1, 1) == (failed.kind, failed.attempts, report.total("failed"))
+    assert failed.error is not None
+    assert "limit" in failed.error.message
+
+
+async def test_a_job_that_stalled_too_often_ends_without_running(app: Dibs) -> None:
+    handler = Raiser()
+    add(app, "q", handler, max_stalls=0)
+    await put(app, "q", "a")
+    await stall(app, "q")
+
+    await work(app)
+
+    failed = await outcome(app, "q", "a")
+    assert ("failed", 1, 0) == (failed.kind, failed.stalls, handler.calls)
+    assert failed.error is not None
+    assert "TooManyStalls" == failed.error.type
+
+
+async def stall(app: Dibs, queue: str) -> None:
+    """Claim a job, and be gone."""
+    lease = (await app.storage.grant([queue], 1, "gone")).lease
+    assert (await app.storage.claim(queue, lease, 1)).jobs
+    while not await app.storage.reap(queue, 1):
+        pass
+
+
+async def test_a_failure_handler_gets_what_failed_with_retries_of_its_own(app: Dibs) -> None:
+    seen: list[str] = []
+
+    def on_failure(job_error: str) -> None:
+        seen.append(job_error)
+        if len(seen) < 3:
+            raise ValueError("not yet")
+
+    def origin(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        assert job.origin is not None
+        return (f"{job.origin.id}: {job.origin.error.message}",), {}
+
+    add(app, "q", Raiser(PermanentError("no")), handles_failure=True)
+    add(app, "q!fail", on_failure)
+    app.handlers["q!fail"] = msgspec.structs.replace(app.handlers["q!fail"], arguments=origin)
+    await put(app, "q", "a")
+
+    report = await run(app, queues=["q"], until="empty")
+
+    assert ["a: no"] * 3 == seen
+    assert (1, 2, 1) == (report.of("q").failed, report.of("q!fail").retried, report.of("q!fail").completed)
+
+
+async def test_follow_ups_are_enqueued_with_the_completion(app: Dibs) -> None:
+    async def first() -> None:
+        current_job().follow_ups = (Then(queue="second", job=NewJob(id="b", data=request("", 5).job.data)),)
+
+    add(app, "first", first)
+    add(app, "second", lambda n: n)
+    await put(app, "first", "a")
+    await work(app)
+
+    assert b"5" == (await outcome(app, "second", "b")).result
+
+
+async def test_a_handler_knows_its_job(app: Dibs) -> None:
+    seen: list[tuple[str, str, int, bool]] = []
+
+    async def async_handler() -> None:
+        job = current_job()
+        await job.progress({"at": 1})
+        seen.append((job.queue, job.id, job.attempt, job.cancelled))
+
+    def handler() -> None:
+        job = current_job()
+        job.progress(2)
+        seen.append((job.queue, job.id, job.attempt, job.cancelled))
+
+    add(app, "async", async_handler)
+    add(app, "def", handler)
+    await put(app, "async", "a")
+    await put(app, "def", "b")
+    await work(app)
+
+    assert [("async", "a", 1, False), ("def", "b", 1, False)] == sorted(seen)
+    with pytest.raises(NotRunning):
+        current_job()
+
+
+class TestHook:
+    async def test_it_may_change_result_and_retention(self, app: Dibs) -> None:
+        async def hook(ending: Ending) -> None:
+            ending.result = {"was": ending.result}
+            ending.retention = Retention(completed=None)
+
+        await self.end_with(app, hook, lambda: 7)
+
+        kept = await outcome(app, "q", "a")
+        assert (b'{"was":7}', None) == (kept.result, kept.expires_at)
+
+    async def test_it_may_be_a_plain_function_and_sees_failures(self, app: Dibs) -> None:
+        seen: list[tuple[str, str]] = []
+
+        def hook(ending: Ending) -> None:
+            assert ending.error is not None
+            seen.append((ending.kind, ending.error.message))
+
+        await self.end_with(app, hook, Raiser(PermanentError("no")))
+
+        assert [("failed", "no")] == seen
+
+    async def test_it_is_not_called_when_a_run_comes_back(self, app: Dibs) -> None:
+        seen: list[str] = []
+
+        def hook(ending: Ending) -> None:
+            seen.append(ending.kind)
+
+        await self.end_with(app, hook, Raiser(ValueError("no")))
+
+        assert ["completed"] == seen
+
+    async def test_its_failure_changes_nothing(self, app: Dibs) -> None:
+        def hook(ending: Ending) -> None:
+            ending.result = 8
+            raise ValueError("no")
+
+        await self.end_with(app, hook, lambda: 7)
+
+        assert b"7" == (await outcome(app, "q", "a")).result
+
+    async def end_with(self, app: Dibs, hook: Any, function: Any) -> None:
+        add(app, "q", function, after=hook)
+        await put(app, "q", "a")
+        await work(app)

@@ -1,0 +1,137 @@
+"""A storage that does not always answer, and a worker that loses nothing by it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dibs.client.app import Dibs
+from dibs.errors import OutcomeUnknown, Refused, StorageUnavailable
+from dibs.model.answers import Settled
+from dibs.worker import run
+from tests.worker.workshop import Faulty, add, faulty, kinds, outcome, put
+
+LOST = OutcomeUnknown("the reply was lost")
+
+
+class Counting:
+    """A handler that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        return "done"
+
+
+async def test_a_settlement_whose_reply_was_lost_is_repeated(app: Dibs) -> None:
+    async with faulty(app) as storage:
+        await one_job(app, storage)
+        storage.fail("settle_and_claim", LOST, after=True)
+        report = await run(app, until="empty")
+
+    assert ["completed"] == await kinds(app, "q", "a")
+    assert (1, 0) == (report.total("completed"), report.total("lost"))
+
+
+async def test_a_batch_that_is_refused_is_told_one_by_one(app: Dibs) -> None:
+    async with faulty(app) as storage:
+        await one_job(app, storage)
+        storage.fail("settle_and_claim", Refused("one of them is bad"))
+        await run(app, until="empty")
+
+    assert "completed" == (await outcome(app, "q", "a")).kind
+    assert storage.calls.count("settle_and_claim") == storage.calls.count("settle") == 1
+
+
+async def test_a_job_whose_claim_was_lost_is_released_and_runs(app: Dibs) -> None:
+    async with faulty(app) as storage:
+        handler = await one_job(app, storage)
+        storage.fail("claim", LOST, after=True)
+        await run(app, until="empty")
+
+    assert ["released", "completed"] == await kinds(app, "q", "a")
+    assert 1 == handler.calls
+    assert 2 == storage.calls.count("grant")
+
+
+async def test_a_lost_lease_is_replaced(app: Dibs) -> None:
+    async with faulty(app) as storage:
+        await one_job(app, storage)
+        real = await app.storage.claim("q", "never granted", 1)
+        assert real.lost
+        storage.answer("claim", real)
+        await run(app, until="empty")
+
+    assert 1 == (await outcome(app, "q", "a")).attempts
+    assert 2 == storage.calls.count("grant")
+
+
+async def one_job(app: Dibs, storage: Faulty) -> Counting:
+    handler = Counting()
+    add(app, "q", handler)
+    await put(app, "q", "a")
+    return handler
+
+
+@pytest.mark.parametrize("error", [StorageUnavailable("nobody there"), RuntimeError("a fault of its own")])
+@pytest.mark.parametrize("verb", ["claim", "settle_and_claim", "renew", "reap", "counts", "wait", "settle"])
+async def test_whatever_goes_wrong_is_tried_again(app: Dibs, verb: str, error: Exception) -> None:
+    async with faulty(app) as storage:
+        handler = await one_job(app, storage)
+        storage.fail(verb, error)
+        storage.fail(verb, error)
+        await run(app, until="empty", heartbeat=0.05)
+
+    assert 1 == handler.calls
+    assert ["completed"] == await kinds(app, "q", "a")
+
+
+async def test_a_worker_that_gets_no_lease_says_so(app: Dibs) -> None:
+    async with faulty(app) as storage:
+        await one_job(app, storage)
+        storage.fail("grant", StorageUnavailable("nobody there"))
+        with pytest.raises(StorageUnavailable):
+            await run(app, until="empty")
+
+
+async def test_a_completion_that_is_refused_becomes_a_failure(app: Dibs) -> None:
+    async with faulty(app) as storage:
+        await one_job(app, storage)
+        storage.fail("settle_and_claim", Refused("look closer"))
+        storage.answer("settle", [Settled("refused", "too large")])
+        await run(app, until="empty")
+
+    failed = await outcome(app, "q", "a")
+    assert failed.error is not None
+    assert "CompletionRefused" == failed.error.type
+    assert "too large" in failed.error.message
+
+
+async def test_what_is_known_under_an_old_lease_ends_before_it_is_dropped(app: Dibs) -> None:
+    go, here = asyncio.Event(), asyncio.Event()
+
+    async def handler() -> str:
+        here.set()
+        await go.wait()
+        return "done"
+
+    async with faulty(app) as storage:
+        add(app, "q", handler, size=50)
+        await put(app, "q", "a")
+        working = asyncio.create_task(run(app, until="empty"))
+        await here.wait()
+        here.clear()
+        storage.fail("claim", LOST, after=True)
+        await put(app, "q", "b")
+        await put(app, "q", "c")
+        await here.wait()
+        assert "drop" not in storage.calls
+        go.set()
+        await working
+
+    assert ["completed"] == await kinds(app, "q", "a")
+    assert ["released", "completed"] == await kinds(app, "q", "b")
+    assert 2 == storage.calls.count("drop")
