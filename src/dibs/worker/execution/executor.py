@@ -6,17 +6,32 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, MutableSequence
-from typing import Final
+from typing import Final, Protocol
 
 from dibs.client.calls.handler import Handler
 from dibs.model.decide import Raised, Returned, Stop, Verdict
 from dibs.worker.execution import exception_info as blame
 from dibs.worker.execution.invocation import Invocation, call, call_plain, too_late
 from dibs.worker.execution.threads import Threads
-from dibs.worker.processes.isolated_executor import Alone
 
 #: Seconds an `async def` handler may go on after it was cancelled, before it counts as overrun.
 STUBBORN: Final = 10.0
+
+
+class ProcessExecutor(Protocol):
+    """The executor of handlers with executor="process": it gives each run a child process."""
+
+    async def run(self, run: Invocation, enter: Callable[[], bool]) -> Verdict:
+        """Run the job in a child process and return its verdict. Never raise.
+
+        Call `enter` right before the handler starts; do not start the handler if `enter` returns False.
+        """
+
+    def interrupt(self, run: Invocation, stop: Stop) -> None:
+        """Ask a run to stop, for the reason `stop`."""
+
+    def close(self) -> None:
+        """Kill all child processes."""
 
 
 class Runner:
@@ -34,7 +49,7 @@ class Runner:
     #: Told of a run that did not stop.
     overran: Callable[[Invocation], None]
 
-    def __init__(self, started: MutableSequence[float], alone: Alone, *, mortal: bool) -> None:
+    def __init__(self, started: MutableSequence[float], alone: ProcessExecutor, *, mortal: bool) -> None:
         #: One number a place: when its handler was entered, by time.monotonic(), 0 is not yet. Shared with
         #: the supervisor, which watches the deadlines, too, so that to say "started" costs no message.
         self.started = started
