@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from dibs.client.app import Dibs
-from dibs.worker import messages as say
+from dibs.worker import messages
 from dibs.worker.processes import fork_server as nursery_of
 from dibs.worker.processes.child_main import Spec
 from dibs.worker.processes.fork_server import POSSIBLE, Forked, Nursery
@@ -45,8 +45,8 @@ class Child:
         self.process: Forked = nursery.fork(spec, self._heard, self.end.set_result)
 
     def _heard(self, raw: bytes) -> None:
-        message = say.read_from_worker(raw)
-        if isinstance(message, say.Ready):
+        message = messages.decode_from_worker(raw)
+        if isinstance(message, messages.ProcessReady):
             self.ready.set_result(message.pid)
 
 

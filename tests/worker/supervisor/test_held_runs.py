@@ -11,20 +11,20 @@ from dibs.client.options.serde import JSON
 from dibs.model.job import Error, Overrides
 from dibs.model.requests import Fail, Release, RetryLater
 from dibs.model.retry import Exponential, Fixed
-from dibs.worker import messages as say
+from dibs.worker import messages
 from dibs.worker.supervisor.crash_recovery import after_crash, after_overrun
 from dibs.worker.supervisor.held_runs import Holding, Holdings
 from tests.worker.workshop import arguments
 
 
-def held(place: int, id: str = "a", *, claimed_at: int = 0) -> say.Held:
-    return say.Held(place, id, 100 + place, claimed_at, 500, 1, 2, None)
+def held(place: int, id: str = "a", *, claimed_at: int = 0) -> messages.ClaimedRun:
+    return messages.ClaimedRun(place, id, 100 + place, claimed_at, 500, 1, 2, None)
 
 
 def test_a_run_is_held_until_its_end_is_told() -> None:
     holdings = Holdings[str]()
-    holdings.claimed("p", say.Claimed("q", "lease", (held(0, "a"), held(1, "b"))))
-    words = holdings.ended("p", say.Ended("q", {"completed": [0]}))
+    holdings.claimed("p", messages.RunsClaimed("q", "lease", (held(0, "a"), held(1, "b"))))
+    words = holdings.ended("p", messages.RunsSettled("q", {"completed": [0]}))
 
     assert Counter(completed=1) == words
     assert ["b"] == [holding.run.id for holding in holdings.of("p")]
@@ -33,16 +33,16 @@ def test_a_run_is_held_until_its_end_is_told() -> None:
 
 def test_an_end_is_counted_once() -> None:
     holdings = Holdings[str]()
-    holdings.claimed("p", say.Claimed("q", "lease", (held(0),)))
-    holdings.ended("p", say.Ended("q", {"completed": [0]}))
+    holdings.claimed("p", messages.RunsClaimed("q", "lease", (held(0),)))
+    holdings.ended("p", messages.RunsSettled("q", {"completed": [0]}))
 
-    assert Counter() == holdings.ended("p", say.Ended("q", {"completed": [0]}))
+    assert Counter() == holdings.ended("p", messages.RunsSettled("q", {"completed": [0]}))
     assert 0 == holdings.under("lease")
 
 
 def test_what_is_forgotten_is_under_no_lease() -> None:
     holdings = Holdings[str]()
-    holdings.claimed("p", say.Claimed("q", "lease", (held(0), held(1))))
+    holdings.claimed("p", messages.RunsClaimed("q", "lease", (held(0), held(1))))
     holdings.forget("p")
 
     assert (0, 0, []) == (len(holdings), holdings.under("lease"), holdings.of("p"))
@@ -51,8 +51,10 @@ def test_what_is_forgotten_is_under_no_lease() -> None:
 def test_a_request_to_stop_is_for_the_run_it_was_made_for() -> None:
     """What was claimed after the storage told of the request is another run of the id."""
     holdings = Holdings[str]()
-    holdings.claimed("p", say.Claimed("q", "lease", (held(0, "a", claimed_at=5), held(1, "b", claimed_at=9))))
-    holdings.claimed("o", say.Claimed("other", "lease", (held(0, "a", claimed_at=5),)))
+    holdings.claimed(
+        "p", messages.RunsClaimed("q", "lease", (held(0, "a", claimed_at=5), held(1, "b", claimed_at=9)))
+    )
+    holdings.claimed("o", messages.RunsClaimed("other", "lease", (held(0, "a", claimed_at=5),)))
 
     assert {"p": [("q", "a", 100)]} == holdings.with_ids("q", ("a", "b"), 9)
     assert {} == holdings.with_ids("q", ("a", "b"), 9), "it was told already"
@@ -108,7 +110,7 @@ def test_a_run_ends_by_its_timeout_or_as_its_process_has_it() -> None:
 
 def test_a_word_about_a_run_that_is_gone_is_about_nothing() -> None:
     holdings = Holdings[str]()
-    holdings.claimed("p", say.Claimed("q", "lease", (held(0),)))
+    holdings.claimed("p", messages.RunsClaimed("q", "lease", (held(0),)))
 
     assert "a" == getattr(holdings.at("p", 0, 100), "run", held(9)).id
     assert None is holdings.at("p", 0, 99)

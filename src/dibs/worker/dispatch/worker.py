@@ -15,7 +15,7 @@ from dibs.model import decide
 from dibs.model.answers import ClaimResult
 from dibs.model.requests import Cancelled, How, Release
 from dibs.storage.protocol import Storage
-from dibs.worker import messages as say
+from dibs.worker import messages
 from dibs.worker.dispatch.blocking_claim import FEW, Parking
 from dibs.worker.dispatch.capacity import UNITS, Capacity
 from dibs.worker.dispatch.fairness import Serving
@@ -40,7 +40,7 @@ class Worker:
         storage: Storage,
         handlers: Iterable[Handler],
         runner: Runner,
-        tell: Callable[[say.FromWorker], None],
+        tell: Callable[[messages.FromWorker], None],
         *,
         resources: Any = None,
         poll: float = 1.0,
@@ -76,18 +76,18 @@ class Worker:
 
     # -- what the supervisor says --------------------------------------------------------------------
 
-    def receive(self, message: say.ToWorker) -> None:
+    def receive(self, message: messages.ToWorker) -> None:
         match message:
-            case say.Lease(lease):
+            case messages.UseLease(lease):
                 self._lease = lease
                 for lane in self._lanes.values():
                     lane.wake()
-            case say.Cancel(runs):
+            case messages.CancelRuns(runs):
                 for run in self._hand.with_keys(runs):
                     self._cancel(run)
-            case say.Drain():
+            case messages.DrainWorker():
                 self._drain()
-            case say.Stop():
+            case messages.StopWorker():
                 self._stopping = True
                 self._drain()
                 for run in self._hand:
@@ -169,7 +169,7 @@ class Worker:
         if not self._told_drained:
             self._told_drained = True
             self._listener.close()
-            self._tell(say.Drained())
+            self._tell(messages.WorkerDrained())
         if self._stopping or not self._hand:
             # Otherwise it waits to be killed: nothing may be taken down under a handler that still runs.
             self.over.set_result(None)
@@ -268,7 +268,7 @@ class Worker:
         if lease is not None:
             lane.went_wrong()
             if brought.lost_track:
-                self._lose_lease(lease, say.LostTrack(lease))
+                self._lose_lease(lease, messages.ClaimReplyLost(lease))
 
     def _rest(self, lane: Lane) -> None:
         # A little longer than the rest: a timer may ring a tick early, and nothing else would wake it.
@@ -287,7 +287,7 @@ class Worker:
             ends[word_of(run.end, answer)].append(run.place)
             self._hand.let_go(run)
         if ends:
-            self._tell(say.Ended(lane.queue, ends))
+            self._tell(messages.RunsSettled(lane.queue, ends))
 
     def _tell_of(self, lane: Lane, run: Invocation, how: How) -> None:
         run.end = how
@@ -296,14 +296,14 @@ class Worker:
     def _take(self, lane: Lane, lease: str, flight: Flight, claim: ClaimResult) -> int:
         """Take in what was claimed, and return how many jobs have begun."""
         if claim.lost:
-            self._lose_lease(lease, say.LostLease(lease))
+            self._lose_lease(lease, messages.LeaseRejected(lease))
             return 0
         lane.saw(claim, flight.limit, sure=not flight.beside_a_failure)
         if not claim.jobs:
             return 0
         runs = self._hand.take(lane.handler, claim.jobs)
         # Said before any of them is started, so that a crash leaves none unknown.
-        self._tell(say.Claimed(lane.queue, lease, tuple(map(_held, runs))))
+        self._tell(messages.RunsClaimed(lane.queue, lease, tuple(map(_held, runs))))
         for run in runs[: flight.room]:
             self._start(lane, run)
         if runs[flight.room :]:
@@ -346,7 +346,7 @@ class Worker:
 
     # -- leases --------------------------------------------------------------------------------------
 
-    def _lose_lease(self, lease: str, message: say.LostTrack | say.LostLease) -> None:
+    def _lose_lease(self, lease: str, message: messages.ClaimReplyLost | messages.LeaseRejected) -> None:
         if self._lease == lease:
             self._lease = None
             self._tell(message)
@@ -358,7 +358,7 @@ class Worker:
         flights = (flight for lane in self._lanes.values() for flight in lane.flights)
         if all(flight.lease in (None, lease) for flight in flights):
             self._told_lease = lease
-            self._tell(say.Leased(lease))
+            self._tell(messages.LeaseAdopted(lease))
 
     # -- ends ----------------------------------------------------------------------------------------
 
@@ -374,16 +374,16 @@ class Worker:
         self._pump_soon()
 
     def _late(self, run: Invocation, seconds: float) -> None:
-        self._tell(say.Late(run.place, run.fence, seconds))
+        self._tell(messages.RunTimedOut(run.place, run.fence, seconds))
 
     def _overran(self, run: Invocation) -> None:
-        self._tell(say.Overran(*run.key, run.place))
+        self._tell(messages.RunOverran(*run.key, run.place))
         self._pump_soon()
 
 
-def _held(run: Invocation) -> say.Held:
+def _held(run: Invocation) -> messages.ClaimedRun:
     job = run.job
     claimed_at, own = run.claimed_at, job.data.overrides
-    return say.Held(
+    return messages.ClaimedRun(
         run.place, job.id, run.fence, claimed_at, run.limits.timeout, job.stalls, job.timeouts, own
     )

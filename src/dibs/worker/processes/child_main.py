@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from dibs.client.app import Dibs
 from dibs.errors import DibsError
-from dibs.worker import messages as say
+from dibs.worker import messages
 from dibs.worker.processes import signals
 from dibs.worker.processes.app_import import check_handlers, find
 from dibs.worker.processes.logs import LogStyle, adopt
@@ -54,7 +54,7 @@ class Line:
 
     def tell(self, message: Struct) -> None:
         with self._lock:
-            self._pipe.send_bytes(say.encode(message))
+            self._pipe.send_bytes(messages.encode(message))
 
     def listen(self, loop: asyncio.AbstractEventLoop, heard: Callable[[bytes], None]) -> None:
         """Hear what the parent says, on the loop."""
@@ -96,7 +96,7 @@ def enter(pipe: Pipe, encoded: bytes) -> tuple[Line, Spec, Dibs]:
         app = find(spec.app)
         check_handlers(app, spec.app, spec.queues)
     except BaseException as error:  # noqa: BLE001 - importing runs the user's code
-        line.tell(say.Broken(why(error)))
+        line.tell(messages.StartFailed(why(error)))
         sys.exit(0)
     adopt(spec.log)
     return line, spec, app

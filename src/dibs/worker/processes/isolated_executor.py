@@ -13,7 +13,7 @@ from dibs.client.calls.current_job import Reports
 from dibs.client.calls.error_info import error_of
 from dibs.errors import ConfigurationError, DibsError
 from dibs.model.decide import Died, Raised, Stop, Verdict
-from dibs.worker import messages as say
+from dibs.worker import messages
 from dibs.worker.execution import exception_info as blame
 from dibs.worker.execution.invocation import Invocation
 from dibs.worker.processes.isolated_main import perform_here
@@ -76,7 +76,7 @@ class Alone:
         if child is None:
             return
         if stop == "cancel":
-            child.send(say.CancelThis())
+            child.send(messages.CancelRun())
             self._loop.call_later(CANCEL_GRACE, self._end_stubborn, run, child)
         else:
             child.kill()
@@ -115,40 +115,40 @@ class Child:
         self._verdict = self._loop.create_future()
         seconds = None if run.limits.timeout is None else run.limits.timeout / 1000
         if self.alive:
-            self.send(say.Perform(run.handler.queue, run.job, seconds))
+            self.send(messages.RunJob(run.handler.queue, run.job, seconds))
         else:
             self._end("ended before it was asked")
         return await self._verdict
 
     def send(self, message: Struct) -> None:
-        self._process.send(say.encode(message))
+        self._process.send(messages.encode(message))
 
     def kill(self) -> None:
         self._process.kill()
 
     def _hear(self, raw: bytes) -> None:
-        message: say.FromChild = say.read_from_child(raw)
+        message: messages.FromIsolated = messages.decode_from_isolated(raw)
         match message:
-            case say.Ready():
+            case messages.ProcessReady():
                 self._ready.set_result(None)
-            case say.Broken(why):
+            case messages.StartFailed(why):
                 self._ready.set_exception(ConfigurationError(why))
-            case say.Performed(verdict):
+            case messages.RunFinished(verdict):
                 if self._verdict is not None and not self._verdict.done():
                     self._verdict.set_result(verdict)
-            case say.Progress() as progress:
+            case messages.ReportProgress() as progress:
                 task = self._loop.create_task(self._report(progress))
                 self._reports.add(task)
                 task.add_done_callback(self._reports.discard)
 
-    async def _report(self, progress: say.Progress) -> None:
+    async def _report(self, progress: messages.ReportProgress) -> None:
         try:
             status: str = await self._storage.report(
                 progress.queue, progress.id, progress.fence, progress.value
             )
         except DibsError:
             status = ""
-        self.send(say.Reported(status))
+        self.send(messages.ProgressReported(status))
 
     def _end(self, reason: str) -> None:
         if not self._ready.done():

@@ -15,7 +15,7 @@ from dibs.model.answers import ReportStatus
 from dibs.model.decide import Verdict
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Storage
-from dibs.worker import messages as say
+from dibs.worker import messages
 from dibs.worker.execution.invocation import Invocation, call, call_plain
 from dibs.worker.processes.child_main import Line, Spec, enter, leave, resources_of, run_here, why
 from dibs.worker.processes.spawn import Pipe
@@ -48,7 +48,7 @@ class Relay:
     async def report(self, queue: str, id: str, fence: int, progress: bytes) -> ReportStatus:
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._answers.append(answer)
-        self._line.tell(say.Progress(queue, id, fence, progress))
+        self._line.tell(messages.ReportProgress(queue, id, fence, progress))
         status = await answer
         if not status:
             raise StorageUnavailable("the worker could not report the progress")
@@ -74,11 +74,11 @@ async def _serve(line: Line, spec: Spec, app: Dibs) -> None:
         try:
             resources = await resources_of(app, stack)
         except BaseException as error:  # noqa: BLE001 - the user's code
-            line.tell(say.Broken(why(error)))
+            line.tell(messages.StartFailed(why(error)))
             return
         solo = Solo(line, spec, app, resources)
         line.listen(asyncio.get_running_loop(), solo.hear)
-        line.tell(say.Ready(os.getpid()))
+        line.tell(messages.ProcessReady(os.getpid()))
         await asyncio.Event().wait()
 
 
@@ -94,9 +94,9 @@ class Solo:
         self._run: Invocation | None = None
 
     def hear(self, raw: bytes) -> None:
-        message: say.ToChild = say.read_to_child(raw)
+        message: messages.ToIsolated = messages.decode_to_isolated(raw)
         match message:
-            case say.Perform() as order:
+            case messages.RunJob() as order:
                 run = Invocation(self._app.handlers[order.queue], order.job, 0)
                 deadline = None if order.seconds is None else time.monotonic() + order.seconds
                 run.current = CurrentJob(
@@ -104,10 +104,10 @@ class Solo:
                 )
                 self._run = run
                 run.task = self._loop.create_task(self._perform(run))
-            case say.CancelThis():
+            case messages.CancelRun():
                 if self._run is not None:
                     self._cancel(self._run)
-            case say.Reported(status):
+            case messages.ProgressReported(status):
                 self._relay.answered(status)
 
     def _cancel(self, run: Invocation) -> None:
@@ -122,4 +122,4 @@ class Solo:
             # On a thread, for job.progress() in a `def` handler waits for this loop.
             verdict = await asyncio.to_thread(call_plain, run)
         self._run = None
-        self._line.tell(say.Performed(verdict))
+        self._line.tell(messages.RunFinished(verdict))

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from msgspec.structs import replace
 
 from dibs.client.app import Dibs
-from dibs.worker import messages as say
+from dibs.worker import messages
 from dibs.worker.dispatch.worker import Worker
 from dibs.worker.execution.executor import Runner
 from dibs.worker.processes.child_main import Line, Spec, enter, leave, resources_of, run_here, why
@@ -23,7 +23,7 @@ async def employ(
     app: Dibs,
     spec: Spec,
     started: MutableSequence[float],
-    tell: Callable[[say.FromWorker], None],
+    tell: Callable[[messages.FromWorker], None],
     stack: AsyncExitStack,
     *,
     mortal: bool,
@@ -55,8 +55,8 @@ async def _work(line: Line, spec: Spec, app: Dibs, started: MutableSequence[floa
             await stack.enter_async_context(app)
             worker = await employ(app, spec, started, line.tell, stack, mortal=True)
         except BaseException as error:  # noqa: BLE001 - among others the user's code
-            line.tell(say.Broken(why(error)))
+            line.tell(messages.StartFailed(why(error)))
             return
-        line.listen(asyncio.get_running_loop(), lambda raw: worker.receive(say.read_to_worker(raw)))
-        line.tell(say.Ready(os.getpid()))
+        line.listen(asyncio.get_running_loop(), lambda raw: worker.receive(messages.decode_to_worker(raw)))
+        line.tell(messages.ProcessReady(os.getpid()))
         await worker.over

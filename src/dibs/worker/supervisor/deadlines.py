@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
-from dibs.worker import messages as say
+from dibs.worker import messages
 from dibs.worker.supervisor.held_runs import Holding, Holdings
 from dibs.worker.supervisor.worker_handle import Member
 
@@ -57,12 +57,12 @@ class Deadlines:
                 holding.overran = found = True
         return found
 
-    def late(self, member: Member, message: say.Late) -> None:
+    def late(self, member: Member, message: messages.RunTimedOut) -> None:
         """Give a run the time to stop that its process has given it."""
         if holding := self._holdings.at(member, message.place, message.fence):
             holding.stops_by = time.monotonic() + message.seconds
 
-    def overran(self, member: Member, message: say.Overran) -> None:
+    def overran(self, member: Member, message: messages.RunOverran) -> None:
         """Remember that nothing but the end of the process will end a run."""
         if holding := self._holdings.at(member, message.place, message.fence):
             holding.overran = True

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from dibs.worker import messages as say
+from dibs.worker import messages
 
 M = TypeVar("M", bound=Hashable)
 
@@ -19,7 +19,7 @@ class Holding(Struct, eq=False, gc=False):
 
     queue: str
     lease: str
-    run: say.Held
+    run: messages.ClaimedRun
     #: When this was heard of, by time.monotonic().
     taken: float = 0.0
     #: Its time is over, it was told to stop, and has until then, by time.monotonic().
@@ -46,13 +46,13 @@ class Holdings(Generic[M]):
     def __len__(self) -> int:
         return sum(map(len, self._of.values()))
 
-    def claimed(self, member: M, message: say.Claimed) -> None:
+    def claimed(self, member: M, message: messages.RunsClaimed) -> None:
         held, queue, lease = self._of.setdefault(member, {}), message.queue, message.lease
         now = time.monotonic()
         held.update({run.place: Holding(queue, lease, run, now) for run in message.runs})
         self._leases[lease] += len(message.runs)
 
-    def ended(self, member: M, message: say.Ended) -> Counter[str]:
+    def ended(self, member: M, message: messages.RunsSettled) -> Counter[str]:
         """Take the runs back, and return how many came to which end."""
         held = self._of.get(member, {})
         return Counter({word: self._take(held, places) for word, places in message.ends.items()})

@@ -17,7 +17,7 @@ from dibs.errors import ConfigurationError
 from dibs.model.answers import Renewed
 from dibs.model.requests import How
 from dibs.storage.protocol import Storage
-from dibs.worker import messages as say
+from dibs.worker import messages
 from dibs.worker.execution import exception_info as blame
 from dibs.worker.execution.schedules import left_carried_on
 from dibs.worker.processes.child_main import Spec
@@ -117,7 +117,7 @@ class Supervisor:
         self._stopping = True
         for member in self._members:
             if member.ready:
-                member.send(say.Drain())
+                member.send(messages.DrainWorker())
             else:
                 member.kill()
         while any(not member.drained for member in self._members):
@@ -127,7 +127,7 @@ class Supervisor:
         """Interrupt what still runs, end all members, and give back what is left."""
         self._stopping = True
         for member in self._members:
-            member.send(say.Stop())
+            member.send(messages.StopWorker())
         try:
             async with asyncio.timeout(FAREWELL):
                 while any(member.ready and not member.drained for member in self._members):
@@ -182,50 +182,52 @@ class Supervisor:
         self._report.processes = tuple(sorted(member.pid for member in self._members if member.pid))
         self._move()
 
-    def heard(self, member: Member, message: say.FromWorker) -> None:
+    def heard(self, member: Member, message: messages.FromWorker) -> None:
         """Take in what a member says."""
         match message:
-            case say.Claimed() | say.Ended():
+            case messages.RunsClaimed() | messages.RunsSettled():
                 self._book(member, message)
-            case say.Leased() | say.LostTrack() | say.LostLease():
+            case messages.LeaseAdopted() | messages.ClaimReplyLost() | messages.LeaseRejected():
                 self._heard_of_lease(member, message)
-            case say.Ready():
+            case messages.ProcessReady():
                 member.ready = self._was_ready = True
                 self._count_processes()
                 if self._lease is not None:
-                    member.send(say.Lease(self._lease))
-            case say.Late():
+                    member.send(messages.UseLease(self._lease))
+            case messages.RunTimedOut():
                 self._deadlines.late(member, message)
-            case say.Overran():
+            case messages.RunOverran():
                 self._deadlines.overran(member, message)
                 self._retire(member, message)
-            case say.Drained():
+            case messages.WorkerDrained():
                 member.drained = True
                 if any(holding.overran for holding in self._holdings.of(member)):
                     member.overdue = True
                     member.end()
-            case say.Broken(why):
+            case messages.StartFailed(why):
                 member.broken = why
         self._move()
 
-    def _book(self, member: Member, message: say.Claimed | say.Ended) -> None:
-        if isinstance(message, say.Claimed):
+    def _book(self, member: Member, message: messages.RunsClaimed | messages.RunsSettled) -> None:
+        if isinstance(message, messages.RunsClaimed):
             self._holdings.claimed(member, message)
             self._report.of(message.queue).claimed += len(message.runs)
         else:
             self._report.count(message.queue, self._holdings.ended(member, message))
             self._drop_old()
 
-    def _heard_of_lease(self, member: Member, message: say.Leased | say.LostTrack | say.LostLease) -> None:
-        if isinstance(message, say.Leased):
+    def _heard_of_lease(
+        self, member: Member, message: messages.LeaseAdopted | messages.ClaimReplyLost | messages.LeaseRejected
+    ) -> None:
+        if isinstance(message, messages.LeaseAdopted):
             member.lease = message.lease
             self._drop_old()
-        elif isinstance(message, say.LostTrack):
+        elif isinstance(message, messages.ClaimReplyLost):
             self._replace_lease(message.lease)
         else:
             self._heartbeat.lose(message.lease, "the storage refused a claim under it")
 
-    def _retire(self, member: Member, message: say.Overran) -> None:
+    def _retire(self, member: Member, message: messages.RunOverran) -> None:
         """Let a process with a handler that does not end finish its other runs; another takes its place.
 
         They have the grace of a stop for that: some have no limit, and the one that overran has to end.
@@ -236,7 +238,7 @@ class Supervisor:
         if member.can_be_ended and not member.leaving:
             member.leaving = True
             member.leaves_at = time.monotonic() + self._plan.grace
-            member.send(say.Drain())
+            member.send(messages.DrainWorker())
             self._hire()
 
     def _end_overdue(self, member: Member) -> None:
@@ -323,7 +325,7 @@ class Supervisor:
         """Pass on which runs somebody asked to stop."""
         found = self._holdings.with_ids(queue, renewed.cancel_requested, renewed.now)
         for member, runs in found.items():
-            member.send(say.Cancel(tuple(runs)))
+            member.send(messages.CancelRuns(tuple(runs)))
 
     def _replace_lease(self, lease: str) -> None:
         """Claim no more under a lease; it is dropped once all that is known under it has settled."""
@@ -337,7 +339,7 @@ class Supervisor:
         self._lease = await self._heartbeat.grant_patiently()
         for member in self._members:
             if member.ready:
-                member.send(say.Lease(self._lease))
+                member.send(messages.UseLease(self._lease))
         self._drop_old()
 
     def _drop_old(self) -> None:

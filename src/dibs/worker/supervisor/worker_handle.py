@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from dibs.client.app import Dibs
-from dibs.worker import messages as say
+from dibs.worker import messages
 from dibs.worker.dispatch.in_flight import PLACES
 from dibs.worker.dispatch.worker import Worker
 from dibs.worker.processes.child_main import Spec
@@ -25,7 +25,7 @@ from dibs.worker.processes.worker_main import employ, work_here
 class Ears(Protocol):
     """Who hears a member. Its end comes after everything it said."""
 
-    def heard(self, member: Member, message: say.FromWorker) -> None: ...
+    def heard(self, member: Member, message: messages.FromWorker) -> None: ...
     def gone(self, member: Member, reason: str) -> None: ...
 
 
@@ -55,7 +55,7 @@ class Member:
         #: Why it cannot work, as it said.
         self.broken: BaseException | str | None = None
 
-    def send(self, message: say.ToWorker) -> None:
+    def send(self, message: messages.ToWorker) -> None:
         raise NotImplementedError
 
     def kill(self) -> None:
@@ -87,15 +87,15 @@ class ProcessMember(Member):
             )
             self.started = forked.started
 
-    def send(self, message: say.ToWorker) -> None:
-        self._process.send(say.encode(message))
+    def send(self, message: messages.ToWorker) -> None:
+        self._process.send(messages.encode(message))
 
     def end(self) -> None:
         self._process.kill()
 
     def _hear(self, raw: bytes) -> None:
-        message = say.read_from_worker(raw)
-        if isinstance(message, say.Ready):
+        message = messages.decode_from_worker(raw)
+        if isinstance(message, messages.ProcessReady):
             # Before it holds anything: what holds something can be ended.
             self.pid = self._process.pid = message.pid
         self._ears.heard(self, message)
@@ -125,7 +125,7 @@ class LocalMember(Member):
         try:
             async with AsyncExitStack() as stack:
                 self._worker = await employ(app, spec, self.started, self._tell, stack, mortal=False)
-                self._tell(say.Ready(0))
+                self._tell(messages.ProcessReady(0))
                 await self._worker.over
         except BaseException as error:  # noqa: BLE001 - among others the user's code; told to the caller
             self.broken = error
@@ -136,11 +136,11 @@ class LocalMember(Member):
         self.gone.set()
         self._ears.gone(self, "the worker ended")
 
-    def _tell(self, message: say.FromWorker) -> None:
+    def _tell(self, message: messages.FromWorker) -> None:
         # Soon, and not now: the supervisor may answer, and the worker is in the midst of something.
         self._loop.call_soon(self._ears.heard, self, message)
 
-    def send(self, message: say.ToWorker) -> None:
+    def send(self, message: messages.ToWorker) -> None:
         if self._worker is not None:
             self._worker.receive(message)
 
