@@ -147,12 +147,12 @@ def twin(node: ast.ClassDef) -> str:
     name, parameters = node.name, NAMES[node.name]
     base = next((one for one in map(base_name, node.bases) if one in NAMES), None)
     parents = f"Blocking{base}{NAMES[base]}" if base else f"Generic{parameters}" if parameters else ""
-    home = "source._home" if name == "Dibs" else "source._channel.home"
+    handle = "source._storage_handle" if name == "Dibs" else "source._client.storage_handle"
     start = [f"class Blocking{name}{f'({parents})' if parents else ''}:", f'    """{name}, blocking."""', ""]
     start += [f"    def __init__(self, source: {name}{parameters}) -> None:"]
     start += ["        super().__init__(source)"] if base else []
     start += [f"        self._source{f': {name}{parameters}' if base else ''} = source"]
-    start += [] if base else [f"        self._home = {home}"]
+    start += [] if base else [f"        self._storage_handle = {handle}"]
     return "\n".join([*start, "", *members(node), ""])
 
 
@@ -209,11 +209,11 @@ def called(owner: str, node: Method, kind: str) -> str:
     whose = WRITTEN.get(owner, owner.lower())
     form = FORMS.get(node.name) or f"await {whose}.{node.name}(...)"
     if node.name == "__anext__":
-        return f'following(self._home, "{form}", self._source)'
+        return f'following(self._storage_handle, "{form}", self._source)'
     if kind.startswith("AsyncIterator"):
-        return f'iterate(self._home, "async for ... in {whose}.{node.name}(...)", {call})'
+        return f'iterate(self._storage_handle, "async for ... in {whose}.{node.name}(...)", {call})'
     runner = "run_here" if node.name in HERE else "run_joining" if node.name in JOINING else "run"
-    return f'{runner}(self._home, "{form}", {call})'
+    return f'{runner}(self._storage_handle, "{form}", {call})'
 
 
 def passed(arguments: ast.arguments) -> str:

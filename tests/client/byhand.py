@@ -22,7 +22,7 @@ async def claimed(queue: Queue) -> AsyncIterator[Claim]:
 
 async def by_a_stranger(queue: Queue, data: Any, **settings: Any) -> Ticket[Any]:
     """Enqueue as a program does that does not know the handler, and so cannot check what it takes."""
-    return await Queue(queue._channel, Handlers()).enqueue(data, **settings)
+    return await Queue(queue._client, Handlers()).enqueue(data, **settings)
 
 
 def arguments(app: Dibs, handler: Handler, claim: Claim) -> Any:

@@ -166,7 +166,7 @@ async def test_results_come_back_as_their_type(app: Dibs, stage: actors.Stage) -
 async def test_all_queues_of_an_app_share_its_storage(app: Dibs) -> None:
     """One connection for all; a second app on the loop has its own."""
     async with Dibs(app.url) as other:
-        storages = {id(await app.queue(name)._channel.storage()) for name in "abc"}
+        storages = {id(await app.queue(name)._client.storage()) for name in "abc"}
         assert {id(app.storage)} == storages
         assert other.storage is not app.storage
 

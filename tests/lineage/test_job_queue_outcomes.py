@@ -81,7 +81,7 @@ async def test_a_retention_that_is_no_time_is_refused(queue: Queue, bad: float) 
 
 async def test_who_waits_lets_the_outcome_outlive_the_wait(queue: Queue) -> None:
     ticket = await queue.enqueue(1, id="a", retention=1)
-    waiting = asyncio.ensure_future(Wait(queue._channel, "a", ticket.revision, 30).end())
+    waiting = asyncio.ensure_future(Wait(queue._client, "a", ticket.revision, 30).end())
     await told_amended(queue)
     await (await claimed(queue)).complete("x")
     await waiting
@@ -97,7 +97,7 @@ async def told_amended(queue: Queue) -> None:
     """Wait until somebody has changed the retention of the job."""
     async with asyncio.timeout(actors.SOON):
         while True:
-            [slot] = await (await queue._channel.storage()).get("q", ["a"])
+            [slot] = await (await queue._client.storage()).get("q", ["a"])
             assert slot.current is not None
             if slot.current.data.retention != KeptFor(completed=1000, failed=1000, cancelled=1000):
                 return

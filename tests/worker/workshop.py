@@ -140,7 +140,7 @@ def faulty(app: Dibs) -> AbstractAsyncContextManager[Faulty]:
 @asynccontextmanager
 async def behind(app: Dibs, kind: Callable[[Storage], F]) -> AsyncIterator[F]:
     """Put something before the storage of an open app."""
-    opened = app._home.opened
+    opened = app._storage_handle.opened
     kept, storage = opened.storage, kind(opened.storage)
     opened.storage = storage
     try:

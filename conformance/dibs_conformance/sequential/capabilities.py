@@ -165,12 +165,12 @@ async def joins(places: Places) -> bool | None:
     """Enqueue and settle on a connection of one's own: a rollback takes them back, a commit keeps them."""
     place = places.new()
     async with places.open(place, "system") as storage:
-        joined = getattr(storage, "joined", None)
-        connecting = None if joined is None else places.connect(place)
-        if joined is None or connecting is None:
-            return None if joined is not None else False
+        in_transaction = getattr(storage, "in_transaction", None)
+        connecting = None if in_transaction is None else places.connect(place)
+        if in_transaction is None or connecting is None:
+            return None if in_transaction is not None else False
         async with connecting as connection:
-            return await in_transactions(storage, joined(connection), connection)
+            return await in_transactions(storage, in_transaction(connection), connection)
 
 
 async def in_transactions(storage: Storage, joined: Any, connection: Any) -> bool:

@@ -12,8 +12,8 @@ from dibs.client.calls.handler_registry import Handlers
 from dibs.client.calls.middleware import AroundEnqueue, AroundRun, around_enqueue
 from dibs.client.calls.signature import check_function, name_of
 from dibs.client.calls.task_settings import TaskSettings
-from dibs.client.connection.queue_client import Channel
-from dibs.client.connection.storage_handle import Home
+from dibs.client.connection.queue_client import QueueClient
+from dibs.client.connection.storage_handle import StorageHandle
 from dibs.client.options.serde import JSON, Serde
 from dibs.client.queue import Queue
 from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task
@@ -45,16 +45,16 @@ class Dibs:
     """
 
     def __init__(self, url: str | None = None, **options: Any) -> None:
-        self._home = Home(url, options)
+        self._storage_handle = StorageHandle(url, options)
         #: What runs each queue's jobs, by queue; a failure handler stands under `queue!fail`.
         self.handlers = Handlers()
         #: What was declared with @app.lifespan, to be entered once in each worker process.
         self.lifespan_function: Lifespan | None = None
-        self._channels: dict[str, Channel] = {}
+        self._clients: dict[str, QueueClient] = {}
         self._tasks: dict[str, Task[Any, Any]] = {}
 
     def __repr__(self) -> str:
-        return f"Dibs({self._home.shown!r})"
+        return f"Dibs({self._storage_handle.redacted_url!r})"
 
     @property
     def sync(self) -> BlockingDibs:
@@ -66,20 +66,20 @@ class Dibs:
     @property
     def url(self) -> str:
         """The URL that counts, with its secrets: for opening, not for showing. Raises NoStorage."""
-        return self._home.url
+        return self._storage_handle.url
 
     @property
     def storage(self) -> Storage:
         """The opened storage. Raises NotRunning before the first use and after close."""
-        return self._home.opened.storage
+        return self._storage_handle.opened.storage
 
     async def open(self) -> None:
         """Open the storage; each open wants its close. Raises NoStorage, StorageError."""
-        await self._home.enter()
+        await self._storage_handle.enter()
 
     async def close(self) -> None:
         """Close the storage, if this is the last block that entered it."""
-        await self._home.leave()
+        await self._storage_handle.leave()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -102,7 +102,7 @@ class Dibs:
 
     def override_storage(self, storage: Storage) -> AbstractContextManager[None]:
         """Let its jobs live in this storage for a block; to be opened there as the app always is."""
-        return self._home.instead(storage)
+        return self._storage_handle.override(storage)
 
     def middleware(self, *, enqueue: AroundEnqueue | None = None, run: AroundRun | None = None) -> None:
         """Let something stand around each enqueue and each run: a context manager, made for each.
@@ -111,7 +111,9 @@ class Dibs:
         where the handler is called, in every process that imports this app. The latest is the outermost.
         """
         if enqueue is not None:
-            self._home.around = around_enqueue(enqueue, self._home.around)
+            self._storage_handle.enqueue_middleware = around_enqueue(
+                enqueue, self._storage_handle.enqueue_middleware
+            )
         if run is not None:
             self.handlers.middleware(run)
 
@@ -123,7 +125,7 @@ class Dibs:
         Raises Refused for what is no name, ConfigurationError for a second serde.
         """
         task = self._tasks.get(name)
-        return task.queue if task and serde is None else Queue(self._channel(name, serde), self.handlers)
+        return task.queue if task and serde is None else Queue(self._client(name, serde), self.handlers)
 
     @overload
     def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
@@ -154,8 +156,8 @@ class Dibs:
             check_function(function)
             name = name_of(function) if queue is None else queue
             check_target(name)
-            channel = self._channel(name, serde)
-            self._tasks[name] = declare_task(channel, function, self.handlers, settings)
+            client = self._client(name, serde)
+            self._tasks[name] = declare_task(client, function, self.handlers, settings)
             return self._tasks[name]
 
         return TaskDecorator(declare) if function is None else declare(function)
@@ -176,11 +178,13 @@ class Dibs:
         self.lifespan_function = asynccontextmanager(function)
         return function
 
-    def _channel(self, name: str, serde: Serde | None) -> Channel:
+    def _client(self, name: str, serde: Serde | None) -> QueueClient:
         check_queue(name)
-        known = self._channels.get(name)
+        known = self._clients.get(name)
         if known is None:
-            known = self._channels[name] = Channel(self._home, name, serde or self._inherited(name))
+            known = self._clients[name] = QueueClient(
+                self._storage_handle, name, serde or self._inherited(name)
+            )
         if serde is not None and serde is not known.serde:
             raise ConfigurationError(
                 f"queue {name!r} has a serde already ({known.serde.name}): say it where it is first named"
@@ -189,7 +193,7 @@ class Dibs:
 
     def _inherited(self, name: str) -> Serde:
         """A fail job has the failed job's payload byte for byte, so it is read as that one is."""
-        parent = self._channels.get(name.removesuffix(FAIL_SUFFIX))
+        parent = self._clients.get(name.removesuffix(FAIL_SUFFIX))
         return JSON if parent is None else parent.serde
 
     # -- work ----------------------------------------------------------------------------------------
@@ -208,5 +212,5 @@ class Dibs:
         """
         module, _, name = WORK.partition(":")
         run: Callable[..., Awaitable[Any]] = getattr(import_module(module), name)
-        async with self._home.lent():
+        async with self._storage_handle.opened_temporarily():
             return await run(self, queues=queues, processes=processes, until=until, grace=grace)

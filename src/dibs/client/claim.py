@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.error_info import error_of
-from dibs.client.connection.queue_client import Channel
+from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.durations import Seconds, epoch_ms, ms_of
 from dibs.client.options.retention import Retention, retention_of
 from dibs.client.options.serde import JSON
@@ -30,10 +30,16 @@ class Claim:
     """An active job, ours while its lease lives. Every way to let it go raises LeaseLost if it is not."""
 
     def __init__(
-        self, channel: Channel, job: Job, lease: str, let_go: Callable[[Any], None], *, handles_failure: bool
+        self,
+        client: QueueClient,
+        job: Job,
+        lease: str,
+        let_go: Callable[[Any], None],
+        *,
+        handles_failure: bool,
     ) -> None:
         assert job.run is not None, "what was claimed is active"  # noqa: S101
-        self._channel = channel
+        self._client = client
         self._job = job
         self._lease = lease
         #: Told of the connection whose commit it waits for, if any.
@@ -42,7 +48,7 @@ class Claim:
         own = job.data.overrides.lease if job.data.overrides else UNSET
         #: The lease that the job asks for in place of the receiver's, ms.
         self.lease_ms: int | None = None if own is UNSET else own
-        self.queue: str = channel.name
+        self.queue: str = client.name
         self.id: str = job.id
         #: Pass it on, and outside systems can refuse a late writer.
         self.fence: int = job.run.fence
@@ -69,7 +75,7 @@ class Claim:
     @cached_property
     def data(self) -> Any:
         """What was enqueued; of a task {"args": [...], "kwargs": {...}}. Raises ValueError if unreadable."""
-        return self._channel.serde.decode(self._job.data.payload)
+        return self._client.serde.decode(self._job.data.payload)
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
@@ -89,7 +95,7 @@ class Claim:
         With a connection of psycopg or SQLAlchemy it is part of the transaction there. After a rollback
         it may be settled again while its lease lasts, which is no longer renewed for it.
         """
-        raw = self._channel.serde.encode(result)
+        raw = self._client.serde.encode(result)
         kept = None if retention is None else retention_of(retention)
         how = model.Complete(result=raw, then=await self._follow_ups(then), retention=kept)
         await self._settle(how, connection)
@@ -142,20 +148,20 @@ class Claim:
 
     async def extend(self, seconds: Seconds) -> None:
         """Let the lease last at least this long from now, for all that is held under it."""
-        storage = await self._channel.storage()
+        storage = await self._client.storage()
         state = (await storage.renew([self.queue], self._lease, lease_ms(seconds)))[self.queue]
         if not state.alive:
             raise self._gone()
 
     async def progress(self, value: Any) -> None:
         """Keep progress, any JSON value up to 1 MiB, on the job, for everyone to see."""
-        storage = await self._channel.storage()
+        storage = await self._client.storage()
         if await storage.report(self.queue, self.id, self.fence, JSON.encode(value)) == "lost":
             raise self._gone()
 
     async def _settle(self, how: model.How, connection: Any = None) -> Settled:
         settlement = model.Settlement(id=self.id, fence=self.fence, how=how)
-        answer = await self._channel.settle(settlement, connection)
+        answer = await self._client.settle(settlement, connection)
         if answer.status == "lost":
             raise self._gone()
         if answer.status == "refused":
@@ -170,7 +176,7 @@ class Claim:
 
     async def _follow_ups(self, then: Iterable[Bound]) -> tuple[model.Then, ...]:
         follow_ups = tuple(bound.as_then() for bound in then)
-        check_same_step(await self._channel.storage(), self.queue, follow_ups)
+        check_same_step(await self._client.storage(), self.queue, follow_ups)
         return follow_ups
 
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from dibs.client.connection.outcome_wait import SLOW_POLL, let_go
-from dibs.client.connection.queue_client import Channel
+from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.durations import moment_of, moment_or_none
 from dibs.errors import Refused, StorageError
 from dibs.model.answers import EventPage
@@ -73,12 +73,12 @@ class Feed:
 
     def __init__(
         self,
-        channel: Channel,
+        client: QueueClient,
         after: str | None,
         ids: Iterable[str] | None = None,
         kinds: Iterable[Kind] | None = None,
     ) -> None:
-        self._channel = channel
+        self._client = client
         self._ids = None if ids is None else _words("ids", ids)
         self._kinds = None if kinds is None else _known(_words("kinds", kinds), is_live=after is None)
         self._shows_progress = after is None and (self._kinds is None or "progress" in self._kinds)
@@ -101,12 +101,12 @@ class Feed:
 
     async def __aenter__(self) -> Self:
         """Begin. Raises Refused for kinds that the queue, as it is configured, does not log."""
-        storage = await self._channel.storage()
+        storage = await self._client.storage()
         if self._kinds is not None:
             await self._check_level(storage, self._kinds)
         if self._offset == LATEST:
             # From here on nothing is missed, even if the first event is asked for much later.
-            self._offset = (await storage.events(self._channel.name, after=LATEST, limit=1)).offset
+            self._offset = (await storage.events(self._client.name, after=LATEST, limit=1)).offset
             self._read_to = self._offset
         return self
 
@@ -121,7 +121,7 @@ class Feed:
     async def __anext__(self) -> Event:
         """Return the next event, waiting for as long as there is none."""
         while not self._buffer:
-            storage = await self._channel.storage()
+            storage = await self._client.storage()
             if self._since is None:
                 # Where the log stands before it is read: a task that has yet to begin hears of nothing.
                 await self._hint(storage, 0)
@@ -137,7 +137,7 @@ class Feed:
         return event
 
     async def _check_level(self, storage: Storage, kinds: frozenset[str]) -> None:
-        name = self._channel.name
+        name = self._client.name
         settings = {info.name: info.settings for info in await storage.queues()}.get(name, Settings())
         if missing := kinds - _BY_LEVEL[settings.log_level] - {"progress"}:
             level = "runs" if missing <= _BY_LEVEL["runs"] else "all"
@@ -148,7 +148,7 @@ class Feed:
             )
 
     async def _read(self, storage: Storage) -> None:
-        page = await storage.events(self._channel.name, after=self._read_to or None, limit=PAGE)
+        page = await storage.events(self._client.name, after=self._read_to or None, limit=PAGE)
         self._take(page)
         self._read_to = page.offset
         if self._shows_progress:
@@ -158,7 +158,7 @@ class Feed:
             self._offset = page.offset
 
     def _take(self, page: EventPage) -> None:
-        name = self._channel.name
+        name = self._client.name
         wanted = [event_of(name, offset, event) for offset, event in page.events if self._wants(event)]
         if page.fell_off:
             self._buffer.append(Event(kind="fell_off", offset="" if wanted else page.offset, queue=name))
@@ -172,9 +172,9 @@ class Feed:
     async def _followed(self, storage: Storage) -> Iterable[tuple[str, Slot]]:
         """Return the jobs whose progress is told."""
         if self._ids is None:
-            return (await storage.list(self._channel.name, "active", limit=FOLLOWED)).items
+            return (await storage.list(self._client.name, "active", limit=FOLLOWED)).items
         ids = sorted(self._ids)[:FOLLOWED]
-        return zip(ids, await storage.get(self._channel.name, ids), strict=True)
+        return zip(ids, await storage.get(self._client.name, ids), strict=True)
 
     async def _look_for_progress(self, storage: Storage) -> None:
         """Progress is no transition and in no log, so the live feed compares what the active jobs say."""
@@ -186,14 +186,12 @@ class Feed:
             seen[run.fence] = run.progress
             if self._progress.get(run.fence) != run.progress:
                 value = msgspec.json.decode(run.progress)
-                told = Event(
-                    kind="progress", queue=self._channel.name, id=id, fence=run.fence, progress=value
-                )
+                told = Event(kind="progress", queue=self._client.name, id=id, fence=run.fence, progress=value)
                 self._buffer.append(told)
         self._progress = seen
 
     async def _hint(self, storage: Storage, seconds: float | None = None) -> None:
-        name, seconds = self._channel.name, SLOW_POLL if seconds is None else seconds
+        name, seconds = self._client.name, SLOW_POLL if seconds is None else seconds
         with suppress(StorageError):
             wake = await storage.wait([name], for_="events", since=self._since, timeout=seconds)
             self._since = wake.since

@@ -20,7 +20,7 @@ from dibs.client.calls.handler_registry import (
     queue_check,
 )
 from dibs.client.calls.signature import Call, check_function
-from dibs.client.connection.queue_client import Channel, parts
+from dibs.client.connection.queue_client import QueueClient, parts
 from dibs.client.feed import Feed, Kind
 from dibs.client.options.durations import Seconds
 from dibs.client.options.job_settings import (
@@ -62,11 +62,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Queue:
     """A named queue, of app.queue(name) or of a task; nearly every method is one verb of contract 3."""
 
-    def __init__(self, channel: Channel, handlers: Handlers, task: Call | None = None) -> None:
-        self._channel = channel
+    def __init__(self, client: QueueClient, handlers: Handlers, task: Call | None = None) -> None:
+        self._client = client
         self._handlers = handlers
         self._task = task
-        self.name: str = channel.name
+        self.name: str = client.name
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
@@ -91,8 +91,8 @@ class Queue:
         transaction there.
         """
         request = self._request(data, settings)
-        answer = await self._channel.enqueue(request, connection)
-        return Ticket(self._channel, request.job.id, answer.revision, answer=answer)
+        answer = await self._client.enqueue(request, connection)
+        return Ticket(self._client, request.job.id, answer.revision, answer=answer)
 
     async def enqueue_many(self, items: Iterable[Any], *, connection: Any = None) -> Sequence[Ticket[Any]]:
         """Enqueue any number of data, or of queue.bind(...) where settings are wanted, in order.
@@ -100,7 +100,7 @@ class Queue:
         All are checked first: raises BatchRefused naming each bad one, and then nothing was sent.
         """
         jobs = (item if isinstance(item, Bound) else self.bind(item) for item in items)
-        return Tickets(self._channel, await self._channel.enqueue_all(jobs, connection))
+        return Tickets(self._client, await self._client.enqueue_all(jobs, connection))
 
     def bind(self, data: Any, **settings: Unpack[JobSettings]) -> Bound:
         """Return a job to be enqueued later, in a batch or as a follow-up of another."""
@@ -114,7 +114,7 @@ class Queue:
         return request_of(self._payload(data), settings)
 
     def _payload(self, data: Any) -> bytes:
-        payload = self._channel.serde.encode(data)
+        payload = self._client.serde.encode(data)
         handler = self._handlers.get(self.name)
         if handler is not None and handler.check is not None:
             handler.check(data, payload)
@@ -122,7 +122,7 @@ class Queue:
 
     def ticket(self, id: str, revision: int) -> Ticket[Any]:
         """Return the ticket of an enqueue made elsewhere, by the id and revision of the one given there."""
-        return Ticket(self._channel, id, revision)
+        return Ticket(self._client, id, revision)
 
     # -- handlers ------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Queue:
 
         def declare(function: F) -> F:
             check_function(function)
-            serde = self._channel.serde
+            serde = self._client.serde
             call = Call(function)
             handler = handler_of(self.name, function, serde, queue_arguments(call, serde), settings)
             self._handlers.register(replace(handler, check=queue_check(call, serde)))
@@ -165,7 +165,7 @@ class Queue:
 
         def declare(function: F) -> F:
             check_function(function)
-            name, serde = f"{self.name}{FAIL_SUFFIX}", self._channel.serde
+            name, serde = f"{self.name}{FAIL_SUFFIX}", self._client.serde
             arguments = failure_arguments(Call(function), serde, self._task)
             self._handlers.register(handler_of(name, function, serde, arguments, settings))
             return function
@@ -179,19 +179,19 @@ class Queue:
         background. The iteration ends when nothing came for `wait` seconds; None: never.
         """
         handled = f"{self.name}{FAIL_SUFFIX}" in self._handlers
-        return Receiver(self._channel, max_jobs, lease, wait, handles_failure=handled)
+        return Receiver(self._client, max_jobs, lease, wait, handles_failure=handled)
 
     # -- by id ---------------------------------------------------------------------------------------
 
     async def get(self, id: str) -> Status | None:
         """Return how an id stands: its job, else its outcome; None when nothing is known of it."""
-        return status_of(self.name, id, await self._channel.get(id))
+        return status_of(self.name, id, await self._client.get(id))
 
     async def list(self, state: State) -> AsyncIterator[Status]:
         """Yield every id in a state, in no promised order; what stays in it throughout comes exactly once."""
         after: str | None = None
         while True:
-            page = await (await self._channel.storage()).list(self.name, state, after=after, limit=PAGE)
+            page = await (await self._client.storage()).list(self.name, state, after=after, limit=PAGE)
             for id, slot in page.items:
                 yield status_in(self.name, id, slot, state)
             if (after := page.after) is None:
@@ -203,7 +203,7 @@ class Queue:
 
     async def cancel_many(self, ids: Iterable[str], *, running: bool = False) -> Sequence[CancelStatus]:
         """Cancel many, each by itself: cancelled, requested, active, completed, failed or not_found."""
-        storage = await self._channel.storage()
+        storage = await self._client.storage()
         return [word for ids in parts(ids) for word in await storage.cancel(self.name, ids, running=running)]
 
     async def amend(
@@ -228,7 +228,7 @@ class Queue:
             retention=UNSET if retention is UNSET else retention_of(retention),
             **when({"run_at": run_at, "delay": delay}),
         )
-        return await (await self._channel.storage()).amend(self.name, id, patch)
+        return await (await self._client.storage()).amend(self.name, id, patch)
 
     async def finish(
         self, id: str, revision: int, result: Any = None, *, error: BaseException | None = None
@@ -237,10 +237,10 @@ class Queue:
 
         `revision` is what claim.hand_off() returned. Repeating it is safe.
         """
-        end: End = Complete(result=self._channel.serde.encode(result))
+        end: End = Complete(result=self._client.serde.encode(result))
         if error is not None:
             end = Fail(error=error_of(error), handled=f"{self.name}{FAIL_SUFFIX}" in self._handlers)
-        return await (await self._channel.storage()).finish(self.name, id, end, revision)
+        return await (await self._client.storage()).finish(self.name, id, end, revision)
 
     async def retry_failed(self, id: str) -> RetryFailedStatus:
         """Let a job that failed for good wait again, counts 0."""
@@ -248,12 +248,12 @@ class Queue:
 
     async def retry_failed_many(self, ids: Iterable[str]) -> Sequence[RetryFailedStatus]:
         """Retry many: queued, live, not_kept, completed, cancelled or not_found each."""
-        storage = await self._channel.storage()
+        storage = await self._client.storage()
         return [word for ids in parts(ids) for word in await storage.retry_failed(self.name, ids)]
 
     async def forget(self, id: str) -> bool:
         """Remove everything of an id, whatever its state; tells whether there was anything."""
-        return (await (await self._channel.storage()).forget(self.name, [id]))[0]
+        return (await (await self._client.storage()).forget(self.name, [id]))[0]
 
     # -- the queue -----------------------------------------------------------------------------------
 
@@ -267,15 +267,15 @@ class Queue:
 
     async def counts(self) -> Counts:
         """Count the ids in each state; numbers above 10,000 may be off, and then say so."""
-        return (await (await self._channel.storage()).counts([self.name]))[self.name]
+        return (await (await self._client.storage()).counts([self.name]))[self.name]
 
     async def configure(self, **changes: Unpack[QueueSettings]) -> None:
         """Change what the queue is set to; every claim that begins afterwards obeys."""
-        await (await self._channel.storage()).configure(self.name, patch_of(changes))
+        await (await self._client.storage()).configure(self.name, patch_of(changes))
 
     async def prune(self) -> Pruned:
         """Remove what has expired: outcomes, request keys, and the log beyond its age and size."""
-        storage = await self._channel.storage()
+        storage = await self._client.storage()
         total = Pruned()
         while True:
             step = await storage.prune(self.name, PRUNED)
@@ -296,7 +296,7 @@ class Queue:
         progress, and is best effort. With ids or kinds it tells of these alone; entering it raises Refused
         for kinds that are beyond the queue's log_level.
         """
-        return Feed(self._channel, after, ids, kinds)
+        return Feed(self._client, after, ids, kinds)
 
 
 def added(one: Pruned, other: Pruned) -> Pruned:

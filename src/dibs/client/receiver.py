@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from dibs.client.claim import Claim, lease_ms
 from dibs.client.connection.outcome_wait import SLOW_POLL
-from dibs.client.connection.queue_client import Channel
+from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.durations import Seconds, ms_of
 from dibs.errors import NotRunning, OutcomeUnknown, StorageError
 from dibs.model.answers import Renewed
@@ -67,10 +67,16 @@ class Receiver:
     """
 
     def __init__(
-        self, channel: Channel, max_jobs: int, lease: Seconds, wait: Seconds | None, *, handles_failure: bool
+        self,
+        client: QueueClient,
+        max_jobs: int,
+        lease: Seconds,
+        wait: Seconds | None,
+        *,
+        handles_failure: bool,
     ) -> None:
         check_number("max_jobs", max_jobs, 1, 1_000_000)
-        self._channel = channel
+        self._client = client
         self._max_jobs = max_jobs
         self._ttl = lease_ms(lease)
         self._wait = None if wait is None else ms_of("wait", wait) / 1000
@@ -89,7 +95,7 @@ class Receiver:
         return BlockingReceiver(self)
 
     async def __aenter__(self) -> Self:
-        await self._grant(await self._channel.storage())
+        await self._grant(await self._client.storage())
         self._heart = asyncio.create_task(self._beat())
         return self
 
@@ -101,7 +107,7 @@ class Receiver:
         self._buffer.clear()
         # Once the app is closed nobody can be told; the leases end by themselves.
         with suppress(NotRunning):
-            storage = await self._channel.storage()
+            storage = await self._client.storage()
             while self._tenures:
                 await self._drop(storage, self._tenures[-1])
 
@@ -119,7 +125,7 @@ class Receiver:
             if self._room <= 0:
                 await self._until_room(deadline)
                 continue
-            storage = await self._channel.storage()
+            storage = await self._client.storage()
             token = await self._claim(storage)
             if not self._buffer:
                 await self._hint(storage, token, _left(deadline))
@@ -140,7 +146,7 @@ class Receiver:
         """Fill the buffer, and return the token to wait with."""
         tenure = self._current or await self._grant(storage)
         try:
-            answer = await storage.claim(self._channel.name, tenure.lease, self._room)
+            answer = await storage.claim(self._client.name, tenure.lease, self._room)
         except OutcomeUnknown:
             self._current = None
             return ""
@@ -163,7 +169,7 @@ class Receiver:
                 tenure.is_open_ended = True
                 self._current = None if self._current is tenure else self._current
 
-        claim = Claim(self._channel, job, tenure.lease, let_go, handles_failure=self._handles_failure)
+        claim = Claim(self._client, job, tenure.lease, let_go, handles_failure=self._handles_failure)
         tenure.held[claim.fence] = claim
         self._buffer.append(claim)
 
@@ -171,9 +177,9 @@ class Receiver:
         if left is not None and left <= 0:
             raise StopAsyncIteration
         seconds = SLOW_POLL if left is None else min(SLOW_POLL, left)
-        since = {self._channel.name: token} if token else None
+        since = {self._client.name: token} if token else None
         with suppress(StorageError):
-            await storage.wait([self._channel.name], since=since, timeout=seconds)
+            await storage.wait([self._client.name], since=since, timeout=seconds)
             return
         await asyncio.sleep(seconds)
 
@@ -181,7 +187,7 @@ class Receiver:
 
     async def _grant(self, storage: Storage) -> Tenure:
         holder = f"receive:{socket.gethostname()}:{os.getpid()}"
-        granted = await storage.grant([self._channel.name], self._ttl, holder)
+        granted = await storage.grant([self._client.name], self._ttl, holder)
         self._current = tenure = Tenure(granted.lease, self._ttl)
         self._tenures.append(tenure)
         return tenure
@@ -190,10 +196,10 @@ class Receiver:
         while True:
             await asyncio.sleep(self._ttl / 1000 / BEATS)
             try:
-                storage = await self._channel.storage()
+                storage = await self._client.storage()
                 for tenure in list(self._tenures):
                     await self._renew(storage, tenure)
-                await storage.reap(self._channel.name, STEP)
+                await storage.reap(self._client.name, STEP)
             except (StorageError, OutcomeUnknown):
                 # A storage that is away for a while may end the lease; it does not end the heart.
                 continue
@@ -204,7 +210,7 @@ class Receiver:
         if tenure is not self._current and not tenure.held:
             await self._drop(storage, tenure)
             return
-        name = self._channel.name
+        name = self._client.name
         state = (await storage.renew([name], tenure.lease, tenure.ttl))[name]
         tenure.hear(state)
         if not state.alive:
@@ -226,7 +232,7 @@ class Receiver:
             self._end(tenure)
             return
         self._end(tenure)
-        while any((await storage.drop([self._channel.name], tenure.lease, STEP)).values()):
+        while any((await storage.drop([self._client.name], tenure.lease, STEP)).values()):
             pass
 
 

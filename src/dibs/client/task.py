@@ -20,7 +20,7 @@ from dibs.client.calls.handler_registry import (
 )
 from dibs.client.calls.signature import Call
 from dibs.client.calls.task_settings import SCHEDULE_SETTINGS, TaskSettings, schedule_of
-from dibs.client.connection.queue_client import Channel
+from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.durations import ms_of
 from dibs.client.options.job_settings import RUN_SETTINGS, RunSettings, check_known, request_of
 from dibs.client.options.retention import raised
@@ -46,8 +46,8 @@ _LATER = "a bound job has no connection: give it to enqueue_many, or to complete
 class Enqueuing(Generic[P, R]):
     """A task with settings: `task.options(id=...)`. It takes the task's own arguments and nothing else."""
 
-    def __init__(self, channel: Channel, call: Call, settings: RunSettings) -> None:
-        self._channel = channel
+    def __init__(self, client: QueueClient, call: Call, settings: RunSettings) -> None:
+        self._client = client
         self._call = call
         self._settings = settings
 
@@ -79,27 +79,27 @@ class Enqueuing(Generic[P, R]):
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound:
         """Return the call, to be enqueued later: in a batch, or as a follow-up of another job."""
         if self._settings.get("connection") is not None:
-            return Bound(self._channel.name, Refused(_LATER, field="connection"))
+            return Bound(self._client.name, Refused(_LATER, field="connection"))
         try:
-            return Bound(self._channel.name, self._request(args, kwargs))
+            return Bound(self._client.name, self._request(args, kwargs))
         except Refused as refused:
-            return Bound(self._channel.name, refused)
+            return Bound(self._client.name, refused)
 
     async def _send(self, request: Request) -> Ticket[R]:
-        answer = await self._channel.enqueue(request, self._settings.get("connection"))
-        return Ticket(self._channel, request.job.id, answer.revision, self._returns, answer)
+        answer = await self._client.enqueue(request, self._settings.get("connection"))
+        return Ticket(self._client, request.job.id, answer.revision, self._returns, answer)
 
     async def _kept(self, request: Request, wait: Any) -> Request:
         """Return the request with a retention that outlives the wait."""
         job, length = request.job, 0 if wait is None else ms_of("wait", wait)
         own = job.data.retention or KeptFor()
-        longer = raised(await self._channel.retention(), length, own)
+        longer = raised(await self._client.retention(), length, own)
         if longer == own:
             return request
         return replace(request, job=replace(job, data=replace(job.data, retention=longer)))
 
     def _request(self, args: Any, kwargs: Any, *, want_outcome: bool = False) -> Request:
-        payload = self._call.payload(self._channel.serde, args, kwargs)
+        payload = self._call.payload(self._client.serde, args, kwargs)
         return request_of(payload, self._settings, want_outcome=want_outcome)
 
     def _returns(self) -> Any:
@@ -109,12 +109,12 @@ class Enqueuing(Generic[P, R]):
 class Task(Enqueuing[P, R]):
     """A function declared with @app.task: call it, or let a worker call it."""
 
-    def __init__(self, channel: Channel, function: Callable[..., Any], handlers: Handlers) -> None:
-        super().__init__(channel, Call(function), {})
+    def __init__(self, client: QueueClient, function: Callable[..., Any], handlers: Handlers) -> None:
+        super().__init__(client, Call(function), {})
         self._handlers = handlers
         self.function = function
         #: The queue that the task is: to pause, count, list, cancel and so on.
-        self.queue: Queue = Queue(channel, handlers, self._call)
+        self.queue: Queue = Queue(client, handlers, self._call)
         update_wrapper(self, function, updated=())
 
     def __repr__(self) -> str:
@@ -135,14 +135,14 @@ class Task(Enqueuing[P, R]):
     def options(self, **settings: Unpack[RunSettings]) -> Enqueuing[P, R]:
         """Return the task with settings for the next job: they never mix with its arguments."""
         check_known(settings, RUN_SETTINGS)
-        return Enqueuing(self._channel, self._call, settings)
+        return Enqueuing(self._client, self._call, settings)
 
     async def enqueue_many(self, jobs: Iterable[Bound], *, connection: Any = None) -> Sequence[Ticket[R]]:
         """Enqueue any number of task.bind(...) and task.options(...).bind(...), in order.
 
         All are checked first: raises BatchRefused naming each bad one, and then nothing was sent.
         """
-        return Tickets(self._channel, await self._channel.enqueue_all(jobs, connection), self._returns)
+        return Tickets(self._client, await self._client.enqueue_all(jobs, connection), self._returns)
 
     @overload
     def on_failure(self, function: F, /) -> F: ...
@@ -192,14 +192,14 @@ class TaskDecorator:
 
 
 def declare_task(
-    channel: Channel, function: Callable[..., Any], handlers: Handlers, settings: TaskSettings
+    client: QueueClient, function: Callable[..., Any], handlers: Handlers, settings: TaskSettings
 ) -> Task[Any, Any]:
     """Register a function as the handler of its own queue, and return the task."""
     check_known(settings, HANDLER_SETTINGS | SCHEDULE_SETTINGS)
-    call, serde = Call(function), channel.serde
+    call, serde = Call(function), client.serde
     limits = cast("HandlerSettings", {n: value for n, value in settings.items() if n in HANDLER_SETTINGS})
-    handler = handler_of(channel.name, function, serde, task_arguments(call, serde), limits)
+    handler = handler_of(client.name, function, serde, task_arguments(call, serde), limits)
     schedule, check = schedule_of(call, serde, settings), task_check(call, serde)
     handlers.register(replace(handler, schedule=schedule, check=check))
     kind = AsyncTask if handler.is_async else Task
-    return kind(channel, function, handlers)
+    return kind(client, function, handlers)

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from dibs.client.connection.outcome_wait import Wait, result_of
-from dibs.client.connection.queue_client import Channel, Sent
+from dibs.client.connection.queue_client import QueueClient, Sent
 from dibs.client.options.durations import Seconds, ms_of
 from dibs.client.status import Status, status_at
 from dibs.errors import ConfigurationError
@@ -35,16 +35,16 @@ class Ticket(Generic[R]):
 
     def __init__(
         self,
-        channel: Channel,
+        client: QueueClient,
         id: str,
         revision: int,
         returns: Returns = anything,
         answer: Enqueued | None = None,
     ) -> None:
-        self._channel = channel
+        self._client = client
         self._returns = returns
         self._outcome = answer.outcome if answer and answer.status in ("completed", "failed") else None
-        self.queue: str = channel.name
+        self.queue: str = client.name
         self.id: str = id
         #: What a wait waits for; with queue and id it finds this enqueue again: queue.ticket(id, revision).
         self.revision: int = revision
@@ -71,20 +71,20 @@ class Ticket(Generic[R]):
         OutcomeNotKept, and WaitTimeout, which leaves the job alone. The outcome is kept for at least
         the wait and a minute.
         """
-        result: R = self._decoded(result_of(self._channel, self.id, await self._end(wait)))
+        result: R = self._decoded(result_of(self._client, self.id, await self._end(wait)))
         return result
 
     async def _end(self, wait: Seconds | None) -> Standing:
         if self._outcome is not None:
             return Standing(self._outcome.kind, self._outcome)
         seconds = None if wait is None else ms_of("wait", wait) / 1000
-        return await Wait(self._channel, self.id, self.revision, seconds).end()
+        return await Wait(self._client, self.id, self.revision, seconds).end()
 
     def _decoded(self, raw: bytes | None) -> Any:
         if raw is None:
             return None
         try:
-            return self._channel.serde.decode(raw, self._returns())
+            return self._client.serde.decode(raw, self._returns())
         except ValueError as error:
             raise ConfigurationError(
                 f"the result of {self.queue}/{self.id} is not what its handler's return type says: {error}"
@@ -92,27 +92,27 @@ class Ticket(Generic[R]):
 
     async def status(self) -> Status:
         """Return how this enqueue stands now; `not_kept` once it ended and its outcome is gone."""
-        return status_at(self.queue, self.id, await self._channel.get(self.id), self.revision)
+        return status_at(self.queue, self.id, await self._client.get(self.id), self.revision)
 
     async def cancel(self, *, running: bool = False) -> CancelStatus:
         """Cancel the id: waiting or blocked is gone; with `running` also ask the active run to stop.
 
         Returns cancelled, requested, active, completed, failed or not_found (contract 3, cancel).
         """
-        storage = await self._channel.storage()
+        storage = await self._client.storage()
         return (await storage.cancel(self.queue, [self.id], running=running))[0]
 
 
 class Tickets(Sequence[Ticket[R]]):
     """The tickets of a batch, in its order. They are made when one is first asked for: often none is."""
 
-    def __init__(self, channel: Channel, sent: Sent, returns: Returns = anything) -> None:
-        self._channel = channel
+    def __init__(self, client: QueueClient, sent: Sent, returns: Returns = anything) -> None:
+        self._client = client
         self._sent = sent
         self._returns = returns
 
     def __repr__(self) -> str:
-        return f"<{len(self)} tickets of {self._channel.name}>"
+        return f"<{len(self)} tickets of {self._client.name}>"
 
     def __len__(self) -> int:
         return len(self._sent.ids)
@@ -131,6 +131,6 @@ class Tickets(Sequence[Ticket[R]]):
     @cached_property
     def _made(self) -> list[Ticket[R]]:
         return [
-            Ticket(self._channel, id, answer.revision, self._returns, answer)
+            Ticket(self._client, id, answer.revision, self._returns, answer)
             for id, answer in zip(self._sent.ids, self._sent.answers, strict=True)
         ]

@@ -323,7 +323,7 @@ class BlockingClaims(Protocol):
 class Transactions(Protocol):
     """What a storage with the capability `transactions` has besides."""
 
-    def joined(self, connection: Any) -> Any:
+    def in_transaction(self, connection: Any) -> Any:
         """Return `enqueue` and `settle`, as above, as part of whatever transaction the connection is in.
 
         For a connection that blocks they are plain functions, called on the caller's own thread. Raises

@@ -60,8 +60,8 @@ class Metrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Read what is new. For a thread of its own; on a running event loop `await metrics.text()`."""
-        home = self._app._home  # noqa: SLF001 - as the app's own twin does
-        return bridge.run(home, "await metrics.text()", self.read())
+        handle = self._app._storage_handle  # noqa: SLF001 - as the app's own twin does
+        return bridge.run(handle, "await metrics.text()", self.read())
 
     async def text(self) -> bytes:
         """Return all numbers as Prometheus reads them."""
@@ -85,7 +85,7 @@ class Metrics(Collector):
     async def read(self) -> list[Metric]:
         """Read what is new in the logs, and count what is there."""
         # Lent, so that a scrape leaves the app as it found it.
-        async with self._reading, self._app._home.lent():  # noqa: SLF001
+        async with self._reading, self._app._storage_handle.opened_temporarily():  # noqa: SLF001
             storage = self._app.storage
             queues = self._queues or [info.name for info in await storage.queues()]
             for queue in queues:

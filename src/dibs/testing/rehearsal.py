@@ -69,7 +69,7 @@ class Rehearsal:
     ) -> None:
         # Open on a loop that has ended, or on the one that runs here, it is let go as it is.
         with suppress(ConfigurationError):
-            if self.app._home.loop is not None:  # noqa: SLF001 - whether there is somebody to close it
+            if self.app._storage_handle.loop is not None:  # noqa: SLF001 - whether there is somebody to close it
                 self.app.sync.close()
         self._stack.close()
 
@@ -166,5 +166,5 @@ class BlockingRehearsal:
         self._do("advance", self._source.advance(seconds))
 
     def _do(self, name: str, call: Coroutine[Any, Any, T]) -> T:
-        home = self._source.app._home  # noqa: SLF001 - as the app's own twin does
-        return bridge.run(home, f"await rehearsal.{name}(...)", call)
+        handle = self._source.app._storage_handle  # noqa: SLF001 - as the app's own twin does
+        return bridge.run(handle, f"await rehearsal.{name}(...)", call)

@@ -149,7 +149,7 @@ async def test_a_queues_retention_is_not_that_of_another_place() -> None:
             task = app.get_task("q") if found else app.task(queue="q")(handlers.refresh)
             await task.queue.configure(retention=Retention(completed=kept, failed=kept, cancelled=kept))
             ticket = await task.options(wait=30, delay=3600).enqueue()
-            channel = ticket._channel
-            found.append((await channel.retention()).completed)
+            client = ticket._client
+            found.append((await client.retention()).completed)
 
     assert [10_000, 7_200_000] == found

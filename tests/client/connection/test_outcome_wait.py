@@ -170,7 +170,7 @@ async def test_an_update_during_a_wait_cannot_take_the_outcome_away(
 
 
 async def kept_for(queue: Queue, id: str) -> object:
-    slot = await queue._channel.get(id)
+    slot = await queue._client.get(id)
     assert slot.current is not None
     assert slot.current.data.retention is not None
     return slot.current.data.retention.completed

@@ -150,7 +150,7 @@ def test_an_interrupted_wait_ends_the_call(here: BlockingDibs, monkeypatch: pyte
 
     monkeypatch.setattr("concurrent.futures.Future.result", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        bridge.run(here._home, "await it", endless())
+        bridge.run(here._storage_handle, "await it", endless())
     monkeypatch.undo()
 
     assert cancelled.wait(5)

@@ -216,7 +216,7 @@ class Pretending(Wrapped):
 
     capabilities = Capabilities(cross_queue=True, push_wakeups=True, manual_clock=True, transactions=True)
 
-    def joined(self, _: Connection) -> Storage:
+    def in_transaction(self, _: Connection) -> Storage:
         return self._storage
 
 
@@ -237,7 +237,7 @@ async def test_a_transaction_that_is_not_joined_is_found(monkeypatch: pytest.Mon
     assert await joins(Places(pretending)) is False
 
 
-async def test_without_joined_there_is_no_power_to_join() -> None:
+async def test_without_in_transaction_there_is_no_power_to_join() -> None:
     assert await joins(Places("memory:")) is False
 
 

@@ -35,7 +35,7 @@ async def test_an_enqueue_waits_for_one_that_is_rolled_back(
     storage: PostgresStorage, connect: Connect
 ) -> None:
     mine = await connect()
-    await storage.joined(mine).enqueue("q", [asked("a", b"mine")])
+    await storage.in_transaction(mine).enqueue("q", [asked("a", b"mine")])
     theirs = asyncio.create_task(storage.enqueue("q", [Request(job=NewJob(id="a"), on_conflict=Reject())]))
     await blocked(await connect())
     await mine.rollback()
@@ -100,7 +100,7 @@ async def test_events_never_appear_behind_a_reader(storage: PostgresStorage, con
     await storage.enqueue("q", [asked("slow"), asked("fast")])
     jobs = {job.id: job for job in await claimed(storage)}
     mine = await connect()
-    await storage.joined(mine).settle("q", [done(jobs["slow"])])
+    await storage.in_transaction(mine).settle("q", [done(jobs["slow"])])
     await storage.settle("q", [done(jobs["fast"])])
 
     first = await storage.events("q")

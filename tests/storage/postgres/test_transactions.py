@@ -25,7 +25,7 @@ async def test_a_commit_makes_both_visible(storage: PostgresStorage, connect: Co
     mine = await connect()
     await mine.execute("CREATE TABLE orders (id text)")
     await mine.execute("INSERT INTO orders VALUES ('a')")
-    answers = await storage.joined(mine).enqueue("q", [asked("a")])
+    answers = await storage.in_transaction(mine).enqueue("q", [asked("a")])
 
     assert "queued" == answers[0].status
     assert None is (await storage.get("q", ["a"]))[0].current
@@ -35,7 +35,7 @@ async def test_a_commit_makes_both_visible(storage: PostgresStorage, connect: Co
 
 async def test_a_rollback_makes_neither(storage: PostgresStorage, connect: Connect) -> None:
     mine = await connect()
-    await storage.joined(mine).enqueue("q", [asked("a")])
+    await storage.in_transaction(mine).enqueue("q", [asked("a")])
     await mine.rollback()
 
     assert None is (await storage.get("q", ["a"]))[0].current
@@ -45,9 +45,9 @@ async def test_settle_joins_too(storage: PostgresStorage, connect: Connect) -> N
     await storage.enqueue("q", [asked("a")])
     (job,) = await claimed(storage)
     mine = await connect()
-    assert "done" == (await storage.joined(mine).settle("q", [done(job, b"r")]))[0].status
+    assert "done" == (await storage.in_transaction(mine).settle("q", [done(job, b"r")]))[0].status
     await mine.rollback()
-    assert "done" == (await storage.joined(mine).settle("q", [done(job, b"r")]))[0].status
+    assert "done" == (await storage.in_transaction(mine).settle("q", [done(job, b"r")]))[0].status
     await mine.commit()
 
     outcome = (await storage.get("q", ["a"]))[0].outcome
@@ -59,11 +59,11 @@ async def test_a_connection_without_asyncio_joins_on_the_caller_s_thread(
     storage: PostgresStorage, postgres_server: PostgresServer
 ) -> None:
     with psycopg.connect(postgres_server.url, row_factory=psycopg.rows.dict_row) as mine:
-        storage.joined(mine).enqueue("q", [asked("a"), asked("b")])
+        storage.in_transaction(mine).enqueue("q", [asked("a"), asked("b")])
     (a, b) = await claimed(storage)
     with psycopg.connect(postgres_server.url) as mine:
         assert ["done", "done"] == [
-            one.status for one in storage.joined(mine).settle("q", [done(a), done(b)])
+            one.status for one in storage.in_transaction(mine).settle("q", [done(a), done(b)])
         ]
 
 
@@ -76,9 +76,9 @@ async def test_after_a_savepoint_was_rolled_back_the_log_is_whole(
     async with mine.transaction():
         with suppress(Rollback):
             async with mine.transaction():
-                await storage.joined(mine).settle("q", [done(a)])
+                await storage.in_transaction(mine).settle("q", [done(a)])
                 raise Rollback
-        await storage.joined(mine).settle("q", [done(b)])
+        await storage.in_transaction(mine).settle("q", [done(b)])
         assert () == (await storage.events("q")).events
 
     assert ["b"] == [event.id for _, event in (await storage.events("q")).events]
@@ -89,7 +89,7 @@ async def test_bad_input_is_refused_before_it_reaches_the_transaction(
 ) -> None:
     mine = await connect()
     with pytest.raises(BatchRefused):
-        await storage.joined(mine).enqueue("q", [Request(job=NewJob(id="", data=Data()))])
+        await storage.in_transaction(mine).enqueue("q", [Request(job=NewJob(id="", data=Data()))])
 
     assert psycopg.pq.TransactionStatus.IDLE == mine.info.transaction_status
 
@@ -99,14 +99,14 @@ async def test_a_transaction_that_failed_already_is_told(storage: PostgresStorag
     with pytest.raises(psycopg.errors.DivisionByZero):
         await mine.execute("SELECT 1 / 0")
     with pytest.raises(StorageError, match="nothing happened"):
-        await storage.joined(mine).enqueue("q", [asked("a")])
+        await storage.in_transaction(mine).enqueue("q", [asked("a")])
 
 
 async def test_the_first_enqueue_to_a_queue_in_an_open_transaction_holds_up_nobody(
     storage: PostgresStorage, opening: Callable[..., PostgresStorage], connect: Connect
 ) -> None:
     mine = await connect()
-    await storage.joined(mine).enqueue("new", [asked("a")])
+    await storage.in_transaction(mine).enqueue("new", [asked("a")])
     async with opening() as other, asyncio.timeout(30):
         assert "queued" == (await other.enqueue("new", [asked("b")]))[0].status
     await mine.rollback()
@@ -118,7 +118,7 @@ async def test_neither_does_a_blocking_connection(
     storage: PostgresStorage, postgres_server: PostgresServer
 ) -> None:
     with psycopg.connect(postgres_server.url) as mine:
-        storage.joined(mine).enqueue("new", [asked("a")])
+        storage.in_transaction(mine).enqueue("new", [asked("a")])
         async with asyncio.timeout(30):
             await storage.enqueue("new", [asked("b")])
         mine.rollback()
@@ -142,7 +142,7 @@ async def test_nor_the_first_failure_in_one(
         if job.run
     ]
     mine = await connect()
-    await storage.joined(mine).settle("q", ends[:1])
+    await storage.in_transaction(mine).settle("q", ends[:1])
     async with opening() as other, asyncio.timeout(30):
         assert "done" == (await other.settle("q", ends[1:]))[0].status
     await mine.commit()

@@ -22,7 +22,7 @@ beaten, renew = asyncio.Event(), Receiver._renew
 
 async def renewed(self, storage, tenure):
     await renew(self, storage, tenure)
-    if self._channel.name == "own" and tenure.held:
+    if self._client.name == "own" and tenure.held:
         beaten.set()
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from dibs.client.connection.queue_client import Channel
+from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.retention import raised
 from dibs.errors import JobCancelled, JobFailed, OutcomeNotKept, StorageError, WaitTimeout
 from dibs.model.answers import Wake
@@ -26,8 +26,8 @@ SLOW_POLL: Final = 1.0
 class Wait:
     """Somebody waits for the end of one enqueue, until a deadline or without one."""
 
-    def __init__(self, channel: Channel, id: str, revision: int, seconds: float | None) -> None:
-        self._channel = channel
+    def __init__(self, client: QueueClient, id: str, revision: int, seconds: float | None) -> None:
+        self._client = client
         self._id = id
         self._revision = revision
         self._deadline = None if seconds is None else time.monotonic() + seconds
@@ -36,12 +36,12 @@ class Wait:
     async def end(self) -> Standing:
         """Return how it ended. Raises WaitTimeout, which leaves the job alone."""
         while True:
-            storage = await self._channel.storage()
+            storage = await self._client.storage()
             # Subscribed before the state is read: what happens in between is not missed. After a hint its
             # token does that: what happened since it was drawn ends the next wait at once.
             hint = None if self._since else asyncio.ensure_future(self._hint(storage))
             try:
-                slot = await self._channel.get(self._id)
+                slot = await self._client.get(self._id)
                 found = standing(slot, self._revision)
                 if found.kind != "pending":
                     return found
@@ -64,7 +64,7 @@ class Wait:
         return Standing(outcome.kind, outcome)
 
     async def _hint(self, storage: Storage) -> Wake:
-        name = self._channel.name
+        name = self._client.name
         seconds = SLOW_POLL if self._deadline is None else min(SLOW_POLL, self._left())
         with suppress(StorageError):
             return await storage.wait([name], for_="ids", ids=[self._id], since=self._since, timeout=seconds)
@@ -78,15 +78,15 @@ class Wait:
     def _check_deadline(self) -> None:
         if self._deadline is not None and self._left() == 0.0:
             raise WaitTimeout(
-                f"{self._channel.name}/{self._id} has not ended yet; it goes on, and may be waited for again"
+                f"{self._client.name}/{self._id} has not ended yet; it goes on, and may be waited for again"
             )
 
     async def _keep(self, storage: Storage, slot: Slot) -> None:
         """Let the outcome outlive the wait, also after an update has brought a retention of its own."""
         own, *others = retentions_in(slot, self._revision)
-        longer = raised(await self._channel.retention(), round(self._left() * 1000), own, *others)
+        longer = raised(await self._client.retention(), round(self._left() * 1000), own, *others)
         if longer != own:
-            await storage.amend(self._channel.name, self._id, Patch(retention=longer))
+            await storage.amend(self._client.name, self._id, Patch(retention=longer))
 
 
 def let_go(hint: asyncio.Future[Any]) -> None:
@@ -106,20 +106,20 @@ def retentions_in(slot: Slot, revision: int) -> list[OutcomeRetention]:
     return said
 
 
-def result_of(channel: Channel, id: str, found: Standing) -> bytes | None:
+def result_of(client: QueueClient, id: str, found: Standing) -> bytes | None:
     """Return the encoded result of an end that has one. Raises JobFailed, JobCancelled, OutcomeNotKept."""
     outcome = found.outcome
     if found.kind == "completed" and outcome is not None:
         return outcome.result
-    whose: dict[str, Any] = {"queue": channel.name, "id": id}
+    whose: dict[str, Any] = {"queue": client.name, "id": id}
     if found.kind == "failed" and outcome is not None:
-        raise JobFailed(_story(channel, id, outcome), error=outcome.error, **whose)
+        raise JobFailed(_story(client, id, outcome), error=outcome.error, **whose)
     if found.kind == "cancelled":
         raise JobCancelled(**whose)
     raise OutcomeNotKept(**whose)
 
 
-def _story(channel: Channel, id: str, outcome: Outcome) -> str:
+def _story(client: QueueClient, id: str, outcome: Outcome) -> str:
     error = outcome.error
     what = f"{error.type}: {error.message}" if error else "no error was kept"
-    return f"{channel.name}/{id} failed for good after {outcome.attempts} attempts: {what}"
+    return f"{client.name}/{id} failed for good after {outcome.attempts} attempts: {what}"

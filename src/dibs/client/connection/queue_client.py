@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, NoReturn
 from dibs.client.calls.bound_job import Bound
 from dibs.client.connection.coalescing import MOST_BYTES, MOST_ITEMS
 from dibs.client.connection.single_calls import limits_of, weight
-from dibs.client.connection.storage_handle import Home, Opened
-from dibs.client.connection.transactions import Joined, joined
+from dibs.client.connection.storage_handle import StorageHandle, OpenStorage
+from dibs.client.connection.transactions import TransactionCalls, in_transaction
 from dibs.client.options.serde import Serde
 from dibs.errors import BatchRefused, DibsError, Refused
 from dibs.model.answers import Enqueued, Settled
@@ -31,11 +31,11 @@ class Sent(NamedTuple):
     answers: list[Enqueued]
 
 
-class Channel:
+class QueueClient:
     """A queue by name, with its serde, at the place where the app's storage is open."""
 
-    def __init__(self, home: Home, name: str, serde: Serde) -> None:
-        self.home = home
+    def __init__(self, storage_handle: StorageHandle, name: str, serde: Serde) -> None:
+        self.storage_handle = storage_handle
         self.name = name
         self.serde = serde
         self._retention = OutcomeRetention()
@@ -44,49 +44,51 @@ class Channel:
 
     async def storage(self) -> Storage:
         """Return the storage, opening it at first use."""
-        return (await self.home.ready()).storage
+        return (await self.storage_handle.ensure_open()).storage
 
     async def enqueue(self, request: Request, connection: Any = None) -> Enqueued:
         """Enqueue one request along with whatever else is on its way, or alone on the caller's connection."""
-        opened = await self.home.ready()
-        if self.home.around is None:
+        opened = await self.storage_handle.ensure_open()
+        if self.storage_handle.enqueue_middleware is None:
             return await self._one(opened, request, connection)
-        async with self.home.around(self.name, [request]) as (sent,):
+        async with self.storage_handle.enqueue_middleware(self.name, [request]) as (sent,):
             return await self._one(opened, sent, connection)
 
-    async def _one(self, opened: Opened, request: Request, connection: Any) -> Enqueued:
+    async def _one(self, opened: OpenStorage, request: Request, connection: Any) -> Enqueued:
         if connection is None:
-            return await opened.singles.enqueue(self.name, request)
+            return await opened.coalesced.enqueue(self.name, request)
         check_target(self.name, limits_of(opened.storage))
         check_request(request, limits_of(opened.storage))
-        (answer,) = await (await joined(opened.storage, connection)).enqueue(self.name, [request])
+        (answer,) = await (await in_transaction(opened.storage, connection)).enqueue(self.name, [request])
         return answer
 
     async def settle(self, settlement: Settlement, connection: Any = None) -> Settled:
         """Settle one run along with whatever else is on its way, or alone on the caller's connection."""
-        opened = await self.home.ready()
+        opened = await self.storage_handle.ensure_open()
         if connection is None:
-            return await opened.singles.settle(self.name, settlement)
-        (answer,) = await (await joined(opened.storage, connection)).settle(self.name, [settlement])
+            return await opened.coalesced.settle(self.name, settlement)
+        (answer,) = await (await in_transaction(opened.storage, connection)).settle(self.name, [settlement])
         return answer
 
     async def get(self, id: str) -> Slot:
         """Return the slot of one id."""
-        return await (await self.home.ready()).singles.get(self.name, id)
+        return await (await self.storage_handle.ensure_open()).coalesced.get(self.name, id)
 
     async def enqueue_all(self, jobs: Iterable[Bound], connection: Any = None) -> Sent:
         """Enqueue any number of jobs in batches, once all are found good. Raises BatchRefused before."""
         storage = await self.storage()
         check_target(self.name, limits_of(storage))
         requests = checked(jobs, self.name, limits_of(storage))
-        place = storage if connection is None else await joined(storage, connection)
+        place = storage if connection is None else await in_transaction(storage, connection)
         ids = [request.job.id for request in requests]
-        if self.home.around is None:
+        if self.storage_handle.enqueue_middleware is None:
             return Sent(ids, await self._in_batches(place, requests))
-        async with self.home.around(self.name, requests) as sent:
+        async with self.storage_handle.enqueue_middleware(self.name, requests) as sent:
             return Sent(ids, await self._in_batches(place, sent))
 
-    async def _in_batches(self, place: Storage | Joined, requests: Sequence[Request]) -> list[Enqueued]:
+    async def _in_batches(
+        self, place: Storage | TransactionCalls, requests: Sequence[Request]
+    ) -> list[Enqueued]:
         answers: list[Enqueued] = []
         for chunk in chunks(requests):
             try:

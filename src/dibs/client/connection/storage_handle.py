@@ -16,12 +16,12 @@ from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 
 
-class Opened:
+class OpenStorage:
     """A storage that is open, and where."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        self.singles = Singles(storage)
+        self.coalesced = Singles(storage)
         self.loop = asyncio.get_running_loop()
         self.process = os.getpid()
 
@@ -30,21 +30,21 @@ class Opened:
         """Whether it can still be used from somewhere: not across a fork, nor once its loop has ended."""
         return self.process == os.getpid() and not self.loop.is_closed()
 
-    async def shut(self) -> None:
+    async def close(self) -> None:
         """Answer what is under way, then close the storage."""
-        await self.singles.drain()
+        await self.coalesced.drain()
         await self.storage.__aexit__(None, None, None)
 
 
-class Home:
+class StorageHandle:
     """Opens the storage once, however many ask at the same time, and again after a fork or a new loop."""
 
     def __init__(self, url: str | None, options: dict[str, Any]) -> None:
         self._given = url
         self._options = options
         #: What stands around each enqueue, if anything does.
-        self.around: AroundEnqueue | None = None
-        self._opened: Opened | None = None
+        self.enqueue_middleware: AroundEnqueue | None = None
+        self._opened: OpenStorage | None = None
         self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._kept: tuple[Storage, int] | None = None
         self._entered = 0
@@ -56,14 +56,14 @@ class Home:
         return resolved(self._given)
 
     @property
-    def shown(self) -> str:
+    def redacted_url(self) -> str:
         """The place, fit to be shown."""
         if self._opened is not None:
             return self._opened.storage.url
         return redacted(self._given) if self._given else "not opened yet"
 
     @property
-    def opened(self) -> Opened:
+    def opened(self) -> OpenStorage:
         """What is open. Raises NotRunning."""
         if self._opened is None or not self._opened.is_alive:
             raise NotRunning(_CLOSED if self._closed else _NOT_OPEN)
@@ -75,14 +75,14 @@ class Home:
         opened = self._opened
         return opened.loop if opened and opened.is_alive and opened.loop.is_running() else None
 
-    async def ready(self) -> Opened:
+    async def ensure_open(self) -> OpenStorage:
         """Return what is open, opening it at first use. Raises NotRunning, NoStorage, StorageError."""
         opened = self._opened
         if opened is None or opened.loop is not asyncio.get_running_loop() or not opened.is_alive:
             return await self._open()
         return opened
 
-    async def _open(self) -> Opened:
+    async def _open(self) -> OpenStorage:
         async with self._lock():
             here = asyncio.get_running_loop()
             if self._closed:
@@ -93,7 +93,7 @@ class Home:
                     return opened
                 if opened.loop.is_running():
                     raise NotRunning(_ELSEWHERE)
-            self._opened = Opened(await self._own_or_new().__aenter__())
+            self._opened = OpenStorage(await self._own_or_new().__aenter__())
             return self._opened
 
     def _own_or_new(self) -> Storage:
@@ -115,10 +115,10 @@ class Home:
         return self._opening[1]
 
     @asynccontextmanager
-    async def lent(self) -> AsyncIterator[None]:
+    async def opened_temporarily(self) -> AsyncIterator[None]:
         """Have it open for a block; it is closed again, not for good, if nobody had opened it."""
         was_open = self._opened is not None and self._opened.is_alive
-        await self.ready()
+        await self.ensure_open()
         # Counted, so that a block inside this one does not end as the outermost, which closes for good.
         self._entered += 1
         try:
@@ -129,10 +129,14 @@ class Home:
                 await self._shut()
 
     @contextmanager
-    def instead(self, storage: Storage) -> Iterator[None]:
+    def override(self, storage: Storage) -> Iterator[None]:
         """Have this storage be the place for a block; what was there before is there again, open or not."""
         before = dict(vars(self))
-        vars(self).update(vars(Home(storage.url, {})), around=self.around, _kept=(storage, os.getpid()))
+        vars(self).update(
+            vars(StorageHandle(storage.url, {})),
+            enqueue_middleware=self.enqueue_middleware,
+            _kept=(storage, os.getpid()),
+        )
         try:
             yield
         finally:
@@ -141,7 +145,7 @@ class Home:
     async def enter(self) -> None:
         """Open for a block; also again after a close."""
         self._closed = False
-        await self.ready()
+        await self.ensure_open()
         self._entered += 1
 
     async def leave(self) -> None:
@@ -160,9 +164,9 @@ class Home:
         if opened is None or not opened.is_alive:
             return
         if opened.loop is asyncio.get_running_loop():
-            await opened.shut()
+            await opened.close()
         elif opened.loop.is_running():
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(opened.shut(), opened.loop))
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(opened.close(), opened.loop))
 
 
 _CLOSED = "this app was closed; enter it again with `async with app`"

@@ -18,7 +18,7 @@ from dibs.model.requests import Request, Settlement
 from dibs.storage.protocol import Storage, Transactions
 
 
-class Joined:
+class TransactionCalls:
     """Two verbs of a storage, on the caller's connection; one that blocks is used on the caller's thread."""
 
     def __init__(self, theirs: Any) -> None:
@@ -45,7 +45,7 @@ class Joined:
         return await caller.do(partial(verb, queue, items))
 
 
-async def joined(storage: Storage, connection: Any) -> Joined:
+async def in_transaction(storage: Storage, connection: Any) -> TransactionCalls:
     """Return the way into whatever transaction the connection is in. Raises Refused where there is none."""
     if not storage.capabilities.transactions:
         raise Refused(
@@ -53,7 +53,9 @@ async def joined(storage: Storage, connection: Any) -> Joined:
             "your transaction. A Postgres storage can; elsewhere leave connection= out",
             field="connection",
         )
-    return Joined(cast("Transactions", storage).joined(await _driver_connection(connection)))
+    return TransactionCalls(
+        cast("Transactions", storage).in_transaction(await _driver_connection(connection))
+    )
 
 
 async def _driver_connection(connection: Any) -> Any:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-from dibs.client.connection.storage_handle import Home
+from dibs.client.connection.storage_handle import StorageHandle
 from dibs.client.connection.thread_callbacks import CALLER, Caller
 from dibs.errors import ConfigurationError, NotRunning
 
@@ -51,23 +51,23 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 BACKGROUND = Background()
 
 
-def run(home: Home, form: str, call: Coroutine[Any, Any, T]) -> T:
+def run(handle: StorageHandle, form: str, call: Coroutine[Any, Any, T]) -> T:
     """Run a call where the app is open, else in the background, and return what it returns.
 
     Raises ConfigurationError on a thread whose event loop is running, naming the async form.
     """
     refuse_on_loop(form, call)
-    return _awaited(asyncio.run_coroutine_threadsafe(call, home.loop or BACKGROUND.loop()), form)
+    return _awaited(asyncio.run_coroutine_threadsafe(call, handle.loop or BACKGROUND.loop()), form)
 
 
-def run_joining(home: Home, form: str, call: Coroutine[Any, Any, T]) -> T:
+def run_joining(handle: StorageHandle, form: str, call: Coroutine[Any, Any, T]) -> T:
     """The same for a call that may use a connection of this thread's own, and then does it here."""
     refuse_on_loop(form, call)
     caller = Caller()
     # The call begins in a copy of this context, and so knows whom to ask.
     before = CALLER.set(caller)
     try:
-        future = asyncio.run_coroutine_threadsafe(call, home.loop or BACKGROUND.loop())
+        future = asyncio.run_coroutine_threadsafe(call, handle.loop or BACKGROUND.loop())
     finally:
         CALLER.reset(before)
     return _awaited(future, form, caller)
@@ -106,18 +106,18 @@ LISTENERS: Final[list[Callable[[], object]]] = []
 LOOKS_UP: Final = 0.2
 
 
-def run_here(home: Home, form: str, call: Coroutine[Any, Any, T]) -> T:
+def run_here(handle: StorageHandle, form: str, call: Coroutine[Any, Any, T]) -> T:
     """Run a long call on a loop of this thread, where signals arrive.
 
     If the app is open elsewhere it runs there, and what arrives here is passed on to LISTENERS.
     """
     refuse_on_loop(form, call)
-    if home.loop is None:
+    if handle.loop is None:
         return asyncio.run(call)
     if threading.current_thread() is not threading.main_thread():
-        return run(home, form, call)
+        return run(handle, form, call)
     with _passing_on():
-        future = asyncio.run_coroutine_threadsafe(call, home.loop)
+        future = asyncio.run_coroutine_threadsafe(call, handle.loop)
         return _awaited(future, form, _Lookout())
 
 
@@ -157,11 +157,11 @@ def _passing_on() -> Iterator[None]:
             signal.signal(told_before, handler)
 
 
-def iterate(home: Home, form: str, items: AsyncIterator[T]) -> Iterator[T]:
+def iterate(handle: StorageHandle, form: str, items: AsyncIterator[T]) -> Iterator[T]:
     """Yield what an async iterator yields."""
     while True:
         try:
-            yield run(home, form, _next(items))
+            yield run(handle, form, _next(items))
         except _End:
             return
 
@@ -177,10 +177,10 @@ async def _next(items: AsyncIterator[T]) -> T:
         raise _End from None
 
 
-def following(home: Home, form: str, items: AsyncIterator[T]) -> T:
+def following(handle: StorageHandle, form: str, items: AsyncIterator[T]) -> T:
     """Return the next of an async iterator, for an iterator's own __next__."""
     try:
-        return run(home, form, _next(items))
+        return run(handle, form, _next(items))
     except _End:
         raise StopIteration from None
 

@@ -27,22 +27,22 @@ class BlockingReceiver:
 
     def __init__(self, source: Receiver) -> None:
         self._source = source
-        self._home = source._channel.home
+        self._storage_handle = source._client.storage_handle
 
     def __enter__(self) -> Self:
-        run(self._home, "async with", self._source.__aenter__())
+        run(self._storage_handle, "async with", self._source.__aenter__())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        return run(self._home, "async with", self._source.__aexit__(kind, error, trace))
+        return run(self._storage_handle, "async with", self._source.__aexit__(kind, error, trace))
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> BlockingClaim:
-        return BlockingClaim(following(self._home, "async for", self._source))
+        return BlockingClaim(following(self._storage_handle, "async for", self._source))
 
 
 class BlockingClaim:
@@ -50,7 +50,7 @@ class BlockingClaim:
 
     def __init__(self, source: Claim) -> None:
         self._source = source
-        self._home = source._channel.home
+        self._storage_handle = source._client.storage_handle
 
     @property
     def queue(self) -> str:
@@ -105,32 +105,36 @@ class BlockingClaim:
         connection: Any = None,
     ) -> None:
         return run_joining(
-            self._home,
+            self._storage_handle,
             "await claim.complete(...)",
             self._source.complete(result, then=then, retention=retention, connection=connection),
         )
 
     def fail(self, error: BaseException | str, *, then: Iterable[Bound] = (), connection: Any = None) -> None:
         return run_joining(
-            self._home, "await claim.fail(...)", self._source.fail(error, then=then, connection=connection)
+            self._storage_handle,
+            "await claim.fail(...)",
+            self._source.fail(error, then=then, connection=connection),
         )
 
     def retry(
         self, at: datetime | None = None, *, delay: Seconds | None = None, error: BaseException | None = None
     ) -> SettleStatus:
-        return run(self._home, "await claim.retry(...)", self._source.retry(at, delay=delay, error=error))
+        return run(
+            self._storage_handle, "await claim.retry(...)", self._source.retry(at, delay=delay, error=error)
+        )
 
     def release(self) -> SettleStatus:
-        return run(self._home, "await claim.release(...)", self._source.release())
+        return run(self._storage_handle, "await claim.release(...)", self._source.release())
 
     def hand_off(self) -> int:
-        return run(self._home, "await claim.hand_off(...)", self._source.hand_off())
+        return run(self._storage_handle, "await claim.hand_off(...)", self._source.hand_off())
 
     def extend(self, seconds: Seconds) -> None:
-        return run(self._home, "await claim.extend(...)", self._source.extend(seconds))
+        return run(self._storage_handle, "await claim.extend(...)", self._source.extend(seconds))
 
     def progress(self, value: Any) -> None:
-        return run(self._home, "await claim.progress(...)", self._source.progress(value))
+        return run(self._storage_handle, "await claim.progress(...)", self._source.progress(value))
 
 
 class BlockingFeed:
@@ -138,23 +142,23 @@ class BlockingFeed:
 
     def __init__(self, source: Feed) -> None:
         self._source = source
-        self._home = source._channel.home
+        self._storage_handle = source._client.storage_handle
 
     @property
     def offset(self) -> str:
         return self._source.offset
 
     def __enter__(self) -> Self:
-        run(self._home, "async with", self._source.__aenter__())
+        run(self._storage_handle, "async with", self._source.__aenter__())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        return run(self._home, "async with", self._source.__aexit__(kind, error, trace))
+        return run(self._storage_handle, "async with", self._source.__aexit__(kind, error, trace))
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Event:
-        return following(self._home, "async for", self._source)
+        return following(self._storage_handle, "async for", self._source)

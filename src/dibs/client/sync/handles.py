@@ -51,26 +51,26 @@ class BlockingDibs:
 
     def __init__(self, source: Dibs) -> None:
         self._source = source
-        self._home = source._home
+        self._storage_handle = source._storage_handle
 
     @property
     def url(self) -> str:
         return self._source.url
 
     def open(self) -> None:
-        return run(self._home, "await app.open(...)", self._source.open())
+        return run(self._storage_handle, "await app.open(...)", self._source.open())
 
     def close(self) -> None:
-        return run(self._home, "await app.close(...)", self._source.close())
+        return run(self._storage_handle, "await app.close(...)", self._source.close())
 
     def __enter__(self) -> Self:
-        run(self._home, "async with", self._source.__aenter__())
+        run(self._storage_handle, "async with", self._source.__aenter__())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        return run(self._home, "async with", self._source.__aexit__(kind, error, trace))
+        return run(self._storage_handle, "async with", self._source.__aexit__(kind, error, trace))
 
     def override_storage(self, storage: Storage) -> AbstractContextManager[None]:
         return self._source.override_storage(storage)
@@ -91,7 +91,9 @@ class BlockingDibs:
         until: Until = "stopped",
         grace: float = 30.0,
     ) -> Any:
-        return run_here(self._home, "await app.work(...)", self._source.work(queues, processes, until, grace))
+        return run_here(
+            self._storage_handle, "await app.work(...)", self._source.work(queues, processes, until, grace)
+        )
 
 
 class BlockingQueue:
@@ -99,7 +101,7 @@ class BlockingQueue:
 
     def __init__(self, source: Queue) -> None:
         self._source = source
-        self._home = source._channel.home
+        self._storage_handle = source._client.storage_handle
 
     @property
     def name(self) -> str:
@@ -110,7 +112,7 @@ class BlockingQueue:
     ) -> BlockingTicket[Any]:
         return BlockingTicket(
             run_joining(
-                self._home,
+                self._storage_handle,
                 "await queue.enqueue(...)",
                 self._source.enqueue(data, connection=connection, **settings),
             )
@@ -120,7 +122,7 @@ class BlockingQueue:
         return [
             BlockingTicket(one)
             for one in run_joining(
-                self._home,
+                self._storage_handle,
                 "await queue.enqueue_many(...)",
                 self._source.enqueue_many(items, connection=connection),
             )
@@ -138,16 +140,20 @@ class BlockingQueue:
         return BlockingReceiver(self._source.receive(max_jobs, lease, wait))
 
     def get(self, id: str) -> Status | None:
-        return run(self._home, "await queue.get(...)", self._source.get(id))
+        return run(self._storage_handle, "await queue.get(...)", self._source.get(id))
 
     def list(self, state: State) -> Iterator[Status]:
-        return iterate(self._home, "async for ... in queue.list(...)", self._source.list(state))
+        return iterate(self._storage_handle, "async for ... in queue.list(...)", self._source.list(state))
 
     def cancel(self, id: str, *, running: bool = False) -> CancelStatus:
-        return run(self._home, "await queue.cancel(...)", self._source.cancel(id, running=running))
+        return run(self._storage_handle, "await queue.cancel(...)", self._source.cancel(id, running=running))
 
     def cancel_many(self, ids: Iterable[str], *, running: bool = False) -> Sequence[CancelStatus]:
-        return run(self._home, "await queue.cancel_many(...)", self._source.cancel_many(ids, running=running))
+        return run(
+            self._storage_handle,
+            "await queue.cancel_many(...)",
+            self._source.cancel_many(ids, running=running),
+        )
 
     def amend(
         self,
@@ -161,7 +167,7 @@ class BlockingQueue:
         retention: Retention | Seconds | UnsetType | None = UNSET,
     ) -> AmendStatus:
         return run(
-            self._home,
+            self._storage_handle,
             "await queue.amend(...)",
             self._source.amend(
                 id,
@@ -178,32 +184,36 @@ class BlockingQueue:
         self, id: str, revision: int, result: Any = None, *, error: BaseException | None = None
     ) -> FinishStatus:
         return run(
-            self._home, "await queue.finish(...)", self._source.finish(id, revision, result, error=error)
+            self._storage_handle,
+            "await queue.finish(...)",
+            self._source.finish(id, revision, result, error=error),
         )
 
     def retry_failed(self, id: str) -> RetryFailedStatus:
-        return run(self._home, "await queue.retry_failed(...)", self._source.retry_failed(id))
+        return run(self._storage_handle, "await queue.retry_failed(...)", self._source.retry_failed(id))
 
     def retry_failed_many(self, ids: Iterable[str]) -> Sequence[RetryFailedStatus]:
-        return run(self._home, "await queue.retry_failed_many(...)", self._source.retry_failed_many(ids))
+        return run(
+            self._storage_handle, "await queue.retry_failed_many(...)", self._source.retry_failed_many(ids)
+        )
 
     def forget(self, id: str) -> bool:
-        return run(self._home, "await queue.forget(...)", self._source.forget(id))
+        return run(self._storage_handle, "await queue.forget(...)", self._source.forget(id))
 
     def pause(self) -> None:
-        return run(self._home, "await queue.pause(...)", self._source.pause())
+        return run(self._storage_handle, "await queue.pause(...)", self._source.pause())
 
     def resume(self) -> None:
-        return run(self._home, "await queue.resume(...)", self._source.resume())
+        return run(self._storage_handle, "await queue.resume(...)", self._source.resume())
 
     def counts(self) -> Counts:
-        return run(self._home, "await queue.counts(...)", self._source.counts())
+        return run(self._storage_handle, "await queue.counts(...)", self._source.counts())
 
     def configure(self, **changes: Unpack[QueueSettings]) -> None:
-        return run(self._home, "await queue.configure(...)", self._source.configure(**changes))
+        return run(self._storage_handle, "await queue.configure(...)", self._source.configure(**changes))
 
     def prune(self) -> Pruned:
-        return run(self._home, "await queue.prune(...)", self._source.prune())
+        return run(self._storage_handle, "await queue.prune(...)", self._source.prune())
 
     def events(
         self,
@@ -220,16 +230,20 @@ class BlockingEnqueuing(Generic[P, R]):
 
     def __init__(self, source: Enqueuing[P, R]) -> None:
         self._source = source
-        self._home = source._channel.home
+        self._storage_handle = source._client.storage_handle
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> BlockingTicket[R]:
         return BlockingTicket(
-            run_joining(self._home, "await task.enqueue(...)", self._source.enqueue(*args, **kwargs))
+            run_joining(
+                self._storage_handle, "await task.enqueue(...)", self._source.enqueue(*args, **kwargs)
+            )
         )
 
     def enqueue_and_wait(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return run(
-            self._home, "await task.enqueue_and_wait(...)", self._source.enqueue_and_wait(*args, **kwargs)
+            self._storage_handle,
+            "await task.enqueue_and_wait(...)",
+            self._source.enqueue_and_wait(*args, **kwargs),
         )
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound:
@@ -254,7 +268,7 @@ class BlockingTask(BlockingEnqueuing[P, R]):
         return [
             BlockingTicket(one)
             for one in run_joining(
-                self._home,
+                self._storage_handle,
                 "await task.enqueue_many(...)",
                 self._source.enqueue_many(jobs, connection=connection),
             )
@@ -266,7 +280,7 @@ class BlockingTicket(Generic[R]):
 
     def __init__(self, source: Ticket[R]) -> None:
         self._source = source
-        self._home = source._channel.home
+        self._storage_handle = source._client.storage_handle
 
     @property
     def queue(self) -> str:
@@ -289,10 +303,10 @@ class BlockingTicket(Generic[R]):
         return self._source.repeated
 
     def result(self, wait: Seconds | None = DEFAULT_WAIT) -> R:
-        return run(self._home, "await ticket.result(...)", self._source.result(wait))
+        return run(self._storage_handle, "await ticket.result(...)", self._source.result(wait))
 
     def status(self) -> Status:
-        return run(self._home, "await ticket.status(...)", self._source.status())
+        return run(self._storage_handle, "await ticket.status(...)", self._source.status())
 
     def cancel(self, *, running: bool = False) -> CancelStatus:
-        return run(self._home, "await ticket.cancel(...)", self._source.cancel(running=running))
+        return run(self._storage_handle, "await ticket.cancel(...)", self._source.cancel(running=running))

@@ -117,11 +117,11 @@ class Door:
         return self._server.queries[name]
 
     @overload
-    def joined(self, connection: AsyncConnection[Any]) -> JoinedAsync: ...
+    def in_transaction(self, connection: AsyncConnection[Any]) -> JoinedAsync: ...
     @overload
-    def joined(self, connection: SyncConnection[Any]) -> Joined: ...
+    def in_transaction(self, connection: SyncConnection[Any]) -> Joined: ...
 
-    def joined(self, connection: Any) -> JoinedAsync | Joined:
+    def in_transaction(self, connection: Any) -> JoinedAsync | Joined:
         """Return enqueue and settle as part of whatever transaction the connection is in.
 
         On a Connection without asyncio they are plain calls, on the caller's own thread.
