@@ -117,3 +117,10 @@ def origins(
         if passed_on is not None:
             found |= origins(passed_on, modules, seen)
     return found
+
+
+def plant(root: Path, file: str, text: str) -> None:
+    """Write a file of a small house, in which a test plants a breach of a rule."""
+    path = root / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")

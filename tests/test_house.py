@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source import PROJECT, Module, imports, read
+from tests.source import PROJECT, Module, imports, plant, read
 
 SOURCE = ("src", "conformance", "tests", "benchmarks", "examples")
 SUFFIXES = {".py", ".lua", ".sql"}
@@ -117,9 +117,3 @@ def test_a_planted_breach_is_caught(
 
     assert [] == clean
     assert 1 == len(rule(tmp_path))
-
-
-def plant(root: Path, file: str, text: str) -> None:
-    path = root / file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, "utf-8")

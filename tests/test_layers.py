@@ -200,7 +200,7 @@ HOUSE = {
     "dibs/cli/main.py": "import rich_click\nfrom dibs import Dibs\nfrom dibs.worker.dispatch import worker",
     "dibs_conformance/__init__.py": "import hypothesis\nfrom dibs import Dibs",
     "dibs_conformance/oracle.py": "from dibs.model import Job",
-    "dibs_conformance/races.py": "from dibs.model.fold import *",
+    "dibs_conformance/concurrent.py": "from dibs.model.fold import *",
 }
 
 PLANTED = {

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Failure", "LawReport", "Report", "certify"]
 
-_ROOMS: Final = {"certify": "door", "Failure": "report", "LawReport": "report", "Report": "report"}
+_ROOMS: Final = {"certify": "certification", "Failure": "report", "LawReport": "report", "Report": "report"}
 
 
 def __getattr__(name: str) -> Any:

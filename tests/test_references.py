@@ -1,0 +1,224 @@
+"""Every file, module and symbol that a comment, a docstring or a docs page names exists."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import io
+import keyword
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.source import PROJECT, Module, plant, read
+
+SOURCES = ("src", "conformance", "benchmarks", "tools", "examples", "tests")
+SUFFIXES = (".py", ".lua", ".sql")
+
+#: A file as a text names it: `worker.py`, `redis/lua/claim.lua`, `docs/explanation/contract.md`.
+FILE = re.compile(r"(?<![\w/.:<{*-])((?:[\w-]+/)*\w[\w-]*\.(?:py|lua|sql|md|toml))\b(?![/.]\w|\()")
+#: A module or a symbol of ours by its dotted name.
+DOTTED = re.compile(r"(?<![\w/.@-])((?:dibs|dibs_conformance|dibs_testing)(?:\.[A-Za-z_]\w*)+)")
+#: An identifier, or a dotted path of them, in backticks.
+QUOTED = re.compile(r"(?<!`)`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\(\))?`(?!`)")
+
+WORD = re.compile(r"[A-Za-z_]\w*")
+
+#: Files that belong to a user's project, a system or another library, by the name that texts give them.
+THEIRS = {
+    "app.py", "application.py", "base.py", "celery.py", "conftest.py", "m.py", "manage.py", "models.py",
+    "settings.py", "setup.py", "sitecustomize.py", "spark.sql", "pyspark.sql", "streaming.sql", "tasks.py", "views.py",
+}  # fmt: skip
+#: Identifiers of Spark, Celery and other systems that our code does not call.
+THEIR_SYMBOLS = {"mapInArrow"}
+#: Dotted names that are no modules: loggers, entry-point groups, metrics and options of Spark.
+NOT_MODULES = {"dibs.storages", "dibs.commands"}
+
+
+class Text(NamedTuple):
+    """A comment, a docstring or a line of a page."""
+
+    path: Path
+    line: int
+    text: str
+
+
+def texts(root: Path) -> Iterator[Text]:
+    for path in sources(root):
+        if path.suffix == ".py":
+            yield from python_texts(path)
+        else:
+            yield from comments(path)
+    for path in (
+        sorted(root.glob("*.md")) + sorted((root / "docs").rglob("*.md")) + sorted(root.glob("tests/*.md"))
+    ):
+        yield from prose(path)
+
+
+def sources(root: Path) -> list[Path]:
+    return [path for top in SOURCES for path in sorted((root / top).rglob("*")) if path.suffix in SUFFIXES]
+
+
+def python_texts(path: Path) -> Iterator[Text]:
+    source = path.read_text("utf-8")
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield Text(path, token.start[0], token.string)
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield Text(path, node.lineno, text)
+            case _:
+                pass
+
+
+def comments(path: Path) -> Iterator[Text]:
+    """Yield the comments of Lua and SQL; both begin with two hyphens."""
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        if "--" in line:
+            yield Text(path, number, line.partition("--")[2])
+
+
+def prose(path: Path) -> Iterator[Text]:
+    """Yield the lines of a page outside of its code blocks, whose code is run by other tests."""
+    fenced = False
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced and not line.startswith("    "):
+            yield Text(path, number, line)
+
+
+def written_files(root: Path) -> set[str]:
+    """Return the files that a page tells its reader to write, by the titles of its code blocks."""
+    pages = [*root.glob("*.md"), *(root / "docs").rglob("*.md")]
+    titles = re.compile(r"^# (\w+\.py)$|title=\"([\w/]+\.py)\"", re.MULTILINE)
+    found = (name for page in pages for name in titles.findall(page.read_text("utf-8")))
+    return {name.rpartition("/")[2] for pair in found for name in pair if name}
+
+
+def missing_files(root: Path) -> list[str]:
+    known = tracked(root)
+    theirs = THEIRS | written_files(root)
+    return [
+        f"{text.path.relative_to(root)}:{text.line} names {name}, and no such file exists"
+        for text in texts(root)
+        for name in FILE.findall(text.text)
+        if name not in theirs and not any(f"/{file}".endswith(f"/{name}") for file in known)
+    ]
+
+
+@cache
+def tracked(root: Path) -> tuple[str, ...]:
+    """Return the files of the project; in a folder that git does not know, every file."""
+    asked = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=root, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    names = asked.stdout.splitlines()
+    return tuple(names or [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()])
+
+
+def missing_modules(root: Path) -> list[str]:
+    modules = read(root / "src", root / "conformance")
+    return [
+        f"{text.path.relative_to(root)}:{text.line} names {name}, and no such module or symbol exists"
+        for text in texts(root)
+        for name in DOTTED.findall(text.text)
+        if name not in NOT_MODULES and not is_known(name, modules)
+    ]
+
+
+def is_known(name: str, modules: Mapping[str, Module]) -> bool:
+    """Return whether a dotted name is a module, or a module followed by names that it defines or imports."""
+    if name in modules:
+        return True
+    module, _, last = name.rpartition(".")
+    if module in modules:
+        return last in names_of(modules[module])
+    outer, _, owner = module.rpartition(".")
+    return outer in modules and owner in names_of(modules[outer]) and last in identifiers_of(modules.values())
+
+
+@cache
+def names_of(module: Module) -> frozenset[str]:
+    """Return the names that a module binds at its top level."""
+    found: set[str] = set()
+    for node in module.tree.body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Assign(targets=targets):
+                found.update(target.id for target in targets if isinstance(target, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+            case ast.ImportFrom(names=names) | ast.Import(names=names):
+                found.update(alias.asname or alias.name for alias in names)
+            case _:
+                pass
+    return frozenset(found)
+
+
+def identifiers_of(modules: Iterable[Module]) -> frozenset[str]:
+    return frozenset().union(*(words_of(module.path) for module in modules))
+
+
+@cache
+def words_of(path: Path) -> frozenset[str]:
+    """Return the identifiers of a source, and the words of its strings that hold no sentence."""
+    source = path.read_text("utf-8")
+    if path.suffix != ".py":
+        return frozenset(WORD.findall(re.sub(r"--.*", "", source)))
+    names = {token.string for token in tokenize.generate_tokens(io.StringIO(source).readline)}
+    strings = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    keys = (text for text in strings if isinstance(text, str) and " " not in text)
+    return frozenset(names).union(*map(WORD.findall, keys))
+
+
+def missing_symbols(root: Path) -> list[str]:
+    """Return the identifiers in backticks, in comments and docstrings, that no code has."""
+    known = {*keyword.kwlist, *dir(builtins), *sys.stdlib_module_names, *THEIR_SYMBOLS}
+    known.update(*(words_of(path) for path in sources(root)))
+    return [
+        f"{text.path.relative_to(root)}:{text.line} names `{name}`, and no code has `{part}`"
+        for text in texts(root)
+        if text.path.suffix != ".md"
+        for name in QUOTED.findall(text.text)
+        if not FILE.fullmatch(name)
+        for part in name.split(".")
+        if part not in known
+    ]
+
+
+RULES = {
+    "a file": (missing_files, "# As in gone.py.", "# As in here.py."),
+    "a file by its path": (missing_files, "# As in model/here.py.", "# As in src/dibs/here.py."),
+    "a module": (missing_modules, '"""See dibs.gone."""', '"""See dibs.here."""'),
+    "a symbol of a module": (missing_modules, '"""See dibs.here.gone."""', '"""See dibs.here.name."""'),
+    "a symbol": (missing_symbols, "#: Like `gone`.", "#: Like `name`."),
+}
+
+
+@pytest.mark.parametrize("rule", [missing_files, missing_modules, missing_symbols])
+def test_what_a_text_names_exists(rule: object) -> None:
+    assert callable(rule)
+
+    assert [] == rule(PROJECT)
+
+
+@pytest.mark.parametrize(("rule", "wrong", "right"), RULES.values(), ids=RULES)
+def test_a_planted_reference_is_caught(tmp_path: Path, rule: object, wrong: str, right: str) -> None:
+    assert callable(rule)
+    for folder, text in (("right", right), ("wrong", wrong)):
+        plant(tmp_path / folder, "src/dibs/here.py", "name = 1\n")
+        plant(tmp_path / folder, "src/dibs/other.py", f"{text}\n")
+
+    assert [] == rule(tmp_path / "right")
+    assert 1 == len(rule(tmp_path / "wrong"))
