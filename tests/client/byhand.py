@@ -10,7 +10,7 @@ from typing import Any
 from dibs import Claim, Dibs, Queue, Ticket
 from dibs.client.calls.current_job import CURRENT, CurrentJob
 from dibs.client.calls.handler import Handler
-from dibs.client.calls.handler_registry import Handlers
+from dibs.client.calls.handler_registry import HandlerRegistry
 
 
 @asynccontextmanager
@@ -22,7 +22,7 @@ async def claimed(queue: Queue) -> AsyncIterator[Claim]:
 
 async def by_a_stranger(queue: Queue, data: Any, **settings: Any) -> Ticket[Any]:
     """Enqueue as a program does that does not know the handler, and so cannot check what it takes."""
-    return await Queue(queue._client, Handlers()).enqueue(data, **settings)
+    return await Queue(queue._client, HandlerRegistry()).enqueue(data, **settings)
 
 
 def arguments(app: Dibs, handler: Handler, claim: Claim) -> Any:

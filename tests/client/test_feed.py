@@ -11,7 +11,7 @@ import pytest
 
 from dibs import Dibs, Event, Queue, Refused, Update
 from dibs.client import feed
-from dibs.model.answers import EventPage
+from dibs.model.results import EventPage
 from dibs_conformance.servers import RedisServer
 from tests.client.byhand import claimed
 from tests.client.counting import counted

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dibs.model.answers import Enqueued, Reaped, Settled
 from dibs.model.job import Data, Job, NewJob, Outcome, Slot
 from dibs.model.requests import How, OnConflict, Request, Settlement, Update
+from dibs.model.results import Enqueued, Reaped, Settled
 from dibs.storage.protocol import Storage
 
 START: Final = 1_900_000_000_000

@@ -9,8 +9,8 @@ import pytest
 
 import dibs
 from dibs import Dibs, NotRunning, Queue, StorageUnavailable
-from dibs.model.answers import State
 from dibs.model.requests import RetryLater
+from dibs.model.results import State
 from dibs.worker import run
 from tests.lineage import actors
 from tests.lineage.actors import Crop, claimed, play, told, work, working
@@ -197,7 +197,7 @@ async def test_closing_waits_for_what_runs(app: Dibs, queue: Queue, stage: actor
     stage.go.set()
     report = await closing
 
-    assert (["a"], 1, 0) == (stage.ran, report.of("q").completed, report.of("q").released)
+    assert (["a"], 1, 0) == (stage.ran, report.queue("q").completed, report.queue("q").released)
     assert 1 == (await queue.counts()).waiting
 
 

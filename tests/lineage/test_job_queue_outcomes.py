@@ -19,7 +19,7 @@ from dibs import (
     Retention,
     WaitTimeout,
 )
-from dibs.client.connection.outcome_wait import Wait
+from dibs.client.connection.outcome_wait import OutcomeWait
 from dibs.errors import DibsError
 from dibs.model.job import Data
 from dibs.model.job import OutcomeRetention as KeptFor
@@ -81,7 +81,7 @@ async def test_a_retention_that_is_no_time_is_refused(queue: Queue, bad: float) 
 
 async def test_who_waits_lets_the_outcome_outlive_the_wait(queue: Queue) -> None:
     ticket = await queue.enqueue(1, id="a", retention=1)
-    waiting = asyncio.ensure_future(Wait(queue._client, "a", ticket.revision, 30).end())
+    waiting = asyncio.ensure_future(OutcomeWait(queue._client, "a", ticket.revision, 30).end())
     await told_amended(queue)
     await (await claimed(queue)).complete("x")
     await waiting

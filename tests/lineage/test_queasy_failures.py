@@ -30,7 +30,7 @@ async def test_a_failure_handler_is_told_the_whole_story(
     assert ("ValueError", "no 2") == (failure.error.type, failure.error.message)
     assert "actors.py" in failure.error.traceback
     assert (2, 1, 0, 0) == (failure.attempts, failure.retries, failure.stalls, failure.timeouts)
-    assert (3, 2, 1) == (len(stage.failures), report.of("q!fail").retried, report.of("q!fail").completed)
+    assert (3, 2, 1) == (len(stage.failures), report.queue("q!fail").retried, report.queue("q!fail").completed)
 
 
 async def test_a_fail_job_comes_in_the_step_of_the_end(app: Dibs, queue: Queue) -> None:
@@ -127,8 +127,8 @@ async def test_an_id_may_run_in_two_queues_at_once(app: Dibs, queue: Queue, stag
 
 def test_who_asks_how_many_processes_there_are(app: Dibs) -> None:
     """One a CPU when nothing is said; none but this one where the storage lives here."""
-    from dibs.worker.work_plan import number_of
+    from dibs.worker.work_plan import process_count
 
     shared = app.storage.capabilities.shared
-    assert ((os.cpu_count() or 1) if shared else 0) == number_of(None, app.storage)
-    assert 0 == number_of(0, app.storage)
+    assert ((os.cpu_count() or 1) if shared else 0) == process_count(None, app.storage)
+    assert 0 == process_count(0, app.storage)

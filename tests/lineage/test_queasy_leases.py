@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dibs import Dibs, Queue, Reject, Update
-from dibs.model.answers import Reaped
 from dibs.model.job import Error
 from dibs.model.requests import Cancelled, Complete, Fail, HandOff, How, Release, RetryLater, Settlement
+from dibs.model.results import Reaped
 from tests.lineage import actors
 from tests.lineage.actors import play
 from tests.lineage.clerk import START, Clerk, fence_of

@@ -190,7 +190,7 @@ async def test_a_worker_that_stops_gives_back_what_it_has(
 
     states = [status async for status in queue.list("waiting")]
     assert [(0, 0, 0)] * 5 == [(status.attempts, status.retries, status.stalls) for status in states]
-    assert 5 == report.of("q").released
+    assert 5 == report.queue("q").released
     assert [] == list(await app.storage.reap("q", 10))
 
 
@@ -223,7 +223,7 @@ async def test_many_may_open_a_new_place_at_once(storage_url: str) -> None:
 
 def test_limits_are_the_same_whoever_opens_it(app: Dibs) -> None:
     """Promise 8: what is refused does not depend on the storage."""
-    from dibs.client.connection.single_calls import limits_of
+    from dibs.client.connection.single_calls import storage_limits
     from dibs.model.limits import LIMITS
 
-    assert limits_of(app.storage) == LIMITS
+    assert storage_limits(app.storage) == LIMITS

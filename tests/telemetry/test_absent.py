@@ -25,7 +25,7 @@ async def main():
 
 asyncio.run(main())
 print([name for name in ("dibs.telemetry", "opentelemetry", "prometheus_client") if name in sys.modules])
-print(app._storage_handle.enqueue_middleware, app.handlers["q"].around)
+print(app._storage_handle.enqueue_middleware, app.handlers["q"].middleware)
 """
 ROOT = Path(__file__).parent.parent.parent
 

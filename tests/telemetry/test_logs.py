@@ -43,7 +43,7 @@ def broken() -> None:
 def written() -> Iterator[io.StringIO]:
     root = logging.getLogger()
     stream, level = io.StringIO(), root.level
-    handler = logs.to_json(stream=stream)
+    handler = logs.setup_json_logging(stream=stream)
     yield stream
     root.removeHandler(handler)
     root.setLevel(level)
@@ -94,14 +94,14 @@ def test_a_format_may_name_the_fields_outside_of_runs() -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("[%(queue)s/%(id)s] %(message)s"))
-    handler.addFilter(logs.OfJob())
+    handler.addFilter(logs.JobContextFilter())
     handler.handle(logger.makeRecord("shop", logging.INFO, "f", 1, "hello", (), None))
 
     assert "[/] hello\n" == stream.getvalue()
 
 
 def test_said_twice_each_line_is_written_once(written: io.StringIO) -> None:
-    logs.to_json(logging.WARNING, written)
+    logs.setup_json_logging(logging.WARNING, written)
     logger.info("too little")
     logger.warning("once")
 

@@ -9,8 +9,8 @@ from dibs.cli import shapes
 from dibs.cli.files import Entry, entries_of, folder_of, lines_of
 from dibs.cli.output import Code, say, table, write_json
 from dibs.cli.place import opened
-from dibs.model.answers import Counts, QueueInfo
 from dibs.model.job import EMPTY, Slot
+from dibs.model.results import Counts, QueueInfo
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Storage
 

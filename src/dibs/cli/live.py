@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from dibs.cli.output import plain
-from dibs.telemetry.logs import to_json
+from dibs.telemetry.logs import setup_json_logging
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ def log_as_fits() -> None:
     if sys.stderr.isatty():
         logging.basicConfig(level=logging.INFO, format="dibs: %(message)s", stream=sys.stderr)
     else:
-        to_json(logging.INFO)
+        setup_json_logging(logging.INFO)
 
 
 @contextmanager

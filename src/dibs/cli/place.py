@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from dibs.cli.files import folder_of
 from dibs.cli.output import warn
-from dibs.client.connection.url import resolved
+from dibs.client.connection.url import resolve_url
 from dibs.errors import Refused, StorageUnavailable
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
@@ -23,7 +23,7 @@ async def opened(url: str | None, *, new: bool = False) -> AsyncIterator[Storage
 
     A directory that is not there is made only if `new`: a look at a mistyped one should not make it.
     """
-    storage = open_storage(resolved(url))
+    storage = open_storage(resolve_url(url))
     refuse_short_lived(storage)
     folder = folder_of(storage.url)
     if not new and folder is not None and not folder.exists():

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from dibs.model.answers import Counts
 from dibs.model.events import LogEvent
 from dibs.model.job import (
     ActiveRun,
@@ -25,6 +24,7 @@ from dibs.model.job import (
     Successor,
 )
 from dibs.model.requests import Settings
+from dibs.model.results import Counts
 from dibs.model.retry import Backoff
 
 

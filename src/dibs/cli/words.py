@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from dibs.cli.refusals import WrongWords
-from dibs.client.options.durations import epoch_ms, ms_of
+from dibs.client.options.durations import duration_ms, epoch_ms
 
 
 def json_of(text: str, name: str) -> Any:
@@ -37,7 +37,7 @@ def pairs_of(texts: Sequence[str], name: str) -> dict[str, Any]:
 
 def delay_of(seconds: float | None) -> int | None:
     """Return a delay in ms."""
-    return None if seconds is None else ms_of("--delay", seconds)
+    return None if seconds is None else duration_ms("--delay", seconds)
 
 
 def time_of(text: str, name: str) -> int:

@@ -8,8 +8,8 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
-from dibs.client.calls.handler_registry import Handlers
-from dibs.client.calls.middleware import AroundEnqueue, AroundRun, around_enqueue
+from dibs.client.calls.handler_registry import HandlerRegistry
+from dibs.client.calls.middleware import EnqueueMiddleware, RunMiddleware, compose_enqueue
 from dibs.client.calls.signature import check_function, name_of
 from dibs.client.calls.task_settings import TaskSettings
 from dibs.client.connection.queue_client import QueueClient
@@ -18,8 +18,8 @@ from dibs.client.options.serde import JSON, Serde
 from dibs.client.queue import Queue
 from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task
 from dibs.errors import BadHandler, ConfigurationError, UnknownTask
+from dibs.model.check_jobs import check_queue, check_target
 from dibs.model.job import FAIL_SUFFIX
-from dibs.model.limits import check_queue, check_target
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 
@@ -47,7 +47,7 @@ class Dibs:
     def __init__(self, url: str | None = None, **options: Any) -> None:
         self._storage_handle = StorageHandle(url, options)
         #: What runs each queue's jobs, by queue; a failure handler stands under `queue!fail`.
-        self.handlers = Handlers()
+        self.handlers = HandlerRegistry()
         #: What was declared with @app.lifespan, to be entered once in each worker process.
         self.lifespan_function: Lifespan | None = None
         self._clients: dict[str, QueueClient] = {}
@@ -104,18 +104,20 @@ class Dibs:
         """Let its jobs live in this storage for a block; to be opened there as the app always is."""
         return self._storage_handle.override(storage)
 
-    def middleware(self, *, enqueue: AroundEnqueue | None = None, run: AroundRun | None = None) -> None:
+    def middleware(
+        self, *, enqueue: EnqueueMiddleware | None = None, run: RunMiddleware | None = None
+    ) -> None:
         """Let something stand around each enqueue and each run: a context manager, made for each.
 
         `enqueue(queue, requests)` is asynchronous and yields the requests to send; `run(job)` is entered
         where the handler is called, in every process that imports this app. The latest is the outermost.
         """
         if enqueue is not None:
-            self._storage_handle.enqueue_middleware = around_enqueue(
+            self._storage_handle.enqueue_middleware = compose_enqueue(
                 enqueue, self._storage_handle.enqueue_middleware
             )
         if run is not None:
-            self.handlers.middleware(run)
+            self.handlers.add_middleware(run)
 
     # -- declare -------------------------------------------------------------------------------------
 

@@ -12,14 +12,14 @@ from msgspec import UNSET
 from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.error_info import error_of
 from dibs.client.connection.queue_client import QueueClient
-from dibs.client.options.durations import Seconds, epoch_ms, ms_of
-from dibs.client.options.retention import Retention, retention_of
+from dibs.client.options.durations import Seconds, duration_ms, epoch_ms
+from dibs.client.options.retention import Retention, build_retention
 from dibs.client.options.serde import JSON
 from dibs.client.status import attributes_in
 from dibs.errors import JobCancelled, LeaseLost, Refused
 from dibs.model import requests as model
-from dibs.model.answers import Settled, SettleStatus
 from dibs.model.job import Error, Job
+from dibs.model.results import Settled, SettleStatus
 from dibs.storage.protocol import Storage
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Claim:
         it may be settled again while its lease lasts, which is no longer renewed for it.
         """
         raw = self._client.serde.encode(result)
-        kept = None if retention is None else retention_of(retention)
+        kept = None if retention is None else build_retention(retention)
         how = model.Complete(result=raw, then=await self._follow_ups(then), retention=kept)
         await self._settle(how, connection)
 
@@ -127,7 +127,7 @@ class Claim:
             raise Refused("at and delay exclude each other: give one", field="delay")
         how = model.RetryLater(
             run_at=None if at is None else epoch_ms("at", at),
-            delay=None if delay is None else ms_of("delay", delay),
+            delay=None if delay is None else duration_ms("delay", delay),
             error=None if error is None else error_of(error),
         )
         return (await self._settle(how)).status
@@ -176,11 +176,11 @@ class Claim:
 
     async def _follow_ups(self, then: Iterable[Bound]) -> tuple[model.Then, ...]:
         follow_ups = tuple(bound.as_then() for bound in then)
-        check_same_step(await self._client.storage(), self.queue, follow_ups)
+        check_cross_queue(await self._client.storage(), self.queue, follow_ups)
         return follow_ups
 
 
-def check_same_step(storage: Storage, queue: str, then: Iterable[model.Then]) -> None:
+def check_cross_queue(storage: Storage, queue: str, then: Iterable[model.Then]) -> None:
     """Refuse follow-ups that the storage cannot enqueue in one step with an end in this queue."""
     for item in then:
         if item.queue != queue and not storage.capabilities.cross_queue:
@@ -192,7 +192,7 @@ def check_same_step(storage: Storage, queue: str, then: Iterable[model.Then]) ->
 
 def lease_ms(seconds: Seconds) -> int:
     """Return the length of a lease as ms. Raises Refused for nothing or less."""
-    ms = ms_of("lease", seconds)
+    ms = duration_ms("lease", seconds)
     if ms <= 0:
         raise Refused(f"lease is {seconds}; it must be more than 0 seconds", field="lease")
     return ms

@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 import msgspec
 from msgspec import Struct
 
-from dibs.client.connection.outcome_wait import SLOW_POLL, let_go
+from dibs.client.connection.outcome_wait import SLOW_POLL, abandon_hint
 from dibs.client.connection.queue_client import QueueClient
-from dibs.client.options.durations import moment_of, moment_or_none
+from dibs.client.options.durations import utc_datetime, utc_datetime_or_none
 from dibs.errors import Refused, StorageError
-from dibs.model.answers import EventPage
 from dibs.model.events import AttemptKind, EventKind, NoteKind
 from dibs.model.events import LogEvent as Logged
 from dibs.model.job import Error, Slot
 from dibs.model.requests import LogLevel, Settings
+from dibs.model.results import EventPage
 from dibs.storage.protocol import LATEST, Storage
 
 if TYPE_CHECKING:
     from dibs.client.sync.claims import BlockingFeed
 
 #: The most events one read of the log brings.
-PAGE = 500
+PAGE_SIZE = 500
 #: The most active jobs whose progress the live feed follows.
-FOLLOWED = 100
+MAX_FOLLOWED = 100
 
 #: What a feed can be asked for; `fell_off` is told in any case.
-Kind = EventKind | Literal["progress"]
+FeedKind = EventKind | Literal["progress"]
 _BY_LEVEL: Final[dict[LogLevel, frozenset[str]]] = {
     "off": frozenset(),
     "runs": frozenset(get_args(AttemptKind)),
@@ -76,7 +76,7 @@ class Feed:
         client: QueueClient,
         after: str | None,
         ids: Iterable[str] | None = None,
-        kinds: Iterable[Kind] | None = None,
+        kinds: Iterable[FeedKind] | None = None,
     ) -> None:
         self._client = client
         self._ids = None if ids is None else _words("ids", ids)
@@ -131,7 +131,7 @@ class Feed:
                 if not self._buffer:
                     await hint
             finally:
-                let_go(hint)
+                abandon_hint(hint)
         event = self._buffer.popleft()
         self._offset = event.offset or self._offset
         return event
@@ -148,7 +148,7 @@ class Feed:
             )
 
     async def _read(self, storage: Storage) -> None:
-        page = await storage.events(self._client.name, after=self._read_to or None, limit=PAGE)
+        page = await storage.events(self._client.name, after=self._read_to or None, limit=PAGE_SIZE)
         self._take(page)
         self._read_to = page.offset
         if self._shows_progress:
@@ -172,8 +172,8 @@ class Feed:
     async def _followed(self, storage: Storage) -> Iterable[tuple[str, Slot]]:
         """Return the jobs whose progress is told."""
         if self._ids is None:
-            return (await storage.list(self._client.name, "active", limit=FOLLOWED)).items
-        ids = sorted(self._ids)[:FOLLOWED]
+            return (await storage.list(self._client.name, "active", limit=MAX_FOLLOWED)).items
+        ids = sorted(self._ids)[:MAX_FOLLOWED]
         return zip(ids, await storage.get(self._client.name, ids), strict=True)
 
     async def _look_for_progress(self, storage: Storage) -> None:
@@ -222,13 +222,13 @@ def event_of(queue: str, offset: str, event: Logged) -> Event:
         offset=offset,
         queue=queue,
         id=event.id,
-        at=moment_of(event.at),
+        at=utc_datetime(event.at),
         attempt=event.attempt,
         fence=event.fence,
-        enqueued_at=moment_of(event.enqueued_at) if event.enqueued_at else None,
-        run_at=moment_of(event.run_at) if event.run_at else None,
-        claimed_at=moment_or_none(event.claimed_at),
-        finished_at=moment_or_none(event.finished_at),
+        enqueued_at=utc_datetime(event.enqueued_at) if event.enqueued_at else None,
+        run_at=utc_datetime(event.run_at) if event.run_at else None,
+        claimed_at=utc_datetime_or_none(event.claimed_at),
+        finished_at=utc_datetime_or_none(event.finished_at),
         holder=event.holder,
         first=event.first,
         revision=event.revision,

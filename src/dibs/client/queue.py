@@ -12,32 +12,34 @@ from msgspec.structs import replace
 from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.error_info import error_of
 from dibs.client.calls.handler_registry import (
-    Handlers,
+    HandlerRegistry,
     HandlerSettings,
     failure_arguments,
     handler_of,
     queue_arguments,
     queue_check,
 )
-from dibs.client.calls.signature import Call, check_function
-from dibs.client.connection.queue_client import QueueClient, parts
-from dibs.client.feed import Feed, Kind
+from dibs.client.calls.signature import CallSignature, check_function
+from dibs.client.connection.queue_client import QueueClient, split_ids
+from dibs.client.feed import Feed, FeedKind
 from dibs.client.options.durations import Seconds
 from dibs.client.options.job_settings import (
     JOB_SETTINGS,
     JobSettings,
-    attributes_of,
-    check_known,
-    request_of,
-    when,
+    build_request,
+    check_setting_names,
+    due_fields,
+    encode_attributes,
 )
-from dibs.client.options.queue_settings import QueueSettings, patch_of
-from dibs.client.options.retention import Retention, retention_of
+from dibs.client.options.queue_settings import QueueSettings, build_patch
+from dibs.client.options.retention import Retention, build_retention
 from dibs.client.receiver import Receiver
 from dibs.client.status import Status, status_in, status_of
 from dibs.client.ticket import Ticket, Tickets
 from dibs.errors import Refused
-from dibs.model.answers import (
+from dibs.model.job import FAIL_SUFFIX
+from dibs.model.requests import Complete, End, Fail, Patch, Request
+from dibs.model.results import (
     AmendStatus,
     CancelStatus,
     Counts,
@@ -46,15 +48,13 @@ from dibs.model.answers import (
     RetryFailedStatus,
     State,
 )
-from dibs.model.job import FAIL_SUFFIX
-from dibs.model.requests import Complete, End, Fail, Patch, Request
 
 if TYPE_CHECKING:
     from dibs.client.sync.handles import BlockingQueue
 
 #: How many ids one page of a listing has, and how much one step of a prune removes.
-PAGE = 500
-PRUNED = 1000
+PAGE_SIZE = 500
+PRUNE_BATCH = 1000
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -62,7 +62,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Queue:
     """A named queue, of app.queue(name) or of a task; nearly every method is one verb of contract 3."""
 
-    def __init__(self, client: QueueClient, handlers: Handlers, task: Call | None = None) -> None:
+    def __init__(
+        self, client: QueueClient, handlers: HandlerRegistry, task: CallSignature | None = None
+    ) -> None:
         self._client = client
         self._handlers = handlers
         self._task = task
@@ -110,8 +112,8 @@ class Queue:
             return Bound(self.name, refused)
 
     def _request(self, data: Any, settings: JobSettings) -> Request:
-        check_known(settings, JOB_SETTINGS)
-        return request_of(self._payload(data), settings)
+        check_setting_names(settings, JOB_SETTINGS)
+        return build_request(self._payload(data), settings)
 
     def _payload(self, data: Any) -> bytes:
         payload = self._client.serde.encode(data)
@@ -143,7 +145,7 @@ class Queue:
         def declare(function: F) -> F:
             check_function(function)
             serde = self._client.serde
-            call = Call(function)
+            call = CallSignature(function)
             handler = handler_of(self.name, function, serde, queue_arguments(call, serde), settings)
             self._handlers.register(replace(handler, check=queue_check(call, serde)))
             return function
@@ -166,7 +168,7 @@ class Queue:
         def declare(function: F) -> F:
             check_function(function)
             name, serde = f"{self.name}{FAIL_SUFFIX}", self._client.serde
-            arguments = failure_arguments(Call(function), serde, self._task)
+            arguments = failure_arguments(CallSignature(function), serde, self._task)
             self._handlers.register(handler_of(name, function, serde, arguments, settings))
             return function
 
@@ -191,7 +193,7 @@ class Queue:
         """Yield every id in a state, in no promised order; what stays in it throughout comes exactly once."""
         after: str | None = None
         while True:
-            page = await (await self._client.storage()).list(self.name, state, after=after, limit=PAGE)
+            page = await (await self._client.storage()).list(self.name, state, after=after, limit=PAGE_SIZE)
             for id, slot in page.items:
                 yield status_in(self.name, id, slot, state)
             if (after := page.after) is None:
@@ -204,7 +206,9 @@ class Queue:
     async def cancel_many(self, ids: Iterable[str], *, running: bool = False) -> Sequence[CancelStatus]:
         """Cancel many, each by itself: cancelled, requested, active, completed, failed or not_found."""
         storage = await self._client.storage()
-        return [word for ids in parts(ids) for word in await storage.cancel(self.name, ids, running=running)]
+        return [
+            word for ids in split_ids(ids) for word in await storage.cancel(self.name, ids, running=running)
+        ]
 
     async def amend(
         self,
@@ -222,11 +226,11 @@ class Queue:
         Attributes merge into what there is; data, time and priority only while it waits.
         """
         patch = Patch(
-            attributes=UNSET if attributes is None else attributes_of(attributes),
+            attributes=UNSET if attributes is None else encode_attributes(attributes),
             payload=UNSET if data is UNSET else self._payload(data),
             priority=priority,
-            retention=UNSET if retention is UNSET else retention_of(retention),
-            **when({"run_at": run_at, "delay": delay}),
+            retention=UNSET if retention is UNSET else build_retention(retention),
+            **due_fields({"run_at": run_at, "delay": delay}),
         )
         return await (await self._client.storage()).amend(self.name, id, patch)
 
@@ -249,7 +253,7 @@ class Queue:
     async def retry_failed_many(self, ids: Iterable[str]) -> Sequence[RetryFailedStatus]:
         """Retry many: queued, live, not_kept, completed, cancelled or not_found each."""
         storage = await self._client.storage()
-        return [word for ids in parts(ids) for word in await storage.retry_failed(self.name, ids)]
+        return [word for ids in split_ids(ids) for word in await storage.retry_failed(self.name, ids)]
 
     async def forget(self, id: str) -> bool:
         """Remove everything of an id, whatever its state; tells whether there was anything."""
@@ -271,14 +275,14 @@ class Queue:
 
     async def configure(self, **changes: Unpack[QueueSettings]) -> None:
         """Change what the queue is set to; every claim that begins afterwards obeys."""
-        await (await self._client.storage()).configure(self.name, patch_of(changes))
+        await (await self._client.storage()).configure(self.name, build_patch(changes))
 
     async def prune(self) -> Pruned:
         """Remove what has expired: outcomes, request keys, and the log beyond its age and size."""
         storage = await self._client.storage()
         total = Pruned()
         while True:
-            step = await storage.prune(self.name, PRUNED)
+            step = await storage.prune(self.name, PRUNE_BATCH)
             total = added(total, step)
             if not step.more:
                 return total
@@ -288,7 +292,7 @@ class Queue:
         after: str | None = None,
         *,
         ids: Iterable[str] | None = None,
-        kinds: Iterable[Kind] | None = None,
+        kinds: Iterable[FeedKind] | None = None,
     ) -> Feed:
         """Follow what happens: the log after an offset, "" for all of it; without one, the live feed.
 

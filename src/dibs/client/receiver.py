@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from dibs.client.claim import Claim, lease_ms
 from dibs.client.connection.outcome_wait import SLOW_POLL
 from dibs.client.connection.queue_client import QueueClient
-from dibs.client.options.durations import Seconds, ms_of
+from dibs.client.options.durations import Seconds, duration_ms
 from dibs.errors import NotRunning, OutcomeUnknown, StorageError
-from dibs.model.answers import Renewed
+from dibs.model.check_values import check_number
 from dibs.model.job import Job
-from dibs.model.limits import check_number
+from dibs.model.results import Renewed
 from dibs.storage.protocol import Storage
 
 if TYPE_CHECKING:
     from dibs.client.sync.claims import BlockingReceiver
 
 #: How often a lease is renewed while it lasts.
-BEATS: Final = 3
+RENEWALS_PER_LEASE: Final = 3
 #: How many jobs one step of a drop or a reap takes.
-STEP: Final = 100
+BATCH_SIZE: Final = 100
 
 
-class Tenure:
+class HeldLease:
     """One lease for as long as it may be renewed, and what is held under it."""
 
     def __init__(self, lease: str, ttl: int) -> None:
@@ -79,10 +79,10 @@ class Receiver:
         self._client = client
         self._max_jobs = max_jobs
         self._ttl = lease_ms(lease)
-        self._wait = None if wait is None else ms_of("wait", wait) / 1000
+        self._wait = None if wait is None else duration_ms("wait", wait) / 1000
         self._handles_failure = handles_failure
-        self._current: Tenure | None = None
-        self._tenures: list[Tenure] = []
+        self._current: HeldLease | None = None
+        self._tenures: list[HeldLease] = []
         self._buffer: deque[Claim] = deque()
         self._room_made = asyncio.Event()
         self._heart: asyncio.Task[None] | None = None
@@ -161,7 +161,7 @@ class Receiver:
             self._take(tenure, job)
         return answer.token
 
-    def _take(self, tenure: Tenure, job: Job) -> None:
+    def _take(self, tenure: HeldLease, job: Job) -> None:
         def let_go(connection: Any) -> None:
             tenure.held.pop(claim.fence, None)
             self._room_made.set()
@@ -185,28 +185,28 @@ class Receiver:
 
     # -- the lease -----------------------------------------------------------------------------------
 
-    async def _grant(self, storage: Storage) -> Tenure:
+    async def _grant(self, storage: Storage) -> HeldLease:
         holder = f"receive:{socket.gethostname()}:{os.getpid()}"
         granted = await storage.grant([self._client.name], self._ttl, holder)
-        self._current = tenure = Tenure(granted.lease, self._ttl)
+        self._current = tenure = HeldLease(granted.lease, self._ttl)
         self._tenures.append(tenure)
         return tenure
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(self._ttl / 1000 / BEATS)
+            await asyncio.sleep(self._ttl / 1000 / RENEWALS_PER_LEASE)
             try:
                 storage = await self._client.storage()
                 for tenure in list(self._tenures):
                     await self._renew(storage, tenure)
-                await storage.reap(self._client.name, STEP)
+                await storage.reap(self._client.name, BATCH_SIZE)
             except (StorageError, OutcomeUnknown):
                 # A storage that is away for a while may end the lease; it does not end the heart.
                 continue
             except NotRunning:
                 return
 
-    async def _renew(self, storage: Storage, tenure: Tenure) -> None:
+    async def _renew(self, storage: Storage, tenure: HeldLease) -> None:
         if tenure is not self._current and not tenure.held:
             await self._drop(storage, tenure)
             return
@@ -216,7 +216,7 @@ class Receiver:
         if not state.alive:
             self._end(tenure)
 
-    def _end(self, tenure: Tenure) -> None:
+    def _end(self, tenure: HeldLease) -> None:
         tenure.end()
         if tenure in self._tenures:
             self._tenures.remove(tenure)
@@ -225,14 +225,14 @@ class Receiver:
         self._buffer = deque(claim for claim in self._buffer if not claim.lost)
         self._room_made.set()
 
-    async def _drop(self, storage: Storage, tenure: Tenure) -> None:
+    async def _drop(self, storage: Storage, tenure: HeldLease) -> None:
         if tenure.is_open_ended:
             rest = [claim.release() for claim in tenure.held.values()]
             await asyncio.gather(*rest, return_exceptions=True)
             self._end(tenure)
             return
         self._end(tenure)
-        while any((await storage.drop([self._client.name], tenure.lease, STEP)).values()):
+        while any((await storage.drop([self._client.name], tenure.lease, BATCH_SIZE)).values()):
             pass
 
 

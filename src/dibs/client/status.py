@@ -9,10 +9,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from dibs.client.options.durations import moment_of, moment_or_none
-from dibs.model.answers import State
+from dibs.client.options.durations import utc_datetime, utc_datetime_or_none
 from dibs.model.job import Data, Error, Job, Outcome, Slot, Successor
-from dibs.model.standing import standing
+from dibs.model.results import State
+from dibs.model.ticket_state import standing
 
 JobState = Literal[
     "waiting", "active", "handed_off", "blocked", "completed", "failed", "cancelled", "not_kept"
@@ -88,9 +88,9 @@ def _of_job(queue: str, job: Job) -> Status:
         id=job.id,
         state="waiting" if run is None else "active" if run.lease is not None else "handed_off",
         revision=job.revision,
-        run_at=moment_of(job.run_at),
-        enqueued_at=moment_of(job.enqueued_at),
-        claimed_at=moment_of(run.claimed_at) if run else None,
+        run_at=utc_datetime(job.run_at),
+        enqueued_at=utc_datetime(job.enqueued_at),
+        claimed_at=utc_datetime(run.claimed_at) if run else None,
         enqueues=job.enqueues,
         attempts=job.attempts,
         retries=job.retries,
@@ -112,8 +112,8 @@ def _of_successor(queue: str, id: str, successor: Successor) -> Status:
         id=id,
         state="blocked",
         revision=successor.revision,
-        run_at=moment_of(successor.run_at),
-        enqueued_at=moment_of(successor.enqueued_at),
+        run_at=utc_datetime(successor.run_at),
+        enqueued_at=utc_datetime(successor.enqueued_at),
         enqueues=successor.enqueues,
         priority=successor.data.priority,
         attributes=attributes_in(successor.data),
@@ -126,11 +126,11 @@ def _of_outcome(queue: str, id: str, outcome: Outcome) -> Status:
         id=id,
         state=outcome.kind,
         revision=outcome.revision,
-        run_at=moment_of(outcome.run_at),
-        enqueued_at=moment_of(outcome.enqueued_at),
-        claimed_at=moment_or_none(outcome.claimed_at),
-        ended_at=moment_of(outcome.ended_at),
-        expires_at=moment_or_none(outcome.expires_at),
+        run_at=utc_datetime(outcome.run_at),
+        enqueued_at=utc_datetime(outcome.enqueued_at),
+        claimed_at=utc_datetime_or_none(outcome.claimed_at),
+        ended_at=utc_datetime(outcome.ended_at),
+        expires_at=utc_datetime_or_none(outcome.expires_at),
         enqueues=outcome.enqueues,
         attempts=outcome.attempts,
         retries=outcome.retries,

@@ -12,18 +12,18 @@ from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.handler import Ending
 from dibs.client.calls.handler_registry import (
     HANDLER_SETTINGS,
-    Handlers,
+    HandlerRegistry,
     HandlerSettings,
     handler_of,
     task_arguments,
     task_check,
 )
-from dibs.client.calls.signature import Call
+from dibs.client.calls.signature import CallSignature
 from dibs.client.calls.task_settings import SCHEDULE_SETTINGS, TaskSettings, schedule_of
 from dibs.client.connection.queue_client import QueueClient
-from dibs.client.options.durations import ms_of
-from dibs.client.options.job_settings import RUN_SETTINGS, RunSettings, check_known, request_of
-from dibs.client.options.retention import raised
+from dibs.client.options.durations import duration_ms
+from dibs.client.options.job_settings import CALL_SETTINGS, CallSettings, build_request, check_setting_names
+from dibs.client.options.retention import extend_retention
 from dibs.client.queue import Queue
 from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets
 from dibs.errors import BadHandler, Refused
@@ -31,7 +31,7 @@ from dibs.model.job import OutcomeRetention as KeptFor
 from dibs.model.requests import Request
 
 if TYPE_CHECKING:
-    from dibs.client.sync.handles import BlockingEnqueuing, BlockingTask
+    from dibs.client.sync.handles import BlockingTask, BlockingTaskEnqueuer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,20 +43,20 @@ _UNSEEN = "nobody sees the job before your commit, and run would wait in vain: e
 _LATER = "a bound job has no connection: give it to enqueue_many, or to complete"
 
 
-class Enqueuing(Generic[P, R]):
+class TaskEnqueuer(Generic[P, R]):
     """A task with settings: `task.options(id=...)`. It takes the task's own arguments and nothing else."""
 
-    def __init__(self, client: QueueClient, call: Call, settings: RunSettings) -> None:
+    def __init__(self, client: QueueClient, call: CallSignature, settings: CallSettings) -> None:
         self._client = client
         self._call = call
         self._settings = settings
 
     @property
-    def sync(self) -> BlockingEnqueuing[P, R]:
+    def sync(self) -> BlockingTaskEnqueuer[P, R]:
         """The same, blocking."""
-        from dibs.client.sync.handles import BlockingEnqueuing  # noqa: PLC0415 - only who blocks pays for it
+        from dibs.client.sync.handles import BlockingTaskEnqueuer  # noqa: PLC0415 - only who blocks pays for it
 
-        return BlockingEnqueuing(self)
+        return BlockingTaskEnqueuer(self)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
         """Enqueue a call. Raises Refused naming the parameter or setting at fault, OutcomeUnknown.
@@ -91,26 +91,26 @@ class Enqueuing(Generic[P, R]):
 
     async def _kept(self, request: Request, wait: Any) -> Request:
         """Return the request with a retention that outlives the wait."""
-        job, length = request.job, 0 if wait is None else ms_of("wait", wait)
+        job, length = request.job, 0 if wait is None else duration_ms("wait", wait)
         own = job.data.retention or KeptFor()
-        longer = raised(await self._client.retention(), length, own)
+        longer = extend_retention(await self._client.retention(), length, own)
         if longer == own:
             return request
         return replace(request, job=replace(job, data=replace(job.data, retention=longer)))
 
     def _request(self, args: Any, kwargs: Any, *, want_outcome: bool = False) -> Request:
         payload = self._call.payload(self._client.serde, args, kwargs)
-        return request_of(payload, self._settings, want_outcome=want_outcome)
+        return build_request(payload, self._settings, want_outcome=want_outcome)
 
     def _returns(self) -> Any:
         return self._call.returns
 
 
-class Task(Enqueuing[P, R]):
+class Task(TaskEnqueuer[P, R]):
     """A function declared with @app.task: call it, or let a worker call it."""
 
-    def __init__(self, client: QueueClient, function: Callable[..., Any], handlers: Handlers) -> None:
-        super().__init__(client, Call(function), {})
+    def __init__(self, client: QueueClient, function: Callable[..., Any], handlers: HandlerRegistry) -> None:
+        super().__init__(client, CallSignature(function), {})
         self._handlers = handlers
         self.function = function
         #: The queue that the task is: to pause, count, list, cancel and so on.
@@ -132,10 +132,10 @@ class Task(Enqueuing[P, R]):
 
         return BlockingTask(self)
 
-    def options(self, **settings: Unpack[RunSettings]) -> Enqueuing[P, R]:
+    def options(self, **settings: Unpack[CallSettings]) -> TaskEnqueuer[P, R]:
         """Return the task with settings for the next job: they never mix with its arguments."""
-        check_known(settings, RUN_SETTINGS)
-        return Enqueuing(self._client, self._call, settings)
+        check_setting_names(settings, CALL_SETTINGS)
+        return TaskEnqueuer(self._client, self._call, settings)
 
     async def enqueue_many(self, jobs: Iterable[Bound], *, connection: Any = None) -> Sequence[Ticket[R]]:
         """Enqueue any number of task.bind(...) and task.options(...).bind(...), in order.
@@ -192,11 +192,11 @@ class TaskDecorator:
 
 
 def declare_task(
-    client: QueueClient, function: Callable[..., Any], handlers: Handlers, settings: TaskSettings
+    client: QueueClient, function: Callable[..., Any], handlers: HandlerRegistry, settings: TaskSettings
 ) -> Task[Any, Any]:
     """Register a function as the handler of its own queue, and return the task."""
-    check_known(settings, HANDLER_SETTINGS | SCHEDULE_SETTINGS)
-    call, serde = Call(function), client.serde
+    check_setting_names(settings, HANDLER_SETTINGS | SCHEDULE_SETTINGS)
+    call, serde = CallSignature(function), client.serde
     limits = cast("HandlerSettings", {n: value for n, value in settings.items() if n in HANDLER_SETTINGS})
     handler = handler_of(client.name, function, serde, task_arguments(call, serde), limits)
     schedule, check = schedule_of(call, serde, settings), task_check(call, serde)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from dibs.client.connection.outcome_wait import Wait, result_of
-from dibs.client.connection.queue_client import QueueClient, Sent
-from dibs.client.options.durations import Seconds, ms_of
+from dibs.client.connection.outcome_wait import OutcomeWait, outcome_result
+from dibs.client.connection.queue_client import EnqueuedBatch, QueueClient
+from dibs.client.options.durations import Seconds, duration_ms
 from dibs.client.status import Status, status_at
 from dibs.errors import ConfigurationError
-from dibs.model.answers import CancelStatus, Enqueued, EnqueueStatus
-from dibs.model.standing import Standing
+from dibs.model.results import CancelStatus, Enqueued, EnqueueStatus
+from dibs.model.ticket_state import Standing
 
 if TYPE_CHECKING:
     from dibs.client.sync.handles import BlockingTicket
@@ -71,14 +71,14 @@ class Ticket(Generic[R]):
         OutcomeNotKept, and WaitTimeout, which leaves the job alone. The outcome is kept for at least
         the wait and a minute.
         """
-        result: R = self._decoded(result_of(self._client, self.id, await self._end(wait)))
+        result: R = self._decoded(outcome_result(self._client, self.id, await self._end(wait)))
         return result
 
     async def _end(self, wait: Seconds | None) -> Standing:
         if self._outcome is not None:
             return Standing(self._outcome.kind, self._outcome)
-        seconds = None if wait is None else ms_of("wait", wait) / 1000
-        return await Wait(self._client, self.id, self.revision, seconds).end()
+        seconds = None if wait is None else duration_ms("wait", wait) / 1000
+        return await OutcomeWait(self._client, self.id, self.revision, seconds).end()
 
     def _decoded(self, raw: bytes | None) -> Any:
         if raw is None:
@@ -106,7 +106,7 @@ class Ticket(Generic[R]):
 class Tickets(Sequence[Ticket[R]]):
     """The tickets of a batch, in its order. They are made when one is first asked for: often none is."""
 
-    def __init__(self, client: QueueClient, sent: Sent, returns: Returns = anything) -> None:
+    def __init__(self, client: QueueClient, sent: EnqueuedBatch, returns: Returns = anything) -> None:
         self._client = client
         self._sent = sent
         self._returns = returns

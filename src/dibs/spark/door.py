@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from dibs.client.connection.url import redacted, resolved
+from dibs.client.connection.url import redact_url, resolve_url
 from dibs.errors import Refused, StorageError, StorageUnavailable
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage, scheme_of
@@ -46,7 +46,7 @@ class Door:
             # Whatever it was: a loop left open is complained of much later, in somebody else's hour.
             self._runner.close()
             if isinstance(error, StorageError):
-                raise StorageUnavailable(f"{here()} cannot open {redacted(self._url)}: {error}") from error
+                raise StorageUnavailable(f"{here()} cannot open {redact_url(self._url)}: {error}") from error
             raise
         return self
 
@@ -82,7 +82,7 @@ def place_of(url: str | None) -> str:
 
     Raises Refused for a storage that no other process can open, NoStorage without any URL.
     """
-    found = resolved(url)
+    found = resolve_url(url)
     storage = open_storage(found)
     if not storage.capabilities.shared:
         raise Refused(

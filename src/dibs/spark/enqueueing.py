@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from dibs.client.connection.url import resolved
+from dibs.client.connection.url import resolve_url
 from dibs.client.options.ids import new_id
 from dibs.model.requests import OnConflict
 from dibs.spark.door import aside, is_shared, place_of
@@ -31,7 +31,7 @@ def read(spark: SparkSession, table: str, *, url: str | None = None, **options: 
     now, whole. Raises Refused, StorageError.
     """
     require_pyspark()
-    place = resolved(url)
+    place = resolve_url(url)
     if not is_shared(place):
         return spark.createDataFrame(aside(lambda: _read_here(place, {"table": table, **options})))
     pushdown = spark.conf.get(_PUSHDOWN, "false") or "false"
@@ -62,7 +62,7 @@ def enqueue(
     require_pyspark()
     from dibs.spark.source.rejects import located  # noqa: PLC0415 - needs pyarrow
 
-    place = resolved(url)
+    place = resolve_url(url)
     options = {"url": place_of(place) if is_shared(place) else place, "queue": queue}
     if on_conflict is not None:
         options["on_conflict"] = msgspec.json.encode(on_conflict).decode()

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import Struct
 
-from dibs.client.connection.url import VARIABLE, redacted, resolved
-from dibs.client.options.durations import Seconds, ms_of
+from dibs.client.connection.url import URL_VARIABLE, redact_url, resolve_url
+from dibs.client.options.durations import Seconds, duration_ms
 from dibs.errors import ConfigurationError, Refused
 from dibs.spark.door import here, place_of
 
@@ -80,7 +80,7 @@ def run_workers(
         raise Refused(f"executors is {executors!r}; it must be a whole number from 1", field="executors")
     terms = _Terms(
         application=application,
-        url=place_of(resolved(url)),
+        url=place_of(resolve_url(url)),
         queues=None if queues is None else tuple(queues),
         processes=processes,
         time=_time(until),
@@ -99,7 +99,7 @@ def _time(until: Literal["empty"] | Seconds) -> int | None:
         if until != "empty":
             raise Refused(f"until is {until!r:.80}; it must be 'empty' or seconds", field="until")
         return None
-    time = ms_of("until", until)
+    time = duration_ms("until", until)
     if time <= 0:
         raise Refused(f"until is {until}; it must be more than 0 seconds", field="until")
     return time
@@ -108,23 +108,23 @@ def _time(until: Literal["empty"] | Seconds) -> int | None:
 def serve(told: bytes) -> Iterator[bytes]:
     """Be a worker for the length of one task, in the task, and yield its report."""
     # Every process of Spark's imports dibs.spark, and only these few work.
-    from dibs.worker.processes.app_import import find  # noqa: PLC0415
+    from dibs.worker.processes.app_import import import_app  # noqa: PLC0415
 
     terms = msgspec.json.decode(told, type=_Terms)
     # For the application, wherever it is imported: in this process, and in those that run its handlers.
-    os.environ[VARIABLE] = terms.url
-    app = find(terms.application)
+    os.environ[URL_VARIABLE] = terms.url
+    app = import_app(terms.application)
     if app.url != terms.url:
         raise ConfigurationError(
-            f"{here()} {terms.application} names its place itself ({redacted(app.url)}), and it is not "
-            f"{redacted(terms.url)}: leave url out, or make the application without a URL"
+            f"{here()} {terms.application} names its place itself ({redact_url(app.url)}), and it is not "
+            f"{redact_url(terms.url)}: leave url out, or make the application without a URL"
         )
     yield msgspec.json.encode(asyncio.run(_work(terms, app)))
 
 
 async def _work(terms: _Terms, app: Dibs) -> ExecutorReport:
+    from dibs.client.work_report import RUN_ENDS  # noqa: PLC0415
     from dibs.worker import run  # noqa: PLC0415 - as above
-    from dibs.worker.work_report import WORDS  # noqa: PLC0415
 
     if terms.time is not None:
         # As whoever stops a worker would: it claims no more, and gives what runs its grace.
@@ -144,5 +144,5 @@ async def _work(terms: _Terms, app: Dibs) -> ExecutorReport:
         host=socket.gethostname(),
         process=os.getpid(),
         seconds=report.seconds,
-        ends={word: report.total(word) for word in WORDS},
+        ends={word: report.total(word) for word in RUN_ENDS},
     )

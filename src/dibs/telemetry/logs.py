@@ -21,10 +21,10 @@ FIELDS: Final = ("queue", "id", "attempt", "fence")
 _USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-class OfJob(logging.Filter):
+class JobContextFilter(logging.Filter):
     """Gives records the queue, id, attempt and fence of the run they were made in; it drops none.
 
-    Put it on a handler: `handler.addFilter(OfJob())`. Then a format may say %(queue)s, outside of runs "".
+    Put it on a handler: `handler.addFilter(JobContextFilter())`. Then a format may say %(queue)s, outside of runs "".
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -35,7 +35,7 @@ class OfJob(logging.Filter):
         return True
 
 
-class AsJson(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Writes a record as one line of JSON: time, level, logger, message, then whatever else it has."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -51,7 +51,7 @@ class AsJson(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-def to_json(level: int | str = logging.INFO, stream: IO[str] | None = None) -> logging.Handler:
+def setup_json_logging(level: int | str = logging.INFO, stream: IO[str] | None = None) -> logging.Handler:
     """Let all that is logged in this process go to a stream, else to stderr, as lines of JSON.
 
     Say it where the app is made: worker processes import that module, too. Said twice of one stream, as
@@ -61,10 +61,10 @@ def to_json(level: int | str = logging.INFO, stream: IO[str] | None = None) -> l
     root = logging.getLogger()
     root.setLevel(level)
     for known in root.handlers:
-        if isinstance(known.formatter, AsJson) and getattr(known, "stream", None) is where:
+        if isinstance(known.formatter, JsonFormatter) and getattr(known, "stream", None) is where:
             return known
     handler = logging.StreamHandler(where)
-    handler.setFormatter(AsJson())
-    handler.addFilter(OfJob())
+    handler.setFormatter(JsonFormatter())
+    handler.addFilter(JobContextFilter())
     root.addHandler(handler)
     return handler

@@ -22,8 +22,8 @@ except ImportError as error:
 
 from dibs.client.app import Dibs
 from dibs.client.sync import background_loop as bridge
-from dibs.model.answers import Counts, State
 from dibs.model.events import AttemptKind, LogEvent
+from dibs.model.results import Counts, State
 from dibs.storage.protocol import LATEST, Storage
 
 #: Events in one read of a log.

@@ -9,7 +9,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
-from dibs.client.options.durations import epoch_ms, moment_of
+from dibs.client.options.durations import epoch_ms, utc_datetime
 from dibs.errors import ConfigurationError
 from dibs.storage.protocol import Storage
 
@@ -19,7 +19,7 @@ TIMED: Final = frozenset(
 )
 
 
-class Clock:
+class ManualClock:
     """A storage opened with clock="manual", and the time that every verb to it is told."""
 
     def __init__(self, storage: Storage, start: datetime | None = None) -> None:
@@ -31,14 +31,14 @@ class Clock:
         self.heard: Callable[[], None] = lambda: None
         self._storage = storage
         #: The storage that is told the time.
-        self.storage = cast("Storage", Timed(self, storage, heard=True))
+        self.storage = cast("Storage", ManualClockStorage(self, storage, heard=True))
         #: The same, for who has no need to hear of what it does itself.
-        self.quiet = cast("Storage", Timed(self, storage, heard=False))
+        self.quiet = cast("Storage", ManualClockStorage(self, storage, heard=False))
 
     @property
     def moment(self) -> datetime:
         """The time, in UTC."""
-        return moment_of(self.now)
+        return utc_datetime(self.now)
 
     async def move_to(self, now: int) -> None:
         """Let it be later, and let who waits in the storage look again."""
@@ -46,10 +46,10 @@ class Clock:
         await self.storage.counts([info.name for info in await self._storage.queues()])
 
 
-class Timed:
+class ManualClockStorage:
     """Passes every call on, with the time where a verb takes it. Nothing is left out by forgetting it."""
 
-    def __init__(self, clock: Clock, storage: Storage, *, heard: bool) -> None:
+    def __init__(self, clock: ManualClock, storage: Storage, *, heard: bool) -> None:
         self._clock = clock
         self._storage = storage
         self._heard = heard

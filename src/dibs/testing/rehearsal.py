@@ -12,14 +12,14 @@ from typing import Any, Final, Self, TypeVar
 
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import CURRENT
-from dibs.client.options.durations import Seconds, ms_of
+from dibs.client.options.durations import Seconds, duration_ms
 from dibs.client.sync import background_loop as bridge
+from dibs.client.work_report import WorkReport
 from dibs.errors import ConfigurationError, NotRunning
 from dibs.model.requests import Request
 from dibs.storage.registry import open_storage
-from dibs.testing.clock import Clock
+from dibs.testing.clock import ManualClock
 from dibs.testing.stage import Stage
-from dibs.worker.work_report import WorkReport
 
 T = TypeVar("T")
 
@@ -35,13 +35,13 @@ def using(
     Time stands still there unless `advance` moves it, and nothing runs unless it is told to; with `inline`
     an enqueue returns when what is due has run. Afterwards the app lives where it did.
     """
-    return Rehearsal(app, Clock(open_storage(url, clock="manual", **options), start), inline=inline)
+    return Rehearsal(app, ManualClock(open_storage(url, clock="manual", **options), start), inline=inline)
 
 
 class Rehearsal:
     """Runs the jobs of an app when a test says so, at the time that a test says it is."""
 
-    def __init__(self, app: Dibs, clock: Clock, *, inline: bool = False) -> None:
+    def __init__(self, app: Dibs, clock: ManualClock, *, inline: bool = False) -> None:
         self.app = app
         self._clock = clock
         self._inline = inline
@@ -108,7 +108,7 @@ class Rehearsal:
 
         Nothing runs by that, except inline: there each job runs on the way, at its time.
         """
-        until = self._clock.now + ms_of("seconds", seconds)
+        until = self._clock.now + duration_ms("seconds", seconds)
         await self._opened()
         await Stage(self.app, self._clock, WorkReport(), MOST).plant()
         while self._inline and (due := await self._run(WorkReport(), MOST)) is not None and due <= until:

@@ -17,23 +17,24 @@ from msgspec.structs import replace
 
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import CurrentJob
+from dibs.client.work_report import WorkReport
 from dibs.errors import WaitTimeout
 from dibs.maintenance.reap import reap
-from dibs.model import decide
-from dibs.model.answers import ClaimResult
+from dibs.model import run_outcome
 from dibs.model.job import Job
 from dibs.model.requests import End, How
-from dibs.testing.clock import Clock
-from dibs.worker.dispatch.queue_state import word_of
+from dibs.model.results import ClaimResult
+from dibs.testing.clock import ManualClock
 from dibs.worker.dispatch.round_trip import one_by_one
 from dibs.worker.execution import hooks
 from dibs.worker.execution.executor import Runner
 from dibs.worker.execution.invocation import Invocation
-from dibs.worker.execution.schedules import Schedules, carried_on, tried_again
-from dibs.worker.processes.child_main import resources_of
-from dibs.worker.processes.isolated_executor import Alone
-from dibs.worker.work_plan import served
-from dibs.worker.work_report import WorkReport
+from dibs.worker.execution.outcome import counter_name, fallback_settlement
+from dibs.worker.execution.periodic import with_next_tick
+from dibs.worker.processes.child_main import enter_lifespan
+from dibs.worker.processes.isolated_executor import IsolatedExecutor
+from dibs.worker.supervisor.periodic_tasks import PeriodicTasks
+from dibs.worker.work_plan import queues_to_serve
 
 #: The most runs at a time.
 WIDTH: Final = 100
@@ -44,21 +45,21 @@ LEASE: Final = 86_400_000
 class Stage:
     """One call of run: from the first claim until nothing is due and nothing runs."""
 
-    def __init__(self, app: Dibs, clock: Clock, report: WorkReport, most: int) -> None:
+    def __init__(self, app: Dibs, clock: ManualClock, report: WorkReport, most: int) -> None:
         self._app = app
         self._clock = clock
         self._storage = clock.quiet
         self._report = report
         self._most = most
         # In this process, also executor="process": a test sees what it patched, and waits for no start.
-        handlers = [replace(app.handlers[queue], executor="auto") for queue in served(app, None)]
+        handlers = [replace(app.handlers[queue], executor="auto") for queue in queues_to_serve(app, None)]
         handlers.sort(key=lambda handler: -handler.queue_priority)
         self._handlers = {handler.queue: handler for handler in handlers}
-        self._schedules = Schedules(self._storage, handlers)
+        self._periodic_tasks = PeriodicTasks(self._storage, handlers)
         self._running: dict[tuple[str, str, int], Invocation] = {}
-        self._ended: list[tuple[Invocation, decide.Verdict]] = []
+        self._ended: list[tuple[Invocation, run_outcome.Verdict]] = []
         self._moved = asyncio.Event()
-        self._runner = Runner([0.0], Alone(self._storage, b""), mortal=False)
+        self._runner = Runner([0.0], IsolatedExecutor(self._storage, b""), mortal=False)
         self._runner.ended = self._end
         self._runner.late = self._late
         self._runner.overran = self._overran
@@ -70,7 +71,7 @@ class Stage:
         """
         async with AsyncExitStack() as stack:
             stack.callback(self._runner.close)
-            resources = await resources_of(self._app, stack)
+            resources = await enter_lifespan(self._app, stack)
             queues = tuple(self._handlers)
             lease = (await self._storage.grant(queues, LEASE, "dibs.testing")).lease
             try:
@@ -85,10 +86,10 @@ class Stage:
 
     async def plant(self) -> None:
         """Let each periodic task have its next tick, as a worker does that is there all the time."""
-        await self._schedules.plant()
+        await self._periodic_tasks.plant()
 
     async def _resting(self) -> set[str]:
-        return await self._schedules.resting(await self._storage.counts(list(self._handlers)))
+        return await self._periodic_tasks.resting(await self._storage.counts(list(self._handlers)))
 
     @contextmanager
     def _heard(self) -> Iterator[None]:
@@ -123,7 +124,7 @@ class Stage:
         return claim
 
     def _start(self, queue: str, job: Job, resources: Any) -> None:
-        numbers = self._report.of(queue)
+        numbers = self._report.queue(queue)
         numbers.claimed += 1
         if self._report.total("claimed") > self._most:
             raise WaitTimeout(
@@ -132,9 +133,9 @@ class Stage:
             )
         run = Invocation(self._handlers[queue], job, 0)
         self._running[run.key] = run
-        refused = decide.refused_at_claim(job, run.limits, handled=run.handler.handles_failure)
+        refused = run_outcome.refused_at_claim(job, run.limits, handled=run.handler.handles_failure)
         if refused is not None:
-            self._ended.append((run, decide.Raised(error=refused.error, permanent=True)))
+            self._ended.append((run, run_outcome.Raised(error=refused.error, permanent=True)))
             return
         loop = asyncio.get_running_loop()
         run.current = CurrentJob(self._storage, queue, job, loop, run.time_out_at(), resources)
@@ -150,7 +151,7 @@ class Stage:
 
     # -- ends ----------------------------------------------------------------------------------------
 
-    def _end(self, run: Invocation, verdict: decide.Verdict) -> None:
+    def _end(self, run: Invocation, verdict: run_outcome.Verdict) -> None:
         self._ended.append((run, verdict))
         self._moved.set()
 
@@ -166,11 +167,13 @@ class Stage:
             await self._tell(run, await self._decided(run, verdict))
             del self._running[run.key]
 
-    async def _decided(self, run: Invocation, verdict: decide.Verdict) -> How:
+    async def _decided(self, run: Invocation, verdict: run_outcome.Verdict) -> How:
         handled = run.handler.handles_failure
         # As if no time had passed since its claim: none has, by the clock that schedules go by here.
         run.taken = time.monotonic()
-        how = carried_on(run, decide.settlement(run.job, run.limits, verdict, stop=run.stop, handled=handled))
+        how = with_next_tick(
+            run, run_outcome.settlement(run.job, run.limits, verdict, stop=run.stop, handled=handled)
+        )
         return await hooks.after(run, how) if run.handler.after and isinstance(how, End) else how
 
     async def _tell(self, run: Invocation, how: How) -> None:
@@ -179,8 +182,8 @@ class Stage:
         if brought.error is not None:
             raise brought.error
         [answer] = brought.answers
-        again = tried_again(run, answer.reason) if answer.status == "refused" else None
+        again = fallback_settlement(run, answer.reason) if answer.status == "refused" else None
         if again is not None:
             await self._tell(run, again)
             return
-        self._report.count(run.handler.queue, Counter([word_of(how, answer)]))
+        self._report.add(run.handler.queue, Counter([counter_name(how, answer)]))

@@ -10,8 +10,9 @@ import pytest
 
 from dibs.client.calls.error_info import DEEPEST, error_of
 from dibs.client.task import TaskDecorator
+from dibs.model.error_text import _error_size
 from dibs.model.job import Error
-from dibs.model.limits import LIMITS, _error_size
+from dibs.model.limits import LIMITS
 
 
 def caught(raising: Callable[[], object]) -> Error:

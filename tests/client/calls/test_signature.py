@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from dibs import BadHandler, PermanentError, Refused
-from dibs.client.calls.signature import Args, Call, Kwargs, check_function, name_of
+from dibs.client.calls.signature import Args, CallSignature, Kwargs, check_function, name_of
 from dibs.client.options.serde import JsonSerde, MessagePackSerde, Serde
 from tests.client import handlers
 from tests.client.handlers import Crop, Frame, Line, Order, Size
@@ -24,7 +24,7 @@ JSON = JsonSerde()
 
 @pytest.mark.parametrize("serde", [JSON, MessagePackSerde()], ids=lambda one: one.name)
 def test_arguments_come_back_as_the_types_of_their_parameters(serde: Serde) -> None:
-    call = Call(handlers.typed)
+    call = CallSignature(handlers.typed)
     args: tuple[Any, ...] = (
         datetime(2026, 1, 1, tzinfo=UTC),
         UUID(int=1),
@@ -44,14 +44,14 @@ def test_arguments_come_back_as_the_types_of_their_parameters(serde: Serde) -> N
 
 @pytest.mark.parametrize("serde", [JSON, MessagePackSerde()], ids=lambda one: one.name)
 def test_keys_come_back_as_numbers(serde: Serde) -> None:
-    call = Call(handlers.keyed)
+    call = CallSignature(handlers.keyed)
 
     assert call.arguments(serde, call.payload(serde, ({5: Crop(1)},), {})) == (({5: Crop(1)},), {})
 
 
 def test_defaults_stay_the_functions_own() -> None:
     """A default is not enqueued: the handler that runs says what it is."""
-    call = Call(handlers.thumbnail)
+    call = CallSignature(handlers.thumbnail)
 
     assert call.payload(JSON, ("a",), {}) == b'{"args":["a"],"kwargs":{}}'
 
@@ -67,7 +67,7 @@ WRONG = {
 @pytest.mark.parametrize(("args", "kwargs", "field"), WRONG.values(), ids=WRONG)
 def test_what_the_function_would_not_take_is_refused(args: Any, kwargs: Any, field: str) -> None:
     with pytest.raises(Refused, match="thumbnail") as refused:
-        Call(handlers.thumbnail).payload(JSON, args, kwargs)
+        CallSignature(handlers.thumbnail).payload(JSON, args, kwargs)
 
     assert refused.value.field == field
 
@@ -80,7 +80,7 @@ ORDER = Order(
 @pytest.mark.parametrize("serde", [JSON, MessagePackSerde()], ids=lambda one: one.name)
 def test_models_come_back_as_they_were(serde: Serde) -> None:
     """Nested in plain containers, with aliases, and strict ones, to whom text is no date but in JSON."""
-    call = Call(handlers.modelled)
+    call = CallSignature(handlers.modelled)
     named = {"others": {"x": ORDER}, "frame": Frame(Size.SMALL, Crop(1))}
 
     assert ((ORDER, *named.values()), {}) == call.arguments(serde, call.payload(serde, (ORDER,), named))
@@ -88,7 +88,7 @@ def test_models_come_back_as_they_were(serde: Serde) -> None:
 
 
 def test_a_model_may_be_sent_as_plain_data() -> None:
-    call = Call(handlers.modelled)
+    call = CallSignature(handlers.modelled)
     plain = {
         "no": 1,
         "placed": "2026-01-01T00:00:00Z",
@@ -118,36 +118,36 @@ def test_what_its_type_hint_does_not_take_is_refused_before_it_is_sent(
     function: Any, args: Any, kwargs: Any, field: str
 ) -> None:
     with pytest.raises(Refused, match=f"'{field}' of {function.__name__}") as refused:
-        Call(function).payload(JSON, args, kwargs)
+        CallSignature(function).payload(JSON, args, kwargs)
 
     assert refused.value.field == field
 
 
 def test_what_its_type_hint_takes_in_another_form_is_sent() -> None:
     """As the worker reads it, and as JSON means it: a whole number is a float, text may be a date."""
-    assert Call(handlers.counted).payload(JSON, (), {"a": 1})
-    assert Call(handlers.told).payload(JSON, ([1, {"any": "thing"}],), {})
-    assert Call(handlers.keyed).payload(JSON, ({5: Crop(1)},), {})
+    assert CallSignature(handlers.counted).payload(JSON, (), {"a": 1})
+    assert CallSignature(handlers.told).payload(JSON, ([1, {"any": "thing"}],), {})
+    assert CallSignature(handlers.keyed).payload(JSON, ({5: Crop(1)},), {})
 
 
 def test_a_value_of_another_type_fails_the_job_for_good_and_names_the_argument() -> None:
     with pytest.raises(PermanentError, match="'width' of thumbnail"):
-        Call(handlers.thumbnail).arguments(JSON, b'{"args":["a"],"kwargs":{"width":"x"}}')
+        CallSignature(handlers.thumbnail).arguments(JSON, b'{"args":["a"],"kwargs":{"width":"x"}}')
 
 
 @pytest.mark.parametrize("payload", [b"", b"[1]", b'"x"', b'{"arg":[]}', b'{"args":[1],"kwargs":{"none":1}}'])
 def test_a_payload_of_another_form_fails_the_job_for_good(payload: bytes) -> None:
     with pytest.raises(PermanentError):
-        Call(handlers.only).arguments(JSON, payload)
+        CallSignature(handlers.only).arguments(JSON, payload)
 
 
 def test_a_payload_may_leave_out_what_is_empty() -> None:
-    assert Call(handlers.only).arguments(JSON, b'{"args":[5]}') == ((5,), {})
+    assert CallSignature(handlers.only).arguments(JSON, b'{"args":[5]}') == ((5,), {})
 
 
 def test_a_type_that_cannot_be_found_says_what_to_do() -> None:
     with pytest.raises(BadHandler, match=r"'Nowhere'.*TYPE_CHECKING"):
-        Call(handlers.unresolved).arguments(JSON, b'{"args":[5]}')
+        CallSignature(handlers.unresolved).arguments(JSON, b'{"args":[5]}')
 
 
 def nested() -> FunctionType:

@@ -10,7 +10,7 @@ import pytest
 
 from dibs import BadHandler, Dibs, Refused
 from dibs.client.calls.handler import Handler
-from dibs.client.calls.task_settings import length_of
+from dibs.client.calls.task_settings import interval_ms
 from dibs.model.cron import Cron
 from dibs.model.schedule import Every, Schedule
 from tests.client import handlers
@@ -38,7 +38,7 @@ def declared(app: Dibs, **settings: Any) -> Handler:
     ],
 )
 def test_an_interval_is_said_in_many_ways(every: Any, ms: int) -> None:
-    assert ms == length_of(every)
+    assert ms == interval_ms(every)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_an_interval_is_said_in_many_ways(every: Any, ms: int) -> None:
 )  # fmt: skip
 def test_what_is_no_interval_is_refused(every: Any) -> None:
     with pytest.raises(Refused, match="every") as refused:
-        length_of(every)
+        interval_ms(every)
 
     assert "every" == refused.value.field
 

@@ -10,7 +10,7 @@ import pytest
 
 from dibs import BatchRefused, NotRunning, OutcomeUnknown, Refused
 from dibs.client.connection import coalescing as batching
-from dibs.client.connection.coalescing import Batcher
+from dibs.client.connection.coalescing import Coalescer
 
 
 class Wire:
@@ -40,7 +40,7 @@ class Wire:
 
 async def test_calls_of_one_moment_share_a_batch_and_each_gets_its_own_answer() -> None:
     wire = Wire()
-    batcher = Batcher(wire.send)
+    batcher = Coalescer(wire.send)
 
     answers = await asyncio.gather(*(batcher.add(item) for item in range(5)))
 
@@ -50,7 +50,7 @@ async def test_calls_of_one_moment_share_a_batch_and_each_gets_its_own_answer() 
 
 async def test_what_arrives_during_a_flush_is_the_next_batch() -> None:
     wire = Wire()
-    batcher = Batcher(wire.send)
+    batcher = Coalescer(wire.send)
     wire.open.clear()
     first = asyncio.create_task(batcher.add(1))
     await until(lambda: bool(wire.sent))
@@ -64,7 +64,7 @@ async def test_what_arrives_during_a_flush_is_the_next_batch() -> None:
 
 async def test_a_read_that_comes_singly_goes_by_itself_and_who_comes_meanwhile_is_the_next_batch() -> None:
     wire = Wire()
-    batcher = Batcher(wire.send, reads=True)
+    batcher = Coalescer(wire.send, reads=True)
     assert await batcher.add(1) == 2
     wire.open.clear()
     first = asyncio.create_task(batcher.add(2))
@@ -82,7 +82,7 @@ async def test_a_read_that_comes_singly_goes_by_itself_and_who_comes_meanwhile_i
 
 async def test_a_read_by_itself_that_is_given_up_or_fails_leaves_those_behind_it_alone() -> None:
     wire = Wire()
-    batcher = Batcher(wire.send, reads=True)
+    batcher = Coalescer(wire.send, reads=True)
     await batcher.add(1)
     for end in (asyncio.CancelledError, OutcomeUnknown):
         wire.open.clear()
@@ -105,7 +105,7 @@ async def test_a_read_by_itself_that_is_given_up_or_fails_leaves_those_behind_it
 
 async def test_a_batch_is_bounded_in_items() -> None:
     wire = Wire()
-    batcher = Batcher(wire.send)
+    batcher = Coalescer(wire.send)
 
     await asyncio.gather(*(batcher.add(item) for item in range(2_500)))
 
@@ -116,7 +116,7 @@ async def test_a_batch_is_bounded_in_items() -> None:
 async def test_a_batch_is_bounded_in_bytes_but_never_empty() -> None:
     wire = Wire()
     half = batching.MOST_BYTES // 2
-    batcher = Batcher(wire.send, lambda item: item)
+    batcher = Coalescer(wire.send, lambda item: item)
 
     await asyncio.gather(*(batcher.add(size) for size in (half, half, half, batching.MOST_BYTES * 2, 1)))
 
@@ -125,7 +125,7 @@ async def test_a_batch_is_bounded_in_bytes_but_never_empty() -> None:
 
 async def test_a_cancelled_caller_is_not_sent_and_leaves_its_neighbours_alone() -> None:
     wire = Wire()
-    batcher = Batcher(wire.send)
+    batcher = Coalescer(wire.send)
     one, two, three = (asyncio.create_task(batcher.add(item)) for item in (1, 2, 3))
     await asyncio.sleep(0)
     two.cancel()
@@ -137,7 +137,7 @@ async def test_a_cancelled_caller_is_not_sent_and_leaves_its_neighbours_alone() 
 async def test_a_caller_cancelled_in_flight_leaves_its_neighbours_alone() -> None:
     wire = Wire()
     wire.open.clear()
-    batcher = Batcher(wire.send)
+    batcher = Coalescer(wire.send)
     first, second = (asyncio.create_task(batcher.add(item)) for item in (1, 2))
     await until(lambda: bool(wire.sent))
     first.cancel()
@@ -151,7 +151,7 @@ async def test_a_caller_cancelled_in_flight_leaves_its_neighbours_alone() -> Non
 async def test_each_caller_gets_an_exception_object_of_its_own() -> None:
     wire = Wire()
     wire.fails = [OutcomeUnknown("reply lost")]
-    batcher = Batcher(wire.send)
+    batcher = Coalescer(wire.send)
 
     errors = await asyncio.gather(*(batcher.add(item) for item in range(3)), return_exceptions=True)
 
@@ -170,14 +170,14 @@ async def test_an_exception_that_cannot_be_copied_is_told_all_the_same() -> None
     wire.fails = [Picky(4, 2)]
 
     with pytest.raises(OutcomeUnknown, match="Picky: 42"):
-        await Batcher(wire.send).add(1)
+        await Coalescer(wire.send).add(1)
 
 
 async def test_a_refused_neighbour_is_sent_home_alone() -> None:
     """Nothing of a refused batch was written, so the others go again without the one at fault."""
     wire = Wire()
     wire.fails = [BatchRefused("1 of 3", [Refused("too long", field="id", index=1)])]
-    batcher = Batcher(wire.send)
+    batcher = Coalescer(wire.send)
 
     answers = await asyncio.gather(*(batcher.add(item) for item in (1, 2, 3)), return_exceptions=True)
 
@@ -190,7 +190,7 @@ async def test_a_refused_neighbour_is_sent_home_alone() -> None:
 async def test_a_refusal_that_names_nobody_is_everybodys() -> None:
     wire = Wire()
     wire.fails = [BatchRefused("all", [Refused("the queue is")])]
-    batcher = Batcher(wire.send)
+    batcher = Coalescer(wire.send)
 
     answers = await asyncio.gather(batcher.add(1), batcher.add(2), return_exceptions=True)
 
@@ -200,7 +200,7 @@ async def test_a_refusal_that_names_nobody_is_everybodys() -> None:
 async def test_when_the_loop_ends_nobody_is_left_waiting() -> None:
     wire = Wire()
     wire.open.clear()
-    batcher = Batcher(wire.send)
+    batcher = Coalescer(wire.send)
     first = asyncio.create_task(batcher.add(1))
     await until(lambda: bool(wire.sent))
     second = asyncio.create_task(batcher.add(2))
@@ -214,7 +214,7 @@ async def test_when_the_loop_ends_nobody_is_left_waiting() -> None:
 
 async def test_drain_waits_for_everything_under_way() -> None:
     wire = Wire()
-    batcher = Batcher(wire.send)
+    batcher = Coalescer(wire.send)
     call = asyncio.create_task(batcher.add(1))
     await asyncio.sleep(0)
 

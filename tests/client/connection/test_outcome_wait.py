@@ -17,7 +17,7 @@ from dibs import (
 )
 from dibs.client.connection import outcome_wait as waiting
 from dibs.client.options.retention import SLACK
-from dibs.model.answers import Wake
+from dibs.model.results import Wake
 from tests.client.byhand import claimed
 from tests.client.counting import counted
 

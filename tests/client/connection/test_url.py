@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dibs import ConfigurationError, Dibs, NoStorage
-from dibs.client.connection.url import redacted, resolved
+from dibs.client.connection.url import redact_url, resolve_url
 
 
 @pytest.fixture(autouse=True)
@@ -29,14 +29,14 @@ def test_the_url_given_counts_first(elsewhere: Path, monkeypatch: pytest.MonkeyP
     project(elsewhere, "'memory:project'")
     monkeypatch.setenv("DIBS_URL", "memory:variable")
 
-    assert resolved("memory:given") == "memory:given"
-    assert resolved(None) == "memory:variable"
+    assert resolve_url("memory:given") == "memory:given"
+    assert resolve_url(None) == "memory:variable"
 
 
 def test_then_the_nearest_project(elsewhere: Path) -> None:
     project(elsewhere, "'memory:project'")
 
-    assert resolved(None) == "memory:project"
+    assert resolve_url(None) == "memory:project"
 
 
 def test_a_nearer_project_without_a_url_ends_the_search(elsewhere: Path) -> None:
@@ -44,13 +44,13 @@ def test_a_nearer_project_without_a_url_ends_the_search(elsewhere: Path) -> None
     (elsewhere / "src" / "pyproject.toml").write_text("[project]\nname = 'inner'\n", "utf-8")
 
     with pytest.raises(NoStorage):
-        resolved(None)
+        resolve_url(None)
 
 
 def test_a_relative_file_url_of_a_project_is_one_place_from_everywhere(elsewhere: Path) -> None:
     project(elsewhere, "'file:./jobs?fsync=true'")
 
-    assert resolved(None) == f"file:{elsewhere}/jobs?fsync=true"
+    assert resolve_url(None) == f"file:{elsewhere}/jobs?fsync=true"
 
 
 @pytest.mark.parametrize("url", ["5", "oh no"])
@@ -58,12 +58,12 @@ def test_a_project_that_cannot_be_read_is_named(elsewhere: Path, url: str) -> No
     project(elsewhere, url)
 
     with pytest.raises(ConfigurationError, match=r"pyproject\.toml"):
-        resolved(None)
+        resolve_url(None)
 
 
 def test_nothing_anywhere_says_what_to_do() -> None:
     with pytest.raises(NoStorage, match="DIBS_URL"):
-        resolved(None)
+        resolve_url(None)
 
 
 @pytest.mark.parametrize(
@@ -76,5 +76,5 @@ def test_nothing_anywhere_says_what_to_do() -> None:
     ],
 )
 def test_secrets_are_not_shown(url: str, shown: str) -> None:
-    assert redacted(url) == shown
+    assert redact_url(url) == shown
     assert "secret" not in repr(Dibs(url))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dibs import Refused
-from dibs.client.options.durations import epoch_ms, moment_of, ms_of
+from dibs.client.options.durations import duration_ms, epoch_ms, utc_datetime
 
 
 @pytest.mark.parametrize(
@@ -26,13 +26,13 @@ from dibs.client.options.durations import epoch_ms, moment_of, ms_of
 )
 def test_seconds_become_whole_ms_rounded_up(length: float | timedelta, ms: int) -> None:
     """Nobody runs early (contract 2)."""
-    assert ms_of("delay", length) == ms
+    assert duration_ms("delay", length) == ms
 
 
 @pytest.mark.parametrize("length", [True, "5", None, float("nan"), float("inf")])
 def test_what_is_no_length_of_time_is_refused(length: Any) -> None:
     with pytest.raises(Refused) as caught:
-        ms_of("delay", length)
+        duration_ms("delay", length)
 
     assert caught.value.field == "delay"
 
@@ -41,7 +41,7 @@ def test_a_moment_in_any_zone_is_one_number() -> None:
     noon = datetime(1970, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
 
     assert epoch_ms("run_at", noon) == 10 * 3600 * 1000
-    assert moment_of(10 * 3600 * 1000) == noon
+    assert utc_datetime(10 * 3600 * 1000) == noon
     assert epoch_ms("run_at", noon + timedelta(microseconds=1)) == 10 * 3600 * 1000 + 1
 
 
@@ -54,4 +54,4 @@ def test_a_naive_datetime_is_refused(moment: Any) -> None:
 def test_a_moment_comes_back_as_it_was() -> None:
     now = datetime(2026, 11, 20, 17, 0, 0, 123_000, tzinfo=UTC)
 
-    assert moment_of(epoch_ms("run_at", now)) == now
+    assert utc_datetime(epoch_ms("run_at", now)) == now

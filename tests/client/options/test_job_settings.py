@@ -9,15 +9,15 @@ import pytest
 from msgspec import UNSET
 
 from dibs import Fixed, Refused, Reject, Retention
-from dibs.client.options.job_settings import JOB_SETTINGS, check_known, request_of
-from dibs.client.options.queue_settings import patch_of
+from dibs.client.options.job_settings import JOB_SETTINGS, build_request, check_setting_names
+from dibs.client.options.queue_settings import build_patch
 from dibs.model.job import Data, NewJob, Overrides
 from dibs.model.job import OutcomeRetention as KeptFor
 from dibs.model.requests import Request, SettingsPatch
 
 
 def test_everything_that_can_be_said_arrives() -> None:
-    made = request_of(
+    made = build_request(
         b"1",
         {
             "id": "a",
@@ -61,11 +61,11 @@ def test_everything_that_can_be_said_arrives() -> None:
 
 
 def test_nothing_said_leaves_everything_to_handler_queue_and_contract() -> None:
-    made = request_of(b"", {})
+    made = build_request(b"", {})
 
     assert made.job.data == Data()
     assert (made.job.run_at, made.job.delay) == (None, None)
-    assert made.job.id != request_of(b"", {}).job.id
+    assert made.job.id != build_request(b"", {}).job.id
 
 
 BAD: dict[str, dict[str, Any]] = {
@@ -85,18 +85,18 @@ BAD: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(("field", "settings"), BAD.items(), ids=BAD)
 def test_what_is_wrong_is_refused_by_name(field: str, settings: Any) -> None:
     with pytest.raises(Refused) as refused:
-        request_of(b"", settings)
+        build_request(b"", settings)
 
     assert refused.value.field == field
 
 
 def test_an_unknown_setting_is_refused_and_the_known_ones_listed() -> None:
     with pytest.raises(Refused, match=r"'prio'.*priority"):
-        check_known({"prio": 1}, JOB_SETTINGS)
+        check_setting_names({"prio": 1}, JOB_SETTINGS)
 
 
 def test_what_a_queue_is_set_to_is_in_ms_below() -> None:
-    patch = patch_of(
+    patch = build_patch(
         {"max_active": None, "log_age": 2, "retention": Retention(failed=None), "log_level": "all"}
     )
 
@@ -104,4 +104,4 @@ def test_what_a_queue_is_set_to_is_in_ms_below() -> None:
         max_active=None, log_age=2000, retention=KeptFor(failed=None), log_level="all", paused=UNSET
     )
     with pytest.raises(Refused):
-        patch_of({"max_activ": 1})  # type: ignore[typeddict-unknown-key]
+        build_patch({"max_activ": 1})  # type: ignore[typeddict-unknown-key]

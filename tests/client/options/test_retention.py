@@ -8,26 +8,26 @@ from typing import Any
 import pytest
 
 from dibs import Refused, Retention
-from dibs.client.options.retention import SLACK, raised, retention_of
+from dibs.client.options.retention import SLACK, build_retention, extend_retention
 from dibs.model import job as model
 
 HOUR = 3_600_000
 
 
 def test_seconds_count_for_every_kind_of_end() -> None:
-    assert retention_of(5) == model.OutcomeRetention(completed=5000, failed=5000, cancelled=5000)
-    assert retention_of(None) == model.OutcomeRetention(completed=None, failed=None, cancelled=None)
+    assert build_retention(5) == model.OutcomeRetention(completed=5000, failed=5000, cancelled=5000)
+    assert build_retention(None) == model.OutcomeRetention(completed=None, failed=None, cancelled=None)
 
 
 def test_what_is_not_said_is_left_to_the_queue() -> None:
-    kept = retention_of(Retention(failed=timedelta(days=1), keep_payload=("failed",)))
+    kept = build_retention(Retention(failed=timedelta(days=1), keep_payload=("failed",)))
 
     assert kept == model.OutcomeRetention(failed=24 * HOUR, keep_payload=("failed",))
 
 
 def test_less_than_nothing_is_refused() -> None:
     with pytest.raises(Refused):
-        retention_of(-1)
+        build_retention(-1)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_less_than_nothing_is_refused() -> None:
     ids=["long enough", "queue keeps less", "job keeps less", "for ever", "payload", "never lowered"],
 )
 def test_a_wait_raises_what_would_end_before_it(own: Any, queue: Any, wait: int, expected: Any) -> None:
-    longer = raised(model.OutcomeRetention(**queue), wait, model.OutcomeRetention(**own))
+    longer = extend_retention(model.OutcomeRetention(**queue), wait, model.OutcomeRetention(**own))
 
     assert longer == model.OutcomeRetention(**expected)
 
@@ -53,7 +53,7 @@ def test_what_else_there_is_of_the_id_is_never_cut() -> None:
     successor = model.OutcomeRetention(completed=None, keep_payload=("completed",))
     outcome = model.OutcomeRetention(cancelled=9 * HOUR)
 
-    longer = raised(
+    longer = extend_retention(
         model.OutcomeRetention(), 0, model.OutcomeRetention(completed=1, failed=HOUR), successor, outcome
     )
 
@@ -65,4 +65,4 @@ def test_what_else_there_is_of_the_id_is_never_cut() -> None:
 def test_what_is_long_enough_is_left_alone_whatever_else_there_is() -> None:
     own = model.OutcomeRetention(completed=HOUR)
 
-    assert raised(model.OutcomeRetention(), 0, own, model.OutcomeRetention(completed=None)) is own
+    assert extend_retention(model.OutcomeRetention(), 0, own, model.OutcomeRetention(completed=None)) is own

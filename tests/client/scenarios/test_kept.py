@@ -23,7 +23,7 @@ from dibs import (
     Serde,
     content_id,
 )
-from dibs.model.answers import Enqueued
+from dibs.model.results import Enqueued
 from tests.client import handlers
 from tests.client.byhand import claimed
 from tests.client.handlers import Crop, Frame, Line, Order, Size

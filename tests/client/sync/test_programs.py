@@ -66,7 +66,7 @@ PROGRAMS = {
 @pytest.mark.parametrize(("program", "printed"), PROGRAMS.values(), ids=PROGRAMS)
 def test_a_program_ends_with_all_it_said_done(any_place: str, program: str, printed: list[str]) -> None:
     if program is FORKED and (any_place.startswith("memory") or not hasattr(os, "fork")):
-        pytest.skip("there is nothing to share with a fork: test_home tells what it says")
+        pytest.skip("there is nothing to share with a fork: test_storage_handle.py covers the error")
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", OPENED + program],
         env={**os.environ, "DIBS_URL": any_place},

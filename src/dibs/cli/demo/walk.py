@@ -11,7 +11,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from dibs.errors import Refused
-from dibs.model.limits import LIMITS, check_text
+from dibs.model.check_values import check_text
+from dibs.model.limits import LIMITS
 
 #: Where the demo keeps its queue. It never walks into one.
 HOME = ".dibs-demo"

@@ -10,7 +10,7 @@ import rich_click as click
 from dibs.cli import options, shapes
 from dibs.cli.output import plain, say, table, write_json
 from dibs.cli.place import names_of_queues, opened, run
-from dibs.model.answers import Counts
+from dibs.model.results import Counts
 from dibs.storage.protocol import Storage
 
 STATES = tuple(name for name in Counts.__struct_fields__ if name != "approximate")

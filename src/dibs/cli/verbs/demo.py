@@ -18,7 +18,7 @@ from dibs.cli.files import folder_of
 from dibs.cli.output import Code, say, table, write_json
 from dibs.cli.place import run
 from dibs.cli.refusals import WrongWords
-from dibs.client.connection.url import VARIABLE
+from dibs.client.connection.url import URL_VARIABLE
 from dibs.storage.registry import open_storage
 
 if TYPE_CHECKING:
@@ -63,16 +63,16 @@ def command(path: Path | None, *, processes: int | None, url: str, json: bool) -
 @contextmanager
 def _environment(url: str) -> Iterator[None]:
     """Let the worker processes know the place, and let the log be quiet: a kill here is part of the show."""
-    before, logger = os.environ.get(VARIABLE), logging.getLogger("dibs")
-    os.environ[VARIABLE], level = url, logger.level
+    before, logger = os.environ.get(URL_VARIABLE), logging.getLogger("dibs")
+    os.environ[URL_VARIABLE], level = url, logger.level
     logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
         logger.setLevel(level)
-        os.environ.pop(VARIABLE)
+        os.environ.pop(URL_VARIABLE)
         if before is not None:
-            os.environ[VARIABLE] = before
+            os.environ[URL_VARIABLE] = before
 
 
 def _play(found: Walk, processes: int, screen: Screen) -> Result:

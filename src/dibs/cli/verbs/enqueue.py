@@ -8,10 +8,10 @@ from dibs.cli import options
 from dibs.cli.output import Code, say, write_json
 from dibs.cli.place import opened, run
 from dibs.cli.words import json_of, pairs_of
-from dibs.client.options.job_settings import JobSettings, request_of
+from dibs.client.options.job_settings import JobSettings, build_request
 from dibs.client.options.serde import JSON
-from dibs.model.answers import Enqueued
 from dibs.model.requests import Reject, Request
+from dibs.model.results import Enqueued
 
 #: What a request came to when nothing was put into the queue.
 LEFT_ALONE = ("duplicate", "completed", "failed")
@@ -54,7 +54,7 @@ def command(
         settings["attributes"] = pairs_of(attribute, "--attribute")
     if reject:
         settings["on_conflict"] = Reject()
-    request = request_of(JSON.encode(json_of(data, "the payload")), settings)
+    request = build_request(JSON.encode(json_of(data, "the payload")), settings)
     return run(_enqueue(queue, request, url, json=json))
 
 

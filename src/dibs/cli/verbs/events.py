@@ -9,8 +9,8 @@ import rich_click as click
 from dibs.cli import options, shapes
 from dibs.cli.output import plain, say, warn, write_json
 from dibs.cli.place import opened, run
-from dibs.model.answers import EventPage
 from dibs.model.events import LogEvent
+from dibs.model.results import EventPage
 from dibs.storage.protocol import LATEST, Storage
 
 PAGE = 1000

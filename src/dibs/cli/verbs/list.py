@@ -9,8 +9,8 @@ import rich_click as click
 from dibs.cli import options, shapes
 from dibs.cli.output import say, table, write_json
 from dibs.cli.place import opened, run
-from dibs.model.answers import Listed, State
 from dibs.model.job import Slot
+from dibs.model.results import Listed, State
 
 #: How much of a payload, a result or an error a table shows.
 GLIMPSE = 60

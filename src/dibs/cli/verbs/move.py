@@ -17,9 +17,9 @@ from dibs.cli import options
 from dibs.cli.output import Code, say, table, warn, write_json
 from dibs.cli.place import opened, run
 from dibs.errors import Refused
-from dibs.model.answers import Record
 from dibs.model.job import Data, NewJob, Slot
 from dibs.model.requests import Reject, Request, Settings, SettingsPatch
+from dibs.model.results import Record
 from dibs.storage.protocol import Storage
 
 #: Ids that travel in one step.

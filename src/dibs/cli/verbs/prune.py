@@ -9,7 +9,7 @@ import rich_click as click
 from dibs.cli import options
 from dibs.cli.output import say, table, write_json
 from dibs.cli.place import names_of_queues, opened, run
-from dibs.model.answers import Pruned
+from dibs.model.results import Pruned
 from dibs.storage.protocol import Storage
 
 #: How much is removed in one step of the storage: others get in between.

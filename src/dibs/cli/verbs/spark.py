@@ -18,7 +18,7 @@ from dibs.cli import options, shapes
 from dibs.cli.output import say, warn, write_json
 from dibs.cli.refusals import WrongWords
 from dibs.cli.words import time_of
-from dibs.client.options.durations import moment_of
+from dibs.client.options.durations import utc_datetime
 from dibs.spark.door import Door, place_of
 from dibs.spark.java import require_pyspark, session
 
@@ -136,7 +136,7 @@ def _span(since: str | None, until: str | None) -> tuple[datetime | None, dateti
 
 
 def _moment(text: str | None, name: str) -> datetime | None:
-    return None if text is None else moment_of(time_of(text, name))
+    return None if text is None else utc_datetime(time_of(text, name))
 
 
 def _keep_up(take: Callable[[], Increment], every: float | None, *, json: bool) -> None:

@@ -18,14 +18,14 @@ from dibs.cli.output import Code, say, write_json
 from dibs.cli.place import refuse_short_lived, run
 from dibs.cli.refusals import WrongWords
 from dibs.cli.reload import reloading
-from dibs.client.connection.url import VARIABLE
+from dibs.client.connection.url import URL_VARIABLE
 from dibs.storage.registry import open_storage
 
 if TYPE_CHECKING:
     from dibs.client.app import Dibs
     from dibs.client.calls.handler import Handler
     from dibs.storage.protocol import Storage
-    from dibs.worker.processes.fork_server import Nursery
+    from dibs.worker.processes.fork_server import ForkServer
 
 #: Whom /healthz and /readyz are answered unless a host is named: they tell process ids and load.
 LOCAL: Final = "127.0.0.1"
@@ -90,11 +90,11 @@ def command(
 
 
 @contextmanager
-def _ahead(processes: int | None, url: str | None) -> Iterator[Nursery | None]:
+def _ahead(processes: int | None, url: str | None) -> Iterator[ForkServer | None]:
     """Begin what worker processes come from before all else, while nothing of the user's is here."""
-    from dibs.worker.processes.fork_server import ahead  # noqa: PLC0415 - as in found
+    from dibs.worker.processes.fork_server import start_early  # noqa: PLC0415 - as in found
 
-    nursery = None if processes == 0 else ahead(url or os.environ.get(VARIABLE, ""))
+    nursery = None if processes == 0 else start_early(url or os.environ.get(URL_VARIABLE, ""))
     try:
         yield nursery
     finally:
@@ -132,14 +132,14 @@ def _listener(host: str, port: int) -> socket.socket:
 
 def found(application: str, url: str | None) -> Dibs:
     """Import the application, from the current directory first, and let it know the place."""
-    from dibs.worker.processes.app_import import find  # noqa: PLC0415 - brings the client and the worker: only for this verb
+    from dibs.worker.processes.app_import import import_app  # noqa: PLC0415 - brings the client and the worker: only for this verb
 
     if url is not None:
         # Before the application is imported: what it does then may take long, or open the place.
         refuse_short_lived(open_storage(url))
-        os.environ[VARIABLE] = url
+        os.environ[URL_VARIABLE] = url
     sys.path.insert(0, str(Path.cwd()))
-    app = find(application)
+    app = import_app(application)
     if url is not None and app.url != url:
         raise WrongWords(
             f"{application} names its place itself, and it is not the one of --url: leave --url out, "
@@ -150,12 +150,12 @@ def found(application: str, url: str | None) -> Dibs:
 
 async def _work(app: Dibs, reference: str, settings: dict[str, Any], *, json: bool) -> Code:
     from dibs.worker import run as work  # noqa: PLC0415
-    from dibs.worker.work_plan import cpus  # noqa: PLC0415
+    from dibs.worker.work_plan import cpu_count  # noqa: PLC0415
 
     async with app:
         refuse_short_lived(app.storage)
         if settings["processes"] is None:
-            settings["processes"] = cpus()
+            settings["processes"] = cpu_count()
         started = await _started(app, settings)
         write_json({"started": started}) if json else say(*_lines(started))
         with shown(json=json) as progress:

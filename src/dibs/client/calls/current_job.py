@@ -12,17 +12,19 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.options.durations import moment_of
+from dibs.client.options.durations import utc_datetime
 from dibs.client.options.serde import JSON
 from dibs.errors import LeaseLost, NotRunning, Refused
-from dibs.model.answers import ReportStatus
+from dibs.model.check_jobs import check_then
+from dibs.model.check_values import check_bytes
 from dibs.model.job import Job
-from dibs.model.limits import LIMITS, check_bytes, check_then
+from dibs.model.limits import LIMITS
 from dibs.model.requests import Then
+from dibs.model.results import ReportStatus
 from dibs.storage.capabilities import Capabilities
 
 
-class Reports(Protocol):
+class RunStorage(Protocol):
     """The part of a storage that a running job needs; a worker's child process may put its own there."""
 
     @property
@@ -39,7 +41,7 @@ class CurrentJob:
 
     def __init__(
         self,
-        storage: Reports,
+        storage: RunStorage,
         queue: str,
         job: Job,
         loop: asyncio.AbstractEventLoop,
@@ -90,12 +92,12 @@ class CurrentJob:
     @property
     def enqueued_at(self) -> datetime:
         """When it was enqueued, in UTC."""
-        return moment_of(self._job.enqueued_at)
+        return utc_datetime(self._job.enqueued_at)
 
     @property
     def run_at(self) -> datetime:
         """From when on it was due, in UTC."""
-        return moment_of(self._job.run_at)
+        return utc_datetime(self._job.run_at)
 
     @property
     def cancelled(self) -> bool:

@@ -6,8 +6,8 @@ import os
 import traceback
 from types import TracebackType
 
+from dibs.model.error_text import checked_error
 from dibs.model.job import Error
-from dibs.model.limits import checked_error
 
 #: Causes beyond this many say nothing new.
 DEEPEST = 8

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from dibs.client.calls.signature import Call, split
-from dibs.client.options.durations import moment_of
+from dibs.client.calls.signature import CallSignature, split
+from dibs.client.options.durations import utc_datetime
 from dibs.client.options.serde import Serde
 from dibs.errors import PermanentError
 from dibs.model.job import Error, Job
@@ -33,7 +33,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     enqueued_at: datetime
 
 
-def failure_of(job: Job, serde: Serde, task: Call | None) -> Failure:
+def failure_of(job: Job, serde: Serde, task: CallSignature | None) -> Failure:
     """Return what a fail job tells. A payload that nobody can read is no reason to fail again."""
     origin = job.origin
     if origin is None:
@@ -46,7 +46,7 @@ def failure_of(job: Job, serde: Serde, task: Call | None) -> Failure:
         retries=origin.retries,
         stalls=origin.stalls,
         timeouts=origin.timeouts,
-        enqueued_at=moment_of(origin.enqueued_at),
+        enqueued_at=utc_datetime(origin.enqueued_at),
         **(_data(serde, job.data.payload) if task is None else _call(serde, job.data.payload, task)),
     )
 
@@ -58,7 +58,7 @@ def _data(serde: Serde, payload: bytes) -> dict[str, Any]:
         return {"data": payload}
 
 
-def _call(serde: Serde, payload: bytes, task: Call) -> dict[str, Any]:
+def _call(serde: Serde, payload: bytes, task: CallSignature) -> dict[str, Any]:
     for read in (task.arguments, split):
         try:
             args, kwargs = read(serde, payload)

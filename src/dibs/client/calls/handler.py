@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct
 
-from dibs.client.calls.middleware import AroundRun
+from dibs.client.calls.middleware import RunMiddleware
 from dibs.client.options.retention import Retention
 from dibs.client.options.serde import Serde
 from dibs.model.job import EndKind, Error, Job, Overrides
@@ -28,9 +28,9 @@ class HandlerLimits(Struct, frozen=True, kw_only=True):
 
     def for_job(self, job: Job) -> HandlerLimits:
         """Return these limits with the job's own in their place."""
-        return self.under(job.data.overrides)
+        return self.with_overrides(job.data.overrides)
 
-    def under(self, own: Overrides | None) -> HandlerLimits:
+    def with_overrides(self, own: Overrides | None) -> HandlerLimits:
         """Return these limits with those of `own` in their place."""
         if own is None:
             return self
@@ -80,7 +80,7 @@ class Handler(Struct, frozen=True, kw_only=True):
     #: Called after an end, before it is settled; may change result and retention (see Ending).
     after: Callable[[Ending], Awaitable[None] | None] | None = None
     #: Stands around each call of the function.
-    around: AroundRun | None = None
+    middleware: RunMiddleware | None = None
     #: Data and its payload -> nothing, or Refused where `arguments` could not be made of them: for whoever
     #: enqueues in a process that knows the handler.
     check: Callable[[Any, bytes], None] | None = None

@@ -11,18 +11,18 @@ from msgspec.structs import replace
 from dibs.client.calls.current_job import CURRENT
 from dibs.client.calls.failure import failure_of
 from dibs.client.calls.handler import Executor, Handler, HandlerLimits
-from dibs.client.calls.middleware import AroundRun, around_run
-from dibs.client.calls.signature import Call, check_function
+from dibs.client.calls.middleware import RunMiddleware, compose_run
+from dibs.client.calls.signature import CallSignature, check_function
 from dibs.client.options.durations import Seconds
-from dibs.client.options.job_settings import check_known, limit, limit_ms
+from dibs.client.options.job_settings import check_count_limit, check_duration_limit, check_setting_names
 from dibs.client.options.serde import Serde
 from dibs.errors import BadHandler, DuplicateHandler, PermanentError, Refused
+from dibs.model.check_values import check_number
 from dibs.model.job import FAIL_SUFFIX, Job
-from dibs.model.limits import check_number
 from dibs.model.retry import Backoff
 
-Arguments = Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]]
-Check = Callable[[Any, bytes], None]
+ArgumentDecoder = Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]]
+DataCheck = Callable[[Any, bytes], None]
 
 
 class HandlerSettings(TypedDict, total=False):
@@ -50,17 +50,17 @@ HANDLER_SETTINGS: Final = frozenset(HandlerSettings.__annotations__)
 _LIMITS: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls", "backoff")
 
 
-class Handlers(dict[str, Handler]):
+class HandlerRegistry(dict[str, Handler]):
     """The handlers of an app, by queue: one for each, and each knows whether its failures are handled."""
 
     #: What stands around each run, if anything does.
-    around: AroundRun | None = None
+    run_middleware: RunMiddleware | None = None
 
-    def middleware(self, around: AroundRun) -> None:
-        """Let it stand around each run, of handlers that are declared later as well."""
-        self.around = around_run(around, self.around)
+    def add_middleware(self, middleware: RunMiddleware) -> None:
+        """Wrap each run in a middleware, also the runs of handlers that are declared later."""
+        self.run_middleware = compose_run(middleware, self.run_middleware)
         for queue, handler in self.items():
-            self[queue] = replace(handler, around=self.around)
+            self[queue] = replace(handler, middleware=self.run_middleware)
 
     def register(self, handler: Handler) -> None:
         """Take a handler in. Raises DuplicateHandler."""
@@ -71,18 +71,22 @@ class Handlers(dict[str, Handler]):
                 f"a queue has exactly one handler: give {handler.function.__qualname__} a queue of its own"
             )
         handled = f"{handler.queue}{FAIL_SUFFIX}" in self
-        self[handler.queue] = replace(handler, handles_failure=handled, around=self.around)
+        self[handler.queue] = replace(handler, handles_failure=handled, middleware=self.run_middleware)
         whose = handler.queue.removesuffix(FAIL_SUFFIX)
         if whose != handler.queue and whose in self:
             self[whose] = replace(self[whose], handles_failure=True)
 
 
 def handler_of(
-    queue: str, function: Callable[..., Any], serde: Serde, arguments: Arguments, settings: HandlerSettings
+    queue: str,
+    function: Callable[..., Any],
+    serde: Serde,
+    arguments: ArgumentDecoder,
+    settings: HandlerSettings,
 ) -> Handler:
     """Return the handler that a function is with these settings. Raises BadHandler, Refused."""
     check_function(function)
-    check_known(settings, HANDLER_SETTINGS)
+    check_setting_names(settings, HANDLER_SETTINGS)
     return Handler(
         queue=queue,
         function=function,
@@ -98,10 +102,10 @@ def limits_of(settings: HandlerSettings) -> HandlerLimits:
     """Return the limits, those left out at their defaults."""
     given: dict[str, Any] = {name: settings[name] for name in _LIMITS if name in settings}
     if "timeout" in given:
-        given["timeout"] = limit_ms("timeout", given["timeout"])
+        given["timeout"] = check_duration_limit("timeout", given["timeout"])
     for name in ("max_retries", "max_timeouts", "max_stalls"):
         if name in given:
-            given[name] = limit(name, given[name])
+            given[name] = check_count_limit(name, given[name])
     return HandlerLimits(**given)
 
 
@@ -114,12 +118,12 @@ def _served(settings: HandlerSettings) -> dict[str, Any]:
     return {name: settings[name] for name in ("size", "queue_priority", "executor") if name in settings}
 
 
-def task_arguments(call: Call, serde: Serde) -> Arguments:
+def task_arguments(call: CallSignature, serde: Serde) -> ArgumentDecoder:
     """Return what turns a task's job into the arguments of its function."""
     return lambda job: call.arguments(serde, job.data.payload)
 
 
-def queue_arguments(call: Call, serde: Serde) -> Arguments:
+def queue_arguments(call: CallSignature, serde: Serde) -> ArgumentDecoder:
     """Return what calls a queue's handler: with the data, and with the current job if it takes a second."""
     names = call.positional
 
@@ -131,12 +135,12 @@ def queue_arguments(call: Call, serde: Serde) -> Arguments:
     return arguments
 
 
-def task_check(call: Call, serde: Serde) -> Check:
+def task_check(call: CallSignature, serde: Serde) -> DataCheck:
     """Return what refuses data that is no call of a task, for its queue takes plain data as well."""
     return lambda _, payload: call.check(serde, payload)
 
 
-def queue_check(call: Call, serde: Serde) -> Check:
+def queue_check(call: CallSignature, serde: Serde) -> DataCheck:
     """Return what refuses data that is not what a queue's handler is annotated to take."""
     name = call.positional[0]
 
@@ -151,7 +155,7 @@ def queue_check(call: Call, serde: Serde) -> Check:
     return check
 
 
-def failure_arguments(call: Call, serde: Serde, task: Call | None) -> Arguments:
+def failure_arguments(call: CallSignature, serde: Serde, task: CallSignature | None) -> ArgumentDecoder:
     """Return what calls a failure handler: with the Failure, and the current job if it takes a second."""
     names = call.positional
 
@@ -171,7 +175,7 @@ def decoded(serde: Serde, payload: bytes) -> Any:
         raise PermanentError(f"the payload is no {serde.name}: {error}") from error
 
 
-def _check_takes(call: Call, names: list[str]) -> None:
+def _check_takes(call: CallSignature, names: list[str]) -> None:
     if not 1 <= len(names) <= 2:
         raise BadHandler(
             f"{call.function.__qualname__} must take the data, and the job if it wants: (data, job)"

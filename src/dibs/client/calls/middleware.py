@@ -14,12 +14,12 @@ from dibs.client.calls.current_job import CurrentJob
 from dibs.model.requests import Request
 
 #: Called with a queue and what is about to be enqueued there; it yields what is sent in its place.
-AroundEnqueue = Callable[[str, Sequence[Request]], AbstractAsyncContextManager[Sequence[Request]]]
+EnqueueMiddleware = Callable[[str, Sequence[Request]], AbstractAsyncContextManager[Sequence[Request]]]
 #: Called where a handler is about to be called, on its task or thread, with the job it is called for.
-AroundRun = Callable[[CurrentJob], AbstractContextManager[object]]
+RunMiddleware = Callable[[CurrentJob], AbstractContextManager[object]]
 
 
-def around_enqueue(outer: AroundEnqueue, inner: AroundEnqueue | None) -> AroundEnqueue:
+def compose_enqueue(outer: EnqueueMiddleware, inner: EnqueueMiddleware | None) -> EnqueueMiddleware:
     """Return the two as one."""
     if inner is None:
         return outer
@@ -32,7 +32,7 @@ def around_enqueue(outer: AroundEnqueue, inner: AroundEnqueue | None) -> AroundE
     return both
 
 
-def around_run(outer: AroundRun, inner: AroundRun | None) -> AroundRun:
+def compose_run(outer: RunMiddleware, inner: RunMiddleware | None) -> RunMiddleware:
     """Return the two as one."""
     if inner is None:
         return outer

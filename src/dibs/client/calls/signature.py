@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from dibs.client.options.serde import Serde, rebuilt
+from dibs.client.options.serde import Serde, dec_hook
 from dibs.errors import BadHandler, PermanentError, Refused
 
 Args = tuple[Any, ...]
@@ -24,7 +24,7 @@ _QUOTED = re.compile(r"'(\w+)'")
 _PLAIN = (str, int, bool, float)
 
 
-class Arguments(msgspec.Struct, forbid_unknown_fields=True):
+class TaskPayload(msgspec.Struct, forbid_unknown_fields=True):
     """A task's payload."""
 
     args: list[Any] = []
@@ -35,7 +35,7 @@ class _NoKeywords(msgspec.Struct, forbid_unknown_fields=True):
     """Of a payload with none."""
 
 
-class Call:
+class CallSignature:
     """How a function is called: arguments to a payload, and a payload to arguments of the hinted types."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -48,7 +48,7 @@ class Call:
         if not fits:
             bound = self._bind(args, kwargs).arguments
             fits = all(self._fits(name, value) for name, value in bound.items())
-        raw = serde.encode(Arguments(list(args), kwargs))
+        raw = serde.encode(TaskPayload(list(args), kwargs))
         if not fits:
             self.check(serde, raw)
         return raw
@@ -102,7 +102,7 @@ class Call:
     def _converted_together(self, args: Args) -> Args:
         """Convert by one call; a worker does this for every job, and binding took a quarter of its CPU."""
         wanted = self._by_position[len(args)]
-        converted: Args = msgspec.convert(args, wanted, dec_hook=rebuilt, str_keys=True)
+        converted: Args = msgspec.convert(args, wanted, dec_hook=dec_hook, str_keys=True)
         return converted
 
     @cached_property
@@ -133,7 +133,7 @@ class Call:
     def converted(self, name: str, value: Any) -> Any:
         """Return a decoded value as the type of a parameter. Raises PermanentError."""
         try:
-            return msgspec.convert(value, self.hints.get(name, Any), dec_hook=rebuilt, str_keys=True)
+            return msgspec.convert(value, self.hints.get(name, Any), dec_hook=dec_hook, str_keys=True)
         except (ValueError, TypeError, NotImplementedError) as error:
             raise PermanentError(f"argument {name!r} of {self.function.__name__}: {error}") from error
 
@@ -193,7 +193,7 @@ def _refused(message: str, reason: str) -> Refused:
 def split(serde: Serde, payload: bytes) -> tuple[Args, Kwargs]:
     """Return what a task's payload holds, as it was written. Raises PermanentError."""
     try:
-        written = serde.decode(payload, Arguments)
+        written = serde.decode(payload, TaskPayload)
     except ValueError as error:
         raise PermanentError(f'a task\'s payload is {{"args": [...], "kwargs": {{...}}}}: {error}') from error
     return tuple(written.args), written.kwargs

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from dibs.client.calls.handler_registry import HandlerSettings
-from dibs.client.calls.signature import Call
-from dibs.client.options.durations import Seconds, ms_of
+from dibs.client.calls.signature import CallSignature
+from dibs.client.options.durations import Seconds, duration_ms
 from dibs.client.options.serde import Serde
 from dibs.errors import BadHandler, Refused
 from dibs.model.job import Data
@@ -39,7 +39,7 @@ _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
 _LONGEST: Final = timedelta(days=3660)
 
 
-def schedule_of(call: Call, serde: Serde, settings: Mapping[str, Any]) -> Schedule | None:
+def schedule_of(call: CallSignature, serde: Serde, settings: Mapping[str, Any]) -> Schedule | None:
     """Return the schedule that settings make, None if none is asked for. Raises Refused, BadHandler."""
     given = {name: settings[name] for name in SCHEDULE_SETTINGS if settings.get(name) is not None}
     if not given:
@@ -62,14 +62,14 @@ def _times(given: Mapping[str, Any]) -> Every | Cron:
         raise Refused("tz is the zone of cron; without it, it means nothing", field="tz")
     if "every" not in given:
         raise Refused("catch_up is about a schedule: give every or cron, too", field="catch_up")
-    return Every(length_of(given["every"]))
+    return Every(interval_ms(given["every"]))
 
 
-def length_of(every: Seconds | str) -> int:
+def interval_ms(every: Seconds | str) -> int:
     """Return an interval in ms. Raises Refused."""
     seconds = _seconds(every) if isinstance(every, str) else every
-    ms = ms_of("every", seconds)
-    if not 1 <= ms <= ms_of("every", _LONGEST):
+    ms = duration_ms("every", seconds)
+    if not 1 <= ms <= duration_ms("every", _LONGEST):
         raise Refused(f"every is {every}; it must be more than nothing, and at most ten years", field="every")
     return ms
 
@@ -84,7 +84,7 @@ def _seconds(text: str) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-def _no_arguments(call: Call, serde: Serde) -> bytes:
+def _no_arguments(call: CallSignature, serde: Serde) -> bytes:
     try:
         return call.payload(serde, (), {})
     except Refused as refused:

@@ -20,7 +20,7 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 _ENDED: Final = "the event loop ended while this was under way"
 
 
-class Caller(NamedTuple, Generic[Item, Answer]):
+class PendingCall(NamedTuple, Generic[Item, Answer]):
     """One call that waits for its own answer."""
 
     item: Item
@@ -28,7 +28,7 @@ class Caller(NamedTuple, Generic[Item, Answer]):
     answer: asyncio.Future[Answer]
 
 
-class Batcher(Generic[Item, Answer]):
+class Coalescer(Generic[Item, Answer]):
     """Sends what was added while the last batch was under way as the next one.
 
     Whoever adds has checked the item, and is held until it is answered: that is the back-pressure. A
@@ -47,7 +47,7 @@ class Batcher(Generic[Item, Answer]):
         self._reads = reads
         #: Calls come singly: the next is sent by its own caller, and saves a task and two turns of the loop.
         self._singly = False
-        self._waiting: deque[Caller[Item, Answer]] = deque()
+        self._waiting: deque[PendingCall[Item, Answer]] = deque()
         self._flushing: asyncio.Future[None] | None = None
 
     async def add(self, item: Item) -> Answer:
@@ -55,7 +55,7 @@ class Batcher(Generic[Item, Answer]):
         if self._singly and self._flushing is None:
             return await self._add_singly(item)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Caller(item, self._size(item), answer))
+        self._waiting.append(PendingCall(item, self._size(item), answer))
         if self._flushing is None:
             self._begin()
         return await answer
@@ -92,9 +92,9 @@ class Batcher(Generic[Item, Answer]):
             _refuse(self._waiting, NotRunning(_ENDED))
             self._waiting.clear()
 
-    def _take(self) -> list[Caller[Item, Answer]]:
+    def _take(self) -> list[PendingCall[Item, Answer]]:
         """Return the next batch within its bounds, without those who no longer wait."""
-        batch: list[Caller[Item, Answer]] = []
+        batch: list[PendingCall[Item, Answer]] = []
         room = MOST_BYTES
         while self._waiting and len(batch) < MOST_ITEMS:
             if self._waiting[0].answer.done():
@@ -106,7 +106,7 @@ class Batcher(Generic[Item, Answer]):
             batch.append(self._waiting.popleft())
         return batch
 
-    async def _flush(self, batch: list[Caller[Item, Answer]]) -> None:
+    async def _flush(self, batch: list[PendingCall[Item, Answer]]) -> None:
         try:
             answers = await self._send([caller.item for caller in batch])
         except BatchRefused as error:
@@ -121,7 +121,7 @@ class Batcher(Generic[Item, Answer]):
                 if not caller.answer.done():
                     caller.answer.set_result(answer)
 
-    async def _flush_others(self, batch: list[Caller[Item, Answer]], error: BatchRefused) -> None:
+    async def _flush_others(self, batch: list[PendingCall[Item, Answer]], error: BatchRefused) -> None:
         """Nothing was written: tell those who are at fault, and send the others without them."""
         at_fault = {e.index: e for e in error.exceptions if isinstance(e, Refused) and e.index is not None}
         rest = [caller for index, caller in enumerate(batch) if index not in at_fault]
@@ -134,7 +134,7 @@ class Batcher(Generic[Item, Answer]):
             await self._flush(rest)
 
 
-def _refuse(batch: Iterable[Caller[Item, Answer]], error: Exception) -> None:
+def _refuse(batch: Iterable[PendingCall[Item, Answer]], error: Exception) -> None:
     for caller in batch:
         if not caller.answer.done():
             # Raising adds to an exception (its traceback, its context), so nobody may share one.

@@ -11,19 +11,19 @@ from typing import Any, Final
 from msgspec import structs
 
 from dibs.client.connection.queue_client import QueueClient
-from dibs.client.options.retention import raised
+from dibs.client.options.retention import extend_retention
 from dibs.errors import JobCancelled, JobFailed, OutcomeNotKept, StorageError, WaitTimeout
-from dibs.model.answers import Wake
 from dibs.model.job import Outcome, OutcomeRetention, Slot
 from dibs.model.requests import Patch
-from dibs.model.standing import Standing, standing
+from dibs.model.results import Wake
+from dibs.model.ticket_state import Standing, standing
 from dibs.storage.protocol import Storage
 
 #: How long a lost hint may delay anything, in seconds.
 SLOW_POLL: Final = 1.0
 
 
-class Wait:
+class OutcomeWait:
     """Somebody waits for the end of one enqueue, until a deadline or without one."""
 
     def __init__(self, client: QueueClient, id: str, revision: int, seconds: float | None) -> None:
@@ -53,7 +53,7 @@ class Wait:
                 self._since = wake.since
             finally:
                 if hint is not None:
-                    let_go(hint)
+                    abandon_hint(hint)
 
     def _told(self, wake: Wake) -> Standing | None:
         """Return how it ended if the wake-up says so."""
@@ -83,19 +83,19 @@ class Wait:
 
     async def _keep(self, storage: Storage, slot: Slot) -> None:
         """Let the outcome outlive the wait, also after an update has brought a retention of its own."""
-        own, *others = retentions_in(slot, self._revision)
-        longer = raised(await self._client.retention(), round(self._left() * 1000), own, *others)
+        own, *others = stored_retentions(slot, self._revision)
+        longer = extend_retention(await self._client.retention(), round(self._left() * 1000), own, *others)
         if longer != own:
             await storage.amend(self._client.name, self._id, Patch(retention=longer))
 
 
-def let_go(hint: asyncio.Future[Any]) -> None:
+def abandon_hint(hint: asyncio.Future[Any]) -> None:
     """Stop listening; what becomes of a hint is of no interest any more, not even an error."""
     hint.cancel()
     hint.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
-def retentions_in(slot: Slot, revision: int) -> list[OutcomeRetention]:
+def stored_retentions(slot: Slot, revision: int) -> list[OutcomeRetention]:
     """Return what an amend of the retention would write over, that of the pending enqueue first."""
     live = [part for part in (slot.current, slot.successor) if part is not None]
     live.sort(key=lambda part: not part.first <= revision <= part.revision)
@@ -106,7 +106,7 @@ def retentions_in(slot: Slot, revision: int) -> list[OutcomeRetention]:
     return said
 
 
-def result_of(client: QueueClient, id: str, found: Standing) -> bytes | None:
+def outcome_result(client: QueueClient, id: str, found: Standing) -> bytes | None:
     """Return the encoded result of an end that has one. Raises JobFailed, JobCancelled, OutcomeNotKept."""
     outcome = found.outcome
     if found.kind == "completed" and outcome is not None:

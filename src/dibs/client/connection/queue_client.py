@@ -9,22 +9,23 @@ from typing import Any, NamedTuple, NoReturn
 
 from dibs.client.calls.bound_job import Bound
 from dibs.client.connection.coalescing import MOST_BYTES, MOST_ITEMS
-from dibs.client.connection.single_calls import limits_of, weight
-from dibs.client.connection.storage_handle import StorageHandle, OpenStorage
+from dibs.client.connection.single_calls import job_size, storage_limits
+from dibs.client.connection.storage_handle import OpenStorage, StorageHandle
 from dibs.client.connection.transactions import TransactionCalls, in_transaction
 from dibs.client.options.serde import Serde
 from dibs.errors import BatchRefused, DibsError, Refused
-from dibs.model.answers import Enqueued, Settled
+from dibs.model.check_jobs import Checked, check_request, check_target
 from dibs.model.job import OutcomeRetention, Slot
-from dibs.model.limits import Checked, Limits, check_request, check_target
+from dibs.model.limits import Limits
 from dibs.model.requests import Request, Settlement
+from dibs.model.results import Enqueued, Settled
 from dibs.storage.protocol import Storage
 
 #: For how long, in seconds, a queue's own retention is believed: it changes rarely, waits are many.
-BELIEVED = 60.0
+RETENTION_CACHE_SECONDS = 60.0
 
 
-class Sent(NamedTuple):
+class EnqueuedBatch(NamedTuple):
     """What came of a batch of any size: under each id, its answer."""
 
     ids: list[str]
@@ -57,8 +58,8 @@ class QueueClient:
     async def _one(self, opened: OpenStorage, request: Request, connection: Any) -> Enqueued:
         if connection is None:
             return await opened.coalesced.enqueue(self.name, request)
-        check_target(self.name, limits_of(opened.storage))
-        check_request(request, limits_of(opened.storage))
+        check_target(self.name, storage_limits(opened.storage))
+        check_request(request, storage_limits(opened.storage))
         (answer,) = await (await in_transaction(opened.storage, connection)).enqueue(self.name, [request])
         return answer
 
@@ -74,23 +75,23 @@ class QueueClient:
         """Return the slot of one id."""
         return await (await self.storage_handle.ensure_open()).coalesced.get(self.name, id)
 
-    async def enqueue_all(self, jobs: Iterable[Bound], connection: Any = None) -> Sent:
+    async def enqueue_all(self, jobs: Iterable[Bound], connection: Any = None) -> EnqueuedBatch:
         """Enqueue any number of jobs in batches, once all are found good. Raises BatchRefused before."""
         storage = await self.storage()
-        check_target(self.name, limits_of(storage))
-        requests = checked(jobs, self.name, limits_of(storage))
+        check_target(self.name, storage_limits(storage))
+        requests = check_jobs(jobs, self.name, storage_limits(storage))
         place = storage if connection is None else await in_transaction(storage, connection)
         ids = [request.job.id for request in requests]
         if self.storage_handle.enqueue_middleware is None:
-            return Sent(ids, await self._in_batches(place, requests))
+            return EnqueuedBatch(ids, await self._in_batches(place, requests))
         async with self.storage_handle.enqueue_middleware(self.name, requests) as sent:
-            return Sent(ids, await self._in_batches(place, sent))
+            return EnqueuedBatch(ids, await self._in_batches(place, sent))
 
     async def _in_batches(
         self, place: Storage | TransactionCalls, requests: Sequence[Request]
     ) -> list[Enqueued]:
         answers: list[Enqueued] = []
-        for chunk in chunks(requests):
+        for chunk in split_batches(requests):
             try:
                 answers += await place.enqueue(self.name, chunk)
             except DibsError as error:
@@ -105,11 +106,11 @@ class QueueClient:
             known = {info.name: info.settings for info in await storage.queues()}
             self._asked = storage
             self._retention = known[self.name].retention if self.name in known else OutcomeRetention()
-            self._believed_until = time.monotonic() + BELIEVED
+            self._believed_until = time.monotonic() + RETENTION_CACHE_SECONDS
         return self._retention
 
 
-def checked(jobs: Iterable[Bound], queue: str, limits: Limits) -> Checked:
+def check_jobs(jobs: Iterable[Bound], queue: str, limits: Limits) -> Checked:
     """Return the requests of all jobs. Raises BatchRefused naming each that is at fault by its place."""
     requests: list[Request] = []
     refused: list[Refused] = []
@@ -135,11 +136,11 @@ def _refuse(bound: Bound, queue: str) -> NoReturn:
     raise Refused(f"this job is bound to {bound.queue!r}; enqueue it there, not in {queue!r}", field="queue")
 
 
-def chunks(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
+def split_batches(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
     """Cut requests into batches that are neither too many nor too heavy; what was checked counts as such."""
     begin, room = 0, MOST_BYTES
     for place, request in enumerate(requests):
-        size = weight(request.job)
+        size = job_size(request.job)
         room -= size
         if place > begin and (place - begin == MOST_ITEMS or room < 0):
             yield _part(requests, begin, place)
@@ -155,7 +156,7 @@ def _part(requests: Sequence[Request], begin: int, end: int) -> Sequence[Request
     return part
 
 
-def parts(ids: Iterable[str]) -> Iterator[Sequence[str]]:
+def split_ids(ids: Iterable[str]) -> Iterator[Sequence[str]]:
     """Cut ids into batches."""
     if isinstance(ids, str):
         # Text is an iterable of letters, and each letter may be an id.

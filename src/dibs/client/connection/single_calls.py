@@ -5,44 +5,45 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from dibs.client.connection.coalescing import Batcher
-from dibs.model.answers import Enqueued, Settled
+from dibs.client.connection.coalescing import Coalescer
+from dibs.model.check_jobs import check_request, check_target
 from dibs.model.job import NewJob, Slot
-from dibs.model.limits import LIMITS, Limits, check_request, check_target
+from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.results import Enqueued, Settled
 from dibs.storage.protocol import Storage
 
 
-class Singles:
+class CoalescedCalls:
     """One call, one answer, over the batches of an open storage."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._enqueues: dict[str, Batcher[Request, Enqueued]] = {}
-        self._gets: dict[str, Batcher[str, Slot]] = {}
-        self._settles: dict[str, Batcher[Settlement, Settled]] = {}
+        self._enqueues: dict[str, Coalescer[Request, Enqueued]] = {}
+        self._gets: dict[str, Coalescer[str, Slot]] = {}
+        self._settles: dict[str, Coalescer[Settlement, Settled]] = {}
 
     async def enqueue(self, queue: str, request: Request) -> Enqueued:
         """Enqueue one request, checked before it joins others. Raises Refused, OutcomeUnknown."""
-        check_target(queue, limits_of(self._storage))
-        check_request(request, limits_of(self._storage))
+        check_target(queue, storage_limits(self._storage))
+        check_request(request, storage_limits(self._storage))
         batcher = self._enqueues.get(queue)
         if batcher is None:
-            batcher = self._enqueues[queue] = Batcher(partial(self._storage.enqueue, queue), _bytes_asked)
+            batcher = self._enqueues[queue] = Coalescer(partial(self._storage.enqueue, queue), _bytes_asked)
         return await batcher.add(request)
 
     async def get(self, queue: str, id: str) -> Slot:
         """Return the slot of one id."""
         batcher = self._gets.get(queue)
         if batcher is None:
-            batcher = self._gets[queue] = Batcher(partial(self._storage.get, queue), reads=True)
+            batcher = self._gets[queue] = Coalescer(partial(self._storage.get, queue), reads=True)
         return await batcher.add(id)
 
     async def settle(self, queue: str, settlement: Settlement) -> Settled:
         """Settle one run."""
         batcher = self._settles.get(queue)
         if batcher is None:
-            batcher = self._settles[queue] = Batcher(partial(self._storage.settle, queue), _bytes_settled)
+            batcher = self._settles[queue] = Coalescer(partial(self._storage.settle, queue), _bytes_settled)
         return await batcher.add(settlement)
 
     async def drain(self) -> None:
@@ -53,20 +54,20 @@ class Singles:
         await asyncio.gather(*drains)
 
 
-def limits_of(storage: Storage) -> Limits:
+def storage_limits(storage: Storage) -> Limits:
     """Return a storage's own limits, where it was opened with others than the contract's."""
     limits = getattr(storage, "limits", LIMITS)
     return limits if isinstance(limits, Limits) else LIMITS
 
 
-def weight(job: NewJob) -> int:
+def job_size(job: NewJob) -> int:
     """Return the bytes of a job that count in a batch."""
     data = job.data
     return len(data.payload) + (sum(map(len, data.attributes.values())) if data.attributes else 0)
 
 
 def _bytes_asked(request: Request) -> int:
-    return weight(request.job)
+    return job_size(request.job)
 
 
 def _bytes_settled(settlement: Settlement) -> int:

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from dibs.client.calls.middleware import AroundEnqueue
-from dibs.client.connection.single_calls import Singles
-from dibs.client.connection.url import redacted, resolved
+from dibs.client.calls.middleware import EnqueueMiddleware
+from dibs.client.connection.single_calls import CoalescedCalls
+from dibs.client.connection.url import redact_url, resolve_url
 from dibs.errors import NotRunning, StorageUnavailable
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
@@ -21,7 +21,7 @@ class OpenStorage:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        self.coalesced = Singles(storage)
+        self.coalesced = CoalescedCalls(storage)
         self.loop = asyncio.get_running_loop()
         self.process = os.getpid()
 
@@ -43,7 +43,7 @@ class StorageHandle:
         self._given = url
         self._options = options
         #: What stands around each enqueue, if anything does.
-        self.enqueue_middleware: AroundEnqueue | None = None
+        self.enqueue_middleware: EnqueueMiddleware | None = None
         self._opened: OpenStorage | None = None
         self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._kept: tuple[Storage, int] | None = None
@@ -53,14 +53,14 @@ class StorageHandle:
     @property
     def url(self) -> str:
         """The URL that counts, with its secrets."""
-        return resolved(self._given)
+        return resolve_url(self._given)
 
     @property
     def redacted_url(self) -> str:
         """The place, fit to be shown."""
         if self._opened is not None:
             return self._opened.storage.url
-        return redacted(self._given) if self._given else "not opened yet"
+        return redact_url(self._given) if self._given else "not opened yet"
 
     @property
     def opened(self) -> OpenStorage:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 
-class Caller:
+class CallerThread:
     """A thread that waits for a call and does its errands meanwhile."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Caller:
 
 
 #: Who waits for this call, if it came from code without async and may have errands.
-CALLER: Final[ContextVar[Caller | None]] = ContextVar("dibs_caller", default=None)
+CALLER_THREAD: Final[ContextVar[CallerThread | None]] = ContextVar("dibs_caller", default=None)
 
 
 def _do(work: Callable[[], T], done: concurrent.futures.Future[T]) -> None:

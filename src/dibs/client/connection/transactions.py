@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
-from dibs.client.connection.thread_callbacks import CALLER
+from dibs.client.connection.thread_callbacks import CALLER_THREAD
 from dibs.errors import Refused
-from dibs.model.answers import Enqueued, Settled
 from dibs.model.requests import Request, Settlement
+from dibs.model.results import Enqueued, Settled
 from dibs.storage.protocol import Storage, Transactions
 
 
@@ -35,7 +35,7 @@ class TransactionCalls:
         return answers
 
     async def _do(self, verb: Any, queue: str, items: Sequence[Any]) -> Any:
-        caller = CALLER.get()
+        caller = CALLER_THREAD.get()
         if inspect.iscoroutinefunction(verb):
             if caller is not None:
                 raise Refused(_ASYNC, field="connection")
@@ -66,7 +66,7 @@ async def _driver_connection(connection: Any) -> Any:
             await connection.begin()
         return (await connection.get_raw_connection()).driver_connection
     if hasattr(connection, "exec_driver_sql"):
-        caller = CALLER.get()
+        caller = CALLER_THREAD.get()
         if caller is None:
             raise Refused(_BLOCKS, field="connection")
         return await caller.do(partial(_begun, connection))

@@ -10,12 +10,12 @@ from dibs.errors import ConfigurationError, NoStorage
 if TYPE_CHECKING:
     from pathlib import Path
 
-VARIABLE = "DIBS_URL"
+URL_VARIABLE = "DIBS_URL"
 
 
-def resolved(url: str | None) -> str:
+def resolve_url(url: str | None) -> str:
     """Return the URL given, else $DIBS_URL, else url in the nearest pyproject. Raises NoStorage."""
-    found = url or os.environ.get(VARIABLE) or _from_project()
+    found = url or os.environ.get(URL_VARIABLE) or _from_project()
     if not found:
         raise NoStorage
     return found
@@ -54,7 +54,7 @@ def _beside(project: Path, url: str) -> str:
     return f"file:{project.parent}/{path.removeprefix('./')}"
 
 
-def redacted(url: str) -> str:
+def redact_url(url: str) -> str:
     """Return a URL without user, password, query and fragment."""
     bare = url.partition("#")[0].partition("?")[0]
     scheme, slashes, rest = bare.partition("://")

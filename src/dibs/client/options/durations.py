@@ -14,7 +14,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
 
-def ms_of(field: str, length: Seconds) -> int:
+def duration_ms(field: str, length: Seconds) -> int:
     """Return seconds as ms, rounded up: nobody runs early. Raises Refused."""
     if isinstance(length, timedelta):
         return -(-length // MILLISECOND)
@@ -38,11 +38,11 @@ def epoch_ms(field: str, moment: datetime) -> int:
     return -(-(moment - EPOCH) // MILLISECOND)
 
 
-def moment_of(ms: int) -> datetime:
+def utc_datetime(ms: int) -> datetime:
     """Return ms since the epoch as a datetime in UTC."""
     return EPOCH + ms * MILLISECOND
 
 
-def moment_or_none(ms: int | None) -> datetime | None:
+def utc_datetime_or_none(ms: int | None) -> datetime | None:
     """Return the same, and None for none."""
-    return None if ms is None else moment_of(ms)
+    return None if ms is None else utc_datetime(ms)

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from dibs.client.options.serde import plain
+from dibs.client.options.serde import enc_hook
 
 #: Crockford's base 32, in which text sorts as its numbers do.
 LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -78,5 +78,5 @@ def content_id(data: Any) -> str:
     """
     import hashlib  # noqa: PLC0415 - brings OpenSSL's list of digests, which nothing else here needs
 
-    raw = msgspec.json.encode(data, enc_hook=plain, order="deterministic")
+    raw = msgspec.json.encode(data, enc_hook=enc_hook, order="deterministic")
     return hashlib.blake2b(raw, digest_size=16).hexdigest()

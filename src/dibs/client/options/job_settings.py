@@ -8,9 +8,9 @@ from typing import Any, Final, TypedDict
 
 from msgspec import UNSET, UnsetType
 
-from dibs.client.options.durations import Seconds, epoch_ms, ms_of
+from dibs.client.options.durations import Seconds, duration_ms, epoch_ms
 from dibs.client.options.ids import new_id
-from dibs.client.options.retention import Retention, retention_of
+from dibs.client.options.retention import Retention, build_retention
 from dibs.client.options.serde import JSON
 from dibs.errors import Refused
 from dibs.model.job import NO_ATTRIBUTES, Data, NewJob, Overrides
@@ -47,7 +47,7 @@ class JobSettings(TypedDict, total=False):
     lease: Seconds
 
 
-class RunSettings(JobSettings, total=False):
+class CallSettings(JobSettings, total=False):
     """The same, and what is about the call and not the job."""
 
     #: How long `run` waits for the result, in seconds; None waits until the job ends.
@@ -57,24 +57,26 @@ class RunSettings(JobSettings, total=False):
 
 
 JOB_SETTINGS: Final = frozenset(JobSettings.__annotations__)
-RUN_SETTINGS: Final = frozenset(RunSettings.__annotations__)
+CALL_SETTINGS: Final = frozenset(CallSettings.__annotations__)
 _OWN_LIMITS: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls", "backoff", "lease")
 
 
-def check_known(given: Iterable[str], known: frozenset[str]) -> None:
+def check_setting_names(given: Iterable[str], known: frozenset[str]) -> None:
     """Refuse a setting that does not exist; a type checker says so earlier."""
     for name in given:
         if name not in known:
             raise Refused(f"there is no setting {name!r}; there are {', '.join(sorted(known))}", field=name)
 
 
-def request_of(payload: bytes, settings: JobSettings, *, want_outcome: bool = False) -> Request:
+def build_request(payload: bytes, settings: JobSettings, *, want_outcome: bool = False) -> Request:
     """Return the request that payload and settings make. Raises Refused."""
     if not settings:
         data = Data(payload=payload, attributes=NO_ATTRIBUTES)
         return Request(job=NewJob(id=new_id(), data=data), want_outcome=want_outcome)
     job = NewJob(
-        id=settings.get("id") or _generated(settings), data=data_of(payload, settings), **when(settings)
+        id=settings.get("id") or _generated(settings),
+        data=build_data(payload, settings),
+        **due_fields(settings),
     )
     return Request(
         job=job,
@@ -90,29 +92,29 @@ def _generated(settings: JobSettings) -> str:
     return new_id()
 
 
-def when(settings: Mapping[str, Any]) -> dict[str, int]:
+def due_fields(settings: Mapping[str, Any]) -> dict[str, int]:
     """Return run_at or delay as the contract has them. Raises Refused for both."""
     delay, run_at = settings.get("delay"), settings.get("run_at")
     if delay is not None and run_at is not None:
         raise Refused("delay and run_at exclude each other: give one", field="run_at")
     if run_at is not None:
         return {"run_at": epoch_ms("run_at", run_at)}
-    return {} if delay is None else {"delay": ms_of("delay", delay)}
+    return {} if delay is None else {"delay": duration_ms("delay", delay)}
 
 
-def data_of(payload: bytes, settings: JobSettings) -> Data:
+def build_data(payload: bytes, settings: JobSettings) -> Data:
     """Return what an Update replaces as one."""
     retention = settings.get("retention", UNSET)
     return Data(
         payload=payload,
-        attributes=attributes_of(settings.get("attributes")),
+        attributes=encode_attributes(settings.get("attributes")),
         priority=settings.get("priority", 0),
-        overrides=overrides_of(settings),
-        retention=None if retention is UNSET else retention_of(retention),
+        overrides=build_overrides(settings),
+        retention=None if retention is UNSET else build_retention(retention),
     )
 
 
-def attributes_of(attributes: Mapping[str, Any] | None) -> Mapping[str, bytes]:
+def encode_attributes(attributes: Mapping[str, Any] | None) -> Mapping[str, bytes]:
     """Return attributes as encoded JSON. Raises Refused naming the one at fault."""
     if attributes is None:
         return NO_ATTRIBUTES
@@ -128,31 +130,31 @@ def _attribute(name: str, value: Any) -> bytes:
         raise Refused(f"attributes[{name!r}]: {error}", field=f"attributes[{name!r}]") from error
 
 
-def overrides_of(settings: JobSettings) -> Overrides | None:
+def build_overrides(settings: JobSettings) -> Overrides | None:
     """Return the job's own limits, if it has any."""
     if not any(name in settings for name in _OWN_LIMITS):
         return None
     return Overrides(
-        timeout=limit_ms("timeout", settings.get("timeout", UNSET)),
-        max_retries=limit("max_retries", settings.get("max_retries", UNSET)),
-        max_timeouts=limit("max_timeouts", settings.get("max_timeouts", UNSET)),
-        max_stalls=limit("max_stalls", settings.get("max_stalls", UNSET)),
+        timeout=check_duration_limit("timeout", settings.get("timeout", UNSET)),
+        max_retries=check_count_limit("max_retries", settings.get("max_retries", UNSET)),
+        max_timeouts=check_count_limit("max_timeouts", settings.get("max_timeouts", UNSET)),
+        max_stalls=check_count_limit("max_stalls", settings.get("max_stalls", UNSET)),
         backoff=settings.get("backoff", UNSET),
-        lease=limit_ms("lease", settings["lease"]) or UNSET if "lease" in settings else UNSET,
+        lease=check_duration_limit("lease", settings["lease"]) or UNSET if "lease" in settings else UNSET,
     )
 
 
-def limit_ms(name: str, value: Seconds | UnsetType | None) -> int | UnsetType | None:
+def check_duration_limit(name: str, value: Seconds | UnsetType | None) -> int | UnsetType | None:
     """Return a length of time that must be more than nothing, as ms."""
     if value is None or value is UNSET:
         return value
-    ms = ms_of(name, value)
+    ms = duration_ms(name, value)
     if ms <= 0:
         raise Refused(f"{name} is {value}; it must be more than 0 seconds, or None for no limit", field=name)
     return ms
 
 
-def limit(name: str, value: int | UnsetType | None) -> int | UnsetType | None:
+def check_count_limit(name: str, value: int | UnsetType | None) -> int | UnsetType | None:
     """Return a number of comebacks, after a look at it."""
     if value is None or value is UNSET:
         return value

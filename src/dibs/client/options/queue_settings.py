@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final, TypedDict
 
-from dibs.client.options.durations import Seconds, ms_of
-from dibs.client.options.job_settings import check_known
-from dibs.client.options.retention import Retention, retention_of
-from dibs.model.limits import check_number
+from dibs.client.options.durations import Seconds, duration_ms
+from dibs.client.options.job_settings import check_setting_names
+from dibs.client.options.retention import Retention, build_retention
+from dibs.model.check_values import check_number
 from dibs.model.requests import LogLevel, SettingsPatch
 
 
@@ -31,15 +31,15 @@ class QueueSettings(TypedDict, total=False):
 QUEUE_SETTINGS: Final = frozenset(QueueSettings.__annotations__)
 
 
-def patch_of(changes: QueueSettings) -> SettingsPatch:
+def build_patch(changes: QueueSettings) -> SettingsPatch:
     """Return the changes as the contract has them. Raises Refused."""
-    check_known(changes, QUEUE_SETTINGS)
+    check_setting_names(changes, QUEUE_SETTINGS)
     patch: dict[str, Any] = dict(changes)
     check_number("max_active", patch.get("max_active"), 0, 2**31)
     check_number("log_bytes", patch.get("log_bytes"), 0, 2**53)
     for name in ("log_age", "request_key_age"):
         if name in patch:
-            patch[name] = ms_of(name, patch[name])
+            patch[name] = duration_ms(name, patch[name])
     if "retention" in patch:
-        patch["retention"] = retention_of(patch["retention"])
+        patch["retention"] = build_retention(patch["retention"])
     return SettingsPatch(**patch)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
-from dibs.client.options.durations import Seconds, ms_of
+from dibs.client.options.durations import Seconds, duration_ms
 from dibs.errors import Refused
 from dibs.model import job as model
 from dibs.model.job import DEFAULT_RETENTION, EndKind
@@ -41,14 +41,14 @@ class Retention(Struct, frozen=True, kw_only=True):
         )
 
 
-def retention_of(said: Retention | Seconds | None) -> model.OutcomeRetention:
+def build_retention(said: Retention | Seconds | None) -> model.OutcomeRetention:
     """Return what `retention=` says: seconds or None (for ever) count for every kind of end."""
     if isinstance(said, Retention):
         return said.as_model()
     return Retention(completed=said, failed=said, cancelled=said).as_model()
 
 
-def raised(
+def extend_retention(
     queue: model.OutcomeRetention, wait: int, own: model.OutcomeRetention, *others: model.OutcomeRetention
 ) -> model.OutcomeRetention:
     """Return the retention that outlives a wait of `wait` ms; `own` when that does so already.
@@ -96,7 +96,7 @@ def _effective(kind: EndKind, *said: model.OutcomeRetention) -> int | None:
 def _ms(kind: EndKind, age: Seconds | UnsetType | None) -> int | UnsetType | None:
     if age is None or age is UNSET:
         return age
-    ms = ms_of(f"retention.{kind}", age)
+    ms = duration_ms(f"retention.{kind}", age)
     if ms < 0:
         raise Refused(f"retention.{kind} is {age}; it must be 0 or more", field="retention")
     return ms

@@ -8,7 +8,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 import msgspec
 
 from dibs.errors import Refused
-from dibs.model.limits import LIMITS, check_value
+from dibs.model.check_values import check_value
+from dibs.model.limits import LIMITS
 
 
 @runtime_checkable
@@ -45,12 +46,12 @@ class JsonSerde:
             raw = _as_json(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise _unsayable("JSON", error) from error
-        if suspicious(raw):
+        if needs_value_check(raw):
             _check(value)
         return raw
 
     def decode(self, raw: bytes, type: Any = Any) -> Any:
-        return msgspec.json.decode(raw, type=type, dec_hook=rebuilt)
+        return msgspec.json.decode(raw, type=type, dec_hook=dec_hook)
 
 
 class MessagePackSerde:
@@ -60,20 +61,20 @@ class MessagePackSerde:
 
     def encode(self, value: Any) -> bytes:
         try:
-            raw = msgspec.msgpack.encode(value, enc_hook=plain)
+            raw = msgspec.msgpack.encode(value, enc_hook=enc_hook)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise _unsayable("MessagePack", error) from error
         _check(value)
         return raw
 
     def decode(self, raw: bytes, type: Any = Any) -> Any:
-        return msgspec.msgpack.decode(raw, type=type, dec_hook=rebuilt)
+        return msgspec.msgpack.decode(raw, type=type, dec_hook=dec_hook)
 
 
 _U: Final = ord("u")
 
 
-def suspicious(raw: bytes) -> bool:
+def needs_value_check(raw: bytes) -> bool:
     """Tell whether encoded JSON may hide what is refused; walking every value would cost more than encoding.
 
     The encoder writes NaN and infinity as null and NUL as an escape, and depth needs as many brackets.
@@ -84,7 +85,7 @@ def suspicious(raw: bytes) -> bool:
     return len(raw) > LIMITS.depth and raw.count(b"{") + raw.count(b"[") > LIMITS.depth
 
 
-def plain(value: Any) -> Any:
+def enc_hook(value: Any) -> Any:
     """Return a value that msgspec does not know as one it does."""
     if isinstance(value, _paths()):
         return str(value)
@@ -94,8 +95,8 @@ def plain(value: Any) -> Any:
     raise TypeError(f"a value of type {type(value).__qualname__} has no form there; send plain data instead")
 
 
-def rebuilt(kind: Any, value: Any) -> Any:
-    """Return a decoded value as a type that msgspec does not know, if `plain` can write it."""
+def dec_hook(kind: Any, value: Any) -> Any:
+    """Return a decoded value as a type that msgspec does not know, if `enc_hook` can write it."""
     if kind is object:
         return value
     if issubclass(kind, _paths()) and isinstance(value, str):
@@ -116,11 +117,11 @@ def _models() -> Any:
     return getattr(sys.modules.get("pydantic"), "BaseModel", ())
 
 
-_as_json: Final = msgspec.json.Encoder(enc_hook=plain).encode
+_as_json: Final = msgspec.json.Encoder(enc_hook=enc_hook).encode
 
 
 def _check(value: Any) -> None:
-    check_value("data", msgspec.to_builtins(value, enc_hook=plain))
+    check_value("data", msgspec.to_builtins(value, enc_hook=enc_hook))
 
 
 def _unsayable(form: str, error: Exception) -> Refused:

@@ -15,13 +15,13 @@ from types import FrameType
 from typing import Any, Final, TypeVar
 
 from dibs.client.connection.storage_handle import StorageHandle
-from dibs.client.connection.thread_callbacks import CALLER, Caller
+from dibs.client.connection.thread_callbacks import CALLER_THREAD, CallerThread
 from dibs.errors import ConfigurationError, NotRunning
 
 T = TypeVar("T")
 
 
-class Background:
+class BackgroundLoop:
     """A thread that runs an event loop; after a fork the child starts its own."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
-BACKGROUND = Background()
+BACKGROUND = BackgroundLoop()
 
 
 def run(handle: StorageHandle, form: str, call: Coroutine[Any, Any, T]) -> T:
@@ -60,20 +60,22 @@ def run(handle: StorageHandle, form: str, call: Coroutine[Any, Any, T]) -> T:
     return _awaited(asyncio.run_coroutine_threadsafe(call, handle.loop or BACKGROUND.loop()), form)
 
 
-def run_joining(handle: StorageHandle, form: str, call: Coroutine[Any, Any, T]) -> T:
+def run_with_connection(handle: StorageHandle, form: str, call: Coroutine[Any, Any, T]) -> T:
     """The same for a call that may use a connection of this thread's own, and then does it here."""
     refuse_on_loop(form, call)
-    caller = Caller()
+    caller = CallerThread()
     # The call begins in a copy of this context, and so knows whom to ask.
-    before = CALLER.set(caller)
+    before = CALLER_THREAD.set(caller)
     try:
         future = asyncio.run_coroutine_threadsafe(call, handle.loop or BACKGROUND.loop())
     finally:
-        CALLER.reset(before)
+        CALLER_THREAD.reset(before)
     return _awaited(future, form, caller)
 
 
-def _awaited(future: concurrent.futures.Future[T], form: str, waiting: Caller | _Lookout | None = None) -> T:
+def _awaited(
+    future: concurrent.futures.Future[T], form: str, waiting: CallerThread | _Lookout | None = None
+) -> T:
     """Return what the call returns; `waiting` is what this thread does until then, if not only that."""
     try:
         if waiting is not None:
@@ -97,16 +99,16 @@ def _python_exits() -> bool:
 
 
 #: Signals that a worker hears.
-HEARD: Final = (signal.SIGTERM, signal.SIGINT)
-#: Who, on whatever thread, wants to be told of signals that arrive at a main thread waiting in `run_here`.
-LISTENERS: Final[list[Callable[[], object]]] = []
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+#: Who, on whatever thread, wants to be told of signals that arrive at a main thread waiting in `run_on_this_thread`.
+SIGNAL_LISTENERS: Final[list[Callable[[], object]]] = []
 
 
-#: Seconds that a signal may wait for a main thread in `run_here`.
-LOOKS_UP: Final = 0.2
+#: Seconds that a signal may wait for a main thread in `run_on_this_thread`.
+SIGNAL_POLL: Final = 0.2
 
 
-def run_here(handle: StorageHandle, form: str, call: Coroutine[Any, Any, T]) -> T:
+def run_on_this_thread(handle: StorageHandle, form: str, call: Coroutine[Any, Any, T]) -> T:
     """Run a long call on a loop of this thread, where signals arrive.
 
     If the app is open elsewhere it runs there, and what arrives here is passed on to LISTENERS.
@@ -129,17 +131,17 @@ class _Lookout:
 
     def wait(self, future: concurrent.futures.Future[Any]) -> None:
         while not future.done():
-            concurrent.futures.wait([future], timeout=LOOKS_UP)
+            concurrent.futures.wait([future], timeout=SIGNAL_POLL)
 
 
 @contextmanager
 def _passing_on() -> Iterator[None]:
-    before = {int(number): signal.getsignal(number) for number in HEARD}
+    before = {int(number): signal.getsignal(number) for number in SIGNALS}
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         handler = before[number]
-        if LISTENERS:
-            for told in tuple(LISTENERS):
+        if SIGNAL_LISTENERS:
+            for told in tuple(SIGNAL_LISTENERS):
                 told()
         elif callable(handler):
             handler(number, frame)
@@ -148,7 +150,7 @@ def _passing_on() -> Iterator[None]:
             signal.signal(number, handler)
             signal.raise_signal(signal.Signals(number))
 
-    for number in HEARD:
+    for number in SIGNALS:
         signal.signal(number, pass_on)
     try:
         yield
@@ -177,7 +179,7 @@ async def _next(items: AsyncIterator[T]) -> T:
         raise _End from None
 
 
-def following(handle: StorageHandle, form: str, items: AsyncIterator[T]) -> T:
+def next_item(handle: StorageHandle, form: str, items: AsyncIterator[T]) -> T:
     """Return the next of an async iterator, for an iterator's own __next__."""
     try:
         return run(handle, form, _next(items))

@@ -18,8 +18,8 @@ from dibs.client.feed import Event, Feed
 from dibs.client.options.durations import Seconds
 from dibs.client.options.retention import Retention
 from dibs.client.receiver import Receiver
-from dibs.client.sync.background_loop import following, run, run_joining
-from dibs.model.answers import SettleStatus
+from dibs.client.sync.background_loop import next_item, run, run_with_connection
+from dibs.model.results import SettleStatus
 
 
 class BlockingReceiver:
@@ -42,7 +42,7 @@ class BlockingReceiver:
         return self
 
     def __next__(self) -> BlockingClaim:
-        return BlockingClaim(following(self._storage_handle, "async for", self._source))
+        return BlockingClaim(next_item(self._storage_handle, "async for", self._source))
 
 
 class BlockingClaim:
@@ -104,14 +104,14 @@ class BlockingClaim:
         retention: Retention | Seconds | None = None,
         connection: Any = None,
     ) -> None:
-        return run_joining(
+        return run_with_connection(
             self._storage_handle,
             "await claim.complete(...)",
             self._source.complete(result, then=then, retention=retention, connection=connection),
         )
 
     def fail(self, error: BaseException | str, *, then: Iterable[Bound] = (), connection: Any = None) -> None:
-        return run_joining(
+        return run_with_connection(
             self._storage_handle,
             "await claim.fail(...)",
             self._source.fail(error, then=then, connection=connection),
@@ -161,4 +161,4 @@ class BlockingFeed:
         return self
 
     def __next__(self) -> Event:
-        return following(self._storage_handle, "async for", self._source)
+        return next_item(self._storage_handle, "async for", self._source)

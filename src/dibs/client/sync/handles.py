@@ -17,20 +17,20 @@ from msgspec import UNSET, UnsetType
 
 from dibs.client.app import Dibs, Until
 from dibs.client.calls.bound_job import Bound
-from dibs.client.calls.middleware import AroundEnqueue, AroundRun
-from dibs.client.feed import Kind
+from dibs.client.calls.middleware import EnqueueMiddleware, RunMiddleware
+from dibs.client.feed import FeedKind
 from dibs.client.options.durations import Seconds
-from dibs.client.options.job_settings import JobSettings, RunSettings
+from dibs.client.options.job_settings import CallSettings, JobSettings
 from dibs.client.options.queue_settings import QueueSettings
 from dibs.client.options.retention import Retention
 from dibs.client.options.serde import Serde
 from dibs.client.queue import Queue
 from dibs.client.status import Status
-from dibs.client.sync.background_loop import iterate, run, run_here, run_joining
+from dibs.client.sync.background_loop import iterate, run, run_on_this_thread, run_with_connection
 from dibs.client.sync.claims import BlockingFeed, BlockingReceiver
-from dibs.client.task import Enqueuing, Task
+from dibs.client.task import Task, TaskEnqueuer
 from dibs.client.ticket import DEFAULT_WAIT, Ticket
-from dibs.model.answers import (
+from dibs.model.results import (
     AmendStatus,
     CancelStatus,
     Counts,
@@ -75,7 +75,9 @@ class BlockingDibs:
     def override_storage(self, storage: Storage) -> AbstractContextManager[None]:
         return self._source.override_storage(storage)
 
-    def middleware(self, *, enqueue: AroundEnqueue | None = None, run: AroundRun | None = None) -> None:
+    def middleware(
+        self, *, enqueue: EnqueueMiddleware | None = None, run: RunMiddleware | None = None
+    ) -> None:
         return self._source.middleware(enqueue=enqueue, run=run)
 
     def queue(self, name: str, *, serde: Serde | None = None) -> BlockingQueue:
@@ -91,7 +93,7 @@ class BlockingDibs:
         until: Until = "stopped",
         grace: float = 30.0,
     ) -> Any:
-        return run_here(
+        return run_on_this_thread(
             self._storage_handle, "await app.work(...)", self._source.work(queues, processes, until, grace)
         )
 
@@ -111,7 +113,7 @@ class BlockingQueue:
         self, data: Any, *, connection: Any = None, **settings: Unpack[JobSettings]
     ) -> BlockingTicket[Any]:
         return BlockingTicket(
-            run_joining(
+            run_with_connection(
                 self._storage_handle,
                 "await queue.enqueue(...)",
                 self._source.enqueue(data, connection=connection, **settings),
@@ -121,7 +123,7 @@ class BlockingQueue:
     def enqueue_many(self, items: Iterable[Any], *, connection: Any = None) -> Sequence[BlockingTicket[Any]]:
         return [
             BlockingTicket(one)
-            for one in run_joining(
+            for one in run_with_connection(
                 self._storage_handle,
                 "await queue.enqueue_many(...)",
                 self._source.enqueue_many(items, connection=connection),
@@ -220,21 +222,21 @@ class BlockingQueue:
         after: str | None = None,
         *,
         ids: Iterable[str] | None = None,
-        kinds: Iterable[Kind] | None = None,
+        kinds: Iterable[FeedKind] | None = None,
     ) -> BlockingFeed:
         return BlockingFeed(self._source.events(after, ids=ids, kinds=kinds))
 
 
-class BlockingEnqueuing(Generic[P, R]):
-    """Enqueuing, blocking."""
+class BlockingTaskEnqueuer(Generic[P, R]):
+    """TaskEnqueuer, blocking."""
 
-    def __init__(self, source: Enqueuing[P, R]) -> None:
+    def __init__(self, source: TaskEnqueuer[P, R]) -> None:
         self._source = source
         self._storage_handle = source._client.storage_handle
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> BlockingTicket[R]:
         return BlockingTicket(
-            run_joining(
+            run_with_connection(
                 self._storage_handle, "await task.enqueue(...)", self._source.enqueue(*args, **kwargs)
             )
         )
@@ -250,7 +252,7 @@ class BlockingEnqueuing(Generic[P, R]):
         return self._source.bind(*args, **kwargs)
 
 
-class BlockingTask(BlockingEnqueuing[P, R]):
+class BlockingTask(BlockingTaskEnqueuer[P, R]):
     """Task, blocking."""
 
     def __init__(self, source: Task[P, R]) -> None:
@@ -261,13 +263,13 @@ class BlockingTask(BlockingEnqueuing[P, R]):
     def queue(self) -> BlockingQueue:
         return BlockingQueue(self._source.queue)
 
-    def options(self, **settings: Unpack[RunSettings]) -> BlockingEnqueuing[P, R]:
-        return BlockingEnqueuing(self._source.options(**settings))
+    def options(self, **settings: Unpack[CallSettings]) -> BlockingTaskEnqueuer[P, R]:
+        return BlockingTaskEnqueuer(self._source.options(**settings))
 
     def enqueue_many(self, jobs: Iterable[Bound], *, connection: Any = None) -> Sequence[BlockingTicket[R]]:
         return [
             BlockingTicket(one)
-            for one in run_joining(
+            for one in run_with_connection(
                 self._storage_handle,
                 "await task.enqueue_many(...)",
                 self._source.enqueue_many(jobs, connection=connection),
