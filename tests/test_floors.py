@@ -16,7 +16,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("options",),
         ("calls",),
         ("connection",),
-        ("app", "claim", "feed", "queue", "receiver", "status", "task", "ticket"),
+        ("app", "claim", "feed", "queue", "receiver", "status", "task", "ticket", "work_report"),
         ("sync",),
     ),
     "dibs.worker": (

@@ -29,7 +29,7 @@ TARGETS = {
 HANDLES = {
     "app": {"Dibs": ""},
     "queue": {"Queue": ""},
-    "task": {"Enqueuing": "[P, R]", "Task": "[P, R]"},
+    "task": {"TaskEnqueuer": "[P, R]", "Task": "[P, R]"},
     "ticket": {"Ticket": "[R]"},
     "receiver": {"Receiver": ""},
     "claim": {"Claim": ""},
@@ -37,7 +37,7 @@ HANDLES = {
 }
 NAMES = {name: parameters for group in HANDLES.values() for name, parameters in group.items()}
 #: What a reader calls a handle.
-WRITTEN = {"Dibs": "app", "Enqueuing": "task"}
+WRITTEN = {"Dibs": "app", "TaskEnqueuer": "task"}
 #: What declares, belongs to the engine, or makes the twin.
 LEFT_OUT = {
     *("task", "handler", "on_failure", "after", "lifespan", "lifespan_function", "function", "named"),
@@ -119,7 +119,7 @@ def needed(trees: dict[str, ast.Module], body: str) -> set[str]:
     """Import whatever the modules import or define and the twins name."""
     words = set(re.findall(r"\w+", body)) - {"P", "R"}
     homes = dict.fromkeys(
-        ("following", "iterate", "run", "run_here", "run_joining"), "dibs.client.sync.background_loop"
+        ("next_item", "iterate", "run", "run_on_this_thread", "run_with_connection"), "dibs.client.sync.background_loop"
     )
     for module, tree in trees.items():
         for node in tree.body:
@@ -209,10 +209,10 @@ def called(owner: str, node: Method, kind: str) -> str:
     whose = WRITTEN.get(owner, owner.lower())
     form = FORMS.get(node.name) or f"await {whose}.{node.name}(...)"
     if node.name == "__anext__":
-        return f'following(self._storage_handle, "{form}", self._source)'
+        return f'next_item(self._storage_handle, "{form}", self._source)'
     if kind.startswith("AsyncIterator"):
         return f'iterate(self._storage_handle, "async for ... in {whose}.{node.name}(...)", {call})'
-    runner = "run_here" if node.name in HERE else "run_joining" if node.name in JOINING else "run"
+    runner = "run_on_this_thread" if node.name in HERE else "run_with_connection" if node.name in JOINING else "run"
     return f'{runner}(self._storage_handle, "{form}", {call})'
 
 
