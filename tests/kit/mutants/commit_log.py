@@ -27,7 +27,7 @@ def replayed(patch: Patch, **left_out: Any) -> None:
 
 def often(patch: Patch) -> None:
     """Let a checkpoint be made after every few commits; by itself this is no bug."""
-    patch.setattr(checkpoint, "LEAST_BYTES", 1)
+    patch.setattr(checkpoint, "MIN_COMMIT_BYTES", 1)
 
 
 @law("leases live exactly as long as told: a restart is no end")
@@ -92,7 +92,7 @@ def a_commit_does_not_say_what_is_gone(patch: Patch) -> None:
 @law("accepted is kept: by a checkpoint as by the commits it stands for")
 def a_checkpoint_leaves_out_successors(patch: Patch) -> None:
     often(patch)
-    original = commits._whole_queue
+    original = commits._snapshot_queue
 
     def mutant(index: Index, queue: Any) -> Any:
         for body in original(index, queue):
@@ -120,5 +120,5 @@ def a_checkpoint_forgets_how_far_the_log_was_trimmed(patch: Patch) -> None:
     survives="one call after the other never meets a power loss; L3 does",
 )
 def a_commit_is_not_synced(patch: Patch) -> None:
-    original = frames.write_whole
-    patch.setattr(storage, "write_whole", lambda *args, fsync: original(*args, fsync=False))
+    original = frames.write_atomically
+    patch.setattr(storage, "write_atomically", lambda *args, fsync: original(*args, fsync=False))

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from dibs.errors import DibsError
-from dibs.model.job import Data, NewJob
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.file import FileStorage
 from dibs.storage.file import checkpoint as growing
 
@@ -74,8 +74,8 @@ class Child:
 
 
 async def enqueue(storage: FileStorage, ids: list[str], size: int = 0) -> str:
-    jobs = [NewJob(id=id, data=Data(payload=bytes(size))) for id in ids]
-    requests = [Request(job=job) for job in jobs]
+    jobs = [NewJob(id=id, data=JobData(payload=bytes(size))) for id in ids]
+    requests = [EnqueueRequest(job=job) for job in jobs]
     for start in range(0, len(requests), 1000):
         await storage.enqueue("q", requests[start : start + 1000])
     return "done"
@@ -123,12 +123,12 @@ async def checkpoint(storage: FileStorage) -> str:
 
 async def grown(storage: FileStorage) -> bool:
     """Whether a checkpoint is due."""
-    return storage._replay.growth.enough
+    return storage._replay.checkpoint_trigger.is_due
 
 
 async def least(_: FileStorage, size: int) -> str:
     """From now on a checkpoint is due after this many bytes."""
-    vars(growing)["LEAST_BYTES"] = size
+    vars(growing)["MIN_COMMIT_BYTES"] = size
     return "done"
 
 

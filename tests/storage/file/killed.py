@@ -16,8 +16,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from dibs.model.job import Data, Error, NewJob
-from dibs.model.requests import Complete, Fail, Request, RetryLater, Settlement
+from dibs.model.job import Error, JobData, NewJob
+from dibs.model.requests import Complete, EnqueueRequest, Fail, RetryLater, Settlement
 from dibs.storage.file import FileStorage
 
 #: What CPython tells an audit hook about, of what a commit or a checkpoint does.
@@ -35,8 +35,8 @@ TOUCHES = (
 Step = Callable[[FileStorage], Awaitable[object]]
 
 
-def request(id: str) -> Request:
-    return Request(job=NewJob(id=id, data=Data(payload=id.encode() * 100)))
+def request(id: str) -> EnqueueRequest:
+    return EnqueueRequest(job=NewJob(id=id, data=JobData(payload=id.encode() * 100)))
 
 
 async def settle(storage: FileStorage, id: str, how: Complete | Fail | RetryLater) -> None:

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dibs.model.job import Data, NewJob, Slot
-from dibs.model.requests import Request
+from dibs.model.job import JobData, NewJob, Slot
+from dibs.model.requests import EnqueueRequest
 from dibs.storage.file import FileStorage
 
 
@@ -15,8 +15,8 @@ def opened(root: Path, **options: Any) -> FileStorage:
     return FileStorage(str(root), clock="manual", **options)
 
 
-def request(id: str, payload: bytes = b"", **rest: Any) -> Request:
-    return Request(job=NewJob(id=id, data=Data(payload=payload), **rest))
+def request(id: str, payload: bytes = b"", **rest: Any) -> EnqueueRequest:
+    return EnqueueRequest(job=NewJob(id=id, data=JobData(payload=payload), **rest))
 
 
 async def fill(root: Path, *ids: str, now: int = 1000) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dibs.model.job import Data, NewJob
+from dibs.model.job import JobData, NewJob
 from dibs.model.limits import LIMITS
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.file import commits
 from dibs.storage.indexed import claiming, enqueueing, settling
 from dibs.storage.indexed.index import Index
@@ -60,7 +60,7 @@ def test_a_checkpoint_at_any_point_stands_for_the_commits_before_it(
 ) -> None:
     original = Index()
     told(original, before)
-    copy = replayed(commits.whole(original))
+    copy = replayed(commits.snapshot(original))
     replayed(told(original, after), onto=copy)
     expected, found = same(original, copy)
 
@@ -73,9 +73,9 @@ def test_a_checkpoint_at_any_point_stands_for_the_commits_before_it(
 def test_a_checkpoint_of_a_checkpoint_says_the_same(sequence: list[Act]) -> None:
     original = Index()
     told(original, sequence)
-    once = list(commits.whole(original))
+    once = list(commits.snapshot(original))
 
-    assert once == list(commits.whole(replayed(once)))
+    assert once == list(commits.snapshot(replayed(once)))
 
 
 @settings(max_examples=50, deadline=None)
@@ -84,7 +84,7 @@ def test_who_comes_late_replays_to_the_same(sequence: list[Act], late: int) -> N
     """A process that followed from the start and one that began with a checkpoint agree."""
     original = Index()
     bodies = told(original, sequence[:late])
-    checkpoint = list(commits.whole(original))
+    checkpoint = list(commits.snapshot(original))
     bodies_after = told(original, sequence[late:])
     early = replayed(bodies + bodies_after)
     joined = replayed(bodies_after, onto=replayed(checkpoint))
@@ -102,7 +102,7 @@ def test_a_payload_is_written_when_it_comes_and_not_again_when_it_moves() -> Non
     index = Index()
     claiming.grant(index, ["q"], "l", 10**6, "h")
     index.end_step()
-    enqueueing.enqueue(index, "q", [Request(job=NewJob(id="a", data=Data(payload=PAYLOAD)))])
+    enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id="a", data=JobData(payload=PAYLOAD)))])
     written = len(commits.encode(index, index.end_step()))
     [job] = claiming.claim(index, "q", "l", 1).jobs
     moved = len(commits.encode(index, index.end_step()))

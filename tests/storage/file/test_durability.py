@@ -19,12 +19,12 @@ needs_strace = pytest.mark.skipif(STRACE is None, reason="needs strace to see sy
 PROGRAM = """
 import asyncio, sys
 from dibs.model.job import NewJob
-from dibs.model.requests import Request
+from dibs.model.requests import EnqueueRequest
 from dibs.storage.file import FileStorage
 
 async def main():
     async with FileStorage(sys.argv[1], fsync=sys.argv[2] == "1") as storage:
-        await storage.enqueue("q", [Request(job=NewJob(id="a"))])
+        await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))])
 
 asyncio.run(main())
 """

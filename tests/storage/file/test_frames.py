@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from dibs.errors import StorageTooNew
 from dibs.storage.file import frames
 from dibs.storage.file.directory import FORMAT
-from dibs.storage.file.frames import HEADER, Torn, frame, read_frames, read_one, write_whole
+from dibs.storage.file.frames import (
+    HEADER,
+    CorruptFile,
+    encode_frame,
+    read_frame,
+    read_frames,
+    write_atomically,
+)
 
 BODY = b"what was decided"
 
@@ -28,57 +35,57 @@ def written(folder: Path, content: bytes) -> str:
 def test_what_is_framed_reads_the_same(
     tmp_path_factory: pytest.TempPathFactory, number: int, body: bytes
 ) -> None:
-    path = written(tmp_path_factory.mktemp("frame", numbered=True), frame(number, body))
+    path = written(tmp_path_factory.mktemp("encode_frame", numbered=True), encode_frame(number, body))
 
-    assert body == read_one(path, number)
+    assert body == read_frame(path, number)
 
 
-@pytest.mark.parametrize("length", range(len(frame(7, BODY))))
+@pytest.mark.parametrize("length", range(len(encode_frame(7, BODY))))
 def test_each_truncation_is_torn(tmp_path: Path, length: int) -> None:
-    path = written(tmp_path, frame(7, BODY)[:length])
+    path = written(tmp_path, encode_frame(7, BODY)[:length])
 
-    with pytest.raises(Torn):
-        read_one(path, 7)
+    with pytest.raises(CorruptFile):
+        read_frame(path, 7)
 
 
 @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
-@pytest.mark.parametrize("place", range(len(frame(7, BODY))))
+@pytest.mark.parametrize("place", range(len(encode_frame(7, BODY))))
 def test_each_flipped_byte_is_torn(tmp_path: Path, place: int, flip: int) -> None:
     """Of the header too: its number says which commits a checkpoint stands for, its length what is read."""
-    content = bytearray(frame(7, BODY))
+    content = bytearray(encode_frame(7, BODY))
     content[place] ^= flip
 
-    with pytest.raises(Torn):
+    with pytest.raises(CorruptFile):
         list(read_frames(written(tmp_path, bytes(content))))
 
 
-@pytest.mark.parametrize("tail", [b"\0", b"dibs", frame(8, b"x")])
+@pytest.mark.parametrize("tail", [b"\0", b"dibs", encode_frame(8, b"x")])
 def test_a_commit_with_something_behind_it_is_torn(tmp_path: Path, tail: bytes) -> None:
-    with pytest.raises(Torn):
-        read_one(written(tmp_path, frame(7, BODY) + tail), 7)
+    with pytest.raises(CorruptFile):
+        read_frame(written(tmp_path, encode_frame(7, BODY) + tail), 7)
 
 
 def test_a_commit_under_another_s_number_is_torn(tmp_path: Path) -> None:
     """A file that was copied or renamed is not the commit its name says."""
-    with pytest.raises(Torn):
-        read_one(written(tmp_path, frame(8, BODY)), 7)
+    with pytest.raises(CorruptFile):
+        read_frame(written(tmp_path, encode_frame(8, BODY)), 7)
 
 
 def test_a_length_beyond_memory_is_torn_and_not_tried(tmp_path: Path) -> None:
     header = HEADER.pack(frames.MAGIC, FORMAT, 7, 2**63, 0)
 
-    with pytest.raises(Torn):
-        read_one(written(tmp_path, header + BODY), 7)
+    with pytest.raises(CorruptFile):
+        read_frame(written(tmp_path, header + BODY), 7)
 
 
 def test_a_whole_frame_of_a_newer_format_is_too_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its checksum is right, so it is no damage."""
     monkeypatch.setattr(frames, "FORMAT", FORMAT + 1)
-    newer = frame(7, BODY)
+    newer = encode_frame(7, BODY)
     monkeypatch.undo()
 
     with pytest.raises(StorageTooNew) as caught:
-        read_one(written(tmp_path, newer), 7)
+        read_frame(written(tmp_path, newer), 7)
 
     assert "upgrade dibs" in str(caught.value)
 
@@ -88,18 +95,18 @@ def test_a_file_of_several_frames_reads_them_all(
     tmp_path_factory: pytest.TempPathFactory, bodies: list[bytes]
 ) -> None:
     path = written(
-        tmp_path_factory.mktemp("frames", numbered=True), b"".join(frame(3, body) for body in bodies)
+        tmp_path_factory.mktemp("frames", numbered=True), b"".join(encode_frame(3, body) for body in bodies)
     )
 
     assert [(3, body) for body in bodies] == list(read_frames(path))
 
 
 def test_a_symlink_is_not_followed(tmp_path: Path) -> None:
-    written(tmp_path, frame(7, BODY))
+    written(tmp_path, encode_frame(7, BODY))
     (tmp_path / "link").symlink_to(tmp_path / "f")
 
-    with pytest.raises(Torn):
-        read_one(str(tmp_path / "link"), 7)
+    with pytest.raises(CorruptFile):
+        read_frame(str(tmp_path / "link"), 7)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder"])
@@ -111,14 +118,14 @@ def test_what_is_no_plain_file_is_torn_and_nobody_waits_for_it(tmp_path: Path, k
     else:
         path.mkdir()
 
-    with pytest.raises(Torn):
-        read_one(str(path), 7)
+    with pytest.raises(CorruptFile):
+        read_frame(str(path), 7)
 
 
 def test_a_file_is_written_whole_and_for_its_owner_only(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
-        size = write_whole(str(tmp_path / "f"), str(tmp_path / "t"), [b"ab", b"c"], fsync=False)
+        size = write_atomically(str(tmp_path / "f"), str(tmp_path / "t"), [b"ab", b"c"], fsync=False)
     finally:
         os.umask(old)
 
@@ -129,7 +136,7 @@ def test_a_file_is_written_whole_and_for_its_owner_only(tmp_path: Path) -> None:
 
 def test_the_leftover_of_a_killed_writer_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(b"longer than what comes now")
-    write_whole(str(tmp_path / "f"), str(tmp_path / "t"), [b"new"], fsync=False)
+    write_atomically(str(tmp_path / "f"), str(tmp_path / "t"), [b"new"], fsync=False)
 
     assert b"new" == (tmp_path / "f").read_bytes()
 
@@ -144,7 +151,7 @@ def test_a_temporary_that_is_no_plain_file_is_not_written_to(tmp_path: Path, kin
         os.mkfifo(tmp_path / "t")
 
     with pytest.raises(OSError):  # noqa: PT011 - which one is the system's to say
-        write_whole(str(tmp_path / "f"), str(tmp_path / "t"), [b"new"], fsync=False)
+        write_atomically(str(tmp_path / "f"), str(tmp_path / "t"), [b"new"], fsync=False)
 
     assert b"precious" == (tmp_path / "target").read_bytes()
     assert not (tmp_path / "f").exists()
@@ -157,7 +164,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        write_whole(
+        write_atomically(
             str(tmp_path / "f"), str(tmp_path / "t"), (f for f in [b"n", *frames_that_break()]), fsync=False
         )
 

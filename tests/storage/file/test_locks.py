@@ -44,7 +44,7 @@ async def test_a_lock_that_cannot_be_given_back_is_told(
     async with opened(tmp_path) as mine:
         await mine.enqueue("q", [request("z")])
         refusing(monkeypatch, 2)
-        with pytest.raises(OutcomeUnknown, match="given back"):
+        with pytest.raises(OutcomeUnknown, match="cannot be released"):
             await mine.enqueue("q", [request("a")])
         await mine.enqueue("q", [request("b")])
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs.model.answers import Wake
+from dibs.model.results import WaitResult
 from dibs.storage.file import FileStorage
 from tests.storage.file.child import Child
 from tests.storage.file.place import fill, opened, request
@@ -131,7 +131,7 @@ async def test_a_killed_process_leaves_the_lock_free_and_its_lease_to_be_reaped(
         ]
 
 
-async def waiting_on(storage: FileStorage) -> asyncio.Task[Wake]:
+async def waiting_on(storage: FileStorage) -> asyncio.Task[WaitResult]:
     """A wait for work that is known to wait, and not yet to have been told anything."""
     token = (await storage.claim("q", "none", 1)).token
     task = asyncio.create_task(storage.wait(["q"], since={"q": token}))

@@ -51,7 +51,7 @@ def fill(child: Child, size: int) -> list[str]:
         taken.append(f"{len(taken):04}")
 
     assert "StorageFull" == answer["error"]
-    assert "make room" in answer["says"]
+    assert "free some disk space" in answer["says"]
     return taken
 
 

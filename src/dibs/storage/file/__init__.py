@@ -1,4 +1,4 @@
-"""Jobs in a directory: commits that appear by rename, a checkpoint, and any number of processes."""
+"""The storage for `file:` URLs: commit files and a checkpoint in a directory that processes share."""
 
 from dibs.storage.file.storage import FileStorage, open_url
 from dibs.storage.file.temporary import place_url, remove_url

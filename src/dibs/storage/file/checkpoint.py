@@ -1,8 +1,8 @@
-"""When the commits so far are put together into one file, and how it is found again.
+"""Writing, reading and removing checkpoints: the whole index in one file, in place of the commits before it.
 
-A checkpoint is written under the lock, so it stands for exactly the commits up to its number; those are
-removed once it is in place. A process that looks for a commit and finds neither it nor a newer checkpoint
-is up to date.
+A process writes a checkpoint while it holds the commit lock, so the checkpoint replaces exactly the commits
+up to its number. The process removes those commits once the checkpoint is in place. A process is up to date
+if it finds neither the next commit nor a newer checkpoint.
 """
 
 from __future__ import annotations
@@ -13,57 +13,70 @@ from contextlib import suppress
 from typing import Final
 
 import msgspec
+from attrs import define
 
 from dibs.storage.file import commits
 from dibs.storage.file.directory import Directory
-from dibs.storage.file.frames import HEADER, Torn, frame, read_frames, sync_folder, write_whole
+from dibs.storage.file.frames import (
+    HEADER,
+    CorruptFile,
+    encode_frame,
+    fsync_folder,
+    read_frames,
+    write_atomically,
+)
 from dibs.storage.indexed.index import Index
 
-#: Commits are put together once they take this many bytes, or as many as the last checkpoint.
-LEAST_BYTES: Final = 4 * 1024 * 1024
-#: Or once there are this many of them: each is an inode and a block.
-MOST_COMMITS: Final = 4096
+#: A checkpoint is due once the commits since the last one take this many bytes and more bytes than that one.
+MIN_COMMIT_BYTES: Final = 4 * 1024 * 1024
+#: A checkpoint is also due after this many commits, because each commit file takes an inode and a block.
+MAX_COMMITS: Final = 4096
 
-#: The body of the last frame: a checkpoint that lost its tail between two frames is not taken for whole.
+#: Body of the last frame. A checkpoint without it lost its tail between two frames and is damaged.
 END: Final = b""
 
-#: Tells one checkpoint file from the next without reading it.
+#: Inode, modification time in ns and size in bytes: any difference means another checkpoint file.
 Identity = tuple[int, int, int]
 
 
-class Growth:
-    """How much has been committed since the last checkpoint."""
+@define
+class CheckpointTrigger:
+    """The amount committed since the last checkpoint, and whether the next checkpoint is due."""
 
-    def __init__(self) -> None:
-        self.last = 0
-        self.bytes = 0
-        self.commits = 0
+    #: Size of the last checkpoint, bytes.
+    checkpoint_bytes: int = 0
+    #: Size of all commits since then, bytes.
+    commit_bytes: int = 0
+    #: Number of commits since then.
+    commits: int = 0
 
     def add(self, size: int) -> None:
-        """Count a commit."""
-        self.bytes += size
+        """Count a commit of `size` bytes."""
+        self.commit_bytes += size
         self.commits += 1
 
-    def put_off(self) -> None:
-        """Try again after as much again: a disk that is full takes no checkpoint at every commit."""
-        self.bytes = self.commits = 0
+    def postpone(self) -> None:
+        """Count from zero again after a failed checkpoint, so that it is not repeated at every commit."""
+        self.commit_bytes = self.commits = 0
 
     def reset(self, size: int) -> None:
-        """Begin again after a checkpoint of this size."""
-        self.last, self.bytes, self.commits = size, 0, 0
+        """Count from zero again after a checkpoint of `size` bytes."""
+        self.checkpoint_bytes, self.commit_bytes, self.commits = size, 0, 0
 
     @property
-    def enough(self) -> bool:
-        """Whether a checkpoint pays: it costs at most what was written since the last one.
+    def is_due(self) -> bool:
+        """Whether the next checkpoint pays: it writes at most as much as was committed since the last one.
 
-        The number of commits counts by the size of the last checkpoint too, or else a million waiting
-        jobs would be written anew for every few thousand small commits.
+        The limit on the number of commits grows with the checkpoint too. With a fixed limit, every few
+        thousand small commits would rewrite a checkpoint of a million waiting jobs.
         """
-        return self.bytes > max(LEAST_BYTES, self.last) or self.commits > max(MOST_COMMITS, self.last // 4096)
+        return self.commit_bytes > max(MIN_COMMIT_BYTES, self.checkpoint_bytes) or self.commits > max(
+            MAX_COMMITS, self.checkpoint_bytes // 4096
+        )
 
 
 def identity(directory: Directory) -> Identity | None:
-    """Return which checkpoint is in place; None for none."""
+    """Return the identity of the current checkpoint file, or None if there is no checkpoint."""
     try:
         found = os.stat(directory.checkpoint, follow_symlinks=False)
     except FileNotFoundError:
@@ -72,45 +85,49 @@ def identity(directory: Directory) -> Identity | None:
 
 
 def write(directory: Directory, index: Index, number: int, *, fsync: bool) -> int:
-    """Put a checkpoint of commit `number` in place, remove the commits it stands for; return its size."""
+    """Write the index as the checkpoint of commit `number`, and return its size in bytes.
+
+    Then remove the commits up to that number.
+    """
     temporary = f"{directory.tmp}/checkpoint"
-    # Without fsync a power loss could leave a checkpoint of zeros where the commits it replaced are gone.
-    size = write_whole(str(directory.checkpoint), temporary, _frames(index, number), fsync=True)
+    # Sync even without the `fsync` option: a power loss could otherwise leave a checkpoint full of zeros
+    # after the commits that it replaced are removed.
+    size = write_atomically(str(directory.checkpoint), temporary, _frames(index, number), fsync=True)
     if fsync:
-        sync_folder(str(directory.root))
+        fsync_folder(str(directory.root))
     remove_commits(directory, number)
     return size
 
 
 def _frames(index: Index, number: int) -> Iterator[bytes]:
-    for body in commits.whole(index):
-        yield frame(number, body)
-    yield frame(number, END)
+    for body in commits.snapshot(index):
+        yield encode_frame(number, body)
+    yield encode_frame(number, END)
 
 
 def remove_commits(directory: Directory, through: int) -> None:
-    """Remove commits up to a number; what can't be removed now is removed next time."""
+    """Remove the commits up to number `through`. The next checkpoint tries a failed removal again."""
     with suppress(OSError):
-        for number in directory.numbers():
+        for number in directory.commit_numbers():
             if number <= through:
                 with suppress(OSError):
-                    os.unlink(directory.commit(number))
+                    os.unlink(directory.commit_path(number))
 
 
 def read(directory: Directory) -> tuple[Index, int, int]:
-    """Return the index in the checkpoint, the number of its commit, and its size. Raises Torn."""
+    """Return the checkpoint's index, its commit number and its size in bytes. Raises CorruptFile."""
     index, path = Index(), str(directory.checkpoint)
     number, size = 0, 0
     frames = read_frames(path)
-    for number, body in frames:  # noqa: B007 - each frame has the same
+    for number, body in frames:  # noqa: B007 - each frame carries the same number
         size += HEADER.size + len(body)
         if body == END:
             break
         _apply(index, body, path)
     else:
-        raise Torn(path, "it ends before its end")
+        raise CorruptFile(path, "its last frame is missing")
     if next(frames, None) is not None:
-        raise Torn(path, "it goes on behind its end")
+        raise CorruptFile(path, "there is data after its last frame")
     index.end_step()
     return index, number, size
 
@@ -119,4 +136,4 @@ def _apply(index: Index, body: bytes, path: str) -> None:
     try:
         commits.apply(index, body)
     except msgspec.DecodeError as error:
-        raise Torn(path, f"it holds what this version cannot read ({error})") from None
+        raise CorruptFile(path, f"this version of dibs cannot decode it ({error})") from None

@@ -1,8 +1,8 @@
-"""What a commit says: for each queue, what is now where something else was.
+"""The content of a commit file: for each queue, the new values of everything that one step changed.
 
-It holds what was decided, not what was asked: replaying it takes no decision, so a newer version with a
-mended transition reads old commits as they were meant. A payload that only moved, from waiting to active
-or from successor to current, is named and not written again.
+A commit records results, not requests. Replaying a commit takes no decision, so a newer version of dibs with
+a corrected transition reads an old commit with its original meaning. If a payload only moved, from waiting to
+active or from successor to current, the commit refers to the old copy and does not repeat the payload.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.model.job import EMPTY, Data, Job, Outcome, Slot, Successor
+from dibs.model.job import EMPTY, Job, JobData, Outcome, Slot, Successor
 from dibs.model.requests import Settings
 from dibs.storage.indexed.changes import Changes
 from dibs.storage.indexed.event_log import Entry
@@ -23,27 +23,29 @@ from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.records import Key, Lease
 
 #: Slots in one frame of a checkpoint.
-CHUNK: Final = 5_000
+SLOTS_PER_FRAME: Final = 5_000
 
-#: Where the data of a part comes from: it is written in full, or it is that of a part that was there.
+#: Sources of a part's data: WRITTEN in this commit, or the data that the slot's current, successor or outcome
+#: had before the step.
 WRITTEN: Final = 0
 OF_CURRENT: Final = 1
 OF_SUCCESSOR: Final = 2
 OF_OUTCOME: Final = 3
-_ELSEWHERE: Final = Data()
+_NO_DATA: Final = JobData()
 
 
 class SlotImage(Struct, frozen=True, gc=False, array_like=True):
-    """A slot as it is now; None when the id is gone."""
+    """A slot after the step."""
 
     id: str
+    #: None if the step removed the id.
     slot: Slot | None
-    #: Where the data of current, successor and outcome comes from.
+    #: Sources of the data of current, successor and outcome (WRITTEN, OF_CURRENT ...).
     sources: tuple[int, int, int] = (WRITTEN, WRITTEN, WRITTEN)
 
 
 class QueueImage(Struct, frozen=True, gc=False, array_like=True):
-    """What changed in one queue."""
+    """The changes of one step in one queue."""
 
     name: str
     slots: list[SlotImage] = []
@@ -55,9 +57,11 @@ class QueueImage(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Commit(Struct, frozen=True, gc=False, array_like=True):
-    """One atomic step. `now` and `number` are the clock and the last number drawn after it."""
+    """One atomic step."""
 
+    #: The clock after the step, ms since the epoch.
     now: int
+    #: The last number that was drawn (seq, revision, fence or offset).
     number: int
     queues: list[QueueImage]
 
@@ -67,7 +71,7 @@ _decode: Final = msgspec.msgpack.Decoder(Commit).decode
 
 
 def encode(index: Index, step: Step) -> bytes:
-    """Return a step as the body of a commit."""
+    """Encode a step as the body of a commit."""
     return _encode(Commit(index.now, index.number, [_image(queue, changes) for queue, changes in step]))
 
 
@@ -75,7 +79,7 @@ def _image(queue: QueueIndex, changes: Changes) -> QueueImage:
     slots = queue.slots
     return QueueImage(
         queue.name,
-        [_thin(id, before, slots.get(id, EMPTY)) for id, before in changes.slots.items()],
+        [_without_known_data(id, before, slots.get(id, EMPTY)) for id, before in changes.slots.items()],
         [(lease, queue.leases.get(lease)) for lease in changes.leases],
         [(key, queue.keys.get(key)) for key in changes.keys],
         queue.settings if changes.settings is not None else None,
@@ -84,11 +88,11 @@ def _image(queue: QueueIndex, changes: Changes) -> QueueImage:
     )
 
 
-def _thin(id: str, before: Slot, after: Slot) -> SlotImage:
-    """Return the image of a slot without the data that was there before."""
+def _without_known_data(id: str, before: Slot, after: Slot) -> SlotImage:
+    """Return the image of slot `after`, with references in place of data that slot `before` held already."""
     if after is EMPTY:
         return SlotImage(id, None)
-    if before is EMPTY or _bare(after):
+    if before is EMPTY or _has_no_data(after):
         return SlotImage(id, after)
     known = [_data(before.current), _data(before.successor), _data(before.outcome)]
     sources = (
@@ -98,30 +102,30 @@ def _thin(id: str, before: Slot, after: Slot) -> SlotImage:
     )
     if sources == (WRITTEN, WRITTEN, WRITTEN):
         return SlotImage(id, after)
-    return SlotImage(id, _with_data(after, sources, (_ELSEWHERE, _ELSEWHERE, _ELSEWHERE)), sources)
+    return SlotImage(id, _with_data(after, sources, (_NO_DATA, _NO_DATA, _NO_DATA)), sources)
 
 
-def _bare(slot: Slot) -> bool:
-    """Tell whether no part carries data, as after most ends: then there is nothing to compare."""
+def _has_no_data(slot: Slot) -> bool:
+    """Return whether no part of a slot carries data, as after most ends of runs; then no data is compared."""
     if slot.current is not None or slot.successor is not None:
         return False
     return slot.outcome is None or slot.outcome.data is None
 
 
-def _data(part: Job | Successor | Outcome | None) -> Data | None:
+def _data(part: Job | Successor | Outcome | None) -> JobData | None:
     return None if part is None else part.data
 
 
-def _source(known: list[Data | None], data: Data | None) -> int:
+def _source(known: list[JobData | None], data: JobData | None) -> int:
     if data is not None:
-        for place, one in enumerate(known, OF_CURRENT):
-            if one is data:
-                return place
+        for source, candidate in enumerate(known, OF_CURRENT):
+            if candidate is data:
+                return source
     return WRITTEN
 
 
-def _with_data(slot: Slot, sources: tuple[int, int, int], datas: tuple[Data, Data, Data]) -> Slot:
-    """Return a slot in which each part that does not carry its own data has the one given for it."""
+def _with_data(slot: Slot, sources: tuple[int, int, int], datas: tuple[JobData, JobData, JobData]) -> Slot:
+    """Return the slot with the data from `datas` in each part whose source is not WRITTEN."""
     current, successor, outcome = slot.current, slot.successor, slot.outcome
     if sources[0] and current is not None:
         current = replace(current, data=datas[0])
@@ -133,7 +137,7 @@ def _with_data(slot: Slot, sources: tuple[int, int, int], datas: tuple[Data, Dat
 
 
 def apply(index: Index, body: bytes) -> None:
-    """Let the index be as it was where the commit was made. Raises msgspec.DecodeError."""
+    """Apply the commit in `body` to the index. Raises msgspec.DecodeError."""
     commit = _decode(body)
     index.now = max(index.now, commit.now)
     index.number = max(index.number, commit.number)
@@ -142,12 +146,14 @@ def apply(index: Index, body: bytes) -> None:
 
 
 def _apply_queue(queue: QueueIndex, image: QueueImage) -> None:
-    for one in image.slots:
-        queue.put(one.id, EMPTY if one.slot is None else _thick(queue, one.id, one.slot, one.sources))
-    for lease, held in image.leases:
-        queue.put_lease(lease, held)
-    for key, known in image.keys:
-        queue.put_key(key, known)
+    for changed in image.slots:
+        slot = changed.slot
+        full = EMPTY if slot is None else _with_known_data(queue, changed.id, slot, changed.sources)
+        queue.put(changed.id, full)
+    for lease_id, lease in image.leases:
+        queue.put_lease(lease_id, lease)
+    for request_key, key in image.keys:
+        queue.put_key(request_key, key)
     if image.settings is not None:
         queue.put_settings(image.settings)
     for entry in image.entries:
@@ -156,29 +162,29 @@ def _apply_queue(queue: QueueIndex, image: QueueImage) -> None:
         queue.put_trim(image.trimmed)
 
 
-def _thick(queue: QueueIndex, id: str, slot: Slot, sources: tuple[int, int, int]) -> Slot:
+def _with_known_data(queue: QueueIndex, id: str, slot: Slot, sources: tuple[int, int, int]) -> Slot:
     if sources == (WRITTEN, WRITTEN, WRITTEN):
         return slot
     before = queue.slots.get(id, EMPTY)
     known = (
-        _ELSEWHERE,
-        _data(before.current) or _ELSEWHERE,
-        _data(before.successor) or _ELSEWHERE,
-        _data(before.outcome) or _ELSEWHERE,
+        _NO_DATA,
+        _data(before.current) or _NO_DATA,
+        _data(before.successor) or _NO_DATA,
+        _data(before.outcome) or _NO_DATA,
     )
     return _with_data(slot, sources, (known[sources[0]], known[sources[1]], known[sources[2]]))
 
 
-def whole(index: Index) -> Iterator[bytes]:
-    """Yield bodies which, applied in order to an empty index, make this one: what a checkpoint is."""
+def snapshot(index: Index) -> Iterator[bytes]:
+    """Yield the bodies of a checkpoint: applied in order to an empty index, they rebuild this one."""
     yield _encode(Commit(index.now, index.number, []))
     for queue in index.queues.values():
         if queue.used:
-            yield from _whole_queue(index, queue)
+            yield from _snapshot_queue(index, queue)
 
 
-def _whole_queue(index: Index, queue: QueueIndex) -> Iterator[bytes]:
-    yield _body(
+def _snapshot_queue(index: Index, queue: QueueIndex) -> Iterator[bytes]:
+    yield _encode_queue(
         index,
         QueueImage(
             queue.name,
@@ -190,10 +196,10 @@ def _whole_queue(index: Index, queue: QueueIndex) -> Iterator[bytes]:
         ),
     )
     for chunk in _chunks(queue.slots.items()):
-        yield _body(index, QueueImage(queue.name, [SlotImage(id, slot) for id, slot in chunk]))
+        yield _encode_queue(index, QueueImage(queue.name, [SlotImage(id, slot) for id, slot in chunk]))
 
 
-def _body(index: Index, image: QueueImage) -> bytes:
+def _encode_queue(index: Index, image: QueueImage) -> bytes:
     return _encode(Commit(index.now, index.number, [image]))
 
 
@@ -201,7 +207,7 @@ def _chunks(items: Iterable[tuple[str, Slot]]) -> Iterator[list[tuple[str, Slot]
     chunk: list[tuple[str, Slot]] = []
     for item in items:
         chunk.append(item)
-        if len(chunk) == CHUNK:
+        if len(chunk) == SLOTS_PER_FRAME:
             yield chunk
             chunk = []
     if chunk:

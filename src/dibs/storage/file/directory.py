@@ -1,11 +1,11 @@
-"""What lies where in the directory of a file storage, and the words for what the file system refuses.
+"""The layout of a file storage's directory, and the errors of dibs for errors of the file system.
 
     jobs/
-      format        one line of JSON: the format's number, and who wrote it first
-      lock          held for each commit, by whichever process writes
+      format        one line of JSON: the format's number, and the version of dibs that created the directory
+      lock          locked by the process that writes, for the length of one commit
       commits/      one file for each commit: 000000000000002a is the 42nd
-      checkpoint    everything up to some commit; the commits before it are gone
-      tmp/          files on their way to their name
+      checkpoint    the index up to some commit; the commits before it are removed
+      tmp/          files that are being written, before they are renamed into place
 
 No id, queue or payload ever becomes part of a path.
 """
@@ -30,7 +30,7 @@ from dibs.errors import (
     StorageUnavailable,
 )
 
-#: A newer number means that older versions can't read the directory.
+#: Version of the format. A version of dibs that knows only lower numbers refuses the directory.
 FORMAT: Final = 1
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -42,7 +42,7 @@ _READ_ONLY: Final = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 class Directory:
-    """The paths of one storage."""
+    """The paths of one file storage."""
 
     def __init__(self, root: str) -> None:
         self.root = Path(root)
@@ -52,64 +52,72 @@ class Directory:
         self.checkpoint = self.root / "checkpoint"
         self.tmp = self.root / "tmp"
 
-    def commit(self, number: int) -> str:
-        """Return the path of a commit."""
+    def commit_path(self, number: int) -> str:
+        """Return the path of the commit with this number."""
         return f"{self.commits}/{number:016x}"
 
-    def numbers(self) -> Iterator[int]:
-        """Yield the numbers of the commits there are, in no order; strange names are passed over."""
+    def commit_numbers(self) -> Iterator[int]:
+        """Yield the numbers of the existing commits, in any order. Skip files with other names."""
         with os.scandir(self.commits) as entries:
             for entry in entries:
                 if _COMMIT.fullmatch(entry.name):
                     yield int(entry.name, 16)
 
     def prepare(self) -> bool:
-        """Make what is missing, refuse what is not ours or too new for us; tell whether it was made now."""
-        try:
-            made = self._make()
-        except OSError as error:
-            raise self._unopened(error) from error
-        self._check_format()
-        return made
+        """Create missing parts, and return whether this call created the `format` file.
 
-    def _unopened(self, error: OSError) -> StorageError:
+        Raises StorageUnavailable for a folder of other files, StorageDamaged and StorageTooNew for its
+        format.
+        """
+        try:
+            created = self._create()
+        except OSError as error:
+            raise self._open_error(error) from error
+        self._check_format()
+        return created
+
+    def _open_error(self, error: OSError) -> StorageError:
         doing = f"cannot open {self.root}"
         if isinstance(error, FileExistsError):
-            return StorageUnavailable(f"{doing}: it is no folder")
+            return StorageUnavailable(f"{doing}: it is not a folder")
         if isinstance(error, PermissionError) and self.root.exists() and not os.access(self.root, _READ):
-            return StorageUnavailable(f"{doing}: this user may not read it")
-        return refusal(error, doing)
+            return StorageUnavailable(
+                f"{doing}: this user may not read it; give the user read access to the folder"
+            )
+        return write_error(error, doing)
 
-    def _make(self) -> bool:
+    def _create(self) -> bool:
         self.root.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         if not self.format.exists():
             self._refuse_foreign()
         for folder in (self.commits, self.tmp):
             if not folder.is_dir():
                 folder.mkdir(FOLDER_MODE, exist_ok=True)
-        made = not self.format.exists()
-        if made:
+        created = not self.format.exists()
+        if created:
             self._write_format()
-        return made
+        return created
 
     def _refuse_foreign(self) -> None:
-        ours = {self.lock.name, self.commits.name, self.tmp.name, self.format.name, self.checkpoint.name}
-        strange = sorted(entry.name for entry in self.root.iterdir() if entry.name not in ours)
-        if strange:
+        known = {self.lock.name, self.commits.name, self.tmp.name, self.format.name, self.checkpoint.name}
+        foreign = sorted(entry.name for entry in self.root.iterdir() if entry.name not in known)
+        if foreign:
             raise StorageUnavailable(
-                f"{self.root} holds other things ({strange[0]!r}, ...): give dibs a folder of its own"
+                f"{self.root} contains other files ({foreign[0]!r}, ...): give dibs a folder of its own"
             )
 
     def _write_format(self) -> None:
-        from dibs.version import VERSION  # noqa: PLC0415 - read once, when a directory is made
+        from dibs.version import VERSION  # noqa: PLC0415 - needed once, when a directory is created
 
         text = json.dumps({"format": FORMAT, "made_by": f"dibs {VERSION}"}) + "\n"
-        # Not only of this process: several threads of it may open a new place at the same time.
+        # The process id alone is not unique: several threads of a process may open a new directory at the
+        # same time.
         temporary = self.tmp / f"format.{os.getpid()}.{secrets.token_hex(4)}"
         with open(temporary, "w", opener=_private) as file:
             file.write(text)
             file.flush()
-            # Once in the life of a directory; without it a power loss leaves commits that nobody may read.
+            # Always sync, once in the life of a directory: commits without a `format` file after a power loss
+            # would be unreadable.
             os.fsync(file.fileno())
         temporary.rename(self.format)
 
@@ -117,19 +125,21 @@ class Directory:
         try:
             found = json.loads(self.format.read_text())["format"]
         except OSError as error:
-            raise unreadable(error, f"cannot read {self.format}") from error
+            raise read_error(error, f"cannot read {self.format}") from error
         except (ValueError, KeyError, TypeError):
             found = None
         if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-            raise StorageDamaged(f"{self.format} is not what dibs writes there")
+            raise StorageDamaged(
+                f"{self.format} is damaged: it must be one line of JSON with the number of the format"
+            )
         if found > FORMAT:
             raise too_new(self.root, found)
 
 
-def too_new(place: Path, found: int) -> StorageTooNew:
-    """Return the error for what a newer major version wrote."""
+def too_new(path: Path, found: int) -> StorageTooNew:
+    """Return the error for a file or directory with a format number that this version does not know."""
     return StorageTooNew(
-        f"{place} has format {found}, and this version of dibs reads up to {FORMAT}: upgrade dibs"
+        f"{path} has format {found}, and this version of dibs reads up to {FORMAT}: upgrade dibs"
     )
 
 
@@ -137,21 +147,21 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, FILE_MODE)
 
 
-def refusal(error: OSError, doing: str) -> StorageError:
-    """Return our error for one of the file system's; nothing has happened."""
-    reason = f"{doing}: {_reason(error)}"
+def write_error(error: OSError, doing: str) -> StorageError:
+    """Return the error of dibs for an OSError of a write that had no effect."""
+    reason = f"{doing}: {_describe(error)}"
     if error.errno in _FULL:
-        return StorageFull(f"{reason}. Nothing was written; make room and repeat")
+        return StorageFull(f"{reason}. Nothing was written; free some disk space and repeat")
     if error.errno in _READ_ONLY:
-        return StorageReadOnly(f"{reason}. Nothing was written; give this user the right to write there")
+        return StorageReadOnly(f"{reason}. Nothing was written; give this user write access")
     return StorageUnavailable(reason)
 
 
-def unreadable(error: OSError, doing: str) -> StorageError:
-    """Return our error for what the file system does not let us read."""
-    return StorageUnavailable(f"{doing}: {_reason(error)}")
+def read_error(error: OSError, doing: str) -> StorageError:
+    """Return the error of dibs for an OSError of a read."""
+    return StorageUnavailable(f"{doing}: {_describe(error)}")
 
 
-def _reason(error: OSError) -> str:
+def _describe(error: OSError) -> str:
     reason = error.strerror or str(error)
     return f"{reason} ({error.filename})" if error.filename else reason

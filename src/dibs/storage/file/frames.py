@@ -1,7 +1,8 @@
-"""Files that are whole or not there: frames with length and checksum, put in place by rename.
+"""Atomic files of checksummed frames: a reader sees the complete file or no file.
 
-A frame is a header and a body. A commit is a file of one frame; a checkpoint is a file of several. What
-does not carry the right length and checksum is never half-read.
+A frame is a header and a body; the header carries the length and a checksum. A commit is a file of one frame,
+a checkpoint a file of several frames. A writer renames a complete file into place, and a reader refuses a
+frame with a wrong length or checksum.
 """
 
 from __future__ import annotations
@@ -19,82 +20,85 @@ from zlib import crc32
 from dibs.storage.file.directory import FILE_MODE, FORMAT, too_new
 
 MAGIC: Final = b"dibs"
-#: magic, format, commit number, length of the body, and a CRC-32 of those and the body. Every format keeps
-#: this header, so that what is newer can be told from what is damaged.
+#: Magic, format, commit number, length of the body in bytes, and a CRC-32 of these four and the body. Every
+#: format keeps this header, so that a reader can distinguish a newer file from a damaged one.
 HEADER: Final = Struct("<4sIQQI")
 _CHECKED: Final = Struct("<4sIQQ")
 
 
-class Torn(Exception):
-    """A file that is not whole; its text names the file and says what is wrong."""
+class CorruptFile(Exception):
+    """Raised for a damaged file; the message names the file and the fault."""
 
     def __init__(self, path: str, fault: str = "its length or checksum is wrong") -> None:
         super().__init__(f"{path} is damaged: {fault}")
 
 
-def frame(number: int, body: bytes) -> bytes:
-    """Return a body in its frame."""
+def encode_frame(number: int, body: bytes) -> bytes:
+    """Return the frame of a body: header and body."""
     checked = _CHECKED.pack(MAGIC, FORMAT, number, len(body))
     return b"".join((checked, crc32(body, crc32(checked)).to_bytes(4, "little"), body))
 
 
 def read_frames(path: str) -> Iterator[tuple[int, bytes]]:
-    """Yield (number, body) of each frame of a file. Raises Torn, StorageTooNew and OSError."""
-    with _opened(path) as file:
+    """Yield (commit number, body) of each frame of a file. Raises CorruptFile, StorageTooNew and OSError."""
+    with _open_regular_file(path) as file:
         left = os.fstat(file.fileno()).st_size
         while header := file.read(HEADER.size):
-            magic, format_, number, length, checksum = _parse(path, header)
+            magic, format_, number, length, checksum = _unpack_header(path, header)
             left -= len(header) + length
-            # The length may be anything: what the file cannot hold is not asked for.
+            # A damaged header may carry any length: read no body that is longer than the rest of the file.
             body = file.read(length) if left >= 0 else b""
             if crc32(body, crc32(header[: _CHECKED.size])) != checksum or magic != MAGIC:
-                raise Torn(path)
+                raise CorruptFile(path)
             if format_ > FORMAT:
                 raise too_new(Path(path), format_)
             yield number, body
 
 
-def _opened(path: str) -> BinaryIO:
-    """Open a plain file. A link is not followed, and nobody waits for the other end of a FIFO."""
+def _open_regular_file(path: str) -> BinaryIO:
+    """Open a regular file. Follow no symbolic link, and never block on a FIFO without a writer."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise Torn(path, "it is a symbolic link, which is not followed") from None
+            raise CorruptFile(path, "it is a symbolic link, which is not followed") from None
         raise
     try:
-        plain = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
     except OSError:
         os.close(descriptor)
         raise
-    if not plain:
+    if not is_regular:
         os.close(descriptor)
-        raise Torn(path, "it is no plain file")
+        raise CorruptFile(path, "it is not a regular file")
     return os.fdopen(descriptor, "rb")
 
 
-def read_one(path: str, number: int) -> bytes:
-    """Return the body of a file of one frame with this number."""
+def read_frame(path: str, number: int) -> bytes:
+    """Return the body of a file of exactly one frame.
+
+    Raises CorruptFile if the frame has another commit number, and the errors of `read_frames`.
+    """
     found = list(read_frames(path))
     if len(found) != 1 or found[0][0] != number:
-        raise Torn(path)
+        raise CorruptFile(path)
     return found[0][1]
 
 
-def _parse(path: str, header: bytes) -> tuple[bytes, int, int, int, int]:
+def _unpack_header(path: str, header: bytes) -> tuple[bytes, int, int, int, int]:
     if len(header) != HEADER.size:
-        raise Torn(path)
+        raise CorruptFile(path)
     return cast("tuple[bytes, int, int, int, int]", HEADER.unpack(header))
 
 
-def write_whole(path: str, temporary: str, frames: Iterable[bytes], *, fsync: bool) -> int:
-    """Write a file under a temporary name and rename it into place; return its size.
+def write_atomically(path: str, temporary: str, frames: Iterable[bytes], *, fsync: bool) -> int:
+    """Write `frames` to the file `temporary`, rename it to `path`, and return its size in bytes.
 
-    Until the rename nothing has happened: a failure leaves at most a temporary file, which is removed.
+    The rename is the only visible effect. If a write fails, `path` is unchanged and `temporary` is removed.
     """
     size = 0
-    # O_EXCL would let the leftover of a killed process with our number stop us; O_TRUNC does not.
-    # O_NONBLOCK refuses a FIFO that somebody planted, where it would have us wait for a reader.
+    # O_TRUNC overwrites the leftover of a killed process with the same number; O_EXCL would fail on it.
+    # O_NONBLOCK fails at once on a FIFO under this name; without it, open() would wait for a reader.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, FILE_MODE)
     try:
@@ -116,13 +120,13 @@ def write_whole(path: str, temporary: str, frames: Iterable[bytes], *, fsync: bo
 def _write_all(descriptor: int, chunk: bytes) -> int:
     written = os.write(descriptor, chunk)
     while written < len(chunk):
-        # A disk that fills up takes part of the bytes first and refuses the rest.
+        # A disk that fills up writes a part of the bytes first; the next write raises the error.
         written += os.write(descriptor, memoryview(chunk)[written:])
     return written
 
 
-def sync_folder(path: str) -> None:
-    """Make the names in a folder survive power loss."""
+def fsync_folder(path: str) -> None:
+    """Sync a folder, so that the names of its files survive power loss."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

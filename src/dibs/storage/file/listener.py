@@ -1,4 +1,7 @@
-"""Hints that another process has committed, by watchdog. Lost hints cost a poll, nothing else."""
+"""Notifications of commits by other processes, through watchdog (inotify on Linux).
+
+A lost notification delays a waiter by one poll interval and has no other effect.
+"""
 
 from __future__ import annotations
 
@@ -14,45 +17,49 @@ from dibs.storage.file.directory import Directory
 log: Final = logging.getLogger("dibs.storage.file")
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Pass over a complaint of watchdog's: its thread met the stop of its observer, which harms nobody."""
+def _is_relevant(record: logging.LogRecord) -> bool:
+    """Return whether a log record of watchdog is more than its harmless message about a stopped observer."""
     return "called when the thread is inactive" not in record.getMessage()
 
 
-# It is logged as an error, and would be the last line of many a command.
-logging.getLogger("watchdog.observers.inotify").addFilter(_is_news)
+# watchdog logs an ERROR if its thread reads an event while the observer stops. Without the filter that
+# message would be the last line of many commands.
+logging.getLogger("watchdog.observers.inotify").addFilter(_is_relevant)
 
 
 class CommitWatch(FileSystemEventHandler):
-    """Calls `seen` with the number of each commit that appears, on a thread of its own."""
+    """A watch of the `commits` folder. Watchdog's thread calls `on_commit` with each new commit's number."""
 
-    def __init__(self, directory: Directory, seen: Callable[[int], None]) -> None:
+    def __init__(self, directory: Directory, on_commit: Callable[[int], None]) -> None:
         self._directory = directory
-        self._seen = seen
+        self._on_commit = on_commit
         self._observer = Observer()
 
     def start(self) -> bool:
-        """Begin to watch; tell whether the system allows it (inotify has a limit of watchers per user)."""
+        """Start watching, and return whether it succeeded: inotify limits the number of watches per user."""
         try:
             self._observer.schedule(self, str(self._directory.commits))
             self._observer.start()
         except OSError as error:
-            log.warning("no wake-ups for %s, polling instead: %s", self._directory.root, error)
+            log.warning("cannot watch %s for changes (%s): waits poll instead", self._directory.root, error)
             return False
         return True
 
     def stop(self) -> None:
-        """Stop watching."""
         if self._observer.is_alive():
             self._observer.stop()
             self._observer.join()
 
     def on_any_event(self, event: FileSystemEvent) -> None:
-        """Take a rename into the folder: moved, or created where it came from a folder not watched."""
+        """Handle the rename of a commit into the folder.
+
+        watchdog reports it as `moved`, or as `created` if it does not watch the folder that the file came
+        from.
+        """
         if event.event_type not in ("created", "moved"):
             return
         name = str(event.dest_path or event.src_path).rpartition("/")[2]
         try:
-            self._seen(int(name, 16))
+            self._on_commit(int(name, 16))
         except ValueError:
             log.debug("not a commit: %r", name)

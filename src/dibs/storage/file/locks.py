@@ -1,4 +1,4 @@
-"""The lock that one process holds while it commits."""
+"""The lock that allows one process at a time to commit."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Final
 from filelock import FileLock, Timeout
 
 from dibs.errors import OutcomeUnknown, StorageUnavailable
-from dibs.storage.file.directory import FILE_MODE, Directory, refusal
+from dibs.storage.file.directory import FILE_MODE, Directory, write_error
 
-#: filelock looks again after this long. Its default of 50 ms would be most of a job's latency.
-POLL: Final = 0.001
-#: Longer than any commit or checkpoint takes; a process stopped while it holds the lock is why there is one.
-PATIENCE: Final = 60.0
+#: Interval at which filelock tries again, s. Its default of 50 ms would be most of a job's latency.
+POLL_INTERVAL: Final = 0.001
+#: Time limit for acquiring the lock, s. It is longer than any commit or checkpoint takes, and is reached if a
+#: process is suspended while it holds the lock.
+ACQUIRE_TIMEOUT: Final = 60.0
 
 
 class CommitLock:
-    """An exclusive lock across processes, free as soon as its holder dies."""
+    """An exclusive lock across processes. The system releases it when its holder dies."""
 
     def __init__(self, directory: Directory) -> None:
         self._path = directory.lock
@@ -26,22 +27,26 @@ class CommitLock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock. Raises StorageUnavailable after a minute, StorageReadOnly where it can't be made."""
+        """Hold the lock for the length of a `with` block.
+
+        Raises StorageUnavailable if another process holds it for `ACQUIRE_TIMEOUT` seconds, StorageReadOnly
+        if this user may not create the lock file, OutcomeUnknown if the system refuses to release it.
+        """
         try:
-            self._lock.acquire(timeout=PATIENCE, poll_interval=POLL)
+            self._lock.acquire(timeout=ACQUIRE_TIMEOUT, poll_interval=POLL_INTERVAL)
         except Timeout:
             raise StorageUnavailable(
-                f"{self._path} has been held by another process for {PATIENCE:.0f} s: is one stopped?"
+                f"another process has held {self._path} for {ACQUIRE_TIMEOUT:.0f} s: resume or end it"
             ) from None
         except OSError as error:
-            raise refusal(error, f"cannot lock {self._path}") from error
+            raise write_error(error, f"cannot lock {self._path}") from error
         try:
             yield
         finally:
-            self._give_back()
+            self._release()
 
-    def _give_back(self) -> None:
-        """Release the lock, and again if the system refuses: one that is kept stops every other process."""
+    def _release(self) -> None:
+        """Release the lock. Try twice if the system refuses, because a kept lock stops every process."""
         try:
             self._lock.release(force=True)
         except OSError:
@@ -49,6 +54,6 @@ class CommitLock:
                 self._lock.release(force=True)
             except OSError as error:
                 raise OutcomeUnknown(
-                    f"{self._path} cannot be given back ({error.strerror}): what was under way may have "
-                    "happened; end this process, so that others can go on"
+                    f"{self._path} cannot be released ({error.strerror}): the step may have happened or not; "
+                    "end this process, so that other processes can commit"
                 ) from error

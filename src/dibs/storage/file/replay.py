@@ -1,4 +1,4 @@
-"""How a process comes to know what is in the directory: checkpoint first, then commit after commit."""
+"""Reading a directory into an index: the checkpoint first, then each commit after it."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ import msgspec
 
 from dibs.storage.file import checkpoint, commits
 from dibs.storage.file.directory import Directory
-from dibs.storage.file.frames import Torn, read_one
+from dibs.storage.file.frames import CorruptFile, read_frame
 from dibs.storage.indexed.index import Index, Step
 
 log: Final = logging.getLogger("dibs.storage.file")
 
 
 class Replay:
-    """The index up to commit `number`."""
+    """The index of a process, with all commits up to `number` applied."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._checkpoint: checkpoint.Identity | None = None
         self.index = Index()
         self.number = 0
-        self.growth = checkpoint.Growth()
-        #: Set when the index was read anew instead of commit by commit.
+        self.checkpoint_trigger = checkpoint.CheckpointTrigger()
+        #: Set when a newer checkpoint replaced the index; FileStorage clears it.
         self.reloaded = False
 
-    def took(self, number: int, size: int) -> None:
-        """Take note of a commit of this process, which is in the index already."""
+    def commit_written(self, number: int, size: int) -> None:
+        """Count a commit of this process; the index contains it already."""
         self.number = number
-        self.growth.add(size)
+        self.checkpoint_trigger.add(size)
 
-    def checkpointed(self, size: int) -> None:
-        """Take note of a checkpoint of this process."""
+    def checkpoint_written(self, size: int) -> None:
+        """Record the identity and size of a checkpoint that this process wrote."""
         self._checkpoint = checkpoint.identity(self._directory)
-        self.growth.reset(size)
+        self.checkpoint_trigger.reset(size)
 
     def new_steps(self, *, locked: bool) -> Iterator[Step]:
-        """Replay what is new. Raises Torn for a damaged file and OSError for one that can't be read.
+        """Apply the new commits one by one, and yield the step of each. Raises CorruptFile and OSError.
 
-        A torn commit at the very end is one that a power loss took: it is passed over, and moved away by
-        the next process that holds the lock, for without it the name may be another's good commit by now.
+        A damaged last commit is the trace of a power loss: end before it. Only a process that holds the lock
+        moves it away, because without the lock another process may have replaced it by a valid commit of the
+        same name.
         """
         while True:
             try:
@@ -57,26 +58,29 @@ class Replay:
                 return
             yield self._apply(body)
 
-    def first_steps(self) -> Iterator[Step]:
-        """Replay all there is, for a process that begins; refuse a directory in which a commit is missing.
+    def initial_steps(self) -> Iterator[Step]:
+        """Apply the checkpoint and all commits to the empty index, and yield the step of each commit.
 
-        A commit is only removed after a checkpoint of it or of a later one is in place. So where one is
-        seen, and none before it can be found, not even after that, somebody took it away.
+        Raise CorruptFile if a commit is missing. dibs removes a commit only after a checkpoint of it or of a
+        later commit is in place. So if a later commit exists, and neither the next commit nor a newer
+        checkpoint is found after that, another program removed the commit.
         """
-        highest = max(self._directory.numbers(), default=0)
+        highest = max(self._directory.commit_numbers(), default=0)
         while True:
             before = self.number
             yield from self.new_steps(locked=False)
             if self.number + 1 >= highest:
                 return
             if self.number == before:
-                raise Torn(self._directory.commit(before + 1), "it is missing, and later ones are there")
+                raise CorruptFile(
+                    self._directory.commit_path(before + 1), "it is missing, but later commits exist"
+                )
 
     def _read(self, number: int, *, locked: bool) -> bytes | None:
-        path = self._directory.commit(number)
+        path = self._directory.commit_path(number)
         try:
-            return read_one(path, number)
-        except Torn:
+            return read_frame(path, number)
+        except CorruptFile:
             if not self._is_last(number):
                 raise
             if locked:
@@ -87,35 +91,38 @@ class Replay:
         try:
             commits.apply(self.index, body)
         except msgspec.DecodeError:
-            path = self._directory.commit(self.number + 1)
-            raise Torn(path, "it holds what this version cannot read") from None
+            path = self._directory.commit_path(self.number + 1)
+            raise CorruptFile(path, "this version of dibs cannot decode it") from None
         self.number += 1
-        self.growth.add(len(body))
+        self.checkpoint_trigger.add(len(body))
         return self.index.end_step()
 
     def _newer_checkpoint(self) -> bool:
-        """Read the checkpoint if it is another one than before and further than we are."""
+        """Replace the index by the checkpoint's if that is newer; return whether the index was replaced."""
         found = checkpoint.identity(self._directory)
         if found is None or found == self._checkpoint:
             return False
         index, number, size = checkpoint.read(self._directory)
         self._checkpoint = found
-        self.growth.reset(size)
+        self.checkpoint_trigger.reset(size)
         if number <= self.number:
             return False
         for name, queue in index.queues.items():
-            # Tokens of waits were given by the old index: none may come to mean "nothing new".
+            # Waiters hold tokens of the old index. Raise the counter above them, so that each token reports
+            # new work.
             queue.work += self.index.look(name).work + 1
         self.index, self.number, self.reloaded = index, number, True
         return True
 
     def _is_last(self, number: int) -> bool:
-        """Tell whether no commit stands behind this one: nobody built on it."""
-        return all(other <= number for other in self._directory.numbers())
+        """Return whether no commit has a higher number, so that no later step depends on this commit."""
+        return all(other <= number for other in self._directory.commit_numbers())
 
     def _set_aside(self, path: str) -> None:
         aside = self._directory.tmp / f"torn-{Path(path).name}"
         os.rename(path, aside)
         log.error(
-            "%s was torn, most likely by a power loss: moved to %s, its step did not happen", path, aside
+            "%s is damaged, most likely by a power loss: it was moved to %s, and its step has no effect",
+            path,
+            aside,
         )

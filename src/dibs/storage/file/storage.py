@@ -1,7 +1,7 @@
-"""The file storage: the index of memory, with every step written down before anyone hears of it.
+"""The file storage: an index in memory, and a commit file for each step before its answer is returned.
 
-Each process holds the whole index and replays what others committed. All of it happens on one thread of
-the storage's own, so a slow disk never holds up an event loop and the index needs no lock of its own.
+Each process holds the whole index and replays the commits of other processes. All of this runs on one thread
+of the storage, so a slow disk never blocks an event loop, and the index needs no lock of its own.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from dibs.errors import ConfigurationError, NotRunning, OutcomeUnknown, StorageDamaged, UnknownOption
-from dibs.model.answers import Wake
+from dibs.model.results import WaitResult
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.file import checkpoint, commits
-from dibs.storage.file.directory import Directory, refusal, unreadable
-from dibs.storage.file.frames import Torn, frame, sync_folder, write_whole
+from dibs.storage.file.directory import Directory, read_error, write_error
+from dibs.storage.file.frames import CorruptFile, encode_frame, fsync_folder, write_atomically
 from dibs.storage.file.listener import CommitWatch
 from dibs.storage.file.locks import CommitLock
 from dibs.storage.file.replay import Replay
@@ -37,21 +37,21 @@ _OPTIONS: Final[dict[str, Callable[[str], Any]]] = {"fsync": read_flag, "poll": 
 
 
 def open_url(url: str, *, clock: Clock = "system", **options: Any) -> FileStorage:
-    """Return the storage for file:PATH, relative to the working directory unless it begins with a slash."""
-    place, named = read_options(url, _OPTIONS, options)
-    path = place.partition(":")[2]
+    """Return the storage for file:PATH. A path without a leading slash starts at the working directory."""
+    plain_url, named = read_options(url, _OPTIONS, options)
+    path = plain_url.partition(":")[2]
     if path.startswith("//"):
         path = "/" + path.lstrip("/")
     if not path:
-        raise UnknownOption("file: needs a path, as in file:./jobs")
+        raise UnknownOption("the URL file: has no path; write file:./jobs")
     return FileStorage(path, clock=clock, **named)
 
 
 class FileStorage(IndexedStorage):
-    """Jobs in a directory, for any number of processes at once.
+    """A storage in a directory, for any number of processes of one machine.
 
-    `fsync` makes each commit survive power loss; without it commits survive the death of processes.
-    `poll` is how many seconds a lost wake-up may cost.
+    With `fsync`, each commit survives power loss; without it, commits survive the death of processes.
+    `poll` is the interval in seconds at which a wait looks for commits whose notification was lost.
     """
 
     capabilities = Capabilities(
@@ -75,55 +75,55 @@ class FileStorage(IndexedStorage):
         self._fsync = fsync
         self._poll = poll
         self._directory = Directory(path)
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._lock = CommitLock(self._directory)
         self._replay = Replay(self._directory)
         self._wakeups = Wakeups()
         self._watch: CommitWatch | None = None
         self._thread: ThreadPoolExecutor | None = None
-        self._looked_at = 0.0
+        self._last_catch_up = 0.0
 
     # -- open and close ------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Make or open the directory, and replay what is in it."""
+        """Create or open the directory, and replay its checkpoint and commits."""
         if self._is_forked:
-            # The parent's thread may have been in the middle of anything.
-            self._begin_anew()
+            # The parent's thread does not exist in this process, and its state may be half changed.
+            self._reset()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dibs-file")
         self._open, self._process = True, os.getpid()
         try:
-            await self._on_thread(self._begin)
+            await self._on_thread(self._load)
         except BaseException:
             await self.close()
             raise
 
-    def _begin(self) -> None:
-        made = self._directory.prepare()
-        if made and self._fsync:
+    def _load(self) -> None:
+        created = self._directory.prepare()
+        if created and self._fsync:
             self._sync_root()
-        self._follow_steps(self._replay.first_steps())
+        self._apply_steps(self._replay.initial_steps())
 
     def _sync_root(self) -> None:
         root = self._directory.root
         try:
-            sync_folder(str(root))
-            sync_folder(str(root.absolute().parent))
+            fsync_folder(str(root))
+            fsync_folder(str(root.absolute().parent))
         except OSError as error:
-            raise refusal(error, f"cannot make {root} durable") from error
+            raise write_error(error, f"cannot make {root} durable") from error
 
     async def close(self) -> None:
-        """Stop the thread and the watch; waits end."""
+        """Stop the thread and the watch. Pending waits raise NotRunning."""
         self._open = False
         thread, self._thread = self._thread, None
         if thread is None or self._is_forked:
             return
-        await _done_on(thread, self._end)
+        await _run_on(thread, self._stop_watch)
         thread.shutdown(wait=False)
 
-    def _end(self) -> None:
+    def _stop_watch(self) -> None:
         if self._watch is not None:
             self._watch.stop()
             self._watch = None
@@ -133,7 +133,7 @@ class FileStorage(IndexedStorage):
         self._check_open()
         if self._thread is None:
             raise NotRunning(f"{self.url} is not open")
-        return await _done_on(self._thread, work)
+        return await _run_on(self._thread, work)
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -143,12 +143,12 @@ class FileStorage(IndexedStorage):
     async def _look(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         def look() -> T:
             self._catch_up()
-            return verb(self._at(now), *args, **kwargs)
+            return verb(self._index_at(now), *args, **kwargs)
 
         return await self._on_thread(look)
 
-    def _at(self, now: int | None) -> Index:
-        """Return the index at the time of this step."""
+    def _index_at(self, now: int | None) -> Index:
+        """Return the index, with its clock advanced to the time of this step."""
         index, at = self._replay.index, self._time(now)
         if at > index.now:
             index.now = at
@@ -157,10 +157,10 @@ class FileStorage(IndexedStorage):
         return index
 
     def _commit(self, now: int | None, verb: Callable[[Index], T]) -> T:
-        """Run a verb under the lock on an index that is up to date, and write down what it did."""
+        """Run a verb on the current index and write its commit, all under the commit lock."""
         with self._lock.held():
             self._catch_up(locked=True)
-            index = self._at(now)
+            index = self._index_at(now)
             number = index.number
             answer, step = index.attempt(verb)
             if step:
@@ -168,32 +168,35 @@ class FileStorage(IndexedStorage):
         return answer
 
     def _write(self, index: Index, step: Step, number: int) -> None:
-        """Put the commit of a step in place; if that fails the step has not happened."""
+        """Write the commit of a step; if that fails, undo the step in the index."""
         replay, directory = self._replay, self._directory
-        mine = replay.number + 1
-        temporary = f"{directory.tmp}/{mine:016x}"
+        commit_number = replay.number + 1
+        temporary = f"{directory.tmp}/{commit_number:016x}"
         try:
-            body = frame(mine, commits.encode(index, step))
-            size = write_whole(directory.commit(mine), temporary, [body], fsync=self._fsync)
+            body = encode_frame(commit_number, commits.encode(index, step))
+            size = write_atomically(
+                directory.commit_path(commit_number), temporary, [body], fsync=self._fsync
+            )
         except BaseException as error:
             index.undo(step, number)
             if isinstance(error, OSError):
-                raise refusal(error, f"cannot commit to {directory.root}") from error
+                raise write_error(error, f"cannot commit to {directory.root}") from error
             raise
-        replay.took(mine, size)
+        replay.commit_written(commit_number, size)
         self._wakeups.notify(step)
         if self._fsync:
             self._sync_commits()
-        if replay.growth.enough:
+        if replay.checkpoint_trigger.is_due:
             self._checkpoint()
 
     def _sync_commits(self) -> None:
         try:
-            sync_folder(str(self._directory.commits))
+            fsync_folder(str(self._directory.commits))
         except OSError as error:
-            # The name is there for every other process, but may not survive power loss: neither yes nor no.
+            # Every other process sees the commit, but its name may not survive power loss.
             raise OutcomeUnknown(
-                f"committed to {self.url}, but not made durable: {error.strerror}"
+                f"the step is committed to {self.url}, but may not survive power loss: "
+                f"fsync of the folder failed ({error.strerror})"
             ) from error
 
     def _checkpoint(self) -> None:
@@ -201,32 +204,34 @@ class FileStorage(IndexedStorage):
         try:
             size = checkpoint.write(self._directory, replay.index, replay.number, fsync=self._fsync)
         except OSError as error:
-            # The commits are all there; a checkpoint only makes opening faster.
-            log.warning("no checkpoint of %s: %s", self.url, error.strerror)
-            replay.growth.put_off()
+            # No data is lost: the commits are still there, and a checkpoint only makes opening faster.
+            log.warning(
+                "cannot write a checkpoint of %s (%s); a later commit tries again", self.url, error.strerror
+            )
+            replay.checkpoint_trigger.postpone()
             return
-        replay.checkpointed(size)
+        replay.checkpoint_written(size)
 
     def _catch_up(self, *, locked: bool = False) -> None:
-        """Replay what other processes committed, and wake whom it concerns."""
-        self._looked_at = time.monotonic()
-        self._follow_steps(self._replay.new_steps(locked=locked))
+        """Replay the commits of other processes, and wake the waiters that they concern."""
+        self._last_catch_up = time.monotonic()
+        self._apply_steps(self._replay.new_steps(locked=locked))
 
-    def _follow_steps(self, steps: Iterator[Step]) -> None:
+    def _apply_steps(self, steps: Iterator[Step]) -> None:
         try:
             for step in steps:
                 self._wakeups.notify(step)
-        except Torn as torn:
-            raise StorageDamaged(f"{torn}. See docs/explanation/file-storage.md") from None
+        except CorruptFile as damage:
+            raise StorageDamaged(f"{damage}. See docs/explanation/file-storage.md") from None
         except OSError as error:
-            raise unreadable(error, f"cannot read {self._directory.root}") from error
+            raise read_error(error, f"cannot read {self._directory.root}") from error
         if self._replay.reloaded:
             self._replay.reloaded = False
             self._wakeups.missed()
 
     # -- waiting -------------------------------------------------------------------------------------
 
-    async def _wait(self, waiter: Waiter, since: Mapping[str, str], timeout: float | None) -> Wake:
+    async def _wait(self, waiter: Waiter, since: Mapping[str, str], timeout: float | None) -> WaitResult:
         deadline = Alarm(timeout)
         try:
             woken, due = await self._on_thread(lambda: self._join(waiter, since))
@@ -236,7 +241,8 @@ class FileStorage(IndexedStorage):
                     await self._on_thread(self._poll_commits)
                     woken = waiter.woken
         finally:
-            # Also if the join was not waited for: the thread does one after the other.
+            # Also if the caller is cancelled during `_join`: the thread runs its work in order, so leave
+            # follows join.
             if self._thread is not None:
                 self._thread.submit(self._wakeups.leave, waiter)
         if not self._open:
@@ -245,37 +251,38 @@ class FileStorage(IndexedStorage):
 
     def _join(self, waiter: Waiter, since: Mapping[str, str]) -> tuple[bool, Alarm]:
         if self._watch is None:
-            self._watch = CommitWatch(self._directory, self._seen)
+            self._watch = CommitWatch(self._directory, self._on_commit_seen)
             self._watch.start()
         self._catch_up()
-        index = self._at(None)
+        index = self._index_at(None)
         self._wakeups.join(waiter)
         due = Alarm(None if self._manual else seconds_until_due(index, waiter))
         return self._wakeups.moved(waiter, index, since), due
 
     def _poll_commits(self) -> None:
-        # With many waits at once, one look per poll serves them all.
-        if time.monotonic() - self._looked_at >= self._poll / 2:
+        # With many waits at once, the first of them that polls reads the new commits for all.
+        if time.monotonic() - self._last_catch_up >= self._poll / 2:
             self._catch_up()
 
-    def _seen(self, number: int) -> None:
-        """Take a hint; our own commits come back as hints too."""
+    def _on_commit_seen(self, number: int) -> None:
+        """Read a new commit that the watch reports, unless this process has applied or written it already."""
         thread = self._thread
         if number > self._replay.number and thread is not None:
             try:
-                thread.submit(self._follow, number)
+                thread.submit(self._catch_up_to, number)
             except RuntimeError:
-                log.debug("a hint came while %s was closing", self.url)
+                log.debug("a commit was reported while %s was closing", self.url)
 
-    def _follow(self, number: int) -> None:
+    def _catch_up_to(self, number: int) -> None:
         if number > self._replay.number:
             self._catch_up()
 
 
-async def _done_on(thread: ThreadPoolExecutor, work: Callable[[], R]) -> R:
+async def _run_on(thread: ThreadPoolExecutor, work: Callable[[], R]) -> R:
     try:
         done = asyncio.get_running_loop().run_in_executor(thread, work)
     except RuntimeError:
-        # Python exits: threads take no more work, but programs still have last things to say.
+        # The interpreter shuts down and its executors take no more work. Run the last calls of a program
+        # here.
         return work()
     return await done

@@ -1,4 +1,4 @@
-"""Places of one's own, made and taken away: for the kit and for tests, never on the way of a job."""
+"""Temporary storages inside the folder of a URL, for the conformance kit and for tests."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 def place_url(url: str, name: str) -> str:
-    """Return the URL of a folder of this name inside that of a URL."""
-    place, mark, query = url.partition("?")
-    return f"{place.rstrip('/')}/{name}{mark}{query}"
+    """Return the URL of the folder `name` inside the folder of `url`."""
+    folder, mark, query = url.partition("?")
+    return f"{folder.rstrip('/')}/{name}{mark}{query}"
 
 
 async def remove_url(url: str) -> None:
-    """Remove the folder of a URL with everything in it; one that holds no jobs is left alone."""
+    """Remove the folder of a URL with everything in it, if it is the directory of a file storage."""
     path = Path(url.partition("?")[0].partition(":")[2])
     if (path / "commits").is_dir():
         await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
