@@ -15,7 +15,7 @@ SUFFIXES = {".py", ".lua", ".sql"}
 MOST_LINES = 400
 
 # A drawer is a name that says nothing about what is inside.
-DRAWERS = {"base", "bases", "common", "helper", "helpers", "manager", "managers", "util", "utils"}
+DRAWERS = {"common", "helper", "helpers", "manager", "managers", "util", "utils"}
 
 # Everything that turns stored bytes into calls.
 PICKLES = {"cloudpickle", "dill", "joblib", "jsonpickle", "marshal", "pickle", "shelve", "_pickle"}

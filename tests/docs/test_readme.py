@@ -1,4 +1,4 @@
-"""The README does what it says: its program runs as it is written, and what it names is there."""
+"""The README's program runs as it is written, and what the README and the page of promises name exists."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from tests.source import PROJECT
 
 README = (PROJECT / "README.md").read_text("utf-8")
 URL = "file:./jobs"
-#: What is typed at the shell, in the text and in blocks.
-TYPED = [*re.findall(r"`([^`\n]+)`", README), *re.findall(r"^    (\S.*)$", README, re.MULTILINE)]
+PROMISES = (PROJECT / "docs/explanation/promises.md").read_text("utf-8")
+BOTH = README + PROMISES
+#: Shell commands, in the text and in blocks.
+TYPED = [*re.findall(r"`([^`\n]+)`", BOTH), *re.findall(r"^    (\S.*)$", README, re.MULTILINE)]
 
 
 @pytest.fixture(params=["as written", "postgresql"])
@@ -62,9 +64,9 @@ def test_the_program_and_its_worker_print_what_the_task_returns(project: Path) -
 
 
 def test_what_it_tells_to_run_is_there() -> None:
-    paths = [word.partition(" ")[2].split()[0] for word in TYPED if word.startswith("pytest ")]
-    sessions = re.findall(r"nox -s (\w+)", README)
-    modules = re.findall(r"python -m (\w+)", README)
+    paths = [path for word in TYPED if word.startswith("pytest ") for path in word.split()[1:]]
+    sessions = re.findall(r"nox -s (\w+)", BOTH)
+    modules = re.findall(r"python -m (\w+)", BOTH)
     known = (PROJECT / "noxfile.py").read_text("utf-8")
 
     assert paths
