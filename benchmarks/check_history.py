@@ -21,8 +21,8 @@ from pathlib import Path
 from random import Random
 from typing import IO, Final
 
-from dibs.model.job import Data, Error, NewJob
-from dibs.model.requests import Complete, Fail, How, Release, Request, RetryLater, Settlement
+from dibs.model.job import Error, JobData, NewJob
+from dibs.model.requests import Complete, EnqueueRequest, Fail, Release, RetryLater, SettleAction, Settlement
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance.history import Step, check, read_file, write_steps
@@ -79,8 +79,8 @@ async def record(steps: int, file: IO[bytes], random: Random) -> int:
 async def enqueue(storage: Storage, random: Random, fresh: int, now: int) -> int:
     """Enqueue a batch, and return how many of its ids are new."""
     ids = [random.choice(HOT) if random.random() < 0.5 else f"job-{fresh + n}" for n in range(BATCH)]
-    data = Data(payload=str(now).encode())
-    await storage.enqueue(QUEUE, [Request(job=NewJob(id=id, data=data)) for id in ids], now=now)
+    data = JobData(payload=str(now).encode())
+    await storage.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=id, data=data)) for id in ids], now=now)
     return BATCH
 
 
@@ -92,7 +92,7 @@ async def settle_and_claim(
     storage: Storage, lease: str, held: list[tuple[str, int]], random: Random, now: int
 ) -> list[tuple[str, int]]:
     """Settle what a client holds, and take more."""
-    hows: tuple[How, ...] = (
+    hows: tuple[SettleAction, ...] = (
         *(Complete(result=b"1"),) * 6,
         RetryLater(),
         Release(),

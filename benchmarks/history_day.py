@@ -22,7 +22,16 @@ from typing import Final
 from msgspec import Struct
 
 from dibs.model.job import NOT_KEPT, Error, Job, NewJob, OutcomeRetention
-from dibs.model.requests import Complete, Fail, How, LogLevel, Request, RetryLater, SettingsPatch, Settlement
+from dibs.model.requests import (
+    Complete,
+    EnqueueRequest,
+    Fail,
+    LogLevel,
+    RetryLater,
+    SettingsPatch,
+    SettleAction,
+    Settlement,
+)
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 
@@ -92,7 +101,7 @@ class Line:
     lease: str = ""
     renew_at: int = 0
     #: When each run is over: (time, fence, id, how it ends).
-    running: list[tuple[int, int, str, How]] = field(default_factory=list)
+    running: list[tuple[int, int, str, SettleAction]] = field(default_factory=list)
 
     def next_at(self, *, working: bool) -> int:
         """Return when there is something to do."""
@@ -190,7 +199,7 @@ class Day:
             later = line.next_poison + POISON_EVERY
             line.next_poison = later if later < self.end else None
         for first in range(0, len(ids), 1000):
-            wanted = [Request(job=NewJob(id=id)) for id in ids[first : first + 1000]]
+            wanted = [EnqueueRequest(job=NewJob(id=id)) for id in ids[first : first + 1000]]
             await self.storage.enqueue(line.kind.queue, wanted, now=now)
         self.jobs += len(ids)
 
@@ -235,7 +244,7 @@ class Day:
         assert job.run is not None
         kind, chance = line.kind, self.chance
         took = min(kind.median * math.exp(chance.gauss(0, kind.tail)), LEASE / 3)
-        how: How = Complete()
+        how: SettleAction = Complete()
         if job.id == POISON:
             error = Error(type="CorruptImageError", message="cannot decode frame 0")
             how = RetryLater(delay=5_000, error=error) if job.retries < 2 else Fail(error=error)

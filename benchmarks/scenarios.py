@@ -12,8 +12,8 @@ from typing import Final
 from msgspec import Struct
 
 from benchmarks.through_the_client import enqueue_together
-from dibs.model.job import Data, NewJob
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.protocol import Storage
 
 #: As in the comparisons of the field: two small numbers.
@@ -36,13 +36,13 @@ class Scenario(Struct, frozen=True):
 
 def requests(
     count: int, *, prefix: str = "job", priority: int = 0, delay: int | None = None
-) -> list[Request]:
+) -> list[EnqueueRequest]:
     """Return requests for so many different ids."""
-    data = Data(payload=PAYLOAD, priority=priority)
-    return [Request(job=NewJob(id=f"{prefix}-{n:09d}", data=data, delay=delay)) for n in range(count)]
+    data = JobData(payload=PAYLOAD, priority=priority)
+    return [EnqueueRequest(job=NewJob(id=f"{prefix}-{n:09d}", data=data, delay=delay)) for n in range(count)]
 
 
-async def fill(storage: Storage, queue: str, wanted: list[Request]) -> None:
+async def fill(storage: Storage, queue: str, wanted: list[EnqueueRequest]) -> None:
     """Enqueue in the largest batches."""
     for start in range(0, len(wanted), 1000):
         await storage.enqueue(queue, wanted[start : start + 1000])

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dibs.model.job import NewJob
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.spark import session
 from dibs.storage.registry import open_storage
 from dibs_conformance.servers import start_redis
@@ -42,7 +42,7 @@ async def fill(url: str, events: int) -> None:
         lease = (await storage.grant(["work"], 3_600_000, "benchmark")).lease
         for first in range(0, events, 1000):
             ids = [f"id {number}" for number in range(first, min(first + 1000, events))]
-            await storage.enqueue("work", [Request(job=NewJob(id=id)) for id in ids])
+            await storage.enqueue("work", [EnqueueRequest(job=NewJob(id=id)) for id in ids])
             claimed = (await storage.claim("work", lease, 1000)).jobs
             done = [Settlement(id=j.id, fence=j.run.fence, how=Complete()) for j in claimed if j.run]
             await storage.settle("work", done)

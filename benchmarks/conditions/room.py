@@ -12,8 +12,8 @@ from redis import Redis
 
 from benchmarks.scenarios import PAYLOAD
 from dibs.client.options.ids import new_id
-from dibs.model.job import Data, NewJob
-from dibs.model.requests import Request
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import EnqueueRequest
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage, remove
 
@@ -25,9 +25,9 @@ PATIENCE: Final = 30.0
 
 async def _fill(storage: Storage) -> None:
     """Enqueue as a client does that names no ids."""
-    data = Data(payload=PAYLOAD)
+    data = JobData(payload=PAYLOAD)
     for _ in range(0, JOBS, 1_000):
-        await storage.enqueue("q", [Request(job=NewJob(id=new_id(), data=data)) for _ in range(1_000)])
+        await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=new_id(), data=data)) for _ in range(1_000)])
 
 
 async def on_redis(url: str) -> float:
@@ -35,7 +35,7 @@ async def on_redis(url: str) -> float:
     there = url.replace("PLACE", "room")
     async with open_storage(there) as storage:
         # From here on the server knows the scripts.
-        await storage.enqueue("q", [Request(job=NewJob(id="first", data=Data(payload=PAYLOAD)))])
+        await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="first", data=JobData(payload=PAYLOAD)))])
         await storage.forget("q", ["first"])
     with Redis.from_url(url.partition("?")[0]) as redis:
         before = _used(redis)

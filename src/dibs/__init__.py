@@ -42,9 +42,9 @@ from dibs.errors import (
     UnknownTask,
     WaitTimeout,
 )
-from dibs.model.answers import Counts
 from dibs.model.job import Error
 from dibs.model.requests import Reject, Update
+from dibs.model.results import Counts
 from dibs.model.retry import Exponential, Fixed, Immediate
 from dibs.storage.registry import open_storage
 

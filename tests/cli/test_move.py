@@ -10,8 +10,16 @@ import pytest
 
 from dibs.cli.verbs.move import NOTES, Moved, move
 from dibs.errors import Refused
-from dibs.model.job import Data, Error, NewJob, Slot
-from dibs.model.requests import Complete, Fail, HandOff, How, Request, SettingsPatch, Settlement
+from dibs.model.job import Error, JobData, NewJob, Slot
+from dibs.model.requests import (
+    Complete,
+    EnqueueRequest,
+    Fail,
+    HandOff,
+    SettingsPatch,
+    SettleAction,
+    Settlement,
+)
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 from tests.cli.shell import Shell
@@ -49,11 +57,11 @@ def silent(_queue: str, _count: int) -> None:
 async def filled(storage: Storage) -> None:
     """One id of each kind, and many that wait."""
     many = [
-        Request(job=NewJob(id=f"{n:03}", data=Data(payload=b"%d" % n, priority=n % 3))) for n in range(120)
+        EnqueueRequest(job=NewJob(id=f"{n:03}", data=JobData(payload=b"%d" % n, priority=n % 3))) for n in range(120)
     ]
-    await storage.enqueue("q", [Request(job=NewJob(id=name)) for name in ("done", "failed", "given")])
+    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=name)) for name in ("done", "failed", "given")])
     lease = (await storage.grant(["q"], 60_000, "test")).lease
-    hows: dict[str, How] = {
+    hows: dict[str, SettleAction] = {
         "done": Complete(result=b"1"),
         "failed": Fail(error=Error(type="E"), handled=True),
         "given": HandOff(),
@@ -61,7 +69,7 @@ async def filled(storage: Storage) -> None:
     for job in (await storage.claim("q", lease, 10)).jobs:
         assert job.run is not None
         await storage.settle("q", [Settlement(id=job.id, fence=job.run.fence, how=hows[job.id])])
-    await storage.enqueue("q", [*many, Request(job=NewJob(id="given", data=Data(payload=b"next")))])
+    await storage.enqueue("q", [*many, EnqueueRequest(job=NewJob(id="given", data=JobData(payload=b"next")))])
     await storage.configure("q", SettingsPatch(max_active=7))
 
 
@@ -122,7 +130,7 @@ async def killed_at(step: int, *, after: bool) -> bool:
 
 async def test_active_jobs_are_refused_or_waited_for() -> None:
     async with open_storage("memory:") as source, open_storage("memory:") as target:
-        await source.enqueue("q", [Request(job=NewJob(id="a"))])
+        await source.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))])
         lease = (await source.grant(["q"], 60_000, "test")).lease
         (job,) = (await source.claim("q", lease, 1)).jobs
         with pytest.raises(Refused, match="--wait"):
@@ -139,9 +147,9 @@ async def test_active_jobs_are_refused_or_waited_for() -> None:
 async def test_another_job_of_the_same_name_stays_where_it_was() -> None:
     async with open_storage("memory:") as source, open_storage("memory:") as target:
         await source.enqueue(
-            "q", [Request(job=NewJob(id="a", data=Data(payload=b"old"))), Request(job=NewJob(id="b"))]
+            "q", [EnqueueRequest(job=NewJob(id="a", data=JobData(payload=b"old"))), EnqueueRequest(job=NewJob(id="b"))]
         )
-        await target.enqueue("q", [Request(job=NewJob(id="a", data=Data(payload=b"new")))])
+        await target.enqueue("q", [EnqueueRequest(job=NewJob(id="a", data=JobData(payload=b"new")))])
 
         assert {"q": Moved(1, 1)} == await move(source, target, ["q"], wait=False, progress=silent)
         assert ["a"] == [*(await everything(source))["q"]]

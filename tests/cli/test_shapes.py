@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dibs.model.job import Data, Error, NewJob, OutcomeRetention, Overrides
-from dibs.model.requests import Fail, Request, RetryLater, Settlement
+from dibs.model.job import Error, JobData, NewJob, OutcomeRetention, Overrides
+from dibs.model.requests import EnqueueRequest, Fail, RetryLater, Settlement
 from dibs.storage.protocol import Storage
 from tests.cli.shell import Shell, claim_one, in_storage
 from tests.source import PROJECT
@@ -57,7 +57,7 @@ def differences_in_keys(shown: dict[str, Any], printed: dict[str, Any], path: st
 
 async def everything_at_once(storage: Storage) -> None:
     """An id that is active+blocked with an outcome, which has come back once, beside one that failed."""
-    data = Data(
+    data = JobData(
         payload=b'{"to": "x"}',
         attributes={"tries": b"3"},
         overrides=Overrides(timeout=1000),
@@ -65,14 +65,14 @@ async def everything_at_once(storage: Storage) -> None:
     )
     boom = Error(type="OSError", message="no route", cause=Error(type="ValueError"))
     for id in ("w", "f"):
-        await storage.enqueue("emails", [Request(job=NewJob(id=id, data=data))])
+        await storage.enqueue("emails", [EnqueueRequest(job=NewJob(id=id, data=data))])
         fence = await claim_one(storage, "emails")
         await storage.settle("emails", [Settlement(id=id, fence=fence, how=Fail(error=boom, handled=True))])
-    await storage.enqueue("emails", [Request(job=NewJob(id="w", data=data))])
+    await storage.enqueue("emails", [EnqueueRequest(job=NewJob(id="w", data=data))])
     fence = await claim_one(storage, "emails")
     await storage.settle("emails", [Settlement(id="w", fence=fence, how=RetryLater(error=boom))])
     await claim_one(storage, "emails")
-    await storage.enqueue("emails", [Request(job=NewJob(id="w"))])
+    await storage.enqueue("emails", [EnqueueRequest(job=NewJob(id="w"))])
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from dibs import BatchRefused, Dibs, MessagePackSerde, Queue, Refused, Retention, Status, Update
 from dibs.model.limits import MIB
-from dibs.model.requests import Request
+from dibs.model.requests import EnqueueRequest
 from tests.client import handlers
 from tests.client.byhand import claimed
 
@@ -50,7 +50,7 @@ def counted(app: Dibs, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     calls: list[int] = []
     enqueue = app.storage.enqueue
 
-    async def counting(name: str, requests: list[Request]) -> Any:
+    async def counting(name: str, requests: list[EnqueueRequest]) -> Any:
         calls.append(len(requests))
         return await enqueue(name, requests)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from dibs.model import states
+from dibs.model import transition_table
 from dibs.model.events import AttemptKind, NoteKind
 from dibs.model.limits import LIMITS
 from dibs.model.requests import SettingsPatch
@@ -12,7 +12,7 @@ from dibs.storage.protocol import Storage
 from tests.source import PROJECT
 
 PAGE = (PROJECT / "docs/explanation/contract.md").read_text("utf-8")
-BEGIN = "<!-- transitions: begin (printed by dibs.model.states.markdown()) -->\n\n"
+BEGIN = "<!-- transitions: begin (printed by dibs.model.transition_table.markdown()) -->\n\n"
 END = "\n<!-- transitions: end -->"
 
 
@@ -20,7 +20,7 @@ def test_the_table_of_transitions_is_the_one_in_the_code() -> None:
     _, _, rest = PAGE.partition(BEGIN)
     table, _, _ = rest.partition(END)
 
-    assert states.markdown() == table
+    assert transition_table.markdown() == table
 
 
 def test_every_verb_of_the_protocol_is_explained() -> None:

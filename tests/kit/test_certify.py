@@ -56,7 +56,7 @@ def test_a_level_that_is_not_built_is_refused_by_name(level: str) -> None:
 
 
 def test_a_failure_is_told_as_the_shortest_story(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transitions, "ask_cancel", lambda slot, *_: slot)
+    monkeypatch.setattr(transitions, "request_cancel", lambda slot, *_: slot)
 
     failure, _ = play(50, shrink=True)
 
@@ -66,7 +66,7 @@ def test_a_failure_is_told_as_the_shortest_story(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_bad_input_that_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dibs.model.limits.check_data", lambda *_: None)
+    monkeypatch.setattr("dibs.model.check_jobs.check_data", lambda *_: None)
 
     async with Places("memory:").open("memory:no-limits", "manual") as storage:
         met, wrong = await wrong_verdicts(storage)
@@ -96,7 +96,7 @@ def test_the_verb_prints_the_report_as_json() -> None:
 
 
 def test_the_verb_says_no_with_1_and_wrong_words_with_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transitions, "ask_cancel", lambda slot, *_: slot)
+    monkeypatch.setattr(transitions, "request_cancel", lambda slot, *_: slot)
 
     assert said("memory:", "--examples", "60", "--seed", "1")[0] == 1
     assert said("memory:", "--level", "L9")[0] == 2

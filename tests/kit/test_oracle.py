@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from dibs.model.answers import Reaped
-from dibs.model.job import Data, Error, NewJob, OutcomeRetention
+from dibs.model.job import Error, JobData, NewJob, OutcomeRetention
 from dibs.model.requests import (
     Cancelled,
     Complete,
+    EnqueueRequest,
     Fail,
     HandOff,
     Reject,
     Release,
-    Request,
     RetryLater,
     Settlement,
     Update,
 )
+from dibs.model.results import ReapedJob
 from dibs_conformance.oracle import OneOf, Oracle
 
 
@@ -32,7 +32,7 @@ class Told:
     def enqueue(self, now: int = 0, how: Update | Reject = Update(), **job: object) -> str:  # noqa: B008
         at = self.oracle.at(now)
         new = NewJob(id="a", **job)  # type: ignore[arg-type]
-        return self.oracle.enqueue("q", [Request(job=new, on_conflict=how)], at)[0].status
+        return self.oracle.enqueue("q", [EnqueueRequest(job=new, on_conflict=how)], at)[0].status
 
     def claim(self, now: int = 0) -> list[int]:
         jobs = self.oracle.claim("q", "lease", 10, self.oracle.at(now)).jobs
@@ -59,9 +59,9 @@ def test_a_known_id_is_updated_in_place_and_beside_a_run_it_is_blocked(told: Tol
 
 def test_a_list_of_updates_has_two_readings(told: Told) -> None:
     """Contract 3, the fold law: ended, the first counts whole; come back, it changes the time only."""
-    told.enqueue(data=Data(payload=b"old"), run_at=0)
+    told.enqueue(data=JobData(payload=b"old"), run_at=0)
     [fence] = told.claim()
-    told.enqueue(how=Update(data=False, run_at="later"), data=Data(payload=b"new"), run_at=70)
+    told.enqueue(how=Update(data=False, run_at="later"), data=JobData(payload=b"new"), run_at=70)
 
     ended = told.oracle.get("q", "a").successor()
     told.settle(fence, RetryLater(run_at=90))
@@ -118,7 +118,7 @@ def test_an_expired_lease_is_reaped_with_its_job_and_a_live_one_is_not(told: Tol
     [fence] = told.claim()
 
     assert told.oracle.reap("q", 10, [], told.oracle.at(999)) == []
-    assert told.oracle.reap("q", 10, ["a"], told.oracle.at(1000)) == [Reaped("a", fence, "stalled")]
+    assert told.oracle.reap("q", 10, ["a"], told.oracle.at(1000)) == [ReapedJob("a", fence, "stalled")]
 
 
 def test_dropped_ranges_join_when_the_run_lies_below_both(told: Told) -> None:
@@ -138,8 +138,8 @@ def test_of_the_due_the_most_urgent_runs_first_and_then_the_first_in_line() -> N
     told = Told()
     now = told.oracle.at(5)
     places = {"late": (0, 6), "second": (0, 5), "third": (0, 5), "first": (1, 5)}
-    jobs = [NewJob(id=id, data=Data(priority=p), run_at=at) for id, (p, at) in places.items()]
-    told.oracle.enqueue("q", [Request(job=job) for job in jobs], now)
+    jobs = [NewJob(id=id, data=JobData(priority=p), run_at=at) for id, (p, at) in places.items()]
+    told.oracle.enqueue("q", [EnqueueRequest(job=job) for job in jobs], now)
 
     claim = told.oracle.claim("q", "lease", 10, told.oracle.at(5))
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dibs.model.job import Data, Job, NewJob, Outcome, Slot
-from dibs.model.requests import How, OnConflict, Request, Settlement, Update
-from dibs.model.results import Enqueued, Reaped, Settled
+from dibs.model.job import Job, JobData, NewJob, Outcome, Slot
+from dibs.model.requests import EnqueueRequest, OnConflict, SettleAction, Settlement, Update
+from dibs.model.results import EnqueueResult, ReapedJob, SettleResult
 from dibs.storage.protocol import Storage
 
 START: Final = 1_900_000_000_000
 LEASE: Final = 10_000
-DATA: Final = frozenset(Data.__struct_fields__)
+DATA: Final = frozenset(JobData.__struct_fields__)
 
 
 class Clerk:
@@ -25,10 +25,10 @@ class Clerk:
 
     async def put(
         self, id: str = "a", how: OnConflict | None = None, *, key: str | None = None, **words: Any
-    ) -> Enqueued:
+    ) -> EnqueueResult:
         """Enqueue one job: words of its data, and run_at or delay."""
-        data = Data(**{name: words.pop(name) for name in DATA & words.keys()})
-        request = Request(job=NewJob(id=id, data=data, **words), on_conflict=how or Update(), request_key=key)
+        data = JobData(**{name: words.pop(name) for name in DATA & words.keys()})
+        request = EnqueueRequest(job=NewJob(id=id, data=data, **words), on_conflict=how or Update(), request_key=key)
         return (await self.storage.enqueue(self.queue, [request], now=self.now))[0]
 
     async def lease(self, ttl: int = LEASE) -> str:
@@ -48,7 +48,7 @@ class Clerk:
         [job] = await self.claim(1, lease)
         return job
 
-    async def settle(self, job: Job, how: How) -> Settled:
+    async def settle(self, job: Job, how: SettleAction) -> SettleResult:
         """Settle a run by its fence."""
         settlement = Settlement(id=job.id, fence=fence_of(job), how=how)
         return (await self.storage.settle(self.queue, [settlement], now=self.now))[0]
@@ -63,7 +63,7 @@ class Clerk:
         await self.reap()
         return job
 
-    async def reap(self, limit: int = 100) -> list[Reaped]:
+    async def reap(self, limit: int = 100) -> list[ReapedJob]:
         return list(await self.storage.reap(self.queue, limit, now=self.now))
 
     async def renews(self, lease: str, ttl: int = LEASE) -> bool:

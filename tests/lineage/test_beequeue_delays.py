@@ -79,11 +79,11 @@ async def test_what_falls_due_before_the_wait_begins_ends_it(clerk: Clerk) -> No
 async def test_many_may_be_due_at_the_same_moment(clerk: Clerk) -> None:
     """Nine thousand equal times: all come, each once, in the order in which they were enqueued."""
     from dibs.model.job import NewJob
-    from dibs.model.requests import Request
+    from dibs.model.requests import EnqueueRequest
 
     for thousand in range(9):
         jobs = [NewJob(id=f"{thousand}{n:03}", run_at=START + 5) for n in range(1000)]
-        await clerk.storage.enqueue("q", [Request(job=job) for job in jobs], now=clerk.now)
+        await clerk.storage.enqueue("q", [EnqueueRequest(job=job) for job in jobs], now=clerk.now)
     clerk.now += 5
     ids = [job.id for _ in range(9) for job in await clerk.claim(1000)]
 

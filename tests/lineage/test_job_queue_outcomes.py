@@ -21,9 +21,9 @@ from dibs import (
 )
 from dibs.client.connection.outcome_wait import OutcomeWait
 from dibs.errors import DibsError
-from dibs.model.job import Data
+from dibs.model.job import JobData
 from dibs.model.job import OutcomeRetention as KeptFor
-from dibs.model.requests import Complete, Patch, RetryLater
+from dibs.model.requests import Complete, JobPatch, RetryLater
 from tests.lineage import actors
 from tests.lineage.actors import claimed
 from tests.lineage.clerk import START, Clerk
@@ -59,7 +59,7 @@ async def test_one_short_retention_concerns_no_other_job(clerk: Clerk) -> None:
 async def test_retention_can_be_changed_later(clerk: Clerk) -> None:
     """Counting from now, of the result and of what makes the id known; told where there is none."""
     amend = clerk.storage.amend
-    patch = Patch(retention=KeptFor(completed=5000))
+    patch = JobPatch(retention=KeptFor(completed=5000))
     assert "not_found" == await amend("q", "a", patch, now=clerk.now)
     await clerk.put()
     assert "amended" == await amend("q", "a", patch, now=clerk.now)
@@ -157,4 +157,4 @@ async def test_a_payload_has_no_envelope_of_ours(clerk: Clerk) -> None:
     job = await clerk.take()
     await clerk.settle(job, RetryLater(delay=0))
 
-    assert Data(payload=payload) == (await clerk.current()).data
+    assert JobData(payload=payload) == (await clerk.current()).data

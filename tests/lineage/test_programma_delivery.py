@@ -9,7 +9,7 @@ import pytest
 
 from dibs import LeaseLost, Queue, Refused
 from dibs.model.job import Overrides
-from dibs.model.requests import Complete, HandOff, Patch
+from dibs.model.requests import Complete, HandOff, JobPatch
 from tests.lineage.actors import claimed
 from tests.lineage.clerk import Clerk, fence_of
 
@@ -140,7 +140,7 @@ async def test_an_end_may_keep_nothing(queue: Queue) -> None:
 async def test_an_amend_is_taken_whole_or_not_at_all(clerk: Clerk) -> None:
     await clerk.put(priority=1)
     await clerk.take()
-    patch = Patch(attributes={"x": b"1"}, priority=2)
+    patch = JobPatch(attributes={"x": b"1"}, priority=2)
 
     assert "active" == await clerk.storage.amend("q", "a", patch, now=clerk.now)
     assert ({}, 1) == ((await clerk.current()).data.attributes, (await clerk.current()).data.priority)

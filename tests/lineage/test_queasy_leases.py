@@ -6,13 +6,22 @@ import pytest
 
 from dibs import Dibs, Queue, Reject, Update
 from dibs.model.job import Error
-from dibs.model.requests import Cancelled, Complete, Fail, HandOff, How, Release, RetryLater, Settlement
-from dibs.model.results import Reaped
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    Fail,
+    HandOff,
+    Release,
+    RetryLater,
+    SettleAction,
+    Settlement,
+)
+from dibs.model.results import ReapedJob
 from tests.lineage import actors
 from tests.lineage.actors import play
 from tests.lineage.clerk import START, Clerk, fence_of
 
-EVERY: list[How] = [
+EVERY: list[SettleAction] = [
     Complete(result=b"1"),
     Fail(error=Error(type="Oops"), handled=True),
     Cancelled(),
@@ -27,7 +36,7 @@ named = pytest.mark.parametrize("how", EVERY, ids=lambda how: type(how).__name__
 
 
 @named
-async def test_nothing_settles_what_is_not_active(clerk: Clerk, how: How) -> None:
+async def test_nothing_settles_what_is_not_active(clerk: Clerk, how: SettleAction) -> None:
     """Contract 3: not active with exactly that fence is `lost`, changes nothing and makes no fail job."""
     await clerk.put("waiting")
     before = await clerk.slot("waiting")
@@ -40,7 +49,7 @@ async def test_nothing_settles_what_is_not_active(clerk: Clerk, how: How) -> Non
 
 
 @named
-async def test_a_late_holder_changes_nothing(clerk: Clerk, how: How) -> None:
+async def test_a_late_holder_changes_nothing(clerk: Clerk, how: SettleAction) -> None:
     """Promise 2: the run that was swept is no longer its old holder's, whatever he says of it."""
     await clerk.put()
     old = await clerk.stall()
@@ -52,7 +61,7 @@ async def test_a_late_holder_changes_nothing(clerk: Clerk, how: How) -> None:
 
 
 @named
-async def test_the_queue_goes_on_after_a_stale_end_and_another_stall(clerk: Clerk, how: How) -> None:
+async def test_the_queue_goes_on_after_a_stale_end_and_another_stall(clerk: Clerk, how: SettleAction) -> None:
     """No record is ever missing: claims, heartbeats and reaps go on, and no claimed job gets lost."""
     await clerk.put()
     old = await clerk.stall()
@@ -157,7 +166,7 @@ async def test_what_a_dead_client_held_is_named(clerk: Clerk) -> None:
     run = await clerk.take(await clerk.lease(10))
     clerk.now += 10
 
-    assert [Reaped("a", fence_of(run), "stalled")] == await clerk.reap()
+    assert [ReapedJob("a", fence_of(run), "stalled")] == await clerk.reap()
     assert ["stalled"] == await clerk.kinds()
 
 

@@ -11,7 +11,7 @@ import pytest
 from dibs import Dibs, Queue, Refused, Update
 from dibs.errors import DibsError
 from dibs.model.job import Error
-from dibs.model.requests import Cancelled, Complete, Fail, How, RetryLater, RunAtRule
+from dibs.model.requests import Cancelled, Complete, Fail, RetryLater, RunAtRule, SettleAction
 from tests.lineage.clerk import START, Clerk
 
 RULES: tuple[RunAtRule, ...] = ("always", "never", "later", "earlier")
@@ -26,7 +26,7 @@ TIMES: list[tuple[RunAtRule, int, int, int]] = [
     ("earlier", 5000, 0, 0),
     ("earlier", 5000, 9000, 5000),
 ]
-ENDS: list[How] = [Complete(), Fail(error=Error(type="Oops")), Cancelled()]
+ENDS: list[SettleAction] = [Complete(), Fail(error=Error(type="Oops")), Cancelled()]
 
 
 # -- an id that nobody runs ------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ async def test_a_successor_is_never_handed_out_beside_the_run(clerk: Clerk, time
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: type(end).__name__)
 @pytest.mark.parametrize("rule", RULES)
 async def test_a_successor_runs_after_every_end_under_every_rule(
-    clerk: Clerk, rule: RunAtRule, end: How
+    clerk: Clerk, rule: RunAtRule, end: SettleAction
 ) -> None:
     """Promise 4: with its own data and time and counts 0, never stuck."""
     await clerk.put()
@@ -213,7 +213,7 @@ async def test_an_update_during_a_run_resets_its_counts_or_leaves_them(
 
 
 @pytest.mark.parametrize("how", [RetryLater(delay=0), Complete()])
-async def test_every_update_during_a_run_counts_not_only_the_last(clerk: Clerk, how: How) -> None:
+async def test_every_update_during_a_run_counts_not_only_the_last(clerk: Clerk, how: SettleAction) -> None:
     """The fold law: a later update without data does not undo an earlier one with data."""
     await clerk.put(payload=b"1")
     run = await clerk.take()

@@ -7,11 +7,20 @@ from typing import Any, Final, cast
 
 from dibs.maintenance.reap import reap
 from dibs.maintenance.schedule import plant
-from dibs.model.job import Data, Error, Job, NewJob
-from dibs.model.requests import Cancelled, Complete, Fail, How, Release, Request, RetryLater, Settlement
-from dibs.model.schedule import TICK, Every, Schedule, carried_on
+from dibs.model.job import Error, Job, JobData, NewJob
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    EnqueueRequest,
+    Fail,
+    Release,
+    RetryLater,
+    SettleAction,
+    Settlement,
+)
+from dibs.model.schedule import TICK, Every, Schedule, with_next_tick
 from dibs.storage.protocol import Storage
-from dibs.testing.clock import Clock
+from dibs.testing.clock import ManualClock
 
 QUEUE: Final = "q"
 MINUTE: Final = 60_000
@@ -27,11 +36,11 @@ class KilledHere(BaseException):
 class World:
     """A storage, its time, a schedule in it, and what is to happen at which moment of a shift."""
 
-    def __init__(self, clock: Clock, *, catch_up: bool = True) -> None:
+    def __init__(self, clock: ManualClock, *, catch_up: bool = True) -> None:
         self.clock = clock
-        self.schedule = Schedule(times=Every(LENGTH), data=Data(payload=b"{}"), catch_up=catch_up)
+        self.schedule = Schedule(times=Every(LENGTH), data=JobData(payload=b"{}"), catch_up=catch_up)
         #: Each run that was settled: when its tick was due, and how it ended.
-        self.ran: list[tuple[int, How]] = []
+        self.ran: list[tuple[int, SettleAction]] = []
         self.moments = 0
         #: The moments after it was planted at which there was no tick.
         self.gaps: list[int] = []
@@ -63,7 +72,7 @@ class World:
         if act is not None:
             await act(self)
 
-    async def disturbed(self, how: How, plan: Mapping[int, Callable[[World], Awaitable[None]]]) -> None:
+    async def disturbed(self, how: SettleAction, plan: Mapping[int, Callable[[World], Awaitable[None]]]) -> None:
         """Work one shift, with this happening between its calls."""
         self.moments, self._plan = 0, plan
         try:
@@ -92,7 +101,7 @@ class Stepwise:
         return call
 
 
-async def shift(world: World, storage: Storage, how: How) -> None:
+async def shift(world: World, storage: Storage, how: SettleAction) -> None:
     """Do what a worker does: plant, wait for the tick, claim, run, settle, and look after the schedule."""
     await plant(storage, QUEUE, world.schedule)
     world.planted = True
@@ -106,12 +115,12 @@ async def shift(world: World, storage: Storage, how: How) -> None:
     await plant(storage, QUEUE, world.schedule)
 
 
-async def settle(world: World, storage: Storage, job: Job, how: How) -> None:
+async def settle(world: World, storage: Storage, job: Job, how: SettleAction) -> None:
     """End a run as a worker does that asks itself what time it is."""
     assert job.run is not None
     if job.id == TICK:
         at = {"claimed_at": job.run.claimed_at, "now": world.clock.now}
-        how = carried_on(world.schedule, QUEUE, how, **at)
+        how = with_next_tick(world.schedule, QUEUE, how, **at)
     [answer] = await storage.settle(QUEUE, [Settlement(id=job.id, fence=job.run.fence, how=how)])
     if answer.status in ("done", "returned"):
         world.ran.append((job.run_at, how))
@@ -143,7 +152,7 @@ async def another(world: World) -> None:
 
 async def by_hand(world: World) -> None:
     """Somebody wants a run now."""
-    await world.storage.enqueue(QUEUE, [Request(job=NewJob(id=TICK, data=Data(payload=b"[]")))])
+    await world.storage.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=TICK, data=JobData(payload=b"[]")))])
 
 
 async def fall_asleep(world: World) -> None:
@@ -155,7 +164,7 @@ async def fall_asleep(world: World) -> None:
 #: What befalls a worker, and what somebody does to the tick itself.
 ACCIDENTS: Final = (kill, another, by_hand, fall_asleep)
 ACTS: Final = (*ACCIDENTS, cancel, cancel_running, forget)
-ENDS: Final[tuple[How, ...]] = (
+ENDS: Final[tuple[SettleAction, ...]] = (
     Complete(), Fail(error=Error(type="E")), RetryLater(delay=2000), RetryLater(delay=10 * LENGTH),
     Release(), Cancelled(),
 )  # fmt: skip

@@ -14,11 +14,19 @@ from msgspec.structs import replace
 
 from dibs.maintenance.reap import reap
 from dibs.maintenance.schedule import plant
-from dibs.model.job import Data, NewJob
-from dibs.model.requests import Cancelled, Complete, How, Reject, Request, SettingsPatch, Settlement
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    EnqueueRequest,
+    Reject,
+    SettingsPatch,
+    SettleAction,
+    Settlement,
+)
 from dibs.model.schedule import TICK, Every
 from dibs.storage.registry import open_storage
-from dibs.testing.clock import Clock
+from dibs.testing.clock import ManualClock
 from dibs_conformance.servers import PostgresServer, RedisServer
 from tests.maintenance.shift import (
     ACCIDENTS,
@@ -44,7 +52,7 @@ FIRST = round(START.timestamp() * 1000) + LENGTH
 async def a_world(
     url: str = "memory:", *, catch_up: bool = True, own: Mapping[str, str] | None = None
 ) -> AsyncIterator[World]:
-    clock = Clock(open_storage(url, clock="manual", **(own or {})), START)
+    clock = ManualClock(open_storage(url, clock="manual", **(own or {})), START)
     async with clock.storage:
         yield World(clock, catch_up=catch_up)
 
@@ -69,13 +77,13 @@ async def lives(world: World, *, cancelled: int = 0) -> None:
     assert (None, b"{}", True) == (tick.run, tick.data.payload, tick.run_at > world.clock.now)
 
 
-async def moments_of_a_shift(how: How) -> int:
+async def moments_of_a_shift(how: SettleAction) -> int:
     async with a_world() as world:
         await world.disturbed(how, {})
         return world.moments
 
 
-async def disturb(how: How, number: int, url: str = "memory:", *, option: str = "", each: int = 1) -> None:
+async def disturb(how: SettleAction, number: int, url: str = "memory:", *, option: str = "", each: int = 1) -> None:
     """Let each thing happen at each moment of a shift, in a world of its own; or so many at as many moments.
 
     The schedule goes on; and of an accident it does not even die for a moment, to be planted anew. `option`
@@ -99,12 +107,12 @@ async def disturb(how: How, number: int, url: str = "memory:", *, option: str = 
 
 
 @pytest.mark.parametrize("how", ENDS, ids=str)
-async def test_whatever_happens_at_whatever_moment(how: How) -> None:
+async def test_whatever_happens_at_whatever_moment(how: SettleAction) -> None:
     await disturb(how, 1)
 
 
 @pytest.mark.parametrize("how", ENDS[:1], ids=str)
-async def test_whatever_happens_on_file(how: How, tmp_path: Path) -> None:
+async def test_whatever_happens_on_file(how: SettleAction, tmp_path: Path) -> None:
     await disturb(how, 1, f"file:{tmp_path}")
 
 
@@ -128,7 +136,7 @@ async def test_whatever_happens_twice() -> None:
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("how", ENDS, ids=str)
-async def test_whatever_happens_twice_to_every_end(how: How) -> None:
+async def test_whatever_happens_twice_to_every_end(how: SettleAction) -> None:
     await disturb(how, 2)
 
 
@@ -252,7 +260,7 @@ async def test_a_changed_interval_acts_at_the_next_tick(world: World) -> None:
 
 async def test_a_run_by_hand_is_now_and_the_next_at_its_time(world: World) -> None:
     await plant(world.storage, QUEUE, world.schedule)
-    await world.storage.enqueue(QUEUE, [Request(job=NewJob(id=TICK, data=Data(payload=b"[]")))])
+    await world.storage.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=TICK, data=JobData(payload=b"[]")))])
     await shift(world, world.storage, Complete())
 
     assert FIRST - LENGTH == world.ran[0][0]
@@ -264,7 +272,7 @@ async def test_a_run_by_hand_is_not_lost_behind_a_run(world: World) -> None:
     await world.clock.move_to(FIRST)
     lease = (await world.storage.grant([QUEUE], MINUTE, "test")).lease
     [job] = (await world.storage.claim(QUEUE, lease, 1)).jobs
-    await world.storage.enqueue(QUEUE, [Request(job=NewJob(id=TICK, data=Data(payload=b"[]")))])
+    await world.storage.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=TICK, data=JobData(payload=b"[]")))])
     await settle(world, world.storage, job, Complete())
     promoted = await world.tick()
 
@@ -280,7 +288,7 @@ async def test_a_tick_that_was_completed_without_a_next_one(world: World) -> Non
     [job] = (await world.storage.claim(QUEUE, lease, 1)).jobs
     assert job.run is not None
     await world.storage.settle(QUEUE, [Settlement(id=TICK, fence=job.run.fence, how=Complete())])
-    [refused] = await world.storage.enqueue(QUEUE, [Request(job=NewJob(id=TICK), on_conflict=Reject())])
+    [refused] = await world.storage.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=TICK), on_conflict=Reject())])
 
     assert "completed" == refused.status
     assert await plant(world.storage, QUEUE, world.schedule)

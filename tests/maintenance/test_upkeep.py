@@ -9,9 +9,9 @@ from dibs.errors import StorageUnavailable
 from dibs.maintenance import prune as pruning
 from dibs.maintenance import reap as reaping
 from dibs.maintenance.prune import prune
-from dibs.maintenance.reap import Suspicion, reap
-from dibs.model.job import Data, NewJob, OutcomeRetention
-from dibs.model.requests import Complete, HandOff, Request, Settlement
+from dibs.maintenance.reap import ReapCandidates, reap
+from dibs.model.job import JobData, NewJob, OutcomeRetention
+from dibs.model.requests import Complete, EnqueueRequest, HandOff, Settlement
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 from tests.maintenance.stepwise import stepping
@@ -22,8 +22,8 @@ async def claimed(
     storage: Storage, number: int, retention: OutcomeRetention | None = None
 ) -> list[Settlement]:
     """Claim so many jobs under a lease of 10 ms, at time 0."""
-    data = Data(retention=retention)
-    await storage.enqueue("q", [Request(job=NewJob(id=str(n), data=data)) for n in range(number)], now=0)
+    data = JobData(retention=retention)
+    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=str(n), data=data)) for n in range(number)], now=0)
     lease = (await storage.grant(["q"], 10, "test", now=0)).lease
     jobs = (await storage.claim("q", lease, number, now=0)).jobs
     return [Settlement(id=job.id, fence=job.run.fence, how=Complete()) for job in jobs if job.run]
@@ -50,7 +50,7 @@ async def test_living_workers_keep_theirs() -> None:
 
 async def test_idle_queues_are_reaped_at_first_and_then_only_counted() -> None:
     async with open_storage("memory:", clock="manual") as storage:
-        suspicion = Suspicion(storage, ["p", "q"])
+        suspicion = ReapCandidates(storage, ["p", "q"])
         assert ["p", "q"] == await suspicion.queues()
         assert [] == await suspicion.queues()
         [job, *_] = await claimed(storage, 2)
@@ -61,7 +61,7 @@ async def test_idle_queues_are_reaped_at_first_and_then_only_counted() -> None:
 
 async def test_handed_off_runs_are_under_no_lease() -> None:
     async with open_storage("memory:", clock="manual") as storage:
-        suspicion = Suspicion(storage, ["q"])
+        suspicion = ReapCandidates(storage, ["q"])
         await suspicion.queues()
         [job] = await claimed(storage, 1)
         await storage.settle("q", [replace(job, how=HandOff())], now=0)
@@ -73,7 +73,7 @@ async def test_a_crowded_queue_is_reaped_rather_than_counted(monkeypatch: pytest
     monkeypatch.setattr(reaping, "CROWDED", 4)
     async with open_storage("memory:", clock="manual") as storage:
         counting = Faulty(storage)
-        suspicion = Suspicion(counting, ["p", "q"])
+        suspicion = ReapCandidates(counting, ["p", "q"])
         await storage.settle("q", await claimed(storage, 5), now=0)
         await suspicion.queues()
         assert ["q"] == await suspicion.queues()
@@ -85,7 +85,7 @@ async def test_no_queue_is_passed_over_for_ever(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(reaping, "ANYWAY", 0.0)
     async with open_storage("memory:", clock="manual") as storage:
         counting = Faulty(storage)
-        suspicion = Suspicion(counting, ["p", "q"])
+        suspicion = ReapCandidates(counting, ["p", "q"])
         assert ["p", "q"] == await suspicion.queues()
         monkeypatch.setattr(reaping, "ANYWAY", 3600.0)
         counting.fail("counts", StorageUnavailable("nobody there"))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dibs.model import events
-from dibs.model.job import ActiveRun, Data, Error, Job, Successor
+from dibs.model.job import ActiveRun, Error, Job, JobData, Successor
 
 RUN = ActiveRun(fence=77, lease="l", holder="ann", claimed_at=30)
 JOB = Job(
     id="a",
-    data=Data(),
+    data=JobData(),
     run_at=20,
     enqueued_at=10,
     seq=5,
@@ -18,16 +18,16 @@ JOB = Job(
     attempts=3,
     run=RUN,
 )
-WAITING = Job(id="a", data=Data(), run_at=20, enqueued_at=10, seq=5, first=5, revision=6, attempts=3)
+WAITING = Job(id="a", data=JobData(), run_at=20, enqueued_at=10, seq=5, first=5, revision=6, attempts=3)
 BESIDE = Successor(
-    data=Data(), replaces=True, run_at=50, lo=None, hi=None, resets=True, enqueued_at=40, seq=7, first=7,
+    data=JobData(), replaces=True, run_at=50, lo=None, hi=None, resets=True, enqueued_at=40, seq=7, first=7,
     revision=9, enqueues=3,
 )  # fmt: skip
 
 
 def test_the_end_of_an_attempt_tells_the_whole_run() -> None:
     error = Error(type="Oops")
-    event = events.attempt_ended("retried", JOB, 60, error)
+    event = events.attempt_event("retried", JOB, 60, error)
 
     assert ("retried", "a", 60, 3, 77, "ann", error) == (
         event.kind, event.id, event.at, event.attempt, event.fence, event.holder, event.error
@@ -38,7 +38,7 @@ def test_the_end_of_an_attempt_tells_the_whole_run() -> None:
 
 def test_the_end_of_a_waiting_job_is_of_attempt_0() -> None:
     """It was claimed before, but this was no run."""
-    event = events.attempt_ended("cancelled", WAITING, 60)
+    event = events.attempt_event("cancelled", WAITING, 60)
 
     assert (0, 0, None, "", 60) == (
         event.attempt,
@@ -50,7 +50,7 @@ def test_the_end_of_a_waiting_job_is_of_attempt_0() -> None:
 
 
 def test_a_dropped_successor_is_cancelled_with_attempt_0() -> None:
-    event = events.dropped("a", BESIDE, 60)
+    event = events.dropped_event("a", BESIDE, 60)
 
     assert ("cancelled", 0, 7, 9, 3) == (
         event.kind,
@@ -62,15 +62,15 @@ def test_a_dropped_successor_is_cancelled_with_attempt_0() -> None:
 
 
 def test_a_note_about_a_run_names_its_fence() -> None:
-    claimed = events.noted("claimed", "a", 60, JOB)
-    queued = events.noted("queued", "a", 60, WAITING)
+    claimed = events.note_event("claimed", "a", 60, JOB)
+    queued = events.note_event("queued", "a", 60, WAITING)
 
     assert (3, 77) == (claimed.attempt, claimed.fence)
     assert (0, 0) == (queued.attempt, queued.fence)
 
 
 def test_a_note_about_a_queue_names_no_id() -> None:
-    assert events.LogEvent(kind="paused", id="", at=60) == events.noted("paused", "", 60)
+    assert events.LogEvent(kind="paused", id="", at=60) == events.note_event("paused", "", 60)
 
 
 def test_every_cause_has_its_word() -> None:

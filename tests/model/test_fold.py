@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dibs.model import fold
-from dibs.model.job import Data, Error, Job, NewJob, Successor
+from dibs.model.job import Error, Job, JobData, NewJob, Successor
 from dibs.model.requests import RunAtRule, Update
 
 RULES: tuple[RunAtRule, ...] = ("always", "never", "later", "earlier")
@@ -29,21 +29,21 @@ Entry = tuple[Update, bytes, int, int]
 def returned() -> Job:
     """A job as it is after a run came back, before the list is applied."""
     return Job(
-        id="a", data=Data(payload=b"old"), run_at=3, enqueued_at=1, seq=9, first=2, revision=4, enqueues=2,
+        id="a", data=JobData(payload=b"old"), run_at=3, enqueued_at=1, seq=9, first=2, revision=4, enqueues=2,
         attempts=5, retries=3, stalls=2, timeouts=1, error=Error(type="Oops"),
     )  # fmt: skip
 
 
 def folded(items: list[Entry], now: int = 50) -> Successor:
     how, payload, priority, at = items[0]
-    successor = fold.begin(new_job(payload, priority), how, at, now, 100)
+    successor = fold.start(new_job(payload, priority), how, at, now, 100)
     for number, (how, payload, priority, at) in enumerate(items[1:], 101):
         successor = fold.add(successor, new_job(payload, priority), how, at, number)
     return successor
 
 
 def new_job(payload: bytes, priority: int) -> NewJob:
-    return NewJob(id="a", data=Data(payload=payload, priority=priority))
+    return NewJob(id="a", data=JobData(payload=payload, priority=priority))
 
 
 def naive(job: Job, item: Entry, number: int) -> Job:
@@ -53,14 +53,14 @@ def naive(job: Job, item: Entry, number: int) -> Job:
     times = {"always": at, "never": job.run_at, "later": max(job.run_at, at), "earlier": min(job.run_at, at)}
     job = replace(job, run_at=times[how.run_at], revision=number, enqueues=job.enqueues + 1)
     if how.data:
-        job = replace(job, data=Data(payload=payload, priority=priority))
+        job = replace(job, data=JobData(payload=payload, priority=priority))
     return replace(job, attempts=0, retries=0, stalls=0, timeouts=0, error=None) if resets else job
 
 
 def fresh(item: Entry, now: int) -> Job:
     """What the first update makes of an empty id: it counts whole, whatever it says."""
     _, payload, priority, at = item
-    data = Data(payload=payload, priority=priority)
+    data = JobData(payload=payload, priority=priority)
     return Job(id="a", data=data, run_at=at, enqueued_at=now, seq=100, first=100, revision=100)
 
 
@@ -71,7 +71,7 @@ def test_a_run_that_ends_leaves_what_the_list_makes_of_an_empty_id(items: list[E
     for number, item in enumerate(items[1:], 101):
         expected = naive(expected, item, number)
 
-    assert expected == fold.ends("a", folded(items))
+    assert expected == fold.job_after_end("a", folded(items))
 
 
 @given(lists)
@@ -81,7 +81,7 @@ def test_a_run_that_comes_back_meets_the_list_in_order(items: list[Entry]) -> No
     for number, item in enumerate(items, 100):
         expected = naive(expected, item, number)
 
-    assert expected == fold.comes_back(returned(), folded(items))
+    assert expected == fold.job_after_return(returned(), folded(items))
 
 
 @given(st.lists(st.tuples(st.sampled_from(RULES), AMONG), max_size=8), AMONG)
@@ -89,8 +89,8 @@ def test_any_sequence_of_rules_is_a_clamp(rules: list[tuple[RunAtRule, int]], st
     """always, never, later and earlier, in any order, are min(max(r, lo), hi)."""
     expected, lo, hi = start, None, None
     for rule, at in rules:
-        expected = fold.move(expected, rule, at)
-        lo, hi = fold.narrow(lo, hi, rule, at)
+        expected = fold.move_run_at(expected, rule, at)
+        lo, hi = fold.narrow_clamp(lo, hi, rule, at)
 
     assert expected == fold.clamp(start, lo, hi)
 
@@ -112,8 +112,8 @@ def test_the_fold_has_the_room_of_one_update(items: list[Entry]) -> None:
 def test_an_update_without_data_leaves_the_returning_payload_alone() -> None:
     """Data is replaced by the newest update that replaces, and by none if none does."""
     quiet = Update(data=False, run_at="never")
-    successor = fold.begin(new_job(b"new", 0), quiet, 9, 50, 100)
+    successor = fold.start(new_job(b"new", 0), quiet, 9, 50, 100)
 
-    assert b"old" == fold.comes_back(returned(), successor).data.payload
-    assert b"new" == fold.ends("a", successor).data.payload
-    assert 5 == fold.comes_back(returned(), successor).attempts
+    assert b"old" == fold.job_after_return(returned(), successor).data.payload
+    assert b"new" == fold.job_after_end("a", successor).data.payload
+    assert 5 == fold.job_after_return(returned(), successor).attempts

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace as changed
 
 from dibs.errors import BatchRefused, Refused
-from dibs.model import limits
-from dibs.model.job import Data, Error, NewJob, OutcomeRetention, Overrides
-from dibs.model.requests import Reject, Request, Then, Update
+from dibs.model import check_jobs, check_values, error_text, limits
+from dibs.model.job import Error, JobData, NewJob, OutcomeRetention, Overrides
+from dibs.model.requests import EnqueueRequest, FollowUp, Reject, Update
 from dibs.model.retry import Exponential, Fixed
 
 KIB, MIB = 1024, 1024 * 1024
@@ -25,11 +25,11 @@ def refusal(check: Callable[[], object]) -> Refused:
 
 
 def check(job: NewJob) -> None:
-    limits.check_new(job)
+    check_jobs.check_new(job)
 
 
 def job(**data: Any) -> NewJob:
-    return NewJob(id="a", data=Data(**data))
+    return NewJob(id="a", data=JobData(**data))
 
 
 def nested(depth: int) -> bytes:
@@ -162,38 +162,38 @@ def test_over_the_limit_it_is_refused(new: NewJob, field: str, says: str) -> Non
 
 @pytest.mark.parametrize("queue", ["q" * 501, "", "a\0", 7])
 def test_what_cannot_name_a_queue_is_refused(queue: Any) -> None:
-    assert "queue" == refusal(lambda: limits.check_queue(queue)).field
+    assert "queue" == refusal(lambda: check_jobs.check_queue(queue)).field
 
 
 def test_a_queue_of_500_bytes_is_taken_and_so_is_its_fail_queue() -> None:
     """Whoever may enqueue to a queue may also serve its failures."""
-    limits.check_target("q" * 500)
-    limits.check_queue("q" * 500 + "!fail")
+    check_jobs.check_target("q" * 500)
+    check_jobs.check_queue("q" * 500 + "!fail")
 
-    assert "queue" == refusal(lambda: limits.check_queue("q" * 501 + "!fail")).field
+    assert "queue" == refusal(lambda: check_jobs.check_queue("q" * 501 + "!fail")).field
 
 
 def test_nobody_enqueues_to_a_fail_queue() -> None:
-    refused = refusal(lambda: limits.check_target("mail!fail"))
+    refused = refusal(lambda: check_jobs.check_target("mail!fail"))
 
     assert "queue" == refused.field
     assert "only dibs enqueues there" in str(refused)
 
 
 def test_a_follow_up_meets_the_same_limits() -> None:
-    bad = (Then(queue="q", job=NewJob(id="a")), Then(queue="q", job=NewJob(id="")))
+    bad = (FollowUp(queue="q", job=NewJob(id="a")), FollowUp(queue="q", job=NewJob(id="")))
 
-    assert "id" == refusal(lambda: limits.check_then(bad)).field
-    assert "queue" == refusal(lambda: limits.check_then((Then(queue="q!fail", job=NewJob(id="a")),))).field
+    assert "id" == refusal(lambda: check_jobs.check_then(bad)).field
+    assert "queue" == refusal(lambda: check_jobs.check_then((FollowUp(queue="q!fail", job=NewJob(id="a")),))).field
 
 
-def request(id: str = "a", **rest: Any) -> Request:
-    return Request(job=NewJob(id=id), **rest)
+def request(id: str = "a", **rest: Any) -> EnqueueRequest:
+    return EnqueueRequest(job=NewJob(id=id), **rest)
 
 
 def test_a_batch_of_1000_is_taken_and_one_of_1001_refused() -> None:
-    limits.check_batch([request()] * 1000)
-    refused = refusal(lambda: limits.check_batch([request()] * 1001))
+    check_jobs.check_batch([request()] * 1000)
+    refused = refusal(lambda: check_jobs.check_batch([request()] * 1001))
 
     assert "requests" == refused.field
     assert "the limit is 1000, send several batches" in str(refused)
@@ -201,7 +201,7 @@ def test_a_batch_of_1000_is_taken_and_one_of_1001_refused() -> None:
 
 def test_a_bad_batch_names_each_bad_item_by_its_place() -> None:
     with pytest.raises(BatchRefused) as caught:
-        limits.check_batch([request(), request(""), request(), request(request_key="k" * 129)])
+        check_jobs.check_batch([request(), request(""), request(), request(request_key="k" * 129)])
 
     refused = [e for e in caught.value.exceptions if isinstance(e, Refused)]
 
@@ -210,7 +210,7 @@ def test_a_bad_batch_names_each_bad_item_by_its_place() -> None:
 
 
 def test_a_request_key_of_128_bytes_is_taken() -> None:
-    limits.check_batch([request(request_key="k" * 128), request(request_key=None)])
+    check_jobs.check_batch([request(request_key="k" * 128), request(request_key=None)])
 
 
 UNKNOWN_RULES: tuple[Any, ...] = (
@@ -225,43 +225,43 @@ UNKNOWN_RULES: tuple[Any, ...] = (
 
 @pytest.mark.parametrize("how", UNKNOWN_RULES)
 def test_a_conflict_rule_nobody_knows_is_refused(how: Any) -> None:
-    assert "on_conflict" in refusal(lambda: limits.check_request(request(on_conflict=how))).field
+    assert "on_conflict" in refusal(lambda: check_jobs.check_request(request(on_conflict=how))).field
 
 
 def test_a_storage_with_limits_of_its_own_names_its_own() -> None:
     small = limits.Limits(payload=3, depth=2, attributes=20)
 
-    assert "limit is 3" in str(refusal(lambda: limits.check_new(job(payload=b"1234"), small)))
-    assert "deeper than 2" in str(refusal(lambda: limits.check_new(job(attributes={"a": b"[[[]]]"}), small)))
+    assert "limit is 3" in str(refusal(lambda: check_jobs.check_new(job(payload=b"1234"), small)))
+    assert "deeper than 2" in str(refusal(lambda: check_jobs.check_new(job(attributes={"a": b"[[[]]]"}), small)))
 
 
 @pytest.mark.parametrize(
     "value", [float("nan"), float("inf"), {"a": [float("-inf")]}, "a\0", {"\0": 1}, ["\udfff"], {"\udfff": 1}]
 )
 def test_a_value_json_cannot_say_is_refused(value: object) -> None:
-    assert "data" == refusal(lambda: limits.check_value("data", value)).field
+    assert "data" == refusal(lambda: check_values.check_value("data", value)).field
 
 
 def test_an_error_within_16_kib_is_kept_as_it_is() -> None:
     error = Error(type="E", message="m" * 8000, traceback="t" * (16 * KIB - 8001), cause=None)
 
-    assert error == limits.checked_error(error)
+    assert error == error_text.checked_error(error)
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "\U0001f600"])
 def test_a_longer_error_is_cut_to_16_kib_with_a_mark_and_both_its_ends(letter: str) -> None:
     error = Error(type="E" * 600, message="begin" + letter * 20_000, traceback=letter * 20_000 + "end")
-    cut = limits.checked_error(error)
+    cut = error_text.checked_error(error)
     size = sum(len(text.encode()) for text in (cut.type, cut.message, cut.traceback))
 
     assert 15 * KIB < size <= 16 * KIB
-    assert limits.CUT_MARK in cut.traceback
+    assert error_text.CUT_MARK in cut.traceback
     assert cut.message.startswith("begin")
     assert cut.traceback.endswith("end")
 
 
 def test_what_text_columns_cannot_keep_is_written_out() -> None:
-    kept = limits.checked_error(Error(type="E", message="a\0b", cause=Error(type="C", message="\ud800")))
+    kept = error_text.checked_error(Error(type="E", message="a\0b", cause=Error(type="C", message="\ud800")))
 
     assert "a\\0b" == kept.message
     assert kept.cause is not None
@@ -273,7 +273,7 @@ def test_a_chain_of_causes_without_end_is_cut() -> None:
     error = Error(type="E")
     for _ in range(10_000):
         error = Error(type="E", cause=error)
-    kept, length = limits.checked_error(error), 0
+    kept, length = error_text.checked_error(error), 0
     link: Error | None = kept
     while link is not None:
         link, length = link.cause, length + 1
@@ -283,23 +283,23 @@ def test_a_chain_of_causes_without_end_is_cut() -> None:
 
 
 def test_what_was_checked_is_looked_at_again_only_within_other_limits() -> None:
-    checked = limits.check_batch([request(), request()])
+    checked = check_jobs.check_batch([request(), request()])
 
-    assert limits.check_batch(checked) is checked
+    assert check_jobs.check_batch(checked) is checked
     with pytest.raises(BatchRefused):
-        limits.check_batch(checked, limits.Limits(id=0))
+        check_jobs.check_batch(checked, limits.Limits(id=0))
 
 
 def test_a_batch_knows_whether_all_of_it_is_plain() -> None:
     job = NewJob(id="a")
 
-    assert limits.check_batch([Request(job=job), Request(job=job)]).plain
+    assert check_jobs.check_batch([EnqueueRequest(job=job), EnqueueRequest(job=job)]).plain
     for other in (
-        Request(job=job, want_outcome=True),
-        Request(job=job, request_key="k"),
-        Request(job=job, on_conflict=Reject()),
-        Request(job=NewJob(id="a", delay=1)),
-        Request(job=NewJob(id="a", data=Data(priority=1))),
-        Request(job=NewJob(id="a", data=Data(attributes={"a": b"1"}))),
+        EnqueueRequest(job=job, want_outcome=True),
+        EnqueueRequest(job=job, request_key="k"),
+        EnqueueRequest(job=job, on_conflict=Reject()),
+        EnqueueRequest(job=NewJob(id="a", delay=1)),
+        EnqueueRequest(job=NewJob(id="a", data=JobData(priority=1))),
+        EnqueueRequest(job=NewJob(id="a", data=JobData(attributes={"a": b"1"}))),
     ):
-        assert not limits.check_batch([Request(job=job), other]).plain
+        assert not check_jobs.check_batch([EnqueueRequest(job=job), other]).plain

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dibs.model.retry import Exponential, Fixed, Immediate, exhausted
+from dibs.model.retry import Exponential, Fixed, Immediate, is_exhausted
 
 
 @pytest.mark.parametrize("comeback", [1, 2, 1000])
@@ -48,4 +48,4 @@ def test_without_jitter_luck_changes_nothing() -> None:
     [(0, 0, True), (0, 1, False), (1, 1, True), (2, 1, True), (10**9, None, False)],
 )
 def test_a_limit_n_allows_n_comebacks(comebacks: int, limit: int | None, over: bool) -> None:  # noqa: FBT001
-    assert over is exhausted(comebacks, limit)
+    assert over is is_exhausted(comebacks, limit)

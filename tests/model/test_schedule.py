@@ -8,29 +8,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dibs.model.job import ActiveRun, Data, Error, Job, NewJob, Outcome, Slot
+from dibs.model.job import ActiveRun, Error, Job, JobData, NewJob, Outcome, Slot
 from dibs.model.requests import (
     Cancelled,
     Complete,
+    EnqueueRequest,
     Fail,
+    FollowUp,
     HandOff,
-    How,
     Reject,
     Release,
-    Request,
     RetryLater,
-    Then,
+    SettleAction,
 )
 from dibs.model.schedule import (
-    JOINS,
-    LATE,
-    SKIPS,
-    STANDS_BACK,
+    JOIN_PENDING_TICK,
+    KEEP_LIVE_TICK,
+    MISSED_AFTER,
+    SKIP_MISSED_TICK,
     TICK,
     Every,
     Schedule,
-    carried_on,
-    planted,
+    missing_tick,
+    with_next_tick,
 )
 
 #: A busy machine takes its time.
@@ -58,24 +58,24 @@ def test_an_interval_is_a_grid(length: int, instant: int) -> None:
 
 # -- one tick brings about the next ------------------------------------------------------------------
 
-DATA = Data(payload=b"{}")
+DATA = JobData(payload=b"{}")
 ERROR = Error(type="E")
 MISSED_IS_MADE_UP, MISSED_IS_LEFT_OUT = (
     Schedule(times=Every(MINUTE), data=DATA, catch_up=catch_up) for catch_up in (True, False)
 )
 
 
-def settled(how: How, *, now: int, catch_up: bool = True) -> How:
+def settled(how: SettleAction, *, now: int, catch_up: bool = True) -> SettleAction:
     """The settlement of a tick that was claimed at minute 10."""
     schedule = MISSED_IS_MADE_UP if catch_up else MISSED_IS_LEFT_OUT
-    return carried_on(schedule, "q", how, claimed_at=10 * MINUTE, now=now)
+    return with_next_tick(schedule, "q", how, claimed_at=10 * MINUTE, now=now)
 
 
 def tick(run_at: int) -> NewJob:
     return NewJob(id=TICK, data=DATA, run_at=run_at)
 
 
-OTHER = Then(queue="other", job=NewJob(id="x"))
+OTHER = FollowUp(queue="other", job=NewJob(id="x"))
 
 
 @pytest.mark.parametrize("how", [Complete(result=b"1", then=(OTHER,)), Fail(error=ERROR, then=(OTHER,))])
@@ -83,7 +83,7 @@ def test_an_end_has_the_next_tick_in_it(how: Complete | Fail) -> None:
     ended = settled(how, now=10 * MINUTE + 1)
 
     assert isinstance(ended, type(how))
-    assert (OTHER, Then(queue="q", job=tick(11 * MINUTE), on_conflict=JOINS)) == ended.then
+    assert (OTHER, FollowUp(queue="q", job=tick(11 * MINUTE), on_conflict=JOIN_PENDING_TICK)) == ended.then
 
 
 @pytest.mark.parametrize(("catch_up", "expected"), [(True, 11), (False, 14)])
@@ -95,7 +95,7 @@ def test_a_tick_that_fell_due_during_the_run(*, catch_up: bool, expected: int) -
 
 
 @pytest.mark.parametrize("how", [Release(), Cancelled(), HandOff()])
-def test_the_others_stay_as_they_are(how: How) -> None:
+def test_the_others_stay_as_they_are(how: SettleAction) -> None:
     assert how is settled(how, now=10 * MINUTE)
 
 
@@ -133,7 +133,7 @@ NOW = 10 * MINUTE + 1
 PLANTED = {
     "nothing": (Slot(), 11, Reject()),
     "a failed one": (ended("failed", 5 * MINUTE), 11, Reject()),
-    "a completed one: it does not stand in the way": (ended("completed", 5 * MINUTE), 11, STANDS_BACK),
+    "a completed one: it does not stand in the way": (ended("completed", 5 * MINUTE), 11, KEEP_LIVE_TICK),
     "one cancelled in its run": (ended("cancelled", 10 * MINUTE), 11, Reject()),
     "the next one cancelled": (ended("cancelled", 11 * MINUTE), 12, Reject()),
     "several cancelled": (ended("cancelled", 13 * MINUTE), 14, Reject()),
@@ -144,31 +144,31 @@ PLANTED = {
 @pytest.mark.parametrize(("slot", "run_at", "how"), PLANTED.values(), ids=PLANTED)
 @pytest.mark.parametrize("schedule", [MISSED_IS_MADE_UP, MISSED_IS_LEFT_OUT])
 def test_a_missing_tick_is_planted(schedule: Schedule, slot: Slot, run_at: int, how: Reject) -> None:
-    assert Request(job=tick(run_at * MINUTE), on_conflict=how) == planted(schedule, slot, NOW)
+    assert EnqueueRequest(job=tick(run_at * MINUTE), on_conflict=how) == missing_tick(schedule, slot, NOW)
 
 
 @pytest.mark.parametrize("schedule", [MISSED_IS_MADE_UP, MISSED_IS_LEFT_OUT])
 @pytest.mark.parametrize("slot", [live(11 * MINUTE), live(10 * MINUTE), live(DAY), live(0, active=True)])
 def test_a_live_one_is_left_alone(schedule: Schedule, slot: Slot) -> None:
-    assert planted(schedule, slot, NOW) is None
+    assert missing_tick(schedule, slot, NOW) is None
 
 
 def test_a_missed_one_waits_or_is_skipped() -> None:
     missed = live(7 * MINUTE)
 
-    assert planted(MISSED_IS_MADE_UP, missed, NOW) is None
-    assert Request(job=tick(11 * MINUTE), on_conflict=SKIPS) == planted(MISSED_IS_LEFT_OUT, missed, NOW)
+    assert missing_tick(MISSED_IS_MADE_UP, missed, NOW) is None
+    assert EnqueueRequest(job=tick(11 * MINUTE), on_conflict=SKIP_MISSED_TICK) == missing_tick(MISSED_IS_LEFT_OUT, missed, NOW)
 
 
 def test_a_minute_late_is_missed_however_far_the_next_is() -> None:
     daily = Schedule(times=Every(DAY), data=DATA, catch_up=False)
 
-    assert planted(daily, live(DAY), DAY + LATE - 1) is None
-    assert Request(job=tick(2 * DAY), on_conflict=SKIPS) == planted(daily, live(DAY), DAY + LATE)
+    assert missing_tick(daily, live(DAY), DAY + MISSED_AFTER - 1) is None
+    assert EnqueueRequest(job=tick(2 * DAY), on_conflict=SKIP_MISSED_TICK) == missing_tick(daily, live(DAY), DAY + MISSED_AFTER)
 
 
 def test_what_comes_often_is_missed_once_the_next_one_is_due() -> None:
     often = Schedule(times=Every(1000), data=DATA, catch_up=False)
 
-    assert planted(often, live(DAY), DAY + 999) is None
-    assert Request(job=tick(DAY + 2000), on_conflict=SKIPS) == planted(often, live(DAY), DAY + 1000)
+    assert missing_tick(often, live(DAY), DAY + 999) is None
+    assert EnqueueRequest(job=tick(DAY + 2000), on_conflict=SKIP_MISSED_TICK) == missing_tick(often, live(DAY), DAY + 1000)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from random import Random
 
-from dibs.model.job import Data, Error, NewJob
+from dibs.model.job import Error, JobData, NewJob
 from dibs.model.requests import (
     Cancelled,
     Complete,
+    EnqueueRequest,
     Fail,
-    How,
     LogLevel,
     Reject,
     Release,
-    Request,
     RetryLater,
     SettingsPatch,
+    SettleAction,
     Settlement,
     Update,
 )
@@ -59,8 +59,8 @@ class SmallDay:
         id = f"id {self.chance.randrange(IDS)}"
         delay = self.chance.choice((None, None, None, 5_000, 130_000))
         how = self.chance.choice((Update(), Update(run_at="later"), Reject(), Update(data=False)))
-        job = NewJob(id=id, data=Data(payload=b"1"), delay=delay)
-        await self.storage.enqueue(queue, [Request(job=job, on_conflict=how)], now=self.now)
+        job = NewJob(id=id, data=JobData(payload=b"1"), delay=delay)
+        await self.storage.enqueue(queue, [EnqueueRequest(job=job, on_conflict=how)], now=self.now)
 
     async def claim(self, queue: str) -> None:
         lease = self.leases.get(queue)
@@ -79,7 +79,7 @@ class SmallDay:
         settled = Settlement(id=id, fence=fence, how=self.how())
         await self.storage.settle(queue, [settled], now=self.now)
 
-    def how(self) -> How:
+    def how(self) -> SettleAction:
         error, later = (
             Error(type=self.chance.choice(("ValueError", "OSError"))),
             self.chance.choice((0, 40_000)),

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from dibs.model.answers import Record
 from dibs.model.events import LogEvent
-from dibs.model.job import Data, Error, NewJob
-from dibs.model.requests import Complete, Fail, How, Request, RetryLater, Settlement
+from dibs.model.job import Error, JobData, NewJob
+from dibs.model.requests import Complete, EnqueueRequest, Fail, RetryLater, SettleAction, Settlement
+from dibs.model.results import ExportRecord
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 
@@ -39,9 +39,9 @@ def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:
         time.sleep(0.02)
 
 
-def jobs(*ids: str, payload: bytes = b'{"n": 1}', **attributes: bytes) -> list[Request]:
-    data = Data(payload=payload, attributes=attributes)
-    return [Request(job=NewJob(id=id, data=data)) for id in ids]
+def jobs(*ids: str, payload: bytes = b'{"n": 1}', **attributes: bytes) -> list[EnqueueRequest]:
+    data = JobData(payload=payload, attributes=attributes)
+    return [EnqueueRequest(job=NewJob(id=id, data=data)) for id in ids]
 
 
 async def fill(storage: Storage) -> None:
@@ -51,7 +51,7 @@ async def fill(storage: Storage) -> None:
     claim = await storage.claim("work", lease, 4)
     fences = {job.id: job.run.fence for job in claim.jobs if job.run}
     error = Error(type="ValueError", message="no")
-    ends: dict[str, How] = {
+    ends: dict[str, SettleAction] = {
         "done": Complete(result=b"[1]"),
         "failed": Fail(error=error),
         "again": RetryLater(delay=10**7),
@@ -71,9 +71,9 @@ async def run_some(storage: Storage, queue: str, ids: list[str]) -> None:
         await storage.settle(queue, done)
 
 
-async def records(storage: Storage, queue: str) -> dict[str, Record]:
+async def records(storage: Storage, queue: str) -> dict[str, ExportRecord]:
     """Return every id of a queue."""
-    found: dict[str, Record] = {}
+    found: dict[str, ExportRecord] = {}
     after: str | None = None
     while True:
         page = await storage.export(queue, after=after, limit=1000)

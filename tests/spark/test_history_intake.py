@@ -12,7 +12,7 @@ import pytest
 
 from dibs.errors import Refused
 from dibs.model.job import NewJob
-from dibs.model.requests import Request, SettingsPatch
+from dibs.model.requests import EnqueueRequest, SettingsPatch
 from dibs.spark.door import Door
 from dibs.spark.history.intake import Stretches, look, source_of
 from dibs.spark.schemas import struct_type
@@ -30,7 +30,7 @@ T = TypeVar("T")
 async def cancelled(url: str, queue: str, *ids: str, now: int) -> None:
     """One event for each id: a job that was cancelled before anybody claimed it."""
     async with open_storage(url, clock="manual") as storage:
-        await storage.enqueue(queue, [Request(job=NewJob(id=id)) for id in ids], now=now)
+        await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id=id)) for id in ids], now=now)
         await storage.cancel(queue, ids, now=now)
 
 

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dibs.model.answers import Record
-from dibs.model.job import Data, NewJob, Slot
-from dibs.model.requests import Request, SettingsPatch
+from dibs.model.job import JobData, NewJob, Slot
+from dibs.model.requests import EnqueueRequest, SettingsPatch
+from dibs.model.results import ExportRecord
 from dibs.spark.door import Door
 from dibs.spark.history.living import readings
 from dibs.storage.registry import open_storage
@@ -53,7 +53,7 @@ def keys(id: str, slot: Slot) -> Iterator[Key]:
     yield from ((id, job.first) for job in (slot.current, slot.successor) if job is not None)
 
 
-def latest(pages: list[tuple[Record, ...]]) -> set[Key]:
+def latest(pages: list[tuple[ExportRecord, ...]]) -> set[Key]:
     """What is live by the latest reading of each id."""
     slots = {record.id: record.slot for page in pages for record in page}
     return {key for id, slot in slots.items() for key in keys(id, slot)}
@@ -84,7 +84,7 @@ def test_of_jobs_that_ended_nothing_is_read(door: Moving) -> None:
     ask = door.ask
     ask(
         door.storage.enqueue(
-            "mail", [Request(job=NewJob(id=id, data=Data(payload=b"1"))) for id in ids], now=1
+            "mail", [EnqueueRequest(job=NewJob(id=id, data=JobData(payload=b"1"))) for id in ids], now=1
         )
     )
     ask(door.storage.cancel("mail", ids[1:], now=2))
@@ -98,7 +98,7 @@ def test_a_log_that_tells_nothing_is_no_help(door: Moving) -> None:
     """Then everything is read, as a job that comes back between two states could be missed."""
     ask = super(Moving, door).ask
     ask(door.storage.configure("mail", SettingsPatch(log_level="off"), now=1))
-    ask(door.storage.enqueue("mail", [Request(job=NewJob(id=id)) for id in "abc"], now=1))
+    ask(door.storage.enqueue("mail", [EnqueueRequest(job=NewJob(id=id)) for id in "abc"], now=1))
     ask(door.storage.cancel("mail", ["b"], now=2))
 
     (page,) = readings(door, "mail", is_told=False)

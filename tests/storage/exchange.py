@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dibs.model.job import NewJob
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.protocol import Storage
 
 #: Beyond any slow machine: a wait that ends by itself fails the test.
@@ -23,7 +23,7 @@ async def exchange(storage: Storage, lease: str, token: str, id: str) -> str:
     Returns the token of the worker's last claim, with which it waits again.
     """
     idle = asyncio.create_task(storage.wait(["q"], since={"q": token}, timeout=PATIENCE))
-    await storage.enqueue("q", [Request(job=NewJob(id=id))])
+    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id))])
     over = asyncio.create_task(storage.wait(["q"], for_="ids", ids=[id], timeout=PATIENCE))
     # The caller is asleep before the worker begins.
     await asyncio.sleep(0)

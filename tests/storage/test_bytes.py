@@ -15,8 +15,8 @@ from typing import Final
 
 import pytest
 
-from dibs.model.job import Data, NewJob
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance.servers import PostgresServer, RedisServer
@@ -52,9 +52,9 @@ async def test_a_job_costs_as_many_bytes_as_written_down(
 
 async def _exchange(storage: Storage, lease: str, prefix: str, meter: Meter) -> tuple[float, ...]:
     """Let a hundred jobs go all the way, and return the bytes a job that each verb cost."""
-    new = [NewJob(id=f"{prefix}-{n:03}", data=Data(payload=b'{"x":1,"y":22}')) for n in range(BATCH)]
+    new = [NewJob(id=f"{prefix}-{n:03}", data=JobData(payload=b'{"x":1,"y":22}')) for n in range(BATCH)]
     read = [meter()]
-    await storage.enqueue("q", [Request(job=job) for job in new], now=NOW)
+    await storage.enqueue("q", [EnqueueRequest(job=job) for job in new], now=NOW)
     read.append(meter())
     jobs = (await storage.claim("q", lease, BATCH, now=NOW)).jobs
     read.append(meter())

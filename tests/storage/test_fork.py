@@ -12,7 +12,7 @@ PROGRAM = """
 import asyncio, os, sys
 from dibs.errors import NotRunning
 from dibs.model.job import NewJob
-from dibs.model.requests import Request
+from dibs.model.requests import EnqueueRequest
 from dibs.storage.registry import open_storage
 
 url = sys.argv[1]
@@ -20,10 +20,10 @@ storage = open_storage(url)
 
 async def filled():
     await storage.open()
-    await storage.enqueue("q", [Request(job=NewJob(id="a"))])
+    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))])
 
 async def child():
-    for verb in (storage.get("q", ["a"]), storage.enqueue("q", [Request(job=NewJob(id="b"))])):
+    for verb in (storage.get("q", ["a"]), storage.enqueue("q", [EnqueueRequest(job=NewJob(id="b"))])):
         try:
             print("answered", await verb)
         except NotRunning as error:

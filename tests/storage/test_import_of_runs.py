@@ -1,7 +1,7 @@
 """A copy of an active job must not reuse the fence its old holder still has."""
 
 from dibs.model.job import NewJob
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.registry import open_storage
 
 
@@ -11,7 +11,7 @@ async def test_a_released_import_is_claimed_under_a_fence_above_the_one_it_had()
         open_storage("memory:fence-source", clock="manual") as source,
         open_storage("memory:fence-target", clock="manual") as target,
     ):
-        await source.enqueue("q", [Request(job=NewJob(id="a"))], now=1000)
+        await source.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))], now=1000)
         lease = await source.grant(["q"], 1000, "old", now=1000)
         [old] = (await source.claim("q", lease.lease, 1, now=1000)).jobs
         await target.import_("q", (await source.export("q")).records, now=1000)
@@ -31,7 +31,7 @@ async def test_a_run_asked_to_cancel_arrives_cancelled() -> None:
         open_storage("memory:asked-source", clock="manual") as source,
         open_storage("memory:asked-target", clock="manual") as target,
     ):
-        await source.enqueue("q", [Request(job=NewJob(id="a"))], now=1000)
+        await source.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))], now=1000)
         lease = await source.grant(["q"], 1000, "old", now=1000)
         await source.claim("q", lease.lease, 1, now=1000)
         await source.cancel("q", ["a"], running=True, now=1000)

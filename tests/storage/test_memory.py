@@ -13,7 +13,7 @@ import pytest
 
 from dibs.errors import NotRunning, Refused
 from dibs.model.job import Job, NewJob, Slot
-from dibs.model.requests import Complete, Release, Request, RetryLater, Settlement
+from dibs.model.requests import Complete, EnqueueRequest, Release, RetryLater, Settlement
 from dibs.storage.indexed import enqueueing
 from dibs.storage.indexed.index import Index
 from dibs.storage.memory import MemoryStorage, place_url
@@ -22,8 +22,8 @@ from dibs.storage.registry import open_storage, remove
 LONG = 60_000
 
 
-def request(id: str = "a", **rest: Any) -> Request:
-    return Request(job=NewJob(id=id, **rest))
+def request(id: str = "a", **rest: Any) -> EnqueueRequest:
+    return EnqueueRequest(job=NewJob(id=id, **rest))
 
 
 # -- places ------------------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dibs.model.answers import State
 from dibs.model.job import NewJob
-from dibs.model.requests import Request
+from dibs.model.requests import EnqueueRequest
+from dibs.model.results import State
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 from tests.places import place
@@ -17,7 +17,7 @@ IDS = [f"{'aÄz漢'[n % 4]}{n * n % 7919}-{n}" for n in range(2400)]
 
 async def fill(storage: Storage, queue: str, ids: list[str]) -> None:
     for start in range(0, len(ids), 800):
-        await storage.enqueue(queue, [Request(job=NewJob(id=id)) for id in ids[start : start + 800]])
+        await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id=id)) for id in ids[start : start + 800]])
 
 
 async def read(storage: Storage, queue: str, state: State | None, cuts: list[str]) -> list[list[str]]:

@@ -15,8 +15,8 @@ import msgspec
 from dibs.client.app import Dibs
 from dibs.client.calls.handler import Handler, HandlerLimits
 from dibs.client.options.serde import JSON
-from dibs.model.job import Data, Job, NewJob, Outcome
-from dibs.model.requests import Request
+from dibs.model.job import Job, JobData, NewJob, Outcome
+from dibs.model.requests import EnqueueRequest
 from dibs.model.retry import Immediate
 from dibs.storage.protocol import Storage
 
@@ -41,11 +41,11 @@ def add(app: Dibs, queue: str, function: Callable[..., Any], **options: Any) -> 
     )
 
 
-def request(id: str, *values: Any, **more: Any) -> Request:
-    return Request(job=NewJob(id=id, data=Data(payload=JSON.encode(list(values)), **more)))
+def request(id: str, *values: Any, **more: Any) -> EnqueueRequest:
+    return EnqueueRequest(job=NewJob(id=id, data=JobData(payload=JSON.encode(list(values)), **more)))
 
 
-async def put(app: Dibs, queue: str, *requests: Request | str) -> None:
+async def put(app: Dibs, queue: str, *requests: EnqueueRequest | str) -> None:
     """Enqueue requests, or ids of jobs without arguments."""
     await app.storage.enqueue(queue, [request(one) if isinstance(one, str) else one for one in requests])
 

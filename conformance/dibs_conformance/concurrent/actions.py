@@ -11,24 +11,24 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from dibs.model.answers import ClaimResult, SettledAndClaimed
-from dibs.model.job import Data, Error, NewJob
+from dibs.model.job import Error, JobData, NewJob
 from dibs.model.requests import (
     Cancelled,
     Complete,
+    EnqueueRequest,
     Fail,
+    FollowUp,
     HandOff,
-    How,
+    JobPatch,
     OnConflict,
-    Patch,
     Reject,
     Release,
-    Request,
     RetryLater,
+    SettleAction,
     Settlement,
-    Then,
     Update,
 )
+from dibs.model.results import ClaimResult, SettleAndClaimResult
 from dibs_conformance.concurrent.calls import Call
 
 #: ms; a short lease ends within an example when somebody is late.
@@ -39,12 +39,12 @@ CONFLICTS: tuple[OnConflict, ...] = (
     *(Update(), Update(), Update(), Reject(), Reject(failed=True)),
     *(Update(data=False, run_at="earlier"), Update(run_at="later", reset_counts=False)),
 )
-DATA = (Data(payload=b"1"), Data(payload=b"2", priority=1), Data(payload=b"3", attributes={"a": b"1"}))
+DATA = (JobData(payload=b"1"), JobData(payload=b"2", priority=1), JobData(payload=b"3", attributes={"a": b"1"}))
 #: As `data` of an act: a payload of so many bytes.
 LARGE, LARGE_BYTES = -1, 1_000_000
 ERROR = Error(type="ValueError", message="no")
 #: By name, because a story says the name.
-HOWS: dict[str, How] = {
+HOWS: dict[str, SettleAction] = {
     "complete": Complete(result=b"1"),
     "fail": Fail(error=ERROR),
     "fail, handled": Fail(error=ERROR, handled=True),
@@ -54,7 +54,7 @@ HOWS: dict[str, How] = {
     "release": Release(),
     "hand off": HandOff(),
 }
-PATCHES = (Patch(attributes={"b": b"2"}), Patch(priority=1, delay=5))
+PATCHES = (JobPatch(attributes={"b": b"2"}), JobPatch(priority=1, delay=5))
 #: How often each verb is chosen, of what the sum is.
 # fmt: off
 WEIGHTS = {
@@ -104,7 +104,7 @@ class Hands:
             told = zip(asked, call.answer, strict=True)
             self.revisions += [(id, one.revision) for id, one in told if not one.repeated]
         elif call.verb in ("claim", "settle_and_claim"):
-            self._claimed(call.answer.claim if isinstance(call.answer, SettledAndClaimed) else call.answer)
+            self._claimed(call.answer.claim if isinstance(call.answer, SettleAndClaimResult) else call.answer)
 
     def _claimed(self, claim: ClaimResult) -> None:
         self.runs += [(job.id, job.run.fence) for job in claim.jobs if job.run is not None]
@@ -150,15 +150,15 @@ def words(act: Act, queue: str, hands: Hands, now: int) -> dict[str, Any]:
 
 
 @cache
-def large() -> Data:
+def large() -> JobData:
     """A payload that no storage can make small."""
-    return Data(payload=Random(0).randbytes(LARGE_BYTES))
+    return JobData(payload=Random(0).randbytes(LARGE_BYTES))
 
 
-def requests_of(act: Act) -> list[Request]:
+def requests_of(act: Act) -> list[EnqueueRequest]:
     data = large() if act.data == LARGE else DATA[act.data]
     return [
-        Request(
+        EnqueueRequest(
             job=NewJob(id=id, data=data, delay=act.delay or None),
             on_conflict=CONFLICTS[act.conflict],
             request_key="k" if act.flag and act.pick else None,
@@ -171,7 +171,7 @@ def _settlements(act: Act, queue: str, hands: Hands) -> list[Settlement]:
     id, fence = _picked(hands.runs, act.pick) or (act.ids[0], 1)
     how = HOWS[act.how]
     if isinstance(how, Complete) and act.flag:
-        how = Complete(result=b"1", then=(Then(queue=queue, job=NewJob(id=act.ids[-1])),))
+        how = Complete(result=b"1", then=(FollowUp(queue=queue, job=NewJob(id=act.ids[-1])),))
     return [Settlement(id=id, fence=fence, how=how)]
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dibs.model.answers import ClaimResult
 from dibs.model.job import Job
+from dibs.model.results import ClaimResult
 from dibs_conformance.concurrent.calls import Call
 from dibs_conformance.concurrent.possible_world import World
 from dibs_conformance.oracle import holding

@@ -8,21 +8,29 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
-from dibs.model.answers import ClaimResult, Enqueued, Granted, Reaped, Renewed, Settled, SettledAndClaimed
 from dibs.model.job import Job, Slot
 from dibs.model.requests import (
     Cancelled,
     Complete,
+    EnqueueRequest,
     Fail,
     HandOff,
-    How,
-    Patch,
+    JobPatch,
     Release,
-    Request,
     RetryLater,
     SettingsPatch,
+    SettleAction,
     Settlement,
     Update,
+)
+from dibs.model.results import (
+    ClaimResult,
+    EnqueueResult,
+    GrantResult,
+    ReapedJob,
+    RenewResult,
+    SettleAndClaimResult,
+    SettleResult,
 )
 from dibs_conformance.history.step import FOLLOWED, End, Read
 
@@ -30,7 +38,7 @@ from dibs_conformance.history.step import FOLLOWED, End, Read
 Words = dict[str, Any]
 Asked = Sequence[Words]
 
-HOWS: Mapping[type[How], str] = {
+HOWS: Mapping[type[SettleAction], str] = {
     Complete: "complete",
     Fail: "fail",
     Cancelled: "cancelled",
@@ -61,11 +69,11 @@ def with_status(asked: Asked, answer: Sequence[str]) -> Asked:
 # -- enqueue -----------------------------------------------------------------------------------------
 
 
-def enqueue_asked(queue: str, requests: Sequence[Request], **_: Any) -> Asked:
+def enqueue_asked(queue: str, requests: Sequence[EnqueueRequest], **_: Any) -> Asked:
     return [enqueued(queue, request) for request in requests]
 
 
-def enqueued(queue: str, request: Request) -> Words:
+def enqueued(queue: str, request: EnqueueRequest) -> Words:
     how = request.on_conflict
     return {
         "op": "enqueue",
@@ -78,7 +86,7 @@ def enqueued(queue: str, request: Request) -> Words:
     }
 
 
-def enqueue_told(asked: Asked, answer: Sequence[Enqueued]) -> Asked:
+def enqueue_told(asked: Asked, answer: Sequence[EnqueueResult]) -> Asked:
     return [
         {**one, "status": a.status, "first": a.first, "revision": a.revision, "repeated": a.repeated}
         for one, a in zip(asked, answer, strict=True)
@@ -133,7 +141,7 @@ def settled(queue: str, settlement: Settlement) -> list[Words]:
     return [{**words, **ended(settlement.how)}, *followed(settlement.how)]
 
 
-def ended(how: How) -> Words:
+def ended(how: SettleAction) -> Words:
     words: Words = {"how": HOWS[type(how)]}
     if isinstance(how, Complete):
         words["result"] = digest(how.result)
@@ -142,12 +150,12 @@ def ended(how: How) -> Words:
     return words
 
 
-def followed(how: How) -> list[Words]:
+def followed(how: SettleAction) -> list[Words]:
     items = how.then if isinstance(how, Complete | Fail) else ()
-    return [enqueued(item.queue, Request(job=item.job, on_conflict=item.on_conflict)) for item in items]
+    return [enqueued(item.queue, EnqueueRequest(job=item.job, on_conflict=item.on_conflict)) for item in items]
 
 
-def settle_told(asked: Asked, answer: Sequence[Settled]) -> Asked:
+def settle_told(asked: Asked, answer: Sequence[SettleResult]) -> Asked:
     answers, told, done = iter(answer), [], False
     for one in asked:
         if one["op"] == "settle":
@@ -165,12 +173,12 @@ def settle_and_claim_asked(
     return [*settle_asked(queue, settlements), *claim_asked(queue, lease, limit)]
 
 
-def settle_and_claim_told(asked: Asked, answer: SettledAndClaimed) -> Asked:
+def settle_and_claim_told(asked: Asked, answer: SettleAndClaimResult) -> Asked:
     *settles, claim = asked
     return [*settle_told(settles, answer.settled), *claim_told([claim], answer.claim)]
 
 
-def finish_asked(queue: str, id: str, end: How, revision: int, **_: Any) -> Asked:
+def finish_asked(queue: str, id: str, end: SettleAction, revision: int, **_: Any) -> Asked:
     words = {"op": "finish", "queue": queue, "id": id, "revision": revision, **ended(end)}
     return [words, *followed(end)]
 
@@ -188,7 +196,7 @@ def grant_asked(queues: Sequence[str], *_: Any, **__: Any) -> Asked:
     return [{"op": "grant", "queue": queue} for queue in queues]
 
 
-def grant_told(asked: Asked, answer: Granted) -> Asked:
+def grant_told(asked: Asked, answer: GrantResult) -> Asked:
     told = {"status": "granted", "lease": answer.lease, "now": answer.now, "until": answer.expires_at}
     return [{**one, **told} for one in asked]
 
@@ -197,11 +205,11 @@ def renew_asked(queues: Sequence[str], lease: str, *_: Any, **__: Any) -> Asked:
     return [{"op": "renew", "queue": queue, "lease": lease} for queue in queues]
 
 
-def renew_told(asked: Asked, answer: Mapping[str, Renewed]) -> Asked:
+def renew_told(asked: Asked, answer: Mapping[str, RenewResult]) -> Asked:
     return [{**one, **renewed(answer[one["queue"]])} for one in asked]
 
 
-def renewed(answer: Renewed) -> Words:
+def renewed(answer: RenewResult) -> Words:
     until = answer.expires_at if answer.alive else 0
     return {"status": "alive" if answer.alive else "lost", "now": answer.now, "until": until}
 
@@ -210,7 +218,7 @@ def drop_asked(queues: Sequence[str], lease: str, *_: Any, **__: Any) -> Asked:
     return [{"op": "drop", "queue": queue, "lease": lease} for queue in queues]
 
 
-def reap_told(asked: Asked, answer: Sequence[Reaped]) -> Asked:
+def reap_told(asked: Asked, answer: Sequence[ReapedJob]) -> Asked:
     [reap] = asked
     reaped = [{**reap, "id": one.id, "fence": one.fence, "status": one.kind} for one in answer]
     return reaped or [{**reap, "status": "nothing"}]
@@ -226,7 +234,7 @@ def by_ids(op: str) -> Callable[..., Asked]:
     return asked
 
 
-def amend_asked(queue: str, id: str, patch: Patch, **_: Any) -> Asked:
+def amend_asked(queue: str, id: str, patch: JobPatch, **_: Any) -> Asked:
     payload = "" if patch.payload is UNSET else digest(patch.payload)
     return [{"op": "amend", "queue": queue, "id": id, "payload": payload}]
 

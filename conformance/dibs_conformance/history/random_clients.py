@@ -10,20 +10,20 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import cast
 
-from dibs.model.answers import ClaimResult
-from dibs.model.job import FAIL_SUFFIX, Data, Error, NewJob
+from dibs.model.job import FAIL_SUFFIX, Error, JobData, NewJob
 from dibs.model.requests import (
     Complete,
+    EnqueueRequest,
     Fail,
     HandOff,
-    How,
     Reject,
     Release,
-    Request,
     RetryLater,
+    SettleAction,
     Settlement,
     Update,
 )
+from dibs.model.results import ClaimResult
 from dibs.storage.protocol import BlockingClaims, Storage
 
 QUEUE = "q"
@@ -35,7 +35,7 @@ SHORT, LONG = 30, 600_000
 #: How often a drain looks again, s, and how long it tries.
 AGAIN, PATIENCE = 0.05, 60.0
 
-ENDS: tuple[How, ...] = (
+ENDS: tuple[SettleAction, ...] = (
     *(Complete(result=b"1"), Complete(result=b"2"), Complete()) * 2,
     Fail(error=Error(type="Oops"), handled=True),
     RetryLater(),
@@ -74,15 +74,15 @@ class Client:
     async def enqueue(self) -> None:
         await self._storage.enqueue(QUEUE, [self._request() for _ in range(self._random.choice((1, 1, 3)))])
 
-    def _request(self) -> Request:
+    def _request(self) -> EnqueueRequest:
         random = self._random
         self._fresh += 1
         id = random.choice((*HOT, *HOT, f"{self._name}-{self._fresh}"))
-        data = Data(payload=str(random.randrange(1000)).encode(), priority=random.choice((0, 0, 1)))
+        data = JobData(payload=str(random.randrange(1000)).encode(), priority=random.choice((0, 0, 1)))
         how = random.choice((Update(), Update(), Update(data=False), Update(run_at="later"), Reject()))
         key = random.choice((None, None, f"k{random.randrange(50)}"))
         job = NewJob(id=id, data=data, delay=random.choice((None, None, None, 5)))
-        return Request(job=job, on_conflict=how, request_key=key)
+        return EnqueueRequest(job=job, on_conflict=how, request_key=key)
 
     async def claim(self) -> None:
         lease, limit = self._lease(), self._random.choice((1, 3, 10))

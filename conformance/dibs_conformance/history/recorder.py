@@ -3,7 +3,7 @@
     steps: list[Step] = []
     async with open_storage(url) as storage:
         recorded = Recorder(steps.append).wrap(storage, "worker-1")
-        await recorded.enqueue("emails", [Request(job=NewJob(id="a"))])
+        await recorded.enqueue("emails", [EnqueueRequest(job=NewJob(id="a"))])
 
 A call that raises OutcomeUnknown, or is cancelled, is recorded as unknown; one that is refused as such.
 """

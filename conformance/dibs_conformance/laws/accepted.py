@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from dibs.model.answers import Enqueued
 from dibs.model.job import FAIL_SUFFIX, Origin, Slot
 from dibs.model.requests import Complete, Fail
+from dibs.model.results import EnqueueResult
 from dibs_conformance.laws.law import Law
 from dibs_conformance.laws.observed import History, Seen, Story, accepted
 from dibs_conformance.laws.running import claimed
@@ -120,7 +120,7 @@ class RequestKeys(Law):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first: dict[tuple[str, str], tuple[Enqueued, int]] = {}
+        self.first: dict[tuple[str, str], tuple[EnqueueResult, int]] = {}
         self.age: dict[str, int] = {}
 
     def begin(self) -> None:
@@ -135,7 +135,7 @@ class RequestKeys(Law):
             if request.request_key is not None:
                 self._one((seen.queue, request.request_key), answer, seen.now)
 
-    def _one(self, key: tuple[str, str], answer: Enqueued, now: int) -> None:
+    def _one(self, key: tuple[str, str], answer: EnqueueResult, now: int) -> None:
         first, ends = self.first.get(key, (answer, 0))
         if now >= ends:
             self.first[key] = (answer, now + self.age.get(key[0], 3_600_000))

@@ -12,9 +12,18 @@ from typing import Any
 
 from msgspec import UNSET
 
-from dibs.model.answers import ClaimResult, Enqueued, Reaped, Settled
 from dibs.model.job import EndKind, Job, Slot
-from dibs.model.requests import Cancelled, Complete, Fail, How, Patch, Request, Settlement, Update
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    EnqueueRequest,
+    Fail,
+    JobPatch,
+    SettleAction,
+    Settlement,
+    Update,
+)
+from dibs.model.results import ClaimResult, EnqueueResult, ReapedJob, SettleResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +72,7 @@ class Story:
     #: How often the id was updated or blocked.
     updates: int = 0
 
-    def take(self, request: Request, answer: Enqueued) -> None:
+    def take(self, request: EnqueueRequest, answer: EnqueueResult) -> None:
         """An enqueue was accepted."""
         self.live.add(answer.revision)
         how, payload = request.on_conflict, request.job.data.payload
@@ -126,7 +135,7 @@ class History:
         if take is not None:
             take(seen, **seen.args)
 
-    def _see_enqueue(self, seen: Seen, requests: list[Request]) -> None:
+    def _see_enqueue(self, seen: Seen, requests: list[EnqueueRequest]) -> None:
         for request, answer in zip(requests, seen.answer, strict=True):
             if accepted(answer):
                 self.story(seen.queue, request.job.id).take(request, answer)
@@ -149,12 +158,12 @@ class History:
         self.closed.append((queue, id, story.open.fence, kind))
         story.close(kind)
 
-    def _follow(self, how: How) -> None:
+    def _follow(self, how: SettleAction) -> None:
         if isinstance(how, Complete | Fail):
             for item in how.then:
                 self.story(item.queue, item.job.id).lose_track()
 
-    def _settled(self, queue: str, settlement: Settlement, answer: Settled) -> None:
+    def _settled(self, queue: str, settlement: Settlement, answer: SettleResult) -> None:
         story = self.story(queue, settlement.id)
         if story.open is None or story.open.fence != settlement.fence:
             return
@@ -168,14 +177,14 @@ class History:
         elif answer.status == "handed_off":
             story.open.lease = None
 
-    def _see_finish(self, seen: Seen, id: str, end: How, revision: int) -> None:
+    def _see_finish(self, seen: Seen, id: str, end: SettleAction, revision: int) -> None:
         story = self.story(seen.queue, id)
         if seen.answer == "done" and story.open is not None and story.open.covers(revision):
             self._close(seen.queue, id, kind_of(end))
             self._follow(end)
 
     def _see_reap(self, seen: Seen, **_: Any) -> None:
-        reaped: list[Reaped] = list(seen.answer)
+        reaped: list[ReapedJob] = list(seen.answer)
         for one in reaped:
             story = self.story(seen.queue, one.id)
             if story.open is not None and story.open.fence == one.fence:
@@ -209,7 +218,7 @@ class History:
         if running and story.open.lease is None:
             self._close(queue, id, "cancelled")
 
-    def _see_amend(self, seen: Seen, id: str, patch: Patch) -> None:
+    def _see_amend(self, seen: Seen, id: str, patch: JobPatch) -> None:
         story = self.story(seen.queue, id)
         if seen.answer == "amended" and patch.payload is not UNSET and story.front is not None:
             story.front = patch.payload
@@ -228,11 +237,11 @@ class History:
             self.stories[seen.queue, id] = Story(newest_fence=fence)
 
 
-def accepted(answer: Enqueued) -> bool:
+def accepted(answer: EnqueueResult) -> bool:
     return not answer.repeated and answer.status in ("queued", "updated", "blocked")
 
 
-def kind_of(how: How) -> EndKind | None:
+def kind_of(how: SettleAction) -> EndKind | None:
     match how:
         case Complete():
             return "completed"

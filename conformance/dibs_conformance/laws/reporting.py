@@ -7,10 +7,10 @@ from typing import get_args
 
 from msgspec import UNSET
 
-from dibs.model.answers import ClaimResult, Counts, EventPage, Granted, Renewed
 from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.job import Slot
 from dibs.model.requests import SettingsPatch
+from dibs.model.results import ClaimResult, Counts, EventPage, GrantResult, RenewResult
 from dibs_conformance.laws.law import Law
 from dibs_conformance.laws.observed import History, Seen
 
@@ -176,13 +176,13 @@ class LeasesHold(Law):
         elif seen.verb == "claim":
             self._claimed(seen.queue, seen.args["lease"], seen.answer)
 
-    def _granted(self, queues: list[str], granted: Granted) -> None:
+    def _granted(self, queues: list[str], granted: GrantResult) -> None:
         for queue in queues:
             key = (queue, granted.lease)
             self.hold(key not in self.ends, "the lease {} was granted twice", granted.lease)
             self.ends[key] = granted.expires_at
 
-    def _renewed(self, queue: str, lease: str, ttl: int, answer: Renewed) -> None:
+    def _renewed(self, queue: str, lease: str, ttl: int, answer: RenewResult) -> None:
         ends = self.ends.get((queue, lease), 0)
         alive = answer.now < ends
         self.hold(answer.alive == alive, "alive is {} at {}, it ends at {}", answer.alive, answer.now, ends)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from dibs.model.answers import ClaimResult
 from dibs.model.job import Job
 from dibs.model.requests import Release, RetryLater
+from dibs.model.results import ClaimResult
 from dibs_conformance.laws.law import Law
 from dibs_conformance.laws.observed import History, Seen, kind_of
 

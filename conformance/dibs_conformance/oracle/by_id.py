@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dibs.model.answers import AmendStatus, CancelStatus
 from dibs.model.job import Job, OutcomeRetention
-from dibs.model.requests import Patch
+from dibs.model.requests import JobPatch
+from dibs.model.results import AmendStatus, CancelStatus
 from dibs_conformance.oracle.ending import close
 from dibs_conformance.oracle.enqueueing import resolved
 from dibs_conformance.oracle.ids import Known, Patched, patched
@@ -48,7 +48,7 @@ def cancel_running(queue: Queue, known: Known, job: Job, now: int) -> CancelStat
     return "requested"
 
 
-def amend(queue: Queue, id: str, patch: Patch, now: int) -> AmendStatus:
+def amend(queue: Queue, id: str, patch: JobPatch, now: int) -> AmendStatus:
     """Take the patch whole, or not at all."""
     known = queue.known(id)
     known.tidy(now)
@@ -68,7 +68,7 @@ def amend(queue: Queue, id: str, patch: Patch, now: int) -> AmendStatus:
     return "amended"
 
 
-def moved(job: Job, patch: Patch, now: int) -> Job:
+def moved(job: Job, patch: JobPatch, now: int) -> Job:
     """Apply what only a waiting job may change."""
     if patch.payload is not UNSET:
         job = replace(job, data=replace(job.data, payload=patch.payload))
@@ -81,9 +81,9 @@ def moved(job: Job, patch: Patch, now: int) -> Job:
     return job
 
 
-def amend_outcome(queue: Queue, id: str, patch: Patch, now: int) -> AmendStatus:
+def amend_outcome(queue: Queue, id: str, patch: JobPatch, now: int) -> AmendStatus:
     known = queue.known(id)
-    only_retention = Patch(retention=patch.retention) == patch
+    only_retention = JobPatch(retention=patch.retention) == patch
     if patch.retention is UNSET or not only_retention or known.alive(now) is None:
         return "not_found"
     extend(known, patch.retention, now)

@@ -8,23 +8,25 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from dibs.errors import Refused
-from dibs.model.answers import FinishStatus, Settled
+from dibs.model.check_jobs import check_then
+from dibs.model.error_text import checked_error
 from dibs.model.events import KIND_OF_CAUSE
 from dibs.model.job import FAIL_SUFFIX, EndKind, Error, Job, Origin, Outcome, OutcomeRetention
-from dibs.model.limits import LIMITS, check_then, checked_error
+from dibs.model.limits import LIMITS
 from dibs.model.requests import (
     Cancelled,
     Complete,
     End,
+    EnqueueRequest,
     Fail,
+    FollowUp,
     HandOff,
-    How,
     Release,
-    Request,
     RetryLater,
+    SettleAction,
     Settlement,
-    Then,
 )
+from dibs.model.results import FinishStatus, SettleResult
 from dibs_conformance.oracle.enqueueing import enqueue, enqueue_fail_job, resolved
 from dibs_conformance.oracle.ids import Known, applied
 from dibs_conformance.oracle.queue import Queue
@@ -37,7 +39,7 @@ class Queues(Protocol):
     def queue(self, name: str) -> Queue: ...
 
 
-def settle(queues: Queues, queue: Queue, settlement: Settlement, now: int) -> Settled | OneOf:
+def settle(queues: Queues, queue: Queue, settlement: Settlement, now: int) -> SettleResult | OneOf:
     """End the run or bring it back, if it is active under exactly this fence."""
     known, how = queue.known(settlement.id), settlement.how
     job = known.current
@@ -48,26 +50,26 @@ def settle(queues: Queues, queue: Queue, settlement: Settlement, now: int) -> Se
     if isinstance(how, HandOff):
         return handed_off(queue, known, job, now)
     if job.run.lease is None:
-        return Settled("refused")
+        return SettleResult("refused")
     return came_back(queue, known, how, now)
 
 
-def remembered(known: Known, fence: int, how: How, now: int) -> Settled | OneOf:
+def remembered(known: Known, fence: int, how: SettleAction, now: int) -> SettleResult | OneOf:
     """A repeat is told the truth while the outcome, or what prune left of it, remembers the fence."""
     outcome = known.outcome
-    lost = Settled("lost")
+    lost = SettleResult("lost")
     if outcome is None or outcome.fence != fence or not fence:
         return lost
     if end_kind(how) == outcome.kind:
-        told = Settled("done")
+        told = SettleResult("done")
     elif end_kind(how) is None and outcome.kind == "cancelled":
-        told = Settled("cancelled")
+        told = SettleResult("cancelled")
     else:
         return lost
     return told if known.alive(now) else OneOf((told, lost))
 
 
-def end_kind(how: How) -> EndKind | None:
+def end_kind(how: SettleAction) -> EndKind | None:
     match how:
         case Complete():
             return "completed"
@@ -79,17 +81,17 @@ def end_kind(how: How) -> EndKind | None:
             return None
 
 
-def refusal(how: End) -> Settled | None:
+def refusal(how: End) -> SettleResult | None:
     """A result too large, or a follow-up that breaks a limit, refuses the settlement whole."""
     try:
         check_then(() if isinstance(how, Cancelled) else how.then)
     except Refused:
-        return Settled("refused")
+        return SettleResult("refused")
     large = isinstance(how, Complete) and how.result is not None and len(how.result) > LIMITS.result
-    return Settled("refused") if large else None
+    return SettleResult("refused") if large else None
 
 
-def ended(queues: Queues, queue: Queue, known: Known, how: End, now: int) -> Settled:
+def ended(queues: Queues, queue: Queue, known: Known, how: End, now: int) -> SettleResult:
     """End, then promote, then enqueue the follow-ups and the fail job."""
     kind = end_kind(how)
     job = known.current
@@ -107,12 +109,12 @@ def ended(queues: Queues, queue: Queue, known: Known, how: End, now: int) -> Set
             follow(queues, how.then, now)
         case Cancelled():
             close(queue, known, "cancelled", now, given=how.retention)
-    return Settled("done")
+    return SettleResult("done")
 
 
-def follow(queues: Queues, then: Iterable[Then], now: int) -> None:
+def follow(queues: Queues, then: Iterable[FollowUp], now: int) -> None:
     for item in then:
-        enqueue(queues.queue(item.queue), Request(job=item.job, on_conflict=item.on_conflict), now)
+        enqueue(queues.queue(item.queue), EnqueueRequest(job=item.job, on_conflict=item.on_conflict), now)
 
 
 def origin(queue: Queue, job: Job, error: Error) -> Origin:
@@ -173,24 +175,24 @@ def close(
     known.tidy(now)
 
 
-def handed_off(queue: Queue, known: Known, job: Job, now: int) -> Settled:
+def handed_off(queue: Queue, known: Known, job: Job, now: int) -> SettleResult:
     """The run leaves its lease; asked to cancel, it ends instead."""
     assert job.run is not None  # noqa: S101 - the caller saw it
     if job.run.lease is None:
-        return Settled("handed_off", revision=job.revision)
+        return SettleResult("handed_off", revision=job.revision)
     if job.run.cancel_requested:
         close(queue, known, "cancelled", now)
-        return Settled("cancelled")
+        return SettleResult("cancelled")
     known.current = replace(job, run=replace(job.run, lease=None))
     queue.note("handed_off", job.id, now)
-    return Settled("handed_off", revision=job.revision)
+    return SettleResult("handed_off", revision=job.revision)
 
 
-def came_back(queue: Queue, known: Known, how: How, now: int) -> Settled:
+def came_back(queue: Queue, known: Known, how: SettleAction, now: int) -> SettleResult:
     assert isinstance(how, RetryLater | Release)  # noqa: S101 - the caller saw to the others
     if not give_back(queue, known, how, now):
-        return Settled("cancelled")
-    return Settled("returned")
+        return SettleResult("cancelled")
+    return SettleResult("returned")
 
 
 def give_back(queue: Queue, known: Known, how: RetryLater | Release, now: int) -> bool:

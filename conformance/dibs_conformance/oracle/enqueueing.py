@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dibs.model.answers import ClaimResult, Enqueued, RetryFailedStatus
-from dibs.model.job import ActiveRun, Data, Job, NewJob, Origin
-from dibs.model.requests import Reject, Request, Update
+from dibs.model.job import ActiveRun, Job, JobData, NewJob, Origin
+from dibs.model.requests import EnqueueRequest, Reject, Update
+from dibs.model.results import ClaimResult, EnqueueResult, RetryFailedStatus
 from dibs_conformance.oracle.ids import Asked, Known, started, updated
 from dibs_conformance.oracle.queue import Queue, Remembered
 
 
-def enqueue(queue: Queue, request: Request, now: int) -> Enqueued:
+def enqueue(queue: Queue, request: EnqueueRequest, now: int) -> EnqueueResult:
     """Take one request in, or answer what its request_key got before."""
     key = request.request_key
     before = queue.keys.get(key) if key is not None else None
@@ -24,7 +24,7 @@ def enqueue(queue: Queue, request: Request, now: int) -> Enqueued:
     return replace(answer, outcome=outcome)
 
 
-def taken(queue: Queue, request: Request, now: int) -> Enqueued:
+def taken(queue: Queue, request: EnqueueRequest, now: int) -> EnqueueResult:
     known = queue.known(request.job.id)
     how = request.on_conflict
     if isinstance(how, Reject):
@@ -35,18 +35,18 @@ def taken(queue: Queue, request: Request, now: int) -> Enqueued:
     return accepted(queue, known, request.job, how, now)
 
 
-def rejected(known: Known, how: Reject, now: int) -> Enqueued | None:
+def rejected(known: Known, how: Reject, now: int) -> EnqueueResult | None:
     """What stands in the way of a Reject, if anything does."""
     found, current, outcome = known.state, known.current, known.alive(now)
     if current is not None:
-        return Enqueued("duplicate", found, current.first, current.revision)  # type: ignore[arg-type]
+        return EnqueueResult("duplicate", found, current.first, current.revision)  # type: ignore[arg-type]
     blocking = ("completed", "failed") if how.failed else ("completed",)
     if outcome is None or outcome.kind not in blocking:
         return None
-    return Enqueued(outcome.kind, "nothing", outcome.first, outcome.revision)  # type: ignore[arg-type]
+    return EnqueueResult(outcome.kind, "nothing", outcome.first, outcome.revision)  # type: ignore[arg-type]
 
 
-def accepted(queue: Queue, known: Known, job: NewJob, how: Update, now: int) -> Enqueued:
+def accepted(queue: Queue, known: Known, job: NewJob, how: Update, now: int) -> EnqueueResult:
     """Draw the numbers, then start, update or block."""
     known.tidy(now)
     found = known.state
@@ -60,7 +60,7 @@ def accepted(queue: Queue, known: Known, job: NewJob, how: Update, now: int) -> 
     )
     status, holder = placed(known, job.id, asked)
     queue.note(status, job.id, now)
-    return Enqueued(status, found, holder.first, holder.revision)  # type: ignore[arg-type]
+    return EnqueueResult(status, found, holder.first, holder.revision)  # type: ignore[arg-type]
 
 
 def placed(known: Known, id: str, asked: Asked) -> tuple[str, Job]:
@@ -85,7 +85,7 @@ def enqueue_fail_job(queue: Queue, payload: bytes, origin: Origin, now: int) -> 
     """Put the fail job in its queue under a name that stands for the generated id."""
     id = f"?{queue.numbers.draw()}"
     known = queue.known(id)
-    accepted(queue, known, NewJob(id=id, data=Data(payload=payload)), Update(), now)
+    accepted(queue, known, NewJob(id=id, data=JobData(payload=payload)), Update(), now)
     assert known.current is not None  # noqa: S101 - it was just put there
     known.current = replace(known.current, origin=origin)
     return id
@@ -134,7 +134,7 @@ def retry_failed(queue: Queue, id: str, now: int) -> RetryFailedStatus:
     return "queued"
 
 
-def revived(queue: Queue, id: str, origin: Origin | None, data: Data, now: int) -> Job:
+def revived(queue: Queue, id: str, origin: Origin | None, data: JobData, now: int) -> Job:
     """Waiting at now, counts 0, fresh numbers, the payload and what goes with it as kept."""
     seq, revision = queue.numbers.draw(), queue.numbers.draw()
     return Job(

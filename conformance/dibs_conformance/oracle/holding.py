@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dibs.model.answers import Reaped, Renewed, ReportStatus
 from dibs.model.requests import Release, RetryLater
+from dibs.model.results import ReapedJob, RenewResult, ReportStatus
 from dibs_conformance.oracle.ending import give_back
 from dibs_conformance.oracle.queue import Lease, Queue
 
@@ -20,14 +20,14 @@ def grant(queue: Queue, lease: str, ttl: int, holder: str, now: int) -> None:
     queue.leases[lease] = Lease(holder, now + ttl)
 
 
-def renew(queue: Queue, lease: str, ttl: int, now: int) -> Renewed:
+def renew(queue: Queue, lease: str, ttl: int, now: int) -> RenewResult:
     """A live lease ends `ttl` from now, never earlier than it would have."""
     found = queue.lease(lease, now)
     if found is None:
-        return Renewed(alive=False, now=now)
+        return RenewResult(alive=False, now=now)
     found.expires_at = max(found.expires_at, now + ttl)
     asked = sorted(job.id for job, run in queue.held(lease) if run.cancel_requested)
-    return Renewed(alive=True, now=now, expires_at=found.expires_at, cancel_requested=tuple(asked))
+    return RenewResult(alive=True, now=now, expires_at=found.expires_at, cancel_requested=tuple(asked))
 
 
 def drop(queue: Queue, lease: str, limit: int, chosen: Sequence[str] | None, now: int) -> int:
@@ -48,13 +48,13 @@ def expired(queue: Queue, now: int) -> list[str]:
     return [job.id for job, run in queue.held() if queue.expired(run, now)]
 
 
-def reap(queue: Queue, limit: int, chosen: Sequence[str], now: int) -> list[Reaped]:
+def reap(queue: Queue, limit: int, chosen: Sequence[str], now: int) -> list[ReapedJob]:
     """Bring back up to `limit` jobs under expired leases, those the storage chose, in its order."""
     taken = lawful_choice("reap", expired(queue, now), limit, chosen)
     return [reap_one(queue, id, now) for id in taken]
 
 
-def reap_one(queue: Queue, id: str, now: int) -> Reaped:
+def reap_one(queue: Queue, id: str, now: int) -> ReapedJob:
     known = queue.known(id)
     assert known.current is not None  # noqa: S101 - it is held
     run = known.current.run
@@ -63,8 +63,8 @@ def reap_one(queue: Queue, id: str, now: int) -> Reaped:
     dropped = queue.leases[run.lease].dropped
     how = Release() if dropped else RetryLater(cause="stall")
     if not give_back(queue, known, how, now):
-        return Reaped(id, run.fence, "cancelled")
-    return Reaped(id, run.fence, "released" if dropped else "stalled")
+        return ReapedJob(id, run.fence, "cancelled")
+    return ReapedJob(id, run.fence, "released" if dropped else "stalled")
 
 
 def lawful_choice(verb: str, candidates: Sequence[str], limit: int, chosen: Sequence[str]) -> list[str]:

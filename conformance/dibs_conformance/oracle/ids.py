@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from dibs.model.job import Data, Error, Job, Outcome, OutcomeRetention, Range
+from dibs.model.job import Error, Job, JobData, Outcome, OutcomeRetention, RevisionRange
 from dibs.model.requests import Update
 from dibs_conformance.oracle.verdicts import OneOf
 
@@ -19,7 +19,7 @@ MOST_DROPPED = 8
 class Asked:
     """One accepted enqueue, its delay resolved."""
 
-    data: Data
+    data: JobData
     run_at: int
     at: int
     how: Update
@@ -111,9 +111,9 @@ class Known:
     beside: list[Entry] = field(default_factory=list)
     outcome: Outcome | None = None
     #: The dropped ranges that must still be told, oldest first.
-    dropped: list[Range] = field(default_factory=list)
+    dropped: list[RevisionRange] = field(default_factory=list)
     #: Every range that was ever dropped: these may be told.
-    ever_dropped: list[Range] = field(default_factory=list)
+    ever_dropped: list[RevisionRange] = field(default_factory=list)
 
     @property
     def state(self) -> str:
@@ -158,5 +158,5 @@ class Known:
         self.dropped = (kept + latest)[-MOST_DROPPED:]
 
 
-def inside(dropped: Range, live: Job | Outcome) -> bool:
+def inside(dropped: RevisionRange, live: Job | Outcome) -> bool:
     return live.first <= dropped[0] and dropped[1] <= live.revision

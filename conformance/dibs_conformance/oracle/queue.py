@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dibs.model.answers import Enqueued
 from dibs.model.events import LogEvent
 from dibs.model.job import DEFAULT_RETENTION, FAIL_SUFFIX, ActiveRun, EndKind, Error, Job, OutcomeRetention
 from dibs.model.requests import Settings
+from dibs.model.results import EnqueueResult
 from dibs_conformance.oracle.ids import Known
 from dibs_conformance.oracle.verdicts import Numbers
 
@@ -29,7 +29,7 @@ class Lease:
 class Remembered:
     """What a request_key got."""
 
-    answer: Enqueued
+    answer: EnqueueResult
     expires_at: int
 
 

@@ -8,21 +8,21 @@ from typing import get_args
 from msgspec import UNSET, convert
 from msgspec.structs import asdict, replace
 
-from dibs.model.answers import (
+from dibs.model.requests import End, EnqueueRequest, JobPatch, Release, Settings, SettingsPatch, Settlement
+from dibs.model.results import (
     AmendStatus,
     CancelStatus,
     ClaimResult,
     Counts,
-    Enqueued,
+    EnqueueResult,
     FinishStatus,
-    Reaped,
-    Renewed,
+    ReapedJob,
+    RenewResult,
     ReportStatus,
     RetryFailedStatus,
-    Settled,
+    SettleResult,
     State,
 )
-from dibs.model.requests import End, Patch, Release, Request, Settings, SettingsPatch, Settlement
 from dibs_conformance.oracle import by_id, ending, enqueueing, holding
 from dibs_conformance.oracle.ids import Known
 from dibs_conformance.oracle.queue import Queue
@@ -50,13 +50,13 @@ class Oracle:
 
     # -- enqueue, claim, settle ----------------------------------------------------------------------
 
-    def enqueue(self, queue: str, requests: Sequence[Request], now: int) -> list[Enqueued]:
+    def enqueue(self, queue: str, requests: Sequence[EnqueueRequest], now: int) -> list[EnqueueResult]:
         return [enqueueing.enqueue(self.queue(queue), request, now) for request in requests]
 
     def claim(self, queue: str, lease: str, limit: int, now: int) -> ClaimResult:
         return enqueueing.claim(self.queue(queue), lease, limit, now)
 
-    def settle(self, queue: str, settlements: Sequence[Settlement], now: int) -> list[Settled | OneOf]:
+    def settle(self, queue: str, settlements: Sequence[Settlement], now: int) -> list[SettleResult | OneOf]:
         return [ending.settle(self, self.queue(queue), one, now) for one in settlements]
 
     def finish(self, queue: str, id: str, end: End, revision: int, now: int) -> FinishStatus | OneOf:
@@ -68,13 +68,13 @@ class Oracle:
         for queue in queues:
             holding.grant(self.queue(queue), lease, ttl, holder, now)
 
-    def renew(self, queues: Iterable[str], lease: str, ttl: int, now: int) -> dict[str, Renewed]:
+    def renew(self, queues: Iterable[str], lease: str, ttl: int, now: int) -> dict[str, RenewResult]:
         return {queue: holding.renew(self.queue(queue), lease, ttl, now) for queue in queues}
 
     def drop(self, queue: str, lease: str, limit: int, chosen: Sequence[str] | None, now: int) -> int:
         return holding.drop(self.queue(queue), lease, limit, chosen, now)
 
-    def reap(self, queue: str, limit: int, chosen: Sequence[str], now: int) -> list[Reaped]:
+    def reap(self, queue: str, limit: int, chosen: Sequence[str], now: int) -> list[ReapedJob]:
         return holding.reap(self.queue(queue), limit, chosen, now)
 
     def report(self, queue: str, id: str, fence: int, progress: bytes) -> ReportStatus:
@@ -85,7 +85,7 @@ class Oracle:
     def cancel(self, queue: str, ids: Sequence[str], now: int, *, running: bool) -> list[CancelStatus]:
         return [by_id.cancel(self.queue(queue), id, now, running=running) for id in ids]
 
-    def amend(self, queue: str, id: str, patch: Patch, now: int) -> AmendStatus:
+    def amend(self, queue: str, id: str, patch: JobPatch, now: int) -> AmendStatus:
         return by_id.amend(self.queue(queue), id, patch, now)
 
     def retry_failed(self, queue: str, ids: Sequence[str], now: int) -> list[RetryFailedStatus]:

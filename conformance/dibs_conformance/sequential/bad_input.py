@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dibs.errors import BatchRefused, Refused
-from dibs.model.job import FAIL_SUFFIX, Data, Error, NewJob
-from dibs.model.requests import Complete, Fail, How, Patch, Request, Settlement, Then
+from dibs.model.job import FAIL_SUFFIX, Error, JobData, NewJob
+from dibs.model.requests import Complete, EnqueueRequest, Fail, FollowUp, JobPatch, SettleAction, Settlement
 from dibs.storage.protocol import Storage
 
 KIB = 1024
@@ -42,33 +42,33 @@ BAD_JOBS = {
     "id of 513 bytes": NewJob(id="é" * 256 + "x"),
     "id with NUL": NewJob(id="a\0"),
     "id with a lone surrogate": NewJob(id="\ud800"),
-    "payload above 1 MiB": NewJob(id="a", data=Data(payload=b"x" * (MIB + 1))),
-    "priority 1001": NewJob(id="a", data=Data(priority=1001)),
-    "priority -1001": NewJob(id="a", data=Data(priority=-1001)),
+    "payload above 1 MiB": NewJob(id="a", data=JobData(payload=b"x" * (MIB + 1))),
+    "priority 1001": NewJob(id="a", data=JobData(priority=1001)),
+    "priority -1001": NewJob(id="a", data=JobData(priority=-1001)),
     "run_at and delay": NewJob(id="a", run_at=1, delay=1),
     "a negative delay": NewJob(id="a", delay=-1),
     "a negative run_at": NewJob(id="a", run_at=-1),
     **{
-        f"attributes: {name}": NewJob(id="a", data=Data(attributes=held))
+        f"attributes: {name}": NewJob(id="a", data=JobData(attributes=held))
         for name, held in BAD_ATTRIBUTES.items()
     },
 }
 BAD_QUEUES = {"empty": "", "501 bytes": "q" * 501, "NUL": "q\0", "a lone surrogate": "\ud800"}
 BAD_PATCHES = {
-    "payload above 1 MiB": Patch(payload=b"x" * (MIB + 1)),
-    "priority 1001": Patch(priority=1001),
-    "run_at and delay": Patch(run_at=1, delay=1),
-    "a negative delay": Patch(delay=-1),
-    **{f"attributes: {name}": Patch(attributes=held) for name, held in BAD_ATTRIBUTES.items()},
-    "attributes above 64 KiB once merged": Patch(attributes={"b": b'"' + b"x" * 40 * KIB + b'"'}),
+    "payload above 1 MiB": JobPatch(payload=b"x" * (MIB + 1)),
+    "priority 1001": JobPatch(priority=1001),
+    "run_at and delay": JobPatch(run_at=1, delay=1),
+    "a negative delay": JobPatch(delay=-1),
+    **{f"attributes: {name}": JobPatch(attributes=held) for name, held in BAD_ATTRIBUTES.items()},
+    "attributes above 64 KiB once merged": JobPatch(attributes={"b": b'"' + b"x" * 40 * KIB + b'"'}),
 }
 AT_LIMITS = {
     "id of 512 bytes": NewJob(id="é" * 256),
-    "payload of 1 MiB": NewJob(id="p", data=Data(payload=b"x" * MIB)),
-    "priorities 1000 and -1000": NewJob(id="h", data=Data(priority=-1000)),
-    "64 levels": NewJob(id="d", data=Data(attributes={"a": DEEP[1:-1]})),
-    "2**53": NewJob(id="i", data=Data(attributes={"a": b"-9007199254740992"})),
-    "no attributes, no payload": NewJob(id="n", data=Data(payload=b"", attributes={})),
+    "payload of 1 MiB": NewJob(id="p", data=JobData(payload=b"x" * MIB)),
+    "priorities 1000 and -1000": NewJob(id="h", data=JobData(priority=-1000)),
+    "64 levels": NewJob(id="d", data=JobData(attributes={"a": DEEP[1:-1]})),
+    "2**53": NewJob(id="i", data=JobData(attributes={"a": b"-9007199254740992"})),
+    "no attributes, no payload": NewJob(id="n", data=JobData(payload=b"", attributes={})),
 }
 
 
@@ -84,10 +84,10 @@ class Case:
 
 def refused_cases(fence: int) -> Iterator[Case]:
     """Every case of bad input, for a storage in which `held` runs under `fence` and `seen` waits."""
-    good = Request(job=NewJob(id="a"))
+    good = EnqueueRequest(job=NewJob(id="a"))
     for name, job in BAD_JOBS.items():
-        yield enqueueing(name, [good, Request(job=job), good, Request(job=job)], (1, 3))
-    long_key = Request(job=NewJob(id="a"), request_key="k" * 129)
+        yield enqueueing(name, [good, EnqueueRequest(job=job), good, EnqueueRequest(job=job)], (1, 3))
+    long_key = EnqueueRequest(job=NewJob(id="a"), request_key="k" * 129)
     yield enqueueing("a request_key of 129 bytes", [long_key, good], (0,))
     yield enqueueing("a batch of 1,001", [good] * 1001, None)
     for name, queue in {**BAD_QUEUES, "a fail queue": "q" + FAIL_SUFFIX}.items():
@@ -98,21 +98,21 @@ def refused_cases(fence: int) -> Iterator[Case]:
         yield Case(f"report, progress: {name}", report_with(fence, value))
 
 
-def enqueueing(name: str, requests: list[Request], places: tuple[int, ...] | None) -> Case:
+def enqueueing(name: str, requests: list[EnqueueRequest], places: tuple[int, ...] | None) -> Case:
     async def call(storage: Storage) -> None:
         await storage.enqueue("q", requests, now=NOW)
 
     return Case(f"enqueue, {name}", call, places)
 
 
-def enqueue_to(queue: str, request: Request) -> Callable[[Storage], Awaitable[Any]]:
+def enqueue_to(queue: str, request: EnqueueRequest) -> Callable[[Storage], Awaitable[Any]]:
     async def call(storage: Storage) -> None:
         await storage.enqueue(queue, [request], now=NOW)
 
     return call
 
 
-def amend_with(patch: Patch) -> Callable[[Storage], Awaitable[Any]]:
+def amend_with(patch: JobPatch) -> Callable[[Storage], Awaitable[Any]]:
     async def call(storage: Storage) -> None:
         await storage.amend("q", "seen", patch, now=NOW)
 
@@ -126,28 +126,28 @@ def report_with(fence: int, progress: bytes) -> Callable[[Storage], Awaitable[An
     return call
 
 
-def refused_ends() -> Iterator[tuple[str, How]]:
+def refused_ends() -> Iterator[tuple[str, SettleAction]]:
     """Ends that a settle answers `refused`, whole: the run stays active."""
     yield "a result above 1 MiB", Complete(result=b"x" * (MIB + 1))
     for name, job in BAD_JOBS.items():
         yield (
             f"a follow-up, {name}",
-            Complete(then=(Then(queue="q", job=NewJob(id="a")), Then(queue="q", job=job))),
+            Complete(then=(FollowUp(queue="q", job=NewJob(id="a")), FollowUp(queue="q", job=job))),
         )
     for name, queue in {**BAD_QUEUES, "a fail queue": "q" + FAIL_SUFFIX}.items():
         yield (
             f"a follow-up, queue {name}",
-            Fail(error=Error(type="E"), then=(Then(queue=queue, job=NewJob(id="a")),)),
+            Fail(error=Error(type="E"), then=(FollowUp(queue=queue, job=NewJob(id="a")),)),
         )
 
 
 async def prepare(storage: Storage) -> int:
     """One job that runs, one that waits with attributes; return the fence."""
-    await storage.enqueue("q", [Request(job=NewJob(id="held"))], now=NOW)
+    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="held"))], now=NOW)
     granted = await storage.grant(["q"], 3_600_000, "kit", now=NOW)
     [job] = (await storage.claim("q", granted.lease, 1, now=NOW)).jobs
     attributes = {"a": b'"' + b"x" * 40 * KIB + b'"'}
-    await storage.enqueue("q", [Request(job=NewJob(id="seen", data=Data(attributes=attributes)))], now=NOW)
+    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="seen", data=JobData(attributes=attributes)))], now=NOW)
     assert job.run is not None  # noqa: S101 - a claimed job runs
     return job.run.fence
 
@@ -187,7 +187,7 @@ async def judge(storage: Storage, case: Case) -> str | None:
     return None if await state(storage) == before else f"{case.name}: refused, and yet something was written"
 
 
-async def judge_end(storage: Storage, fence: int, name: str, how: How) -> str | None:
+async def judge_end(storage: Storage, fence: int, name: str, how: SettleAction) -> str | None:
     before = await state(storage)
     try:
         [answer] = await storage.settle("q", [Settlement(id="held", fence=fence, how=how)], now=NOW)
@@ -202,18 +202,18 @@ async def judge_end(storage: Storage, fence: int, name: str, how: How) -> str | 
 
 async def wrongly_refused(storage: Storage) -> tuple[int, list[str]]:
     """Try what is exactly at a limit; return how many there were, and which were not taken."""
-    batch = [Request(job=NewJob(id=f"b{n}")) for n in range(1000)]
-    tries = {name: ("q", [Request(job=job)]) for name, job in AT_LIMITS.items()}
+    batch = [EnqueueRequest(job=NewJob(id=f"b{n}")) for n in range(1000)]
+    tries = {name: ("q", [EnqueueRequest(job=job)]) for name, job in AT_LIMITS.items()}
     tries["a batch of 1,000"] = ("q", batch)
     tries["a queue of 500 bytes"] = ("é" * 250, batch[:1])
-    tries["a request_key of 128 bytes"] = ("q", [Request(job=NewJob(id="k"), request_key="k" * 128)])
+    tries["a request_key of 128 bytes"] = ("q", [EnqueueRequest(job=NewJob(id="k"), request_key="k" * 128)])
     wrong = [
         text for name, (queue, asked) in tries.items() if (text := await taken(storage, name, queue, asked))
     ]
     return len(tries), wrong
 
 
-async def taken(storage: Storage, name: str, queue: str, requests: list[Request]) -> str | None:
+async def taken(storage: Storage, name: str, queue: str, requests: list[EnqueueRequest]) -> str | None:
     try:
         answers = await storage.enqueue(queue, requests, now=NOW)
     except Exception as error:  # noqa: BLE001 - the verdict is what is judged

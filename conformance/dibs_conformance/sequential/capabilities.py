@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from dibs.errors import Refused
 from dibs.model.job import NewJob
-from dibs.model.requests import Complete, Request, Settlement, Then
+from dibs.model.requests import Complete, EnqueueRequest, FollowUp, Settlement
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import BlockingClaims, Clock, Storage
 from dibs_conformance.concurrent.process_clients import context
@@ -30,7 +30,7 @@ LOOKS = 40
 #: A wait that returns this soon after a change, in s, was woken by it; a poll is slower. One of so many must.
 PROMPT = 0.5
 ATTEMPTS = 5
-JOB = Request(job=NewJob(id="a"))
+JOB = EnqueueRequest(job=NewJob(id="a"))
 
 
 async def powers(places: Places) -> tuple[Capabilities, str, list[CapabilityReport]]:
@@ -92,7 +92,7 @@ async def holds_the_job(places: Places, place: str) -> bool:
 async def crosses(places: Places) -> bool:
     """Complete with a follow-up in another queue."""
     async with held(places) as (storage, fence):
-        then = (Then(queue="other", job=NewJob(id="a")),)
+        then = (FollowUp(queue="other", job=NewJob(id="a")),)
         [answer] = await storage.settle("q", [Settlement(id="a", fence=fence, how=Complete(then=then))])
         there = (await storage.get("other", ["a"]))[0].current is not None
         return answer.status == "done" and there

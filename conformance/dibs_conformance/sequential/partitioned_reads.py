@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from dibs.model.answers import State
-from dibs.model.job import Data, NewJob
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
+from dibs.model.results import State
 from dibs.storage.protocol import Storage
 
 NOW = 1_767_225_600_000
@@ -43,8 +43,8 @@ class Crowd:
             await self._enqueue(ids[start : start + 600])
 
     async def _enqueue(self, ids: Sequence[str], priority: int = 0) -> None:
-        data = Data(priority=priority)
-        await self.storage.enqueue("q", [Request(job=NewJob(id=id, data=data)) for id in ids], now=NOW)
+        data = JobData(priority=priority)
+        await self.storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id, data=data)) for id in ids], now=NOW)
 
     async def _end(self, limit: int) -> None:
         jobs = (await self.storage.claim("q", self._lease, limit, now=NOW)).jobs

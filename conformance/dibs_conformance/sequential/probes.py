@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from dibs.model.job import Data, Error, NewJob, OutcomeRetention
+from dibs.model.job import Error, JobData, NewJob, OutcomeRetention
 from dibs.model.requests import (
     Cancelled,
     Complete,
+    EnqueueRequest,
     Fail,
-    How,
-    Patch,
+    JobPatch,
     Release,
-    Request,
     SettingsPatch,
+    SettleAction,
     Settlement,
 )
 from dibs.storage.protocol import Storage
@@ -50,7 +50,7 @@ async def large_counts(storage: Storage) -> Asked:
     wrong = []
     for start in range(0, MANY, BATCH):
         ids = range(start, min(start + BATCH, MANY))
-        await storage.enqueue("q", [Request(job=NewJob(id=str(id))) for id in ids], now=START)
+        await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=str(id))) for id in ids], now=START)
     counts = (await storage.counts(["q"], now=START))["q"]
     if counts.waiting != MANY and not counts.approximate:
         wrong.append(f"{MANY} jobs wait; counted {counts.waiting}, and not told as approximate")
@@ -63,7 +63,7 @@ async def bounded_log(storage: Storage) -> Asked:
     offset = (await storage.events("q", limit=1, now=START)).offset
     for batch in range(10):
         ids = [f"{batch}-{n}-{'x' * LONG_ID}" for n in range(30)]
-        await storage.enqueue("q", [Request(job=NewJob(id=id)) for id in ids], now=START)
+        await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id)) for id in ids], now=START)
     while (await storage.prune("q", 1_000, now=START)).more:
         pass
     page = await storage.events("q", after=offset, limit=1_000, now=START)
@@ -78,8 +78,8 @@ async def bounded_log(storage: Storage) -> Asked:
 async def whole_retention(storage: Storage) -> Asked:
     """A patch that names one part of a retention."""
     kept, patch = OutcomeRetention(completed=5_000, failed=77), OutcomeRetention(failed=10)
-    await storage.enqueue("q", [Request(job=NewJob(id="a", data=Data(retention=kept)))], now=START)
-    await storage.amend("q", "a", Patch(retention=patch), now=START)
+    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a", data=JobData(retention=kept)))], now=START)
+    await storage.amend("q", "a", JobPatch(retention=patch), now=START)
     [slot] = await storage.get("q", ["a"], now=START)
     amended = slot.current.data.retention if slot.current else None
     await storage.configure("q", SettingsPatch(retention=kept), now=START)
@@ -90,14 +90,14 @@ async def whole_retention(storage: Storage) -> Asked:
 
 async def told_ends(storage: Storage) -> Asked:
     """End ids in every way while their ends are listened to, and hold what is told against what is there."""
-    hows: dict[str, How] = {
+    hows: dict[str, SettleAction] = {
         "done": Complete(result=b"1"),
         "failed": Fail(error=Error(type="E", message="no")),
         "gone": Cancelled(),
         "back": Release(),
     }
     ids = [*hows]
-    await storage.enqueue("q", [Request(job=NewJob(id=id)) for id in ids], now=START)
+    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id)) for id in ids], now=START)
     since = (await storage.wait(["q"], for_="ids", ids=ids, timeout=0)).since
     lease = (await storage.grant(["q"], 60_000, "kit", now=START)).lease
     jobs = (await storage.claim("q", lease, 10, now=START)).jobs

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from dibs.model.job import FAIL_SUFFIX, NewJob
-from dibs.model.requests import Fail, HandOff, Release, Request, SettingsPatch, Settlement
+from dibs.model.requests import EnqueueRequest, Fail, HandOff, Release, SettingsPatch, Settlement
 from dibs_conformance.sequential import strategies as some
 from dibs_conformance.sequential.state_machine import Machine
 
@@ -34,7 +34,7 @@ class Scenarios(Machine):
     @rule(queue=some.queues, id=some.ids, then=st.booleans(), data=st.data())
     def fail_for_good(self, queue: str, id: str, *, then: bool, data: st.DataObject) -> None:
         """A handled failure, and now and then the run of its fail job."""
-        self.both.enqueue(queue, [Request(job=NewJob(id=id, data=data.draw(some.data)))])
+        self.both.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=data.draw(some.data)))])
         self.claim(queue, 0, 10, alive=True)
         runs = [run for run in self.handed.runs[-3:] if run[0] == queue]
         fail = Fail(error=data.draw(some.errors), handled=True)
@@ -82,7 +82,7 @@ class Scenarios(Machine):
             conflict = data.draw(st.sampled_from(some.CONFLICTS[:3]))
             self.both.enqueue(
                 queue,
-                [Request(job=NewJob(id=id), on_conflict=conflict, want_outcome=data.draw(st.booleans()))],
+                [EnqueueRequest(job=NewJob(id=id), on_conflict=conflict, want_outcome=data.draw(st.booleans()))],
             )
 
     @rule(queue=some.queues, id=some.ids, data=st.data())
@@ -115,12 +115,12 @@ class Scenarios(Machine):
     def read_in_pages(self, queue: str, data: st.DataObject, limit: int) -> None:
         """More ids than fit on a page."""
         held = data.draw(some.data)
-        self.both.enqueue(queue, [Request(job=NewJob(id=id, data=held)) for id in some.IDS])
+        self.both.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=held)) for id in some.IDS])
         self.list(queue, "waiting", limit)
 
     def run_of(self, queue: str, id: str, data: st.DataObject) -> int | None:
         """Enqueue this id and claim what is due; the newest fence of the id, if it has one."""
-        self.both.enqueue(queue, [Request(job=NewJob(id=id, data=data.draw(some.data)))])
+        self.both.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=data.draw(some.data)))])
         self.claim(queue, 0, 100, alive=True)
         return self.newest_fence(queue, id)
 
@@ -154,7 +154,7 @@ class Scenarios(Machine):
     def drop_some(self, queue: str, *, data: st.DataObject, dead: bool) -> None:
         """A lease that is dropped job by job, and lost from the first on; its dropper may die in between."""
         held = data.draw(some.data)
-        self.both.enqueue(queue, [Request(job=NewJob(id=id, data=held)) for id in some.IDS[:2]])
+        self.both.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=held)) for id in some.IDS[:2]])
         self.grant(10, some.HOLDERS[1])
         lease = self.handed.leases[-1]
         self.handed.take(queue, self.both.claim(queue, lease, 10))

@@ -11,9 +11,9 @@ import sys
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from dibs.model.answers import State
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.requests import Complete, Fail, LogLevel, SettingsPatch, Settlement
+from dibs.model.results import State
 from dibs_conformance.oracle.storage import STATES
 from dibs_conformance.sequential import strategies as some
 from dibs_conformance.sequential.lockstep import Judges, Pair, Reader, move

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from dibs.model.job import Data, Error, NewJob, OutcomeRetention, Overrides
+from dibs.model.job import Error, JobData, NewJob, OutcomeRetention, Overrides
 from dibs.model.requests import (
     Cancelled,
     Complete,
     End,
+    EnqueueRequest,
     Fail,
+    FollowUp,
     HandOff,
-    How,
+    JobPatch,
     OnConflict,
-    Patch,
     Reject,
     Release,
-    Request,
     RetryLater,
     SettingsPatch,
-    Then,
+    SettleAction,
     Update,
 )
-from dibs.model.retry import Cause, Exponential, Fixed, Immediate
+from dibs.model.retry import Exponential, Fixed, Immediate, RetryCause
 
 SECOND = 1000
 HOUR = 3600 * SECOND
@@ -53,20 +53,20 @@ WHOLE_RETENTIONS = (
 )
 
 DATA = (
-    Data(),
-    Data(payload=b"1"),
-    Data(payload=b'{"a": [1, 2.50, null], "b": {}, "c": []}'),
-    Data(payload=bytes(range(256))),
-    Data(payload=b"2", priority=1),
-    Data(payload=b"3", priority=-1000),
-    Data(payload=b"4", priority=1000),
-    Data(payload=b"5", attributes={"a": b"1", "trace{}": b'"x"'}),
-    Data(payload=b"6", attributes={"a": b"9007199254740992", "n\né": b'{"k":[]}'}, priority=1),
-    Data(payload=b"7", overrides=Overrides(timeout=5, max_retries=None, backoff=Exponential(1.5, 60.0))),
-    Data(payload=b"8", overrides=Overrides(max_stalls=0, max_timeouts=3, backoff=Fixed(2.5), lease=1000)),
-    Data(payload=b"9", overrides=Overrides(backoff=Immediate()), retention=RETENTIONS[1]),
-    *(Data(payload=b"r", retention=retention) for retention in RETENTIONS[2:]),
-    Data(payload=b"\x00\xff" * 3000),
+    JobData(),
+    JobData(payload=b"1"),
+    JobData(payload=b'{"a": [1, 2.50, null], "b": {}, "c": []}'),
+    JobData(payload=bytes(range(256))),
+    JobData(payload=b"2", priority=1),
+    JobData(payload=b"3", priority=-1000),
+    JobData(payload=b"4", priority=1000),
+    JobData(payload=b"5", attributes={"a": b"1", "trace{}": b'"x"'}),
+    JobData(payload=b"6", attributes={"a": b"9007199254740992", "n\né": b'{"k":[]}'}, priority=1),
+    JobData(payload=b"7", overrides=Overrides(timeout=5, max_retries=None, backoff=Exponential(1.5, 60.0))),
+    JobData(payload=b"8", overrides=Overrides(max_stalls=0, max_timeouts=3, backoff=Fixed(2.5), lease=1000)),
+    JobData(payload=b"9", overrides=Overrides(backoff=Immediate()), retention=RETENTIONS[1]),
+    *(JobData(payload=b"r", retention=retention) for retention in RETENTIONS[2:]),
+    JobData(payload=b"\x00\xff" * 3000),
 )
 
 CONFLICTS: tuple[OnConflict, ...] = (
@@ -88,7 +88,7 @@ ERRORS = (
 )
 RESULTS = (None, b"null", b'{"ok": true}', bytes(range(256)))
 
-CAUSES: tuple[Cause, ...] = ("error", "timeout", "stall")
+CAUSES: tuple[RetryCause, ...] = ("error", "timeout", "stall")
 
 # What comes up more often is named more often: most examples play on one id of one queue.
 ids = st.sampled_from((*IDS[:1] * 4, *IDS[:2], *IDS))
@@ -120,17 +120,17 @@ def new_jobs(draw: st.DrawFn, now: int) -> NewJob:
 
 
 @st.composite
-def requests_for(draw: st.DrawFn, id: str, now: int) -> Request:
+def requests_for(draw: st.DrawFn, id: str, now: int) -> EnqueueRequest:
     """One enqueue of this id, at any time, by any rule."""
     job = NewJob(id=id, data=draw(data), run_at=now + draw(offsets) - draw(offsets))
-    return Request(job=job, on_conflict=draw(conflicts))
+    return EnqueueRequest(job=job, on_conflict=draw(conflicts))
 
 
 @st.composite
-def requests(draw: st.DrawFn, now: int) -> list[Request]:
+def requests(draw: st.DrawFn, now: int) -> list[EnqueueRequest]:
     """A small batch of enqueues; an id may occur twice."""
     return [
-        Request(
+        EnqueueRequest(
             job=draw(new_jobs(now)),
             on_conflict=draw(conflicts),
             request_key=draw(keys),
@@ -141,10 +141,10 @@ def requests(draw: st.DrawFn, now: int) -> list[Request]:
 
 
 @st.composite
-def follow_ups(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> tuple[Then, ...]:
+def follow_ups(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> tuple[FollowUp, ...]:
     """Seldom any, sometimes two; where the storage can, also for another queue."""
     return tuple(
-        Then(
+        FollowUp(
             queue=draw(queues) if cross_queue else queue,
             job=draw(new_jobs(now)),
             on_conflict=draw(conflicts),
@@ -179,7 +179,7 @@ def retries(draw: st.DrawFn, now: int) -> RetryLater:
 
 
 @st.composite
-def hows(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> How:
+def hows(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> SettleAction:
     """Every kind of settlement; ends and returns alike often."""
     kind = draw(st.sampled_from(("end", "end", "retry", "retry", "release", "hand_off")))
     if kind == "end":
@@ -190,21 +190,21 @@ def hows(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> How:
 
 
 @st.composite
-def patches(draw: st.DrawFn, now: int) -> Patch:
+def patches(draw: st.DrawFn, now: int) -> JobPatch:
     """Each part alone, and together."""
     kind = draw(st.sampled_from(("attributes", "retention", "time", "all")))
     attributes = draw(st.sampled_from(({"a": b"2"}, {"z\n": b"[]"}, {"a": b"null", "b": b'"{}"'})))
     kept = draw(st.sampled_from(WHOLE_RETENTIONS))
     priority = draw(st.sampled_from((0, 1, -5)))
     if kind == "attributes":
-        return Patch(attributes=attributes)
+        return JobPatch(attributes=attributes)
     if kind == "retention":
-        return Patch(retention=kept)
+        return JobPatch(retention=kept)
     if kind == "time":
         return draw(
-            st.sampled_from((Patch(run_at=now + 5), Patch(delay=7), Patch(run_at=now, priority=priority)))
+            st.sampled_from((JobPatch(run_at=now + 5), JobPatch(delay=7), JobPatch(run_at=now, priority=priority)))
         )
-    return Patch(attributes=attributes, payload=b"amended", delay=1, priority=priority, retention=kept)
+    return JobPatch(attributes=attributes, payload=b"amended", delay=1, priority=priority, retention=kept)
 
 
 settings_patches = st.sampled_from(

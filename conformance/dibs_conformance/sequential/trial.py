@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hypothesis.errors import HypothesisException
 
-from dibs.model.answers import ClaimResult
+from dibs.model.results import ClaimResult
 from dibs_conformance.sequential.lockstep import Judges
 from dibs_conformance.target import Bridge, Places
 

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from dibs.model.job import FAIL_SUFFIX, Data, Error, NewJob, OutcomeRetention
+from dibs.model.job import FAIL_SUFFIX, Error, JobData, NewJob, OutcomeRetention
 from dibs.model.requests import (
     Complete,
+    EnqueueRequest,
     Fail,
-    How,
-    Patch,
+    FollowUp,
+    JobPatch,
     Reject,
-    Request,
     RetryLater,
     SettingsPatch,
+    SettleAction,
     Settlement,
-    Then,
 )
 from dibs_conformance.sequential.lockstep import Pair, Reader, export_in_parts
 from dibs_conformance.sequential.state_machine import START
@@ -72,14 +72,14 @@ def take_in_order(pair: Pair) -> None:
     """The urgent before the old, the old before the new, and the later not yet."""
     lease = pair.grant([QUEUE], HOUR, "kit")
     jobs = [NewJob(id="late", delay=5), NewJob(id="a"), NewJob(id="b"), urgent("c")]
-    pair.enqueue(QUEUE, [Request(job=job) for job in jobs])
+    pair.enqueue(QUEUE, [EnqueueRequest(job=job) for job in jobs])
     claim(pair, lease)
     pair.pass_time(5)
     claim(pair, lease)
 
 
 def urgent(id: str) -> NewJob:
-    return NewJob(id=id, data=Data(priority=1))
+    return NewJob(id=id, data=JobData(priority=1))
 
 
 def pause_and_bound(pair: Pair) -> None:
@@ -124,7 +124,7 @@ def let_a_lease_end(pair: Pair) -> None:
 
 def repeat_a_key(pair: Pair) -> None:
     """A request_key acts once in its time, and again after it."""
-    request = Request(job=NewJob(id="a"), request_key="k")
+    request = EnqueueRequest(job=NewJob(id="a"), request_key="k")
     pair.enqueue(QUEUE, [request])
     pair.enqueue(QUEUE, [request])
     pair.pass_time(HOUR)
@@ -148,22 +148,22 @@ def fail_for_good(pair: Pair) -> None:
 def meet_an_outcome(pair: Pair) -> None:
     """What ended is known to a Reject until it expires, can be kept anew, sent round as it was, and read."""
     lease = pair.grant([QUEUE], HOUR, "kit")
-    jobs = [NewJob(id=id, data=Data(payload=b"1", attributes={"a": b"1"}, priority=1)) for id in ("a", "b")]
-    pair.enqueue(QUEUE, [Request(job=job) for job in jobs])
+    jobs = [NewJob(id=id, data=JobData(payload=b"1", attributes={"a": b"1"}, priority=1)) for id in ("a", "b")]
+    pair.enqueue(QUEUE, [EnqueueRequest(job=job) for job in jobs])
     done, failed = claim(pair, lease)
-    then = tuple(Then(queue=QUEUE, job=NewJob(id=id)) for id in ("c", "d"))
+    then = tuple(FollowUp(queue=QUEUE, job=NewJob(id=id)) for id in ("c", "d"))
     settle(pair, done, Complete(result=b"1", then=then, retention=OutcomeRetention(completed=10)))
     settle(pair, failed, Fail(error=Error(type="Oops"), retention=OutcomeRetention(failed=10)))
-    rejects = [Request(job=NewJob(id=id), on_conflict=Reject(failed=True)) for id in ("a", "b")]
+    rejects = [EnqueueRequest(job=NewJob(id=id), on_conflict=Reject(failed=True)) for id in ("a", "b")]
     pair.enqueue(QUEUE, rejects)
     pair.pass_time(5)
-    pair.amend(QUEUE, "b", Patch(retention=OutcomeRetention(completed=10, failed=10, cancelled=10)))
+    pair.amend(QUEUE, "b", JobPatch(retention=OutcomeRetention(completed=10, failed=10, cancelled=10)))
     pair.pass_time(9)
     pair.enqueue(QUEUE, rejects[:1])
     pair.retry_failed(QUEUE, ["b"])
     [failed] = [run for run in claim(pair, lease) if run[0] == "b"]
     settle(pair, failed, Fail(error=Error(type="Oops")))
-    pair.enqueue(QUEUE, [Request(job=NewJob(id="b"), on_conflict=Reject())])
+    pair.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id="b"), on_conflict=Reject())])
     export_in_parts(pair, QUEUE, 3, 1)
 
 
@@ -214,7 +214,7 @@ Held = tuple[str, int]
 
 
 def enqueue(pair: Pair, *ids: str, payload: bytes = b"") -> None:
-    pair.enqueue(QUEUE, [Request(job=NewJob(id=id, data=Data(payload=payload))) for id in ids])
+    pair.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=id, data=JobData(payload=payload))) for id in ids])
 
 
 def claim(pair: Pair, lease: str) -> Sequence[Held]:
@@ -222,7 +222,7 @@ def claim(pair: Pair, lease: str) -> Sequence[Held]:
     return [(job.id, job.run.fence) for job in jobs if job.run is not None]
 
 
-def settle(pair: Pair, held: Held, *hows: How) -> None:
+def settle(pair: Pair, held: Held, *hows: SettleAction) -> None:
     id, fence = held
     for how in hows:
         pair.settle(QUEUE, [Settlement(id=id, fence=fence, how=how)])

@@ -12,9 +12,9 @@ from dibs_sqlite.queries import queries, schema
 
 from dibs.errors import NotRunning, StorageDamaged, StorageTooNew, UnknownOption
 from dibs.model.job import NewJob
-from dibs.model.requests import Request
+from dibs.model.requests import EnqueueRequest
 
-JOB = Request(job=NewJob(id="a"))
+JOB = EnqueueRequest(job=NewJob(id="a"))
 WORDS: dict[str, Any] = {"queue": "q", "priority": 0, "now": 1, "limit": 10, "lease": "x", "after": 0}
 
 

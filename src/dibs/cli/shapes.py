@@ -13,9 +13,9 @@ from msgspec import UNSET
 from dibs.model.events import LogEvent
 from dibs.model.job import (
     ActiveRun,
-    Data,
     Error,
     Job,
+    JobData,
     Origin,
     Outcome,
     OutcomeRetention,
@@ -55,7 +55,7 @@ def json_text(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def data(value: Data) -> dict[str, Any]:
+def data(value: JobData) -> dict[str, Any]:
     """Return what a job was asked to do."""
     return {
         "payload": stored(value.payload),

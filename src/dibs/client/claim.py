@@ -19,7 +19,7 @@ from dibs.client.status import attributes_in
 from dibs.errors import JobCancelled, LeaseLost, Refused
 from dibs.model import requests as model
 from dibs.model.job import Error, Job
-from dibs.model.results import Settled, SettleStatus
+from dibs.model.results import SettleResult, SettleStatus
 from dibs.storage.protocol import Storage
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Claim:
         if await storage.report(self.queue, self.id, self.fence, JSON.encode(value)) == "lost":
             raise self._gone()
 
-    async def _settle(self, how: model.How, connection: Any = None) -> Settled:
+    async def _settle(self, how: model.SettleAction, connection: Any = None) -> SettleResult:
         settlement = model.Settlement(id=self.id, fence=self.fence, how=how)
         answer = await self._client.settle(settlement, connection)
         if answer.status == "lost":
@@ -174,13 +174,13 @@ class Claim:
         self._let_go(None)
         return LeaseLost(f"{self.queue}/{self.id}: its lease ended, and someone else may run it now")
 
-    async def _follow_ups(self, then: Iterable[Bound]) -> tuple[model.Then, ...]:
+    async def _follow_ups(self, then: Iterable[Bound]) -> tuple[model.FollowUp, ...]:
         follow_ups = tuple(bound.as_then() for bound in then)
         check_cross_queue(await self._client.storage(), self.queue, follow_ups)
         return follow_ups
 
 
-def check_cross_queue(storage: Storage, queue: str, then: Iterable[model.Then]) -> None:
+def check_cross_queue(storage: Storage, queue: str, then: Iterable[model.FollowUp]) -> None:
     """Refuse follow-ups that the storage cannot enqueue in one step with an end in this queue."""
     for item in then:
         if item.queue != queue and not storage.capabilities.cross_queue:

@@ -38,13 +38,13 @@ from dibs.client.status import Status, status_in, status_of
 from dibs.client.ticket import Ticket, Tickets
 from dibs.errors import Refused
 from dibs.model.job import FAIL_SUFFIX
-from dibs.model.requests import Complete, End, Fail, Patch, Request
+from dibs.model.requests import Complete, End, EnqueueRequest, Fail, JobPatch
 from dibs.model.results import (
     AmendStatus,
     CancelStatus,
     Counts,
     FinishStatus,
-    Pruned,
+    PruneResult,
     RetryFailedStatus,
     State,
 )
@@ -111,7 +111,7 @@ class Queue:
         except Refused as refused:
             return Bound(self.name, refused)
 
-    def _request(self, data: Any, settings: JobSettings) -> Request:
+    def _request(self, data: Any, settings: JobSettings) -> EnqueueRequest:
         check_setting_names(settings, JOB_SETTINGS)
         return build_request(self._payload(data), settings)
 
@@ -225,7 +225,7 @@ class Queue:
 
         Attributes merge into what there is; data, time and priority only while it waits.
         """
-        patch = Patch(
+        patch = JobPatch(
             attributes=UNSET if attributes is None else encode_attributes(attributes),
             payload=UNSET if data is UNSET else self._payload(data),
             priority=priority,
@@ -277,10 +277,10 @@ class Queue:
         """Change what the queue is set to; every claim that begins afterwards obeys."""
         await (await self._client.storage()).configure(self.name, build_patch(changes))
 
-    async def prune(self) -> Pruned:
+    async def prune(self) -> PruneResult:
         """Remove what has expired: outcomes, request keys, and the log beyond its age and size."""
         storage = await self._client.storage()
-        total = Pruned()
+        total = PruneResult()
         while True:
             step = await storage.prune(self.name, PRUNE_BATCH)
             total = added(total, step)
@@ -303,9 +303,9 @@ class Queue:
         return Feed(self._client, after, ids, kinds)
 
 
-def added(one: Pruned, other: Pruned) -> Pruned:
+def added(one: PruneResult, other: PruneResult) -> PruneResult:
     """Return what two steps removed together."""
-    return Pruned(
+    return PruneResult(
         outcomes=one.outcomes + other.outcomes,
         request_keys=one.request_keys + other.request_keys,
         events=one.events + other.events,

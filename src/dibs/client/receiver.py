@@ -18,7 +18,7 @@ from dibs.client.options.durations import Seconds, duration_ms
 from dibs.errors import NotRunning, OutcomeUnknown, StorageError
 from dibs.model.check_values import check_number
 from dibs.model.job import Job
-from dibs.model.results import Renewed
+from dibs.model.results import RenewResult
 from dibs.storage.protocol import Storage
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class HeldLease:
         """How long a renewal lasts, ms: the longest that a job held here asks for."""
         return max((claim.lease_ms or 0 for claim in self.held.values()), default=0) or self._ttl
 
-    def hear(self, state: Renewed) -> None:
+    def hear(self, state: RenewResult) -> None:
         """Pass on what a heartbeat found."""
         for claim in self.held.values():
             claim.cancelled = claim.cancelled or claim.id in state.cancel_requested

@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from dibs.client.options.durations import utc_datetime, utc_datetime_or_none
-from dibs.model.job import Data, Error, Job, Outcome, Slot, Successor
+from dibs.model.job import Error, Job, JobData, Outcome, Slot, Successor
 from dibs.model.results import State
-from dibs.model.ticket_state import standing
+from dibs.model.ticket_state import ticket_state
 
 JobState = Literal[
     "waiting", "active", "handed_off", "blocked", "completed", "failed", "cancelled", "not_kept"
@@ -70,7 +70,7 @@ def status_in(queue: str, id: str, slot: Slot, state: State) -> Status:
 
 def status_at(queue: str, id: str, slot: Slot, revision: int) -> Status:
     """Return the status of one enqueue, which may be another than that of the id (contract 1, Done)."""
-    found = standing(slot, revision)
+    found = ticket_state(slot, revision)
     if found.outcome is not None:
         return _of_outcome(queue, id, found.outcome)
     if found.kind != "pending":
@@ -144,6 +144,6 @@ def _of_outcome(queue: str, id: str, outcome: Outcome) -> Status:
     )
 
 
-def attributes_in(data: Data) -> dict[str, Any]:
+def attributes_in(data: JobData) -> dict[str, Any]:
     """Return attributes as values."""
     return {name: msgspec.json.decode(raw) for name, raw in data.attributes.items()}

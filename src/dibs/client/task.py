@@ -28,7 +28,7 @@ from dibs.client.queue import Queue
 from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets
 from dibs.errors import BadHandler, Refused
 from dibs.model.job import OutcomeRetention as KeptFor
-from dibs.model.requests import Request
+from dibs.model.requests import EnqueueRequest
 
 if TYPE_CHECKING:
     from dibs.client.sync.handles import BlockingTask, BlockingTaskEnqueuer
@@ -85,11 +85,11 @@ class TaskEnqueuer(Generic[P, R]):
         except Refused as refused:
             return Bound(self._client.name, refused)
 
-    async def _send(self, request: Request) -> Ticket[R]:
+    async def _send(self, request: EnqueueRequest) -> Ticket[R]:
         answer = await self._client.enqueue(request, self._settings.get("connection"))
         return Ticket(self._client, request.job.id, answer.revision, self._returns, answer)
 
-    async def _kept(self, request: Request, wait: Any) -> Request:
+    async def _kept(self, request: EnqueueRequest, wait: Any) -> EnqueueRequest:
         """Return the request with a retention that outlives the wait."""
         job, length = request.job, 0 if wait is None else duration_ms("wait", wait)
         own = job.data.retention or KeptFor()
@@ -98,7 +98,7 @@ class TaskEnqueuer(Generic[P, R]):
             return request
         return replace(request, job=replace(job, data=replace(job.data, retention=longer)))
 
-    def _request(self, args: Any, kwargs: Any, *, want_outcome: bool = False) -> Request:
+    def _request(self, args: Any, kwargs: Any, *, want_outcome: bool = False) -> EnqueueRequest:
         payload = self._call.payload(self._client.serde, args, kwargs)
         return build_request(payload, self._settings, want_outcome=want_outcome)
 

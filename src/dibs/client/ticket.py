@@ -11,8 +11,8 @@ from dibs.client.connection.queue_client import EnqueuedBatch, QueueClient
 from dibs.client.options.durations import Seconds, duration_ms
 from dibs.client.status import Status, status_at
 from dibs.errors import ConfigurationError
-from dibs.model.results import CancelStatus, Enqueued, EnqueueStatus
-from dibs.model.ticket_state import Standing
+from dibs.model.results import CancelStatus, EnqueueResult, EnqueueStatus
+from dibs.model.ticket_state import TicketState
 
 if TYPE_CHECKING:
     from dibs.client.sync.handles import BlockingTicket
@@ -39,7 +39,7 @@ class Ticket(Generic[R]):
         id: str,
         revision: int,
         returns: Returns = anything,
-        answer: Enqueued | None = None,
+        answer: EnqueueResult | None = None,
     ) -> None:
         self._client = client
         self._returns = returns
@@ -74,9 +74,9 @@ class Ticket(Generic[R]):
         result: R = self._decoded(outcome_result(self._client, self.id, await self._end(wait)))
         return result
 
-    async def _end(self, wait: Seconds | None) -> Standing:
+    async def _end(self, wait: Seconds | None) -> TicketState:
         if self._outcome is not None:
-            return Standing(self._outcome.kind, self._outcome)
+            return TicketState(self._outcome.kind, self._outcome)
         seconds = None if wait is None else duration_ms("wait", wait) / 1000
         return await OutcomeWait(self._client, self.id, self.revision, seconds).end()
 

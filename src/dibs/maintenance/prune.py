@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from dibs.model.answers import Pruned
+from dibs.model.results import PruneResult
 from dibs.storage.protocol import Storage
 
 #: How many records one step removes.
 STEP: Final = 1000
 
 
-async def prune(storage: Storage, queue: str) -> Pruned:
+async def prune(storage: Storage, queue: str) -> PruneResult:
     """Remove all expired outcomes and request keys of the queue and what its log need not keep.
 
     Returns the sums. Nobody waits for it: what has expired is absent to every verb already. Raises
@@ -24,4 +24,4 @@ async def prune(storage: Storage, queue: str) -> Pruned:
         request_keys += step.request_keys
         events += step.events
         if not step.more:
-            return Pruned(outcomes=outcomes, request_keys=request_keys, events=events)
+            return PruneResult(outcomes=outcomes, request_keys=request_keys, events=events)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from dibs.model.answers import Counts, Reaped
+from dibs.model.results import Counts, ReapedJob
 from dibs.storage.protocol import Storage
 
 #: How many jobs one step brings back.
@@ -17,13 +17,13 @@ CROWDED: Final = 1000
 ANYWAY: Final = 60.0
 
 
-async def reap(storage: Storage, queue: str) -> list[Reaped]:
+async def reap(storage: Storage, queue: str) -> list[ReapedJob]:
     """Bring back every job of the queue under an expired lease, and say which (contract 3, Leases).
 
     A step that finds nothing costs the storage O(1). Raises StorageError, OutcomeUnknown; then the rest
     is for the next time.
     """
-    found: list[Reaped] = []
+    found: list[ReapedJob] = []
     while True:
         step = await storage.reap(queue, STEP)
         found.extend(step)
@@ -31,7 +31,7 @@ async def reap(storage: Storage, queue: str) -> list[Reaped]:
             return found
 
 
-class Suspicion:
+class ReapCandidates:
     """Tells which of many queues are worth a reap, so that the idle ones cost no round trip of their own."""
 
     def __init__(self, storage: Storage, queues: Sequence[str]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from dibs.model.schedule import TICK, Schedule, planted
+from dibs.model.schedule import TICK, Schedule, missing_tick
 from dibs.storage.protocol import Storage
 
 #: Seconds between two looks at a schedule: what a cancellation ended goes on by then.
-EVERY: Final = 60.0
+PLANT_EVERY: Final = 60.0
 #: A lease that is never granted. What renews it changes nothing, and is told the storage's time.
-NOBODYS: Final = "0" * 32
+UNUSED_LEASE: Final = "0" * 32
 
 
 async def plant(storage: Storage, queue: str, schedule: Schedule) -> bool:
@@ -19,9 +19,9 @@ async def plant(storage: Storage, queue: str, schedule: Schedule) -> bool:
     Any number of processes may do it at any time: there is one tick, for it has one id. Raises
     StorageError, OutcomeUnknown, Refused; then the rest is for the next time.
     """
-    now = (await storage.renew([queue], NOBODYS, 1))[queue].now
+    now = (await storage.renew([queue], UNUSED_LEASE, 1))[queue].now
     [slot] = await storage.get(queue, [TICK])
-    request = planted(schedule, slot, now)
+    request = missing_tick(schedule, slot, now)
     if request is not None:
         await storage.enqueue(queue, [request])
     return request is not None

@@ -7,7 +7,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from dibs.model.job import Error, Job, Outcome, Successor
-from dibs.model.retry import Cause
+from dibs.model.retry import RetryCause
 
 #: At level `runs`: the end of an attempt.
 AttemptKind = Literal["completed", "failed", "cancelled", "retried", "stalled", "timed_out", "released"]
@@ -28,7 +28,7 @@ NoteKind = Literal[
 ]
 EventKind = AttemptKind | NoteKind
 
-KIND_OF_CAUSE: Final[dict[Cause, AttemptKind]] = {
+KIND_OF_CAUSE: Final[dict[RetryCause, AttemptKind]] = {
     "error": "retried",
     "timeout": "timed_out",
     "stall": "stalled",
@@ -56,7 +56,7 @@ class LogEvent(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     error: Error | None = None
 
 
-def attempt_ended(kind: AttemptKind, job: Job, at: int, error: Error | None = None) -> LogEvent:
+def attempt_event(kind: AttemptKind, job: Job, at: int, error: Error | None = None) -> LogEvent:
     """Tell how an attempt of `job`, as it was before it ended, went."""
     run = job.run
     return LogEvent(
@@ -77,7 +77,7 @@ def attempt_ended(kind: AttemptKind, job: Job, at: int, error: Error | None = No
     )
 
 
-def dropped(id: str, successor: Successor, at: int) -> LogEvent:
+def dropped_event(id: str, successor: Successor, at: int) -> LogEvent:
     """Tell that a cancel dropped a blocked successor."""
     return LogEvent(
         kind="cancelled",
@@ -92,7 +92,7 @@ def dropped(id: str, successor: Successor, at: int) -> LogEvent:
     )
 
 
-def noted(kind: NoteKind, id: str, at: int, about: Job | Successor | Outcome | None = None) -> LogEvent:
+def note_event(kind: NoteKind, id: str, at: int, about: Job | Successor | Outcome | None = None) -> LogEvent:
     """Tell one of the things that only level `all` keeps."""
     if about is None:
         return LogEvent(kind=kind, id=id, at=at)

@@ -19,9 +19,9 @@ from dibs.model.job import Job, NewJob, Successor
 from dibs.model.requests import RunAtRule, Update
 
 
-def begin(new: NewJob, how: Update, run_at: int, now: int, number: int) -> Successor:
+def start(new: NewJob, how: Update, run_at: int, now: int, number: int) -> Successor:
     """Return the fold of a list of one update."""
-    lo, hi = narrow(None, None, how.run_at, run_at)
+    lo, hi = narrow_clamp(None, None, how.run_at, run_at)
     return Successor(
         data=new.data,
         replaces=how.data,
@@ -38,12 +38,12 @@ def begin(new: NewJob, how: Update, run_at: int, now: int, number: int) -> Succe
 
 def add(successor: Successor, new: NewJob, how: Update, run_at: int, number: int) -> Successor:
     """Return the fold of the list with one more update at its end."""
-    lo, hi = narrow(successor.lo, successor.hi, how.run_at, run_at)
+    lo, hi = narrow_clamp(successor.lo, successor.hi, how.run_at, run_at)
     return replace(
         successor,
         data=new.data if how.data else successor.data,
         replaces=successor.replaces or how.data,
-        run_at=move(successor.run_at, how.run_at, run_at),
+        run_at=move_run_at(successor.run_at, how.run_at, run_at),
         lo=lo,
         hi=hi,
         resets=successor.resets or how.resets,
@@ -52,7 +52,7 @@ def add(successor: Successor, new: NewJob, how: Update, run_at: int, number: int
     )
 
 
-def move(old: int, rule: RunAtRule, new: int) -> int:
+def move_run_at(old: int, rule: RunAtRule, new: int) -> int:
     """Return the run_at of a waiting job after an update."""
     if rule == "always":
         return new
@@ -63,7 +63,7 @@ def move(old: int, rule: RunAtRule, new: int) -> int:
     return old
 
 
-def narrow(lo: int | None, hi: int | None, rule: RunAtRule, at: int) -> tuple[int | None, int | None]:
+def narrow_clamp(lo: int | None, hi: int | None, rule: RunAtRule, at: int) -> tuple[int | None, int | None]:
     """Return the clamp that does what (lo, hi) did and then what the rule does with `at`."""
     if rule == "always":
         return at, at
@@ -84,7 +84,7 @@ def clamp(run_at: int, lo: int | None, hi: int | None) -> int:
     return run_at
 
 
-def ends(id: str, successor: Successor) -> Job:
+def job_after_end(id: str, successor: Successor) -> Job:
     """Return the waiting job that the list makes of an empty id."""
     return Job(
         id=id,
@@ -98,7 +98,7 @@ def ends(id: str, successor: Successor) -> Job:
     )
 
 
-def comes_back(job: Job, successor: Successor) -> Job:
+def job_after_return(job: Job, successor: Successor) -> Job:
     """Return what the list makes of a job that has come back and waits again."""
     job = replace(
         job,
@@ -107,9 +107,9 @@ def comes_back(job: Job, successor: Successor) -> Job:
         revision=successor.revision,
         enqueues=job.enqueues + successor.enqueues,
     )
-    return zeroed(job) if successor.resets else job
+    return with_zero_counts(job) if successor.resets else job
 
 
-def zeroed(job: Job) -> Job:
+def with_zero_counts(job: Job) -> Job:
     """Return the job with its counts at 0."""
     return replace(job, attempts=0, retries=0, stalls=0, timeouts=0, error=None)

@@ -55,7 +55,7 @@ class Overrides(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True)
     lease: int | UnsetType = UNSET
 
 
-class Data(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
+class JobData(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     """What Update(data=True) replaces as one: never in part."""
 
     #: Opaque: no storage looks inside.
@@ -72,7 +72,7 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True):
     """A job as it is asked for. At most one of `run_at` and `delay`; neither means now."""
 
     id: str
-    data: Data = Data()
+    data: JobData = JobData()
     run_at: int | None = None
     delay: int | None = None
 
@@ -118,7 +118,7 @@ class Job(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     """The current of an id: waiting while `run` is None, else active."""
 
     id: str
-    data: Data
+    data: JobData
     run_at: int
     enqueued_at: int
     #: Its place in line among equals.
@@ -141,7 +141,7 @@ class Job(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
 class Successor(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     """What was enqueued while the id was active: one list of updates, folded (model.fold)."""
 
-    data: Data
+    data: JobData
     #: Whether `data` also replaces that of a run that comes back.
     replaces: bool
     #: The reading for a run that ends.
@@ -181,12 +181,12 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     stalls: int = 0
     timeouts: int = 0
     #: Kept for the ends that Retention.keep_payload names.
-    data: Data | None = None
+    data: JobData | None = None
     origin: Origin | None = None
 
 
 #: A range of revisions, both ends in it.
-Range = tuple[int, int]
+RevisionRange = tuple[int, int]
 
 
 class Slot(Struct, frozen=True, gc=False, array_like=True):
@@ -196,7 +196,7 @@ class Slot(Struct, frozen=True, gc=False, array_like=True):
     successor: Successor | None = None
     outcome: Outcome | None = None
     #: Ranges of successors that a cancel dropped, oldest first, at most eight.
-    dropped: tuple[Range, ...] = ()
+    dropped: tuple[RevisionRange, ...] = ()
 
 
 #: The slot of an id nobody knows.

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from dibs.model.job import Error, NewJob, OutcomeRetention
-from dibs.model.retry import Cause
+from dibs.model.retry import RetryCause
 
 RunAtRule = Literal["always", "never", "later", "earlier"]
 LogLevel = Literal["off", "runs", "all"]
@@ -41,7 +41,7 @@ OnConflict = Update | Reject
 DEFAULT_UPDATE = Update()
 
 
-class Request(Struct, frozen=True, gc=False, kw_only=True):
+class EnqueueRequest(Struct, frozen=True, gc=False, kw_only=True):
     """One item of an enqueue."""
 
     job: NewJob
@@ -51,7 +51,7 @@ class Request(Struct, frozen=True, gc=False, kw_only=True):
     want_outcome: bool = False
 
 
-class Then(Struct, frozen=True, gc=False, kw_only=True):
+class FollowUp(Struct, frozen=True, gc=False, kw_only=True):
     """A job to enqueue in the same atomic step as an end."""
 
     queue: str
@@ -63,7 +63,7 @@ class Complete(Struct, frozen=True, gc=False, kw_only=True, tag="complete"):
     """The run ended well. `retention`, where given, takes the place of the job's own."""
 
     result: bytes | None = None
-    then: tuple[Then, ...] = ()
+    then: tuple[FollowUp, ...] = ()
     retention: OutcomeRetention | None = None
 
 
@@ -72,7 +72,7 @@ class Fail(Struct, frozen=True, gc=False, kw_only=True, tag="fail"):
 
     error: Error
     handled: bool = False
-    then: tuple[Then, ...] = ()
+    then: tuple[FollowUp, ...] = ()
     retention: OutcomeRetention | None = None
 
 
@@ -87,7 +87,7 @@ class RetryLater(Struct, frozen=True, gc=False, kw_only=True, tag="retry"):
 
     delay: int | None = None
     run_at: int | None = None
-    cause: Cause = "error"
+    cause: RetryCause = "error"
     error: Error | None = None
 
 
@@ -100,7 +100,7 @@ class HandOff(Struct, frozen=True, gc=False, tag="hand_off"):
 
 
 End = Complete | Fail | Cancelled
-How = Complete | Fail | Cancelled | RetryLater | Release | HandOff
+SettleAction = Complete | Fail | Cancelled | RetryLater | Release | HandOff
 
 
 class Settlement(Struct, frozen=True, gc=False, kw_only=True):
@@ -108,10 +108,10 @@ class Settlement(Struct, frozen=True, gc=False, kw_only=True):
 
     id: str
     fence: int
-    how: How
+    how: SettleAction
 
 
-class Patch(Struct, frozen=True, gc=False, kw_only=True):
+class JobPatch(Struct, frozen=True, gc=False, kw_only=True):
     """What amend changes; UNSET stays as it is."""
 
     #: Merged at the top level.

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-Cause = Literal["error", "timeout", "stall"]
+RetryCause = Literal["error", "timeout", "stall"]
 
 
 class Immediate(Struct, frozen=True, gc=False, tag="immediate"):
@@ -48,7 +48,7 @@ class Exponential(Struct, frozen=True, gc=False, tag="exponential"):
 Backoff = Immediate | Fixed | Exponential
 
 
-def exhausted(comebacks: int, limit: int | None) -> bool:
+def is_exhausted(comebacks: int, limit: int | None) -> bool:
     """Tell whether a job that came back `comebacks` times may not come back again.
 
     A limit n allows n comebacks, so n + 1 runs; None is no limit.

@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.model.job import Data, Job, NewJob, Outcome, Slot
-from dibs.model.requests import Complete, Fail, How, OnConflict, Reject, Request, RetryLater, Then, Update
+from dibs.model.job import Job, JobData, NewJob, Outcome, Slot
+from dibs.model.requests import (
+    Complete,
+    EnqueueRequest,
+    Fail,
+    FollowUp,
+    OnConflict,
+    Reject,
+    RetryLater,
+    SettleAction,
+    Update,
+)
 
 if TYPE_CHECKING:
     # Calendars and zones are imported by whoever makes such a schedule, and few do.
@@ -21,14 +31,14 @@ if TYPE_CHECKING:
 #: The id of every tick: one at a time, whoever enqueues it.
 TICK: Final = "schedule"
 #: Ms after which a tick that is not to be caught up with counts as missed.
-LATE: Final = 60_000
+MISSED_AFTER: Final = 60_000
 
 #: What was enqueued for the same id meanwhile stays as it is, unless it would come later.
-JOINS: Final = Update(data=False, run_at="earlier", reset_counts=False)
+JOIN_PENDING_TICK: Final = Update(data=False, run_at="earlier", reset_counts=False)
 #: Nothing of a live tick is touched. Unlike under Reject, a completed outcome is no reason not to run.
-STANDS_BACK: Final = Update(data=False, run_at="never", reset_counts=False)
+KEEP_LIVE_TICK: Final = Update(data=False, run_at="never", reset_counts=False)
 #: A tick that was missed begins afresh, later.
-SKIPS: Final = Update(data=False, run_at="later", reset_counts=True)
+SKIP_MISSED_TICK: Final = Update(data=False, run_at="later", reset_counts=True)
 
 
 class Every(Struct, frozen=True, tag="every"):
@@ -46,12 +56,12 @@ class Schedule(Struct, frozen=True, kw_only=True):
 
     times: Every | Cron
     #: What each tick is enqueued with.
-    data: Data = Data()
+    data: JobData = JobData()
     #: Whether a tick that was missed runs, once, or is skipped to the next.
     catch_up: bool = True
 
 
-def carried_on(schedule: Schedule, queue: str, how: How, *, claimed_at: int, now: int) -> How:
+def with_next_tick(schedule: Schedule, queue: str, how: SettleAction, *, claimed_at: int, now: int) -> SettleAction:
     """Return the settlement of a tick such that the schedule goes on: an end has the next tick in its step.
 
     What comes back, comes back by the next tick at the latest, and counts as that. A release leaves all as
@@ -63,7 +73,7 @@ def carried_on(schedule: Schedule, queue: str, how: How, *, claimed_at: int, now
         return how
     # Counted from the claim, a tick that fell due during the run is due at once.
     tick = _tick(schedule, schedule.times.after(claimed_at if schedule.catch_up else now))
-    return replace(how, then=(*how.then, Then(queue=queue, job=tick, on_conflict=JOINS)))
+    return replace(how, then=(*how.then, FollowUp(queue=queue, job=tick, on_conflict=JOIN_PENDING_TICK)))
 
 
 def _in_time(schedule: Schedule, how: RetryLater, now: int) -> RetryLater:
@@ -72,7 +82,7 @@ def _in_time(schedule: Schedule, how: RetryLater, now: int) -> RetryLater:
     return how if asked <= tick else replace(how, delay=None, run_at=tick)
 
 
-def planted(schedule: Schedule, slot: Slot, now: int) -> Request | None:
+def missing_tick(schedule: Schedule, slot: Slot, now: int) -> EnqueueRequest | None:
     """Return what to enqueue for the schedule to live on, from the slot of its id; None if it does.
 
     Any number of processes may enqueue it: the second changes nothing.
@@ -80,9 +90,9 @@ def planted(schedule: Schedule, slot: Slot, now: int) -> Request | None:
     if slot.current is None:
         # What completed without a next tick was ended by hand, or by a worker that knew of no schedule.
         ended = slot.outcome is not None and slot.outcome.kind == "completed"
-        return _request(schedule, _first(schedule, slot.outcome, now), STANDS_BACK if ended else Reject())
+        return _request(schedule, _first(schedule, slot.outcome, now), KEEP_LIVE_TICK if ended else Reject())
     if not schedule.catch_up and slot.current.run is None and _missed(schedule, slot.current, now):
-        return _request(schedule, schedule.times.after(now), SKIPS)
+        return _request(schedule, schedule.times.after(now), SKIP_MISSED_TICK)
     return None
 
 
@@ -97,11 +107,11 @@ def _first(schedule: Schedule, outcome: Outcome | None, now: int) -> int:
 
 def _missed(schedule: Schedule, tick: Job, now: int) -> bool:
     """Tell whether a waiting tick is a minute late, or the one after it is due."""
-    return now >= min(tick.run_at + LATE, schedule.times.after(tick.run_at))
+    return now >= min(tick.run_at + MISSED_AFTER, schedule.times.after(tick.run_at))
 
 
-def _request(schedule: Schedule, run_at: int, on_conflict: OnConflict) -> Request:
-    return Request(job=_tick(schedule, run_at), on_conflict=on_conflict)
+def _request(schedule: Schedule, run_at: int, on_conflict: OnConflict) -> EnqueueRequest:
+    return EnqueueRequest(job=_tick(schedule, run_at), on_conflict=on_conflict)
 
 
 def _tick(schedule: Schedule, run_at: int) -> NewJob:

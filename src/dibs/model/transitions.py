@@ -15,33 +15,33 @@ from dibs.model.job import (
     DEFAULT_RETENTION,
     EMPTY,
     ActiveRun,
-    Data,
     EndKind,
     Error,
     Job,
+    JobData,
     NewJob,
     Origin,
     Outcome,
     OutcomeRetention,
-    Range,
+    RevisionRange,
     Slot,
     Successor,
 )
-from dibs.model.requests import Cancelled, Complete, End, Fail, Patch, Update
-from dibs.model.retry import Cause
+from dibs.model.requests import Cancelled, Complete, End, Fail, JobPatch, Update
+from dibs.model.retry import RetryCause
 
 #: How many dropped ranges an id remembers (contract 1, Done).
 DROPPED_KEPT = 8
 
 
-def start_time(new: NewJob, now: int) -> int:
+def resolve_run_at(new: NewJob, now: int) -> int:
     """Return the absolute run_at of what is asked for."""
     if new.run_at is not None:
         return new.run_at
     return now if new.delay is None else now + new.delay
 
 
-def alive(outcome: Outcome | None, now: int) -> Outcome | None:
+def unexpired(outcome: Outcome | None, now: int) -> Outcome | None:
     """Return the outcome unless it has expired."""
     if outcome is None or (outcome.expires_at is not None and now >= outcome.expires_at):
         return None
@@ -56,7 +56,7 @@ def queue(slot: Slot, new: NewJob, now: int, number: int) -> Slot:
     job = Job(
         id=new.id,
         data=new.data,
-        run_at=start_time(new, now),
+        run_at=resolve_run_at(new, now),
         enqueued_at=now,
         seq=number,
         first=number,
@@ -70,18 +70,18 @@ def update(slot: Slot, job: Job, new: NewJob, how: Update, now: int, number: int
     job = replace(
         job,
         data=new.data if how.data else job.data,
-        run_at=fold.move(job.run_at, how.run_at, start_time(new, now)),
+        run_at=fold.move_run_at(job.run_at, how.run_at, resolve_run_at(new, now)),
         revision=number,
         enqueues=job.enqueues + 1,
     )
-    return replace(slot, current=fold.zeroed(job) if how.resets else job)
+    return replace(slot, current=fold.with_zero_counts(job) if how.resets else job)
 
 
 def block(slot: Slot, new: NewJob, how: Update, now: int, number: int) -> Slot:
     """Active -> active+blocked; active+blocked -> the same with one more update folded in."""
-    at = start_time(new, now)
+    at = resolve_run_at(new, now)
     if slot.successor is None:
-        return replace(slot, successor=fold.begin(new, how, at, now, number))
+        return replace(slot, successor=fold.start(new, how, at, now, number))
     return replace(slot, successor=fold.add(slot.successor, new, how, at, number))
 
 
@@ -94,7 +94,7 @@ def claim(job: Job, fence: int, lease: str, holder: str, now: int) -> Job:
     return replace(job, attempts=job.attempts + 1, run=run)
 
 
-def retry(slot: Slot, job: Job, cause: Cause, run_at: int, seq: int, error: Error | None) -> Slot:
+def retry(slot: Slot, job: Job, cause: RetryCause, run_at: int, seq: int, error: Error | None) -> Slot:
     """Active -> waiting at `run_at` at the back of its equals, one count up, the successor folded in."""
     back = replace(
         job,
@@ -116,7 +116,7 @@ def release(slot: Slot, job: Job) -> Slot:
 
 def _returned(slot: Slot, back: Job) -> Slot:
     if slot.successor is not None:
-        back = fold.comes_back(back, slot.successor)
+        back = fold.job_after_return(back, slot.successor)
     return replace(slot, current=back, successor=None)
 
 
@@ -125,7 +125,7 @@ def hand_off(slot: Slot, job: Job, run: ActiveRun) -> Slot:
     return replace(slot, current=replace(job, run=replace(run, lease=None)))
 
 
-def ask_cancel(slot: Slot, job: Job, run: ActiveRun) -> Slot:
+def request_cancel(slot: Slot, job: Job, run: ActiveRun) -> Slot:
     """Active -> active, asked to stop; it will not come back."""
     return replace(slot, current=replace(job, run=replace(run, cancel_requested=True)))
 
@@ -141,13 +141,13 @@ def report(slot: Slot, job: Job, run: ActiveRun, progress: bytes) -> Slot:
 def end(slot: Slot, job: Job, how: End, now: int, queue_retention: OutcomeRetention) -> Slot:
     """Current -> outcome, replacing any older one; the successor becomes waiting."""
     outcome = outcome_of(job, how, now, queue_retention)
-    heir = None if slot.successor is None else fold.ends(job.id, slot.successor)
+    heir = None if slot.successor is None else fold.job_after_end(job.id, slot.successor)
     if heir is None and not slot.dropped:
         return Slot(None, None, outcome)
     return Slot(heir, None, outcome, slot.dropped)
 
 
-def kind_of(how: End) -> EndKind:
+def outcome_kind(how: End) -> EndKind:
     """Return the word for the outcome that an end makes."""
     if isinstance(how, Complete):
         return "completed"
@@ -156,7 +156,7 @@ def kind_of(how: End) -> EndKind:
 
 def outcome_of(job: Job, how: End, now: int, queue_retention: OutcomeRetention) -> Outcome:
     """Return what is retained of a job that ends now."""
-    kind, run = kind_of(how), job.run
+    kind, run = outcome_kind(how), job.run
     fence = run.fence if run else 0
     expires_at = expiry(kind, now, how.retention, job.data.retention, queue_retention)
     outcome = Outcome(
@@ -224,7 +224,7 @@ def fail_job(queue: str, job: Job, error: Error, id: str, now: int, number: int)
     )
     return Job(
         id=id,
-        data=Data(payload=job.data.payload),
+        data=JobData(payload=job.data.payload),
         run_at=now,
         enqueued_at=now,
         seq=number,
@@ -247,7 +247,7 @@ def drop_successor(slot: Slot, successor: Successor, now: int) -> Slot:
     return replace(slot, successor=None, dropped=_with_dropped(slot, successor, now))
 
 
-def _with_dropped(slot: Slot, successor: Successor, now: int) -> tuple[Range, ...]:
+def _with_dropped(slot: Slot, successor: Successor, now: int) -> tuple[RevisionRange, ...]:
     """Return the ranges worth keeping once this successor is dropped (contract 1, Done)."""
     current = slot.current
     assert current is not None, "a successor stands beside an active current"  # noqa: S101
@@ -255,7 +255,7 @@ def _with_dropped(slot: Slot, successor: Successor, now: int) -> tuple[Range, ..
     if ranges and current.revision < ranges[-1][0]:
         # Nothing between the last dropped range and this one is in the current, so one range says both.
         return (*ranges[:-1], (ranges[-1][0], successor.revision))
-    outcome = alive(slot.outcome, now)
+    outcome = unexpired(slot.outcome, now)
     spans = [(current.first, current.revision)]
     if outcome is not None:
         spans.append((outcome.first, outcome.revision))
@@ -263,7 +263,7 @@ def _with_dropped(slot: Slot, successor: Successor, now: int) -> tuple[Range, ..
     return (*inside, (successor.first, successor.revision))[-DROPPED_KEPT:]
 
 
-def retry_failed(slot: Slot, outcome: Outcome, id: str, data: Data, now: int, number: int) -> Slot:
+def retry_failed(slot: Slot, outcome: Outcome, id: str, data: JobData, now: int, number: int) -> Slot:
     """Failed -> waiting at now, counts 0, with a fresh revision; the failed outcome is consumed."""
     job = Job(
         id=id,
@@ -278,14 +278,14 @@ def retry_failed(slot: Slot, outcome: Outcome, id: str, data: Data, now: int, nu
     return Slot(job, None, None, slot.dropped)
 
 
-def amend(slot: Slot, patch: Patch, now: int) -> Slot:
+def amend(slot: Slot, patch: JobPatch, now: int) -> Slot:
     """Change what a patch names, in current, successor and outcome as each may take it."""
     current, successor, outcome = slot.current, slot.successor, slot.outcome
     if current is not None:
         current = replace(current, data=_amended(current.data, patch), run_at=_new_time(current, patch, now))
     if successor is not None:
         successor = replace(successor, data=_amended(successor.data, patch))
-    if outcome is not None and patch.retention is not UNSET and alive(outcome, now):
+    if outcome is not None and patch.retention is not UNSET and unexpired(outcome, now):
         outcome = _kept_anew(outcome, patch.retention, now)
     return replace(slot, current=current, successor=successor, outcome=outcome)
 
@@ -296,8 +296,8 @@ def _kept_anew(outcome: Outcome, retention: OutcomeRetention, now: int) -> Outco
     return outcome if ms is UNSET else replace(outcome, expires_at=None if ms is None else now + int(ms))
 
 
-def _amended(data: Data, patch: Patch) -> Data:
-    return Data(
+def _amended(data: JobData, patch: JobPatch) -> JobData:
+    return JobData(
         payload=data.payload if patch.payload is UNSET else patch.payload,
         attributes=data.attributes if patch.attributes is UNSET else {**data.attributes, **patch.attributes},
         priority=data.priority if patch.priority is UNSET else patch.priority,
@@ -306,7 +306,7 @@ def _amended(data: Data, patch: Patch) -> Data:
     )
 
 
-def _new_time(job: Job, patch: Patch, now: int) -> int:
+def _new_time(job: Job, patch: JobPatch, now: int) -> int:
     if patch.run_at is not UNSET:
         return patch.run_at
     return job.run_at if patch.delay is UNSET else now + patch.delay

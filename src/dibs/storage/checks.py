@@ -1,7 +1,7 @@
 """What every storage refuses at its door: one check for each verb, called before anything is read or written.
 
 Promise 8 is that bad input gets the same error from every storage, so these are for yours as well. A batch
-is judged whole; a settlement is judged by itself, at its turn, with dibs.model.arguments.check_how.
+is judged whole; a settlement is judged by itself, at its turn, with dibs.model.check_arguments.check_settle_action.
 Each raises Refused or BatchRefused, and returns nothing but what is said.
 """
 
@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import Final, get_args
 
 from dibs.errors import Refused
-from dibs.model import arguments, limits
-from dibs.model.answers import Record, State
-from dibs.model.limits import LIMITS, Checked, Limits
-from dibs.model.requests import End, Patch, Request, SettingsPatch
+from dibs.model import check_arguments, check_jobs, check_values
+from dibs.model.check_jobs import CheckedBatch
+from dibs.model.limits import LIMITS, Limits
+from dibs.model.requests import End, EnqueueRequest, JobPatch, SettingsPatch
+from dibs.model.results import ExportRecord, State
 from dibs.storage.protocol import Watch
 
 #: Characters of a `claim_id`, and seconds that a blocking claim may wait.
@@ -24,23 +25,23 @@ STATES: Final = get_args(State)
 WATCHES: Final = get_args(Watch)
 
 
-def check_enqueue(queue: str, requests: Sequence[Request], within: Limits = LIMITS) -> Checked:
+def check_enqueue(queue: str, requests: Sequence[EnqueueRequest], within: Limits = LIMITS) -> CheckedBatch:
     """Refuse what no queue may be sent, and each bad item of the batch by its claim_id.
 
     Returns the batch, known to be good; one that a client has checked comes so, and is not looked at again.
     """
-    limits.check_target(queue, within)
-    return limits.check_batch(requests, within)
+    check_jobs.check_target(queue, within)
+    return check_jobs.check_batch(requests, within)
 
 
 def check_queue(
     queue: str, limit: int | None = None, *, ids: Sequence[str] = (), within: Limits = LIMITS
 ) -> None:
     """Refuse a queue name, a limit or ids outside their bounds, for every verb that takes them."""
-    limits.check_queue(queue, within)
-    arguments.check_texts("ids", ids)
+    check_jobs.check_queue(queue, within)
+    check_arguments.check_texts("ids", ids)
     if limit is not None:
-        arguments.check_limit(limit)
+        check_arguments.check_limit(limit)
 
 
 def check_claim_blocking(
@@ -61,77 +62,77 @@ def check_claim_blocking(
 def check_list(queue: str, state: str, limit: int, within: Limits = LIMITS) -> None:
     """Refuse a state that is none."""
     check_queue(queue, limit, within=within)
-    arguments.check_word("state", state, STATES)
+    check_arguments.check_word("state", state, STATES)
 
 
 def check_split(queue: str, parts: int, state: str | None, within: Limits = LIMITS) -> None:
     """Refuse parts that are none or beyond number, and a state that is none."""
     check_queue(queue, within=within)
-    arguments.check_parts(parts)
+    check_arguments.check_parts(parts)
     if state is not None:
-        arguments.check_word("state", state, STATES)
+        check_arguments.check_word("state", state, STATES)
 
 
 def check_finish(queue: str, end: End, within: Limits = LIMITS) -> None:
     """Refuse an end that breaks a limit."""
     check_queue(queue, within=within)
-    arguments.check_how(end, within)
+    check_arguments.check_settle_action(end, within)
 
 
 def check_grant(queues: Sequence[str], ttl: int, holder: str, within: Limits = LIMITS) -> None:
     """Refuse a lease that would be over at once, or a holder that no log could keep."""
     check_renew(queues, ttl, within)
-    arguments.check_holder(holder, within)
+    check_arguments.check_holder(holder, within)
 
 
 def check_renew(queues: Sequence[str], ttl: int, within: Limits = LIMITS) -> None:
     """Refuse a lease that would be over at once."""
-    arguments.check_queues(queues, within)
-    arguments.check_ttl(ttl)
+    check_arguments.check_queues(queues, within)
+    check_arguments.check_ttl(ttl)
 
 
 def check_drop(queues: Sequence[str], limit: int, within: Limits = LIMITS) -> None:
     """Refuse a limit that lets nothing through: the caller would ask for ever."""
-    arguments.check_queues(queues, within)
-    arguments.check_limit(limit)
+    check_arguments.check_queues(queues, within)
+    check_arguments.check_limit(limit)
 
 
 def check_report(queue: str, progress: bytes, within: Limits = LIMITS) -> None:
     """Refuse progress that is too large or no JSON."""
     check_queue(queue, within=within)
-    limits.check_bytes("progress", progress, within.progress)
-    limits.check_json("progress", progress, within.depth)
+    check_values.check_bytes("progress", progress, within.progress)
+    check_values.check_json("progress", progress, within.depth)
 
 
-def check_amend(queue: str, patch: Patch, within: Limits = LIMITS) -> None:
+def check_amend(queue: str, patch: JobPatch, within: Limits = LIMITS) -> None:
     """Refuse a patch; the size of the merged attributes is for the storage to check, by check_attributes."""
     check_queue(queue, within=within)
-    arguments.check_patch(patch, within)
+    check_arguments.check_patch(patch, within)
 
 
 def check_configure(queue: str, patch: SettingsPatch, within: Limits = LIMITS) -> None:
     """Refuse settings that no queue could have."""
     check_queue(queue, within=within)
-    arguments.check_settings(patch)
+    check_arguments.check_settings(patch)
 
 
-def check_import(queue: str, records: Sequence[Record], within: Limits = LIMITS) -> None:
+def check_import(queue: str, records: Sequence[ExportRecord], within: Limits = LIMITS) -> None:
     """Refuse whole ids that no storage could have exported."""
     check_queue(queue, within=within)
     for record in records:
-        arguments.check_record(record.id, record.slot, within)
+        check_arguments.check_record(record.id, record.slot, within)
 
 
 def check_counts(queues: Sequence[str], within: Limits = LIMITS) -> None:
     """Refuse what cannot be names of queues."""
-    arguments.check_queues(queues, within)
+    check_arguments.check_queues(queues, within)
 
 
 def check_wait(queues: Sequence[str], for_: str, ids: Sequence[str], within: Limits = LIMITS) -> None:
     """Refuse to wait for what there is not."""
-    arguments.check_queues(queues, within)
-    arguments.check_texts("ids", ids)
-    arguments.check_word("for_", for_, WATCHES)
+    check_arguments.check_queues(queues, within)
+    check_arguments.check_texts("ids", ids)
+    check_arguments.check_word("for_", for_, WATCHES)
 
 
 def check_now(now: int | None, *, manual: bool) -> None:
@@ -140,4 +141,4 @@ def check_now(now: int | None, *, manual: bool) -> None:
         return
     if not manual:
         raise Refused('now= is taken only by a storage opened with clock="manual"', field="now")
-    arguments.check_now(now)
+    check_arguments.check_now(now)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dibs.errors import NotRunning
-from dibs.model.answers import Wake
+from dibs.model.results import WaitResult
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.storage import IndexedStorage, P, T, Verb
@@ -106,7 +106,7 @@ class MemoryStorage(IndexedStorage):
             if self._manual:
                 self._place.wakeups.wake_all()
 
-    async def _wait(self, waiter: Waiter, since: Mapping[str, str], timeout: float | None) -> Wake:
+    async def _wait(self, waiter: Waiter, since: Mapping[str, str], timeout: float | None) -> WaitResult:
         place = self._place
         with place.lock:
             self._tick(None)

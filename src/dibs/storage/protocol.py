@@ -12,32 +12,32 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
-from dibs.model.answers import (
+from dibs.model.job import Slot
+from dibs.model.requests import End, EnqueueRequest, JobPatch, Settings, SettingsPatch, Settlement
+from dibs.model.results import (
     AmendStatus,
     CancelStatus,
     ClaimResult,
     Counts,
-    Enqueued,
+    EnqueueResult,
     EventPage,
-    Exported,
+    ExportPage,
+    ExportRecord,
     FinishStatus,
-    Granted,
+    GrantResult,
     ImportStatus,
-    Listed,
-    Pruned,
+    ListPage,
+    PruneResult,
     QueueInfo,
-    Reaped,
-    Record,
-    Renewed,
+    ReapedJob,
+    RenewResult,
     ReportStatus,
     RetryFailedStatus,
-    Settled,
-    SettledAndClaimed,
+    SettleAndClaimResult,
+    SettleResult,
     State,
-    Wake,
+    WaitResult,
 )
-from dibs.model.job import Slot
-from dibs.model.requests import End, Patch, Request, Settings, SettingsPatch, Settlement
 from dibs.storage.capabilities import Capabilities
 
 Clock = Literal["system", "manual"]
@@ -79,8 +79,8 @@ class Storage(Protocol):
     # -- enqueue, claim, settle ----------------------------------------------------------------------
 
     async def enqueue(
-        self, queue: str, requests: Sequence[Request], *, now: int | None = None
-    ) -> Sequence[Enqueued]:
+        self, queue: str, requests: Sequence[EnqueueRequest], *, now: int | None = None
+    ) -> Sequence[EnqueueResult]:
         """Take up to 1,000 requests in, each atomic, in list order; an id may occur twice.
 
         An id without a live job becomes waiting; a waiting one is updated in place; beside an active one
@@ -100,7 +100,7 @@ class Storage(Protocol):
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
-    ) -> Sequence[Settled]:
+    ) -> Sequence[SettleResult]:
         """End claimed runs or send them back, each atomic, in list order.
 
         Not active with exactly that fence: `lost`, nothing changes; but where the outcome remembers the
@@ -111,7 +111,7 @@ class Storage(Protocol):
 
     async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
-    ) -> SettledAndClaimed:
+    ) -> SettleAndClaimResult:
         """Settle, then claim, in one round trip; two atomic steps."""
         ...
 
@@ -127,13 +127,13 @@ class Storage(Protocol):
 
     # -- leases --------------------------------------------------------------------------------------
 
-    async def grant(self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None) -> Granted:
+    async def grant(self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None) -> GrantResult:
         """Create a lease of `ttl` ms on each of the queues. `holder` is a name for people and the log."""
         ...
 
     async def renew(
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
-    ) -> dict[str, Renewed]:
+    ) -> dict[str, RenewResult]:
         """Let the lease end `ttl` ms from now, never earlier than it would have.
 
         Unknown, expired (reaped or not) or dropped: not alive, and it stays so.
@@ -149,7 +149,7 @@ class Storage(Protocol):
         """
         ...
 
-    async def reap(self, queue: str, limit: int, *, now: int | None = None) -> Sequence[Reaped]:
+    async def reap(self, queue: str, limit: int, *, now: int | None = None) -> Sequence[ReapedJob]:
         """Bring back up to `limit` jobs under expired leases: waiting at now, stalls + 1.
 
         Those of a dropped lease are released without a mark; those asked to cancel end. An expired lease
@@ -176,7 +176,7 @@ class Storage(Protocol):
         """
         ...
 
-    async def amend(self, queue: str, id: str, patch: Patch, *, now: int | None = None) -> AmendStatus:
+    async def amend(self, queue: str, id: str, patch: JobPatch, *, now: int | None = None) -> AmendStatus:
         """Change what the patch names, whole or not at all.
 
         Attributes merge into current and successor; payload, run_at and priority only while waiting, else
@@ -212,7 +212,7 @@ class Storage(Protocol):
         until: str | None = None,
         limit: int = 100,
         now: int | None = None,
-    ) -> Listed:
+    ) -> ListPage:
         """Return a page of the ids in a state, in no promised order; up to `until`, a cursor of split.
 
         What stays in the state for the whole listing appears exactly once.
@@ -246,13 +246,13 @@ class Storage(Protocol):
         """
         ...
 
-    async def prune(self, queue: str, limit: int, *, now: int | None = None) -> Pruned:
+    async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:
         """Remove up to `limit` expired outcomes and request keys, and what the log need not keep."""
         ...
 
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
-    ) -> Exported:
+    ) -> ExportPage:
         """Return a page of whole ids, up to `until`, a cursor of split.
 
         They have everything that import_ needs to make them the same elsewhere.
@@ -260,7 +260,7 @@ class Storage(Protocol):
         ...
 
     async def import_(
-        self, queue: str, records: Sequence[Record], *, now: int | None = None
+        self, queue: str, records: Sequence[ExportRecord], *, now: int | None = None
     ) -> Sequence[ImportStatus]:
         """Take whole ids in; one that exists here is left alone: `exists`.
 
@@ -289,7 +289,7 @@ class Storage(Protocol):
         ids: Sequence[str] = (),
         since: Mapping[str, str] | None = None,
         timeout: float | None = None,
-    ) -> Wake:
+    ) -> WaitResult:
         """Return when there may be something, when the next scheduled job falls due, or after `timeout` s.
 
         `since` maps a queue to the token of its latest claim (or of an earlier wait): a change after it

@@ -21,10 +21,10 @@ except ImportError as error:
 
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import CurrentJob
-from dibs.model.requests import Request, Then
+from dibs.model.requests import EnqueueRequest, FollowUp
 from dibs.version import VERSION
 
-Item = TypeVar("Item", Request, Then)
+Item = TypeVar("Item", EnqueueRequest, FollowUp)
 
 
 def trace_app(app: Dibs, provider: TracerProvider | None = None) -> None:
@@ -44,7 +44,7 @@ class Spans:
         self._tracer = tracer
 
     @asynccontextmanager
-    async def enqueue(self, queue: str, requests: Sequence[Request]) -> AsyncIterator[Sequence[Request]]:
+    async def enqueue(self, queue: str, requests: Sequence[EnqueueRequest]) -> AsyncIterator[Sequence[EnqueueRequest]]:
         """Open the span of an enqueue, and send its context along."""
         about = described(queue, "send")
         if len(requests) == 1:

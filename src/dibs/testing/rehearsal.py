@@ -16,7 +16,7 @@ from dibs.client.options.durations import Seconds, duration_ms
 from dibs.client.sync import background_loop as bridge
 from dibs.client.work_report import WorkReport
 from dibs.errors import ConfigurationError, NotRunning
-from dibs.model.requests import Request
+from dibs.model.requests import EnqueueRequest
 from dibs.storage.registry import open_storage
 from dibs.testing.clock import ManualClock
 from dibs.testing.stage import Stage
@@ -126,7 +126,7 @@ class Rehearsal:
             return due
 
     @asynccontextmanager
-    async def _and_run(self, queue: str, requests: Sequence[Request]) -> AsyncIterator[Sequence[Request]]:
+    async def _and_run(self, queue: str, requests: Sequence[EnqueueRequest]) -> AsyncIterator[Sequence[EnqueueRequest]]:
         yield requests
         # What a handler enqueues runs beside it or after it, as in production: it does not wait for that.
         if CURRENT.get(None) is None:

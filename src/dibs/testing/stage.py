@@ -22,7 +22,7 @@ from dibs.errors import WaitTimeout
 from dibs.maintenance.reap import reap
 from dibs.model import run_outcome
 from dibs.model.job import Job
-from dibs.model.requests import End, How
+from dibs.model.requests import End, SettleAction
 from dibs.model.results import ClaimResult
 from dibs.testing.clock import ManualClock
 from dibs.worker.dispatch.round_trip import one_by_one
@@ -133,7 +133,7 @@ class Stage:
             )
         run = Invocation(self._handlers[queue], job, 0)
         self._running[run.key] = run
-        refused = run_outcome.refused_at_claim(job, run.limits, handled=run.handler.handles_failure)
+        refused = run_outcome.fail_if_stalled_too_often(job, run.limits, handled=run.handler.handles_failure)
         if refused is not None:
             self._ended.append((run, run_outcome.Raised(error=refused.error, permanent=True)))
             return
@@ -167,16 +167,16 @@ class Stage:
             await self._tell(run, await self._decided(run, verdict))
             del self._running[run.key]
 
-    async def _decided(self, run: Invocation, verdict: run_outcome.Verdict) -> How:
+    async def _decided(self, run: Invocation, verdict: run_outcome.Verdict) -> SettleAction:
         handled = run.handler.handles_failure
         # As if no time had passed since its claim: none has, by the clock that schedules go by here.
         run.taken = time.monotonic()
         how = with_next_tick(
-            run, run_outcome.settlement(run.job, run.limits, verdict, stop=run.stop, handled=handled)
+            run, run_outcome.settle_action(run.job, run.limits, verdict, stop=run.stop, handled=handled)
         )
         return await hooks.after(run, how) if run.handler.after and isinstance(how, End) else how
 
-    async def _tell(self, run: Invocation, how: How) -> None:
+    async def _tell(self, run: Invocation, how: SettleAction) -> None:
         run.end = how
         brought = await one_by_one(self._storage, run.handler.queue, [run])
         if brought.error is not None:

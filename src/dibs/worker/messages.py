@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from dibs.model.decide import Verdict
 from dibs.model.job import Job, Overrides
+from dibs.model.run_outcome import Verdict
 
 # -- from a worker -----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import pytest
 from dibs import Dibs, LeaseLost, NotRunning, Refused, current_job
 from dibs.client.calls.current_job import CURRENT, CurrentJob
 from dibs.client.claim import Claim
-from dibs.model.job import Data, Job
+from dibs.model.job import Job, JobData
 from dibs.storage.capabilities import Capabilities
 from tests.client.byhand import claimed
 
@@ -118,7 +118,7 @@ async def test_the_current_job_is_the_one_of_this_run(job: CurrentJob) -> None:
 
 
 async def test_only_an_active_job_runs(app: Dibs) -> None:
-    job = Job(id="a", data=Data(), run_at=0, enqueued_at=0, seq=1, first=1, revision=1)
+    job = Job(id="a", data=JobData(), run_at=0, enqueued_at=0, seq=1, first=1, revision=1)
 
     with pytest.raises(NotRunning):
         CurrentJob(app.storage, "q", job, asyncio.get_running_loop(), None)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dibs import BadHandler, Dibs, Failure, PermanentError, Task
-from dibs.model.job import Data, Job
+from dibs.model.job import Job, JobData
 from tests.client import handlers
 from tests.client.byhand import arguments, by_a_stranger, claimed
 from tests.client.handlers import Crop
@@ -118,7 +118,7 @@ async def test_a_payload_that_does_not_fit_still_reaches_the_failure_handler(
 def test_only_fail_jobs_have_a_story(app: Dibs) -> None:
     app.task(handlers.thumbnail).on_failure(handlers.alert)
     handler = app.handlers["tests.client.handlers.thumbnail!fail"]
-    job = Job(id="a", data=Data(payload=b"{}"), run_at=0, enqueued_at=0, seq=1, first=1, revision=1)
+    job = Job(id="a", data=JobData(payload=b"{}"), run_at=0, enqueued_at=0, seq=1, first=1, revision=1)
 
     with pytest.raises(PermanentError):
         handler.arguments(job)

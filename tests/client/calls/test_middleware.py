@@ -15,11 +15,11 @@ import pytest
 from msgspec.structs import replace
 
 from dibs import CurrentJob, Dibs, JobFailed, NotRunning, Refused, Retention, UnknownOption
-from dibs.model.requests import Request
+from dibs.model.requests import EnqueueRequest
 from tests.client import handlers
 
 
-def marked(request: Request, name: str) -> Request:
+def marked(request: EnqueueRequest, name: str) -> EnqueueRequest:
     data = replace(request.job.data, attributes={**request.job.data.attributes, name: b"1"})
     return replace(request, job=replace(request.job, data=data))
 
@@ -32,9 +32,9 @@ class Diary:
 
     def enqueue(
         self, name: str
-    ) -> Callable[[str, Sequence[Request]], AbstractAsyncContextManager[Sequence[Request]]]:
+    ) -> Callable[[str, Sequence[EnqueueRequest]], AbstractAsyncContextManager[Sequence[EnqueueRequest]]]:
         @asynccontextmanager
-        async def around(queue: str, requests: Sequence[Request]) -> AsyncIterator[Sequence[Request]]:
+        async def around(queue: str, requests: Sequence[EnqueueRequest]) -> AsyncIterator[Sequence[EnqueueRequest]]:
             self.lines.append(f"{name} {queue} {len(requests)}")
             yield [marked(request, name) for request in requests]
             self.lines.append(f"{name} sent")

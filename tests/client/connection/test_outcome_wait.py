@@ -17,7 +17,7 @@ from dibs import (
 )
 from dibs.client.connection import outcome_wait as waiting
 from dibs.client.options.retention import SLACK
-from dibs.model.results import Wake
+from dibs.model.results import WaitResult
 from tests.client.byhand import claimed
 from tests.client.counting import counted
 
@@ -206,9 +206,9 @@ async def test_the_end_of_another_enqueue_is_not_its_own(
         await claim.complete("of the first")
     [slot] = await app.storage.get(queue.name, ["a"])
     assert slot.outcome is not None
-    told = Wake(woken=True, since={}, outcomes={"a": slot.outcome})
+    told = WaitResult(woken=True, since={}, outcomes={"a": slot.outcome})
 
-    async def wait(*_args: Any, **_named: Any) -> Wake:
+    async def wait(*_args: Any, **_named: Any) -> WaitResult:
         await asyncio.sleep(0)
         return told
 
@@ -236,10 +236,10 @@ async def test_an_outcome_of_several_enqueues_does_not_tell_which_of_them_were_c
         await claim.complete("done")
     [slot] = await app.storage.get(queue.name, ["a"])
     assert slot.outcome is not None
-    late = Wake(woken=True, since={}, outcomes={"a": slot.outcome})
+    late = WaitResult(woken=True, since={}, outcomes={"a": slot.outcome})
     reads, read = [pending], app.storage.get
 
-    async def wait(*_args: Any, **_named: Any) -> Wake:
+    async def wait(*_args: Any, **_named: Any) -> WaitResult:
         await asyncio.sleep(0)
         return late
 

@@ -11,9 +11,9 @@ from msgspec import UNSET
 from dibs import Fixed, Refused, Reject, Retention
 from dibs.client.options.job_settings import JOB_SETTINGS, build_request, check_setting_names
 from dibs.client.options.queue_settings import build_patch
-from dibs.model.job import Data, NewJob, Overrides
+from dibs.model.job import JobData, NewJob, Overrides
 from dibs.model.job import OutcomeRetention as KeptFor
-from dibs.model.requests import Request, SettingsPatch
+from dibs.model.requests import EnqueueRequest, SettingsPatch
 
 
 def test_everything_that_can_be_said_arrives() -> None:
@@ -36,11 +36,11 @@ def test_everything_that_can_be_said_arrives() -> None:
         },
     )
 
-    assert made == Request(
+    assert made == EnqueueRequest(
         job=NewJob(
             id="a",
             run_at=5000,
-            data=Data(
+            data=JobData(
                 payload=b"1",
                 attributes={"customer": b"5"},
                 priority=7,
@@ -63,7 +63,7 @@ def test_everything_that_can_be_said_arrives() -> None:
 def test_nothing_said_leaves_everything_to_handler_queue_and_contract() -> None:
     made = build_request(b"", {})
 
-    assert made.job.data == Data()
+    assert made.job.data == JobData()
     assert (made.job.run_at, made.job.delay) == (None, None)
     assert made.job.id != build_request(b"", {}).job.id
 

@@ -23,7 +23,7 @@ from dibs import (
     Serde,
     content_id,
 )
-from dibs.model.results import Enqueued
+from dibs.model.results import EnqueueResult
 from tests.client import handlers
 from tests.client.byhand import claimed
 from tests.client.handlers import Crop, Frame, Line, Order, Size
@@ -125,7 +125,7 @@ async def test_an_enqueue_is_safe_to_repeat_when_its_reply_was_lost(
     enqueue = any_app.storage.enqueue
     heard = iter((False, True))
 
-    async def hard_of_hearing(*words: Any, **named: Any) -> Sequence[Enqueued]:
+    async def hard_of_hearing(*words: Any, **named: Any) -> Sequence[EnqueueResult]:
         answers = await enqueue(*words, **named)
         if not next(heard):
             raise OutcomeUnknown

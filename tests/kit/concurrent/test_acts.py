@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dibs.model.answers import Enqueued
 from dibs.model.job import NewJob
-from dibs.model.requests import Request
+from dibs.model.requests import EnqueueRequest
+from dibs.model.results import EnqueueResult
 from dibs_conformance.concurrent.actions import Hands
 from dibs_conformance.concurrent.calls import Call
 
@@ -14,9 +14,9 @@ def test_the_numbers_of_a_repeat_are_not_its_ids() -> None:
     is in the range of `b`, or not, by chance. The judge once took that for a failure.
     """
     hands = Hands()
-    requests = [Request(job=NewJob(id=id), request_key="k") for id in ("a", "b")]
-    first = Enqueued("queued", "nothing", 5, 5)
-    again = Enqueued("queued", "nothing", 5, 5, repeated=True)
+    requests = [EnqueueRequest(job=NewJob(id=id), request_key="k") for id in ("a", "b")]
+    first = EnqueueResult("queued", "nothing", 5, 5)
+    again = EnqueueResult("queued", "nothing", 5, 5, repeated=True)
     call = Call(client="ann", verb="enqueue", queue="q", args={"requests": requests}, now=1, invoked=1.0)
     call.answer, call.fate = [first, again], "answered"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from dibs.model.answers import ClaimResult, Enqueued, Granted
-from dibs.model.job import ActiveRun, Data, Job, NewJob, Slot
-from dibs.model.requests import Request
+from dibs.model.job import ActiveRun, Job, JobData, NewJob, Slot
+from dibs.model.requests import EnqueueRequest
+from dibs.model.results import ClaimResult, EnqueueResult, GrantResult
 from dibs_conformance.concurrent.calls import Call, Fate, Look, Round
 from dibs_conformance.concurrent.linearize import woven
 
@@ -33,17 +33,17 @@ def call(client: str, verb: str, began: float, ended: float, answer: Any, **args
 
 
 def granted(began: float) -> Call:
-    answer = Granted(lease=LEASE, now=NOW, expires_at=NOW + 100)
+    answer = GrantResult(lease=LEASE, now=NOW, expires_at=NOW + 100)
     return call("ann", "grant", began, began + 0.1, answer, ttl=100, holder="ann")
 
 
 def enqueued(client: str, began: float, ended: float, revision: int, first: int | None = None) -> Call:
-    requests = [Request(job=NewJob(id="a", data=Data(payload=client.encode())))]
+    requests = [EnqueueRequest(job=NewJob(id="a", data=JobData(payload=client.encode())))]
     first = revision if first is None else first
     if first == revision:
-        answer = Enqueued("queued", "nothing", first, revision)
+        answer = EnqueueResult("queued", "nothing", first, revision)
     else:
-        answer = Enqueued("updated", "waiting", first, revision)
+        answer = EnqueueResult("updated", "waiting", first, revision)
     return call(client, "enqueue", began, ended, [answer], requests=requests)
 
 
@@ -55,7 +55,7 @@ def job(payload: bytes, fence: int = 0, *, first: int = 10, revision: int = 10, 
     run = ActiveRun(fence=fence, lease=LEASE, holder="ann", claimed_at=NOW) if fence else None
     return Job(
         id="a",
-        data=Data(payload=payload),
+        data=JobData(payload=payload),
         run_at=NOW,
         enqueued_at=NOW,
         seq=5,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dibs.model.answers import Settled
 from dibs.model.requests import Settlement
+from dibs.model.results import SettleResult
 from dibs.storage.file import FileStorage
 from dibs.storage.protocol import Clock
 
@@ -15,7 +15,7 @@ class TornStorage(FileStorage):
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
-    ) -> list[Settled]:
+    ) -> list[SettleResult]:
         for one in settlements:
             await self.report(queue, one.id, one.fence, b"0", now=now)
         return await super().settle(queue, settlements, now=now)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dibs.errors import StorageFull
-from dibs.model.answers import Enqueued
+from dibs.model.results import EnqueueResult
 from dibs.storage.redis import RedisStorage
 from dibs_conformance.faults.levels import servers_that_fail
 from dibs_conformance.levels.level import verdict
@@ -32,7 +32,7 @@ def test_a_lie_about_what_was_refused_is_caught(
         try:
             return await enqueue(self, queue, requests, **words)
         except StorageFull:
-            return [Enqueued("queued", "nothing", 1, 1) for _ in requests]
+            return [EnqueueResult("queued", "nothing", 1, 1) for _ in requests]
 
     monkeypatch.setattr(RedisStorage, "enqueue", hopeful)
 

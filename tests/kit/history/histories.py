@@ -14,22 +14,22 @@ from random import Random
 
 from msgspec.structs import replace
 
-from dibs.model.answers import ClaimResult
-from dibs.model.job import Data, Error, NewJob
+from dibs.model.job import Error, JobData, NewJob
 from dibs.model.requests import (
     Cancelled,
     Complete,
+    EnqueueRequest,
     Fail,
     HandOff,
-    How,
-    Patch,
+    JobPatch,
     Reject,
     Release,
-    Request,
     RetryLater,
+    SettleAction,
     Settlement,
     Update,
 )
+from dibs.model.results import ClaimResult
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance.history import Step
@@ -74,13 +74,13 @@ class Play:
         answers = await self.storage.enqueue(QUEUE, requests, now=self.now)
         self.revisions += [(r.job.id, a.revision) for r, a in zip(requests, answers, strict=True)]
 
-    def request(self) -> Request:
+    def request(self) -> EnqueueRequest:
         random = self.random
-        data = Data(payload=str(random.randrange(100)).encode(), priority=random.choice((0, 0, 1)))
+        data = JobData(payload=str(random.randrange(100)).encode(), priority=random.choice((0, 0, 1)))
         how = random.choice((Update(), Update(), Reject(), Update(data=False), Update(run_at="later")))
         key = random.choice((None, None, f"k{random.randrange(20)}"))
         job = NewJob(id=random.choice(IDS), data=data, delay=random.choice((None, None, 5, 40)))
-        return Request(job=job, on_conflict=how, request_key=key)
+        return EnqueueRequest(job=job, on_conflict=how, request_key=key)
 
     async def claim(self) -> None:
         limit = self.random.choice((1, 2, 10))
@@ -106,9 +106,9 @@ class Play:
         id, fence = self.run()
         return Settlement(id=id, fence=fence, how=self.how())
 
-    def how(self) -> How:
+    def how(self) -> SettleAction:
         random = self.random
-        hows: tuple[How, ...] = (
+        hows: tuple[SettleAction, ...] = (
             Complete(result=b"1"),
             Complete(result=b"2"),
             Fail(error=Error(type="Oops"), handled=True),
@@ -148,9 +148,9 @@ class Play:
         elif which == 1:
             await storage.retry_failed(QUEUE, [id], now=self.now)
         elif which == 2:
-            await storage.amend(QUEUE, id, Patch(payload=b"amended"), now=self.now)
+            await storage.amend(QUEUE, id, JobPatch(payload=b"amended"), now=self.now)
         else:
-            await storage.amend(QUEUE, id, Patch(attributes={"a": b"1"}), now=self.now)
+            await storage.amend(QUEUE, id, JobPatch(attributes={"a": b"1"}), now=self.now)
 
     async def read(self) -> None:
         await self.storage.get(QUEUE, IDS, now=self.now)

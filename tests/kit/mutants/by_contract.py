@@ -10,11 +10,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dibs.model import events, fold, transitions, verdicts
-from dibs.model.answers import ClaimResult, Settled
+from dibs.model import events, fold, rules, transitions
+from dibs.model.error_text import checked_error
 from dibs.model.job import EMPTY, Slot
-from dibs.model.limits import checked_error
 from dibs.model.requests import Reject, Release, RetryLater, Settlement, Update
+from dibs.model.results import ClaimResult, SettleResult
 from dibs.storage.indexed import administration as keeping
 from dibs.storage.indexed import claiming, enqueueing, index, reading, settling
 from dibs.storage.indexed.event_log import Entry, pack
@@ -50,7 +50,7 @@ def steps_of_one_moment_share_an_offset(patch: Patch) -> None:
 
 @law("seq: promotion keeps the successor's")
 def a_promoted_job_goes_to_the_back(patch: Patch) -> None:
-    changed(patch, fold, "ends", lambda job, *_: replace(job, seq=job.revision))
+    changed(patch, fold, "job_after_end", lambda job, *_: replace(job, seq=job.revision))
 
 
 @law("seq: update in place keeps it")
@@ -89,14 +89,14 @@ def after_a_forget_numbers_begin_anew(patch: Patch) -> None:
 
 @law("Reject: an id that failed may come in again")
 def a_reject_stops_at_a_failure(patch: Patch) -> None:
-    original = verdicts.rejected
-    patch.setattr(verdicts, "rejected", lambda slot, how, now: original(slot, Reject(failed=True), now))
+    original = rules.reject
+    patch.setattr(rules, "reject", lambda slot, how, now: original(slot, Reject(failed=True), now))
 
 
 @law("an expired outcome is absent to every verb: enqueue")
 def a_reject_sees_what_has_expired(patch: Patch) -> None:
-    original = verdicts.rejected
-    patch.setattr(verdicts, "rejected", lambda slot, how, now: original(slot, how, 0))
+    original = rules.reject
+    patch.setattr(rules, "reject", lambda slot, how, now: original(slot, how, 0))
 
 
 @law("Update(data=False) replaces none of them")
@@ -116,9 +116,9 @@ def every_update_resets(patch: Patch) -> None:
 
 @law("run_at: later takes the later of both")
 def later_is_earlier(patch: Patch) -> None:
-    original = fold.move
+    original = fold.move_run_at
     swapped: dict[str, Any] = {"later": "earlier", "earlier": "later", "always": "always", "never": "never"}
-    patch.setattr(fold, "move", lambda old, rule, new: original(old, swapped[rule], new))
+    patch.setattr(fold, "move_run_at", lambda old, rule, new: original(old, swapped[rule], new))
 
 
 @law("a request_key: a repeat is told as repeated")
@@ -128,7 +128,7 @@ def a_repeat_is_not_told(patch: Patch) -> None:
 
 @law("payload: opaque bytes, no storage looks inside")
 def payloads_are_tidied(patch: Patch) -> None:
-    original = verdicts.accept
+    original = rules.accept
 
     def mutant(slot: Slot, new: Any, *rest: Any) -> Any:
         with suppress(ValueError):
@@ -136,7 +136,7 @@ def payloads_are_tidied(patch: Patch) -> None:
             new = replace(new, data=replace(new.data, payload=tidy))
         return original(slot, new, *rest)
 
-    patch.setattr(verdicts, "accept", mutant)
+    patch.setattr(rules, "accept", mutant)
 
 
 # -- claim and leases ----------------------------------------------------------------------------------
@@ -180,13 +180,13 @@ def a_dropped_job_has_stalled(patch: Patch) -> None:
 
 @law("reap: comes back as waiting at now")
 def a_reaped_job_keeps_its_time(patch: Patch) -> None:
-    original = verdicts.give_back
+    original = rules.action_for_return
 
     def mutant(job: Any, *, stalled: bool) -> Any:
         how, kind = original(job, stalled=stalled)
         return (replace(how, run_at=job.run_at) if isinstance(how, RetryLater) else how), kind
 
-    patch.setattr(verdicts, "give_back", mutant)
+    patch.setattr(rules, "action_for_return", mutant)
 
 
 @law("reap: up to `limit` jobs")
@@ -200,13 +200,13 @@ def a_reap_takes_one_more(patch: Patch) -> None:
 
 @law("settle: a return on a cancelled outcome answers cancelled")
 def a_return_of_what_was_cancelled_is_lost(patch: Patch) -> None:
-    original = verdicts.remembered
+    original = rules.settle_from_outcome
 
-    def mutant(outcome: Any, one: Settlement) -> Settled:
+    def mutant(outcome: Any, one: Settlement) -> SettleResult:
         answer = original(outcome, one)
-        return verdicts.LOST if answer.status == "cancelled" else answer
+        return rules.LOST if answer.status == "cancelled" else answer
 
-    patch.setattr(verdicts, "remembered", mutant)
+    patch.setattr(rules, "settle_from_outcome", mutant)
 
 
 @law("RetryLater: the last error is kept")
@@ -234,9 +234,9 @@ def a_failed_fail_job_is_kept_like_any_other(patch: Patch) -> None:
 
 @law("finish: a revision in the outcome's range is done or lost")
 def finish_forgets_what_has_ended(patch: Patch) -> None:
-    original = verdicts.finish
+    original = rules.finish
     patch.setattr(
-        verdicts, "finish", lambda slot, how, revision: original(replace(slot, outcome=None), how, revision)
+        rules, "finish", lambda slot, how, revision: original(replace(slot, outcome=None), how, revision)
     )
 
 
@@ -246,7 +246,7 @@ def finish_takes_a_run_from_its_holder(patch: Patch) -> None:
         runs = slot.current is not None and slot.current.run is not None
         return None if answer == "refused" and runs else answer
 
-    changed(patch, verdicts, "finish", change)
+    changed(patch, rules, "finish", change)
 
 
 @law("Retention: for completed, failed and cancelled separately")
@@ -283,18 +283,18 @@ def an_outcome_takes_any_patch(patch: Patch) -> None:
     def change(answer: Any, slot: Slot, *_: Any) -> Any:
         return "amended" if slot.current is None and slot.outcome is not None else answer
 
-    changed(patch, verdicts, "amend", change)
+    changed(patch, rules, "amend", change)
 
 
 @law("an expired outcome is absent to every verb: retry_failed")
 def what_has_expired_can_be_retried(patch: Patch) -> None:
-    original = verdicts.retry_failed
-    patch.setattr(verdicts, "retry_failed", lambda slot, now: original(slot, 0))
+    original = rules.retry_failed
+    patch.setattr(rules, "retry_failed", lambda slot, now: original(slot, 0))
 
 
 @law("an expired outcome is absent to every verb: get")
 def what_has_expired_is_shown(patch: Patch) -> None:
-    patch.setattr(verdicts, "visible", lambda slot, now: slot)
+    patch.setattr(rules, "visible", lambda slot, now: slot)
 
 
 @law("report: fenced")
@@ -335,7 +335,7 @@ def every_run_arrives_as_waiting(patch: Patch) -> None:
         job = after.current
         return after if job is None or job.run is None else transitions.release(after, job)
 
-    changed(patch, verdicts, "arriving", change)
+    changed(patch, rules, "imported_slot", change)
 
 
 @law("counts agree")
@@ -356,7 +356,7 @@ def a_cancel_before_the_run_leaves_no_event(patch: Patch) -> None:
 
 @law("events: with the error, enough to rebuild history")
 def an_event_says_no_reason(patch: Patch) -> None:
-    changed(patch, events, "attempt_ended", lambda event, *_: replace(event, error=None))
+    changed(patch, events, "attempt_event", lambda event, *_: replace(event, error=None))
 
 
 @law("Release: waiting as before the claim")

@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dibs.model import events, fold, transitions, verdicts
-from dibs.model.answers import Settled
+from dibs.model import events, fold, rules, transitions
 from dibs.model.job import Slot
+from dibs.model.results import SettleResult
 from dibs.storage.indexed import administration as keeping
 from dibs.storage.indexed import claiming, reading, settling
 from dibs.storage.indexed.index import Index
@@ -47,7 +47,7 @@ def the_fence_is_a_small_counter(patch: Patch) -> None:
 
 @breaks("a late holder is refused")
 def settle_looks_at_no_fence(patch: Patch) -> None:
-    original = verdicts.settle
+    original = rules.settle
 
     def mutant(slot: Slot, one: Any, limits: Any) -> Any:
         job = slot.current
@@ -55,12 +55,12 @@ def settle_looks_at_no_fence(patch: Patch) -> None:
             one = replace(one, fence=job.run.fence)
         return original(slot, one, limits)
 
-    patch.setattr(verdicts, "settle", mutant)
+    patch.setattr(rules, "settle", mutant)
 
 
 @breaks("ends once")
 def every_repeat_is_done(patch: Patch) -> None:
-    patch.setattr(verdicts, "remembered", lambda outcome, one: Settled("done"))
+    patch.setattr(rules, "settle_from_outcome", lambda outcome, one: SettleResult("done"))
 
 
 @breaks("in order")
@@ -114,10 +114,10 @@ def a_return_ignores_the_times_asked_for(patch: Patch) -> None:
 
 @breaks("the fold law: later after earlier")
 def later_forgets_the_upper_end(patch: Patch) -> None:
-    original = fold.narrow
+    original = fold.narrow_clamp
     patch.setattr(
         fold,
-        "narrow",
+        "narrow_clamp",
         lambda lo, hi, rule, at: (
             (at if lo is None else max(lo, at), hi) if rule == "later" else original(lo, hi, rule, at)
         ),
@@ -126,7 +126,7 @@ def later_forgets_the_upper_end(patch: Patch) -> None:
 
 @breaks("Counts: any reset")
 def no_update_resets(patch: Patch) -> None:
-    patch.setattr(fold, "zeroed", lambda job: job)
+    patch.setattr(fold, "with_zero_counts", lambda job: job)
 
 
 @breaks("Release: attempts - 1")
@@ -167,7 +167,7 @@ def a_dropped_lease_goes_on(patch: Patch) -> None:
 
 @breaks("asked to cancel, never back")
 def a_request_to_cancel_is_forgotten(patch: Patch) -> None:
-    patch.setattr(transitions, "ask_cancel", lambda slot, job, run: slot)
+    patch.setattr(transitions, "request_cancel", lambda slot, job, run: slot)
 
 
 @breaks("a request_key acts once")
@@ -261,7 +261,7 @@ def an_outcome_lives_at_its_end(patch: Patch) -> None:
         ends = None if outcome is None else outcome.expires_at
         return None if ends is not None and now > ends else outcome
 
-    patch.setattr(transitions, "alive", mutant)
+    patch.setattr(transitions, "unexpired", mutant)
 
 
 @breaks("An end always removes the older outcome, also when its own retention is none")
@@ -276,17 +276,17 @@ def an_end_without_retention_leaves_the_older_outcome(patch: Patch) -> None:
 
 @breaks("Reject: completed, with the outcome")
 def a_reject_ignores_outcomes(patch: Patch) -> None:
-    original = verdicts.rejected
+    original = rules.reject
     patch.setattr(
-        verdicts,
-        "rejected",
+        rules,
+        "reject",
         lambda slot, how, now: original(slot, how, now) if slot.current is not None else None,
     )
 
 
 @breaks("import_: counters are raised above what comes in")
 def an_import_raises_no_counter(patch: Patch) -> None:
-    patch.setattr(verdicts, "numbers", lambda slot: [0])
+    patch.setattr(rules, "numbers_in", lambda slot: [0])
 
 
 @breaks("amend: into current and successor")
@@ -308,13 +308,13 @@ def a_failed_job_comes_back_without_its_attributes(patch: Patch) -> None:
 
 @breaks("HandOff: from then on it can only end")
 def a_handed_off_run_may_return(patch: Patch) -> None:
-    original = verdicts.settle
+    original = rules.settle
 
     def mutant(slot: Slot, one: Any, limits: Any) -> Any:
         verdict = original(slot, one, limits)
-        return one.how if isinstance(verdict, Settled) and "only end" in verdict.reason else verdict
+        return one.how if isinstance(verdict, SettleResult) and "only end" in verdict.reason else verdict
 
-    patch.setattr(verdicts, "settle", mutant)
+    patch.setattr(rules, "settle", mutant)
 
 
 @breaks("split: a part goes up to the next cursor")

@@ -9,7 +9,7 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from dibs.model import transitions
-from dibs.model.answers import ClaimResult
+from dibs.model.results import ClaimResult
 from dibs_conformance.sequential import examples
 from dibs_conformance.sequential.trial import Handed
 from tests.kit.play import play
@@ -52,9 +52,9 @@ def test_what_broke_is_told_although_it_may_not_break_again(
     flaky: list[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every other request to cancel is forgotten: what makes the story shorter may not find it again."""
-    chance, real = Random(2), transitions.ask_cancel
+    chance, real = Random(2), transitions.request_cancel
     monkeypatch.setattr(
-        transitions, "ask_cancel", lambda slot, *rest: slot if chance.random() < 0.5 else real(slot, *rest)
+        transitions, "request_cancel", lambda slot, *rest: slot if chance.random() < 0.5 else real(slot, *rest)
     )
 
     failure, _ = play(10 * ENOUGH, shrink=True)

@@ -11,9 +11,9 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dibs.model.answers import ClaimResult, Counts, EventPage, Exported, Listed, State, Wake
 from dibs.model.job import OutcomeRetention
-from dibs.model.requests import Patch, SettingsPatch
+from dibs.model.requests import JobPatch, SettingsPatch
+from dibs.model.results import ClaimResult, Counts, EventPage, ExportPage, ListPage, State, WaitResult
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import open_storage
@@ -68,7 +68,7 @@ class Silent(Wrapped):
 class Merging(Wrapped):
     """Keeps what a patch of a retention does not name."""
 
-    async def amend(self, queue: str, id: str, patch: Patch, **when: Any) -> Any:
+    async def amend(self, queue: str, id: str, patch: JobPatch, **when: Any) -> Any:
         kept = OutcomeRetention(completed=5_000, failed=10)
         return await self._storage.amend(queue, id, replace(patch, retention=kept), **when)
 
@@ -76,7 +76,7 @@ class Merging(Wrapped):
 class Endless(Wrapped):
     """Every part goes on to the end of the whole."""
 
-    async def export(self, queue: str, **words: Any) -> Exported:
+    async def export(self, queue: str, **words: Any) -> ExportPage:
         return await self._storage.export(queue, **{**words, "until": None})
 
 
@@ -87,7 +87,7 @@ class Gapped(Wrapped):
         self._cuts = await self._storage.split(queue, parts, **words)
         return [*self._cuts]
 
-    async def list(self, queue: str, state: State, *, after: str | None = None, **words: Any) -> Listed:
+    async def list(self, queue: str, state: State, *, after: str | None = None, **words: Any) -> ListPage:
         beside = f"{after[0]}~" if after is not None and after in self._cuts else after
         return await self._storage.list(queue, state, after=beside, **words)
 
@@ -95,7 +95,7 @@ class Gapped(Wrapped):
 class Shifting(Wrapped):
     """Cuts anew for each who reads: a part is no longer what it was."""
 
-    async def export(self, queue: str, *, until: str | None = None, **words: Any) -> Exported:
+    async def export(self, queue: str, *, until: str | None = None, **words: Any) -> ExportPage:
         cuts = () if until is None else await self._storage.split(queue, 2)
         return await self._storage.export(queue, until=cuts[0] if cuts else None, **words)
 
@@ -117,8 +117,8 @@ class Whole(Wrapped):
 class Prophet(Wrapped):
     """Tells of ends that are none, and of others than there are."""
 
-    async def wait(self, queues: Sequence[str], *, ids: Sequence[str], **words: Any) -> Wake:
-        wake: Wake = await self._storage.wait(queues, ids=ids, **words)
+    async def wait(self, queues: Sequence[str], *, ids: Sequence[str], **words: Any) -> WaitResult:
+        wake: WaitResult = await self._storage.wait(queues, ids=ids, **words)
         [done] = await self._storage.get("q", ["done"])
         ends = {id: replace(done.outcome, result=b"2") for id in ids if done.outcome is not None}
         return replace(wake, outcomes=ends)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Self, cast
 
-from dibs.model.answers import Granted
 from dibs.model.job import EMPTY, Slot
+from dibs.model.results import GrantResult
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Storage
 from dibs_conformance import certify
@@ -29,8 +29,8 @@ class Begun:
 class Granting(Begun):
     """Two verbs further, and the next one is only a name."""
 
-    async def grant(self, queues: Any, ttl: int, holder: str, *, now: int = 0) -> Granted:
-        return Granted(lease="x", now=now, expires_at=now + ttl)
+    async def grant(self, queues: Any, ttl: int, holder: str, *, now: int = 0) -> GrantResult:
+        return GrantResult(lease="x", now=now, expires_at=now + ttl)
 
     async def get(self, queue: str, ids: list[str], *, now: int = 0) -> list[Slot]:
         return [EMPTY for _ in ids]

@@ -7,25 +7,25 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dibs.model.answers import Record
-from dibs.model.job import Data, Error, NewJob, OutcomeRetention, Slot
+from dibs.model.job import Error, JobData, NewJob, OutcomeRetention, Slot
 from dibs.model.limits import LIMITS
 from dibs.model.requests import (
     Cancelled,
     Complete,
+    EnqueueRequest,
     Fail,
+    FollowUp,
     HandOff,
-    How,
-    Patch,
+    JobPatch,
     Reject,
     Release,
-    Request,
     RetryLater,
     SettingsPatch,
+    SettleAction,
     Settlement,
-    Then,
     Update,
 )
+from dibs.model.results import ExportRecord
 from dibs.storage.indexed import administration as keeping
 from dibs.storage.indexed import claiming, enqueueing, settling
 from dibs.storage.indexed.index import Index
@@ -47,7 +47,7 @@ queues = st.sampled_from(QUEUES)
 ids = st.sampled_from(IDS)
 soon = st.integers(0, 30)
 data = st.builds(
-    Data,
+    JobData,
     payload=st.sampled_from((b"", b"1", b"2" * 50)),
     attributes=st.sampled_from(({}, {"k": b"1"})),
     priority=st.sampled_from((0, 0, 1, -5)),
@@ -59,11 +59,11 @@ conflicts = st.one_of(
     st.builds(Reject, failed=st.booleans()),
 )
 requests = st.builds(
-    Request, job=new_jobs, on_conflict=conflicts, request_key=st.sampled_from((None, None, "k", "l"))
+    EnqueueRequest, job=new_jobs, on_conflict=conflicts, request_key=st.sampled_from((None, None, "k", "l"))
 )
-then = st.lists(st.builds(Then, queue=queues, job=new_jobs), max_size=1).map(tuple)
+then = st.lists(st.builds(FollowUp, queue=queues, job=new_jobs), max_size=1).map(tuple)
 retentions = st.sampled_from(RETENTIONS)
-hows: st.SearchStrategy[How] = st.one_of(
+hows: st.SearchStrategy[SettleAction] = st.one_of(
     st.builds(Complete, result=st.just(b"3"), then=then, retention=retentions),
     st.builds(Fail, error=st.just(ERROR), handled=st.booleans(), retention=retentions),
     st.builds(
@@ -73,11 +73,11 @@ hows: st.SearchStrategy[How] = st.one_of(
 )
 patches = st.sampled_from(
     (
-        Patch(priority=7),
-        Patch(delay=12),
-        Patch(attributes={"n": b"2"}),
-        Patch(payload=b"new"),
-        Patch(retention=OutcomeRetention(completed=5)),
+        JobPatch(priority=7),
+        JobPatch(delay=12),
+        JobPatch(attributes={"n": b"2"}),
+        JobPatch(payload=b"new"),
+        JobPatch(retention=OutcomeRetention(completed=5)),
     )
 )
 settings = st.sampled_from(
@@ -146,7 +146,7 @@ def _drop(index: Index, queue: str, limit: int) -> object:
     return claiming.drop(index, [queue], newest_lease(index.look(queue)), limit)
 
 
-def _settle(index: Index, queue: str, hows: list[How]) -> object:
+def _settle(index: Index, queue: str, hows: list[SettleAction]) -> object:
     active = [slot.current for slot in index.look(queue).slots.values() if slot.current is not None]
     runs = [(job.id, job.run.fence) for job in active if job.run is not None]
     named = [Settlement(id=id, fence=fence, how=how) for (id, fence), how in zip(runs, hows, strict=False)]
@@ -164,7 +164,7 @@ def _move(index: Index, queue: str, id: str) -> object:
     """Bring a whole id from one queue into the other."""
     slot = index.look(queue).slots.get(id, Slot())
     other = QUEUES[1 - QUEUES.index(queue)]
-    return keeping.import_(index, other, [Record(id=id, slot=slot)]) if slot != Slot() else None
+    return keeping.import_(index, other, [ExportRecord(id=id, slot=slot)]) if slot != Slot() else None
 
 
 ACTS: dict[str, Callable[..., object]] = {

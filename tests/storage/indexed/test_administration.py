@@ -7,13 +7,12 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from dibs.errors import Refused
-from dibs.model.answers import Record
 from dibs.model.job import (
     ActiveRun,
-    Data,
     EndKind,
     Error,
     Job,
+    JobData,
     NewJob,
     Outcome,
     OutcomeRetention,
@@ -25,13 +24,14 @@ from dibs.model.requests import (
     Cancelled,
     Complete,
     End,
+    EnqueueRequest,
     Fail,
-    Patch,
-    Request,
+    JobPatch,
     SettingsPatch,
     Settlement,
     Update,
 )
+from dibs.model.results import ExportRecord
 from dibs.storage.indexed import administration as keeping
 from dibs.storage.indexed import claiming, enqueueing, reading, settling
 from dibs.storage.indexed.index import Index
@@ -51,8 +51,8 @@ def index_at(now: int) -> Index:
 
 
 def put(index: Index, id: str = "a", queue: str = "q", **data: object) -> None:
-    job = NewJob(id=id, data=Data(**data))  # type: ignore[arg-type]
-    enqueueing.enqueue(index, queue, [Request(job=job)])
+    job = NewJob(id=id, data=JobData(**data))  # type: ignore[arg-type]
+    enqueueing.enqueue(index, queue, [EnqueueRequest(job=job)])
 
 
 def ended(index: Index, end: End, id: str = "a", queue: str = "q", **data: object) -> Outcome:
@@ -123,7 +123,7 @@ def test_prune_to_the_end_takes_all_and_then_says_so(expired: int, limit: int) -
     index = index_at(1000)
     for number in range(expired):
         job = NewJob(id=str(number))
-        enqueueing.enqueue(index, "q", [Request(job=job, request_key=f"k{number}")])
+        enqueueing.enqueue(index, "q", [EnqueueRequest(job=job, request_key=f"k{number}")])
         keeping.cancel(index, "q", [str(number)], running=False)
     index.now += 8 * DAY
     counts = []
@@ -148,9 +148,9 @@ def test_prune_leaves_what_is_still_kept() -> None:
 def test_a_priority_amended_on_a_scheduled_job_counts_when_it_falls_due() -> None:
     index = index_at(1000)
     for id in ("a", "b"):
-        enqueueing.enqueue(index, "q", [Request(job=NewJob(id=id, run_at=2000))])
+        enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id=id, run_at=2000))])
     for priority in (9, -9, 5):
-        assert "amended" == keeping.amend(index, "q", "b", Patch(priority=priority), LIMITS)
+        assert "amended" == keeping.amend(index, "q", "b", JobPatch(priority=priority), LIMITS)
     claiming.grant(index, ["q"], "l", 10**6, "h")
 
     assert 2 == reading.counts(index, ["q"])["q"].scheduled
@@ -166,11 +166,11 @@ def test_amending_the_retention_of_one_end_leaves_another_end_alone(kind: EndKin
     ended(index, ENDS[kind], retention=OutcomeRetention(completed=None, failed=None, cancelled=None))
     other = next(name for name in ENDS if name != kind)
 
-    assert "amended" == keeping.amend(index, "q", "a", Patch(retention=retention(other, 5)), LIMITS)
+    assert "amended" == keeping.amend(index, "q", "a", JobPatch(retention=retention(other, 5)), LIMITS)
     assert index.look("q").slots["a"].outcome is not None
     assert None is index.look("q").slots["a"].outcome.expires_at  # type: ignore[union-attr]
 
-    assert "amended" == keeping.amend(index, "q", "a", Patch(retention=retention(kind, 5)), LIMITS)
+    assert "amended" == keeping.amend(index, "q", "a", JobPatch(retention=retention(kind, 5)), LIMITS)
     assert 1005 == index.look("q").slots["a"].outcome.expires_at  # type: ignore[union-attr]
 
 
@@ -179,17 +179,17 @@ def test_an_amend_that_grows_too_large_is_refused_whole() -> None:
     index = index_at(1000)
     put(index, attributes={"a": b'"' + b"x" * 40_000 + b'"'})
     before = index.look("q").slots["a"]
-    patch = Patch(attributes={"b": b'"' + b"x" * 40_000 + b'"'}, priority=5)
+    patch = JobPatch(attributes={"b": b'"' + b"x" * 40_000 + b'"'}, priority=5)
     with pytest.raises(Refused):
         keeping.amend(index, "q", "a", patch, LIMITS)
 
     assert before == index.look("q").slots["a"]
 
 
-JOB = Job(id="a", data=Data(), run_at=0, enqueued_at=0, seq=50, first=50, revision=60, attempts=1)
+JOB = Job(id="a", data=JobData(), run_at=0, enqueued_at=0, seq=50, first=50, revision=60, attempts=1)
 RUN = ActiveRun(fence=7000, lease=None, holder="h", claimed_at=0)
 NEXT = Successor(
-    data=Data(), replaces=True, run_at=0, lo=None, hi=None, resets=True, enqueued_at=0, seq=8000, first=8000,
+    data=JobData(), replaces=True, run_at=0, lo=None, hi=None, resets=True, enqueued_at=0, seq=8000, first=8000,
     revision=8500,
 )  # fmt: skip
 ENDED = Outcome(kind="completed", fence=9000, first=1, revision=2, ended_at=0, expires_at=None)
@@ -209,7 +209,7 @@ ENDED = Outcome(kind="completed", fence=9000, first=1, revision=2, ended_at=0, e
 )
 def test_an_import_raises_the_counters_above_what_comes_in(slot: Slot, highest: int) -> None:
     index = index_at(0)
-    assert ["imported"] == keeping.import_(index, "q", [Record(id="a", slot=slot)])
+    assert ["imported"] == keeping.import_(index, "q", [ExportRecord(id="a", slot=slot)])
 
     assert highest < index.draw()
 
@@ -219,7 +219,7 @@ def test_an_import_into_an_id_that_exists_changes_nothing() -> None:
     put(index)
     before = (index.look("q").slots["a"], index.number)
 
-    assert ["exists"] == keeping.import_(index, "q", [Record(id="a", slot=Slot(JOB))])
+    assert ["exists"] == keeping.import_(index, "q", [ExportRecord(id="a", slot=Slot(JOB))])
     assert before == (index.look("q").slots["a"], index.number)
 
 
@@ -237,7 +237,7 @@ def test_a_payload_changed_by_its_caller_later_is_kept_as_it_was() -> None:
     """What was accepted is the storage's own."""
     index, attributes = index_at(1000), {"k": b"1"}
     enqueueing.enqueue(
-        index, "q", [Request(job=NewJob(id="a", data=Data(attributes=attributes)), on_conflict=Update())]
+        index, "q", [EnqueueRequest(job=NewJob(id="a", data=JobData(attributes=attributes)), on_conflict=Update())]
     )
     attributes["k"] = b"2"
     job = index.look("q").slots["a"].current

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dibs.model.answers import ClaimResult
 from dibs.model.job import Job, NewJob
 from dibs.model.limits import LIMITS
-from dibs.model.requests import HandOff, Request, SettingsPatch, Settlement
+from dibs.model.requests import EnqueueRequest, HandOff, SettingsPatch, Settlement
+from dibs.model.results import ClaimResult
 from dibs.storage.indexed import administration as keeping
 from dibs.storage.indexed import claiming, enqueueing, settling
 from dibs.storage.indexed.index import Index
@@ -20,7 +20,7 @@ def index() -> Index:
     """Three jobs that wait, and a lease from 1000 to 1100."""
     index = Index()
     index.now = 1000
-    enqueueing.enqueue(index, "q", [Request(job=NewJob(id=id)) for id in "abc"])
+    enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id=id)) for id in "abc"])
     claiming.grant(index, ["q"], "l", 100, "h")
     return index
 
@@ -109,7 +109,7 @@ def test_a_handed_off_run_is_under_no_lease_and_in_nobody_s_way(index: Index) ->
 
 
 def test_a_paused_queue_gives_nothing_and_tells_of_nothing_to_come(index: Index) -> None:
-    enqueueing.enqueue(index, "q", [Request(job=NewJob(id="d", delay=50))])
+    enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id="d", delay=50))])
     assert 1050 == take(index).next_due
     keeping.configure(index, "q", SettingsPatch(paused=True))
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dibs.model.job import EMPTY, Data, NewJob
+from dibs.model.job import EMPTY, JobData, NewJob
 from dibs.model.limits import LIMITS
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.indexed import administration as keeping
 from dibs.storage.indexed import claiming, enqueueing, settling
 from dibs.storage.indexed.index import Index
@@ -63,7 +63,7 @@ def undo(index: Index, steps: list[Act]) -> None:
 
 def test_an_undone_first_step_leaves_no_queue() -> None:
     index = Index()
-    enqueueing.enqueue(index, "q", [Request(job=NewJob(id="a"))])
+    enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id="a"))])
     index.undo(index.end_step(), 0)
 
     assert {} == picture(index)
@@ -103,8 +103,8 @@ def test_claims_come_by_priority_then_time_then_place_in_line(
     """Contract 2; nobody runs early, whatever its priority."""
     index = Index()
     for place, (priority, run_at) in enumerate(line):
-        new = NewJob(id=str(place), data=Data(priority=priority), run_at=run_at)
-        enqueueing.enqueue(index, "q", [Request(job=new)])
+        new = NewJob(id=str(place), data=JobData(priority=priority), run_at=run_at)
+        enqueueing.enqueue(index, "q", [EnqueueRequest(job=new)])
     claiming.grant(index, ["q"], "l", 100, "h")
     index.now = now
     taken = []
@@ -119,9 +119,9 @@ def test_an_id_cancelled_and_enqueued_again_stands_behind_its_equals() -> None:
     """Its first place in line is gone with its first job, whatever the heap still holds."""
     index = Index()
     for id in ("a", "b"):
-        enqueueing.enqueue(index, "q", [Request(job=NewJob(id=id))])
+        enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id=id))])
     keeping.cancel(index, "q", ["a"], running=False)
-    enqueueing.enqueue(index, "q", [Request(job=NewJob(id="a"))])
+    enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id="a"))])
     claiming.grant(index, ["q"], "l", 100, "h")
 
     assert ["b", "a"] == [job.id for job in claiming.claim(index, "q", "l", 9).jobs]
@@ -148,13 +148,13 @@ def filled(scheduled: int, held: int = 0) -> Index:
     index = Index()
     index.now = 10
     claiming.grant(index, ["q"], "l", 1000, "h")
-    enqueueing.enqueue(index, "q", [Request(job=NewJob(id=f"h{i}")) for i in range(held)])
+    enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id=f"h{i}")) for i in range(held)])
     if held:
         claiming.claim(index, "q", "l", held)
-    later = Data(priority=1000)
+    later = JobData(priority=1000)
     for i in range(scheduled):
-        enqueueing.enqueue(index, "q", [Request(job=NewJob(id=f"s{i}", data=later, run_at=99 + i))])
-    enqueueing.enqueue(index, "q", [Request(job=NewJob(id=f"d{i}")) for i in range(10)])
+        enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id=f"s{i}", data=later, run_at=99 + i))])
+    enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id=f"d{i}")) for i in range(10)])
     index.end_step()
     return index
 
@@ -189,7 +189,7 @@ def test_updates_without_end_leave_no_trace_without_end() -> None:
     """Stale entries of the heaps are swept out once they are the larger part."""
     index = Index()
     for i in range(20_000):
-        enqueueing.enqueue(index, "q", [Request(job=NewJob(id="a", run_at=i))])
+        enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id="a", run_at=i))])
         index.end_step()
     queue = index.queue("q")
 
@@ -202,7 +202,7 @@ def test_ends_without_end_leave_no_trace_without_end() -> None:
     index = Index()
     claiming.grant(index, ["q"], "l", 10**9, "h")
     for _ in range(5000):
-        enqueueing.enqueue(index, "q", [Request(job=NewJob(id="a"))])
+        enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id="a"))])
         claim_and_settle(index)
         index.end_step()
 

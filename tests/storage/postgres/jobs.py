@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dibs.model.job import Data, Job, NewJob
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.job import Job, JobData, NewJob
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.postgres import PostgresStorage
 
 
-def asked(id: str, payload: bytes = b"1", **more: int) -> Request:
-    return Request(job=NewJob(id=id, data=Data(payload=payload), **more))
+def asked(id: str, payload: bytes = b"1", **more: int) -> EnqueueRequest:
+    return EnqueueRequest(job=NewJob(id=id, data=JobData(payload=payload), **more))
 
 
 def done(job: Job, result: bytes | None = None) -> Settlement:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dibs.errors import Refused
-from dibs.model.job import Data, NewJob
-from dibs.model.requests import Patch, Request
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import EnqueueRequest, JobPatch
 from dibs.storage.postgres import PostgresStorage
 from tests.storage.postgres.jobs import asked, claimed, done
 
@@ -79,8 +79,8 @@ async def test_a_schema_s_name_may_need_quoting(opening: Callable[..., PostgresS
 
 async def test_attributes_keep_every_byte_through_an_amend(storage: PostgresStorage) -> None:
     odd = {"a": b'{ "k" : [1,  2.50] }', 'n"\né': b'"\\u00e9"', "n": b"9007199254740992"}
-    await storage.enqueue("q", [Request(job=NewJob(id="a", data=Data(attributes=odd)))])
-    await storage.amend("q", "a", Patch(attributes={"n": b"[ ]", "z": b"null"}))
+    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a", data=JobData(attributes=odd)))])
+    await storage.amend("q", "a", JobPatch(attributes={"n": b"[ ]", "z": b"null"}))
 
     (slot,) = await storage.get("q", ["a"])
     assert slot.current is not None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dibs.model.job import NewJob
-from dibs.model.requests import Reject, Request, SettingsPatch
+from dibs.model.requests import EnqueueRequest, Reject, SettingsPatch
 from dibs.storage.postgres import PostgresStorage
 from dibs.storage.postgres.network.errors import CONFLICTS
 from tests.storage.postgres.jobs import asked, claimed, done, leased
@@ -36,7 +36,7 @@ async def test_an_enqueue_waits_for_one_that_is_rolled_back(
 ) -> None:
     mine = await connect()
     await storage.in_transaction(mine).enqueue("q", [asked("a", b"mine")])
-    theirs = asyncio.create_task(storage.enqueue("q", [Request(job=NewJob(id="a"), on_conflict=Reject())]))
+    theirs = asyncio.create_task(storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"), on_conflict=Reject())]))
     await blocked(await connect())
     await mine.rollback()
 

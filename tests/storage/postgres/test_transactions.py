@@ -12,8 +12,8 @@ import pytest
 from psycopg import Rollback
 
 from dibs.errors import BatchRefused, StorageError
-from dibs.model.job import Data, Error, NewJob
-from dibs.model.requests import Fail, Request, Settlement, Then
+from dibs.model.job import Error, JobData, NewJob
+from dibs.model.requests import EnqueueRequest, Fail, FollowUp, Settlement
 from dibs.storage.postgres import PostgresStorage
 from dibs_conformance.servers import PostgresServer
 from tests.storage.postgres.jobs import asked, claimed, done
@@ -89,7 +89,7 @@ async def test_bad_input_is_refused_before_it_reaches_the_transaction(
 ) -> None:
     mine = await connect()
     with pytest.raises(BatchRefused):
-        await storage.in_transaction(mine).enqueue("q", [Request(job=NewJob(id="", data=Data()))])
+        await storage.in_transaction(mine).enqueue("q", [EnqueueRequest(job=NewJob(id="", data=JobData()))])
 
     assert psycopg.pq.TransactionStatus.IDLE == mine.info.transaction_status
 
@@ -136,7 +136,7 @@ async def test_nor_the_first_failure_in_one(
         Settlement(
             id=job.id,
             fence=job.run.fence,
-            how=Fail(error=Error(type="E"), handled=True, then=(Then(queue="next", job=NewJob(id=job.id)),)),
+            how=Fail(error=Error(type="E"), handled=True, then=(FollowUp(queue="next", job=NewJob(id=job.id)),)),
         )
         for job in (a, b)
         if job.run

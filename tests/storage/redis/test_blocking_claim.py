@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.errors import OutcomeUnknown, Refused
-from dibs.model.answers import ClaimResult
 from dibs.model.job import NewJob
-from dibs.model.requests import Request, SettingsPatch
+from dibs.model.requests import EnqueueRequest, SettingsPatch
+from dibs.model.results import ClaimResult
 from dibs.storage.redis import RedisStorage, open_url
 from dibs.storage.redis.wakeups import blocking_claim as parking
 from dibs_conformance.servers import RedisServer, start_redis
@@ -55,7 +55,7 @@ class Yard:
                 await asyncio.sleep(0.01)
 
     async def put(self, *ids: str, **more: Any) -> None:
-        await self.storage.enqueue("q", [Request(job=NewJob(id=id, **more)) for id in ids])
+        await self.storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id, **more)) for id in ids])
 
     async def close(self) -> None:
         for one in self._parked:

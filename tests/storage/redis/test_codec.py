@@ -5,11 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dibs.model.check_jobs import check_batch
 from dibs.model.job import (
     ActiveRun,
-    Data,
     Error,
     Job,
+    JobData,
     NewJob,
     Origin,
     Outcome,
@@ -17,8 +18,8 @@ from dibs.model.job import (
     Slot,
     Successor,
 )
-from dibs.model.limits import LIMITS, check_batch
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.limits import LIMITS
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.redis.codec.jobs import decode_retention, encode_retention
 from dibs.storage.redis.codec.requests import request_word, request_words
 from dibs.storage.redis.codec.settlements import Settling
@@ -51,8 +52,8 @@ successors = st.builds(
 
 
 @given(datas)
-def test_what_says_no_more_than_its_payload_is_written_the_same_the_short_way(data: Data) -> None:
-    request = Request(job=NewJob(id="a", data=data))
+def test_what_says_no_more_than_its_payload_is_written_the_same_the_short_way(data: JobData) -> None:
+    request = EnqueueRequest(job=NewJob(id="a", data=data))
     head, id, rest = request_words(check_batch([request]))
 
     assert isinstance(head, bytes)
@@ -111,7 +112,7 @@ def test_a_plain_job_is_small() -> None:
     assert (
         1
         == len(
-            encode_slot(Slot(Job(id="a", data=Data(), run_at=1, enqueued_at=1, seq=1, first=1, revision=1)))[
+            encode_slot(Slot(Job(id="a", data=JobData(), run_at=1, enqueued_at=1, seq=1, first=1, revision=1)))[
                 0
             ]
         )

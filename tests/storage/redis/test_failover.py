@@ -9,7 +9,7 @@ import pytest
 
 from dibs.errors import StorageReadOnly
 from dibs.model.job import NewJob
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.redis import RedisStorage, open_url
 from dibs_conformance.servers import RedisServer, start_redis
 from dibs_conformance.servers.processes import LOOPBACK, wait_until
@@ -30,8 +30,8 @@ def pair() -> Iterator[Pair]:
         yield primary, replica
 
 
-def request(id: str) -> Request:
-    return Request(job=NewJob(id=id))
+def request(id: str) -> EnqueueRequest:
+    return EnqueueRequest(job=NewJob(id=id))
 
 
 async def claimed(storage: RedisStorage) -> dict[str, int]:

@@ -9,15 +9,15 @@ from contextlib import suppress
 import pytest
 
 from dibs.errors import OutcomeUnknown, StorageUnavailable
-from dibs.model.job import Data, NewJob
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.redis import RedisStorage, open_url
 from dibs.storage.redis.network import connections
 from dibs_conformance.servers import RedisServer, start_redis
 
 
-def request(id: str, **more: int) -> Request:
-    return Request(job=NewJob(id=id, data=Data(payload=id.encode()), **more))
+def request(id: str, **more: int) -> EnqueueRequest:
+    return EnqueueRequest(job=NewJob(id=id, data=JobData(payload=id.encode()), **more))
 
 
 def own_connections(server: RedisServer) -> list[str]:

@@ -9,14 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.client.options.ids import new_id
-from dibs.model.job import Data, NewJob, OutcomeRetention
-from dibs.model.requests import Complete, Patch, Request, SettingsPatch, Settlement
+from dibs.model.job import JobData, NewJob, OutcomeRetention
+from dibs.model.requests import Complete, EnqueueRequest, JobPatch, SettingsPatch, Settlement
 from dibs.storage.redis import RedisStorage, listing, open_url
 from dibs_conformance.servers import RedisServer, start_redis
 
 
-def request(id: str, *, priority: int = 0, **more: int) -> Request:
-    return Request(job=NewJob(id=id, data=Data(payload=b'{"width":200}', priority=priority), **more))
+def request(id: str, *, priority: int = 0, **more: int) -> EnqueueRequest:
+    return EnqueueRequest(job=NewJob(id=id, data=JobData(payload=b'{"width":200}', priority=priority), **more))
 
 
 async def everything(storage: RedisStorage, size: int = 7) -> list[str]:
@@ -35,7 +35,7 @@ async def test_the_order_holds_over_lists_and_sets(storage: RedisStorage) -> Non
         priority = chance.choice([-5, 0, 0, 0, 9])
         await storage.enqueue("q", [request(id, priority=priority, delay=chance.choice([0, 0, 1, 3]))])
         if i % 7 == 0:
-            await storage.amend("q", f"j{chance.randrange(150)}", Patch(priority=1))
+            await storage.amend("q", f"j{chance.randrange(150)}", JobPatch(priority=1))
         if i % 11 == 0:
             await storage.cancel("q", [f"j{chance.randrange(150)}"])
     await asyncio.sleep(0.01)
@@ -178,10 +178,10 @@ async def test_a_batch_goes_the_quick_way_but_for_the_ids_that_are_known(storage
     await storage.claim("q", lease, 1)
     await storage.enqueue("q", [request("waiting")])
     jobs = [
-        NewJob(id=id, data=Data(payload=f"{place}".encode()))
+        NewJob(id=id, data=JobData(payload=f"{place}".encode()))
         for place, id in enumerate(["new", "waiting", "twice", "active", "twice", "last"])
     ]
-    answers = await storage.enqueue("q", [Request(job=job) for job in jobs])
+    answers = await storage.enqueue("q", [EnqueueRequest(job=job) for job in jobs])
 
     assert [answer.status for answer in answers] == [
         "queued", "updated", "queued", "blocked", "updated", "queued"

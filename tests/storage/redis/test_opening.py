@@ -18,7 +18,7 @@ from dibs.errors import (
     UnknownOption,
 )
 from dibs.model.job import NewJob
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.redis import RedisStorage, open_url
 from dibs.storage.redis.network import connections, opening
 from dibs_conformance.servers import RedisServer, start_redis
@@ -125,23 +125,23 @@ async def test_a_replica_is_told_and_recovers() -> None:
         async with open_url(server.url) as storage:
             server.ask("REPLICAOF", "127.0.0.1", "1")
             with pytest.raises(StorageReadOnly, match="primary"):
-                await storage.enqueue("q", [Request(job=NewJob(id="a"))])
+                await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))])
             assert "primary" in await told(server.url, StorageReadOnly)
             server.ask("REPLICAOF", "NO", "ONE")
 
-            assert "queued" == (await storage.enqueue("q", [Request(job=NewJob(id="a"))]))[0].status
+            assert "queued" == (await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))]))[0].status
 
 
 async def test_a_full_server_refuses_enqueues_and_takes_ends() -> None:
     with start_redis() as server:
         async with open_url(server.url) as storage:
-            await storage.enqueue("q", [Request(job=NewJob(id="a"))])
+            await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))])
             lease = (await storage.grant(["q"], 60_000, "me")).lease
             (job,) = (await storage.claim("q", lease, 1)).jobs
             assert job.run is not None
             server.ask("CONFIG", "SET", "maxmemory", "1mb")
             with pytest.raises(StorageFull):
-                await storage.enqueue("q", [Request(job=NewJob(id="b"))])
+                await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="b"))])
 
             assert (await storage.renew(["q"], lease, 60_000))["q"].alive
             ended = Settlement(id="a", fence=job.run.fence, how=Complete(result=b"1"))
@@ -154,4 +154,4 @@ async def test_a_key_of_another_type_is_told(
     redis_server.ask("SET", f"{prefix}:{{q}}:waiting", "mine")
 
     with pytest.raises(StorageDamaged, match="prefix"):
-        await storage.enqueue("q", [Request(job=NewJob(id="a"))])
+        await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))])

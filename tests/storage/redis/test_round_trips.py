@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dibs.model.job import NewJob
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.redis import RedisStorage
 from dibs.storage.redis.network.connections import Connections
 from dibs.storage.redis.network.scripts import script
@@ -33,13 +33,13 @@ async def test_a_batch_costs_what_a_single_one_does(
     storage: RedisStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = (await storage.grant(["q"], 600_000, "worker")).lease
-    await storage.enqueue("q", [Request(job=NewJob(id="warm"))])
+    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="warm"))])
     (warm,) = (await storage.claim("q", lease, 1)).jobs
     await storage.settle(
         "q", [Settlement(id="warm", fence=warm.run.fence if warm.run else 0, how=Complete())]
     )
     with counted(monkeypatch, Connections, "call") as calls:
-        await storage.enqueue("q", [Request(job=NewJob(id=f"{n}")) for n in range(1000)])
+        await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=f"{n}")) for n in range(1000)])
         jobs = (await storage.claim("q", lease, 1000)).jobs
         ends = [Settlement(id=job.id, fence=job.run.fence, how=Complete()) for job in jobs if job.run]
         await storage.settle("q", ends)

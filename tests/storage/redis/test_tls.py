@@ -13,7 +13,7 @@ import trustme
 
 from dibs.errors import StorageUnavailable
 from dibs.model.job import NewJob
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.redis import open_url
 from dibs_conformance.servers import Missing, RedisServer, start_redis
 from dibs_conformance.servers.processes import LOOPBACK, free_port
@@ -70,7 +70,7 @@ async def test_a_job_goes_all_the_way_by_tls(encrypted: Encrypted, prefix: str) 
     async with open_url(encrypted.url(), prefix=prefix) as storage:
         lease = (await storage.grant(["q"], 60_000, "worker")).lease
         waiting = asyncio.create_task(storage.wait(["q"], timeout=30))
-        await storage.enqueue("q", [Request(job=NewJob(id="a"))])
+        await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))])
         assert (await waiting).woken
         (job,) = (await storage.claim("q", lease, 10)).jobs
         assert job.run is not None

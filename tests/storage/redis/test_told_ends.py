@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from dibs.model.job import Data, NewJob, Outcome, OutcomeRetention
-from dibs.model.requests import Complete, Request, Settlement
+from dibs.model.job import JobData, NewJob, Outcome, OutcomeRetention
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.redis import RedisStorage
 from tests.storage.exchange import PATIENCE
 
@@ -16,8 +16,8 @@ async def ended(
     storage: RedisStorage, ids: list[str], result: bytes, retention: OutcomeRetention
 ) -> Mapping[str, Outcome]:
     """Complete ids in one step, and return what is told to somebody who waits for the first and the last."""
-    data = Data(retention=retention)
-    await storage.enqueue("q", [Request(job=NewJob(id=id, data=data)) for id in ids])
+    data = JobData(retention=retention)
+    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id, data=data)) for id in ids])
     watched = [ids[0], ids[-1]]
     since = (await storage.wait(["q"], for_="ids", ids=watched, timeout=0.01)).since
     lease = (await storage.grant(["q"], 600_000, "worker")).lease
@@ -62,7 +62,7 @@ async def test_what_was_told_before_somebody_waited_is_not_told_again(
     async with opened() as storage:
         await ended(storage, ["a"], b"1", OutcomeRetention())
         since = (await storage.wait(["q"], for_="ids", ids=["a"], timeout=0.01)).since
-        await storage.enqueue("q", [Request(job=NewJob(id="b"))])
+        await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="b"))])
 
         wake = await storage.wait(["q"], for_="ids", ids=["a"], since=since, timeout=0.01)
 

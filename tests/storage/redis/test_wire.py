@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as TooLate
 
 from dibs.model.job import NewJob
-from dibs.model.requests import Request
+from dibs.model.requests import EnqueueRequest
 from dibs.storage.redis import RedisStorage
 from dibs.storage.redis.network import connections
 from dibs.storage.redis.network.connections import Connections
@@ -223,7 +223,7 @@ async def test_messages_are_asked_for_no_more_once_nobody_waits_and_again_when_s
         assert f"{prefix}:{{q}}:work" in channels()
         async with asyncio.timeout(PATIENCE):
             while channels():
-                await others.enqueue("q", [Request(job=NewJob(id="a"))])
+                await others.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))])
 
         waiting = asyncio.create_task(mine.wait(["q"], since={"q": ""}, timeout=PATIENCE))
         assert (await waiting).woken

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from dibs.errors import StorageError
-from dibs.model.answers import Record
-from dibs.model.job import Data, Error, Job, NewJob, Outcome, Slot
+from dibs.model.job import Error, Job, JobData, NewJob, Outcome, Slot
 from dibs.model.requests import (
     Complete,
+    EnqueueRequest,
     Fail,
+    FollowUp,
     HandOff,
-    Patch,
+    JobPatch,
     Release,
-    Request,
     RetryLater,
     SettingsPatch,
     Settlement,
-    Then,
     Update,
 )
+from dibs.model.results import ExportRecord
 from dibs.storage.redis import RedisStorage
 from dibs_conformance.servers import RedisServer
 
@@ -35,9 +35,9 @@ NAMES = (
 Act = Callable[[RedisStorage, str, dict[str, int]], Awaitable[object]]
 
 
-def job(id: str, **more: int) -> Request:
-    data = Data(payload=b"x", priority=more.pop("priority", 0))
-    return Request(job=NewJob(id=id, data=data, **more), request_key=f"key-{id}")
+def job(id: str, **more: int) -> EnqueueRequest:
+    data = JobData(payload=b"x", priority=more.pop("priority", 0))
+    return EnqueueRequest(job=NewJob(id=id, data=data, **more), request_key=f"key-{id}")
 
 
 def settled(id: str, how: object) -> Act:
@@ -50,8 +50,8 @@ BY_HAND = {"reap"}
 
 TIMES: dict[str, Any] = {"run_at": 1, "enqueued_at": 1, "first": 2, "revision": 2}
 RECORDS = [
-    Record(id="waiting", slot=Slot(current=Job(id="waiting", data=Data(payload=b"x"), seq=2, **TIMES))),
-    Record(
+    ExportRecord(id="waiting", slot=Slot(current=Job(id="waiting", data=JobData(payload=b"x"), seq=2, **TIMES))),
+    ExportRecord(
         id="over", slot=Slot(outcome=Outcome(kind="completed", fence=3, ended_at=1, expires_at=None, **TIMES))
     ),
 ]
@@ -59,16 +59,16 @@ RECORDS = [
 ACTS: dict[str, Act] = {
     "enqueue": lambda s, *_: s.enqueue("q", [job("new"), job("later", delay=9), job("a", priority=5)]),
     "enqueue blocked": lambda s, *_: s.enqueue(
-        "q", [Request(job=NewJob(id="run"), on_conflict=Update(data=False))]
+        "q", [EnqueueRequest(job=NewJob(id="run"), on_conflict=Update(data=False))]
     ),
     "claim": lambda s, lease, _: s.claim("q", lease, 2),
-    "complete": settled("run", Complete(result=b"1", then=(Then(queue="q", job=NewJob(id="next")),))),
+    "complete": settled("run", Complete(result=b"1", then=(FollowUp(queue="q", job=NewJob(id="next")),))),
     "fail": settled("run", Fail(error=Error(type="E"), handled=True)),
     "retry": settled("run", RetryLater(delay=3)),
     "release": settled("run", Release()),
     "hand off": settled("run", HandOff()),
     "cancel": lambda s, *_: s.cancel("q", ["a", "blocked"], running=True),
-    "amend": lambda s, *_: s.amend("q", "a", Patch(priority=5)),
+    "amend": lambda s, *_: s.amend("q", "a", JobPatch(priority=5)),
     "forget": lambda s, *_: s.forget("q", ["a", "run", "ended"]),
     "retry failed": lambda s, *_: s.retry_failed("q", ["broken"]),
     "configure": lambda s, *_: s.configure("q", SettingsPatch(paused=True)),

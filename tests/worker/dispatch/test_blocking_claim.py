@@ -13,8 +13,8 @@ import pytest
 
 from dibs.client.app import Dibs
 from dibs.errors import OutcomeUnknown, StorageUnavailable
-from dibs.model.job import Data, NewJob
-from dibs.model.requests import Request
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import EnqueueRequest
 from dibs.worker.dispatch import blocking_claim as parking
 from dibs_conformance.servers import RedisServer
 from tests.worker.dispatch.test_fairness import serving
@@ -105,7 +105,7 @@ async def test_a_queue_that_does_not_fit_beside_it_is_looked_at_once_for_each_wo
             await storage.until(lambda: queue == parked_at(storage))  # noqa: B023 - it is over by then
         before = looks(storage)
 
-        await put(parks, "r", Request(job=NewJob(id="later", delay=3_600_000)))
+        await put(parks, "r", EnqueueRequest(job=NewJob(id="later", delay=3_600_000)))
         await storage.until(lambda: looks(storage) > before)
         for _ in range(100):
             await parks.storage.get("q", ["a"])
@@ -132,7 +132,7 @@ async def test_a_stop_calls_it_back(parks: Dibs) -> None:
 async def test_a_job_that_falls_due_is_called_back_for(parks: Dibs) -> None:
     """A server looks for those whose time to wait is over ten times a second only."""
     async with parked(parks) as storage:
-        await put(parks, "q", Request(job=NewJob(id="a", delay=300, data=Data(payload=b"[]"))))
+        await put(parks, "q", EnqueueRequest(job=NewJob(id="a", delay=300, data=JobData(payload=b"[]"))))
         await counted(parks, "q", "completed")
 
         assert ("wake_claim", "q") in storage.asked

@@ -15,9 +15,9 @@ import pytest
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import current_job
 from dibs.errors import ConfigurationError, UnknownTask
-from dibs.model.answers import Counts
-from dibs.model.job import Data, NewJob
-from dibs.model.requests import Request, SettingsPatch
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import EnqueueRequest, SettingsPatch
+from dibs.model.results import Counts
 from dibs.worker import WorkReport, run
 from tests.worker.workshop import Faulty, add, counted, faulty, ids, outcome, put
 
@@ -156,7 +156,7 @@ async def test_a_scheduled_job_runs_when_it_is_due(app: Dibs) -> None:
     add(app, "q", time.monotonic)
     async with serving(app, poll=3600.0):
         began = time.monotonic()
-        await app.storage.enqueue("q", [Request(job=NewJob(id="a", data=Data(payload=b"[]"), delay=200))])
+        await app.storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a", data=JobData(payload=b"[]"), delay=200))])
         await counted(app, "q", "completed")
         took = time.monotonic() - began
 
@@ -255,7 +255,7 @@ async def test_progress_is_shown_on_the_way(app: Dibs) -> None:
     shown: list[tuple[int, int]] = []
 
     async def show(report: WorkReport) -> None:
-        shown.append((report.of("q").running, report.total("completed")))
+        shown.append((report.queue("q").running, report.total("completed")))
 
     go = asyncio.Event()
 
@@ -303,7 +303,7 @@ async def test_until_empty_waits_for_scheduled_and_blocked_jobs(app: Dibs) -> No
     async def again() -> None:
         if current_job().attempt == 1 and not seen:
             seen.append(1)
-            await app.storage.enqueue("q", [Request(job=NewJob(id="a", data=Data(payload=b"[]"), delay=100))])
+            await app.storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a", data=JobData(payload=b"[]"), delay=100))])
 
     seen: list[int] = []
     add(app, "q", again)
@@ -318,7 +318,7 @@ async def test_a_count_that_missed_a_job_on_its_way_back_is_not_the_end(app: Dib
     """Where states are counted one after the other, a job that is reaped meanwhile may be in none."""
     add(app, "q", lambda: None)
     async with faulty(app) as storage:
-        later = Request(job=NewJob(id="a", data=Data(payload=b"[]"), delay=300))
+        later = EnqueueRequest(job=NewJob(id="a", data=JobData(payload=b"[]"), delay=300))
         await app.storage.enqueue("q", [later])
         # The first is for the reap, the second for the end.
         storage.answer("counts", {"q": Counts()})
@@ -338,4 +338,4 @@ async def test_what_waits_in_a_paused_queue_does_not_keep_the_others_from_being_
     async with asyncio.timeout(20):
         report = await run(app, until="empty")
 
-    assert (0, 1) == (report.of("paused").claimed, report.of("q").completed)
+    assert (0, 1) == (report.queue("paused").claimed, report.queue("q").completed)

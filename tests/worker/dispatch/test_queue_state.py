@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import time
 
-import pytest
-
 from dibs.client.calls.handler import Handler
 from dibs.client.options.serde import JSON
-from dibs.model.answers import ClaimResult, Settled
 from dibs.model.job import ActiveRun as Held
-from dibs.model.job import Data, Error, Job
-from dibs.model.requests import Cancelled, Complete, Fail, How, Release, RetryLater
+from dibs.model.job import Job, JobData
+from dibs.model.results import ClaimResult
 from dibs.worker.dispatch.queue_state import (
     MOST_AHEAD,
     STALE,
     TOGETHER,
     WORTH_A_TRIP,
     Lane,
-    second_try,
-    word_of,
 )
 from dibs.worker.dispatch.round_trip import Flight
 from dibs.worker.execution.invocation import Invocation
 from tests.worker.workshop import arguments
-
-ERROR = Error(type="ValueError")
 
 
 def quiet(token: str = "1") -> Lane:
@@ -38,7 +31,7 @@ def quiet(token: str = "1") -> Lane:
 
 def job(id: str) -> Job:
     held = Held(fence=1, lease="lease", holder="me", claimed_at=0)
-    return Job(id=id, data=Data(), run_at=0, enqueued_at=0, seq=1, first=1, revision=1, run=held)
+    return Job(id=id, data=JobData(), run_at=0, enqueued_at=0, seq=1, first=1, revision=1, run=held)
 
 
 def test_a_claim_that_brought_less_than_asked_leaves_nothing_to_claim() -> None:
@@ -169,30 +162,3 @@ def test_errors_make_it_rest_longer_and_longer() -> None:
 
     assert [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0] == rests
     assert 0.1 == lane.rest()
-
-
-@pytest.mark.parametrize(
-    ("word", "how", "status"),
-    [
-        ("completed", Complete(), "done"),
-        ("failed", Fail(error=ERROR), "done"),
-        ("cancelled", Cancelled(), "done"),
-        ("retried", RetryLater(), "returned"),
-        ("timed_out", RetryLater(cause="timeout"), "returned"),
-        ("stalled", RetryLater(cause="stall"), "returned"),
-        ("released", Release(), "returned"),
-        ("cancelled", RetryLater(), "cancelled"),
-        ("lost", Complete(), "lost"),
-        ("lost", Fail(error=ERROR), "refused"),
-    ],
-)
-def test_an_answer_has_a_word(word: str, how: How, status: str) -> None:
-    assert word == word_of(how, Settled(status))  # type: ignore[arg-type]
-
-
-def test_a_refused_completion_becomes_a_failure_and_that_is_all() -> None:
-    failure = second_try(Complete(result=b"x"), "too large", handled=True)
-
-    assert isinstance(failure, Fail)
-    assert failure.handled
-    assert second_try(failure, "no", handled=True) is None

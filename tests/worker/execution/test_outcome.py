@@ -13,14 +13,18 @@ import pytest
 
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import current_job
-from dibs.client.calls.handler import Ending
+from dibs.client.calls.handler import Ending, Handler
 from dibs.client.options.retention import Retention
+from dibs.client.options.serde import JSON
 from dibs.errors import NotRunning, PermanentError, Retry
-from dibs.model.job import Job, NewJob, Overrides
-from dibs.model.requests import Then
+from dibs.model.job import ActiveRun, Error, Job, JobData, NewJob, Overrides
+from dibs.model.requests import Cancelled, Complete, Fail, FollowUp, Release, RetryLater, SettleAction
+from dibs.model.results import SettleResult
 from dibs.model.retry import Fixed
 from dibs.worker import WorkReport, run
-from tests.worker.workshop import add, current, kinds, outcome, put, request
+from dibs.worker.execution.invocation import Invocation
+from dibs.worker.execution.outcome import counter_name, fallback_settlement
+from tests.worker.workshop import add, arguments, current, kinds, outcome, put, request
 
 
 async def work(app: Dibs) -> WorkReport:
@@ -272,12 +276,16 @@ async def test_a_failure_handler_gets_what_failed_with_retries_of_its_own(app: D
     report = await run(app, queues=["q"], until="empty")
 
     assert ["a: no"] * 3 == seen
-    assert (1, 2, 1) == (report.of("q").failed, report.of("q!fail").retried, report.of("q!fail").completed)
+    assert (1, 2, 1) == (
+        report.queue("q").failed,
+        report.queue("q!fail").retried,
+        report.queue("q!fail").completed,
+    )
 
 
 async def test_follow_ups_are_enqueued_with_the_completion(app: Dibs) -> None:
     async def first() -> None:
-        current_job().follow_ups = (Then(queue="second", job=NewJob(id="b", data=request("", 5).job.data)),)
+        current_job().follow_ups = (FollowUp(queue="second", job=NewJob(id="b", data=request("", 5).job.data)),)
 
     add(app, "first", first)
     add(app, "second", lambda n: n)
@@ -356,3 +364,38 @@ class TestHook:
         add(app, "q", function, after=hook)
         await put(app, "q", "a")
         await work(app)
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "status"),
+    [
+        ("completed", Complete(), "done"),
+        ("failed", Fail(error=Error(type="ValueError")), "done"),
+        ("cancelled", Cancelled(), "done"),
+        ("retried", RetryLater(), "returned"),
+        ("timed_out", RetryLater(cause="timeout"), "returned"),
+        ("stalled", RetryLater(cause="stall"), "returned"),
+        ("released", Release(), "returned"),
+        ("cancelled", RetryLater(), "cancelled"),
+        ("lost", Complete(), "lost"),
+        ("lost", Fail(error=Error(type="ValueError")), "refused"),
+    ],
+)
+def test_every_settlement_has_a_counter_in_the_report(name: str, how: SettleAction, status: str) -> None:
+    assert name == counter_name(how, SettleResult(status))  # type: ignore[arg-type]
+
+
+def test_a_refused_completion_becomes_a_failure_and_a_refused_failure_has_no_fallback() -> None:
+    handler = Handler(
+        queue="q", function=print, is_async=False, serde=JSON, arguments=arguments, handles_failure=True
+    )
+    run = ActiveRun(fence=1, lease="lease", holder="me", claimed_at=0)
+    job = Job(id="a", data=JobData(), run_at=0, enqueued_at=0, seq=1, first=1, revision=1, run=run)
+    invocation = Invocation(handler, job, 0)
+    invocation.end = Complete(result=b"x")
+    failure = fallback_settlement(invocation, "too large")
+
+    assert isinstance(failure, Fail)
+    assert failure.handled
+    invocation.end = failure
+    assert fallback_settlement(invocation, "no") is None

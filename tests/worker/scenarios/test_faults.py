@@ -8,7 +8,7 @@ import pytest
 
 from dibs.client.app import Dibs
 from dibs.errors import OutcomeUnknown, Refused, StorageUnavailable
-from dibs.model.answers import Settled
+from dibs.model.results import SettleResult
 from dibs.worker import run
 from tests.worker.workshop import Faulty, add, faulty, kinds, outcome, put
 
@@ -101,7 +101,7 @@ async def test_a_completion_that_is_refused_becomes_a_failure(app: Dibs) -> None
     async with faulty(app) as storage:
         await one_job(app, storage)
         storage.fail("settle_and_claim", Refused("look closer"))
-        storage.answer("settle", [Settled("refused", "too large")])
+        storage.answer("settle", [SettleResult("refused", "too large")])
         await run(app, until="empty")
 
     failed = await outcome(app, "q", "a")

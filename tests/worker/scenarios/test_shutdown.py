@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from dibs.client.app import Dibs
-from dibs.model.answers import Counts
+from dibs.model.results import Counts
 from tests.worker.fleet import PATIENCE, everywhere, program, said, working
 from tests.worker.workshop import Gate, current, ends, ids, kinds, outcome, put, request
 

@@ -12,12 +12,12 @@ from importlib.util import find_spec
 import pytest
 
 from dibs.client.app import Dibs
-from dibs.model.answers import Counts
 from dibs.model.job import Overrides
+from dibs.model.results import Counts
 from dibs.worker import run
-from dibs.worker.processes.child_main import run_here
+from dibs.worker.processes.child_main import run_event_loop
 from dibs.worker.supervisor import supervisor as processes
-from dibs.worker.supervisor.worker_handle import Member
+from dibs.worker.supervisor.worker_handle import WorkerHandle
 from tests.worker.fleet import PATIENCE, Watched, working
 from tests.worker.workshop import Gate, counted, current, ends, ids, kinds, outcome, put, request
 
@@ -88,10 +88,10 @@ async def test_what_was_claimed_and_not_started_is_released(
     app: Dibs, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a process that dies only started jobs are stalls."""
-    hidden: list[Member] = []
+    hidden: list[WorkerHandle] = []
     crashed = processes.Supervisor._crashed
 
-    def deny(self: processes.Supervisor, member: Member, reason: str) -> None:
+    def deny(self: processes.Supervisor, member: WorkerHandle, reason: str) -> None:
         # As if it had died between its claim and the start of the run.
         hidden.append(member)
         for place in range(len(member.started)):
@@ -150,7 +150,7 @@ def test_without_it_they_run_on_the_plain_one(monkeypatch: pytest.MonkeyPatch) -
     async def work() -> None:
         kinds.append(type(asyncio.get_running_loop()).__module__)
 
-    run_here(work())
+    run_event_loop(work())
 
     assert ["asyncio.unix_events"] == kinds
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dibs.model.answers import Pruned, State
-from dibs.model.requests import Patch, SettingsPatch
+from dibs.model.requests import JobPatch, SettingsPatch
+from dibs.model.results import PruneResult, State
 from dibs_conformance.oracle.numbering import Differs
 from dibs_conformance.sequential.lockstep.holding import Holding
 
@@ -23,7 +23,7 @@ class ById(Holding):
         )
         self.settled_down(queue)
 
-    def amend(self, queue: str, id: str, patch: Patch) -> None:
+    def amend(self, queue: str, id: str, patch: JobPatch) -> None:
         args = {"id": id, "patch": patch}
         answer = self.run(
             "amend", {"queue": queue, **args}, self.storage.amend(queue, id, patch, now=self.now)
@@ -61,7 +61,7 @@ class ById(Holding):
         self._pruned(queue, answer, limit)
         self.settled_down(queue)
 
-    def _pruned(self, queue: str, answer: Pruned, limit: int) -> None:
+    def _pruned(self, queue: str, answer: PruneResult, limit: int) -> None:
         """Only what has expired may go, and no more than asked."""
         known = self.oracle.queue(queue).ids.values()
         expired = sum(one.outcome is not None and one.alive(self.now) is None for one in known)

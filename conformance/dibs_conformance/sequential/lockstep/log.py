@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dibs.model.answers import EventPage
 from dibs.model.events import LogEvent
+from dibs.model.results import EventPage
 from dibs.storage.protocol import LATEST
 from dibs_conformance.oracle.matching import match_event
 from dibs_conformance.oracle.numbering import Differs

@@ -7,9 +7,9 @@ from copy import deepcopy
 
 from msgspec import structs
 
-from dibs.model.answers import Record
 from dibs.model.job import Outcome, Slot
 from dibs.model.requests import Settings, SettingsPatch
+from dibs.model.results import ExportRecord
 from dibs_conformance.oracle.numbering import Differs, Kind
 from dibs_conformance.sequential.lockstep.log import Log as Pair
 from dibs_conformance.sequential.lockstep.side import MOST_PAGES, Part
@@ -17,7 +17,7 @@ from dibs_conformance.sequential.lockstep.side import MOST_PAGES, Part
 HOUR = 3_600_000
 
 
-def exported(pair: Pair, queue: str, limit: int) -> tuple[list[Record], Settings]:
+def exported(pair: Pair, queue: str, limit: int) -> tuple[list[ExportRecord], Settings]:
     """Everything of a queue, page by page: each id once, as the oracle knows it."""
     records, settings = pages(pair, queue, limit)
     pair.note("export", {"queue": queue, "limit": limit}, [record.id for record in records])
@@ -35,9 +35,9 @@ def export_in_parts(pair: Pair, queue: str, parts: int, limit: int) -> None:
     check_ids(pair, queue, [id for part in ids for id in part])
 
 
-def pages(pair: Pair, queue: str, limit: int, part: Part = (None, None)) -> tuple[list[Record], Settings]:
+def pages(pair: Pair, queue: str, limit: int, part: Part = (None, None)) -> tuple[list[ExportRecord], Settings]:
     """What an export has from one cursor up to another."""
-    records: list[Record] = []
+    records: list[ExportRecord] = []
     after, until = part
     for _ in range(MOST_PAGES):
         page = pair.await_(pair.storage.export(queue, after=after, until=until, limit=limit))
@@ -80,7 +80,7 @@ def move(source: Pair, target: Pair, queue: str, limit: int) -> None:
     run_all(target, queue)
 
 
-def take_in(source: Pair, target: Pair, queue: str, records: list[Record]) -> None:
+def take_in(source: Pair, target: Pair, queue: str, records: list[ExportRecord]) -> None:
     """Let the oracle's copy of the queue follow."""
     target.numbering = source.numbering.moved(queue)
     call = target.oracle.numbers.call
@@ -94,7 +94,7 @@ def take_in(source: Pair, target: Pair, queue: str, records: list[Record]) -> No
         target.oracle.import_(queue, record.id, known, target.now)
 
 
-def import_again(target: Pair, queue: str, records: list[Record]) -> None:
+def import_again(target: Pair, queue: str, records: list[ExportRecord]) -> None:
     """What is there is left alone."""
     known = target.oracle.queue(queue).ids
     there = [record for record in records if known[record.id].current or known[record.id].alive(target.now)]

@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dibs.model.answers import ClaimResult, Enqueued, Settled
 from dibs.model.job import FAIL_SUFFIX
-from dibs.model.requests import End, Request, Settlement
+from dibs.model.requests import End, EnqueueRequest, Settlement
+from dibs.model.results import ClaimResult, EnqueueResult, SettleResult
 from dibs_conformance.oracle.numbering import Differs
 from dibs_conformance.sequential.lockstep.side import Side
 
@@ -17,7 +17,7 @@ from dibs_conformance.sequential.lockstep.side import Side
 class Running(Side):
     """How jobs come in, run, and end."""
 
-    def enqueue(self, queue: str, requests: Sequence[Request]) -> Sequence[Enqueued]:
+    def enqueue(self, queue: str, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
         args = {"requests": requests}
         answers = self.run(
             "enqueue", {"queue": queue, **args}, self.storage.enqueue(queue, requests, now=self.now)
@@ -29,7 +29,7 @@ class Running(Side):
         self.settled_down(queue)
         return answers
 
-    def _key_owner(self, queue: str, request: Request, *, repeated: bool) -> str:
+    def _key_owner(self, queue: str, request: EnqueueRequest, *, repeated: bool) -> str:
         """The id whose numbers the answer carries: a repeat's are those of the first request."""
         if request.request_key is None:
             return request.job.id
@@ -63,7 +63,7 @@ class Running(Side):
         for old, new in zip(expected.jobs, answer.jobs, strict=True):
             self.agree(queue, old.id, old, new)
 
-    def settle(self, queue: str, settlements: Sequence[Settlement]) -> Sequence[Settled]:
+    def settle(self, queue: str, settlements: Sequence[Settlement]) -> Sequence[SettleResult]:
         args = {"settlements": settlements}
         work = self.storage.settle(queue, settlements, now=self.now)
         answers = self.run("settle", {"queue": queue, **args}, work)
@@ -71,7 +71,7 @@ class Running(Side):
         self.settled_down(*self._touched(queue, settlements))
         return answers
 
-    def _settled(self, queue: str, settlements: Sequence[Settlement], answers: Sequence[Settled]) -> None:
+    def _settled(self, queue: str, settlements: Sequence[Settlement], answers: Sequence[SettleResult]) -> None:
         self.saw("settle", queue, {"settlements": settlements}, answers)
         expected = self.oracle.settle(queue, [self._told(queue, s) for s in settlements], self.now)
         for settlement, said, answer in zip(settlements, expected, answers, strict=True):

@@ -9,8 +9,8 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dibs.model.answers import State
 from dibs.model.job import FAIL_SUFFIX, Origin, Slot
+from dibs.model.results import State
 from dibs.storage.protocol import Storage
 from dibs_conformance.laws import History, Law, Seen
 from dibs_conformance.oracle import Oracle

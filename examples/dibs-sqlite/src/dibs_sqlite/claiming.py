@@ -9,10 +9,10 @@ from dataclasses import replace
 from msgspec import structs
 
 from dibs.model import events, transitions
-from dibs.model.answers import ClaimResult, Granted, Reaped, Renewed, SettledAndClaimed
 from dibs.model.job import Job
 from dibs.model.limits import Limits
 from dibs.model.requests import Settlement
+from dibs.model.results import ClaimResult, GrantResult, ReapedJob, RenewResult, SettleAndClaimResult
 from dibs_sqlite import settling
 from dibs_sqlite.step import Lease, Queue, Step
 
@@ -45,40 +45,40 @@ def _take(step: Step, queue: Queue, lease: Lease, limit: int) -> list[Job]:
         assert slot.current is not None, "what is due waits"  # noqa: S101
         job = transitions.claim(slot.current, step.draw(), lease.id, lease.holder, step.now)
         queue.put(job.id, slot, structs.replace(slot, current=job))
-        queue.tell(events.noted("claimed", job.id, step.now, job))
+        queue.tell(events.note_event("claimed", job.id, step.now, job))
         jobs.append(job)
     return jobs
 
 
 def settle_and_claim(
     step: Step, name: str, settlements: Sequence[Settlement], lease: str, limit: int, limits: Limits
-) -> SettledAndClaimed:
+) -> SettleAndClaimResult:
     """Settle, then claim."""
     settled = settling.settle(step, name, settlements, limits)
-    return SettledAndClaimed(tuple(settled), claim(step, name, lease, limit))
+    return SettleAndClaimResult(tuple(settled), claim(step, name, lease, limit))
 
 
-def grant(step: Step, names: Sequence[str], ttl: int, holder: str) -> Granted:
+def grant(step: Step, names: Sequence[str], ttl: int, holder: str) -> GrantResult:
     """Create a lease on each queue."""
     lease = Lease(secrets.token_hex(16), holder, step.now + ttl)
     for name in names:
         step.queue(name).put_lease(lease)
-    return Granted(lease=lease.id, now=step.now, expires_at=lease.expires_at)
+    return GrantResult(lease=lease.id, now=step.now, expires_at=lease.expires_at)
 
 
-def renew(step: Step, names: Sequence[str], lease_id: str, ttl: int) -> dict[str, Renewed]:
+def renew(step: Step, names: Sequence[str], lease_id: str, ttl: int) -> dict[str, RenewResult]:
     """Move the end of a lease, never to an earlier time."""
     return {name: _renew(step, step.queue(name), lease_id, ttl) for name in names}
 
 
-def _renew(step: Step, queue: Queue, lease_id: str, ttl: int) -> Renewed:
+def _renew(step: Step, queue: Queue, lease_id: str, ttl: int) -> RenewResult:
     lease = queue.lease(lease_id)
     if lease is None or lease.dropped:
-        return Renewed(alive=False, now=step.now)
+        return RenewResult(alive=False, now=step.now)
     lease = replace(lease, expires_at=max(lease.expires_at, step.now + ttl))
     queue.put_lease(lease)
     asked = tuple(id for (id,) in queue.query("asked", lease=lease_id))
-    return Renewed(alive=True, now=step.now, expires_at=lease.expires_at, cancel_requested=asked)
+    return RenewResult(alive=True, now=step.now, expires_at=lease.expires_at, cancel_requested=asked)
 
 
 def drop(step: Step, names: Sequence[str], lease_id: str, limit: int) -> dict[str, int]:
@@ -100,15 +100,15 @@ def _drop(step: Step, queue: Queue, lease_id: str, limit: int) -> int:
     return left
 
 
-def reap(step: Step, name: str, limit: int) -> list[Reaped]:
+def reap(step: Step, name: str, limit: int) -> list[ReapedJob]:
     """Bring back jobs under expired leases."""
     queue = step.queue(name)
-    reaped: list[Reaped] = []
+    reaped: list[ReapedJob] = []
     while (expired := queue.query("expired_lease", now=step.now).fetchone()) is not None:
         lease, dropped = expired
         for id in queue.held(lease, limit - len(reaped)):
             fence, kind = settling.give_back(step, queue, id, stalled=not dropped)
-            reaped.append(Reaped(id, fence, kind))
+            reaped.append(ReapedJob(id, fence, kind))
         if queue.held(lease, 1):
             break
         queue.query("remove_lease", lease=lease)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dibs.model import events, transitions, verdicts
-from dibs.model.answers import AmendStatus, CancelStatus, Pruned, RetryFailedStatus
+from dibs.model import events, rules, transitions
+from dibs.model.check_values import check_attributes
 from dibs.model.job import EMPTY, Job, Slot
-from dibs.model.limits import Limits, check_attributes
-from dibs.model.requests import Cancelled, Patch, Settings, SettingsPatch
+from dibs.model.limits import Limits
+from dibs.model.requests import Cancelled, JobPatch, Settings, SettingsPatch
+from dibs.model.results import AmendStatus, CancelStatus, PruneResult, RetryFailedStatus
 from dibs_sqlite import settling
 from dibs_sqlite.step import Queue, Step
 
@@ -24,15 +25,15 @@ def cancel(step: Step, name: str, ids: Sequence[str], running: bool) -> list[Can
 
 def _cancel(step: Step, queue: Queue, id: str, *, running: bool) -> CancelStatus:
     slot = queue.get(id)
-    job, verdict = slot.current, verdicts.cancel(slot, step.now, running=running)
+    job, verdict = slot.current, rules.cancel(slot, step.now, running=running)
     if job is None or verdict == "active":
         return verdict
     slot = _without_successor(step, queue, id, slot)
     if job.run is None or (running and job.run.lease is None):
         settling.end(step, queue, slot, job, Cancelled())
     elif running and not job.run.cancel_requested:
-        queue.put(id, slot, transitions.ask_cancel(slot, job, job.run))
-        queue.tell(events.noted("cancel_requested", id, step.now, job))
+        queue.put(id, slot, transitions.request_cancel(slot, job, job.run))
+        queue.tell(events.note_event("cancel_requested", id, step.now, job))
     return verdict
 
 
@@ -42,15 +43,15 @@ def _without_successor(step: Step, queue: Queue, id: str, slot: Slot) -> Slot:
         return slot
     after = transitions.drop_successor(slot, successor, step.now)
     queue.put(id, slot, after)
-    queue.tell(events.dropped(id, successor, step.now))
+    queue.tell(events.dropped_event(id, successor, step.now))
     return after
 
 
-def amend(step: Step, name: str, id: str, patch: Patch, limits: Limits) -> AmendStatus:
+def amend(step: Step, name: str, id: str, patch: JobPatch, limits: Limits) -> AmendStatus:
     """Change what a patch names, whole or not at all. Raises Refused when attributes grow too large."""
     queue = step.queue(name)
     slot = queue.get(id)
-    verdict = verdicts.amend(slot, patch, step.now)
+    verdict = rules.amend(slot, patch, step.now)
     if verdict != "amended":
         return verdict
     after = transitions.amend(slot, patch, step.now)
@@ -58,7 +59,7 @@ def amend(step: Step, name: str, id: str, patch: Patch, limits: Limits) -> Amend
         if part is not None and patch.attributes is not UNSET:
             check_attributes(part.data.attributes, limits)
     queue.put(id, slot, after)
-    queue.tell(events.noted("amended", id, step.now, after.current or after.outcome))
+    queue.tell(events.note_event("amended", id, step.now, after.current or after.outcome))
     return verdict
 
 
@@ -70,12 +71,12 @@ def retry_failed(step: Step, name: str, ids: Sequence[str]) -> list[RetryFailedS
 
 def _retry_failed(step: Step, queue: Queue, id: str) -> RetryFailedStatus:
     slot = queue.get(id)
-    verdict, outcome = verdicts.retry_failed(slot, step.now), slot.outcome
+    verdict, outcome = rules.retry_failed(slot, step.now), slot.outcome
     if verdict != "queued" or outcome is None or outcome.data is None:
         return verdict
     after = transitions.retry_failed(slot, outcome, id, outcome.data, step.now, step.draw())
     queue.put(id, slot, after)
-    queue.tell(events.noted("queued", id, step.now, after.current))
+    queue.tell(events.note_event("queued", id, step.now, after.current))
     return verdict
 
 
@@ -87,13 +88,13 @@ def forget(step: Step, name: str, ids: Sequence[str]) -> list[bool]:
 
 def _forget(step: Step, queue: Queue, id: str) -> bool:
     slot = queue.get(id)
-    seen = verdicts.visible(slot, step.now)
+    seen = rules.visible(slot, step.now)
     if slot is not EMPTY:
         queue.put(id, slot, EMPTY)
     if seen is EMPTY:
         return False
     about: Job | None = seen.current
-    queue.tell(events.noted("forgotten", id, step.now, about or seen.outcome))
+    queue.tell(events.note_event("forgotten", id, step.now, about or seen.outcome))
     return True
 
 
@@ -109,14 +110,14 @@ def configure(step: Step, name: str, patch: SettingsPatch) -> Settings:
     if after.log_level == "all":
         queue.set(after)
     if before.paused != after.paused:
-        queue.tell(events.noted("paused" if after.paused else "resumed", "", step.now))
+        queue.tell(events.note_event("paused" if after.paused else "resumed", "", step.now))
     if replace(before, paused=after.paused) != after:
-        queue.tell(events.noted("configured", "", step.now))
+        queue.tell(events.note_event("configured", "", step.now))
     queue.set(after)
     return after
 
 
-def prune(step: Step, name: str, limit: int) -> Pruned:
+def prune(step: Step, name: str, limit: int) -> PruneResult:
     """Remove what has expired."""
     queue = step.queue(name)
     ids = [id for (id,) in queue.query("expired", now=step.now, limit=limit).fetchall()]
@@ -124,7 +125,7 @@ def prune(step: Step, name: str, limit: int) -> Pruned:
         slot = queue.get(id)
         queue.put(id, slot, EMPTY if slot.current is None else replace(slot, outcome=None))
     keys = queue.query("prune_request_keys", now=step.now, limit=limit).rowcount
-    return Pruned(
+    return PruneResult(
         outcomes=len(ids),
         request_keys=keys,
         events=queue.trim(oldest_at=step.now - queue.settings.log_age),

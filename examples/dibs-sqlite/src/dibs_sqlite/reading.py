@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 
 from dibs.errors import Refused
-from dibs.model import verdicts
-from dibs.model.answers import Counts, EventPage, Exported, Listed, QueueInfo, Record, State
+from dibs.model import rules
 from dibs.model.events import LogEvent
 from dibs.model.job import Slot
 from dibs.model.requests import Settings
+from dibs.model.results import Counts, EventPage, ExportPage, ExportRecord, ListPage, QueueInfo, State
 from dibs.storage.protocol import LATEST
 from dibs_sqlite.step import Queue, Step
 
@@ -25,13 +25,13 @@ _settings: Final = msgspec.msgpack.Decoder(Settings).decode
 def get(step: Step, name: str, ids: Sequence[str]) -> list[Slot]:
     """Return slots as everybody may see them."""
     queue = step.queue(name)
-    return [verdicts.visible(queue.get(id), step.now) for id in ids]
+    return [rules.visible(queue.get(id), step.now) for id in ids]
 
 
-def list_(step: Step, name: str, state: State, after: str | None, until: str | None, limit: int) -> Listed:
+def list_(step: Step, name: str, state: State, after: str | None, until: str | None, limit: int) -> ListPage:
     """Return a page of the ids in a state; the cursor is the last id of the page."""
     items, cursor = _page(step, step.queue(name), state, after, until, limit)
-    return Listed(items=tuple(items), after=cursor)
+    return ListPage(items=tuple(items), after=cursor)
 
 
 def split(step: Step, name: str, parts: int, state: State | None) -> list[str]:
@@ -39,19 +39,19 @@ def split(step: Step, name: str, parts: int, state: State | None) -> list[str]:
     return step.queue(name).split(state, parts)
 
 
-def export(step: Step, name: str, after: str | None, until: str | None, limit: int) -> Exported:
+def export(step: Step, name: str, after: str | None, until: str | None, limit: int) -> ExportPage:
     """Return a page of whole ids."""
     queue = step.queue(name)
     items, cursor = _page(step, queue, None, after, until, limit)
-    records = tuple(Record(id=id, slot=slot) for id, slot in items)
-    return Exported(records=records, settings=queue.settings, after=cursor)
+    records = tuple(ExportRecord(id=id, slot=slot) for id, slot in items)
+    return ExportPage(records=records, settings=queue.settings, after=cursor)
 
 
 def _page(
     step: Step, queue: Queue, state: State | None, after: str | None, until: str | None, limit: int
 ) -> tuple[list[tuple[str, Slot]], str | None]:
     found = list(queue.listed(state, after or "", until, limit + 1))
-    items = [(id, verdicts.visible(slot, step.now)) for id, slot in found[:limit]]
+    items = [(id, rules.visible(slot, step.now)) for id, slot in found[:limit]]
     return items, items[-1][0] if len(found) > limit else None
 
 

@@ -13,16 +13,16 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec.structs import replace
 
-from dibs.model.answers import Enqueued
 from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.job import EMPTY, Slot
 from dibs.model.requests import Settings
+from dibs.model.results import EnqueueResult
 from dibs_sqlite.queries import queries
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _slot: Final = msgspec.msgpack.Decoder(Slot).decode
 _settings: Final = msgspec.msgpack.Decoder(Settings).decode
-_answer: Final = msgspec.msgpack.Decoder(Enqueued).decode
+_answer: Final = msgspec.msgpack.Decoder(EnqueueResult).decode
 _ATTEMPTS: Final = frozenset(get_args(AttemptKind))
 
 
@@ -214,12 +214,12 @@ class Queue:
         """Return ids of jobs under a lease."""
         return [id for (id,) in self.query("held", lease=word(lease), limit=limit)]
 
-    def remembered(self, key: str) -> Enqueued | None:
+    def remembered(self, key: str) -> EnqueueResult | None:
         """Return what a request_key was answered, within its time."""
         packed = self.one("request_key", key=key, now=self._step.now)
         return None if packed is None else replace(_answer(packed), repeated=True)
 
-    def remember(self, key: str, answer: Enqueued) -> None:
+    def remember(self, key: str, answer: EnqueueResult) -> None:
         """Keep what a request_key was answered."""
         self._used = True
         expires_at = self._step.now + self.settings.request_key_age

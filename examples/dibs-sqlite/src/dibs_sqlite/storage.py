@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from dibs.errors import ConfigurationError, NotRunning
-from dibs.model import answers
+from dibs.model import results
 from dibs.model.job import Slot
 from dibs.model.limits import LIMITS
-from dibs.model.requests import End, Patch, Request, Settings, SettingsPatch, Settlement
+from dibs.model.requests import End, EnqueueRequest, JobPatch, Settings, SettingsPatch, Settlement
 from dibs.storage import checks
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Watch
@@ -156,26 +156,26 @@ class SqliteStorage:
     # -- enqueue, claim, settle ----------------------------------------------------------------------
 
     async def enqueue(
-        self, queue: str, requests: Sequence[Request], *, now: int | None = None
-    ) -> list[answers.Enqueued]:
+        self, queue: str, requests: Sequence[EnqueueRequest], *, now: int | None = None
+    ) -> list[results.EnqueueResult]:
         checks.check_enqueue(queue, requests)
         return await self._write(now, enqueueing.enqueue, queue, requests)
 
     async def claim(
         self, queue: str, lease: str, limit: int, *, now: int | None = None
-    ) -> answers.ClaimResult:
+    ) -> results.ClaimResult:
         checks.check_queue(queue, limit)
         return await self._write(now, claiming.claim, queue, lease, limit)
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
-    ) -> list[answers.Settled]:
+    ) -> list[results.SettleResult]:
         checks.check_queue(queue)
         return await self._write(now, settling.settle, queue, settlements, self.limits)
 
     async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
-    ) -> answers.SettledAndClaimed:
+    ) -> results.SettleAndClaimResult:
         checks.check_queue(queue, limit)
         return await self._write(
             now, claiming.settle_and_claim, queue, settlements, lease, limit, self.limits
@@ -183,7 +183,7 @@ class SqliteStorage:
 
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
-    ) -> answers.FinishStatus:
+    ) -> results.FinishStatus:
         checks.check_finish(queue, end)
         return await self._write(now, settling.finish, queue, id, end, revision)
 
@@ -191,13 +191,13 @@ class SqliteStorage:
 
     async def grant(
         self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None
-    ) -> answers.Granted:
+    ) -> results.GrantResult:
         checks.check_grant(queues, ttl, holder)
         return await self._write(now, claiming.grant, queues, ttl, holder)
 
     async def renew(
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
-    ) -> dict[str, answers.Renewed]:
+    ) -> dict[str, results.RenewResult]:
         checks.check_renew(queues, ttl)
         return await self._write(now, claiming.renew, queues, lease, ttl)
 
@@ -207,13 +207,13 @@ class SqliteStorage:
         checks.check_drop(queues, limit)
         return await self._write(now, claiming.drop, queues, lease, limit)
 
-    async def reap(self, queue: str, limit: int, *, now: int | None = None) -> list[answers.Reaped]:
+    async def reap(self, queue: str, limit: int, *, now: int | None = None) -> list[results.ReapedJob]:
         checks.check_queue(queue, limit)
         return await self._write(now, claiming.reap, queue, limit)
 
     async def report(
         self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
-    ) -> answers.ReportStatus:
+    ) -> results.ReportStatus:
         checks.check_report(queue, progress)
         return await self._write(now, settling.report, queue, id, fence, progress)
 
@@ -221,19 +221,19 @@ class SqliteStorage:
 
     async def cancel(
         self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
-    ) -> list[answers.CancelStatus]:
+    ) -> list[results.CancelStatus]:
         checks.check_queue(queue, ids=ids)
         return await self._write(now, keeping.cancel, queue, ids, running)
 
     async def amend(
-        self, queue: str, id: str, patch: Patch, *, now: int | None = None
-    ) -> answers.AmendStatus:
+        self, queue: str, id: str, patch: JobPatch, *, now: int | None = None
+    ) -> results.AmendStatus:
         checks.check_amend(queue, patch)
         return await self._write(now, keeping.amend, queue, id, patch, self.limits)
 
     async def retry_failed(
         self, queue: str, ids: Sequence[str], *, now: int | None = None
-    ) -> list[answers.RetryFailedStatus]:
+    ) -> list[results.RetryFailedStatus]:
         checks.check_queue(queue, ids=ids)
         return await self._write(now, keeping.retry_failed, queue, ids)
 
@@ -248,46 +248,46 @@ class SqliteStorage:
     async def list(
         self,
         queue: str,
-        state: answers.State,
+        state: results.State,
         *,
         after: str | None = None,
         until: str | None = None,
         limit: int = 100,
         now: int | None = None,
-    ) -> answers.Listed:
+    ) -> results.ListPage:
         checks.check_list(queue, state, limit)
         return await self._read(now, reading.list_, queue, state, after, until, limit)
 
-    async def split(self, queue: str, parts: int, *, state: answers.State | None = None) -> Sequence[str]:
+    async def split(self, queue: str, parts: int, *, state: results.State | None = None) -> Sequence[str]:
         checks.check_split(queue, parts, state)
         return await self._read(None, reading.split, queue, parts, state)
 
     # -- queues --------------------------------------------------------------------------------------
 
-    async def counts(self, queues: Sequence[str], *, now: int | None = None) -> dict[str, answers.Counts]:
+    async def counts(self, queues: Sequence[str], *, now: int | None = None) -> dict[str, results.Counts]:
         checks.check_counts(queues)
         return await self._read(now, reading.counts, queues)
 
-    async def queues(self) -> Sequence[answers.QueueInfo]:
+    async def queues(self) -> Sequence[results.QueueInfo]:
         return await self._read(None, reading.queues)
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
         checks.check_configure(queue, patch)
         return await self._write(now, keeping.configure, queue, patch)
 
-    async def prune(self, queue: str, limit: int, *, now: int | None = None) -> answers.Pruned:
+    async def prune(self, queue: str, limit: int, *, now: int | None = None) -> results.PruneResult:
         checks.check_queue(queue, limit)
         return await self._write(now, keeping.prune, queue, limit)
 
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
-    ) -> answers.Exported:
+    ) -> results.ExportPage:
         checks.check_queue(queue, limit)
         return await self._read(None, reading.export, queue, after, until, limit)
 
     async def import_(
-        self, queue: str, records: Sequence[answers.Record], *, now: int | None = None
-    ) -> Sequence[answers.ImportStatus]:
+        self, queue: str, records: Sequence[results.ExportRecord], *, now: int | None = None
+    ) -> Sequence[results.ImportStatus]:
         checks.check_import(queue, records)
         return await self._write(now, enqueueing.import_, queue, records)
 
@@ -295,7 +295,7 @@ class SqliteStorage:
 
     async def events(
         self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
-    ) -> answers.EventPage:
+    ) -> results.EventPage:
         checks.check_queue(queue, limit)
         return await self._read(now, reading.events, queue, after, limit)
 
@@ -307,7 +307,7 @@ class SqliteStorage:
         ids: Sequence[str] = (),
         since: Mapping[str, str] | None = None,
         timeout: float | None = None,
-    ) -> answers.Wake:
+    ) -> results.WaitResult:
         checks.check_wait(queues, for_, ids)
         deadline, seen = waiting.Deadline(timeout), dict(since or {})
         with self._bell:
@@ -315,6 +315,6 @@ class SqliteStorage:
                 bell, over = self._bell.next, deadline.over
                 look = await self._read(None, waiting.look, for_, queues, ids, seen)
                 if look.moved or over:
-                    return answers.Wake(woken=look.moved, since=look.tokens)
+                    return results.WaitResult(woken=look.moved, since=look.tokens)
                 seen = {**look.tokens, **seen}
                 await waiting.rung(bell, deadline.left(None if self._manual else look.due_in))

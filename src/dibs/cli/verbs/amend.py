@@ -14,7 +14,7 @@ from dibs.cli.refusals import WrongWords
 from dibs.cli.verdicts import tell_each
 from dibs.cli.words import delay_of, json_of, pairs_of, time_of
 from dibs.client.options.serde import JSON
-from dibs.model.requests import Patch
+from dibs.model.requests import JobPatch
 
 
 @click.command("amend")
@@ -47,14 +47,14 @@ def command(
     """
     if delay is not None and at is not None:
         raise WrongWords("--delay and --at exclude each other")
-    patch = Patch(
+    patch = JobPatch(
         payload=UNSET if payload is None else JSON.encode(json_of(payload, "--payload")),
         attributes=_attributes(attribute),
         priority=_given(priority),
         delay=_given(delay_of(delay)),
         run_at=UNSET if at is None else time_of(at, "--at"),
     )
-    if patch == Patch():
+    if patch == JobPatch():
         raise WrongWords("nothing to change: give --payload, --attribute, --priority, --delay or --at")
     return run(_amend(queue, id, patch, url, json=json))
 
@@ -69,7 +69,7 @@ def _attributes(pairs: tuple[str, ...]) -> Any:
     return {name: JSON.encode(value) for name, value in pairs_of(pairs, "--attribute").items()}
 
 
-async def _amend(queue: str, id: str, patch: Patch, url: str | None, *, json: bool) -> Code:
+async def _amend(queue: str, id: str, patch: JobPatch, url: str | None, *, json: bool) -> Code:
     async with opened(url) as storage:
         answer = await storage.amend(queue, id, patch)
     return tell_each(queue, [id], [answer], good=("amended",), json=json)

@@ -10,8 +10,8 @@ from dibs.cli.place import opened, run
 from dibs.cli.words import json_of, pairs_of
 from dibs.client.options.job_settings import JobSettings, build_request
 from dibs.client.options.serde import JSON
-from dibs.model.requests import Reject, Request
-from dibs.model.results import Enqueued
+from dibs.model.requests import EnqueueRequest, Reject
+from dibs.model.results import EnqueueResult
 
 #: What a request came to when nothing was put into the queue.
 LEFT_ALONE = ("duplicate", "completed", "failed")
@@ -58,7 +58,7 @@ def command(
     return run(_enqueue(queue, request, url, json=json))
 
 
-async def _enqueue(queue: str, request: Request, url: str | None, *, json: bool) -> Code:
+async def _enqueue(queue: str, request: EnqueueRequest, url: str | None, *, json: bool) -> Code:
     async with opened(url, new=True) as storage:
         (answer,) = await storage.enqueue(queue, [request])
     if json:
@@ -68,7 +68,7 @@ async def _enqueue(queue: str, request: Request, url: str | None, *, json: bool)
     return Code.REFUSED if answer.status in LEFT_ALONE else Code.DONE
 
 
-def _shape(queue: str, id: str, answer: Enqueued) -> dict[str, object]:
+def _shape(queue: str, id: str, answer: EnqueueResult) -> dict[str, object]:
     return {
         "queue": queue,
         "id": id,

@@ -10,7 +10,7 @@ from dibs.cli import options, shapes
 from dibs.cli.output import say, table, write_json
 from dibs.cli.place import opened, run
 from dibs.model.job import Slot
-from dibs.model.results import Listed, State
+from dibs.model.results import ListPage, State
 
 #: How much of a payload, a result or an error a table shows.
 GLIMPSE = 60
@@ -53,7 +53,7 @@ async def _list(
         _show(queue, state, page)
 
 
-def _show(queue: str, state: State, page: Listed) -> None:
+def _show(queue: str, state: State, page: ListPage) -> None:
     if not page.items:
         say(f"nothing {state} in {queue}")
         return

@@ -17,9 +17,9 @@ from dibs.cli import options
 from dibs.cli.output import Code, say, table, warn, write_json
 from dibs.cli.place import opened, run
 from dibs.errors import Refused
-from dibs.model.job import Data, NewJob, Slot
-from dibs.model.requests import Reject, Request, Settings, SettingsPatch
-from dibs.model.results import Record
+from dibs.model.job import JobData, NewJob, Slot
+from dibs.model.requests import EnqueueRequest, Reject, Settings, SettingsPatch
+from dibs.model.results import ExportRecord
 from dibs.storage.protocol import Storage
 
 #: Ids that travel in one step.
@@ -96,8 +96,8 @@ async def move(
 async def hold(source: Storage, target: Storage, queue: str) -> Settings:
     """Pause a queue on both sides, and note at the target how it was; a note from before counts."""
     settings = (await source.export(queue, limit=1)).settings
-    job = NewJob(id=queue, data=Data(payload=msgspec.json.encode(settings)), run_at=NEVER)
-    await target.enqueue(NOTES, [Request(job=job, on_conflict=Reject())])
+    job = NewJob(id=queue, data=JobData(payload=msgspec.json.encode(settings)), run_at=NEVER)
+    await target.enqueue(NOTES, [EnqueueRequest(job=job, on_conflict=Reject())])
     (note,) = await target.get(NOTES, [queue])
     assert note.current is not None, "a note waits until the year 2200"  # noqa: S101
     await source.configure(queue, SettingsPatch(paused=True))
@@ -148,7 +148,7 @@ async def move_queue(source: Storage, target: Storage, queue: str, progress: Pro
         after = page.after
 
 
-async def take(source: Storage, target: Storage, queue: str, records: Sequence[Record]) -> int:
+async def take(source: Storage, target: Storage, queue: str, records: Sequence[ExportRecord]) -> int:
     """Import some ids and forget them where they came from; return how many are at the target now."""
     if not records:
         return 0
@@ -177,7 +177,7 @@ def is_same(there: Slot, here: Slot) -> bool:
     return mine.data == its.data or mine.revision != its.revision
 
 
-async def unchanged(source: Storage, target: Storage, queue: str, records: Sequence[Record]) -> list[str]:
+async def unchanged(source: Storage, target: Storage, queue: str, records: Sequence[ExportRecord]) -> list[str]:
     """Return the ids that are still as they were exported; the others go from the target again.
 
     Somebody enqueued into the queue that is being moved: the next move takes what there is then.

@@ -9,7 +9,7 @@ import rich_click as click
 from dibs.cli import options
 from dibs.cli.output import say, table, write_json
 from dibs.cli.place import names_of_queues, opened, run
-from dibs.model.results import Pruned
+from dibs.model.results import PruneResult
 from dibs.storage.protocol import Storage
 
 #: How much is removed in one step of the storage: others get in between.
@@ -45,7 +45,7 @@ async def _prune(queues: Sequence[str], url: str | None, *, json: bool) -> None:
 
 async def _all_of(storage: Storage, queue: str) -> dict[str, int]:
     total = {"outcomes": 0, "request_keys": 0, "events": 0}
-    step = Pruned(more=True)
+    step = PruneResult(more=True)
     while step.more:
         step = await storage.prune(queue, STEP)
         total = {name: number + getattr(step, name) for name, number in total.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 from dibs.errors import Refused
-from dibs.model.requests import Request, Then
+from dibs.model.requests import EnqueueRequest, FollowUp
 
 
 class Bound:
@@ -16,7 +16,7 @@ class Bound:
 
     __slots__ = ("_request", "queue")
 
-    def __init__(self, queue: str, request: Request | Refused) -> None:
+    def __init__(self, queue: str, request: EnqueueRequest | Refused) -> None:
         self.queue = queue
         self._request = request
 
@@ -26,16 +26,16 @@ class Bound:
         return f"Bound({self.queue!r}, id={self._request.job.id!r})"
 
     @property
-    def request(self) -> Request:
+    def request(self) -> EnqueueRequest:
         """The request. Raises Refused when there is something wrong with it."""
         if isinstance(self._request, Refused):
             # A bound job may stand in a batch more than once, and each place gets its own index.
             raise copy.copy(self._request)
         return self._request
 
-    def as_then(self) -> Then:
+    def as_then(self) -> FollowUp:
         """Return it as a follow-up of an end; the fence guards that, so it has no request_key."""
         request = self.request
         if request.request_key is not None:
             raise Refused("a follow-up takes no request_key: its end happens once", field="request_key")
-        return Then(queue=self.queue, job=request.job, on_conflict=request.on_conflict)
+        return FollowUp(queue=self.queue, job=request.job, on_conflict=request.on_conflict)

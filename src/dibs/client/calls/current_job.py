@@ -19,7 +19,7 @@ from dibs.model.check_jobs import check_then
 from dibs.model.check_values import check_bytes
 from dibs.model.job import Job
 from dibs.model.limits import LIMITS
-from dibs.model.requests import Then
+from dibs.model.requests import FollowUp
 from dibs.model.results import ReportStatus
 from dibs.storage.capabilities import Capabilities
 
@@ -37,7 +37,7 @@ class CurrentJob:
     """The job that is running here: in a `def` handler its methods block, in `async def` await them."""
 
     #: What is enqueued in the same step as the completion.
-    follow_ups: tuple[Then, ...] = ()
+    follow_ups: tuple[FollowUp, ...] = ()
 
     def __init__(
         self,

@@ -11,10 +11,10 @@ from contextlib import (
 )
 
 from dibs.client.calls.current_job import CurrentJob
-from dibs.model.requests import Request
+from dibs.model.requests import EnqueueRequest
 
 #: Called with a queue and what is about to be enqueued there; it yields what is sent in its place.
-EnqueueMiddleware = Callable[[str, Sequence[Request]], AbstractAsyncContextManager[Sequence[Request]]]
+EnqueueMiddleware = Callable[[str, Sequence[EnqueueRequest]], AbstractAsyncContextManager[Sequence[EnqueueRequest]]]
 #: Called where a handler is about to be called, on its task or thread, with the job it is called for.
 RunMiddleware = Callable[[CurrentJob], AbstractContextManager[object]]
 
@@ -25,7 +25,7 @@ def compose_enqueue(outer: EnqueueMiddleware, inner: EnqueueMiddleware | None) -
         return outer
 
     @asynccontextmanager
-    async def both(queue: str, requests: Sequence[Request]) -> AsyncIterator[Sequence[Request]]:
+    async def both(queue: str, requests: Sequence[EnqueueRequest]) -> AsyncIterator[Sequence[EnqueueRequest]]:
         async with outer(queue, requests) as passed, inner(queue, passed) as sent:
             yield sent
 

@@ -12,7 +12,7 @@ from dibs.client.calls.signature import CallSignature
 from dibs.client.options.durations import Seconds, duration_ms
 from dibs.client.options.serde import Serde
 from dibs.errors import BadHandler, Refused
-from dibs.model.job import Data
+from dibs.model.job import JobData
 from dibs.model.schedule import Every, Schedule
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def schedule_of(call: CallSignature, serde: Serde, settings: Mapping[str, Any]) 
     catch_up = given.get("catch_up", True)
     if not isinstance(catch_up, bool):
         raise Refused(f"catch_up is {catch_up!r}; it must be True or False", field="catch_up")
-    return Schedule(times=times, data=Data(payload=_no_arguments(call, serde)), catch_up=catch_up)
+    return Schedule(times=times, data=JobData(payload=_no_arguments(call, serde)), catch_up=catch_up)
 
 
 def _times(given: Mapping[str, Any]) -> Every | Cron:

@@ -14,9 +14,9 @@ from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.retention import extend_retention
 from dibs.errors import JobCancelled, JobFailed, OutcomeNotKept, StorageError, WaitTimeout
 from dibs.model.job import Outcome, OutcomeRetention, Slot
-from dibs.model.requests import Patch
-from dibs.model.results import Wake
-from dibs.model.ticket_state import Standing, standing
+from dibs.model.requests import JobPatch
+from dibs.model.results import WaitResult
+from dibs.model.ticket_state import TicketState, ticket_state
 from dibs.storage.protocol import Storage
 
 #: How long a lost hint may delay anything, in seconds.
@@ -33,7 +33,7 @@ class OutcomeWait:
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._since: Mapping[str, str] | None = None
 
-    async def end(self) -> Standing:
+    async def end(self) -> TicketState:
         """Return how it ended. Raises WaitTimeout, which leaves the job alone."""
         while True:
             storage = await self._client.storage()
@@ -42,7 +42,7 @@ class OutcomeWait:
             hint = None if self._since else asyncio.ensure_future(self._hint(storage))
             try:
                 slot = await self._client.get(self._id)
-                found = standing(slot, self._revision)
+                found = ticket_state(slot, self._revision)
                 if found.kind != "pending":
                     return found
                 await self._keep(storage, slot)
@@ -55,22 +55,22 @@ class OutcomeWait:
                 if hint is not None:
                     abandon_hint(hint)
 
-    def _told(self, wake: Wake) -> Standing | None:
+    def _told(self, wake: WaitResult) -> TicketState | None:
         """Return how it ended if the wake-up says so."""
         outcome = wake.outcomes.get(self._id)
         # Between the two may lie what was cancelled, as only the slot tells; they themselves always ran.
         if outcome is None or self._revision not in (outcome.first, outcome.revision):
             return None
-        return Standing(outcome.kind, outcome)
+        return TicketState(outcome.kind, outcome)
 
-    async def _hint(self, storage: Storage) -> Wake:
+    async def _hint(self, storage: Storage) -> WaitResult:
         name = self._client.name
         seconds = SLOW_POLL if self._deadline is None else min(SLOW_POLL, self._left())
         with suppress(StorageError):
             return await storage.wait([name], for_="ids", ids=[self._id], since=self._since, timeout=seconds)
         # Losing every hint costs latency, never correctness: the state is what tells of real trouble.
         await asyncio.sleep(seconds)
-        return Wake(woken=False, since={})
+        return WaitResult(woken=False, since={})
 
     def _left(self) -> float:
         return 0.0 if self._deadline is None else max(0.0, self._deadline - time.monotonic())
@@ -86,7 +86,7 @@ class OutcomeWait:
         own, *others = stored_retentions(slot, self._revision)
         longer = extend_retention(await self._client.retention(), round(self._left() * 1000), own, *others)
         if longer != own:
-            await storage.amend(self._client.name, self._id, Patch(retention=longer))
+            await storage.amend(self._client.name, self._id, JobPatch(retention=longer))
 
 
 def abandon_hint(hint: asyncio.Future[Any]) -> None:
@@ -106,7 +106,7 @@ def stored_retentions(slot: Slot, revision: int) -> list[OutcomeRetention]:
     return said
 
 
-def outcome_result(client: QueueClient, id: str, found: Standing) -> bytes | None:
+def outcome_result(client: QueueClient, id: str, found: TicketState) -> bytes | None:
     """Return the encoded result of an end that has one. Raises JobFailed, JobCancelled, OutcomeNotKept."""
     outcome = found.outcome
     if found.kind == "completed" and outcome is not None:

@@ -14,11 +14,11 @@ from dibs.client.connection.storage_handle import OpenStorage, StorageHandle
 from dibs.client.connection.transactions import TransactionCalls, in_transaction
 from dibs.client.options.serde import Serde
 from dibs.errors import BatchRefused, DibsError, Refused
-from dibs.model.check_jobs import Checked, check_request, check_target
+from dibs.model.check_jobs import CheckedBatch, check_request, check_target
 from dibs.model.job import OutcomeRetention, Slot
 from dibs.model.limits import Limits
-from dibs.model.requests import Request, Settlement
-from dibs.model.results import Enqueued, Settled
+from dibs.model.requests import EnqueueRequest, Settlement
+from dibs.model.results import EnqueueResult, SettleResult
 from dibs.storage.protocol import Storage
 
 #: For how long, in seconds, a queue's own retention is believed: it changes rarely, waits are many.
@@ -29,7 +29,7 @@ class EnqueuedBatch(NamedTuple):
     """What came of a batch of any size: under each id, its answer."""
 
     ids: list[str]
-    answers: list[Enqueued]
+    answers: list[EnqueueResult]
 
 
 class QueueClient:
@@ -47,7 +47,7 @@ class QueueClient:
         """Return the storage, opening it at first use."""
         return (await self.storage_handle.ensure_open()).storage
 
-    async def enqueue(self, request: Request, connection: Any = None) -> Enqueued:
+    async def enqueue(self, request: EnqueueRequest, connection: Any = None) -> EnqueueResult:
         """Enqueue one request along with whatever else is on its way, or alone on the caller's connection."""
         opened = await self.storage_handle.ensure_open()
         if self.storage_handle.enqueue_middleware is None:
@@ -55,7 +55,7 @@ class QueueClient:
         async with self.storage_handle.enqueue_middleware(self.name, [request]) as (sent,):
             return await self._one(opened, sent, connection)
 
-    async def _one(self, opened: OpenStorage, request: Request, connection: Any) -> Enqueued:
+    async def _one(self, opened: OpenStorage, request: EnqueueRequest, connection: Any) -> EnqueueResult:
         if connection is None:
             return await opened.coalesced.enqueue(self.name, request)
         check_target(self.name, storage_limits(opened.storage))
@@ -63,7 +63,7 @@ class QueueClient:
         (answer,) = await (await in_transaction(opened.storage, connection)).enqueue(self.name, [request])
         return answer
 
-    async def settle(self, settlement: Settlement, connection: Any = None) -> Settled:
+    async def settle(self, settlement: Settlement, connection: Any = None) -> SettleResult:
         """Settle one run along with whatever else is on its way, or alone on the caller's connection."""
         opened = await self.storage_handle.ensure_open()
         if connection is None:
@@ -88,9 +88,9 @@ class QueueClient:
             return EnqueuedBatch(ids, await self._in_batches(place, sent))
 
     async def _in_batches(
-        self, place: Storage | TransactionCalls, requests: Sequence[Request]
-    ) -> list[Enqueued]:
-        answers: list[Enqueued] = []
+        self, place: Storage | TransactionCalls, requests: Sequence[EnqueueRequest]
+    ) -> list[EnqueueResult]:
+        answers: list[EnqueueResult] = []
         for chunk in split_batches(requests):
             try:
                 answers += await place.enqueue(self.name, chunk)
@@ -110,9 +110,9 @@ class QueueClient:
         return self._retention
 
 
-def check_jobs(jobs: Iterable[Bound], queue: str, limits: Limits) -> Checked:
+def check_jobs(jobs: Iterable[Bound], queue: str, limits: Limits) -> CheckedBatch:
     """Return the requests of all jobs. Raises BatchRefused naming each that is at fault by its place."""
-    requests: list[Request] = []
+    requests: list[EnqueueRequest] = []
     refused: list[Refused] = []
     plain = True
     for index, bound in enumerate(jobs):
@@ -129,14 +129,14 @@ def check_jobs(jobs: Iterable[Bound], queue: str, limits: Limits) -> Checked:
     if refused:
         total = len(requests) + len(refused)
         raise BatchRefused(f"{len(refused)} of {total} jobs are refused, none was sent", refused)
-    return Checked.found(requests, limits, plain=plain)
+    return CheckedBatch.found(requests, limits, plain=plain)
 
 
 def _refuse(bound: Bound, queue: str) -> NoReturn:
     raise Refused(f"this job is bound to {bound.queue!r}; enqueue it there, not in {queue!r}", field="queue")
 
 
-def split_batches(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
+def split_batches(requests: Sequence[EnqueueRequest]) -> Iterator[Sequence[EnqueueRequest]]:
     """Cut requests into batches that are neither too many nor too heavy; what was checked counts as such."""
     begin, room = 0, MOST_BYTES
     for place, request in enumerate(requests):
@@ -149,10 +149,10 @@ def split_batches(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
         yield _part(requests, begin, len(requests))
 
 
-def _part(requests: Sequence[Request], begin: int, end: int) -> Sequence[Request]:
+def _part(requests: Sequence[EnqueueRequest], begin: int, end: int) -> Sequence[EnqueueRequest]:
     part = requests[begin:end]
-    if isinstance(requests, Checked):
-        return Checked.found(part, requests.within, plain=requests.plain)
+    if isinstance(requests, CheckedBatch):
+        return CheckedBatch.found(part, requests.within, plain=requests.plain)
     return part
 
 

@@ -9,8 +9,8 @@ from dibs.client.connection.coalescing import Coalescer
 from dibs.model.check_jobs import check_request, check_target
 from dibs.model.job import NewJob, Slot
 from dibs.model.limits import LIMITS, Limits
-from dibs.model.requests import Complete, Request, Settlement
-from dibs.model.results import Enqueued, Settled
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
+from dibs.model.results import EnqueueResult, SettleResult
 from dibs.storage.protocol import Storage
 
 
@@ -19,11 +19,11 @@ class CoalescedCalls:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._enqueues: dict[str, Coalescer[Request, Enqueued]] = {}
+        self._enqueues: dict[str, Coalescer[EnqueueRequest, EnqueueResult]] = {}
         self._gets: dict[str, Coalescer[str, Slot]] = {}
-        self._settles: dict[str, Coalescer[Settlement, Settled]] = {}
+        self._settles: dict[str, Coalescer[Settlement, SettleResult]] = {}
 
-    async def enqueue(self, queue: str, request: Request) -> Enqueued:
+    async def enqueue(self, queue: str, request: EnqueueRequest) -> EnqueueResult:
         """Enqueue one request, checked before it joins others. Raises Refused, OutcomeUnknown."""
         check_target(queue, storage_limits(self._storage))
         check_request(request, storage_limits(self._storage))
@@ -39,7 +39,7 @@ class CoalescedCalls:
             batcher = self._gets[queue] = Coalescer(partial(self._storage.get, queue), reads=True)
         return await batcher.add(id)
 
-    async def settle(self, queue: str, settlement: Settlement) -> Settled:
+    async def settle(self, queue: str, settlement: Settlement) -> SettleResult:
         """Settle one run."""
         batcher = self._settles.get(queue)
         if batcher is None:
@@ -66,7 +66,7 @@ def job_size(job: NewJob) -> int:
     return len(data.payload) + (sum(map(len, data.attributes.values())) if data.attributes else 0)
 
 
-def _bytes_asked(request: Request) -> int:
+def _bytes_asked(request: EnqueueRequest) -> int:
     return job_size(request.job)
 
 

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 from dibs.client.connection.thread_callbacks import CALLER_THREAD
 from dibs.errors import Refused
-from dibs.model.requests import Request, Settlement
-from dibs.model.results import Enqueued, Settled
+from dibs.model.requests import EnqueueRequest, Settlement
+from dibs.model.results import EnqueueResult, SettleResult
 from dibs.storage.protocol import Storage, Transactions
 
 
@@ -24,14 +24,14 @@ class TransactionCalls:
     def __init__(self, theirs: Any) -> None:
         self._theirs = theirs
 
-    async def enqueue(self, queue: str, requests: Sequence[Request]) -> Sequence[Enqueued]:
+    async def enqueue(self, queue: str, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
         """Enqueue as the storage does; whoever looks from outside sees nothing before the commit."""
-        answers: Sequence[Enqueued] = await self._do(self._theirs.enqueue, queue, requests)
+        answers: Sequence[EnqueueResult] = await self._do(self._theirs.enqueue, queue, requests)
         return answers
 
-    async def settle(self, queue: str, settlements: Sequence[Settlement]) -> Sequence[Settled]:
+    async def settle(self, queue: str, settlements: Sequence[Settlement]) -> Sequence[SettleResult]:
         """Settle as the storage does; after a rollback nothing has been."""
-        answers: Sequence[Settled] = await self._do(self._theirs.settle, queue, settlements)
+        answers: Sequence[SettleResult] = await self._do(self._theirs.settle, queue, settlements)
         return answers
 
     async def _do(self, verb: Any, queue: str, items: Sequence[Any]) -> Any:

@@ -13,8 +13,8 @@ from dibs.client.options.ids import new_id
 from dibs.client.options.retention import Retention, build_retention
 from dibs.client.options.serde import JSON
 from dibs.errors import Refused
-from dibs.model.job import NO_ATTRIBUTES, Data, NewJob, Overrides
-from dibs.model.requests import DEFAULT_UPDATE, OnConflict, Request
+from dibs.model.job import NO_ATTRIBUTES, JobData, NewJob, Overrides
+from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, OnConflict
 from dibs.model.retry import Backoff
 
 
@@ -68,17 +68,17 @@ def check_setting_names(given: Iterable[str], known: frozenset[str]) -> None:
             raise Refused(f"there is no setting {name!r}; there are {', '.join(sorted(known))}", field=name)
 
 
-def build_request(payload: bytes, settings: JobSettings, *, want_outcome: bool = False) -> Request:
+def build_request(payload: bytes, settings: JobSettings, *, want_outcome: bool = False) -> EnqueueRequest:
     """Return the request that payload and settings make. Raises Refused."""
     if not settings:
-        data = Data(payload=payload, attributes=NO_ATTRIBUTES)
-        return Request(job=NewJob(id=new_id(), data=data), want_outcome=want_outcome)
+        data = JobData(payload=payload, attributes=NO_ATTRIBUTES)
+        return EnqueueRequest(job=NewJob(id=new_id(), data=data), want_outcome=want_outcome)
     job = NewJob(
         id=settings.get("id") or _generated(settings),
         data=build_data(payload, settings),
         **due_fields(settings),
     )
-    return Request(
+    return EnqueueRequest(
         job=job,
         on_conflict=settings.get("on_conflict", DEFAULT_UPDATE),
         request_key=settings.get("request_key"),
@@ -102,10 +102,10 @@ def due_fields(settings: Mapping[str, Any]) -> dict[str, int]:
     return {} if delay is None else {"delay": duration_ms("delay", delay)}
 
 
-def build_data(payload: bytes, settings: JobSettings) -> Data:
+def build_data(payload: bytes, settings: JobSettings) -> JobData:
     """Return what an Update replaces as one."""
     retention = settings.get("retention", UNSET)
-    return Data(
+    return JobData(
         payload=payload,
         attributes=encode_attributes(settings.get("attributes")),
         priority=settings.get("priority", 0),

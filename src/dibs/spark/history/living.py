@@ -17,8 +17,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from dibs.model.answers import Record, State
 from dibs.model.job import Job, Successor
+from dibs.model.results import ExportRecord, State
 from dibs.spark.door import Door
 from dibs.spark.history.layers import day_of, ended
 from dibs.spark.history.tables import FINAL, LIVE, LIVE_READ, PARTITIONS
@@ -92,7 +92,7 @@ class _Reader(ds.DataSourceReader):
                         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def readings(door: Door, queue: str, *, is_told: bool) -> Iterator[Sequence[Record]]:
+def readings(door: Door, queue: str, *, is_told: bool) -> Iterator[Sequence[ExportRecord]]:
     """Yield the ids of a queue in which anything is live; one that is met twice counts as it was met last.
 
     A job that is live all the while is among them. If its listings missed it, it came back or was promoted
@@ -115,7 +115,7 @@ def readings(door: Door, queue: str, *, is_told: bool) -> Iterator[Sequence[Reco
         yield from record_pages(door, Part(queue, ids=tuple({event.id for _, event in page if event.id})))
 
 
-def _rows(queue: str, record: Record, seen: int) -> Iterator[Row]:
+def _rows(queue: str, record: ExportRecord, seen: int) -> Iterator[Row]:
     """Yield the current of an id, and its successor, if there are any."""
     if (job := record.slot.current) is not None:
         run = job.run

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from dibs.errors import Refused
-from dibs.model.limits import check_conflict, check_queue, check_target
+from dibs.model.check_jobs import check_conflict, check_queue, check_target
 from dibs.model.requests import DEFAULT_UPDATE, OnConflict, Reject
 from dibs.spark.door import place_of
 from dibs.spark.schemas import Table, columns

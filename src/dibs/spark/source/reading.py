@@ -16,8 +16,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from dibs.errors import Refused, StorageError
-from dibs.model.answers import Record, State
 from dibs.model.events import LogEvent
+from dibs.model.results import ExportRecord, State
 from dibs.spark.door import Door
 from dibs.spark.schemas import struct_type
 from dibs.spark.source.narrowing import Narrowing, narrowed
@@ -150,13 +150,13 @@ def checked(table: str, schema: StructType) -> StructType:
     return schema
 
 
-def record_pages(door: Door, part: Part) -> Iterator[Sequence[Record]]:
+def record_pages(door: Door, part: Part) -> Iterator[Sequence[ExportRecord]]:
     """Yield the ids of a part, page by page."""
     if part.ids is not None:
         for at in range(0, len(part.ids), PAGE):
             ids = part.ids[at : at + PAGE]
             slots = door.ask(door.storage.get(part.queue, ids))
-            yield [Record(id=id, slot=slot) for id, slot in zip(ids, slots, strict=True)]
+            yield [ExportRecord(id=id, slot=slot) for id, slot in zip(ids, slots, strict=True)]
         return
     after, limit = part.after, PAGE
     while True:
@@ -167,15 +167,15 @@ def record_pages(door: Door, part: Part) -> Iterator[Sequence[Record]]:
         limit = _fitting(limit, records)
 
 
-def _page(door: Door, part: Part, after: str | None, limit: int) -> tuple[Sequence[Record], str | None]:
+def _page(door: Door, part: Part, after: str | None, limit: int) -> tuple[Sequence[ExportRecord], str | None]:
     if part.state is None:
         exported = door.ask(door.storage.export(part.queue, after=after, until=part.until, limit=limit))
         return exported.records, exported.after
     listed = door.ask(door.storage.list(part.queue, part.state, after=after, until=part.until, limit=limit))
-    return [Record(id=id, slot=slot) for id, slot in listed.items], listed.after
+    return [ExportRecord(id=id, slot=slot) for id, slot in listed.items], listed.after
 
 
-def _fitting(limit: int, records: Sequence[Record]) -> int:
+def _fitting(limit: int, records: Sequence[ExportRecord]) -> int:
     """Return how many to ask for next, so that a page stays near PAGE_BYTES."""
     size = 0
     # For each row of a table: a sum over generators takes three times as long.

@@ -19,9 +19,9 @@ from pyspark.sql import types as t
 
 from dibs.client.options.serde import JSON
 from dibs.errors import Refused
-from dibs.model.job import NO_ATTRIBUTES, Data, NewJob
-from dibs.model.limits import check_request
-from dibs.model.requests import DEFAULT_UPDATE, OnConflict, Reject, Request
+from dibs.model.check_jobs import check_request
+from dibs.model.job import NO_ATTRIBUTES, JobData, NewJob
+from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, OnConflict, Reject
 from dibs.spark.source.options import conflict_of
 
 _Kinds = tuple[type[t.DataType], ...]
@@ -80,7 +80,7 @@ class Rows:
         self._on_conflict = on_conflict
         self._seen: Counter[str] = Counter()
 
-    def requests(self, batch: pa.RecordBatch) -> Iterator[Request | Refused]:
+    def requests(self, batch: pa.RecordBatch) -> Iterator[EnqueueRequest | Refused]:
         """Yield for each row its request, or why there is none."""
         columns = {name: _values(name, batch.column(name)) for name in batch.schema.names}
         for row in range(batch.num_rows):
@@ -89,8 +89,8 @@ class Rows:
             except Refused as refused:
                 yield refused
 
-    def _request(self, row: Mapping[str, Any]) -> Request:
-        data = Data(
+    def _request(self, row: Mapping[str, Any]) -> EnqueueRequest:
+        data = JobData(
             payload=_payload(row),
             attributes=_attributes(row.get("attributes")),
             priority=row.get("priority") or 0,
@@ -100,7 +100,7 @@ class Rows:
         known = self._known(_content(data, run_at, conflict) if id is None else id.encode())
         if id is None:
             id, conflict = known.replace("/", "-"), conflict or _GENERATED
-        request = Request(
+        request = EnqueueRequest(
             job=NewJob(id=id, data=data, run_at=run_at),
             on_conflict=conflict or DEFAULT_UPDATE,
             request_key=known,
@@ -115,7 +115,7 @@ class Rows:
         return f"{self._beginning}/{digest}/{before}"
 
 
-def _content(data: Data, run_at: int | None, conflict: OnConflict | None) -> bytes:
+def _content(data: JobData, run_at: int | None, conflict: OnConflict | None) -> bytes:
     return msgspec.msgpack.encode((data, run_at, conflict))
 
 

@@ -8,9 +8,9 @@ from typing import Any, Final, get_args
 import msgspec
 import pyarrow as pa
 
-from dibs.model.answers import Record
 from dibs.model.events import AttemptKind, LogEvent
-from dibs.model.job import ActiveRun, Data, Error, Job, Origin, Outcome, Successor
+from dibs.model.job import ActiveRun, Error, Job, JobData, Origin, Outcome, Successor
+from dibs.model.results import ExportRecord
 from dibs.spark.schemas import columns as columns_of
 
 Row = tuple[Any, ...]
@@ -36,7 +36,7 @@ def json_or_none(raw: bytes | None) -> str | None:
 # -- parts that several tables have ------------------------------------------------------------------
 
 
-def _data(data: Data | None) -> Row:
+def _data(data: JobData | None) -> Row:
     if data is None:
         return (None, None, None, None)
     return (data.payload, json_or_none(data.payload), _attributes(data.attributes), data.priority)
@@ -65,7 +65,7 @@ def _origin(origin: Origin | None) -> Row:
 # -- tables ------------------------------------------------------------------------------------------
 
 
-def job_rows(queue: str, record: Record) -> Iterator[Row]:
+def job_rows(queue: str, record: ExportRecord) -> Iterator[Row]:
     """Yield the current of an id, and its successor, if there are any."""
     if record.slot.current is not None:
         yield _current(queue, record.slot.current)
@@ -114,7 +114,7 @@ def _blocked(queue: str, id: str, successor: Successor) -> Row:
     )
 
 
-def outcome_rows(queue: str, record: Record) -> Iterator[Row]:
+def outcome_rows(queue: str, record: ExportRecord) -> Iterator[Row]:
     """Yield the outcome of an id, if it is kept."""
     outcome = record.slot.outcome
     if outcome is None:
@@ -186,7 +186,7 @@ def run_rows(queue: str, offset: str, event: LogEvent) -> Iterator[Row]:
     )
 
 
-FROM_RECORDS: Final[dict[str, Callable[[str, Record], Iterator[Row]]]] = {
+FROM_RECORDS: Final[dict[str, Callable[[str, ExportRecord], Iterator[Row]]]] = {
     "jobs": job_rows,
     "outcomes": outcome_rows,
 }

@@ -12,9 +12,9 @@ import msgspec
 import pyarrow as pa
 
 from dibs.errors import BatchRefused, OutcomeUnknown, Refused
-from dibs.model.answers import Enqueued
 from dibs.model.limits import LIMITS
-from dibs.model.requests import Request
+from dibs.model.requests import EnqueueRequest
+from dibs.model.results import EnqueueResult
 from dibs.spark.door import Door
 from dibs.spark.sent import Sent
 from dibs.spark.source.options import WriteOptions
@@ -31,7 +31,7 @@ SPOOLED: Final = 64 * 1024 * 1024
 AGAIN: Final = (0.1, 1.0)
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(list[Request]).decode
+_decode: Final = msgspec.msgpack.Decoder(list[EnqueueRequest]).decode
 _SIZE: Final = 8
 
 
@@ -51,7 +51,7 @@ class Task(NamedTuple):
 class Item(NamedTuple):
     """A request, and the row it was made of."""
 
-    request: Request
+    request: EnqueueRequest
     batch: pa.RecordBatch
     row: int
 
@@ -88,7 +88,7 @@ def _send_all(door: Door, queue: str, rows: Rows, task: Task, batches: Iterable[
     return sent
 
 
-def _checked(rows: Rows, task: Task, batches: Iterable[pa.RecordBatch]) -> Iterator[Request]:
+def _checked(rows: Rows, task: Task, batches: Iterable[pa.RecordBatch]) -> Iterator[EnqueueRequest]:
     number = 0
     for batch in batches:
         for request in rows.requests(batch):
@@ -103,13 +103,13 @@ def _checked(rows: Rows, task: Task, batches: Iterable[pa.RecordBatch]) -> Itera
             yield request
 
 
-def _put(spool: IO[bytes], requests: list[Request]) -> None:
+def _put(spool: IO[bytes], requests: list[EnqueueRequest]) -> None:
     raw = _encode(requests)
     spool.write(len(raw).to_bytes(_SIZE))
     spool.write(raw)
 
 
-def _taken(spool: IO[bytes]) -> list[Request]:
+def _taken(spool: IO[bytes]) -> list[EnqueueRequest]:
     size = spool.read(_SIZE)
     return _decode(spool.read(int.from_bytes(size))) if size else []
 
@@ -135,7 +135,7 @@ def _good(rows: Rows, rejects: Rejects, batches: Iterable[pa.RecordBatch]) -> It
                 yield Item(request, batch, row)
 
 
-def _enqueue_good(door: Door, queue: str, items: list[Item], rejects: Rejects) -> list[Enqueued]:
+def _enqueue_good(door: Door, queue: str, items: list[Item], rejects: Rejects) -> list[EnqueueResult]:
     """Enqueue what the storage takes: one opened with limits of its own may refuse what passed ours."""
     try:
         return enqueue(door, queue, [item.request for item in items])
@@ -148,7 +148,7 @@ def _enqueue_good(door: Door, queue: str, items: list[Item], rejects: Rejects) -
     return enqueue(door, queue, good) if good else []
 
 
-def enqueue(door: Door, queue: str, requests: list[Request]) -> list[Enqueued]:
+def enqueue(door: Door, queue: str, requests: list[EnqueueRequest]) -> list[EnqueueResult]:
     """Enqueue one batch; if its reply is lost, again. Raises BatchRefused, StorageError, OutcomeUnknown."""
     for pause in AGAIN:
         try:
@@ -158,13 +158,13 @@ def enqueue(door: Door, queue: str, requests: list[Request]) -> list[Enqueued]:
     return list(door.ask(door.storage.enqueue(queue, requests)))
 
 
-def _count(sent: Sent, statuses: Counter[str], answers: list[Enqueued]) -> None:
+def _count(sent: Sent, statuses: Counter[str], answers: list[EnqueueResult]) -> None:
     sent.rows += len(answers)
     statuses.update(answer.status for answer in answers)
     sent.repeated += sum(answer.repeated for answer in answers)
 
 
-def _size(request: Request) -> int:
+def _size(request: EnqueueRequest) -> int:
     return len(request.job.data.payload)
 
 

@@ -12,8 +12,8 @@ import string
 from collections.abc import Iterator
 
 from dibs.errors import Refused
-from dibs.model.answers import Counts, State
-from dibs.model.arguments import MOST_PARTS
+from dibs.model.check_arguments import MOST_PARTS
+from dibs.model.results import Counts, State
 from dibs.spark.door import Door
 
 _DIGITS = frozenset(string.hexdigits)

@@ -8,12 +8,20 @@ from itertools import islice
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dibs.model import events, transitions, verdicts
-from dibs.model.answers import AmendStatus, CancelStatus, ImportStatus, Pruned, Record, RetryFailedStatus
+from dibs.model import events, rules, transitions
+from dibs.model.check_values import check_attributes
 from dibs.model.events import NoteKind
 from dibs.model.job import EMPTY, ActiveRun, Job, Slot
-from dibs.model.limits import Limits, check_attributes
-from dibs.model.requests import Cancelled, Patch, Settings, SettingsPatch
+from dibs.model.limits import Limits
+from dibs.model.requests import Cancelled, JobPatch, Settings, SettingsPatch
+from dibs.model.results import (
+    AmendStatus,
+    CancelStatus,
+    ExportRecord,
+    ImportStatus,
+    PruneResult,
+    RetryFailedStatus,
+)
 from dibs.storage.indexed import settling
 from dibs.storage.indexed.enqueueing import import_one
 from dibs.storage.indexed.index import Index
@@ -28,7 +36,7 @@ def cancel(index: Index, queue: str, ids: Sequence[str], running: bool) -> list[
 
 def _cancel(index: Index, queue: QueueIndex, id: str, *, running: bool) -> CancelStatus:
     slot = queue.slots.get(id, EMPTY)
-    job, verdict = slot.current, verdicts.cancel(slot, index.now, running=running)
+    job, verdict = slot.current, rules.cancel(slot, index.now, running=running)
     if job is None or verdict == "active":
         return verdict
     if job.run is None:
@@ -47,7 +55,7 @@ def _without_successor(index: Index, queue: QueueIndex, id: str, slot: Slot) -> 
     slot = transitions.drop_successor(slot, successor, index.now)
     queue.put(id, slot)
     if queue.settings.log_level != "off":
-        index.tell(queue, events.dropped(id, successor, index.now))
+        index.tell(queue, events.dropped_event(id, successor, index.now))
     return slot
 
 
@@ -55,16 +63,16 @@ def _ask(index: Index, queue: QueueIndex, slot: Slot, job: Job, run: ActiveRun) 
     if run.lease is None:
         settling.end(index, queue, slot, job, Cancelled())
     elif not run.cancel_requested:
-        queue.put(job.id, transitions.ask_cancel(slot, job, run))
+        queue.put(job.id, transitions.request_cancel(slot, job, run))
         if queue.settings.log_level == "all":
-            index.tell(queue, events.noted("cancel_requested", job.id, index.now, job))
+            index.tell(queue, events.note_event("cancel_requested", job.id, index.now, job))
 
 
-def amend(index: Index, queue: str, id: str, patch: Patch, limits: Limits) -> AmendStatus:
+def amend(index: Index, queue: str, id: str, patch: JobPatch, limits: Limits) -> AmendStatus:
     """Change what a patch names, whole or not at all. Raises Refused when attributes grow too large."""
     source = index.look(queue)
     slot = source.slots.get(id, EMPTY)
-    verdict = verdicts.amend(slot, patch, index.now)
+    verdict = rules.amend(slot, patch, index.now)
     if verdict != "amended":
         return verdict
     after = transitions.amend(slot, patch, index.now)
@@ -73,7 +81,7 @@ def amend(index: Index, queue: str, id: str, patch: Patch, limits: Limits) -> Am
             check_attributes(part.data.attributes, limits)
     source.put(id, after)
     if source.settings.log_level == "all":
-        index.tell(source, events.noted("amended", id, index.now, after.current or after.outcome))
+        index.tell(source, events.note_event("amended", id, index.now, after.current or after.outcome))
     return "amended"
 
 
@@ -85,13 +93,13 @@ def retry_failed(index: Index, queue: str, ids: Sequence[str]) -> list[RetryFail
 
 def _retry_failed(index: Index, queue: QueueIndex, id: str) -> RetryFailedStatus:
     slot = queue.slots.get(id, EMPTY)
-    verdict, outcome = verdicts.retry_failed(slot, index.now), slot.outcome
+    verdict, outcome = rules.retry_failed(slot, index.now), slot.outcome
     if verdict != "queued" or outcome is None or outcome.data is None:
         return verdict
     after = transitions.retry_failed(slot, outcome, id, outcome.data, index.now, index.draw())
     queue.put(id, after)
     if queue.settings.log_level == "all":
-        index.tell(queue, events.noted("queued", id, index.now, after.current))
+        index.tell(queue, events.note_event("queued", id, index.now, after.current))
     return "queued"
 
 
@@ -103,11 +111,11 @@ def forget(index: Index, queue: str, ids: Sequence[str]) -> list[bool]:
 
 def _forget(index: Index, queue: QueueIndex, id: str) -> bool:
     slot = queue.slots.get(id, EMPTY)
-    known = slot.current is not None or transitions.alive(slot.outcome, index.now) is not None
+    known = slot.current is not None or transitions.unexpired(slot.outcome, index.now) is not None
     if slot is not EMPTY:
         queue.put(id, EMPTY)
     if known and queue.settings.log_level == "all":
-        index.tell(queue, events.noted("forgotten", id, index.now, slot.current or slot.outcome))
+        index.tell(queue, events.note_event("forgotten", id, index.now, slot.current or slot.outcome))
     return known
 
 
@@ -123,13 +131,13 @@ def configure(index: Index, queue: str, patch: SettingsPatch) -> Settings:
     if "all" in (before.log_level, after.log_level):
         if before.paused != after.paused:
             kind: NoteKind = "paused" if after.paused else "resumed"
-            index.tell(source, events.noted(kind, "", index.now))
+            index.tell(source, events.note_event(kind, "", index.now))
         if replace(before, paused=after.paused) != after:
-            index.tell(source, events.noted("configured", "", index.now))
+            index.tell(source, events.note_event("configured", "", index.now))
     return after
 
 
-def prune(index: Index, queue: str, limit: int) -> Pruned:
+def prune(index: Index, queue: str, limit: int) -> PruneResult:
     """Remove what has expired."""
     source = index.look(queue)
     outcomes = _prune_outcomes(source, limit)
@@ -139,7 +147,7 @@ def prune(index: Index, queue: str, limit: int) -> Pruned:
     trimmed = source.log.entries[:excess]
     if trimmed:
         source.put_trim(trimmed[-1].number)
-    return Pruned(
+    return PruneResult(
         outcomes=outcomes,
         request_keys=keys,
         events=sum(entry.count for entry in trimmed),
@@ -166,7 +174,7 @@ def _prune_keys(queue: QueueIndex, now: int, limit: int) -> int:
     return count
 
 
-def import_(index: Index, queue: str, records: Sequence[Record]) -> list[ImportStatus]:
+def import_(index: Index, queue: str, records: Sequence[ExportRecord]) -> list[ImportStatus]:
     """Take whole ids in."""
     source = index.queue(queue)
     return [import_one(index, source, record.id, record.slot) for record in records]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from dibs.model import events, transitions
-from dibs.model.answers import ClaimResult, Granted, Reaped, Renewed
 from dibs.model.job import EMPTY, Job
+from dibs.model.results import ClaimResult, GrantResult, ReapedJob, RenewResult
 from dibs.storage.indexed import settling
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
@@ -39,32 +39,32 @@ def _take(index: Index, queue: QueueIndex, lease: str, holder: str, limit: int) 
         queue.put(job.id, replace(queue.slots[job.id], current=job))
         jobs.append(job)
         if tells:
-            index.tell(queue, events.noted("claimed", job.id, index.now, job))
+            index.tell(queue, events.note_event("claimed", job.id, index.now, job))
     return jobs
 
 
-def grant(index: Index, queues: Sequence[str], lease: str, ttl: int, holder: str) -> Granted:
+def grant(index: Index, queues: Sequence[str], lease: str, ttl: int, holder: str) -> GrantResult:
     """Create a lease with this id on each queue."""
     expires_at = index.now + ttl
     for name in queues:
         index.queue(name).put_lease(lease, Lease(holder, expires_at))
-    return Granted(lease=lease, now=index.now, expires_at=expires_at)
+    return GrantResult(lease=lease, now=index.now, expires_at=expires_at)
 
 
-def renew(index: Index, queues: Sequence[str], lease_id: str, ttl: int) -> dict[str, Renewed]:
+def renew(index: Index, queues: Sequence[str], lease_id: str, ttl: int) -> dict[str, RenewResult]:
     """Move the end of a lease, never to an earlier time."""
     return {name: _renew(index, index.look(name), lease_id, ttl) for name in queues}
 
 
-def _renew(index: Index, queue: QueueIndex, lease_id: str, ttl: int) -> Renewed:
+def _renew(index: Index, queue: QueueIndex, lease_id: str, ttl: int) -> RenewResult:
     lease = queue.leases.get(lease_id)
     if lease is None or not lease.alive(index.now):
-        return Renewed(alive=False, now=index.now)
+        return RenewResult(alive=False, now=index.now)
     expires_at = max(lease.expires_at, index.now + ttl)
     queue.put_lease(lease_id, replace(lease, expires_at=expires_at))
     held = queue.held.get(lease_id, {})
     asked = tuple(sorted(id for id in queue.asked if id in held))
-    return Renewed(alive=True, now=index.now, expires_at=expires_at, cancel_requested=asked)
+    return RenewResult(alive=True, now=index.now, expires_at=expires_at, cancel_requested=asked)
 
 
 def drop(index: Index, queues: Sequence[str], lease_id: str, limit: int) -> dict[str, int]:
@@ -83,15 +83,15 @@ def _drop(index: Index, queue: QueueIndex, lease_id: str, limit: int) -> int:
     return left
 
 
-def reap(index: Index, queue: str, limit: int) -> list[Reaped]:
+def reap(index: Index, queue: str, limit: int) -> list[ReapedJob]:
     """Bring back jobs under expired leases."""
     source = index.look(queue)
-    reaped: list[Reaped] = []
+    reaped: list[ReapedJob] = []
     while (lease_id := source.first_expired_lease(index.now)) is not None:
         stalled = not source.leases[lease_id].dropped
         for id in list(source.held.get(lease_id, ()))[: limit - len(reaped)]:
             fence = _fence(source, id)
-            reaped.append(Reaped(id, fence, settling.give_back(index, source, id, stalled=stalled)))
+            reaped.append(ReapedJob(id, fence, settling.give_back(index, source, id, stalled=stalled)))
         if source.held.get(lease_id):
             break
         source.put_lease(lease_id, None)

@@ -7,59 +7,59 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from dibs.model import events, transitions, verdicts
-from dibs.model.answers import Enqueued, ImportStatus
+from dibs.model import events, rules, transitions
 from dibs.model.events import NoteKind
 from dibs.model.job import EMPTY, NewJob, Slot
-from dibs.model.requests import OnConflict, Reject, Request, Then, Update
+from dibs.model.requests import EnqueueRequest, FollowUp, OnConflict, Reject, Update
+from dibs.model.results import EnqueueResult, ImportStatus
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.records import Key
 
 
-def enqueue(index: Index, queue: str, requests: Sequence[Request]) -> list[Enqueued]:
+def enqueue(index: Index, queue: str, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
     """Take requests in, in order."""
     into = index.queue(queue)
     return [_take(index, into, request) for request in requests]
 
 
-def _take(index: Index, queue: QueueIndex, request: Request) -> Enqueued:
+def _take(index: Index, queue: QueueIndex, request: EnqueueRequest) -> EnqueueResult:
     key = request.request_key
     if key is not None:
         known = queue.keys.get(key)
         if known is not None and index.now < known.expires_at:
-            return Enqueued(known.status, known.found, known.first, known.revision, repeated=True)
+            return EnqueueResult(known.status, known.found, known.first, known.revision, repeated=True)
     answer = admit(index, queue, request.job, request.on_conflict)
     if key is not None:
         expires_at = index.now + queue.settings.request_key_age
         queue.put_key(key, Key(answer.status, answer.found, answer.first, answer.revision, expires_at))
     if request.want_outcome:
-        kept = transitions.alive(queue.slots.get(request.job.id, EMPTY).outcome, index.now)
+        kept = transitions.unexpired(queue.slots.get(request.job.id, EMPTY).outcome, index.now)
         return replace(answer, outcome=kept)
     return answer
 
 
-def admit(index: Index, queue: QueueIndex, new: NewJob, how: OnConflict) -> Enqueued:
+def admit(index: Index, queue: QueueIndex, new: NewJob, how: OnConflict) -> EnqueueResult:
     """Let one job meet its id, as the table of contract 3 says."""
     slot = queue.slots.get(new.id, EMPTY)
     if isinstance(how, Reject):
-        return verdicts.rejected(slot, how, index.now) or _accept(index, queue, slot, new, Update())
+        return rules.reject(slot, how, index.now) or _accept(index, queue, slot, new, Update())
     return _accept(index, queue, slot, new, how)
 
 
-def _accept(index: Index, queue: QueueIndex, slot: Slot, new: NewJob, how: Update) -> Enqueued:
+def _accept(index: Index, queue: QueueIndex, slot: Slot, new: NewJob, how: Update) -> EnqueueResult:
     if new.data.attributes:
         # The mapping is the caller's and may change: what was accepted is kept as it was.
         new = replace(new, data=replace(new.data, attributes=dict(new.data.attributes)))
-    slot, answer, into = verdicts.accept(slot, new, how, index.now, index.draw())
+    slot, answer, into = rules.accept(slot, new, how, index.now, index.draw())
     queue.put(new.id, slot)
     if queue.settings.log_level == "all":
         kind = cast("NoteKind", answer.status)  # what accept answers are kinds of events as well
-        index.tell(queue, events.noted(kind, new.id, index.now, into))
+        index.tell(queue, events.note_event(kind, new.id, index.now, into))
     return answer
 
 
-def follow(index: Index, then: Sequence[Then]) -> None:
+def follow(index: Index, then: Sequence[FollowUp]) -> None:
     """Enqueue the follow-ups of an end, in its own atomic step."""
     for item in then:
         admit(index, index.queue(item.queue), item.job, item.on_conflict)
@@ -68,8 +68,8 @@ def follow(index: Index, then: Sequence[Then]) -> None:
 def import_one(index: Index, queue: QueueIndex, id: str, slot: Slot) -> ImportStatus:
     """Take a whole id in, unless it exists here."""
     here = queue.slots.get(id, EMPTY)
-    if here.current is not None or transitions.alive(here.outcome, index.now):
+    if here.current is not None or transitions.unexpired(here.outcome, index.now):
         return "exists"
-    index.number = max(index.number, *verdicts.numbers(slot))
-    queue.put(id, verdicts.arriving(slot, index.now, queue.settings.retention))
+    index.number = max(index.number, *rules.numbers_in(slot))
+    queue.put(id, rules.imported_slot(slot, index.now, queue.settings.retention))
     return "imported"

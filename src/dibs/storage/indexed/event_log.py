@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from dibs.model.answers import EventPage
 from dibs.model.events import LogEvent
+from dibs.model.results import EventPage
 from dibs.storage.offsets import LAST, offset, parsed
 from dibs.storage.protocol import LATEST
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from dibs.model import verdicts
-from dibs.model.answers import Counts, EventPage, Exported, Listed, QueueInfo, Record, State
+from dibs.model import rules
 from dibs.model.job import EMPTY, Slot
+from dibs.model.results import Counts, EventPage, ExportPage, ExportRecord, ListPage, QueueInfo, State
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 
@@ -18,21 +18,21 @@ COUNTED: Final = 20_000
 def get(index: Index, queue: str, ids: Sequence[str]) -> list[Slot]:
     """Return slots as everybody may see them."""
     source = index.look(queue)
-    return [verdicts.visible(source.slots.get(id, EMPTY), index.now) for id in ids]
+    return [rules.visible(source.slots.get(id, EMPTY), index.now) for id in ids]
 
 
-def list_(index: Index, queue: str, state: State, after: str | None, until: str | None, limit: int) -> Listed:
+def list_(index: Index, queue: str, state: State, after: str | None, until: str | None, limit: int) -> ListPage:
     """Return a page of the ids in a state; the cursor is the last id of the page."""
     source, now = index.look(queue), index.now
     page: list[tuple[str, Slot]] = []
     for id in source.listing.after(after, until):
-        slot = verdicts.visible(source.slots[id], now)
-        if not verdicts.is_in(slot, state, now):
+        slot = rules.visible(source.slots[id], now)
+        if not rules.is_in_state(slot, state, now):
             continue
         if len(page) == limit:
-            return Listed(items=tuple(page), after=page[-1][0])
+            return ListPage(items=tuple(page), after=page[-1][0])
         page.append((id, slot))
-    return Listed(items=tuple(page), after=None)
+    return ListPage(items=tuple(page), after=None)
 
 
 def counts(index: Index, queues: Iterable[str]) -> dict[str, Counts]:
@@ -66,24 +66,24 @@ def split(index: Index, queue: str, parts: int, state: State | None) -> list[str
     ids = [
         id
         for id in source.listing.after(None)
-        if state is None or verdicts.is_in(verdicts.visible(source.slots[id], now), state, now)
+        if state is None or rules.is_in_state(rules.visible(source.slots[id], now), state, now)
     ]
     bounds = (ids[len(ids) * part // parts - 1] for part in range(1, parts) if len(ids) * part >= parts)
     return list(dict.fromkeys(bounds))
 
 
-def export(index: Index, queue: str, after: str | None, until: str | None, limit: int) -> Exported:
+def export(index: Index, queue: str, after: str | None, until: str | None, limit: int) -> ExportPage:
     """Return a page of whole ids."""
     source = index.look(queue)
-    records: list[Record] = []
+    records: list[ExportRecord] = []
     for id in source.listing.after(after, until):
-        slot = verdicts.visible(source.slots[id], index.now)
+        slot = rules.visible(source.slots[id], index.now)
         if slot is EMPTY:
             continue
         if len(records) == limit:
-            return Exported(records=tuple(records), settings=source.settings, after=records[-1].id)
-        records.append(Record(id=id, slot=slot))
-    return Exported(records=tuple(records), settings=source.settings, after=None)
+            return ExportPage(records=tuple(records), settings=source.settings, after=records[-1].id)
+        records.append(ExportRecord(id=id, slot=slot))
+    return ExportPage(records=tuple(records), settings=source.settings, after=None)
 
 
 def events(index: Index, queue: str, after: str | None, limit: int) -> EventPage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dibs.model.answers import EnqueueStatus, Found
+from dibs.model.results import EnqueueStatus, FoundState
 
 
 class Lease(Struct, frozen=True, gc=False, array_like=True):
@@ -23,7 +23,7 @@ class Key(Struct, frozen=True, gc=False, array_like=True):
     """What an enqueue with a request_key was answered."""
 
     status: EnqueueStatus
-    found: Found
+    found: FoundState
     first: int
     revision: int
     expires_at: int

@@ -6,37 +6,38 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dibs.model import events, transitions, verdicts
-from dibs.model.answers import FinishStatus, ReapedKind, ReportStatus, Settled
+from dibs.model import events, rules, transitions
+from dibs.model.error_text import checked_error
 from dibs.model.events import KIND_OF_CAUSE
 from dibs.model.job import EMPTY, FAIL_SUFFIX, FOREVER, Error, Job, OutcomeRetention, Slot
-from dibs.model.limits import Limits, checked_error
-from dibs.model.requests import Cancelled, Complete, End, Fail, HandOff, How, RetryLater, Settlement
+from dibs.model.limits import Limits
+from dibs.model.requests import Cancelled, Complete, End, Fail, HandOff, RetryLater, SettleAction, Settlement
+from dibs.model.results import FinishStatus, ReapedKind, ReportStatus, SettleResult
 from dibs.storage.indexed.enqueueing import follow
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 
 
-def settle(index: Index, queue: str, settlements: Sequence[Settlement], limits: Limits) -> list[Settled]:
+def settle(index: Index, queue: str, settlements: Sequence[Settlement], limits: Limits) -> list[SettleResult]:
     """Settle runs, in order."""
     source = index.look(queue)
     return [_settle(index, source, one, limits) for one in settlements]
 
 
-def _settle(index: Index, queue: QueueIndex, one: Settlement, limits: Limits) -> Settled:
+def _settle(index: Index, queue: QueueIndex, one: Settlement, limits: Limits) -> SettleResult:
     slot = queue.slots.get(one.id, EMPTY)
-    job, verdict = slot.current, verdicts.settle(slot, one, limits)
+    job, verdict = slot.current, rules.settle(slot, one, limits)
     # Most are, and to tell what a Struct is not costs five times as much.
     if isinstance(verdict, Complete) and job is not None:
         end(index, queue, slot, job, verdict)
-        return verdicts.DONE
-    if isinstance(verdict, Settled):
+        return rules.DONE
+    if isinstance(verdict, SettleResult):
         return verdict
     _apply(index, queue, slot, verdict)
-    return verdicts.applied(slot, one.how, verdict)
+    return rules.settle_result(slot, one.how, verdict)
 
 
-def _apply(index: Index, queue: QueueIndex, slot: Slot, how: How) -> None:
+def _apply(index: Index, queue: QueueIndex, slot: Slot, how: SettleAction) -> None:
     """Let an active run go on like this."""
     job = slot.current
     assert job is not None and job.run is not None, "only runs are settled"  # noqa: S101, PT018
@@ -47,7 +48,7 @@ def _apply(index: Index, queue: QueueIndex, slot: Slot, how: How) -> None:
     elif isinstance(how, HandOff):
         queue.put(job.id, transitions.hand_off(slot, job, job.run))
         if queue.settings.log_level == "all":
-            index.tell(queue, events.noted("handed_off", job.id, index.now, job))
+            index.tell(queue, events.note_event("handed_off", job.id, index.now, job))
     else:
         _release(index, queue, slot, job)
 
@@ -58,20 +59,20 @@ def _retry(index: Index, queue: QueueIndex, slot: Slot, job: Job, how: RetryLate
     error = checked_error(how.error) if how.error is not None else None
     queue.put(job.id, transitions.retry(slot, job, how.cause, run_at, index.draw(), error))
     if queue.settings.log_level != "off":
-        index.tell(queue, events.attempt_ended(KIND_OF_CAUSE[how.cause], job, now, error))
+        index.tell(queue, events.attempt_event(KIND_OF_CAUSE[how.cause], job, now, error))
 
 
 def _release(index: Index, queue: QueueIndex, slot: Slot, job: Job) -> None:
     queue.put(job.id, transitions.release(slot, job))
     if queue.settings.log_level != "off":
-        index.tell(queue, events.attempt_ended("released", job, index.now))
+        index.tell(queue, events.attempt_event("released", job, index.now))
 
 
 def give_back(index: Index, queue: QueueIndex, id: str, *, stalled: bool) -> ReapedKind:
     """Take an active job from its lease: back to waiting, or to its end if it was asked to cancel."""
     slot = queue.slots[id]
     assert slot.current is not None, "a lease holds active jobs"  # noqa: S101
-    how, kind = verdicts.give_back(slot.current, stalled=stalled)
+    how, kind = rules.action_for_return(slot.current, stalled=stalled)
     _apply(index, queue, slot, how)
     return kind
 
@@ -85,9 +86,9 @@ def end(index: Index, queue: QueueIndex, slot: Slot, job: Job, how: End) -> None
     queue.put(job.id, after)
     if level != "off":
         error = None if failed is None else failed.error
-        index.tell(queue, events.attempt_ended(transitions.kind_of(how), job, now, error))
+        index.tell(queue, events.attempt_event(transitions.outcome_kind(how), job, now, error))
         if level == "all" and after.current is not None:
-            index.tell(queue, events.noted("promoted", job.id, now, after.current))
+            index.tell(queue, events.note_event("promoted", job.id, now, after.current))
     if failed is not None and failed.handled and not queue.name.endswith(FAIL_SUFFIX):
         _hand_to_failure(index, queue, job, failed.error)
     if isinstance(how, (Complete, Fail)) and how.then:
@@ -107,14 +108,14 @@ def _hand_to_failure(index: Index, queue: QueueIndex, job: Job, error: Error) ->
     fail_job = transitions.fail_job(queue.name, job, error, f"{number:016x}", index.now, number)
     into.put(fail_job.id, Slot(fail_job))
     if into.settings.log_level == "all":
-        index.tell(into, events.noted("queued", fail_job.id, index.now, fail_job))
+        index.tell(into, events.note_event("queued", fail_job.id, index.now, fail_job))
 
 
 def finish(index: Index, queue: str, id: str, how: End, revision: int) -> FinishStatus:
     """End a handed-off run from elsewhere."""
     source = index.look(queue)
     slot = source.slots.get(id, EMPTY)
-    verdict = verdicts.finish(slot, how, revision)
+    verdict = rules.finish(slot, how, revision)
     if verdict is not None or slot.current is None:
         return verdict or "not_found"
     end(index, source, slot, slot.current, how)

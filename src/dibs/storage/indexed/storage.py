@@ -15,33 +15,33 @@ from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from dibs.errors import NotRunning
-from dibs.model.answers import (
+from dibs.model.job import Slot
+from dibs.model.limits import LIMITS, Limits
+from dibs.model.requests import End, EnqueueRequest, JobPatch, Settings, SettingsPatch, Settlement
+from dibs.model.results import (
     AmendStatus,
     CancelStatus,
     ClaimResult,
     Counts,
-    Enqueued,
+    EnqueueResult,
     EventPage,
-    Exported,
+    ExportPage,
+    ExportRecord,
     FinishStatus,
-    Granted,
+    GrantResult,
     ImportStatus,
-    Listed,
-    Pruned,
+    ListPage,
+    PruneResult,
     QueueInfo,
-    Reaped,
-    Record,
-    Renewed,
+    ReapedJob,
+    RenewResult,
     ReportStatus,
     RetryFailedStatus,
-    Settled,
-    SettledAndClaimed,
+    SettleAndClaimResult,
+    SettleResult,
     State,
-    Wake,
+    WaitResult,
 )
-from dibs.model.job import Slot
-from dibs.model.limits import LIMITS, Limits
-from dibs.model.requests import End, Patch, Request, Settings, SettingsPatch, Settlement
 from dibs.storage import checks
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.indexed import administration as keeping
@@ -78,7 +78,7 @@ class IndexedStorage(ABC):
         """Run a verb that changes nothing."""
 
     @abstractmethod
-    async def _wait(self, waiter: Waiter, since: Mapping[str, str], timeout: float | None) -> Wake:
+    async def _wait(self, waiter: Waiter, since: Mapping[str, str], timeout: float | None) -> WaitResult:
         """Wait until the waiter is woken, something falls due, or `timeout` s are over."""
 
     @abstractmethod
@@ -123,8 +123,8 @@ class IndexedStorage(ABC):
     # -- enqueue, claim, settle ----------------------------------------------------------------------
 
     async def enqueue(
-        self, queue: str, requests: Sequence[Request], *, now: int | None = None
-    ) -> list[Enqueued]:
+        self, queue: str, requests: Sequence[EnqueueRequest], *, now: int | None = None
+    ) -> list[EnqueueResult]:
         checks.check_enqueue(queue, requests, self.limits)
         return await self._step(now, enqueueing.enqueue, queue, requests)
 
@@ -134,13 +134,13 @@ class IndexedStorage(ABC):
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
-    ) -> list[Settled]:
+    ) -> list[SettleResult]:
         checks.check_queue(queue, within=self.limits)
         return await self._step(now, settling.settle, queue, settlements, self.limits)
 
     async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
-    ) -> SettledAndClaimed:
+    ) -> SettleAndClaimResult:
         checks.check_queue(queue, limit, within=self.limits)
         return await self._step(now, _turn, queue, settlements, lease, limit, self.limits)
 
@@ -152,13 +152,13 @@ class IndexedStorage(ABC):
 
     # -- leases --------------------------------------------------------------------------------------
 
-    async def grant(self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None) -> Granted:
+    async def grant(self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None) -> GrantResult:
         checks.check_grant(queues, ttl, holder, self.limits)
         return await self._step(now, claiming.grant, queues, secrets.token_hex(16), ttl, holder)
 
     async def renew(
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
-    ) -> dict[str, Renewed]:
+    ) -> dict[str, RenewResult]:
         checks.check_renew(queues, ttl, self.limits)
         return await self._step(now, claiming.renew, queues, lease, ttl)
 
@@ -168,7 +168,7 @@ class IndexedStorage(ABC):
         checks.check_drop(queues, limit, self.limits)
         return await self._step(now, claiming.drop, queues, lease, limit)
 
-    async def reap(self, queue: str, limit: int, *, now: int | None = None) -> list[Reaped]:
+    async def reap(self, queue: str, limit: int, *, now: int | None = None) -> list[ReapedJob]:
         checks.check_queue(queue, limit, within=self.limits)
         return await self._step(now, claiming.reap, queue, limit)
 
@@ -186,7 +186,7 @@ class IndexedStorage(ABC):
         checks.check_queue(queue, ids=ids, within=self.limits)
         return await self._step(now, keeping.cancel, queue, ids, running)
 
-    async def amend(self, queue: str, id: str, patch: Patch, *, now: int | None = None) -> AmendStatus:
+    async def amend(self, queue: str, id: str, patch: JobPatch, *, now: int | None = None) -> AmendStatus:
         checks.check_amend(queue, patch, self.limits)
         return await self._step(now, keeping.amend, queue, id, patch, self.limits)
 
@@ -213,7 +213,7 @@ class IndexedStorage(ABC):
         until: str | None = None,
         limit: int = 100,
         now: int | None = None,
-    ) -> Listed:
+    ) -> ListPage:
         checks.check_list(queue, state, limit, self.limits)
         return await self._look(now, reading.list_, queue, state, after, until, limit)
 
@@ -234,18 +234,18 @@ class IndexedStorage(ABC):
         checks.check_configure(queue, patch, self.limits)
         return await self._step(now, keeping.configure, queue, patch)
 
-    async def prune(self, queue: str, limit: int, *, now: int | None = None) -> Pruned:
+    async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:
         checks.check_queue(queue, limit, within=self.limits)
         return await self._step(now, keeping.prune, queue, limit)
 
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
-    ) -> Exported:
+    ) -> ExportPage:
         checks.check_queue(queue, limit, within=self.limits)
         return await self._look(None, reading.export, queue, after, until, limit)
 
     async def import_(
-        self, queue: str, records: Sequence[Record], *, now: int | None = None
+        self, queue: str, records: Sequence[ExportRecord], *, now: int | None = None
     ) -> Sequence[ImportStatus]:
         checks.check_import(queue, records, self.limits)
         return await self._step(now, keeping.import_, queue, records)
@@ -266,7 +266,7 @@ class IndexedStorage(ABC):
         ids: Sequence[str] = (),
         since: Mapping[str, str] | None = None,
         timeout: float | None = None,
-    ) -> Wake:
+    ) -> WaitResult:
         checks.check_wait(queues, for_, ids, self.limits)
         return await self._wait(Waiter(for_, queues, ids), since or {}, timeout)
 
@@ -278,6 +278,6 @@ def _turn(
     lease: str,
     limit: int,
     limits: Limits,
-) -> SettledAndClaimed:
+) -> SettleAndClaimResult:
     settled = settling.settle(index, queue, settlements, limits)
-    return SettledAndClaimed(tuple(settled), claiming.claim(index, queue, lease, limit))
+    return SettleAndClaimResult(tuple(settled), claiming.claim(index, queue, lease, limit))

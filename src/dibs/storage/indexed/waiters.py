@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 
-from dibs.model.answers import Wake
+from dibs.model.results import WaitResult
 from dibs.storage.indexed.index import Index, Step
 from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.wait import Waiter
@@ -108,10 +108,10 @@ class Wakeups:
             waiter.wake()
 
 
-def wake_of(wakeups: Wakeups, index: Index, waiter: Waiter, *, woken: bool) -> Wake:
+def wake_of(wakeups: Wakeups, index: Index, waiter: Waiter, *, woken: bool) -> WaitResult:
     """Return the answer to a wait, as things stand."""
     tokens = {name: wakeups.token(waiter.watch, index.look(name)) for name in waiter.queues}
-    return Wake(woken=woken, since=tokens)
+    return WaitResult(woken=woken, since=tokens)
 
 
 def _has_work(queue: QueueIndex, token: str | None) -> bool:

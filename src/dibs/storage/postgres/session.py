@@ -12,7 +12,7 @@ from psycopg import Connection as SyncConnection
 
 from dibs.errors import Refused
 from dibs.model.limits import LIMITS, Limits
-from dibs.model.requests import Request, Settlement
+from dibs.model.requests import EnqueueRequest, Settlement
 from dibs.storage import checks
 from dibs.storage.postgres.codec import parameters as asking
 from dibs.storage.postgres.network.address import Address
@@ -81,7 +81,7 @@ class Door:
 
     # -- what travels ---------------------------------------------------------------------------------
 
-    def asked(self, queue: str, requests: Sequence[Request], now: int | None) -> tuple[str, dict[str, Any]]:
+    def asked(self, queue: str, requests: Sequence[EnqueueRequest], now: int | None) -> tuple[str, dict[str, Any]]:
         """Check an enqueue, and return its query and parameters."""
         checked = checks.check_enqueue(queue, requests, self.limits)
         params = {"queue": queue, "now": self._at(now), **asking.requests(checked)}

@@ -10,32 +10,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dibs.errors import Refused
-from dibs.model.answers import (
+from dibs.model.job import EMPTY, Slot
+from dibs.model.requests import Complete, End, EnqueueRequest, JobPatch, Settings, SettingsPatch, Settlement
+from dibs.model.results import (
     AmendStatus,
     CancelStatus,
     ClaimResult,
     Counts,
-    Enqueued,
+    EnqueueResult,
     EventPage,
-    Exported,
+    ExportPage,
+    ExportRecord,
     FinishStatus,
-    Granted,
+    GrantResult,
     ImportStatus,
-    Listed,
-    Pruned,
+    ListPage,
+    PruneResult,
     QueueInfo,
-    Reaped,
-    Record,
-    Renewed,
+    ReapedJob,
+    RenewResult,
     ReportStatus,
     RetryFailedStatus,
-    Settled,
-    SettledAndClaimed,
+    SettleAndClaimResult,
+    SettleResult,
     State,
-    Wake,
+    WaitResult,
 )
-from dibs.model.job import EMPTY, Slot
-from dibs.model.requests import Complete, End, Patch, Request, Settings, SettingsPatch, Settlement
 from dibs.storage import checks
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.postgres.codec import event_log, rows
@@ -62,8 +62,8 @@ class PostgresStorage(Door):
     # -- enqueue, claim, settle ----------------------------------------------------------------------
 
     async def enqueue(
-        self, queue: str, requests: Sequence[Request], *, now: int | None = None
-    ) -> list[Enqueued]:
+        self, queue: str, requests: Sequence[EnqueueRequest], *, now: int | None = None
+    ) -> list[EnqueueResult]:
         name, params = self.asked(queue, requests, now)
         if not requests:
             return []
@@ -81,7 +81,7 @@ class PostgresStorage(Door):
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
-    ) -> list[Settled]:
+    ) -> list[SettleResult]:
         params, reasons = self.settling(queue, settlements, now)
         if not settlements:
             return []
@@ -90,16 +90,16 @@ class PostgresStorage(Door):
 
     async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
-    ) -> SettledAndClaimed:
+    ) -> SettleAndClaimResult:
         params, reasons = asking.settlements(settlements, self.limits)
         params |= {**self._call(queue, now, limit), "lease": lease_of(lease)}
         if not settlements:
-            return SettledAndClaimed((), await self.claim(queue, lease, limit, now=now))
+            return SettleAndClaimResult((), await self.claim(queue, lease, limit, now=now))
         token = self._waiting.token(queue)
         found = await self._write("settle_and_claim", params)
         settled = rows.settled_of(found[0][0], found[0][1], reasons)
         claim = rows.claim_of([row[2:] for row in found], lease, token)
-        return SettledAndClaimed(tuple(settled), self._noted(queue, claim, limit))
+        return SettleAndClaimResult(tuple(settled), self._noted(queue, claim, limit))
 
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
@@ -118,7 +118,7 @@ class PostgresStorage(Door):
 
     # -- leases --------------------------------------------------------------------------------------
 
-    async def grant(self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None) -> Granted:
+    async def grant(self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None) -> GrantResult:
         checks.check_grant(queues, ttl, holder, self.limits)
         lease = secrets.token_hex(16)
         params = {
@@ -129,19 +129,19 @@ class PostgresStorage(Door):
             "now": self._at(now),
         }
         at: int = await self._answer("grant", params)
-        return Granted(lease=lease, now=at, expires_at=at + ttl)
+        return GrantResult(lease=lease, now=at, expires_at=at + ttl)
 
     async def renew(
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
-    ) -> dict[str, Renewed]:
+    ) -> dict[str, RenewResult]:
         checks.check_renew(queues, ttl, self.limits)
         params = {"queues": list(queues), "lease": lease_of(lease), "ttl": ttl, "now": self._at(now)}
         (_, at, *_), *found = await self._write("renew", params)
         alive = {
-            name: Renewed(alive=True, now=at, expires_at=ends, cancel_requested=tuple(asked))
+            name: RenewResult(alive=True, now=at, expires_at=ends, cancel_requested=tuple(asked))
             for name, _, ends, asked in found
         }
-        return {name: alive.get(name) or Renewed(alive=False, now=at) for name in queues}
+        return {name: alive.get(name) or RenewResult(alive=False, now=at) for name in queues}
 
     async def drop(
         self, queues: Sequence[str], lease: str, limit: int, *, now: int | None = None
@@ -156,8 +156,8 @@ class PostgresStorage(Door):
         left = dict(await self._write("drop", params))
         return {name: left.get(name, 0) for name in queues}
 
-    async def reap(self, queue: str, limit: int, *, now: int | None = None) -> list[Reaped]:
-        return [Reaped(*row) for row in await self._write("reap", self._call(queue, now, limit))]
+    async def reap(self, queue: str, limit: int, *, now: int | None = None) -> list[ReapedJob]:
+        return [ReapedJob(*row) for row in await self._write("reap", self._call(queue, now, limit))]
 
     async def report(
         self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
@@ -173,7 +173,7 @@ class PostgresStorage(Door):
     ) -> list[CancelStatus]:
         return await self._by_ids("cancel", queue, ids, now, running=running)
 
-    async def amend(self, queue: str, id: str, patch: Patch, *, now: int | None = None) -> AmendStatus:
+    async def amend(self, queue: str, id: str, patch: JobPatch, *, now: int | None = None) -> AmendStatus:
         checks.check_amend(queue, patch, self.limits)
         said, payload = asking.patch(patch)
         params = {
@@ -216,11 +216,11 @@ class PostgresStorage(Door):
         until: str | None = None,
         limit: int = 100,
         now: int | None = None,
-    ) -> Listed:
+    ) -> ListPage:
         checks.check_list(queue, state, limit, self.limits)
         params = self._call(queue, now, limit)
         items, more = await self._page(state, params, after, until)
-        return Listed(items=tuple(items), after=more)
+        return ListPage(items=tuple(items), after=more)
 
     async def split(self, queue: str, parts: int, *, state: State | None = None) -> Sequence[str]:
         checks.check_split(queue, parts, state, self.limits)
@@ -262,24 +262,24 @@ class PostgresStorage(Door):
         params = {**self._call(queue, now), "patch": asking.settings(patch)}
         return rows.settings_of((await self._write("configure", params))[0]).settings
 
-    async def prune(self, queue: str, limit: int, *, now: int | None = None) -> Pruned:
+    async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:
         params = self._call(queue, now, limit)
         ((outcomes, keys, told),) = await self._write("prune", params)
         more = outcomes + keys >= params["limit"]
-        return Pruned(outcomes=outcomes, request_keys=keys, events=told, more=more)
+        return PruneResult(outcomes=outcomes, request_keys=keys, events=told, more=more)
 
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
-    ) -> Exported:
+    ) -> ExportPage:
         params = self._call(queue, None, limit)
         items, more = await self._page(None, params, after, until)
         known = await self._read("settings", params)
         settings = rows.settings_of(known[0]).settings if known else Settings()
-        records = tuple(Record(id=id, slot=slot) for id, slot in items)
-        return Exported(records=records, settings=settings, after=more)
+        records = tuple(ExportRecord(id=id, slot=slot) for id, slot in items)
+        return ExportPage(records=records, settings=settings, after=more)
 
     async def import_(
-        self, queue: str, records: Sequence[Record], *, now: int | None = None
+        self, queue: str, records: Sequence[ExportRecord], *, now: int | None = None
     ) -> Sequence[ImportStatus]:
         checks.check_import(queue, records, self.limits)
         params = {
@@ -308,7 +308,7 @@ class PostgresStorage(Door):
         ids: Sequence[str] = (),
         since: Mapping[str, str] | None = None,
         timeout: float | None = None,
-    ) -> Wake:
+    ) -> WaitResult:
         checks.check_wait(queues, for_, ids, self.limits)
         self._at(None)
         return await self._waiting.wait(Waiter(for_, queues, ids), since or {}, timeout)

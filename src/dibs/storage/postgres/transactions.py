@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
 from psycopg.rows import tuple_row
 
-from dibs.model.answers import Enqueued, Settled
 from dibs.model.job import FAIL_SUFFIX
-from dibs.model.requests import Complete, Fail, Request, Settlement
+from dibs.model.requests import Complete, EnqueueRequest, Fail, Settlement
+from dibs.model.results import EnqueueResult, SettleResult
 from dibs.storage.postgres.codec import rows
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class JoinedAsync:
         self._connection = connection
 
     async def enqueue(
-        self, queue: str, requests: Sequence[Request], *, now: int | None = None
-    ) -> list[Enqueued]:
+        self, queue: str, requests: Sequence[EnqueueRequest], *, now: int | None = None
+    ) -> list[EnqueueResult]:
         name, params = self._storage.asked(queue, requests, now)
         if not requests:
             return []
@@ -52,7 +52,7 @@ class JoinedAsync:
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
-    ) -> list[Settled]:
+    ) -> list[SettleResult]:
         params, reasons = self._storage.settling(queue, settlements, now)
         if not settlements:
             return []
@@ -74,7 +74,7 @@ class Joined:
         self._storage = storage
         self._connection = connection
 
-    def enqueue(self, queue: str, requests: Sequence[Request], *, now: int | None = None) -> list[Enqueued]:
+    def enqueue(self, queue: str, requests: Sequence[EnqueueRequest], *, now: int | None = None) -> list[EnqueueResult]:
         name, params = self._storage.asked(queue, requests, now)
         if not requests:
             return []
@@ -83,7 +83,7 @@ class Joined:
 
     def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
-    ) -> list[Settled]:
+    ) -> list[SettleResult]:
         params, reasons = self._storage.settling(queue, settlements, now)
         if not settlements:
             return []

@@ -11,8 +11,8 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from dibs.model.answers import State
 from dibs.model.job import Slot
+from dibs.model.results import State
 
 #: Up to here ids are few.
 FEW: Final = 1000
@@ -83,7 +83,7 @@ class Listing:
         end = b"+" if self._until is None else b"[" + self._until
         while True:
             words = [self._token, self._stands, self._last, end, count, FEW, *self._sources]
-            kind, *found = await self._ask("ids", words)
+            kind, *found = await self._ask("list_ids", words)
             if kind != b"scan":
                 return kind, found
             self._stands = found[0].decode()
@@ -94,7 +94,7 @@ class Listing:
             return []
         kind, found = await self._found(1)
         if kind == b"page":
-            bounds = await self._ask("cut", [self._token, parts])
+            bounds = await self._ask("split_ids", [self._token, parts])
         else:
             ids = sorted(set(found))
             bounds = [

@@ -16,32 +16,32 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from dibs.errors import NotRunning, Refused
-from dibs.model.answers import (
+from dibs.model.job import Slot
+from dibs.model.requests import End, EnqueueRequest, JobPatch, Settings, SettingsPatch, Settlement
+from dibs.model.results import (
     AmendStatus,
     CancelStatus,
     ClaimResult,
     Counts,
-    Enqueued,
+    EnqueueResult,
     EventPage,
-    Exported,
+    ExportPage,
+    ExportRecord,
     FinishStatus,
-    Granted,
+    GrantResult,
     ImportStatus,
-    Listed,
-    Pruned,
+    ListPage,
+    PruneResult,
     QueueInfo,
-    Reaped,
-    Record,
-    Renewed,
+    ReapedJob,
+    RenewResult,
     ReportStatus,
     RetryFailedStatus,
-    Settled,
-    SettledAndClaimed,
+    SettleAndClaimResult,
+    SettleResult,
     State,
-    Wake,
+    WaitResult,
 )
-from dibs.model.job import Slot
-from dibs.model.requests import End, Patch, Request, Settings, SettingsPatch, Settlement
 from dibs.storage import checks
 from dibs.storage.protocol import Clock, Watch
 from dibs.storage.redis import keys
@@ -67,8 +67,8 @@ class RedisStorage(RedisPlace):
     # -- enqueue, claim, settle ----------------------------------------------------------------------
 
     async def enqueue(
-        self, queue: str, requests: Sequence[Request], *, now: int | None = None
-    ) -> list[Enqueued]:
+        self, queue: str, requests: Sequence[EnqueueRequest], *, now: int | None = None
+    ) -> list[EnqueueResult]:
         checked = checks.check_enqueue(queue, requests, self.limits)
         if not checked:
             return []
@@ -123,7 +123,7 @@ class RedisStorage(RedisPlace):
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
-    ) -> list[Settled]:
+    ) -> list[SettleResult]:
         checks.check_queue(queue, within=self.limits)
         if not settlements:
             self._time(now)
@@ -137,7 +137,7 @@ class RedisStorage(RedisPlace):
 
     async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
-    ) -> SettledAndClaimed:
+    ) -> SettleAndClaimResult:
         checks.check_queue(queue, limit, within=self.limits)
         settling = await self._settling(queue, settlements)
         settled, claimed = await self._run(
@@ -145,7 +145,7 @@ class RedisStorage(RedisPlace):
             min(limit, STEP), *settling.words, *settling.follow_ups, others=settling.targets,
         )  # fmt: skip
         claim = await self._whole_claim(queue, lease, limit, now, claimed)
-        return SettledAndClaimed(tuple(settling.answers(settled)), claim)
+        return SettleAndClaimResult(tuple(settling.answers(settled)), claim)
 
     async def _settling(self, queue: str, settlements: Sequence[Settlement]) -> Settling:
         settling = Settling(queue, self.limits, cross_queue=self.capabilities.cross_queue)
@@ -169,7 +169,7 @@ class RedisStorage(RedisPlace):
 
     # -- leases --------------------------------------------------------------------------------------
 
-    async def grant(self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None) -> Granted:
+    async def grant(self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None) -> GrantResult:
         checks.check_grant(queues, ttl, holder, self.limits)
         await self._register(*queues)
         lease = secrets.token_hex(16)
@@ -177,11 +177,11 @@ class RedisStorage(RedisPlace):
         times = [(int(at), int(expires_at)) for at, expires_at in granted] or [(0, 0)]
         # Each queue gave at least what is told.
         at, expires_at = min(times, key=lambda pair: pair[1])
-        return Granted(lease=lease, now=at, expires_at=expires_at)
+        return GrantResult(lease=lease, now=at, expires_at=expires_at)
 
     async def renew(
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
-    ) -> dict[str, Renewed]:
+    ) -> dict[str, RenewResult]:
         checks.check_renew(queues, ttl, self.limits)
         replies = await self._each("renew", queues, now, words.lease_word(lease), ttl)
         return {queue: words.renewed(reply) for queue, reply in zip(queues, replies, strict=True)}
@@ -201,9 +201,9 @@ class RedisStorage(RedisPlace):
             released += step
         return left
 
-    async def reap(self, queue: str, limit: int, *, now: int | None = None) -> list[Reaped]:
+    async def reap(self, queue: str, limit: int, *, now: int | None = None) -> list[ReapedJob]:
         checks.check_queue(queue, limit, within=self.limits)
-        reaped: list[Reaped] = []
+        reaped: list[ReapedJob] = []
         while len(reaped) < limit:
             step = min(limit - len(reaped), SMALL_STEP)
             more = words.reaped(await self._run("reap", queue, now, step))
@@ -228,7 +228,7 @@ class RedisStorage(RedisPlace):
         replies = await self._in_steps("cancel", queue, ids, now, int(running))
         return [cast("CancelStatus", reply.decode()) for reply in replies]
 
-    async def amend(self, queue: str, id: str, patch: Patch, *, now: int | None = None) -> AmendStatus:
+    async def amend(self, queue: str, id: str, patch: JobPatch, *, now: int | None = None) -> AmendStatus:
         checks.check_amend(queue, patch, self.limits)
         most = self.limits.attributes
         reply = await self._run("amend", queue, now, words.id_word(id), most, *words.patch_words(patch))
@@ -272,12 +272,12 @@ class RedisStorage(RedisPlace):
         until: str | None = None,
         limit: int = 100,
         now: int | None = None,
-    ) -> Listed:
+    ) -> ListPage:
         checks.check_list(queue, state, limit, self.limits)
         listing = Listing(self._asking(queue), SOURCES[state], after, until)
         slots_of = partial(self._slots, queue, now=now)
         items, more = await listing.page(limit, slots_of, partial(belongs, state))
-        return Listed(items=tuple(items), after=more)
+        return ListPage(items=tuple(items), after=more)
 
     async def split(self, queue: str, parts: int, *, state: State | None = None) -> Sequence[str]:
         checks.check_split(queue, parts, state, self.limits)
@@ -313,24 +313,24 @@ class RedisStorage(RedisPlace):
         await self._register(queue)
         return words.settings_of(await self._run("configure", queue, now, *words.settings_words(patch)))
 
-    async def prune(self, queue: str, limit: int, *, now: int | None = None) -> Pruned:
+    async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:
         checks.check_queue(queue, limit, within=self.limits)
         outcomes, request_keys, events = await self._run("prune", queue, now, min(limit, STEP))
         more = min(limit, STEP) in (outcomes, request_keys)
-        return Pruned(outcomes=outcomes, request_keys=request_keys, events=events, more=more)
+        return PruneResult(outcomes=outcomes, request_keys=request_keys, events=events, more=more)
 
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
-    ) -> Exported:
+    ) -> ExportPage:
         checks.check_queue(queue, limit, within=self.limits)
         settings = words.settings_of(await self._run("configure", queue, None))
         listing = Listing(self._asking(queue), EVERYTHING, after, until)
         items, more = await listing.page(limit, partial(self._slots, queue, now=None), is_there)
-        records = tuple(Record(id=id, slot=slot) for id, slot in items)
-        return Exported(records=records, settings=settings, after=more)
+        records = tuple(ExportRecord(id=id, slot=slot) for id, slot in items)
+        return ExportPage(records=records, settings=settings, after=more)
 
     async def import_(
-        self, queue: str, records: Sequence[Record], *, now: int | None = None
+        self, queue: str, records: Sequence[ExportRecord], *, now: int | None = None
     ) -> Sequence[ImportStatus]:
         checks.check_import(queue, records, self.limits)
         await self._register(queue)
@@ -358,7 +358,7 @@ class RedisStorage(RedisPlace):
         ids: Sequence[str] = (),
         since: Mapping[str, str] | None = None,
         timeout: float | None = None,
-    ) -> Wake:
+    ) -> WaitResult:
         checks.check_wait(queues, for_, ids, self.limits)
         if self._waits is None:
             raise NotRunning(f"{self.url} is not open")

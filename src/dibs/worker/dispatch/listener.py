@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from dibs.model.answers import Wake
+from dibs.model.results import WaitResult
 from dibs.storage.protocol import Storage
 from dibs.worker.dispatch.queue_state import Lane
 
@@ -117,7 +117,7 @@ class _Waiting:
         return any(lane.ready for lane in lanes)
 
 
-def _wake(lanes: Sequence[Lane], wake: Wake, asked: Mapping[str, str], now: float) -> bool:
+def _wake(lanes: Sequence[Lane], wake: WaitResult, asked: Mapping[str, str], now: float) -> bool:
     """Wake lanes that moved past what we know of them, or have a job due; all, if that explains nothing.
 
     One without a token may have moved, too: then the next wait, which looks at it, ends at once. Tells

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from dibs.client.calls.handler import Handler
-from dibs.model.answers import ClaimResult, Settled
-from dibs.model.decide import after_refusal
-from dibs.model.requests import Cancelled, Complete, Fail, How, RetryLater
+from dibs.model.results import ClaimResult
 from dibs.worker.dispatch.capacity import fitted
 from dibs.worker.dispatch.round_trip import Brought, Flight
 from dibs.worker.execution.invocation import Invocation
@@ -231,27 +229,3 @@ class Lane:
             self._pace = STALE
             self.ahead = deque(run for run in self.ahead if run.taken + STALE > now)
         return late
-
-
-def word_of(how: How, answer: Settled) -> str:
-    """Return what became of a run, as a word of WorkReport."""
-    if answer.status == "done" and isinstance(how, Complete):
-        return "completed"
-    if answer.status in ("lost", "refused"):
-        return "lost"
-    if answer.status == "cancelled" or isinstance(how, Cancelled):
-        return "cancelled"
-    if isinstance(how, Fail):
-        return "failed"
-    if isinstance(how, RetryLater):
-        return {"error": "retried", "timeout": "timed_out", "stall": "stalled"}[how.cause]
-    return "released"
-
-
-def second_try(how: How, reason: str, *, handled: bool) -> How | None:
-    """Return how a run is settled whose settlement was refused; None when nothing else is left to say."""
-    if isinstance(how, Complete):
-        return after_refusal(reason, handled=handled)
-    if isinstance(how, Fail) and (how.then or how.retention is not None):
-        return Fail(error=how.error, handled=how.handled)
-    return None

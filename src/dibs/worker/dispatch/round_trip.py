@@ -8,8 +8,8 @@ from typing import cast
 from msgspec import Struct
 
 from dibs.errors import NotRunning, Refused, StorageError
-from dibs.model.answers import ClaimResult, Settled
 from dibs.model.requests import Settlement
+from dibs.model.results import ClaimResult, SettleResult
 from dibs.storage.protocol import BlockingClaims, Storage
 from dibs.worker.execution.invocation import Invocation
 
@@ -19,7 +19,7 @@ class Brought(Struct, frozen=True):
 
     #: Runs of which the storage has heard, and what it said to the end of each.
     told: Sequence[Invocation] = ()
-    answers: Sequence[Settled] = ()
+    answers: Sequence[SettleResult] = ()
     #: Those that have to be told again.
     untold: Sequence[Invocation] = ()
     claim: ClaimResult | None = None
@@ -76,7 +76,7 @@ async def travel(storage: Storage, queue: str, flight: Flight) -> Brought:
     return Brought(told=told, answers=answers, claim=claim)
 
 
-async def _ask(storage: Storage, queue: str, flight: Flight) -> tuple[Sequence[Settled], ClaimResult | None]:
+async def _ask(storage: Storage, queue: str, flight: Flight) -> tuple[Sequence[SettleResult], ClaimResult | None]:
     told, lease, limit = flight.told, flight.lease, flight.limit
     if lease is None:
         return await storage.settle(queue, settlements(told)), None
@@ -93,12 +93,12 @@ async def _ask(storage: Storage, queue: str, flight: Flight) -> tuple[Sequence[S
 
 async def one_by_one(storage: Storage, queue: str, told: Sequence[Invocation]) -> Brought:
     """Settle singly, so that the one the batch was refused for stands alone."""
-    answers: list[Settled] = []
+    answers: list[SettleResult] = []
     for place, run in enumerate(told):
         try:
             answers += await storage.settle(queue, settlements([run]))
         except Refused as refused:
-            answers.append(Settled("refused", str(refused)))
+            answers.append(SettleResult("refused", str(refused)))
         except Exception as error:  # noqa: BLE001 - as above; to settle by fence twice is safe
             return Brought(told=told[:place], answers=answers, untold=told[place:], error=error)
     return Brought(told=told, answers=answers)

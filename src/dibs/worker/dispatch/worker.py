@@ -11,9 +11,9 @@ from typing import Any
 
 from dibs.client.calls.current_job import CurrentJob
 from dibs.client.calls.handler import Handler
-from dibs.model import decide
-from dibs.model.answers import ClaimResult
-from dibs.model.requests import Cancelled, How, Release
+from dibs.model import run_outcome
+from dibs.model.requests import Cancelled, Release, SettleAction
+from dibs.model.results import ClaimResult
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
 from dibs.worker.dispatch.blocking_claim import FEW, Parking
@@ -22,12 +22,12 @@ from dibs.worker.dispatch.fairness import Serving
 from dibs.worker.dispatch.in_flight import Hand
 from dibs.worker.dispatch.listener import Listener
 from dibs.worker.dispatch.oversized import Looks
-from dibs.worker.dispatch.queue_state import SILENCE, STALE, TOGETHER, Lane, word_of
+from dibs.worker.dispatch.queue_state import SILENCE, STALE, TOGETHER, Lane
 from dibs.worker.dispatch.round_trip import Brought, Flight, Parked, travel
 from dibs.worker.execution.executor import Runner, on_thread
 from dibs.worker.execution.invocation import Invocation
-from dibs.worker.execution.outcome import Ends
-from dibs.worker.execution.schedules import carried_on, tried_again
+from dibs.worker.execution.outcome import Ends, counter_name, fallback_settlement
+from dibs.worker.execution.periodic import with_next_tick
 
 logger = logging.getLogger("dibs.worker")
 
@@ -278,18 +278,18 @@ class Worker:
         ends: defaultdict[str, list[int]] = defaultdict(list)
         for run, answer in zip(brought.told, brought.answers, strict=True):
             if answer.status == "refused":
-                again = tried_again(run, answer.reason)
+                again = fallback_settlement(run, answer.reason)
                 if again is not None:
                     self._tell_of(lane, run, again)
                     continue
                 why = answer.reason
                 logger.error("%s/%s: the storage refused its end: %s", *run.key[:2], why, extra=run.about)
-            ends[word_of(run.end, answer)].append(run.place)
+            ends[counter_name(run.end, answer)].append(run.place)
             self._hand.let_go(run)
         if ends:
             self._tell(messages.RunsSettled(lane.queue, ends))
 
-    def _tell_of(self, lane: Lane, run: Invocation, how: How) -> None:
+    def _tell_of(self, lane: Lane, run: Invocation, how: SettleAction) -> None:
         run.end = how
         lane.outbox.append(run)
 
@@ -322,10 +322,10 @@ class Worker:
         for run in lane.stale(time.monotonic()):
             self._hand_back(lane, run, Release())
 
-    def _hand_back(self, lane: Lane, run: Invocation, how: How) -> None:
+    def _hand_back(self, lane: Lane, run: Invocation, how: SettleAction) -> None:
         """Settle a run that has not begun and took no room."""
         run.over = True
-        self._tell_of(lane, run, carried_on(run, how))
+        self._tell_of(lane, run, with_next_tick(run, how))
         self._pump_soon()
 
     def _start(self, lane: Lane, run: Invocation) -> None:
@@ -335,7 +335,7 @@ class Worker:
             return
         job = run.job
         if job.stalls:
-            end = decide.refused_at_claim(job, run.limits, handled=lane.handler.handles_failure)
+            end = run_outcome.fail_if_stalled_too_often(job, run.limits, handled=lane.handler.handles_failure)
             if end is not None:
                 run.over = True
                 self._ends.decided(run, end)
@@ -362,12 +362,12 @@ class Worker:
 
     # -- ends ----------------------------------------------------------------------------------------
 
-    def _ended(self, run: Invocation, verdict: decide.Verdict) -> None:
+    def _ended(self, run: Invocation, verdict: run_outcome.Verdict) -> None:
         if (began := self._runner.started[run.place]) and run.handler.executor != "process":
             self._lanes[run.handler.queue].took(time.monotonic() - began)
         self._ends.ended(run, verdict)
 
-    def _settle(self, run: Invocation, how: How) -> None:
+    def _settle(self, run: Invocation, how: SettleAction) -> None:
         lane = self._lanes[run.handler.queue]
         self._capacity.give(lane.size)
         self._tell_of(lane, run, how)

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from dibs.client.calls.error_info import error_of
 from dibs.errors import PermanentError, Retry
-from dibs.model.decide import Raised
+from dibs.model.error_text import checked_error
 from dibs.model.job import Error
-from dibs.model.limits import checked_error
-from dibs.model.terms import LONGEST, SAFE_INTEGER
+from dibs.model.limits import LONGEST, SAFE_INTEGER
+from dibs.model.run_outcome import Raised
 
 
 def raised(error: BaseException) -> Raised:

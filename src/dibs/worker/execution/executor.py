@@ -9,7 +9,7 @@ from collections.abc import Callable, MutableSequence
 from typing import Final, Protocol
 
 from dibs.client.calls.handler import Handler
-from dibs.model.decide import Raised, Returned, Stop, Verdict
+from dibs.model.run_outcome import Raised, Returned, StopReason, Verdict
 from dibs.worker.execution import exception_info as blame
 from dibs.worker.execution.invocation import Invocation, call, call_plain, too_late
 from dibs.worker.execution.threads import Threads
@@ -27,7 +27,7 @@ class ProcessExecutor(Protocol):
         Call `enter` right before the handler starts; do not start the handler if `enter` returns False.
         """
 
-    def interrupt(self, run: Invocation, stop: Stop) -> None:
+    def interrupt(self, run: Invocation, stop: StopReason) -> None:
         """Ask a run to stop, for the reason `stop`."""
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class Runner:
         if run.deadline is not None and run.deadline < self._rings_at:
             self._watch(run.deadline)
 
-    def interrupt(self, run: Invocation, stop: Stop) -> None:
+    def interrupt(self, run: Invocation, stop: StopReason) -> None:
         """Ask a run to stop; the first reason counts. A `def` handler can only look at job.cancelled."""
         if run.over or run.stop is not None:
             return

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from dibs.client.calls.current_job import CURRENT, CurrentJob
 from dibs.client.calls.handler import Handler, HandlerLimits
-from dibs.model.decide import Raised, Returned, Stop, Verdict
 from dibs.model.job import Error, Job
-from dibs.model.requests import How
+from dibs.model.requests import SettleAction
+from dibs.model.run_outcome import Raised, Returned, StopReason, Verdict
 from dibs.worker.execution import exception_info as blame
 
 
@@ -29,7 +29,7 @@ class Invocation:
     #: What the handler sees of it.
     current: CurrentJob
     #: How it is settled, once that is known.
-    end: How
+    end: SettleAction
 
     def __init__(self, handler: Handler, job: Job, place: int) -> None:
         assert job.run is not None, "a claim hands out active jobs"  # noqa: S101
@@ -38,7 +38,7 @@ class Invocation:
         self.fence = job.run.fence
         self.claimed_at = job.run.claimed_at
         own = job.data.overrides
-        self.limits: HandlerLimits = handler.limits if own is None else handler.limits.under(own)
+        self.limits: HandlerLimits = handler.limits if own is None else handler.limits.with_overrides(own)
         #: Its place among the flags that say what was started.
         self.place = place
         #: When it came here, by time.monotonic().
@@ -52,7 +52,7 @@ class Invocation:
         #: Its code has been entered.
         self.begun = False
         #: Why it is to stop; the first reason counts.
-        self.stop: Stop | None = None
+        self.stop: StopReason | None = None
         #: It has its settlement: whatever it still does is of no account.
         self.over = False
         #: It did not stop in time, and only the end of its process will end it.
@@ -79,12 +79,12 @@ class Invocation:
 async def call(run: Invocation) -> Verdict:
     """Call an `async def` handler in this task. Never raises, short of the task's end."""
     CURRENT.set(run.current)
-    around = run.handler.around
+    middleware = run.handler.middleware
     try:
-        if around is None:
+        if middleware is None:
             value = await _called(run)
         else:
-            with around(run.current):
+            with middleware(run.current):
                 value = await _called(run)
     except GeneratorExit:
         raise
@@ -102,10 +102,10 @@ def call_plain(run: Invocation) -> Verdict:
 def _call_plain(run: Invocation) -> Verdict:
     CURRENT.set(run.current)
     try:
-        if run.handler.around is None:
+        if run.handler.middleware is None:
             value = _called(run)
         else:
-            with run.handler.around(run.current):
+            with run.handler.middleware(run.current):
                 value = _called(run)
     except BaseException as error:  # noqa: BLE001 - SystemExit in a handler ends the run, not the thread
         return blame.raised(error)

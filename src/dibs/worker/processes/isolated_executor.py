@@ -9,17 +9,17 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from dibs.client.calls.current_job import Reports
+from dibs.client.calls.current_job import RunStorage
 from dibs.client.calls.error_info import error_of
 from dibs.errors import ConfigurationError, DibsError
-from dibs.model.decide import Died, Raised, Stop, Verdict
+from dibs.model.run_outcome import Died, Raised, StopReason, Verdict
 from dibs.worker import messages
 from dibs.worker.execution import exception_info as blame
 from dibs.worker.execution.invocation import Invocation
-from dibs.worker.processes.isolated_main import perform_here
-from dibs.worker.processes.spawn import NO_GUARD, Spawned
+from dibs.worker.processes.isolated_main import run_isolated_process
+from dibs.worker.processes.spawn import EXIT_NO_MAIN_GUARD, SpawnedProcess
 
-MISSING_GUARD: Final = (
+MISSING_MAIN_GUARD: Final = (
     "the script starts its worker when it is imported, and every worker process imports it: put what starts "
     'the worker under `if __name__ == "__main__":`'
 )
@@ -29,15 +29,15 @@ MISSING_GUARD: Final = (
 CANCEL_GRACE: Final = 5.0
 
 
-class Alone:
+class IsolatedExecutor:
     """The child processes of one worker. A child that ended a run well is kept for the next."""
 
-    def __init__(self, storage: Reports, encoded_spec: bytes) -> None:
+    def __init__(self, storage: RunStorage, encoded_spec: bytes) -> None:
         self._storage = storage
         self._spec = encoded_spec
         self._loop = asyncio.get_running_loop()
-        self._idle: list[Child] = []
-        self._busy: dict[tuple[str, str, int], Child] = {}
+        self._idle: list[IsolatedProcess] = []
+        self._busy: dict[tuple[str, str, int], IsolatedProcess] = {}
         self._closed = False
 
     async def prepare(self) -> None:
@@ -59,18 +59,18 @@ class Alone:
             del self._busy[run.key]
             self._keep(child)
 
-    async def _begin(self) -> Child:
-        child = Child(self._storage, self._spec)
+    async def _begin(self) -> IsolatedProcess:
+        child = IsolatedProcess(self._storage, self._spec)
         await child.ready()
         return child
 
-    def _keep(self, child: Child) -> None:
+    def _keep(self, child: IsolatedProcess) -> None:
         if self._closed:
             child.kill()
         elif child.alive:
             self._idle.append(child)
 
-    def interrupt(self, run: Invocation, stop: Stop) -> None:
+    def interrupt(self, run: Invocation, stop: StopReason) -> None:
         """Ask the run of a child to stop, and end the child if it does not, or was not asked by name."""
         child = self._busy.get(run.key)
         if child is None:
@@ -81,7 +81,7 @@ class Alone:
         else:
             child.kill()
 
-    def _end_stubborn(self, run: Invocation, child: Child) -> None:
+    def _end_stubborn(self, run: Invocation, child: IsolatedProcess) -> None:
         if self._busy.get(run.key) is child:
             child.kill()
 
@@ -92,16 +92,16 @@ class Alone:
             child.kill()
 
 
-class Child:
+class IsolatedProcess:
     """One child process, which runs one job at a time."""
 
-    def __init__(self, storage: Reports, encoded_spec: bytes) -> None:
+    def __init__(self, storage: RunStorage, encoded_spec: bytes) -> None:
         self._storage = storage
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._verdict: asyncio.Future[Verdict] | None = None
         self._reports: set[asyncio.Task[None]] = set()
-        self._process = Spawned(perform_here, (encoded_spec,), self._hear, self._end)
+        self._process = SpawnedProcess(run_isolated_process, (encoded_spec,), self._hear, self._end)
 
     @property
     def alive(self) -> bool:
@@ -153,8 +153,8 @@ class Child:
     def _end(self, reason: str) -> None:
         if not self._ready.done():
             why = (
-                MISSING_GUARD
-                if self._process.exit_code == NO_GUARD
+                MISSING_MAIN_GUARD
+                if self._process.exit_code == EXIT_NO_MAIN_GUARD
                 else f"a handler's process {reason} at start"
             )
             self._ready.set_exception(ConfigurationError(why))
@@ -162,6 +162,6 @@ class Child:
             self._verdict.set_result(Died(blame.plain("ProcessDied", f"the process that ran it {reason}")))
 
 
-def encoded(spec: Struct) -> bytes:
+def encode_spec(spec: Struct) -> bytes:
     """Return what a process of ours is to be, for the way."""
     return msgspec.msgpack.encode(spec)

@@ -11,22 +11,30 @@ from typing import Any, Final, Self, cast
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import CurrentJob
 from dibs.errors import NotRunning, StorageUnavailable
-from dibs.model.answers import ReportStatus
-from dibs.model.decide import Verdict
+from dibs.model.results import ReportStatus
+from dibs.model.run_outcome import Verdict
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
 from dibs.worker.execution.invocation import Invocation, call, call_plain
-from dibs.worker.processes.child_main import Line, Spec, enter, leave, resources_of, run_here, why
+from dibs.worker.processes.child_main import (
+    ParentPipe,
+    ProcessSpec,
+    describe_error,
+    enter_lifespan,
+    exit_process,
+    run_event_loop,
+    set_up_process,
+)
 from dibs.worker.processes.spawn import Pipe
 
-ELSEWHERE: Final = (
+UNREACHABLE_STORAGE: Final = (
     'its jobs live in the worker\'s own process, and this handler runs in another (executor="process"): what '
     "it enqueued here would reach nobody. Use current_job().then(...), or a storage that processes share"
 )
 
 
-class Unreachable:
+class UnreachableStorage:
     """The storage of the worker, which only its own process holds."""
 
     def __init__(self, url: str) -> None:
@@ -34,13 +42,13 @@ class Unreachable:
         self.capabilities = Capabilities()
 
     async def __aenter__(self) -> Self:
-        raise NotRunning(ELSEWHERE)
+        raise NotRunning(UNREACHABLE_STORAGE)
 
 
-class Relay:
+class ProgressRelay:
     """What a job here knows of the storage: its worker passes the progress on."""
 
-    def __init__(self, line: Line, capabilities: Capabilities) -> None:
+    def __init__(self, line: ParentPipe, capabilities: Capabilities) -> None:
         self.capabilities = capabilities
         self._line = line
         self._answers: list[asyncio.Future[str]] = []
@@ -61,35 +69,39 @@ class Relay:
             answer.set_result(status)
 
 
-def perform_here(pipe: Pipe, encoded: bytes) -> None:
+def run_isolated_process(pipe: Pipe, encoded: bytes) -> None:
     """Be a process that runs one handler at a time, until the parent ends it."""
-    line, spec, app = enter(pipe, encoded)
-    with app.override_storage(cast("Storage", Unreachable(app.url))) if not spec.shared else nullcontext():
-        run_here(_serve(line, spec, app))
-    leave()
+    line, spec, app = set_up_process(pipe, encoded)
+    with (
+        app.override_storage(cast("Storage", UnreachableStorage(app.url)))
+        if not spec.shared
+        else nullcontext()
+    ):
+        run_event_loop(_serve(line, spec, app))
+    exit_process()
 
 
-async def _serve(line: Line, spec: Spec, app: Dibs) -> None:
+async def _serve(line: ParentPipe, spec: ProcessSpec, app: Dibs) -> None:
     async with AsyncExitStack() as stack:
         try:
-            resources = await resources_of(app, stack)
+            resources = await enter_lifespan(app, stack)
         except BaseException as error:  # noqa: BLE001 - the user's code
-            line.tell(messages.StartFailed(why(error)))
+            line.tell(messages.StartFailed(describe_error(error)))
             return
-        solo = Solo(line, spec, app, resources)
+        solo = IsolatedRunner(line, spec, app, resources)
         line.listen(asyncio.get_running_loop(), solo.hear)
         line.tell(messages.ProcessReady(os.getpid()))
         await asyncio.Event().wait()
 
 
-class Solo:
+class IsolatedRunner:
     """The one run of this process."""
 
-    def __init__(self, line: Line, spec: Spec, app: Dibs, resources: Any) -> None:
+    def __init__(self, line: ParentPipe, spec: ProcessSpec, app: Dibs, resources: Any) -> None:
         self._line = line
         self._app = app
         self._resources = resources
-        self._relay = Relay(line, Capabilities(cross_queue=spec.cross_queue))
+        self._relay = ProgressRelay(line, Capabilities(cross_queue=spec.cross_queue))
         self._loop = asyncio.get_running_loop()
         self._run: Invocation | None = None
 

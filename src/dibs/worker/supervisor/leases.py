@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from dibs.errors import NotRunning
-from dibs.model.answers import Renewed
+from dibs.model.results import RenewResult
 from dibs.storage.protocol import Storage
 
 logger = logging.getLogger("dibs.worker")
@@ -20,7 +20,7 @@ STEP: Final = 1000
 RETRY: Final = (0.1, 2.0)
 
 
-class Heartbeat:
+class LeaseKeeper:
     """Keeps leases alive over all queues of the supervisor, and says when one is lost.
 
     A lease counts as lost when the storage says so, or when its time, measured here from before the last
@@ -36,7 +36,7 @@ class Heartbeat:
         lease: float,
         every: float,
         lost: Callable[[str], None],
-        asked: Callable[[str, Renewed], None],
+        asked: Callable[[str, RenewResult], None],
     ) -> None:
         self._storage = storage
         self._queues = tuple(queues)
@@ -96,7 +96,7 @@ class Heartbeat:
                 self._renewed(lease, asked_at, answers)
                 return
 
-    def _renewed(self, lease: str, asked_at: float, answers: dict[str, Renewed]) -> None:
+    def _renewed(self, lease: str, asked_at: float, answers: dict[str, RenewResult]) -> None:
         if lease not in self._ends:
             return
         if not all(answer.alive for answer in answers.values()):

@@ -13,23 +13,23 @@ from typing import Any, Final
 
 from dibs.client.app import Dibs
 from dibs.client.calls.handler import Handler
+from dibs.client.work_report import WorkReport
 from dibs.errors import ConfigurationError
-from dibs.model.answers import Renewed
-from dibs.model.requests import How
+from dibs.model.requests import SettleAction
+from dibs.model.results import RenewResult
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
 from dibs.worker.execution import exception_info as blame
-from dibs.worker.execution.schedules import left_carried_on
-from dibs.worker.processes.child_main import Spec
-from dibs.worker.processes.fork_server import Nursery
+from dibs.worker.execution.periodic import add_next_tick
+from dibs.worker.processes.child_main import ProcessSpec
+from dibs.worker.processes.fork_server import ForkServer
 from dibs.worker.supervisor.crash_recovery import after_crash, after_overrun, settle_left
-from dibs.worker.supervisor.deadlines import Deadlines
+from dibs.worker.supervisor.deadlines import DeadlineWatch
 from dibs.worker.supervisor.health import Health
-from dibs.worker.supervisor.held_runs import Holding, Holdings
-from dibs.worker.supervisor.leases import Heartbeat
-from dibs.worker.supervisor.worker_handle import LocalMember, Member, ProcessMember
-from dibs.worker.work_plan import Plan
-from dibs.worker.work_report import WorkReport
+from dibs.worker.supervisor.held_runs import HeldRun, HeldRuns
+from dibs.worker.supervisor.leases import LeaseKeeper
+from dibs.worker.supervisor.worker_handle import LocalWorkerHandle, ProcessWorkerHandle, WorkerHandle
+from dibs.worker.work_plan import WorkPlan
 
 logger = logging.getLogger("dibs.worker")
 
@@ -43,14 +43,14 @@ FAREWELL: Final = 2.0
 
 
 #: How a run is settled whose process is gone: by what is known of it, its handler, and luck for the jitter.
-Aftermath = Callable[[Holding, Handler, float], How]
+Aftermath = Callable[[HeldRun, Handler, float], SettleAction]
 
 
 class Supervisor:
     """One lease over all its queues, and the members that claim and settle under it."""
 
     def __init__(
-        self, app: Dibs, storage: Storage, plan: Plan, report: WorkReport, nursery: Nursery | None
+        self, app: Dibs, storage: Storage, plan: WorkPlan, report: WorkReport, nursery: ForkServer | None
     ) -> None:
         self._app = app
         self._storage = storage
@@ -58,10 +58,10 @@ class Supervisor:
         self._report = report
         self._nursery = nursery
         self._loop = asyncio.get_running_loop()
-        self._holdings: Holdings[Member] = Holdings()
-        self._members: set[Member] = set()
-        self._deadlines = Deadlines(self._holdings, self._members, self._end_overdue)
-        self._heartbeat = Heartbeat(
+        self._holdings: HeldRuns[WorkerHandle] = HeldRuns()
+        self._members: set[WorkerHandle] = set()
+        self._deadlines = DeadlineWatch(self._holdings, self._members, self._end_overdue)
+        self._heartbeat = LeaseKeeper(
             storage,
             plan.queues,
             holder=f"{socket.gethostname()}:{os.getpid()}",
@@ -79,7 +79,7 @@ class Supervisor:
         #: Some member could work, so one that cannot is no reason to give up.
         self._was_ready = False
         self._short_lives = 0
-        self._born: dict[Member, float] = {}
+        self._born: dict[WorkerHandle, float] = {}
         #: What makes further work pointless; awaited by who runs the supervisor.
         self.failed: asyncio.Future[None] = self._loop.create_future()
         #: Set, and counted, whenever a run begins or ends, or a member comes or goes.
@@ -170,9 +170,11 @@ class Supervisor:
         if self._stopping:
             return
         plan = self._plan
-        spec = Spec(app=plan.reference, queues=plan.queues, parent=os.getpid(), poll=plan.poll)
-        member: Member = (
-            ProcessMember(spec, self, self._nursery) if plan.processes else LocalMember(self._app, spec, self)
+        spec = ProcessSpec(app=plan.reference, queues=plan.queues, parent=os.getpid(), poll=plan.poll)
+        member: WorkerHandle = (
+            ProcessWorkerHandle(spec, self, self._nursery)
+            if plan.processes
+            else LocalWorkerHandle(self._app, spec, self)
         )
         self._members.add(member)
         self._born[member] = time.monotonic()
@@ -182,7 +184,7 @@ class Supervisor:
         self._report.processes = tuple(sorted(member.pid for member in self._members if member.pid))
         self._move()
 
-    def heard(self, member: Member, message: messages.FromWorker) -> None:
+    def heard(self, member: WorkerHandle, message: messages.FromWorker) -> None:
         """Take in what a member says."""
         match message:
             case messages.RunsClaimed() | messages.RunsSettled():
@@ -208,16 +210,18 @@ class Supervisor:
                 member.broken = why
         self._move()
 
-    def _book(self, member: Member, message: messages.RunsClaimed | messages.RunsSettled) -> None:
+    def _book(self, member: WorkerHandle, message: messages.RunsClaimed | messages.RunsSettled) -> None:
         if isinstance(message, messages.RunsClaimed):
             self._holdings.claimed(member, message)
-            self._report.of(message.queue).claimed += len(message.runs)
+            self._report.queue(message.queue).claimed += len(message.runs)
         else:
-            self._report.count(message.queue, self._holdings.ended(member, message))
+            self._report.add(message.queue, self._holdings.ended(member, message))
             self._drop_old()
 
     def _heard_of_lease(
-        self, member: Member, message: messages.LeaseAdopted | messages.ClaimReplyLost | messages.LeaseRejected
+        self,
+        member: WorkerHandle,
+        message: messages.LeaseAdopted | messages.ClaimReplyLost | messages.LeaseRejected,
     ) -> None:
         if isinstance(message, messages.LeaseAdopted):
             member.lease = message.lease
@@ -227,7 +231,7 @@ class Supervisor:
         else:
             self._heartbeat.lose(message.lease, "the storage refused a claim under it")
 
-    def _retire(self, member: Member, message: messages.RunOverran) -> None:
+    def _retire(self, member: WorkerHandle, message: messages.RunOverran) -> None:
         """Let a process with a handler that does not end finish its other runs; another takes its place.
 
         They have the grace of a stop for that: some have no limit, and the one that overran has to end.
@@ -241,7 +245,7 @@ class Supervisor:
             member.send(messages.DrainWorker())
             self._hire()
 
-    def _end_overdue(self, member: Member) -> None:
+    def _end_overdue(self, member: WorkerHandle) -> None:
         """End a process that does not keep deadlines; what it holds is settled when it is gone."""
         member.overdue = True
         for holding in self._holdings.of(member):
@@ -253,14 +257,14 @@ class Supervisor:
                 )  # fmt: skip
         member.end()
 
-    def gone(self, member: Member, reason: str) -> None:
+    def gone(self, member: WorkerHandle, reason: str) -> None:
         """Settle what a member held that is gone, and replace it if it went unasked."""
         self._members.discard(member)
         born = self._born.pop(member)
         if member.expected or (member.drained and not member.overdue):
             # What it still holds goes back with the lease.
             for holding in self._holdings.of(member):
-                self._report.of(holding.queue).released += 1
+                self._report.queue(holding.queue).released += 1
             self._holdings.forget(member)
         elif member.broken is not None or not member.ready:
             self._could_not_start(member, reason)
@@ -274,7 +278,7 @@ class Supervisor:
                 self._hire_later(time.monotonic() - born)
         self._count_processes()
 
-    def _could_not_start(self, member: Member, reason: str) -> None:
+    def _could_not_start(self, member: WorkerHandle, reason: str) -> None:
         if self._stopping:
             return
         why = member.broken or f"{reason} while it was starting"
@@ -286,7 +290,7 @@ class Supervisor:
             error = why if isinstance(why, BaseException) else ConfigurationError(why)
             self.failed.set_exception(error)
 
-    def _crashed(self, member: Member, reason: str) -> None:
+    def _crashed(self, member: WorkerHandle, reason: str) -> None:
         self._report.crashes += 1
         logger.error("%s; what it had started is a stall", reason)
         error = blame.plain("ProcessDied", f"{reason} while it ran this")
@@ -294,7 +298,7 @@ class Supervisor:
             member, lambda holding, handler, luck: after_crash(holding, member.started, error, handler, luck)
         )
 
-    def _leave_behind(self, member: Member, how: Aftermath) -> None:
+    def _leave_behind(self, member: WorkerHandle, how: Aftermath) -> None:
         self._aftermath.add(self._spawn(self._settle_after(member, how)))
         if self._lease is not None:
             # It may have claimed more than it could tell.
@@ -307,12 +311,15 @@ class Supervisor:
         self._short_lives = min(self._short_lives + 1, 20)
         self._loop.call_later(pause, self._hire)
 
-    async def _settle_after(self, member: Member, how: Aftermath) -> None:
+    async def _settle_after(self, member: WorkerHandle, how: Aftermath) -> None:
         """Settle by fence what a process held that is gone, however long the storage cannot be asked."""
 
-        def carried(left: Holding) -> How:
+        def carried(left: HeldRun) -> SettleAction:
             handler, luck = self._app.handlers[left.queue], random.random()  # noqa: S311 - jitter keeps no secrets
-            return left_carried_on(handler, left, how(left, handler, luck))
+            run, settlement = left.run, how(left, handler, luck)
+            return add_next_tick(
+                handler, run.id, settlement, claimed_at=run.claimed_at, received_at=left.taken
+            )
 
         await settle_left(self._storage, self._holdings.of(member), carried, self._report)
         self._holdings.forget(member)
@@ -321,7 +328,7 @@ class Supervisor:
 
     # -- leases --------------------------------------------------------------------------------------
 
-    def _asked(self, queue: str, renewed: Renewed) -> None:
+    def _asked(self, queue: str, renewed: RenewResult) -> None:
         """Pass on which runs somebody asked to stop."""
         found = self._holdings.with_ids(queue, renewed.cancel_requested, renewed.now)
         for member, runs in found.items():
@@ -367,7 +374,7 @@ class Supervisor:
         self._lease = None
         for member in list(self._members):
             for holding in self._holdings.of(member):
-                self._report.of(holding.queue).lost += 1
+                self._report.queue(holding.queue).lost += 1
             self._holdings.forget(member)
             member.kill()
         if not self._stopping:

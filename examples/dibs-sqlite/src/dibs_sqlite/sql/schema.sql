@@ -64,7 +64,7 @@ CREATE TABLE leases (
 
 CREATE INDEX leases_expiring ON leases (queue, expires_at);
 
--- What an enqueue with a request_key was answered: a packed dibs.model.answers.Enqueued.
+-- What an enqueue with a request_key was answered: a packed dibs.model.results.EnqueueResult.
 CREATE TABLE request_keys (
     queue TEXT NOT NULL,
     key TEXT NOT NULL,

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dibs.model.answers import EventPage
 from dibs.model.events import LogEvent
+from dibs.model.results import EventPage
 from dibs.storage.protocol import LATEST
 
 Row = Sequence[Any]

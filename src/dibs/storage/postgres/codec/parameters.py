@@ -10,24 +10,26 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import asdict
 
 from dibs.errors import Refused
-from dibs.model import arguments, verdicts
-from dibs.model.job import ActiveRun, Data, Job, Outcome, Slot, Successor
-from dibs.model.limits import Checked, Limits, checked_error
+from dibs.model import check_arguments, rules
+from dibs.model.check_jobs import CheckedBatch
+from dibs.model.error_text import checked_error
+from dibs.model.job import ActiveRun, Job, JobData, Outcome, Slot, Successor
+from dibs.model.limits import Limits
 from dibs.model.requests import (
     DEFAULT_UPDATE,
     Cancelled,
     Complete,
     Fail,
+    FollowUp,
     HandOff,
-    How,
+    JobPatch,
     OnConflict,
-    Patch,
     Reject,
     Release,
     RetryLater,
     SettingsPatch,
+    SettleAction,
     Settlement,
-    Then,
 )
 
 Params = dict[str, Any]
@@ -51,7 +53,7 @@ def text_of(value: object) -> str | None:
     return None if value is None else _encode(value).decode()
 
 
-def attributes_text(data: Data) -> str | None:
+def attributes_text(data: JobData) -> str | None:
     """Return attributes as one JSON object, their values byte for byte as they are."""
     if not data.attributes:
         return None
@@ -86,7 +88,7 @@ def _array(values: list[Any]) -> list[Any] | None:
     return None if values.count(None) == len(values) else values
 
 
-def requests(asked: Checked) -> Params:
+def requests(asked: CheckedBatch) -> Params:
     """Return the parameters of an enqueue."""
     jobs = [request.job for request in asked]
     ids = [job.id for job in jobs]
@@ -135,16 +137,16 @@ def settlements(given: Sequence[Settlement], limits: Limits) -> tuple[Params, li
     return params, reasons
 
 
-def refusal(how: How, limits: Limits) -> str:
+def refusal(how: SettleAction, limits: Limits) -> str:
     """Return why a settlement is refused, or nothing."""
     try:
-        arguments.check_how(how, limits)
+        check_arguments.check_settle_action(how, limits)
     except Refused as refused:
         return str(refused)
     return ""
 
 
-def details_of(how: How) -> str | None:
+def details_of(how: SettleAction) -> str | None:
     """Return what a settlement carries beside its result: for most, nothing."""
     if type(how) is Complete and not how.then and how.retention is None:
         return None
@@ -162,7 +164,7 @@ def details_of(how: How) -> str | None:
     return text_of({name: value for name, value in said.items() if value is not None} or None)
 
 
-def _follow_up(item: Then) -> dict[str, Any]:
+def _follow_up(item: FollowUp) -> dict[str, Any]:
     job, data = item.job, item.job.data
     said = {
         "queue": item.queue,
@@ -178,7 +180,7 @@ def _follow_up(item: Then) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def patch(asked: Patch) -> tuple[str, bytes | None]:
+def patch(asked: JobPatch) -> tuple[str, bytes | None]:
     """Return a patch as JSON, and its payload apart."""
     said: dict[str, Any] = {}
     if asked.attributes is not UNSET:
@@ -227,7 +229,7 @@ def _plain(value: Struct, *left_out: str) -> dict[str, Any]:
     return {name: item for name, item in asdict(value).items() if name not in left_out}
 
 
-def _data(data: Data | None) -> dict[str, Any]:
+def _data(data: JobData | None) -> dict[str, Any]:
     if data is None:
         return {}
     attributes = {name: Raw(item) for name, item in data.attributes.items()} or None
@@ -257,4 +259,4 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 def highest(slots: Sequence[Slot]) -> int:
     """Return the highest number in some slots: what is drawn from now on must be above."""
-    return max((number for slot in slots for number in verdicts.numbers(slot)), default=0)
+    return max((number for slot in slots for number in rules.numbers_in(slot)), default=0)

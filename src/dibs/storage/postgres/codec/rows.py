@@ -9,23 +9,23 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from dibs.model.answers import ClaimResult, Enqueued, QueueInfo, Settled
 from dibs.model.job import (
     EMPTY,
     NO_ATTRIBUTES,
     ActiveRun,
-    Data,
     Error,
     Job,
+    JobData,
     Origin,
     Outcome,
     OutcomeRetention,
     Overrides,
-    Range,
+    RevisionRange,
     Slot,
     Successor,
 )
 from dibs.model.requests import Settings
+from dibs.model.results import ClaimResult, EnqueueResult, QueueInfo, SettleResult
 
 Row = Sequence[Any]
 
@@ -44,9 +44,9 @@ OUTCOME: Final = 23
 
 def data_of(
     payload: bytes, attributes: str | None, priority: int, overrides: str | None, kept: str | None
-) -> Data:
+) -> JobData:
     """Return what an update replaces as one."""
-    return Data(
+    return JobData(
         payload=payload,
         attributes=NO_ATTRIBUTES if attributes is None else attributes_of(attributes),
         priority=priority,
@@ -163,17 +163,17 @@ def slot_of(row: Row) -> Slot:
     )
 
 
-def _ranges(flat: Sequence[int]) -> tuple[Range, ...]:
+def _ranges(flat: Sequence[int]) -> tuple[RevisionRange, ...]:
     return tuple(zip(flat[::2], flat[1::2], strict=True))[-8:]
 
 
-def enqueued_of(rows: Sequence[Row], count: int) -> list[Enqueued]:
+def enqueued_of(rows: Sequence[Row], count: int) -> list[EnqueueResult]:
     """Return the answers of an enqueue, with the outcomes that were asked for."""
     statuses, founds, firsts, revisions, repeats, *_ = rows[0]
     if statuses is None:
-        return [Enqueued("queued", "nothing", n, n) for n in revisions]
+        return [EnqueueResult("queued", "nothing", n, n) for n in revisions]
     answers = [
-        Enqueued(statuses[i], founds[i], firsts[i], revisions[i], repeated=repeats[i]) for i in range(count)
+        EnqueueResult(statuses[i], founds[i], firsts[i], revisions[i], repeated=repeats[i]) for i in range(count)
     ]
     for _, _, _, _, _, place, *outcome in rows[1:]:
         if not answers[place - 1].repeated:
@@ -183,15 +183,15 @@ def enqueued_of(rows: Sequence[Row], count: int) -> list[Enqueued]:
 
 def settled_of(
     statuses: Sequence[Any] | None, revisions: Sequence[Any] | None, reasons: Sequence[str]
-) -> list[Settled]:
+) -> list[SettleResult]:
     """Return the answers of a settle, with the reasons known here."""
     if statuses is None:
-        return [Settled("done")] * len(reasons)
+        return [SettleResult("done")] * len(reasons)
     answers = []
     for i, status in enumerate(statuses):
         reason = "" if status != "refused" else reasons[i] or "a handed-off run can only end"
         revision = revisions[i] if revisions is not None and i < len(revisions) else None
-        answers.append(Settled(status, reason, revision or 0))
+        answers.append(SettleResult(status, reason, revision or 0))
     return answers
 
 

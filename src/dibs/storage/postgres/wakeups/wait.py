@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Final, NamedTuple
 
-from dibs.model.answers import ClaimResult, Wake
+from dibs.model.results import ClaimResult, WaitResult
 from dibs.storage.postgres.network.server import Server
 from dibs.storage.postgres.wakeups.listener import Bell, Listener, Waiter, earliest
 from dibs.storage.protocol import Watch
@@ -80,7 +80,7 @@ class Waiting:
         looked = min((self._looked.get((watch, queue), -inf) for queue in queues), default=now)
         return looked + HEARD_SECONDS - now
 
-    async def wait(self, waiter: Waiter, since: Mapping[str, str], timeout: float | None) -> Wake:
+    async def wait(self, waiter: Waiter, since: Mapping[str, str], timeout: float | None) -> WaitResult:
         """Wait for what the waiter watches."""
         await self._listener.start()
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -89,7 +89,7 @@ class Waiting:
             woken, tokens = await self._until(waiter, since, deadline)
         finally:
             self._bell.leave(waiter)
-        return Wake(woken=woken, since=tokens)
+        return WaitResult(woken=woken, since=tokens)
 
     async def _until(
         self, waiter: Waiter, since: Mapping[str, str], deadline: float | None

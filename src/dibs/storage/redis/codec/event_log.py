@@ -5,8 +5,8 @@ from __future__ import annotations
 from struct import Struct as Layout
 from typing import Any, Final
 
-from dibs.model.answers import EventPage
 from dibs.model.events import EventKind, LogEvent
+from dibs.model.results import EventPage
 from dibs.storage.offsets import LAST, offset, parsed
 from dibs.storage.protocol import LATEST
 from dibs.storage.redis.codec import jobs as codec

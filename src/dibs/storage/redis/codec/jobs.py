@@ -12,10 +12,10 @@ from msgspec.msgpack import Decoder, Encoder
 from dibs.model.job import (
     NO_ATTRIBUTES,
     ActiveRun,
-    Data,
     EndKind,
     Error,
     Job,
+    JobData,
     Origin,
     Outcome,
     OutcomeRetention,
@@ -57,7 +57,7 @@ def section(raw: bytes, at: int) -> tuple[bytes, int]:
 # -- data --------------------------------------------------------------------------------------------
 
 
-def encode_data(data: Data) -> bytes:
+def encode_data(data: JobData) -> bytes:
     """Return all of data but its priority, which stands in the head."""
     if not data.attributes and data.overrides is None and data.retention is None:
         return b"\0" + data.payload
@@ -74,11 +74,11 @@ def encode_data(data: Data) -> bytes:
     return b"".join((bytes((flags,)), *parts, data.payload))
 
 
-def decode_data(raw: bytes, priority: int) -> Data:
+def decode_data(raw: bytes, priority: int) -> JobData:
     flags, at = raw[0], 1
     if not flags:
         # Said, because a mapping that is left out is made anew for each.
-        return Data(payload=raw[1:], attributes=NO_ATTRIBUTES, priority=priority)
+        return JobData(payload=raw[1:], attributes=NO_ATTRIBUTES, priority=priority)
     attributes, overrides, retention = NO_ATTRIBUTES, None, None
     if flags & 1:
         part, at = section(raw, at)
@@ -89,7 +89,7 @@ def decode_data(raw: bytes, priority: int) -> Data:
     if flags & 4:
         part, at = section(raw, at)
         retention = decode_retention(part.decode())
-    return Data(
+    return JobData(
         payload=raw[at:], attributes=attributes, priority=priority, overrides=overrides, retention=retention
     )
 

@@ -9,24 +9,24 @@ from typing import Any, Final, cast
 from msgspec import UNSET, convert
 from msgspec.structs import asdict
 
-from dibs.model.answers import (
-    ClaimResult,
-    Enqueued,
-    EnqueueStatus,
-    Found,
-    Reaped,
-    ReapedKind,
-    Record,
-    Renewed,
-)
-from dibs.model.limits import Checked
+from dibs.model.check_jobs import CheckedBatch
 from dibs.model.requests import (
+    EnqueueRequest,
+    JobPatch,
     OnConflict,
-    Patch,
     Reject,
-    Request,
     Settings,
     SettingsPatch,
+)
+from dibs.model.results import (
+    ClaimResult,
+    EnqueueResult,
+    EnqueueStatus,
+    ExportRecord,
+    FoundState,
+    ReapedJob,
+    ReapedKind,
+    RenewResult,
 )
 from dibs.storage.redis.codec import jobs as codec
 from dibs.storage.redis.codec import slots
@@ -37,7 +37,7 @@ RULES: Final = {"always": 0, "never": 16, "later": 32, "earlier": 48}
 STATUSES: Final[tuple[EnqueueStatus, ...]] = (
     "queued", "updated", "blocked", "duplicate", "completed", "failed",
 )  # fmt: skip
-FOUND: Final[tuple[Found, ...]] = ("nothing", "waiting", "active", "active+blocked")
+FOUND: Final[tuple[FoundState, ...]] = ("nothing", "waiting", "active", "active+blocked")
 SETTINGS: Final = tuple(Settings.__struct_fields__)
 
 _REQUEST: Final = Layout(">BBhQB")
@@ -54,7 +54,7 @@ def id_word(id: str) -> bytes:
 # -- enqueue -----------------------------------------------------------------------------------------
 
 
-def request_words(requests: Checked) -> list[Word]:
+def request_words(requests: CheckedBatch) -> list[Word]:
     """Return what all of them begin with, nothing where each has its own, then id and the rest by turns."""
     words: list[Word] = []
     if requests.plain:
@@ -86,11 +86,11 @@ def request_word(job: Any, how: OnConflict, key: str | None, *, wants: bool = Fa
     return head + raw_key + codec.encode_data(data)
 
 
-def enqueued(requests: Sequence[Request], reply: list[Any]) -> list[Enqueued]:
+def enqueued(requests: Sequence[EnqueueRequest], reply: list[Any]) -> list[EnqueueResult]:
     answers, now, outcomes, first = reply
     if first:
         number = int(first)
-        return [Enqueued("queued", "nothing", n, n) for n in range(number, number + len(requests))]
+        return [EnqueueResult("queued", "nothing", n, n) for n in range(number, number + len(requests))]
     kept = iter(outcomes)
     told = []
     for request, (status, found, again, first, last) in zip(
@@ -99,7 +99,7 @@ def enqueued(requests: Sequence[Request], reply: list[Any]) -> list[Enqueued]:
         outcome = None
         if request.want_outcome and not again:
             outcome = slots.alive(next(kept), int(now))
-        told.append(Enqueued(STATUSES[status - 1], FOUND[found - 1], first, last, outcome, bool(again)))
+        told.append(EnqueueResult(STATUSES[status - 1], FOUND[found - 1], first, last, outcome, bool(again)))
     return told
 
 
@@ -136,22 +136,22 @@ def claim(reply: list[Any]) -> tuple[ClaimResult, bool]:
     return claim, status == b"tired"
 
 
-def reaped(reply: list[Any]) -> list[Reaped]:
+def reaped(reply: list[Any]) -> list[ReapedJob]:
     return [
-        Reaped(id.decode(), int(fence), cast("ReapedKind", kind.decode()))
+        ReapedJob(id.decode(), int(fence), cast("ReapedKind", kind.decode()))
         for id, fence, kind in zip(reply[::3], reply[1::3], reply[2::3], strict=True)
     ]
 
 
-def renewed(reply: list[Any]) -> Renewed:
+def renewed(reply: list[Any]) -> RenewResult:
     now, expires_at, *asked = reply
     if not expires_at:
-        return Renewed(alive=False, now=int(now))
+        return RenewResult(alive=False, now=int(now))
     ids = tuple(sorted(id.decode() for id in asked))
-    return Renewed(alive=True, now=int(now), expires_at=int(expires_at), cancel_requested=ids)
+    return RenewResult(alive=True, now=int(now), expires_at=int(expires_at), cancel_requested=ids)
 
 
-def record_words(records: Iterable[Record]) -> list[Word]:
+def record_words(records: Iterable[ExportRecord]) -> list[Word]:
     words: list[Word] = []
     for record in records:
         words += [record.id, *slots.encode_slot(record.slot), max(slots.numbers_of(record.slot))]
@@ -197,7 +197,7 @@ def _read_setting(name: str, text: str) -> Any:
     return int(text) if text else None
 
 
-def patch_words(patch: Patch) -> list[Word]:
+def patch_words(patch: JobPatch) -> list[Word]:
     words: list[Word] = []
     for name in ("payload", "priority", "run_at", "delay"):
         value = getattr(patch, name)

@@ -7,17 +7,28 @@ from struct import Struct as Layout
 from typing import Final
 
 from dibs.errors import Refused
-from dibs.model.answers import Settled, SettleStatus
-from dibs.model.arguments import check_how
+from dibs.model.check_arguments import check_settle_action
+from dibs.model.error_text import checked_error
 from dibs.model.job import FAIL_SUFFIX
-from dibs.model.limits import Limits, checked_error
-from dibs.model.requests import Cancelled, Complete, Fail, HandOff, How, Release, RetryLater, Settlement, Then
+from dibs.model.limits import Limits
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    Fail,
+    FollowUp,
+    HandOff,
+    Release,
+    RetryLater,
+    SettleAction,
+    Settlement,
+)
+from dibs.model.results import SettleResult, SettleStatus
 from dibs.storage.redis.codec import jobs as codec
 from dibs.storage.redis.codec.requests import Word, id_word, request_word
 
 SETTLED: Final[tuple[SettleStatus, ...]] = ("done", "returned", "handed_off", "cancelled", "lost", "refused")
 CAUSES: Final = {"error": 4, "timeout": 5, "stall": 6}
-DONE: Final = Settled("done")
+DONE: Final = SettleResult("done")
 
 _SETTLEMENT: Final = Layout(">QBBQH")
 _SETTLED: Final = Layout(">BQ")
@@ -74,20 +85,20 @@ class Settling:
             return None
         return _SETTLEMENT.pack(one.fence, 1, 16, 0, 0) + codec.sized(result)
 
-    def _refusal(self, how: How) -> str:
+    def _refusal(self, how: SettleAction) -> str:
         try:
             self.check(how)
         except Refused as refused:
             return str(refused)
         return ""
 
-    def check(self, how: How) -> None:
+    def check(self, how: SettleAction) -> None:
         """Refuse a settlement that breaks a limit. Raises Refused."""
-        check_how(how, self.limits)
+        check_settle_action(how, self.limits)
         if isinstance(how, Complete | Fail):
             self._check_queues(how.then)
 
-    def _check_queues(self, then: Iterable[Then]) -> None:
+    def _check_queues(self, then: Iterable[FollowUp]) -> None:
         for item in then:
             if item.queue != self.queue and not self.cross_queue:
                 raise Refused(
@@ -96,7 +107,7 @@ class Settling:
                     field="then",
                 )
 
-    def settlement(self, fence: int, how: How, *, bad: bool = False) -> bytes:
+    def settlement(self, fence: int, how: SettleAction, *, bad: bool = False) -> bytes:
         """Return one settlement, and take its follow-ups in."""
         if bad:
             return _SETTLEMENT.pack(_fence(fence), _kind(how), 1, 0, 0)
@@ -121,7 +132,7 @@ class Settling:
                 parts.append(codec.sized(codec.encode_error(checked_error(how.error, self.limits))))
         return _SETTLEMENT.pack(_fence(fence), _kind(how), has, at, follows) + b"".join(parts)
 
-    def _follow(self, then: Sequence[Then]) -> int:
+    def _follow(self, then: Sequence[FollowUp]) -> int:
         for item in then:
             if item.queue not in self.queues:
                 self.queues.append(item.queue)
@@ -130,16 +141,16 @@ class Settling:
             self.follow_ups += [number, item.job.id, request_word(item.job, item.on_conflict, None)]
         return len(then)
 
-    def answers(self, raw: bytes) -> list[Settled]:
+    def answers(self, raw: bytes) -> list[SettleResult]:
         told = []
         for index, (status, revision) in enumerate(_SETTLED.iter_unpack(raw)):
             word = SETTLED[status - 1]
             if word == "done":
                 told.append(DONE)
             elif word == "refused":
-                told.append(Settled(word, self.reasons.get(index, "a handed-off run can only end")))
+                told.append(SettleResult(word, self.reasons.get(index, "a handed-off run can only end")))
             else:
-                told.append(Settled(word, revision=revision))
+                told.append(SettleResult(word, revision=revision))
         return told
 
 
@@ -148,7 +159,7 @@ def _fence(fence: int) -> int:
     return fence if 0 <= fence <= 2**53 else 0
 
 
-def _kind(how: How) -> int:
+def _kind(how: SettleAction) -> int:
     match how:
         case Complete():
             return 1

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from dibs.errors import NotRunning
-from dibs.model.answers import Wake
 from dibs.model.job import Outcome
+from dibs.model.results import WaitResult
 from dibs.storage.protocol import Watch
 from dibs.storage.redis.codec.requests import work_has_moved, work_token
 from dibs.storage.redis.codec.slots import alive
@@ -90,7 +90,7 @@ class Waits:
         ids: Sequence[str],
         since: Mapping[str, str],
         timeout: float | None,
-    ) -> Wake:
+    ) -> WaitResult:
         wait = _Wait(queues, watch, frozenset(ids), dict(since))
         channels = {self._beginning(queue) + CHANNELS[watch]: queue for queue in queues}
         waiter = Waiter(wait.ids)
@@ -104,7 +104,7 @@ class Waits:
 
     async def _until(
         self, wait: _Wait, channels: Mapping[str, str], waiter: Waiter, deadline: float | None
-    ) -> Wake:
+    ) -> WaitResult:
         known = self._remembered(wait, channels)
         while True:
             # Whatever is told from here on counts, also what happened just before the look.
@@ -227,9 +227,9 @@ class _Wait:
     def remember(self, stands: Mapping[str, Standing]) -> None:
         self.since = {queue: one.token(self.watch) for queue, one in stands.items()}
 
-    def told(self, stands: Mapping[str, Standing], outcomes: Mapping[str, Outcome], *, woken: bool) -> Wake:
+    def told(self, stands: Mapping[str, Standing], outcomes: Mapping[str, Outcome], *, woken: bool) -> WaitResult:
         since = {queue: one.token(self.watch) for queue, one in stands.items()}
-        return Wake(woken=woken, since=since, outcomes=outcomes)
+        return WaitResult(woken=woken, since=since, outcomes=outcomes)
 
 
 def seconds_until_due(stands: Any) -> float | None:

@@ -7,28 +7,28 @@ from typing import get_args
 
 import pytest
 
-from dibs.model.answers import Found
 from dibs.model.job import Error, Job, NewJob, Slot
 from dibs.model.requests import (
     Cancelled,
     Complete,
+    EnqueueRequest,
     Fail,
     HandOff,
-    How,
     OnConflict,
     Reject,
     Release,
-    Request,
     RetryLater,
+    SettleAction,
     Settlement,
     Update,
 )
-from dibs.model.states import TABLE, Row, markdown
+from dibs.model.results import FoundState
+from dibs.model.transition_table import TABLE, Row, markdown
 from dibs.storage.memory import MemoryStorage
 
 Q = "q"
 TTL = 1000
-HOWS: dict[str, How] = {
+HOWS: dict[str, SettleAction] = {
     "Complete": Complete(result=b"1"),
     "Fail": Fail(error=Error(type="Oops")),
     "Cancelled": Cancelled(),
@@ -47,7 +47,7 @@ class Walk:
         self.fence = 0
 
     async def put(self, how: OnConflict) -> str:
-        request = Request(job=NewJob(id="a"), on_conflict=how)
+        request = EnqueueRequest(job=NewJob(id="a"), on_conflict=how)
         return (await self.storage.enqueue(Q, [request], now=self.now))[0].status
 
     async def claim(self) -> Job:
@@ -57,7 +57,7 @@ class Walk:
         self.fence = job.run.fence
         return job
 
-    async def settle(self, how: How) -> str:
+    async def settle(self, how: SettleAction) -> str:
         one = Settlement(id="a", fence=self.fence, how=how)
         return (await self.storage.settle(Q, [one], now=self.now))[0].status
 
@@ -160,7 +160,7 @@ def test_no_state_met_by_no_verb_is_told_twice() -> None:
 def test_a_verb_by_id_says_what_it_does_to_every_live_state(verb: str) -> None:
     told = {row.source for row in TABLE if row.verb == verb}
 
-    assert set(get_args(Found)) - {"nothing"} <= told
+    assert set(get_args(FoundState)) - {"nothing"} <= told
 
 
 @pytest.mark.parametrize("name", HOWS)

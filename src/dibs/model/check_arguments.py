@@ -11,27 +11,18 @@ from typing import Final, get_args
 from msgspec import UNSET
 
 from dibs.errors import Refused
+from dibs.model.check_jobs import check_data, check_queue, check_retention, check_then
+from dibs.model.check_values import check_attributes, check_bytes, check_number, check_text, check_whole
 from dibs.model.job import Job, Outcome, Slot, Successor
-from dibs.model.limits import (
-    LIMITS,
-    Limits,
-    check_attributes,
-    check_bytes,
-    check_data,
-    check_number,
-    check_queue,
-    check_text,
-    check_then,
-)
-from dibs.model.requests import Complete, Fail, How, LogLevel, Patch, RetryLater, SettingsPatch
-from dibs.model.retry import Cause
-from dibs.model.terms import LONGEST, SAFE_INTEGER, check_retention, check_whole
+from dibs.model.limits import LIMITS, LONGEST, SAFE_INTEGER, Limits
+from dibs.model.requests import Complete, Fail, JobPatch, LogLevel, RetryLater, SettingsPatch, SettleAction
+from dibs.model.retry import RetryCause
 
 #: Into how many parts a reading may be cut.
 MOST_PARTS: Final = 1000
 #: Numbers are drawn from now in us, and stay safe integers.
 LATEST_NOW: Final = SAFE_INTEGER // 1000
-_CAUSES: Final = get_args(Cause)
+_CAUSES: Final = get_args(RetryCause)
 _LEVELS: Final = get_args(LogLevel)
 
 
@@ -79,7 +70,7 @@ def check_word(field: str, word: str, known: Sequence[str]) -> None:
         raise Refused(f"{field} must be one of {', '.join(known)}", field=field)
 
 
-def check_how(how: How, limits: Limits = LIMITS) -> None:
+def check_settle_action(how: SettleAction, limits: Limits = LIMITS) -> None:
     """Refuse a settlement that breaks a limit, before anything of it is written."""
     # The most frequent first: to tell what a Struct is not costs eight times as much as what it is.
     if isinstance(how, Complete):
@@ -104,7 +95,7 @@ def _check_retry(how: RetryLater) -> None:
     check_word("cause", how.cause, _CAUSES)
 
 
-def check_patch(patch: Patch, limits: Limits = LIMITS) -> None:
+def check_patch(patch: JobPatch, limits: Limits = LIMITS) -> None:
     """Refuse a patch that breaks a limit; the size of the merged attributes is for the storage to check."""
     if patch.run_at is not UNSET and patch.delay is not UNSET:
         raise Refused("run_at and delay exclude each other: give one", field="run_at")

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from dibs.client.calls.handler import HandlerLimits
-from dibs.model.decide import (
+from dibs.model.job import ActiveRun, Error, Job, JobData, NewJob
+from dibs.model.requests import Cancelled, Complete, Fail, FollowUp, Release, RetryLater, SettleAction
+from dibs.model.retry import Exponential, Fixed
+from dibs.model.run_outcome import (
     Died,
     Raised,
     Returned,
-    Stop,
-    after_refusal,
-    pause,
-    refused_at_claim,
-    settlement,
+    StopReason,
+    fail_after_refusal,
+    fail_if_stalled_too_often,
+    retry_delay,
+    settle_action,
 )
-from dibs.model.job import ActiveRun, Data, Error, Job, NewJob
-from dibs.model.requests import Cancelled, Complete, Fail, How, Release, RetryLater, Then
-from dibs.model.retry import Exponential, Fixed
 
 ERROR = Error(type="ValueError", message="no")
 LIMITS = HandlerLimits(max_retries=2, max_timeouts=1, max_stalls=3, backoff=Exponential(2, 300))
@@ -26,7 +26,7 @@ LIMITS = HandlerLimits(max_retries=2, max_timeouts=1, max_stalls=3, backoff=Expo
 def job(*, retries: int = 0, timeouts: int = 0, stalls: int = 0, error: Error | None = None) -> Job:
     return Job(
         id="a",
-        data=Data(),
+        data=JobData(),
         run_at=0,
         enqueued_at=0,
         seq=1,
@@ -46,17 +46,17 @@ def raised(**more: int | bool) -> Raised:
 
 
 def test_what_returned_is_complete_with_its_follow_ups() -> None:
-    then = (Then(queue="b", job=NewJob(id="x")),)
+    then = (FollowUp(queue="b", job=NewJob(id="x")),)
 
-    assert settlement(job(), LIMITS, Returned(b"1", then)) == Complete(result=b"1", then=then)
+    assert settle_action(job(), LIMITS, Returned(b"1", then)) == Complete(result=b"1", then=then)
 
 
 @pytest.mark.parametrize("stop", ["timeout", "cancel", "release"])
-def test_what_returned_counts_however_late(stop: Stop) -> None:
-    assert settlement(job(), LIMITS, Returned(b"1"), stop=stop) == Complete(result=b"1")
+def test_what_returned_counts_however_late(stop: StopReason) -> None:
+    assert settle_action(job(), LIMITS, Returned(b"1"), stop=stop) == Complete(result=b"1")
 
 
-CASES: dict[str, tuple[How, Job, Raised | Died, Stop | None]] = {
+CASES: dict[str, tuple[SettleAction, Job, Raised | Died, StopReason | None]] = {
     "an error is retried after the backoff": (
         RetryLater(delay=2000, error=ERROR), job(), raised(), None
     ),
@@ -112,28 +112,28 @@ CASES: dict[str, tuple[How, Job, Raised | Died, Stop | None]] = {
 
 
 @pytest.mark.parametrize(("expected", "of", "verdict", "stop"), CASES.values(), ids=CASES)
-def test_a_run_is_settled(expected: How, of: Job, verdict: Raised | Died, stop: Stop | None) -> None:
-    assert settlement(of, LIMITS, verdict, stop=stop, handled=True) == expected
+def test_a_run_is_settled(expected: SettleAction, of: Job, verdict: Raised | Died, stop: StopReason | None) -> None:
+    assert settle_action(of, LIMITS, verdict, stop=stop, handled=True) == expected
 
 
 def test_no_limit_is_no_limit() -> None:
     limits = HandlerLimits(max_retries=None, backoff=Fixed(1))
 
-    assert settlement(job(retries=10_000), limits, raised()) == RetryLater(delay=1000, error=ERROR)
+    assert settle_action(job(retries=10_000), limits, raised()) == RetryLater(delay=1000, error=ERROR)
 
 
 def test_jitter_is_drawn_by_luck() -> None:
     limits = HandlerLimits(backoff=Exponential(2, 300, jitter=True))
 
-    assert 1000 == pause(job(retries=1), limits, "error", luck=0.25)
+    assert 1000 == retry_delay(job(retries=1), limits, "error", luck=0.25)
 
 
 def test_a_job_runs_again_until_its_stalls_exceed_the_limit() -> None:
-    assert [True, True, False] == [refused_at_claim(job(stalls=n), LIMITS) is None for n in (0, 3, 4)]
+    assert [True, True, False] == [fail_if_stalled_too_often(job(stalls=n), LIMITS) is None for n in (0, 3, 4)]
 
 
 def test_a_job_that_stalled_too_often_says_what_happened_last() -> None:
-    end = refused_at_claim(
+    end = fail_if_stalled_too_often(
         job(stalls=4, error=Error(type="ProcessDied", message="killed")), LIMITS, handled=True
     )
 
@@ -143,11 +143,11 @@ def test_a_job_that_stalled_too_often_says_what_happened_last() -> None:
 
 
 def test_without_a_limit_stalls_never_end_a_job() -> None:
-    assert refused_at_claim(job(stalls=10_000), HandlerLimits(max_stalls=None)) is None
+    assert fail_if_stalled_too_often(job(stalls=10_000), HandlerLimits(max_stalls=None)) is None
 
 
 def test_a_completion_that_was_refused_fails_with_the_reason() -> None:
-    end = after_refusal("result has 9 bytes; the limit is 8", handled=True)
+    end = fail_after_refusal("result has 9 bytes; the limit is 8", handled=True)
 
     assert end.handled
     assert "result has 9 bytes; the limit is 8" in end.error.message

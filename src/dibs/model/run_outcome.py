@@ -10,14 +10,14 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from dibs.model.job import Error, Job
-from dibs.model.requests import Cancelled, Complete, Fail, How, Release, RetryLater, Then
-from dibs.model.retry import Backoff, Cause, exhausted
+from dibs.model.requests import Cancelled, Complete, Fail, FollowUp, Release, RetryLater, SettleAction
+from dibs.model.retry import Backoff, RetryCause, is_exhausted
 
 #: Why a worker stopped a run: it took too long, somebody asked for it, or the worker goes.
-Stop = Literal["timeout", "cancel", "release"]
+StopReason = Literal["timeout", "cancel", "release"]
 
 
-class Comebacks(Protocol):
+class RetryLimits(Protocol):
     """How often, and when, a job may come back; None is without limit."""
 
     @property
@@ -36,7 +36,7 @@ class Returned(Struct, frozen=True, gc=False, tag="returned"):
     """The handler came to its end; the result is encoded."""
 
     result: bytes
-    follow_ups: tuple[Then, ...] = ()
+    follow_ups: tuple[FollowUp, ...] = ()
 
 
 class Raised(Struct, frozen=True, gc=False, tag="raised", kw_only=True):
@@ -59,15 +59,15 @@ class Died(Struct, frozen=True, gc=False, tag="died"):
 Verdict = Returned | Raised | Died
 
 
-def settlement(
+def settle_action(
     job: Job,
-    limits: Comebacks,
+    limits: RetryLimits,
     verdict: Verdict,
     *,
-    stop: Stop | None = None,
+    stop: StopReason | None = None,
     handled: bool = False,
     luck: float = 1.0,
-) -> How:
+) -> SettleAction:
     """Return how the run is settled. What finished counts, however late; `luck` in [0, 1) draws jitter."""
     if isinstance(verdict, Returned):
         return Complete(result=verdict.result, then=verdict.follow_ups)
@@ -84,34 +84,34 @@ def settlement(
     return _went_wrong(job, limits, verdict, handled=handled, luck=luck)
 
 
-def _died(job: Job, limits: Comebacks, died: Died, stop: Stop | None, *, handled: bool, luck: float) -> How:
+def _died(job: Job, limits: RetryLimits, died: Died, stop: StopReason | None, *, handled: bool, luck: float) -> SettleAction:
     if stop == "timeout":
         return _timed_out(job, limits, died.error, handled=handled, luck=luck)
-    return RetryLater(cause="stall", delay=pause(job, limits, "stall", luck), error=died.error)
+    return RetryLater(cause="stall", delay=retry_delay(job, limits, "stall", luck), error=died.error)
 
 
-def _timed_out(job: Job, limits: Comebacks, error: Error, *, handled: bool, luck: float) -> How:
-    if exhausted(job.timeouts, limits.max_timeouts):
+def _timed_out(job: Job, limits: RetryLimits, error: Error, *, handled: bool, luck: float) -> SettleAction:
+    if is_exhausted(job.timeouts, limits.max_timeouts):
         return Fail(error=error, handled=handled)
-    return RetryLater(cause="timeout", delay=pause(job, limits, "timeout", luck), error=error)
+    return RetryLater(cause="timeout", delay=retry_delay(job, limits, "timeout", luck), error=error)
 
 
-def _went_wrong(job: Job, limits: Comebacks, raised: Raised, *, handled: bool, luck: float) -> How:
-    if exhausted(job.retries, limits.max_retries):
+def _went_wrong(job: Job, limits: RetryLimits, raised: Raised, *, handled: bool, luck: float) -> SettleAction:
+    if is_exhausted(job.retries, limits.max_retries):
         return Fail(error=raised.error, handled=handled)
     if raised.run_at is not None:
         return RetryLater(run_at=raised.run_at, error=raised.error)
-    delay = raised.delay if raised.delay is not None else pause(job, limits, "error", luck)
+    delay = raised.delay if raised.delay is not None else retry_delay(job, limits, "error", luck)
     return RetryLater(delay=delay, error=raised.error)
 
 
-def pause(job: Job, limits: Comebacks, cause: Cause, luck: float = 1.0) -> int:
+def retry_delay(job: Job, limits: RetryLimits, cause: RetryCause, luck: float = 1.0) -> int:
     """Return the ms until a job may run again that comes back for this cause once more."""
     so_far = {"error": job.retries, "timeout": job.timeouts, "stall": job.stalls}[cause]
     return limits.backoff.delay(so_far + 1, luck)
 
 
-def refused_at_claim(job: Job, limits: Comebacks, *, handled: bool = False) -> Fail | None:
+def fail_if_stalled_too_often(job: Job, limits: RetryLimits, *, handled: bool = False) -> Fail | None:
     """Return the end of a claimed job that stalled too often to be run again, else None.
 
     Here alone stalls are counted: a reap, too, brings a job back, and knows nothing of a handler's limits.
@@ -123,7 +123,7 @@ def refused_at_claim(job: Job, limits: Comebacks, *, handled: bool = False) -> F
     return Fail(error=Error(type="TooManyStalls", message=message), handled=handled)
 
 
-def after_refusal(reason: str, *, handled: bool = False) -> Fail:
+def fail_after_refusal(reason: str, *, handled: bool = False) -> Fail:
     """Return the end of a run whose completion the storage refused: to run it again would not help."""
     error = Error(type="CompletionRefused", message=f"the storage refused the completion: {reason}")
     return Fail(error=error, handled=handled)

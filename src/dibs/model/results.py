@@ -12,7 +12,7 @@ from dibs.model.job import Job, Outcome, Slot
 from dibs.model.requests import Settings
 
 EnqueueStatus = Literal["queued", "updated", "blocked", "duplicate", "completed", "failed"]
-Found = Literal["nothing", "waiting", "active", "active+blocked"]
+FoundState = Literal["nothing", "waiting", "active", "active+blocked"]
 SettleStatus = Literal["done", "returned", "handed_off", "cancelled", "lost", "refused"]
 FinishStatus = Literal["done", "lost", "refused", "not_found"]
 CancelStatus = Literal["cancelled", "requested", "active", "completed", "failed", "not_found"]
@@ -24,7 +24,7 @@ ReapedKind = Literal["stalled", "released", "cancelled"]
 State = Literal["waiting", "scheduled", "active", "handed_off", "blocked", "completed", "failed", "cancelled"]
 
 
-class Enqueued(Struct, frozen=True, gc=False):
+class EnqueueResult(Struct, frozen=True, gc=False):
     """What one request of an enqueue came to.
 
     `first..revision` is the range of what holds the request: of the current or successor it went into,
@@ -33,7 +33,7 @@ class Enqueued(Struct, frozen=True, gc=False):
     """
 
     status: EnqueueStatus
-    found: Found
+    found: FoundState
     first: int
     revision: int
     outcome: Outcome | None = None
@@ -53,7 +53,7 @@ class ClaimResult(Struct, frozen=True, gc=False, kw_only=True):
     lost: bool = False
 
 
-class Settled(Struct, frozen=True, gc=False):
+class SettleResult(Struct, frozen=True, gc=False):
     """What one settlement came to. `reason` says why it was refused; `revision` answers a hand-off."""
 
     status: SettleStatus
@@ -61,14 +61,14 @@ class Settled(Struct, frozen=True, gc=False):
     revision: int = 0
 
 
-class SettledAndClaimed(Struct, frozen=True, gc=False):
+class SettleAndClaimResult(Struct, frozen=True, gc=False):
     """The answers of a settle and of the claim that followed it."""
 
-    settled: tuple[Settled, ...]
+    settled: tuple[SettleResult, ...]
     claim: ClaimResult
 
 
-class Granted(Struct, frozen=True, gc=False, kw_only=True):
+class GrantResult(Struct, frozen=True, gc=False, kw_only=True):
     """A new lease, unique for ever, on each of the queues it was asked for."""
 
     lease: str
@@ -76,7 +76,7 @@ class Granted(Struct, frozen=True, gc=False, kw_only=True):
     expires_at: int
 
 
-class Renewed(Struct, frozen=True, gc=False, kw_only=True):
+class RenewResult(Struct, frozen=True, gc=False, kw_only=True):
     """What a heartbeat found in one queue; `cancel_requested` holds the ids it should stop."""
 
     alive: bool
@@ -85,7 +85,7 @@ class Renewed(Struct, frozen=True, gc=False, kw_only=True):
     cancel_requested: tuple[str, ...] = ()
 
 
-class Reaped(Struct, frozen=True, gc=False):
+class ReapedJob(Struct, frozen=True, gc=False):
     """One job that came back, or ended as cancelled, because its lease had expired."""
 
     id: str
@@ -93,7 +93,7 @@ class Reaped(Struct, frozen=True, gc=False):
     kind: ReapedKind
 
 
-class Listed(Struct, frozen=True, gc=False, kw_only=True):
+class ListPage(Struct, frozen=True, gc=False, kw_only=True):
     """One page of a listing; `after` continues it, None when this page was the last."""
 
     items: tuple[tuple[str, Slot], ...]
@@ -131,7 +131,7 @@ class EventPage(Struct, frozen=True, gc=False, kw_only=True):
     fell_off: bool = False
 
 
-class Pruned(Struct, frozen=True, gc=False, kw_only=True):
+class PruneResult(Struct, frozen=True, gc=False, kw_only=True):
     """What prune removed; `more` says that the limit stopped it."""
 
     outcomes: int = 0
@@ -140,7 +140,7 @@ class Pruned(Struct, frozen=True, gc=False, kw_only=True):
     more: bool = False
 
 
-class Wake(Struct, frozen=True, gc=False, kw_only=True):
+class WaitResult(Struct, frozen=True, gc=False, kw_only=True):
     """Why a wait returned. `woken`: there may be something; else its time was up. `since` is for the next."""
 
     woken: bool
@@ -149,16 +149,16 @@ class Wake(Struct, frozen=True, gc=False, kw_only=True):
     outcomes: Mapping[str, Outcome] = {}
 
 
-class Record(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
+class ExportRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     """A whole id on its way from one storage to another."""
 
     id: str
     slot: Slot
 
 
-class Exported(Struct, frozen=True, gc=False, kw_only=True):
+class ExportPage(Struct, frozen=True, gc=False, kw_only=True):
     """One page of an export; `after` continues it, None when this page was the last."""
 
-    records: tuple[Record, ...]
+    records: tuple[ExportRecord, ...]
     settings: Settings
     after: str | None

@@ -9,13 +9,12 @@ import pytest
 from msgspec.structs import replace as changed
 
 from dibs.errors import Refused
-from dibs.model.answers import Record
 from dibs.model.job import (
     EMPTY,
     ActiveRun,
-    Data,
     Error,
     Job,
+    JobData,
     NewJob,
     Outcome,
     OutcomeRetention,
@@ -25,23 +24,24 @@ from dibs.model.job import (
 from dibs.model.requests import (
     Cancelled,
     Complete,
+    EnqueueRequest,
     Fail,
-    Patch,
-    Request,
+    JobPatch,
     RetryLater,
     SettingsPatch,
     Settlement,
 )
+from dibs.model.results import ExportRecord
 from dibs.storage.memory import MemoryStorage
 
 BAD: Any = "bad"
 HALF: Any = 0.5
 NONE: Any = None
 NOTHING = OutcomeRetention(completed=-1)
-JOB = Job(id="a", data=Data(), run_at=0, enqueued_at=0, seq=1, first=1, revision=1)
+JOB = Job(id="a", data=JobData(), run_at=0, enqueued_at=0, seq=1, first=1, revision=1)
 RUN = ActiveRun(fence=2, lease="l", holder="h", claimed_at=0)
 BESIDE = Successor(
-    data=Data(),
+    data=JobData(),
     replaces=True,
     run_at=0,
     lo=None,
@@ -58,7 +58,7 @@ Call = Callable[[MemoryStorage], Awaitable[object]]
 
 
 def imports(slot: Slot, id: str = "a") -> Call:
-    return lambda s: s.import_("q", [Record(id=id, slot=slot)])
+    return lambda s: s.import_("q", [ExportRecord(id=id, slot=slot)])
 
 
 REFUSED: dict[str, tuple[str, Call]] = {
@@ -111,19 +111,19 @@ REFUSED: dict[str, tuple[str, Call]] = {
     ),
     "a priority of None": (
         "priority",
-        lambda s: s.amend("q", "a", Patch(priority=NONE)),
+        lambda s: s.amend("q", "a", JobPatch(priority=NONE)),
     ),
-    "a run_at of None": ("run_at", lambda s: s.amend("q", "a", Patch(run_at=NONE))),
-    "a delay into the past": ("delay", lambda s: s.amend("q", "a", Patch(delay=-1))),
-    "two times": ("run_at", lambda s: s.amend("q", "a", Patch(delay=1, run_at=1))),
-    "a payload that is text": ("payload", lambda s: s.amend("q", "a", Patch(payload=BAD))),
+    "a run_at of None": ("run_at", lambda s: s.amend("q", "a", JobPatch(run_at=NONE))),
+    "a delay into the past": ("delay", lambda s: s.amend("q", "a", JobPatch(delay=-1))),
+    "two times": ("run_at", lambda s: s.amend("q", "a", JobPatch(delay=1, run_at=1))),
+    "a payload that is text": ("payload", lambda s: s.amend("q", "a", JobPatch(payload=BAD))),
     "attributes that are no JSON": (
         "attributes['x']",
-        lambda s: s.amend("q", "a", Patch(attributes={"x": b"{"})),
+        lambda s: s.amend("q", "a", JobPatch(attributes={"x": b"{"})),
     ),
     "retention amended to less than nothing": (
         "retention.completed",
-        lambda s: s.amend("q", "a", Patch(retention=NOTHING)),
+        lambda s: s.amend("q", "a", JobPatch(retention=NOTHING)),
     ),
     "-1 at once": ("max_active", lambda s: s.configure("q", SettingsPatch(max_active=-1))),
     "half paused": ("paused", lambda s: s.configure("q", SettingsPatch(paused=BAD))),
@@ -151,7 +151,7 @@ REFUSED: dict[str, tuple[str, Call]] = {
         "outcome.expires_at",
         imports(Slot(None, None, changed(ENDED, expires_at=-1))),
     ),
-    "a record with a priority of 1001": ("priority", imports(Slot(changed(JOB, data=Data(priority=1001))))),
+    "a record with a priority of 1001": ("priority", imports(Slot(changed(JOB, data=JobData(priority=1001))))),
     "a record that dropped nothing": ("dropped", imports(Slot(JOB, None, None, ((5, 4),)))),
 }
 
@@ -179,7 +179,7 @@ async def test_it_is_refused_and_nothing_happened(storage: MemoryStorage, field:
     "slot", [Slot(JOB), Slot(changed(JOB, attempts=1, run=RUN), BESIDE, ENDED, ((4, 4),))]
 )
 async def test_what_a_storage_exports_is_taken(storage: MemoryStorage, slot: Slot) -> None:
-    assert ["imported"] == await storage.import_("q", [Record(id="a", slot=slot)])
+    assert ["imported"] == await storage.import_("q", [ExportRecord(id="a", slot=slot)])
 
 
 SETTLEMENTS = {
@@ -194,7 +194,7 @@ SETTLEMENTS = {
 @pytest.mark.parametrize("word", SETTLEMENTS)
 async def test_a_settlement_over_a_limit_is_refused_alone(storage: MemoryStorage, word: str) -> None:
     """Success is per item: its neighbour is taken, and its own run stays active."""
-    await storage.enqueue("q", [Request(job=NewJob(id=id)) for id in "ab"], now=10)
+    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id)) for id in "ab"], now=10)
     lease = (await storage.grant(["q"], 1000, "h", now=10)).lease
     one, two = (await storage.claim("q", lease, 2, now=10)).jobs
     assert one.run is not None

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.model import transitions
-from dibs.model.job import EMPTY, Data, EndKind, Job, NewJob, Outcome, Slot, Successor
+from dibs.model.job import EMPTY, EndKind, Job, JobData, NewJob, Outcome, Slot, Successor
 from dibs.model.requests import Update
-from dibs.model.standing import Standing, standing
+from dibs.model.ticket_state import TicketState, ticket_state
 
 
 def job(first: int, last: int) -> Job:
-    return Job(id="a", data=Data(), run_at=0, enqueued_at=0, seq=first, first=first, revision=last)
+    return Job(id="a", data=JobData(), run_at=0, enqueued_at=0, seq=first, first=first, revision=last)
 
 
 def successor(first: int, last: int) -> Successor:
     return Successor(
-        data=Data(), replaces=True, run_at=0, lo=None, hi=None, resets=True, enqueued_at=0, seq=first,
+        data=JobData(), replaces=True, run_at=0, lo=None, hi=None, resets=True, enqueued_at=0, seq=first,
         first=first, revision=last,
     )  # fmt: skip
 
@@ -31,7 +31,7 @@ def outcome(kind: EndKind, first: int, last: int, expires_at: int | None = None)
 def test_in_the_range_of_current_or_successor_it_is_pending(revision: int) -> None:
     slot = Slot(job(3, 7), successor(8, 9), outcome("completed", 1, 2))
 
-    assert Standing("pending") == standing(slot, revision)
+    assert TicketState("pending") == ticket_state(slot, revision)
 
 
 @pytest.mark.parametrize("kind", ["completed", "failed", "cancelled"])
@@ -39,32 +39,32 @@ def test_in_the_range_of_current_or_successor_it_is_pending(revision: int) -> No
 def test_in_the_range_of_the_outcome_it_ended_that_way(kind: EndKind, revision: int) -> None:
     kept = outcome(kind, 1, 2)
 
-    assert Standing(kind, kept) == standing(Slot(job(3, 3), None, kept), revision)
+    assert TicketState(kind, kept) == ticket_state(Slot(job(3, 3), None, kept), revision)
 
 
 @pytest.mark.parametrize("revision", [0, 3, 99])
 def test_outside_every_range_its_outcome_is_not_kept(revision: int) -> None:
     """Never a foreign outcome, never a hang."""
-    assert Standing("not_kept") == standing(Slot(None, None, outcome("completed", 1, 2)), revision)
-    assert Standing("not_kept") == standing(EMPTY, revision)
+    assert TicketState("not_kept") == ticket_state(Slot(None, None, outcome("completed", 1, 2)), revision)
+    assert TicketState("not_kept") == ticket_state(EMPTY, revision)
 
 
 @pytest.mark.parametrize(("now", "kind"), [(9, "completed"), (10, "not_kept"), (11, "not_kept")])
 def test_an_outcome_counts_while_now_is_before_its_expiry(now: int, kind: str) -> None:
-    assert kind == standing(Slot(None, None, outcome("completed", 1, 1, expires_at=10)), 1, now).kind
+    assert kind == ticket_state(Slot(None, None, outcome("completed", 1, 1, expires_at=10)), 1, now).kind
 
 
 def test_a_dropped_range_wins_over_the_run_around_it() -> None:
     """A cancel took the successor; what was folded into the run before and after it goes on."""
     slot = Slot(job(1, 9), None, None, ((4, 6),))
 
-    assert ["pending", "cancelled", "cancelled", "pending"] == [standing(slot, r).kind for r in (3, 4, 6, 7)]
+    assert ["pending", "cancelled", "cancelled", "pending"] == [ticket_state(slot, r).kind for r in (3, 4, 6, 7)]
 
 
 def test_a_dropped_range_wins_over_the_outcome_around_it() -> None:
     slot = Slot(None, None, outcome("completed", 1, 9), ((4, 6),))
 
-    assert ["completed", "cancelled", "completed"] == [standing(slot, r).kind for r in (1, 5, 9)]
+    assert ["completed", "cancelled", "completed"] == [ticket_state(slot, r).kind for r in (1, 5, 9)]
 
 
 def dropped(slot: Slot, number: int, now: int = 0) -> Slot:
@@ -92,7 +92,7 @@ def test_at_most_eight_ranges_are_kept_and_the_oldest_goes_first() -> None:
                     slot.outcome, slot.dropped)  # fmt: skip
 
     assert tuple((n, n) for n in range(30, 101, 10)) == slot.dropped
-    assert ["pending", "pending", "cancelled"] == [standing(slot, r).kind for r in (10, 20, 30)]
+    assert ["pending", "pending", "cancelled"] == [ticket_state(slot, r).kind for r in (10, 20, 30)]
 
 
 def test_a_dropped_range_behind_a_run_that_is_gone_may_be_forgotten() -> None:
@@ -120,4 +120,4 @@ def test_each_enqueue_reads_as_what_became_of_it(acts: list[str]) -> None:
         elif act == "back":
             slot, beside = transitions.retry(slot, current, "error", 0, number, None), []
 
-    assert book == {revision: standing(slot, revision).kind for revision in book}
+    assert book == {revision: ticket_state(slot, revision).kind for revision in book}

@@ -1,0 +1,332 @@
+"""Periodic tasks under real workers: many at once, killed at every step, cancelled, told to come back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import Process, create_subprocess_exec
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from dibs.client.app import Dibs
+from dibs.errors import PermanentError
+from dibs.model.events import LogEvent
+from dibs.model.retry import Fixed
+from dibs.model.schedule import TICK, Every, Schedule
+from dibs.worker import WorkReport, run
+from dibs.worker.supervisor import periodic_tasks
+from tests.source import PROJECT
+from tests.worker import ticking
+from tests.worker.ticking import LENGTH, completed, furnish
+from tests.worker.workshop import Gate, current, ends, faulty, kinds
+
+#: The steps of a worker's work after which something is different.
+STEPS = [("enqueue", "after"), ("claim", "after"), ("settle", "before"), ("settle", "after")]
+OTHER_STEPS = [("enqueue", "before"), ("grant", "before"), ("grant", "after"), ("claim", "before")]
+
+MONTHLY = Schedule(times=Every(30 * 86_400_000))
+
+SCRIPT = """
+import asyncio, sys
+from tests.worker import ticking
+from dibs.worker import run
+
+if __name__ == "__main__":
+    if sys.argv[2:]:
+        ticking.dies(*sys.argv[2:])
+    asyncio.run(run(ticking.app, queues=[sys.argv[1]], processes={processes}, lease=1, heartbeat=0.3))
+"""
+
+
+@asynccontextmanager
+async def program(url: str, *words: str, processes: int = 0) -> AsyncIterator[Process]:
+    """A worker that is a program of its own."""
+    script = SCRIPT.format(processes=processes)
+    env = {**os.environ, "PYTHONPATH": str(PROJECT), "DIBS_URL": url}
+    if processes:
+        path = Path(url.removeprefix("file:")).parent / "program.py"
+        path.write_text(script)
+        process = await create_subprocess_exec(sys.executable, str(path), *words, env=env)
+    else:
+        process = await create_subprocess_exec(sys.executable, "-c", script, *words, env=env)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@asynccontextmanager
+async def working(*apps: Dibs, **options: Any) -> AsyncIterator[list[asyncio.Task[WorkReport]]]:
+    """Workers in this process, one for each."""
+    options = {"queues": ["quick"], "lease": 60.0, "heartbeat": 0.3, **options}
+    tasks = [asyncio.create_task(run(app, **options)) for app in apps]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def ticks(events: Sequence[LogEvent]) -> list[int]:
+    return [event.run_at // LENGTH for event in events if event.run_at % LENGTH == 0]
+
+
+@pytest.fixture
+def url(tmp_path: Path, gate: Gate) -> str:
+    return f"file:{tmp_path / 'jobs'}"
+
+
+@pytest.fixture
+async def app(url: str) -> AsyncIterator[Dibs]:
+    async with furnish(Dibs(url)) as opened:
+        yield opened
+
+
+# -- many workers ------------------------------------------------------------------------------------
+
+
+async def test_ten_workers_run_each_tick_once(url: str) -> None:
+    apps = [furnish(Dibs(url)) for _ in range(10)]
+    async with working(*apps):
+        await asyncio.gather(*(app.open() for app in apps))
+        found = await completed(apps[0], "quick", 8)
+    await asyncio.gather(*(app.close() for app in apps))
+
+    assert len(found) == len(ticks(found))
+    assert all(earlier < later for earlier, later in pairwise(ticks(found)))
+    assert {1} == {event.attempt for event in found}
+
+
+# -- killed ------------------------------------------------------------------------------------------
+
+
+async def killed_at(url: str, verb: str, when: str) -> list[LogEvent]:
+    """Let a worker be killed at a step; return what has run when another has taken over."""
+    async with program(url, "quick", verb, when) as process:
+        assert -signal.SIGKILL == await process.wait()
+    app = furnish(Dibs(url))
+    async with app, working(app):
+        return await completed(app, "quick", 3)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [pytest.param(STEPS, id="telling"), pytest.param(OTHER_STEPS, marks=pytest.mark.chaos, id="others")],
+)
+async def test_killed_at_every_step_it_goes_on(tmp_path: Path, steps: list[tuple[str, str]]) -> None:
+    deaths = [killed_at(f"file:{tmp_path / verb}-{when}", verb, when) for verb, when in steps]
+    for found in await asyncio.gather(*deaths):
+        due = [event.run_at for event in found]
+
+        assert sorted(set(due)) == due
+
+
+async def test_a_killed_process_does_not_end_it(
+    url: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIBS_URL", url)
+    async with ticking.app as app, working(app, queues=["held"], processes=1):
+        os.kill(await gate.arrived(TICK), signal.SIGKILL)
+        for _ in range(2):
+            gate.again(TICK)
+            await gate.arrived(TICK)
+            await gate.let_go(TICK)
+        await completed(app, "held", 2)
+
+        assert ["stalled", "completed", "completed"] == (await kinds(app, "held", TICK))[:3]
+
+
+async def test_a_killed_supervisor_does_not_end_it(app: Dibs, url: str, gate: Gate) -> None:
+    async with program(url, "held", processes=1) as supervisor:
+        pid = await gate.arrived(TICK)
+        supervisor.kill()
+        await ends(pid)
+    gate.again(TICK)
+    async with working(app, queues=["held"]):
+        for _ in range(2):
+            await gate.arrived(TICK)
+            await gate.let_go(TICK)
+        await completed(app, "held", 2)
+
+        assert ["stalled", "completed", "completed"] == (await kinds(app, "held", TICK))[:3]
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(3))
+async def test_killed_again_and_again(app: Dibs, url: str, seed: int) -> None:
+    """Twenty times at any moment, two workers at a time; no tick ends twice, and it goes on."""
+    luck = Random(seed)
+    for _ in range(20):
+        async with program(url, "quick") as one, program(url, "quick") as two:
+            await completed(app, "quick", len(await completed(app, "quick", 0)) + luck.randrange(3))
+            await asyncio.sleep(luck.uniform(0, 2 * LENGTH / 1000))
+            one.kill()
+            two.kill()
+    before = len(await completed(app, "quick", 0))
+    async with working(app):
+        found = await completed(app, "quick", before + 3)
+
+    assert len(set(ticks(found))) == len(ticks(found))
+
+
+# -- in one process ----------------------------------------------------------------------------------
+
+
+class Script:
+    """A periodic task that does something else each time."""
+
+    def __init__(self, app: Dibs, *acts: Any, **settings: Any) -> None:
+        self.left = list(acts)
+        self.done = asyncio.Event()
+        self.here = asyncio.Event()
+        app.task(queue="quick", every=LENGTH / 1000, **settings)(ticking.quick)
+        app.handlers["quick"] = replace(app.handlers["quick"], function=self)
+
+    async def __call__(self) -> Any:
+        act = self.left.pop(0) if self.left else None
+        if not self.left:
+            self.done.set()
+        if isinstance(act, Exception):
+            raise act
+        if act == "wait":
+            self.here.set()
+            await asyncio.Event().wait()
+        return act
+
+    async def ended(self) -> None:
+        async with asyncio.timeout(20):
+            await self.done.wait()
+
+
+@pytest.fixture
+async def memory() -> AsyncIterator[Dibs]:
+    async with Dibs("memory:") as opened:
+        yield opened
+
+
+async def test_failures_do_not_stop_it(memory: Dibs) -> None:
+    script = Script(memory, PermanentError("no"), ValueError("no"), object(), "ok", max_retries=0)
+    async with working(memory):
+        await script.ended()
+        await completed(memory, "quick", 1)
+
+        assert ["failed", "failed", "failed", "completed"] == (await kinds(memory, "quick", TICK))[:4]
+
+
+async def test_a_pause_between_retries_does_not_stop_it(memory: Dibs) -> None:
+    """It would be two minutes long; the next tick takes its place."""
+    script = Script(memory, ValueError("no"), ValueError("no"), "ok", backoff=Fixed(120))
+    async with working(memory):
+        await script.ended()
+        await completed(memory, "quick", 1)
+
+        assert ["retried", "retried", "completed"] == (await kinds(memory, "quick", TICK))[:3]
+
+
+async def test_a_cancelled_run_does_not_stop_it(memory: Dibs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(periodic_tasks, "PLANT_EVERY", 0.05)
+    script = Script(memory, "wait", "ok")
+    async with working(memory, heartbeat=0.05):
+        await script.here.wait()
+        await memory.queue("quick").cancel(TICK, running=True)
+        await completed(memory, "quick", 1)
+
+        assert ["cancelled", "completed"] == (await kinds(memory, "quick", TICK))[:2]
+
+
+async def test_a_refused_end_has_the_next_tick_all_the_same(memory: Dibs) -> None:
+    script = Script(memory, "x" * (1 << 21), "ok")
+    async with working(memory):
+        await script.ended()
+        await completed(memory, "quick", 1)
+
+        assert ["failed", "completed"] == (await kinds(memory, "quick", TICK))[:2]
+
+
+async def test_the_hook_leaves_it_alone(memory: Dibs) -> None:
+    Script(memory, 1, 2)
+    memory.get_task("quick").after(lambda _: None)
+    async with working(memory):
+        assert 3 <= len(await completed(memory, "quick", 3))
+
+
+async def test_a_storage_that_cannot_be_asked_is_asked_again(
+    memory: Dibs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(periodic_tasks, "PLANT_EVERY", 0.02)
+    Script(memory)
+    async with faulty(memory) as storage:
+        storage.fail("get", OSError("away"))
+        async with working(memory):
+            await completed(memory, "quick", 1)
+
+    assert "quick: planting the next tick failed, trying again in a minute: away" in caplog.text
+
+
+async def test_a_pause_stops_it_and_resume_lets_it_go_on(memory: Dibs) -> None:
+    Script(memory)
+    queue = memory.queue("quick")
+    async with working(memory):
+        await completed(memory, "quick", 1)
+        await queue.pause()
+        before = len(await completed(memory, "quick", 1))
+        tick = await current(memory, "quick", TICK)
+        await queue.resume()
+        found = await completed(memory, "quick", before + 1)
+
+    assert tick.run_at in {event.run_at for event in found}
+
+
+async def test_a_worker_that_ends_when_nothing_is_left_does_not_wait_for_ticks(memory: Dibs) -> None:
+    memory.task(queue="quick", every="30d")(ticking.quick)
+    await memory.get_task("quick").enqueue()
+    async with working(memory, until="empty") as [task]:
+        report = await asyncio.wait_for(task, 20)
+
+    assert 1 == report.total("completed")
+    assert "waiting" == (await memory.queue("quick").get(TICK)).state  # type: ignore[union-attr]
+
+
+async def test_it_does_wait_for_a_tick_that_comes_back(memory: Dibs) -> None:
+    script = Script(memory, ValueError("no"), "ok", backoff=Fixed(0.3))
+    memory.handlers["quick"] = replace(memory.handlers["quick"], schedule=MONTHLY)
+    await memory.get_task("quick").options(id=TICK).enqueue()
+    async with working(memory, until="empty") as [task]:
+        report = await asyncio.wait_for(task, 20)
+
+    assert ([], 1, 1) == (script.left, report.total("retried"), report.total("completed"))
+
+
+async def test_what_was_missed_is_skipped_before_anything_is_claimed(memory: Dibs) -> None:
+    Script(memory)
+    skips = replace(MONTHLY, catch_up=False)
+    memory.handlers["quick"] = replace(memory.handlers["quick"], schedule=skips)
+    long_ago = datetime.now(UTC) - timedelta(minutes=2)
+    await memory.get_task("quick").options(id=TICK, run_at=long_ago).enqueue()
+    async with working(memory, until="empty") as [task]:
+        report = await asyncio.wait_for(task, 20)
+
+    assert 0 == report.total("claimed")
+    assert (await current(memory, "quick", TICK)).run_at % (30 * 86_400_000) == 0
+
+
+async def test_a_worker_plants_only_what_it_serves(memory: Dibs) -> None:
+    memory.task(queue="quick", every="30d")(ticking.quick)
+    memory.task(queue="other")(ticking.held)
+    async with working(memory, queues=["other"], until="empty") as [task]:
+        await asyncio.wait_for(task, 20)
+
+    assert await memory.queue("quick").get(TICK) is None
