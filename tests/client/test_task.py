@@ -19,7 +19,7 @@ from dibs import (
     UnknownTask,
     WaitTimeout,
 )
-from dibs.client.options.retention import SLACK
+from dibs.client.options.retention import WAIT_SLACK
 from tests.client import handlers
 from tests.client.byhand import arguments, by_a_stranger, claimed
 from tests.client.handlers import Crop
@@ -176,7 +176,7 @@ async def test_run_lets_the_outcome_outlive_the_wait_from_the_start(
     assert slot.current is not None
     assert slot.current.enqueues == 1
     assert slot.current.data.retention is not None
-    assert slot.current.data.retention.completed == SLACK
+    assert slot.current.data.retention.completed == WAIT_SLACK
 
 
 async def test_a_result_comes_back_as_the_return_type(app: Dibs) -> None:

@@ -16,7 +16,7 @@ from dibs import (
     WaitTimeout,
 )
 from dibs.client.connection import outcome_wait as waiting
-from dibs.client.options.retention import SLACK
+from dibs.client.options.retention import WAIT_SLACK
 from dibs.model.results import WaitResult
 from tests.client.byhand import claimed
 from tests.client.counting import counted
@@ -89,7 +89,7 @@ async def test_a_wait_lets_the_outcome_outlive_it(queue: Queue, app: Dibs) -> No
     kept = slot.current.data.retention
     assert kept is not None
     assert isinstance(kept.completed, int)
-    assert SLACK <= kept.completed <= SLACK + 20
+    assert WAIT_SLACK <= kept.completed <= WAIT_SLACK + 20
 
 
 async def test_a_wait_leaves_a_retention_that_is_long_enough(queue: Queue, app: Dibs) -> None:

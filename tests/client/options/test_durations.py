@@ -1,4 +1,4 @@
-"""Times as people write them, and as the contract keeps them."""
+"""Durations and datetimes become whole milliseconds, and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dibs.client.options.durations import duration_ms, epoch_ms, utc_datetime
 
 
 @pytest.mark.parametrize(
-    ("length", "ms"),
+    ("duration", "ms"),
     [
         (1, 1000),
         (0.1, 100),
@@ -24,20 +24,20 @@ from dibs.client.options.durations import duration_ms, epoch_ms, utc_datetime
         (-2, -2000),
     ],
 )
-def test_seconds_become_whole_ms_rounded_up(length: float | timedelta, ms: int) -> None:
-    """Nobody runs early (contract 2)."""
-    assert duration_ms("delay", length) == ms
+def test_seconds_become_whole_ms_rounded_up(duration: float | timedelta, ms: int) -> None:
+    """Rounding up keeps a job from running early (contract 2)."""
+    assert duration_ms("delay", duration) == ms
 
 
-@pytest.mark.parametrize("length", [True, "5", None, float("nan"), float("inf")])
-def test_what_is_no_length_of_time_is_refused(length: Any) -> None:
+@pytest.mark.parametrize("value", [True, "5", None, float("nan"), float("inf")])
+def test_a_value_that_is_not_a_duration_is_refused(value: Any) -> None:
     with pytest.raises(Refused) as caught:
-        duration_ms("delay", length)
+        duration_ms("delay", value)
 
     assert caught.value.field == "delay"
 
 
-def test_a_moment_in_any_zone_is_one_number() -> None:
+def test_a_datetime_in_any_zone_is_the_same_number() -> None:
     noon = datetime(1970, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
 
     assert epoch_ms("run_at", noon) == 10 * 3600 * 1000
@@ -45,13 +45,13 @@ def test_a_moment_in_any_zone_is_one_number() -> None:
     assert epoch_ms("run_at", noon + timedelta(microseconds=1)) == 10 * 3600 * 1000 + 1
 
 
-@pytest.mark.parametrize("moment", [datetime(2026, 1, 1), 5, "2026-01-01"])  # noqa: DTZ001 - that is the case
+@pytest.mark.parametrize("moment", [datetime(2026, 1, 1), 5, "2026-01-01"])  # noqa: DTZ001 - a naive datetime is the case under test
 def test_a_naive_datetime_is_refused(moment: Any) -> None:
     with pytest.raises(Refused):
         epoch_ms("run_at", moment)
 
 
-def test_a_moment_comes_back_as_it_was() -> None:
+def test_a_datetime_survives_the_round_trip() -> None:
     now = datetime(2026, 11, 20, 17, 0, 0, 123_000, tzinfo=UTC)
 
     assert utc_datetime(epoch_ms("run_at", now)) == now

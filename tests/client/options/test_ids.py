@@ -1,4 +1,4 @@
-"""Ids: generated ones sort by time, content ids are the same for the same data."""
+"""Generated ids sort by time; content ids are equal for equal data."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ def test_generated_ids_grow() -> None:
 
 def test_a_burst_borrows_from_the_next_ms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dibs.client.options.ids.time.time_ns", lambda: 5_000_000_000)
-    clock = ids._Clock()
+    generator = ids.IdGenerator()
 
-    made = [clock.next() for _ in range(2 * ids.ROOM + 1)]
+    made = [generator.next() for _ in range(2 * ids.IDS_PER_MS + 1)]
 
     assert sorted(set(made)) == made
-    assert [ids.ROOM, ids.ROOM, 1] == [*Counter(id[:10] for id in made).values()]
+    assert [ids.IDS_PER_MS, ids.IDS_PER_MS, 1] == [*Counter(id[:10] for id in made).values()]
 
 
 def test_generated_ids_grow_while_the_clock_stands_or_steps_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = ids._Clock()
+    generator = ids.IdGenerator()
     times = iter([5_000_000_000, 5_000_000_000, 4_000_000_000, 6_000_000_000])
     monkeypatch.setattr("dibs.client.options.ids.time.time_ns", lambda: next(times))
 
-    made = [clock.next() for _ in range(4)]
+    made = [generator.next() for _ in range(4)]
 
     assert sorted(made) == made
 
 
 def test_generated_ids_are_ulids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """26 letters, the first ten of them the ms since 1970 (an example of the ULID specification)."""
+    """A ULID has 26 characters; the first ten encode ms since 1970 (example of the ULID specification)."""
     monkeypatch.setattr("dibs.client.options.ids.time.time_ns", lambda: 1_469_918_176_385 * 10**6)
 
-    made = ids._Clock().next()
+    made = ids.IdGenerator().next()
 
     assert made.startswith("01ARYZ6S41")
     assert len(made) == 26
-    assert set(made) <= {*ids.LETTERS}
+    assert set(made) <= {*ids.DIGITS}
 
 
 def test_threads_never_get_the_same_id() -> None:
@@ -58,17 +58,17 @@ def test_threads_never_get_the_same_id() -> None:
     assert len(set(made)) == len(made)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
-def test_forks_draw_their_own_chance() -> None:
-    """In a program of its own: a fork of the test run, with all its threads, may meet a lock. All in a ms."""
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork does not exist on this platform")
+def test_a_forked_process_draws_its_own_random_bits() -> None:
+    """Parent and child generate an id in the same ms. A new process forks: pytest has other threads."""
     code = (
         "import os, time; time.time_ns = lambda: 5 * 10**9;"
         "from dibs.client.options.ids import new_id; new_id(); child = os.fork();"
         "os.write(1, new_id()[12:].encode() + b' '); child and os.wait()"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
-    assert 2 == len(set(told.split()))
+    assert 2 == len(set(output.split()))
 
 
 def test_equal_data_has_one_content_id() -> None:

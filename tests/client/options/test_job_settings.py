@@ -1,4 +1,4 @@
-"""The settings of a job as people write them, and the request they make."""
+"""Settings of jobs and queues become requests and patches; invalid settings are refused by name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from msgspec import UNSET
 from dibs import Fixed, Refused, Reject, Retention
 from dibs.client.options.job_settings import JOB_SETTINGS, build_request, check_setting_names
 from dibs.client.options.queue_settings import build_patch
-from dibs.model.job import JobData, NewJob, Overrides
-from dibs.model.job import OutcomeRetention as KeptFor
+from dibs.model.job import JobData, NewJob, OutcomeRetention, Overrides
 from dibs.model.requests import EnqueueRequest, SettingsPatch
 
 
-def test_everything_that_can_be_said_arrives() -> None:
+def test_every_setting_arrives_in_the_request() -> None:
     made = build_request(
         b"1",
         {
@@ -44,7 +43,7 @@ def test_everything_that_can_be_said_arrives() -> None:
                 payload=b"1",
                 attributes={"customer": b"5"},
                 priority=7,
-                retention=KeptFor(completed=60_000),
+                retention=OutcomeRetention(completed=60_000),
                 overrides=Overrides(
                     timeout=1500,
                     max_retries=None,
@@ -60,7 +59,7 @@ def test_everything_that_can_be_said_arrives() -> None:
     )
 
 
-def test_nothing_said_leaves_everything_to_handler_queue_and_contract() -> None:
+def test_a_request_without_settings_has_the_defaults_and_a_new_id() -> None:
     made = build_request(b"", {})
 
     assert made.job.data == JobData()
@@ -83,25 +82,25 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(("field", "settings"), BAD.items(), ids=BAD)
-def test_what_is_wrong_is_refused_by_name(field: str, settings: Any) -> None:
+def test_an_invalid_setting_is_refused_by_name(field: str, settings: Any) -> None:
     with pytest.raises(Refused) as refused:
         build_request(b"", settings)
 
     assert refused.value.field == field
 
 
-def test_an_unknown_setting_is_refused_and_the_known_ones_listed() -> None:
+def test_an_unknown_setting_is_refused_with_a_list_of_the_settings() -> None:
     with pytest.raises(Refused, match=r"'prio'.*priority"):
         check_setting_names({"prio": 1}, JOB_SETTINGS)
 
 
-def test_what_a_queue_is_set_to_is_in_ms_below() -> None:
+def test_a_patch_of_queue_settings_is_in_ms() -> None:
     patch = build_patch(
         {"max_active": None, "log_age": 2, "retention": Retention(failed=None), "log_level": "all"}
     )
 
     assert patch == SettingsPatch(
-        max_active=None, log_age=2000, retention=KeptFor(failed=None), log_level="all", paused=UNSET
+        max_active=None, log_age=2000, retention=OutcomeRetention(failed=None), log_level="all", paused=UNSET
     )
     with pytest.raises(Refused):
         build_patch({"max_activ": 1})  # type: ignore[typeddict-unknown-key]

@@ -1,4 +1,4 @@
-"""How long an outcome is kept, as people write it, and how a wait raises it."""
+"""Retentions become ms, and a wait extends the retention of the outcome that it waits for."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 
 from dibs import Refused, Retention
-from dibs.client.options.retention import SLACK, build_retention, extend_retention
+from dibs.client.options.retention import WAIT_SLACK, build_retention, extend_retention
 from dibs.model import job as model
 
 HOUR = 3_600_000
 
 
-def test_seconds_count_for_every_kind_of_end() -> None:
+def test_seconds_and_none_apply_to_every_kind_of_end() -> None:
     assert build_retention(5) == model.OutcomeRetention(completed=5000, failed=5000, cancelled=5000)
     assert build_retention(None) == model.OutcomeRetention(completed=None, failed=None, cancelled=None)
 
 
-def test_what_is_not_said_is_left_to_the_queue() -> None:
+def test_a_missing_age_is_left_to_the_queue() -> None:
     kept = build_retention(Retention(failed=timedelta(days=1), keep_payload=("failed",)))
 
     assert kept == model.OutcomeRetention(failed=24 * HOUR, keep_payload=("failed",))
 
 
-def test_less_than_nothing_is_refused() -> None:
+def test_a_negative_age_is_refused() -> None:
     with pytest.raises(Refused):
         build_retention(-1)
 
@@ -34,22 +34,24 @@ def test_less_than_nothing_is_refused() -> None:
     ("own", "queue", "wait", "expected"),
     [
         ({}, {}, 10_000, {}),
-        ({}, {"completed": 0}, 10_000, {"completed": 10_000 + SLACK}),
-        ({"completed": 1}, {}, 0, {"completed": SLACK}),
-        ({"completed": None}, {}, HOUR, {"completed": None, "cancelled": HOUR + SLACK}),
-        ({"failed": 5, "keep_payload": ()}, {}, 1, {"failed": 1 + SLACK, "keep_payload": ()}),
-        ({}, {"completed": None, "failed": 1, "cancelled": 99 * HOUR}, HOUR, {"failed": HOUR + SLACK}),
+        ({}, {"completed": 0}, 10_000, {"completed": 10_000 + WAIT_SLACK}),
+        ({"completed": 1}, {}, 0, {"completed": WAIT_SLACK}),
+        ({"completed": None}, {}, HOUR, {"completed": None, "cancelled": HOUR + WAIT_SLACK}),
+        ({"failed": 5, "keep_payload": ()}, {}, 1, {"failed": 1 + WAIT_SLACK, "keep_payload": ()}),
+        ({}, {"completed": None, "failed": 1, "cancelled": 99 * HOUR}, HOUR, {"failed": HOUR + WAIT_SLACK}),
     ],
     ids=["long enough", "queue keeps less", "job keeps less", "for ever", "payload", "never lowered"],
 )
-def test_a_wait_raises_what_would_end_before_it(own: Any, queue: Any, wait: int, expected: Any) -> None:
+def test_a_wait_extends_the_ages_that_would_end_before_it(
+    own: Any, queue: Any, wait: int, expected: Any
+) -> None:
     longer = extend_retention(model.OutcomeRetention(**queue), wait, model.OutcomeRetention(**own))
 
     assert longer == model.OutcomeRetention(**expected)
 
 
-def test_what_else_there_is_of_the_id_is_never_cut() -> None:
-    """An amend writes one retention to current, successor and outcome (contract 3, amend)."""
+def test_the_retentions_of_successor_and_outcome_are_not_shortened() -> None:
+    """An amend sets one retention on current, successor and outcome (contract 3, amend)."""
     successor = model.OutcomeRetention(completed=None, keep_payload=("completed",))
     outcome = model.OutcomeRetention(cancelled=9 * HOUR)
 
@@ -62,7 +64,7 @@ def test_what_else_there_is_of_the_id_is_never_cut() -> None:
     )
 
 
-def test_what_is_long_enough_is_left_alone_whatever_else_there_is() -> None:
+def test_a_long_enough_retention_stays_the_same_object() -> None:
     own = model.OutcomeRetention(completed=HOUR)
 
     assert extend_retention(model.OutcomeRetention(), 0, own, model.OutcomeRetention(completed=None)) is own

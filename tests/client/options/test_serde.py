@@ -1,4 +1,4 @@
-"""Values to stored bytes and back."""
+"""Serdes encode values to stored bytes and decode them; they refuse values that a storage cannot keep."""
 
 from __future__ import annotations
 
@@ -42,33 +42,33 @@ VALUES = [
     (None, None),
 ]
 
-UNSAYABLE = {
+REFUSED = {
     "NaN": float("nan"),
     "infinity": {"a": [float("inf")]},
     "NUL": "a\0b",
     "NUL in a key": {"a\0": 1},
     "lone surrogate": ["\ud800"],
-    "what has no form": {"a": object()},
+    "unsupported type": {"a": object()},
 }
 
 
-@pytest.mark.parametrize("serde", SERDES, ids=lambda one: one.name)
-@pytest.mark.parametrize(("value", "kind"), VALUES, ids=lambda one: repr(one)[:30])
-def test_a_value_comes_back_as_the_type_that_is_asked_for(serde: Serde, value: Any, kind: Any) -> None:
+@pytest.mark.parametrize("serde", SERDES, ids=lambda serde: serde.name)
+@pytest.mark.parametrize(("value", "kind"), VALUES, ids=lambda value: repr(value)[:30])
+def test_a_value_comes_back_as_the_requested_type(serde: Serde, value: Any, kind: Any) -> None:
     assert serde.decode(serde.encode(value), kind) == value
 
 
-@pytest.mark.parametrize("serde", SERDES, ids=lambda one: one.name)
-@pytest.mark.parametrize("value", UNSAYABLE.values(), ids=UNSAYABLE)
-def test_what_not_every_storage_can_keep_is_refused(serde: Serde, value: Any) -> None:
-    """Contract 4: NaN, lone surrogates and NUL in text refused, before anything is sent."""
+@pytest.mark.parametrize("serde", SERDES, ids=lambda serde: serde.name)
+@pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED)
+def test_a_value_that_some_storage_cannot_keep_is_refused(serde: Serde, value: Any) -> None:
+    """Contract 4: NaN, lone surrogates and NUL in text are refused before the enqueue is sent."""
     with pytest.raises(Refused):
         serde.encode(value)
 
 
-@pytest.mark.parametrize("serde", SERDES, ids=lambda one: one.name)
+@pytest.mark.parametrize("serde", SERDES, ids=lambda serde: serde.name)
 @pytest.mark.parametrize(("depth", "refused"), [(64, ""), (65, "refused"), (5000, "refused")])
-def test_nesting_ends_at_64(serde: Serde, depth: int, refused: str) -> None:
+def test_nesting_is_limited_to_64_levels(serde: Serde, depth: int, refused: str) -> None:
     value: Any = 1
     for _ in range(depth):
         value = [value]
@@ -80,17 +80,17 @@ def test_nesting_ends_at_64(serde: Serde, depth: int, refused: str) -> None:
         assert serde.encode(value)
 
 
-def test_null_and_many_brackets_alone_are_no_reason_to_refuse() -> None:
+def test_null_escapes_and_many_flat_lists_are_accepted() -> None:
     value: Any = {"null": None, "text": "\\u0000", "lists": [[] for _ in range(100)]}
 
     assert JsonSerde().decode(JsonSerde().encode(value)) == value
 
 
-def test_bytes_of_another_form_are_a_value_error() -> None:
+def test_decoding_bytes_of_another_format_raises_value_error() -> None:
     for serde in SERDES:
-        with pytest.raises(ValueError):  # noqa: PT011 - any of them; that is the promise
+        with pytest.raises(ValueError):  # noqa: PT011 - any ValueError; the Serde protocol promises no more
             serde.decode(b"\xc1{")
 
 
-def test_ours_are_serdes() -> None:
+def test_both_formats_implement_the_serde_protocol() -> None:
     assert all(isinstance(serde, Serde) for serde in SERDES)

@@ -54,7 +54,7 @@ class Ending(Struct, kw_only=True):
     #: What the handler returned, where it completed; a hook may put another value in its place.
     result: Any = None
     error: Error | None = None
-    #: Takes the place of the job's own where a hook sets it; the worker settles `retention.as_model()`.
+    #: Takes the place of the job's own where a hook sets it; the worker settles `retention.to_model()`.
     retention: Retention | None = None
 
 

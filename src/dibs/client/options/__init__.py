@@ -1,1 +1,1 @@
-"""The options an application passes to dibs, and their conversion to the values of the model."""
+"""Options that an application passes to dibs, and their conversion to the values of `dibs.model`."""

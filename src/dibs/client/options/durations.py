@@ -1,4 +1,4 @@
-"""Times as people write them, and as the contract keeps them: whole ms, UTC."""
+"""Conversion of durations and datetimes to whole milliseconds, the unit of every storage, and back."""
 
 from __future__ import annotations
 
@@ -7,42 +7,45 @@ from datetime import UTC, datetime, timedelta
 
 from dibs.errors import Refused
 
-#: Seconds.
+#: A duration: seconds as a number, or a timedelta.
 Seconds = int | float | timedelta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
 
-def duration_ms(field: str, length: Seconds) -> int:
-    """Return seconds as ms, rounded up: nobody runs early. Raises Refused."""
-    if isinstance(length, timedelta):
-        return -(-length // MILLISECOND)
-    if isinstance(length, bool) or not isinstance(length, (int, float)):
-        raise Refused(f"{field} must be seconds (a number or a timedelta), not {length!r}", field=field)
-    if not math.isfinite(length):
-        raise Refused(f"{field} is {length}; it must be a finite number of seconds", field=field)
-    # 0.1 * 1000 is a hair above 100 in floats, and must not become 101.
-    return math.ceil(round(length * 1000, 6))
+def duration_ms(field: str, duration: Seconds) -> int:
+    """Return `duration` in ms, rounded up so that no job runs early.
+
+    Raises Refused, with `field` as its field, if `duration` is not a finite number or a timedelta.
+    """
+    if isinstance(duration, timedelta):
+        return -(-duration // MILLISECOND)
+    if isinstance(duration, bool) or not isinstance(duration, (int, float)):
+        raise Refused(f"{field} is {duration!r}; pass seconds as a number, or a timedelta", field=field)
+    if not math.isfinite(duration):
+        raise Refused(f"{field} is {duration}; pass a finite number of seconds", field=field)
+    # 2.007 * 1000 is 2007.0000000000002 in floats; ceil without round would return 2008.
+    return math.ceil(round(duration * 1000, 6))
 
 
 def epoch_ms(field: str, moment: datetime) -> int:
-    """Return a moment as ms since the epoch, rounded up. Raises Refused for one without a zone."""
+    """Return `moment` as ms since the Unix epoch, rounded up. Raises Refused if it has no time zone."""
     if not isinstance(moment, datetime):
-        raise Refused(f"{field} must be a datetime, not {type(moment).__name__}", field=field)
+        raise Refused(f"{field} is a {type(moment).__name__}; pass a datetime with a time zone", field=field)
     if moment.tzinfo is None:
         raise Refused(
-            f"{field} needs a time zone, as in datetime(..., tzinfo=UTC): which noon is {moment}?",
+            f"{field} is {moment}, which has no time zone; pass one, as in datetime(..., tzinfo=UTC)",
             field=field,
         )
     return -(-(moment - EPOCH) // MILLISECOND)
 
 
 def utc_datetime(ms: int) -> datetime:
-    """Return ms since the epoch as a datetime in UTC."""
+    """Return `ms` since the epoch as a datetime in UTC."""
     return EPOCH + ms * MILLISECOND
 
 
 def utc_datetime_or_none(ms: int | None) -> datetime | None:
-    """Return the same, and None for none."""
+    """Return `ms` since the epoch as a datetime in UTC, or None if `ms` is None."""
     return None if ms is None else utc_datetime(ms)

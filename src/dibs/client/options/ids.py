@@ -1,4 +1,4 @@
-"""Ids: generated ones sort by time, content ids are the same for the same data."""
+"""Job ids: `new_id` generates ids that sort by time, `content_id` derives an id from data."""
 
 from __future__ import annotations
 
@@ -13,70 +13,78 @@ import msgspec
 
 from dibs.client.options.serde import enc_hook
 
-#: Crockford's base 32, in which text sorts as its numbers do.
-LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_PAIRS: Final = [first + second for first in LETTERS for second in LETTERS]
-#: How many ids a ms has room for, each numbered by two letters; a burst of more borrows from the next ms.
-ROOM: Final = len(_PAIRS)
+#: The digits of Crockford's base 32. Encoded text sorts in the order of the encoded numbers.
+DIGITS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+#: Two digits for each number from 0 to 1023.
+_PAIRS: Final = [first + second for first in DIGITS for second in DIGITS]
+#: Most ids with the timestamp of one ms; the generator takes further ids from the next ms.
+IDS_PER_MS: Final = len(_PAIRS)
 
 
-class _Ms(NamedTuple):
-    """What all ids of a ms have in common, and how many of them there are."""
+class _Millisecond(NamedTuple):
+    """The parts that all ids of one millisecond share, and the counter that makes each id unique."""
 
+    #: Ms since the epoch.
     at: int
-    drawn: count[int]
+    numbers: count[int]
+    #: The encoded timestamp, 10 digits.
     head: str
+    #: The encoded random bits, 14 digits.
     tail: str
 
 
-class _Clock:
-    """ULIDs that never go back within a process: 48 bits of ms, 10 of a number, 70 of chance.
+class IdGenerator:
+    """A generator of ULIDs that increase within a process: 48 bits of ms, 10 of a counter, 70 random.
 
-    Not UUIDs, which write as much in 36 letters: a storage keeps an id in several places for each job, and
-    in each event. The chance is drawn anew for each ms and not for each id, which took more than all the
-    rest: within a process the number tells ids apart, and two share a ms and its chance once in 2**70.
+    A ULID has 26 characters, a UUID 36, and a storage keeps each id in several indexes and in each event.
+    The random bits are drawn once per ms, because drawing them for each id took longer than the rest of
+    `next`. The counter separates the ids of a process. Two processes draw the same random bits in the same
+    ms with a probability of 1 in 2**70.
     """
 
     def __init__(self) -> None:
-        self._begin(0)
+        self._reset(0)
         if hasattr(os, "register_at_fork"):
-            # A child that went on in the same ms would draw what its parent draws.
-            os.register_at_fork(after_in_child=lambda: self._begin(self._now.at + 1))
+            # A forked child inherits the random state and the counter, and would generate its parent's ids.
+            os.register_at_fork(after_in_child=lambda: self._reset(self._current.at + 1))
 
-    def _begin(self, at: int) -> None:
+    def _reset(self, at: int) -> None:
         self._lock = threading.Lock()
-        # Seeded by the system; to ask the system each time costs more.
-        self._random = random.Random()  # noqa: S311 - an id has to be unlike others, not secret
-        self._now = self._drawn(at)
+        # Seeded by the operating system once; os.urandom for each ms costs more.
+        self._random = random.Random()  # noqa: S311 - an id has to be unique, not secret
+        self._current = self._millisecond(at)
 
     def next(self) -> str:
+        """Return a new id, greater than every id returned before. Safe to call from any thread."""
         now = time.time_ns() // 1_000_000
         while True:
-            at, drawn, head, tail = self._now
-            # Without the lock, for to count is one step of the interpreter.
-            if now <= at and (number := next(drawn)) < ROOM:
+            at, numbers, head, tail = self._current
+            # No lock is needed here: the interpreter runs `next` of a count as one step.
+            if now <= at and (number := next(numbers)) < IDS_PER_MS:
                 return f"{head}{_PAIRS[number]}{tail}"
             with self._lock:
-                if self._now.at == at:
-                    self._now = self._drawn(max(now, at + 1))
+                if self._current.at == at:
+                    self._current = self._millisecond(max(now, at + 1))
 
-    def _drawn(self, at: int) -> _Ms:
-        return _Ms(at, count(), _written(at, 5), _written(self._random.getrandbits(70), 7))
-
-
-def _written(number: int, pairs: int) -> str:
-    return "".join([_PAIRS[number >> 10 * place & 1023] for place in reversed(range(pairs))])
+    def _millisecond(self, at: int) -> _Millisecond:
+        return _Millisecond(at, count(), _encode(at, 5), _encode(self._random.getrandbits(70), 7))
 
 
-new_id = _Clock().next
+def _encode(number: int, pairs: int) -> str:
+    """Return `number` in base 32, as `pairs` pairs of digits."""
+    return "".join([_PAIRS[number >> 10 * index & 1023] for index in reversed(range(pairs))])
+
+
+new_id = IdGenerator().next
 
 
 def content_id(data: Any) -> str:
-    """Return an id that is the same for equal data, whatever the order of keys: 32 hex digits.
+    """Return an id of 32 hex digits that is equal for equal data; the order of keys makes no difference.
 
-    With it as the id, equal work that is not yet done is done once. Raises TypeError for what has no JSON.
+    Pass it as `id=` to enqueue equal work once while it is pending. Raises TypeError if `data` cannot be
+    encoded as JSON.
     """
-    import hashlib  # noqa: PLC0415 - brings OpenSSL's list of digests, which nothing else here needs
+    import hashlib  # noqa: PLC0415 - hashlib loads OpenSSL, which only this function needs
 
     raw = msgspec.json.encode(data, enc_hook=enc_hook, order="deterministic")
     return hashlib.blake2b(raw, digest_size=16).hexdigest()

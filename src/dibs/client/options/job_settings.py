@@ -1,4 +1,4 @@
-"""The settings of a job as people write them, and the request they make."""
+"""The settings of a job, and the request that they build."""
 
 from __future__ import annotations
 
@@ -19,62 +19,70 @@ from dibs.model.retry import Backoff
 
 
 class JobSettings(TypedDict, total=False):
-    """What a single job may be given; what is left out is as the handler, queue or contract says."""
+    """Settings of one job. A missing setting takes its value from the handler, the queue or the default."""
 
-    #: 1 to 512 bytes; generated and time-ordered when left out.
     id: str
-    #: Seconds from the storage's now; not together with run_at.
+    """The job's id, 1 to 512 bytes of text. Default: a new id that sorts by time."""
     delay: Seconds
-    #: A moment with a time zone.
+    """Seconds from the storage's current time until the job is due. Excludes `run_at`."""
     run_at: datetime
-    #: -1000 to 1000, higher first.
+    """The time when the job is due, with a time zone. Excludes `delay`."""
     priority: int
-    #: What happens if the id is known: Update(...) or Reject(...).
+    """-1000 to 1000; jobs of a higher priority run first. Default: 0."""
     on_conflict: OnConflict
-    #: A repeat with the same key within an hour changes nothing and gets the first answer.
+    """The rule for an id that is already stored: `Update(...)` or `Reject(...)`. Default: `Update()`."""
     request_key: str
-    #: Text to any JSON value each; to find and to route by.
+    """A key that makes the enqueue idempotent. A repeat with the same key, within the queue's
+    `request_key_age` (default: one hour), changes no job and returns the first answer."""
     attributes: Mapping[str, Any]
-    #: How long the outcome is kept.
+    """JSON values by name. `current_job().attributes` and `Status.attributes` return them."""
     retention: Retention | Seconds | None
-    #: In place of the handler's; seconds. None is without limit.
+    """Seconds that the outcome is kept; None is for ever. Default: the queue's retention."""
     timeout: Seconds | None
+    """Seconds that one run may take; None is without limit. Replaces the handler's timeout."""
     max_retries: int | None
+    """Most retries after errors; None is without limit. Replaces the handler's max_retries."""
     max_timeouts: int | None
+    """Most retries after timeouts; None is without limit. Replaces the handler's max_timeouts."""
     max_stalls: int | None
+    """Most retries after expired leases (the worker died or hung); None is without limit. Replaces the
+    handler's max_stalls."""
     backoff: Backoff
-    #: In place of the one of a receive by hand; seconds.
+    """The delays between retries. Replaces the handler's backoff."""
     lease: Seconds
+    """Seconds of the lease when `queue.receive()` claims the job. Replaces the receiver's lease."""
 
 
 class CallSettings(JobSettings, total=False):
-    """The same, and what is about the call and not the job."""
+    """Settings of one call of a task: the settings of the job, and two for the call itself."""
 
-    #: How long `run` waits for the result, in seconds; None waits until the job ends.
     wait: Seconds | None
-    #: Enqueue in the transaction of this connection: psycopg's, or SQLAlchemy's.
+    """Seconds that `enqueue_and_wait` waits for the result. None waits until the job ends."""
     connection: Any
+    """A connection of psycopg or SQLAlchemy. The enqueue becomes part of its transaction."""
 
 
 JOB_SETTINGS: Final = frozenset(JobSettings.__annotations__)
 CALL_SETTINGS: Final = frozenset(CallSettings.__annotations__)
-_OWN_LIMITS: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls", "backoff", "lease")
+_OVERRIDES: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls", "backoff", "lease")
 
 
 def check_setting_names(given: Iterable[str], known: frozenset[str]) -> None:
-    """Refuse a setting that does not exist; a type checker says so earlier."""
+    """Raise Refused if `given` contains a name that is not in `known`."""
     for name in given:
         if name not in known:
-            raise Refused(f"there is no setting {name!r}; there are {', '.join(sorted(known))}", field=name)
+            raise Refused(
+                f"unknown setting {name!r}; the settings are {', '.join(sorted(known))}", field=name
+            )
 
 
 def build_request(payload: bytes, settings: JobSettings, *, want_outcome: bool = False) -> EnqueueRequest:
-    """Return the request that payload and settings make. Raises Refused."""
+    """Return the request for a job with this payload and these settings. Raises Refused."""
     if not settings:
         data = JobData(payload=payload, attributes=NO_ATTRIBUTES)
         return EnqueueRequest(job=NewJob(id=new_id(), data=data), want_outcome=want_outcome)
     job = NewJob(
-        id=settings.get("id") or _generated(settings),
+        id=settings.get("id") or _generated_id(settings),
         data=build_data(payload, settings),
         **due_fields(settings),
     )
@@ -86,24 +94,27 @@ def build_request(payload: bytes, settings: JobSettings, *, want_outcome: bool =
     )
 
 
-def _generated(settings: JobSettings) -> str:
+def _generated_id(settings: JobSettings) -> str:
     if settings.get("id") is not None:
-        raise Refused("id is empty; leave it out to have one generated", field="id")
+        raise Refused("id is empty; pass 1 to 512 bytes of text, or leave it out to generate one", field="id")
     return new_id()
 
 
 def due_fields(settings: Mapping[str, Any]) -> dict[str, int]:
-    """Return run_at or delay as the contract has them. Raises Refused for both."""
+    """Return `run_at` (ms since the epoch), `delay` (ms) or neither, as fields of a request.
+
+    Raises Refused if both are set.
+    """
     delay, run_at = settings.get("delay"), settings.get("run_at")
     if delay is not None and run_at is not None:
-        raise Refused("delay and run_at exclude each other: give one", field="run_at")
+        raise Refused("delay and run_at are both set; pass only one", field="run_at")
     if run_at is not None:
         return {"run_at": epoch_ms("run_at", run_at)}
     return {} if delay is None else {"delay": duration_ms("delay", delay)}
 
 
 def build_data(payload: bytes, settings: JobSettings) -> JobData:
-    """Return what an Update replaces as one."""
+    """Return the part of a job that an Update replaces as a whole."""
     retention = settings.get("retention", UNSET)
     return JobData(
         payload=payload,
@@ -115,11 +126,13 @@ def build_data(payload: bytes, settings: JobSettings) -> JobData:
 
 
 def encode_attributes(attributes: Mapping[str, Any] | None) -> Mapping[str, bytes]:
-    """Return attributes as encoded JSON. Raises Refused naming the one at fault."""
+    """Return each attribute as encoded JSON. Raises Refused with the name of the invalid attribute."""
     if attributes is None:
         return NO_ATTRIBUTES
     if not isinstance(attributes, Mapping):
-        raise Refused(f"attributes must map text to JSON values, not be {attributes!r}", field="attributes")
+        raise Refused(
+            f"attributes is {attributes!r}; pass a mapping of text to JSON values", field="attributes"
+        )
     return {name: _attribute(name, value) for name, value in attributes.items()} or NO_ATTRIBUTES
 
 
@@ -131,8 +144,8 @@ def _attribute(name: str, value: Any) -> bytes:
 
 
 def build_overrides(settings: JobSettings) -> Overrides | None:
-    """Return the job's own limits, if it has any."""
-    if not any(name in settings for name in _OWN_LIMITS):
+    """Return the limits that the settings override, or None if they override none."""
+    if not any(name in settings for name in _OVERRIDES):
         return None
     return Overrides(
         timeout=check_duration_limit("timeout", settings.get("timeout", UNSET)),
@@ -145,21 +158,19 @@ def build_overrides(settings: JobSettings) -> Overrides | None:
 
 
 def check_duration_limit(name: str, value: Seconds | UnsetType | None) -> int | UnsetType | None:
-    """Return a length of time that must be more than nothing, as ms."""
+    """Return a positive duration in ms; None (no limit) and UNSET stay. Raises Refused."""
     if value is None or value is UNSET:
         return value
     ms = duration_ms(name, value)
     if ms <= 0:
-        raise Refused(f"{name} is {value}; it must be more than 0 seconds, or None for no limit", field=name)
+        raise Refused(f"{name} is {value}; pass more than 0 seconds, or None for no limit", field=name)
     return ms
 
 
 def check_count_limit(name: str, value: int | UnsetType | None) -> int | UnsetType | None:
-    """Return a number of comebacks, after a look at it."""
+    """Return `value` if it is a number of retries, None (no limit) or UNSET. Raises Refused otherwise."""
     if value is None or value is UNSET:
         return value
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise Refused(
-            f"{name} is {value!r}; it must be a whole number from 0, or None for no limit", field=name
-        )
+        raise Refused(f"{name} is {value!r}; pass a whole number from 0, or None for no limit", field=name)
     return value

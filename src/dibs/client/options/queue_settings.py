@@ -1,4 +1,4 @@
-"""What a queue can be set to, as people write it."""
+"""The settings of a queue, and the patch that they build."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from dibs.model.requests import LogLevel, SettingsPatch
 
 
 class QueueSettings(TypedDict, total=False):
-    """What is left out stays as it is."""
+    """Settings of a queue, for `queue.configure`. A missing setting keeps its current value."""
 
     paused: bool
-    #: How many jobs may be active under leases at once; None is any number.
+    """True stops claims from taking jobs; running jobs continue."""
     max_active: int | None
-    #: How long outcomes are kept where the job does not say.
+    """Most jobs that are active under leases at the same time; None is without limit."""
     retention: Retention | Seconds | None
-    #: What the log keeps: off, runs (ends of attempts) or all.
+    """Seconds that outcomes are kept, for jobs without a retention; None is for ever."""
     log_level: LogLevel
-    #: How long the log reaches back, in seconds, and its size in bytes.
+    """The events that the log keeps: `off`, `runs` (the end of each attempt) or `all`."""
     log_age: Seconds
+    """Seconds that the log keeps an event."""
     log_bytes: int
-    #: How long a request_key is remembered, in seconds.
+    """Size of the log in bytes. The storage removes the oldest events above it."""
     request_key_age: Seconds
+    """Seconds that the storage remembers a request_key."""
 
 
 QUEUE_SETTINGS: Final = frozenset(QueueSettings.__annotations__)
 
 
 def build_patch(changes: QueueSettings) -> SettingsPatch:
-    """Return the changes as the contract has them. Raises Refused."""
+    """Return the changes as a patch for `Storage.configure`. Raises Refused."""
     check_setting_names(changes, QUEUE_SETTINGS)
     patch: dict[str, Any] = dict(changes)
     check_number("max_active", patch.get("max_active"), 0, 2**31)

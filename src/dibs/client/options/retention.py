@@ -1,4 +1,4 @@
-"""How long an outcome is kept, as people write it."""
+"""The retention of outcomes: `Retention`, its conversion to ms, and its extension for a waiter."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from dibs.model import job as model
 from dibs.model.job import DEFAULT_RETENTION, EndKind
 from dibs.model.transitions import keep_payload
 
-#: The ends a retention tells apart, as the names of its fields.
+#: The kinds of end, which are also the names of the fields of a retention.
 ENDS: tuple[EndKind, ...] = ("completed", "failed", "cancelled")
 
-#: How much longer than somebody waits an outcome is kept, ms: the waiter may read it late.
-SLACK = 60_000
+#: Ms that an outcome is kept beyond the deadline of a waiter, because the waiter may read it late.
+WAIT_SLACK = 60_000
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """Seconds from the end for each kind of it; None is for ever, 0 not at all, UNSET as the queue says.
+    """Seconds that the outcome of a job is kept, for each kind of end.
 
-    Where nobody says anything: completed 1 h, failed 7 days, cancelled 1 h (contract 3, Retention).
+    None keeps the outcome for ever, 0 does not keep it, and UNSET uses the queue's setting. The default of a
+    queue is 1 hour for completed, 7 days for failed and 1 hour for cancelled jobs (contract 3, Retention).
     """
 
     completed: Seconds | UnsetType | None = UNSET
     failed: Seconds | UnsetType | None = UNSET
     cancelled: Seconds | UnsetType | None = UNSET
-    #: The ends that keep payload, attributes, priority, overrides and retention.
     keep_payload: tuple[EndKind, ...] | UnsetType = UNSET
+    """The kinds of end whose outcome keeps payload, attributes, priority, overrides and retention."""
 
-    def as_model(self) -> model.OutcomeRetention:
-        """Return it in ms. Raises Refused for less than nothing."""
+    def to_model(self) -> model.OutcomeRetention:
+        """Return the retention in ms. Raises Refused if a duration is negative."""
         return model.OutcomeRetention(
             completed=_ms("completed", self.completed),
             failed=_ms("failed", self.failed),
@@ -41,43 +42,44 @@ class Retention(Struct, frozen=True, kw_only=True):
         )
 
 
-def build_retention(said: Retention | Seconds | None) -> model.OutcomeRetention:
-    """Return what `retention=` says: seconds or None (for ever) count for every kind of end."""
-    if isinstance(said, Retention):
-        return said.as_model()
-    return Retention(completed=said, failed=said, cancelled=said).as_model()
+def build_retention(value: Retention | Seconds | None) -> model.OutcomeRetention:
+    """Return the value of a `retention=` parameter in ms. Seconds and None apply to every kind of end."""
+    if isinstance(value, Retention):
+        return value.to_model()
+    return Retention(completed=value, failed=value, cancelled=value).to_model()
 
 
 def extend_retention(
     queue: model.OutcomeRetention, wait: int, own: model.OutcomeRetention, *others: model.OutcomeRetention
 ) -> model.OutcomeRetention:
-    """Return the retention that outlives a wait of `wait` ms; `own` when that does so already.
+    """Return `own`, extended to outlive a wait of `wait` ms; `own` itself if it is long enough.
 
-    An amend writes one retention to all there is of an id, so none of the `others` may be cut by it.
+    The caller passes the result to `Storage.amend`, which sets one retention on the current job, the
+    successor and the outcome of an id. So the result is at least as long as each of `others`.
     """
-    if not any(_shorter(_effective(kind, own, queue), wait + SLACK) for kind in ENDS):
+    if not any(_shorter(_effective(kind, own, queue), wait + WAIT_SLACK) for kind in ENDS):
         return own
-    parts = (own, *others)
-    ages = {kind: _raised(kind, parts, queue, wait + SLACK) for kind in ENDS}
-    return model.OutcomeRetention(keep_payload=_keep_payload(parts, queue), **ages)
+    retentions = (own, *others)
+    ages = {kind: _extended_age(kind, retentions, queue, wait + WAIT_SLACK) for kind in ENDS}
+    return model.OutcomeRetention(keep_payload=_keep_payload(retentions, queue), **ages)
 
 
-def _raised(
-    kind: EndKind, parts: Sequence[model.OutcomeRetention], queue: model.OutcomeRetention, least: int
+def _extended_age(
+    kind: EndKind, retentions: Sequence[model.OutcomeRetention], queue: model.OutcomeRetention, least: int
 ) -> int | UnsetType | None:
-    said: set[int | UnsetType | None] = {getattr(part, kind) for part in parts}
-    ages = [_effective(kind, part, queue) for part in parts]
-    if len(said) == 1 and not _shorter(ages[0], least):
-        return said.pop()
+    given: set[int | UnsetType | None] = {getattr(retention, kind) for retention in retentions}
+    ages = [_effective(kind, retention, queue) for retention in retentions]
+    if len(given) == 1 and not _shorter(ages[0], least):
+        return given.pop()
     return None if None in ages else max(least, *(age for age in ages if age is not None))
 
 
 def _keep_payload(
-    parts: Sequence[model.OutcomeRetention], queue: model.OutcomeRetention
+    retentions: Sequence[model.OutcomeRetention], queue: model.OutcomeRetention
 ) -> tuple[EndKind, ...] | UnsetType:
-    if len({part.keep_payload for part in parts}) == 1:
-        return parts[0].keep_payload
-    kept = {kind for part in parts for kind in keep_payload(part, queue)}
+    if len({retention.keep_payload for retention in retentions}) == 1:
+        return retentions[0].keep_payload
+    kept = {kind for retention in retentions for kind in keep_payload(retention, queue)}
     return tuple(kind for kind in ENDS if kind in kept)
 
 
@@ -85,12 +87,13 @@ def _shorter(age: int | None, least: int) -> bool:
     return age is not None and age < least
 
 
-def _effective(kind: EndKind, *said: model.OutcomeRetention) -> int | None:
-    for retention in (*said, DEFAULT_RETENTION):
+def _effective(kind: EndKind, *retentions: model.OutcomeRetention) -> int | None:
+    """Return the age that applies: the first of `retentions` with a value for `kind`, else the default."""
+    for retention in (*retentions, DEFAULT_RETENTION):
         age: int | UnsetType | None = getattr(retention, kind)
         if age is not UNSET:
             return age
-    raise AssertionError("the default names every kind")
+    raise AssertionError("DEFAULT_RETENTION has a value for every kind of end")
 
 
 def _ms(kind: EndKind, age: Seconds | UnsetType | None) -> int | UnsetType | None:
@@ -98,5 +101,7 @@ def _ms(kind: EndKind, age: Seconds | UnsetType | None) -> int | UnsetType | Non
         return age
     ms = duration_ms(f"retention.{kind}", age)
     if ms < 0:
-        raise Refused(f"retention.{kind} is {age}; it must be 0 or more", field="retention")
+        raise Refused(
+            f"retention.{kind} is {age}; pass 0 or more seconds, or None for ever", field="retention"
+        )
     return ms

@@ -1,4 +1,4 @@
-"""Values to stored bytes and back. Stored bytes never choose what is imported or called."""
+"""Serialization of payloads and results. Stored bytes never choose what Python imports or calls."""
 
 from __future__ import annotations
 
@@ -14,38 +14,41 @@ from dibs.model.limits import LIMITS
 
 @runtime_checkable
 class Serde(Protocol):
-    """How a queue writes its payloads and results: a name for people, and two functions."""
+    """The interface of a serialization format. `app.queue(name, serde=...)` sets the format of a queue."""
 
     @property
     def name(self) -> str:
-        """What people call the format."""
+        """The name of the format, for messages."""
         ...
 
     def encode(self, value: Any) -> bytes:
-        """Return the value as bytes. Raises Refused for what the format cannot say."""
+        """Return `value` as bytes. Raises Refused if the format cannot represent it."""
         ...
 
     def decode(self, raw: bytes, type: Any = Any) -> Any:
-        """Return the value as `type`, always the caller's own. Raises ValueError if it is no such value."""
+        """Return the decoded value, converted to `type`. Raises ValueError if `raw` holds no such value.
+
+        The caller chooses `type`; `raw` has no influence on it.
+        """
         ...
 
 
 class JsonSerde:
-    """JSON, with a place for dataclasses, attrs, Structs, datetime, UUID, Decimal, Enum, Path and bytes.
+    """JSON, extended by dataclasses, attrs classes, Structs, datetime, UUID, Decimal, Enum, Path and bytes.
 
-    Models of Pydantic are written by alias, as their own JSON, and validated when they are read. NaN,
-    infinity, lone surrogates, NUL and nesting deeper than 64 are refused (contract 4, Limits).
+    Pydantic models are encoded by alias, as Pydantic's own JSON, and validated on decoding. `encode` refuses
+    NaN, infinity, lone surrogates, NUL in text, and nesting deeper than 64 levels (contract 4, Limits).
     """
 
     name: Final = "json"
 
     def encode(self, value: Any) -> bytes:
-        if value is None:  # what most handlers return
+        if value is None:  # the result of most handlers
             return b"null"
         try:
             raw = _as_json(value)
         except (TypeError, ValueError, RecursionError) as error:
-            raise _unsayable("JSON", error) from error
+            raise _cannot_encode("JSON", error) from error
         if needs_value_check(raw):
             _check(value)
         return raw
@@ -55,7 +58,7 @@ class JsonSerde:
 
 
 class MessagePackSerde:
-    """MessagePack: smaller, and bytes stay bytes. It refuses what JsonSerde refuses."""
+    """MessagePack: smaller than JSON, and bytes stay bytes. It refuses the values that JsonSerde refuses."""
 
     name: Final = "messagepack"
 
@@ -63,7 +66,7 @@ class MessagePackSerde:
         try:
             raw = msgspec.msgpack.encode(value, enc_hook=enc_hook)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise _unsayable("MessagePack", error) from error
+            raise _cannot_encode("MessagePack", error) from error
         _check(value)
         return raw
 
@@ -75,45 +78,47 @@ _U: Final = ord("u")
 
 
 def needs_value_check(raw: bytes) -> bool:
-    """Tell whether encoded JSON may hide what is refused; walking every value would cost more than encoding.
+    """Return whether encoded JSON may hide a refused value, so that the value itself must be checked.
 
-    The encoder writes NaN and infinity as null and NUL as an escape, and depth needs as many brackets.
+    Checking every value would cost more than encoding it. The encoder writes NaN and infinity as `null` and
+    NUL as an escape, and nesting deeper than the limit needs more opening brackets than the limit.
     """
-    # Both have a "u", and to look for one byte as a number takes a tenth of looking for text.
+    # "null" and the escape both contain a "u". A search for one byte as an int takes a tenth of the time that
+    # a search for text takes.
     if _U in raw and (b"null" in raw or b"\\u0000" in raw):
         return True
     return len(raw) > LIMITS.depth and raw.count(b"{") + raw.count(b"[") > LIMITS.depth
 
 
 def enc_hook(value: Any) -> Any:
-    """Return a value that msgspec does not know as one it does."""
-    if isinstance(value, _paths()):
+    """Return a path as text and a Pydantic model as builtins, for msgspec. Raises TypeError otherwise."""
+    if isinstance(value, _path_type()):
         return str(value)
-    if isinstance(value, _models()):
-        # Its JSON form, whatever the serde: what one form can say, the other can.
+    if isinstance(value, _model_type()):
+        # The JSON form for every serde, so that a model that JSON can encode is accepted by MessagePack too.
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
-    raise TypeError(f"a value of type {type(value).__qualname__} has no form there; send plain data instead")
+    raise TypeError(f"a value of type {type(value).__qualname__} is not supported; pass plain data instead")
 
 
 def dec_hook(kind: Any, value: Any) -> Any:
-    """Return a decoded value as a type that msgspec does not know, if `enc_hook` can write it."""
+    """Return a decoded `value` as the path type or Pydantic model `kind`, for msgspec."""
     if kind is object:
         return value
-    if issubclass(kind, _paths()) and isinstance(value, str):
+    if issubclass(kind, _path_type()) and isinstance(value, str):
         return kind(value)
-    if issubclass(kind, _models()):
-        # As JSON: a strict model takes a date from its text there, and nowhere else.
+    if issubclass(kind, _model_type()):
+        # Validated as JSON, because a strict model accepts a date as text only from JSON.
         return kind.model_validate_json(msgspec.json.encode(value))
-    raise NotImplementedError(f"nothing is known of the type {kind!r}")
+    raise NotImplementedError(f"dibs cannot decode the type {kind!r}")
 
 
-def _paths() -> Any:
-    """Return what all paths descend from; nothing, as long as nobody imported it."""
+def _path_type() -> Any:
+    """Return PurePath, or () if pathlib is not imported: then no value can be a path."""
     return getattr(sys.modules.get("pathlib"), "PurePath", ())
 
 
-def _models() -> Any:
-    """Return what all models of Pydantic descend from; nothing, as long as nobody imported it."""
+def _model_type() -> Any:
+    """Return pydantic.BaseModel, or () if pydantic is not imported: then no value can be a model."""
     return getattr(sys.modules.get("pydantic"), "BaseModel", ())
 
 
@@ -124,9 +129,9 @@ def _check(value: Any) -> None:
     check_value("data", msgspec.to_builtins(value, enc_hook=enc_hook))
 
 
-def _unsayable(form: str, error: Exception) -> Refused:
-    return Refused(f"data cannot be written as {form}: {error}", field="data")
+def _cannot_encode(form: str, error: Exception) -> Refused:
+    return Refused(f"data cannot be encoded as {form}: {error}", field="data")
 
 
-#: What every queue uses unless it was told otherwise.
+#: The default serde of queues.
 JSON: Final = JsonSerde()

@@ -70,7 +70,7 @@ def _result(run: Invocation, how: End) -> object:
 
 
 def _changed(run: Invocation, how: End, ending: Ending) -> End:
-    retention = how.retention if ending.retention is None else ending.retention.as_model()
+    retention = how.retention if ending.retention is None else ending.retention.to_model()
     if isinstance(how, Complete):
         return replace(how, result=run.handler.serde.encode(ending.result), retention=retention)
     return replace(how, retention=retention)
