@@ -64,7 +64,7 @@ async def test_what_arrives_during_a_flush_is_the_next_batch() -> None:
 
 async def test_a_read_that_comes_singly_goes_by_itself_and_who_comes_meanwhile_is_the_next_batch() -> None:
     wire = Wire()
-    batcher = Coalescer(wire.send, reads=True)
+    batcher = Coalescer(wire.send, read_only=True)
     assert await batcher.add(1) == 2
     wire.open.clear()
     first = asyncio.create_task(batcher.add(2))
@@ -82,7 +82,7 @@ async def test_a_read_that_comes_singly_goes_by_itself_and_who_comes_meanwhile_i
 
 async def test_a_read_by_itself_that_is_given_up_or_fails_leaves_those_behind_it_alone() -> None:
     wire = Wire()
-    batcher = Coalescer(wire.send, reads=True)
+    batcher = Coalescer(wire.send, read_only=True)
     await batcher.add(1)
     for end in (asyncio.CancelledError, OutcomeUnknown):
         wire.open.clear()

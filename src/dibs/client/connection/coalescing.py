@@ -1,4 +1,8 @@
-"""Single calls that arrive together travel together: one flush in flight, the rest forms the next batch."""
+"""Coalescing of single calls: concurrent enqueues, gets and settles share batches.
+
+`CoalescedCalls` has the three verbs. It keeps one `Coalescer` per queue and verb. A coalescer has one batch in
+flight, and the calls that arrive during that time form the next batch.
+"""
 
 from __future__ import annotations
 
@@ -7,144 +11,227 @@ import copy
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import Context
+from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from attrs import define, field
+
 from dibs.errors import BatchRefused, NotRunning, OutcomeUnknown, Refused
+from dibs.model.check_jobs import check_request, check_target
+from dibs.model.job import NewJob, Slot
+from dibs.model.limits import LIMITS, Limits
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
+from dibs.model.results import EnqueueResult, SettleResult
+from dibs.storage.protocol import Storage
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-#: The most one batch may hold (contract 3, enqueue), and the most bytes: a round trip stays short.
+#: Most items of a batch (contract 3, enqueue).
 MOST_ITEMS: Final = 1000
+#: Most bytes of a batch, so that a round trip stays short.
 MOST_BYTES: Final = 4 * 1024 * 1024
-_ENDED: Final = "the event loop ended while this was under way"
+_NOT_SENT: Final = "the event loop ended before this call was sent; repeat the call on a running loop"
+_NO_REPLY: Final = "the event loop ended before the reply arrived; the call may or may not have happened"
 
 
 class PendingCall(NamedTuple, Generic[Item, Answer]):
-    """One call that waits for its own answer."""
+    """One call that waits for its answer."""
 
     item: Item
+    #: Bytes that the item adds to a batch.
     size: int
     answer: asyncio.Future[Answer]
 
 
-class Coalescer(Generic[Item, Answer]):
-    """Sends what was added while the last batch was under way as the next one.
+def _no_size(_item: object) -> int:
+    return 0
 
-    Whoever adds has checked the item, and is held until it is answered: that is the back-pressure. A
-    caller who is cancelled or refused never touches the others, and each gets an exception of its own.
+
+@define(eq=False)
+class Coalescer(Generic[Item, Answer]):
+    """A sender of batches. Each batch contains the items that were added while the previous one was in flight.
+
+    The caller checks an item before `add`. `add` returns when the item is answered, which is the
+    back-pressure. A cancelled or refused call does not affect the other calls of its batch, and each call
+    gets its own exception object.
     """
 
-    def __init__(
-        self,
-        send: Callable[[list[Item]], Awaitable[Sequence[Answer]]],
-        size: Callable[[Item], int] = lambda item: 0,  # noqa: ARG005 - most items are small
-        *,
-        reads: bool = False,
-    ) -> None:
-        self._send = send
-        self._size = size
-        self._reads = reads
-        #: Calls come singly: the next is sent by its own caller, and saves a task and two turns of the loop.
-        self._singly = False
-        self._waiting: deque[PendingCall[Item, Answer]] = deque()
-        self._flushing: asyncio.Future[None] | None = None
+    _send: Callable[[list[Item]], Awaitable[Sequence[Answer]]]
+    #: Returns the bytes of an item. The default is 0, because most items are small.
+    _size: Callable[[Item], int] = field(default=_no_size)
+    #: True if `send` changes no stored state.
+    _read_only: bool = field(default=False, kw_only=True)
+    #: The last batch had one item, so the next caller sends its item itself. This saves a task and two
+    #: iterations of the event loop.
+    _send_inline: bool = field(default=False, init=False)
+    _waiting: deque[PendingCall[Item, Answer]] = field(factory=deque, init=False)
+    _flushing: asyncio.Future[None] | None = field(default=None, init=False)
 
     async def add(self, item: Item) -> Answer:
-        """Send the item with its neighbours and return its answer."""
-        if self._singly and self._flushing is None:
-            return await self._add_singly(item)
+        """Send the item in a batch with others, and return its answer."""
+        if self._send_inline and self._flushing is None:
+            return await self._add_inline(item)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append(PendingCall(item, self._size(item), answer))
         if self._flushing is None:
-            self._begin()
+            self._start_flush()
         return await answer
 
-    async def _add_singly(self, item: Item) -> Answer:
-        self._flushing = over = asyncio.get_running_loop().create_future()
+    async def _add_inline(self, item: Item) -> Answer:
+        self._flushing = flushed = asyncio.get_running_loop().create_future()
         try:
             (answer,) = await self._send([item])
         finally:
-            over.set_result(None)
-            self._flushing, self._singly = None, not self._waiting
+            flushed.set_result(None)
+            self._flushing, self._send_inline = None, not self._waiting
             if self._waiting:
-                self._begin()
+                self._start_flush()
         return answer
 
-    def _begin(self) -> None:
-        # A context of its own: the batch belongs to all callers, not to the one who came first.
+    def _start_flush(self) -> None:
+        # An empty context, because the batch belongs to all of its callers and not to the first one alone.
         self._flushing = asyncio.create_task(self._flush_all(), context=Context())
 
     async def drain(self) -> None:
-        """Return when everything added so far has been answered."""
+        """Return when every item added so far is answered."""
         while self._flushing is not None:
             await asyncio.wait([self._flushing])
 
     async def _flush_all(self) -> None:
         try:
-            while batch := self._take():
-                # Only what reads: given up in the air, a write might take effect after the next one.
-                self._singly = self._reads and len(batch) == 1
+            while batch := self._take_batch():
+                # Reads only: a cancelled caller abandons its inline call, and an abandoned write might take
+                # effect after the next write.
+                self._send_inline = self._read_only and len(batch) == 1
                 await self._flush(batch)
         finally:
             self._flushing = None
-            # Nobody is left here unless the loop is ending, and then nobody may be left waiting.
-            _refuse(self._waiting, NotRunning(_ENDED))
+            # Calls are left here only if the event loop is ending. Their callers must not wait for ever.
+            _fail_calls(self._waiting, NotRunning(_NOT_SENT))
             self._waiting.clear()
 
-    def _take(self) -> list[PendingCall[Item, Answer]]:
-        """Return the next batch within its bounds, without those who no longer wait."""
+    def _take_batch(self) -> list[PendingCall[Item, Answer]]:
+        """Remove and return the next batch within the limits; drop calls whose callers were cancelled."""
         batch: list[PendingCall[Item, Answer]] = []
-        room = MOST_BYTES
+        bytes_left = MOST_BYTES
         while self._waiting and len(batch) < MOST_ITEMS:
             if self._waiting[0].answer.done():
                 self._waiting.popleft()
                 continue
-            room -= self._waiting[0].size
-            if batch and room < 0:
+            bytes_left -= self._waiting[0].size
+            if batch and bytes_left < 0:
                 break
             batch.append(self._waiting.popleft())
         return batch
 
     async def _flush(self, batch: list[PendingCall[Item, Answer]]) -> None:
         try:
-            answers = await self._send([caller.item for caller in batch])
+            answers = await self._send([call.item for call in batch])
         except BatchRefused as error:
-            await self._flush_others(batch, error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
-            _refuse(batch, error)
+            await self._flush_without_refused(batch, error)
+        except Exception as error:  # noqa: BLE001 - each caller must get the error, of whatever class
+            _fail_calls(batch, error)
         except BaseException:
-            _refuse(batch, OutcomeUnknown(_ENDED))
+            _fail_calls(batch, OutcomeUnknown(_NO_REPLY))
             raise
         else:
-            for caller, answer in zip(batch, answers, strict=True):
-                if not caller.answer.done():
-                    caller.answer.set_result(answer)
+            for call, answer in zip(batch, answers, strict=True):
+                if not call.answer.done():
+                    call.answer.set_result(answer)
 
-    async def _flush_others(self, batch: list[PendingCall[Item, Answer]], error: BatchRefused) -> None:
-        """Nothing was written: tell those who are at fault, and send the others without them."""
-        at_fault = {e.index: e for e in error.exceptions if isinstance(e, Refused) and e.index is not None}
-        rest = [caller for index, caller in enumerate(batch) if index not in at_fault]
+    async def _flush_without_refused(
+        self, batch: list[PendingCall[Item, Answer]], error: BatchRefused
+    ) -> None:
+        """Fail the calls that `error` refuses, and send the others again: the storage wrote no item."""
+        refused = {e.index: e for e in error.exceptions if isinstance(e, Refused) and e.index is not None}
+        rest = [call for index, call in enumerate(batch) if index not in refused]
         if len(rest) == len(batch):
-            _refuse(batch, error)
+            _fail_calls(batch, error)
             return
-        for index, refused in at_fault.items():
-            _refuse([batch[index]], refused)
+        for index, item_error in refused.items():
+            _fail_calls([batch[index]], item_error)
         if rest:
             await self._flush(rest)
 
 
-def _refuse(batch: Iterable[PendingCall[Item, Answer]], error: Exception) -> None:
-    for caller in batch:
-        if not caller.answer.done():
-            # Raising adds to an exception (its traceback, its context), so nobody may share one.
-            caller.answer.set_exception(_own(error))
+def _fail_calls(batch: Iterable[PendingCall[Item, Answer]], error: Exception) -> None:
+    for call in batch:
+        if not call.answer.done():
+            # Raising changes an exception (its traceback and context), so callers must not share one.
+            call.answer.set_exception(_copy_of(error))
 
 
-def _own(error: Exception) -> Exception:
+def _copy_of(error: Exception) -> Exception:
     try:
-        own = copy.copy(error)
-    except Exception:  # noqa: BLE001 - a foreign class whose arguments are not its `args`
-        own = OutcomeUnknown(f"{type(error).__name__}: {error}")
-    own.__cause__ = error.__cause__ or error
-    return own
+        copied = copy.copy(error)
+    except Exception:  # noqa: BLE001 - copying fails for a class whose __init__ does not accept its `args`
+        copied = OutcomeUnknown(f"{type(error).__name__}: {error}")
+    copied.__cause__ = error.__cause__ or error
+    return copied
+
+
+@define(eq=False)
+class CoalescedCalls:
+    """The verbs of an open storage that take one item per call and coalesce concurrent calls."""
+
+    _storage: Storage
+    #: One coalescer per queue name, for each verb.
+    _enqueues: dict[str, Coalescer[EnqueueRequest, EnqueueResult]] = field(factory=dict, init=False)
+    _gets: dict[str, Coalescer[str, Slot]] = field(factory=dict, init=False)
+    _settles: dict[str, Coalescer[Settlement, SettleResult]] = field(factory=dict, init=False)
+
+    async def enqueue(self, queue: str, request: EnqueueRequest) -> EnqueueResult:
+        """Check one request and enqueue it. Raises Refused, OutcomeUnknown, StorageError."""
+        check_target(queue, storage_limits(self._storage))
+        check_request(request, storage_limits(self._storage))
+        coalescer = self._enqueues.get(queue)
+        if coalescer is None:
+            coalescer = self._enqueues[queue] = Coalescer(
+                partial(self._storage.enqueue, queue), _request_size
+            )
+        return await coalescer.add(request)
+
+    async def get(self, queue: str, id: str) -> Slot:
+        """Return the slot of one id."""
+        coalescer = self._gets.get(queue)
+        if coalescer is None:
+            coalescer = self._gets[queue] = Coalescer(partial(self._storage.get, queue), read_only=True)
+        return await coalescer.add(id)
+
+    async def settle(self, queue: str, settlement: Settlement) -> SettleResult:
+        """Settle one run. Raises OutcomeUnknown, StorageError."""
+        coalescer = self._settles.get(queue)
+        if coalescer is None:
+            coalescer = self._settles[queue] = Coalescer(
+                partial(self._storage.settle, queue), _settlement_size
+            )
+        return await coalescer.add(settlement)
+
+    async def drain(self) -> None:
+        """Return when every call in flight is answered."""
+        drains = [coalescer.drain() for coalescer in self._enqueues.values()]
+        drains += [coalescer.drain() for coalescer in self._gets.values()]
+        drains += [coalescer.drain() for coalescer in self._settles.values()]
+        await asyncio.gather(*drains)
+
+
+def storage_limits(storage: Storage) -> Limits:
+    """Return the limits that the storage was opened with, or the limits of the contract."""
+    limits = getattr(storage, "limits", LIMITS)
+    return limits if isinstance(limits, Limits) else LIMITS
+
+
+def job_size(job: NewJob) -> int:
+    """Return the bytes that a job adds to a batch: payload and attributes."""
+    data = job.data
+    return len(data.payload) + (sum(map(len, data.attributes.values())) if data.attributes else 0)
+
+
+def _request_size(request: EnqueueRequest) -> int:
+    return job_size(request.job)
+
+
+def _settlement_size(settlement: Settlement) -> int:
+    action = settlement.action
+    return len(action.result) if isinstance(action, Complete) and action.result else 0

@@ -8,8 +8,7 @@ from itertools import islice
 from typing import Any, NamedTuple, NoReturn
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.connection.coalescing import MOST_BYTES, MOST_ITEMS
-from dibs.client.connection.single_calls import job_size, storage_limits
+from dibs.client.connection.coalescing import MOST_BYTES, MOST_ITEMS, job_size, storage_limits
 from dibs.client.connection.storage_handle import OpenStorage, StorageHandle
 from dibs.client.connection.transactions import TransactionCalls, in_transaction
 from dibs.client.options.serde import Serde
@@ -42,6 +41,11 @@ class QueueClient:
         self._retention = OutcomeRetention()
         self._asked: Storage | None = None
         self._believed_until = 0.0
+
+    @property
+    def label(self) -> str:
+        """The name and the storage of the queue for `repr`, without a password: "'mail' of file:./jobs"."""
+        return f"{self.name!r} of {self.storage_handle.redacted_url}"
 
     async def storage(self) -> Storage:
         """Return the storage, opening it at first use."""

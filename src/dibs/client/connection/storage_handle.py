@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from dibs.client.calls.middleware import EnqueueMiddleware
-from dibs.client.connection.single_calls import CoalescedCalls
+from dibs.client.connection.coalescing import CoalescedCalls
 from dibs.client.connection.url import redact_url, resolve_url
 from dibs.errors import NotRunning, StorageUnavailable
 from dibs.storage.protocol import Storage
