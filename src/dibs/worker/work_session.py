@@ -8,24 +8,23 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from dibs.client.app import Dibs
+from dibs.client.app import Dibs, Until
+from dibs.client.work_report import WorkReport
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import scheme_of
-from dibs.worker.execution.schedules import Schedules
 from dibs.worker.processes import signals
-from dibs.worker.processes.fork_server import Nursery, nursery_for
-from dibs.worker.processes.spawn import leave_if_ours
-from dibs.worker.supervisor.health import Health, answering
-from dibs.worker.supervisor.maintenance import Duties
+from dibs.worker.processes.fork_server import ForkServer, fork_server_for
+from dibs.worker.processes.spawn import exit_if_worker_process
+from dibs.worker.supervisor.health import Health, serve_health
+from dibs.worker.supervisor.maintenance import Maintenance
+from dibs.worker.supervisor.periodic_tasks import PeriodicTasks
 from dibs.worker.supervisor.supervisor import Supervisor
-from dibs.worker.work_plan import Plan, check_pulse, planned
-from dibs.worker.work_report import WorkReport
+from dibs.worker.work_plan import WorkPlan, check_heartbeat, make_plan
 
 logger = logging.getLogger("dibs.worker")
 
-Until = Literal["stopped", "empty"]
 Progress = Callable[[WorkReport], Awaitable[None] | None]
 
 #: Seconds that nothing is in hand before the queues are counted: between two batches it is often so.
@@ -47,7 +46,7 @@ async def run(
     reference: str = "",
     progress: Progress | None = None,
     health: socket.socket | None = None,
-    nursery: Nursery | None = None,
+    nursery: ForkServer | None = None,
 ) -> WorkReport:
     """Run jobs of these queues and of their fail queues, all that have a handler if none is named.
 
@@ -64,17 +63,17 @@ async def run(
 
     Raises ConfigurationError, UnknownTask, StorageError, and what @app.lifespan raises in this process.
     """
-    leave_if_ours()
-    check_pulse(lease, heartbeat)
+    exit_if_worker_process()
+    check_heartbeat(lease, heartbeat)
     times = {"lease": lease, "heartbeat": heartbeat, "poll": poll, "grace": grace}
     # Before the storage is opened: meanwhile the stem imports what the processes will need.
-    with nursery_for(processes, nursery) as forking:
+    with fork_server_for(processes, nursery) as forking:
         async with app:
             if forking is not None:
-                forking.expect(scheme_of(app.storage.url))
-            plan = planned(app, queues, processes, reference, times)
+                forking.preload(scheme_of(app.storage.url))
+            plan = make_plan(app, queues, processes, reference, times)
             work = _Work(app, app.storage, plan, progress, forking)
-            async with answering(health, work.health):
+            async with serve_health(health, work.health):
                 return await work.run(until, grace)
 
 
@@ -82,15 +81,20 @@ class _Work:
     """The supervisor and what goes on beside it."""
 
     def __init__(
-        self, app: Dibs, storage: Storage, plan: Plan, progress: Progress | None, nursery: Nursery | None
+        self,
+        app: Dibs,
+        storage: Storage,
+        plan: WorkPlan,
+        progress: Progress | None,
+        nursery: ForkServer | None,
     ) -> None:
         self._storage = storage
         self._queues = plan.queues
         self._progress = progress
         self._report = WorkReport()
-        self._duties = Duties(storage, plan.queues, self._report, plan.heartbeat)
+        self._duties = Maintenance(storage, plan.queues, self._report, plan.heartbeat)
         self._supervisor = Supervisor(app, storage, plan, self._report, nursery)
-        self._schedules = Schedules(storage, [app.handlers[queue] for queue in plan.queues])
+        self._periodic_tasks = PeriodicTasks(storage, [app.handlers[queue] for queue in plan.queues])
         self._signals: asyncio.Queue[None] = asyncio.Queue()
         self._began = time.monotonic()
 
@@ -99,12 +103,12 @@ class _Work:
 
     async def run(self, until: Until, grace: float) -> WorkReport:
         await self._name_orphans()
-        with signals.heard(lambda: self._signals.put_nowait(None)):
-            duties = [*self._duties.all(), self._schedules.keep(), self._tell()]
+        with signals.on_stop_signal(lambda: self._signals.put_nowait(None)):
+            duties = [*self._duties.all(), self._periodic_tasks.keep(), self._tell()]
             tasks = [asyncio.create_task(duty) for duty in duties]
             try:
                 # Before anything is claimed: what was missed and is to be skipped must not run.
-                await self._schedules.plant()
+                await self._periodic_tasks.plant()
                 await self._supervisor.begin()
                 await self._first(self._signals.get(), *([self._empty()] if until == "empty" else []))
                 await self._first(self._signals.get(), self._drain(grace))
@@ -153,7 +157,7 @@ class _Work:
     async def _nothing_left(self) -> bool:
         try:
             counts = await self._storage.counts(self._queues)
-            resting = await self._schedules.resting(counts)
+            resting = await self._periodic_tasks.resting(counts)
             if any(c.waiting and queue not in resting for queue, c in counts.items()):
                 resting = {*resting, *await self._paused()}
         except Exception as error:  # noqa: BLE001 - as below: it is counted again soon

@@ -16,13 +16,12 @@ import pytest
 from dibs.client.app import Dibs
 from dibs.worker import messages
 from dibs.worker.processes import fork_server as nursery_of
-from dibs.worker.processes.child_main import Spec
-from dibs.worker.processes.fork_server import POSSIBLE, Forked, Nursery
-from dibs.worker.processes.isolated_executor import encoded
+from dibs.worker.processes.child_main import ProcessSpec
+from dibs.worker.processes.fork_server import SUPPORTED, ForkedProcess, ForkServer
 from tests.worker.fleet import PATIENCE, script, working
 from tests.worker.workshop import Gate, counted, current, ends, kinds, outcome, put, request
 
-pytestmark = pytest.mark.skipif(not POSSIBLE, reason="processes are spawned here")
+pytestmark = pytest.mark.skipif(not SUPPORTED, reason="processes are spawned here")
 
 APPS = "tests.worker.apps:app"
 
@@ -35,14 +34,11 @@ async def app(shared: Dibs) -> Dibs:
 class Child:
     """A forked process, what it said, and how it ended."""
 
-    def __init__(self, nursery: Nursery, reference: str = APPS) -> None:
+    def __init__(self, nursery: ForkServer, reference: str = APPS) -> None:
         self.ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-        def spec(parent: int) -> bytes:
-            return encoded(Spec(app=reference, queues=("echo",), parent=parent))
-
-        self.process: Forked = nursery.fork(spec, self._heard, self.end.set_result)
+        spec = ProcessSpec(app=reference, queues=("echo",), parent=0)
+        self.process: ForkedProcess = nursery.fork(spec, self._heard, self.end.set_result)
 
     def _heard(self, raw: bytes) -> None:
         message = messages.decode_from_worker(raw)
@@ -51,8 +47,8 @@ class Child:
 
 
 @pytest.fixture
-async def nursery(app: Dibs) -> AsyncIterator[Nursery]:
-    nursery = Nursery()
+async def nursery(app: Dibs) -> AsyncIterator[ForkServer]:
+    nursery = ForkServer()
     try:
         yield nursery
     finally:
@@ -73,7 +69,7 @@ async def settled(condition: Callable[[], bool]) -> None:
 # -- the processes -----------------------------------------------------------------------------------
 
 
-async def test_what_it_forks_is_told_of_like_any_child(nursery: Nursery) -> None:
+async def test_what_it_forks_is_told_of_like_any_child(nursery: ForkServer) -> None:
     async with asyncio.timeout(PATIENCE):
         children = [Child(nursery) for _ in range(3)]
         pids = [await child.ready for child in children]
@@ -87,7 +83,7 @@ async def test_what_it_forks_is_told_of_like_any_child(nursery: Nursery) -> None
     assert os.getpid() == stem_of(stem_of(pids[2]))
 
 
-async def test_what_cannot_begin_says_why_and_ends_well(nursery: Nursery) -> None:
+async def test_what_cannot_begin_says_why_and_ends_well(nursery: ForkServer) -> None:
     async with asyncio.timeout(PATIENCE):
         child = Child(nursery, "tests.worker.apps:nowhere")
         reason = await child.end
@@ -120,7 +116,7 @@ async def test_a_process_is_begun_as_its_supervisor_is_now(
 async def test_where_there_can_be_none_processes_are_spawned(
     app: Dibs, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nursery_of, "POSSIBLE", False)
+    monkeypatch.setattr(nursery_of, "SUPPORTED", False)
     await put(app, "held", "a")
     async with working(app, "held") as task:
         pid = await gate.arrived("a")
@@ -152,7 +148,7 @@ async def test_when_it_ends_so_do_its_processes_and_it_is_replaced(app: Dibs, ga
     assert not psutil.pid_exists(other)
 
 
-async def test_one_that_is_gone_refuses_and_the_next_is_another(nursery: Nursery) -> None:
+async def test_one_that_is_gone_refuses_and_the_next_is_another(nursery: ForkServer) -> None:
     async with asyncio.timeout(PATIENCE):
         first = Child(nursery)
         stem = stem_of(await first.ready)
@@ -167,7 +163,7 @@ async def test_one_that_is_gone_refuses_and_the_next_is_another(nursery: Nursery
     assert "was killed by SIGKILL" == reasons[1]
 
 
-async def test_one_that_hangs_keeps_nobody_waiting(nursery: Nursery) -> None:
+async def test_one_that_hangs_keeps_nobody_waiting(nursery: ForkServer) -> None:
     async with asyncio.timeout(PATIENCE):
         first = Child(nursery)
         stem = psutil.Process(stem_of(await first.ready))
@@ -214,9 +210,9 @@ async def test_nothing_is_left_of_a_supervisor_that_is_killed(
 
 
 @pytest.mark.parametrize("scheme", ["file", "redis", "postgresql"])
-async def test_it_opens_nothing_and_starts_no_thread(nursery: Nursery, scheme: str) -> None:
+async def test_it_opens_nothing_and_starts_no_thread(nursery: ForkServer, scheme: str) -> None:
     """Whatever storage it was told to expect: a fork would have half of it."""
-    nursery.expect(scheme)
+    nursery.preload(scheme)
     async with asyncio.timeout(PATIENCE):
         stem = psutil.Process(stem_of(await Child(nursery).ready))
 

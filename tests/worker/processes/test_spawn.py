@@ -9,8 +9,8 @@ import struct
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from dibs.worker.processes.child_process import Frames
-from dibs.worker.processes.spawn import Spawned
+from dibs.worker.processes.child_process import FrameDecoder
+from dibs.worker.processes.spawn import SpawnedProcess
 from tests.worker.fleet import PATIENCE
 
 
@@ -34,7 +34,7 @@ class Child:
         self.said: list[bytes] = []
         self.spoke = asyncio.Event()
         self.end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.process = Spawned(target, (), self._heard, self.end.set_result)
+        self.process = SpawnedProcess(target, (), self._heard, self.end.set_result)
 
     def _heard(self, message: bytes) -> None:
         self.said.append(message)
@@ -67,8 +67,8 @@ def test_messages_are_cut_wherever_the_bytes_were() -> None:
     messages = [b"", b"a", b"x" * 70_000, b"last"]
     stream = b"".join(struct.pack("!i", len(message)) + message for message in messages)
     for step in (1, 3, 4096, len(stream)):
-        frames, cut = Frames(), list[bytes]()
+        frames, cut = FrameDecoder(), list[bytes]()
         for place in range(0, len(stream), step):
-            cut += frames.cut(stream[place : place + step])
+            cut += frames.decode(stream[place : place + step])
 
         assert messages == cut

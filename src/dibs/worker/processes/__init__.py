@@ -1,1 +1,1 @@
-"""Child processes of a worker: the fork server, spawning, their main functions, logs and signals."""
+"""The child processes of a supervisor: the code that forks or spawns them, and their main functions."""

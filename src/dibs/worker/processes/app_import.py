@@ -1,4 +1,4 @@
-"""How a process finds the application again: by the name it is bound to, in a module it can import."""
+"""The reference "module:name" by which a child process imports the application."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dibs.client.app import Dibs
 from dibs.errors import ConfigurationError
 
 
-def locate(app: Dibs) -> str:
-    """Return "module:name" for an application. Raises ConfigurationError if no module holds it."""
+def reference_to(app: Dibs) -> str:
+    """Return "module:name" for an application. Raise ConfigurationError if no module holds it."""
     for module in _modules():
         for name, value in list(vars(module).items()):
             if value is app:
@@ -24,13 +24,14 @@ def locate(app: Dibs) -> str:
 
 
 def _modules() -> list[ModuleType]:
-    known = dict(sys.modules)
-    main = known.pop("__main__", None)
-    return [module for module in (main, *known.values()) if isinstance(module, ModuleType)]
+    """Return all imported modules, the main script first."""
+    modules = dict(sys.modules)
+    main = modules.pop("__main__", None)
+    return [module for module in (main, *modules.values()) if isinstance(module, ModuleType)]
 
 
-def find(reference: str) -> Dibs:
-    """Import the application at "module:name". Raises ConfigurationError that says what is wrong."""
+def import_app(reference: str) -> Dibs:
+    """Import the application at "module:name". Raise ConfigurationError if it is not there."""
     module_name, colon, name = reference.partition(":")
     if not colon or not name:
         raise ConfigurationError(f"{reference!r} names no application; write it as package.module:app")
@@ -49,10 +50,11 @@ def find(reference: str) -> Dibs:
 
 
 def check_handlers(app: Dibs, reference: str, queues: tuple[str, ...]) -> None:
-    """Refuse an application that, imported anew, lacks a handler the supervisor has."""
+    """Raise ConfigurationError if an application that a child process imported lacks handlers of `queues`."""
     missing = [queue for queue in queues if queue not in app.handlers]
     if missing:
         raise ConfigurationError(
-            f"imported anew, {reference} has no handler for {', '.join(missing)}: make it at the top of a "
-            "module that importing the application imports too, not under the __main__ guard"
+            f"imported in a worker process, {reference} has no handler for {', '.join(missing)}: define the "
+            "handler at the top of a module that the application's module imports, not under the "
+            "__main__ guard"
         )

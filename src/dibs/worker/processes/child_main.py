@@ -1,4 +1,4 @@
-"""How a process of ours begins and ends, and the pipe to its parent, seen from inside."""
+"""The start, the event loop and the end of a child process, and its pipe to the parent."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from multiprocessing.connection import Connection
 from typing import Any, Final
 
 import msgspec
@@ -21,114 +22,126 @@ from dibs.client.app import Dibs
 from dibs.errors import DibsError
 from dibs.worker import messages
 from dibs.worker.processes import signals
-from dibs.worker.processes.app_import import check_handlers, find
-from dibs.worker.processes.logs import LogStyle, adopt
-from dibs.worker.processes.spawn import Pipe
+from dibs.worker.processes.app_import import check_handlers, import_app
+from dibs.worker.processes.logs import LogConfig, apply_log_config
 
+#: The prctl() option that names the signal which the kernel sends this process when its parent ends.
 PR_SET_PDEATHSIG: Final = 1
 
 
-class Spec(Struct, frozen=True, kw_only=True):
-    """What a process of ours is to be."""
+class ProcessSpec(Struct, frozen=True, kw_only=True):
+    """The settings of a child process, sent to it as MessagePack."""
 
     #: The application, as "module:name".
     app: str
     queues: tuple[str, ...]
-    #: The process that made it, with which it ends.
+    #: The process id of the parent; the child ends when the parent ends.
     parent: int
+    #: Seconds between two looks at a queue, for storages that do not push wake-ups.
     poll: float = 1.0
-    #: Whether follow-ups may go to other queues.
+    #: True if follow-ups may go to other queues.
     cross_queue: bool = True
-    #: Whether this process can open the storage by itself.
+    #: True if a child process can open the storage.
     shared: bool = True
-    #: How the parent writes its log, for a child whose application says nothing of that.
-    log: LogStyle = LogStyle()
+    #: The log configuration of the parent, used if the application configures no logging.
+    log: LogConfig = LogConfig()
 
 
-class Line:
-    """The pipe to the parent. A thread listens on it, also while a handler blocks the loop."""
+def encode_spec(spec: ProcessSpec) -> bytes:
+    """Return a spec as MessagePack; `set_up_process` decodes it."""
+    return msgspec.msgpack.encode(spec)
 
-    def __init__(self, pipe: Pipe) -> None:
+
+class ParentPipe:
+    """The pipe to the parent. A thread reads it, also while a handler blocks the event loop."""
+
+    def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._lock = threading.Lock()
 
-    def tell(self, message: Struct) -> None:
+    def send(self, message: Struct) -> None:
         with self._lock:
             self._pipe.send_bytes(messages.encode(message))
 
-    def listen(self, loop: asyncio.AbstractEventLoop, heard: Callable[[bytes], None]) -> None:
-        """Hear what the parent says, on the loop."""
-        threading.Thread(target=self._listen, args=(loop, heard), name="dibs-line", daemon=True).start()
+    def start_reading(self, loop: asyncio.AbstractEventLoop, on_message: Callable[[bytes], None]) -> None:
+        """Call `on_message` on the loop with each message of the parent, from now on."""
+        threading.Thread(target=self._read, args=(loop, on_message), name="dibs-pipe", daemon=True).start()
 
-    def _listen(self, loop: asyncio.AbstractEventLoop, heard: Callable[[bytes], None]) -> None:
+    def _read(self, loop: asyncio.AbstractEventLoop, on_message: Callable[[bytes], None]) -> None:
         try:
             while True:
-                loop.call_soon_threadsafe(heard, self._pipe.recv_bytes())
+                loop.call_soon_threadsafe(on_message, self._pipe.recv_bytes())
         except (EOFError, OSError):
-            # The parent is gone, and with it the lease: nothing that is still running may be settled.
+            # The parent is gone, and its lease will expire: no run of this process may be settled.
             os._exit(1)
-        except RuntimeError:  # the loop is closed: this process is on its way out
+        except RuntimeError:  # the loop is closed: this process is about to exit
             return
 
 
-def lead_a_group() -> None:
-    """Let what handlers start here be ended with this process."""
+def start_process_group() -> None:
+    """Make this process lead a new process group, so that programs its handlers start are killed with it."""
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
 
 
-def die_with(parent: int) -> None:
-    """End at once with the parent: by the kernel where it can, since a handler may hold the GIL."""
+def exit_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent ends; exit now if the parent has ended already.
+
+    The kernel does it on Linux only. A thread of this process could not: a handler may hold the GIL.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:
         os._exit(1)
 
 
-def enter(pipe: Pipe, encoded: bytes) -> tuple[Line, Spec, Dibs]:
-    """Begin a process of ours: tied to its parent, deaf to signals, with its application at hand."""
-    spec = msgspec.msgpack.decode(encoded, type=Spec)
-    lead_a_group()
-    die_with(spec.parent)
-    signals.leave_to_the_parent()
-    line = Line(pipe)
+def set_up_process(pipe: Connection, encoded_spec: bytes) -> tuple[ParentPipe, ProcessSpec, Dibs]:
+    """Tie this process to its parent, import the application and configure logging.
+
+    If the application cannot be imported, send StartFailed to the parent and exit.
+    """
+    spec = msgspec.msgpack.decode(encoded_spec, type=ProcessSpec)
+    start_process_group()
+    exit_with_parent(spec.parent)
+    signals.leave_signals_to_parent()
+    parent = ParentPipe(pipe)
     try:
-        app = find(spec.app)
+        app = import_app(spec.app)
         check_handlers(app, spec.app, spec.queues)
     except BaseException as error:  # noqa: BLE001 - importing runs the user's code
-        line.tell(messages.StartFailed(why(error)))
+        parent.send(messages.StartFailed(describe_error(error)))
         sys.exit(0)
-    adopt(spec.log)
-    return line, spec, app
+    apply_log_config(spec.log)
+    return parent, spec, app
 
 
-def why(error: BaseException) -> str:
-    """Return in one line what keeps a process from starting, and where it was raised."""
+def describe_error(error: BaseException) -> str:
+    """Return an error as one line, with the file and line that raised it; a DibsError is only its message."""
     if isinstance(error, DibsError):
         return str(error)
-    said = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    line = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     frames = traceback.extract_tb(error.__traceback__)
-    return f"{said} ({frames[-1].filename}:{frames[-1].lineno})" if frames else said
+    return f"{line} ({frames[-1].filename}:{frames[-1].lineno})" if frames else line
 
 
-async def resources_of(app: Dibs, stack: AsyncExitStack) -> Any:
-    """Enter the application's lifespan, once in this process, and return what it yields."""
+async def enter_lifespan(app: Dibs, stack: AsyncExitStack) -> Any:
+    """Enter the application's lifespan on the stack and return its resources; None without a lifespan."""
     if app.lifespan_function is None:
         return None
     return await stack.enter_async_context(app.lifespan_function())
 
 
-def run_here(work: Coroutine[Any, Any, None]) -> None:
-    """Be an event loop for this work: uvloop's where it is installed, which takes up to a third less CPU.
+def run_event_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine on a new event loop: uvloop's if it is installed, which takes up to a third less CPU.
 
-    Only in processes that are ours alone: which loop an application runs on is for the application to say.
+    Only child processes call it: in another process, the application chooses the event loop.
     """
-    with asyncio.Runner(loop_factory=quick_loop()) as runner:
+    with asyncio.Runner(loop_factory=fast_loop_factory()) as runner:
         runner.run(work)
 
 
-def quick_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes uvloop's loops, None where it is not installed."""
+def fast_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return the loop factory of uvloop, or None if uvloop is not installed."""
     try:
         from uvloop import new_event_loop  # noqa: PLC0415 - an extra
     except ImportError:
@@ -136,8 +149,8 @@ def quick_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return new_event_loop
 
 
-def leave() -> None:
-    """End this process, whatever its threads do: the interpreter's own exit would wait for handlers."""
+def exit_process() -> None:
+    """Exit with code 0, even if threads still run: the interpreter's own exit would wait for handlers."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""A process of ours and the pipe to it, from its parent's side. Everything here runs on the parent's loop."""
+"""The parent's side of a child process and of the pipe to it. All methods run on the parent's event loop."""
 
 from __future__ import annotations
 
@@ -6,104 +6,114 @@ import asyncio
 import os
 import select
 import signal
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Final
 
-#: How multiprocessing frames a message: its length, then its bytes; ours are shorter than 2 GiB.
-_LENGTH: Final = struct.Struct("!i")
+from attrs import define, field
+
+from dibs.worker.processes.multiprocessing_privates import FRAME_HEADER
+
+#: Bytes that one read takes from the pipe at most.
+_READ_SIZE = 65536
 
 
-class Offspring:
-    """A child process: what it says comes in order, and its end after all it said."""
+class ChildProcess:
+    """A child process with a pipe; the base of SpawnedProcess and ForkedProcess.
+
+    `on_message` is called with each message of the child, in order. `on_exit` is called once, after the last
+    message, with the reason as text, such as "was killed by SIGKILL".
+    """
 
     def __init__(
-        self, pipe: Connection, heard: Callable[[bytes], None], ended: Callable[[str], None]
+        self, pipe: Connection, on_message: Callable[[bytes], None], on_exit: Callable[[str], None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._heard = heard
-        self._ended = ended
+        self._on_message = on_message
+        self._on_exit = on_exit
         self._pipe = pipe
-        self._frames = Frames()
-        self._loop.add_reader(pipe.fileno(), self._read)
+        self._decoder = FrameDecoder()
+        self._loop.add_reader(pipe.fileno(), self._on_readable)
         self.alive = True
-        #: 0 while it has none.
+        #: The process id; 0 until the process exists.
         self.pid = 0
+        #: The exit code as multiprocessing reports it, -N after signal N; None until the process has ended.
         self.exit_code: int | None = None
 
     def send(self, message: bytes) -> None:
-        """Say something; a child that is gone hears nothing, and one that has not listened for long ends."""
+        """Send a message. Drop it if the child has ended; kill the child if its pipe is full."""
         if not self.alive:
             return
         if not select.select([], [self._pipe], [], 0)[1]:
-            # It was told hundreds of things and took none: it hangs, and must not let its parent hang.
+            # The pipe holds hundreds of messages, so the child hangs. A blocking write would hang the parent.
             self.kill()
             return
         with suppress(OSError):
             self._pipe.send_bytes(message)
 
     def kill(self) -> None:
-        """End it now, with all that was started in it. Its end is told as any other."""
+        """Kill the child and all processes of its group with SIGKILL. `on_exit` is called as for any exit."""
         raise NotImplementedError
 
-    def _read(self) -> None:
-        if not self._take_in():
+    def _on_readable(self) -> None:
+        if not self._read_once():
             self._loop.remove_reader(self._pipe.fileno())
 
-    def _take_in(self) -> bool:
-        """Hear what has come, and tell whether more may. Never waits for the rest of a message."""
+    def _read_once(self) -> bool:
+        """Read the bytes that are there, pass on complete messages, and return False at the end of the pipe.
+
+        Never wait for the rest of a message.
+        """
         try:
-            data = os.read(self._pipe.fileno(), 65536)
+            data = os.read(self._pipe.fileno(), _READ_SIZE)
         except OSError:
             return False
-        for message in self._frames.cut(data):
-            self._heard(message)
+        for message in self._decoder.decode(data):
+            self._on_message(message)
         return bool(data)
 
-    def _over(self, code: int | None, why: str = "") -> None:
-        """It has ended: hear the last it said, and tell the end."""
+    def _finish(self, code: int | None, reason: str = "") -> None:
+        """Read the last messages of the ended child, close the pipe and call `on_exit`."""
         self.alive = False
         self.exit_code = code
         self._loop.remove_reader(self._pipe.fileno())
-        while select.select([self._pipe], [], [], 0)[0] and self._take_in():
+        while select.select([self._pipe], [], [], 0)[0] and self._read_once():
             pass
         self._pipe.close()
-        self._ended(why or reason(code))
+        self._on_exit(reason or exit_reason(code))
 
 
-class Frames:
-    """Bytes as they come, cut into messages.
+@define
+class FrameDecoder:
+    """A decoder that cuts a stream of bytes into the messages of a multiprocessing Connection.
 
     Not Connection.recv_bytes: a child may hang, or be stopped, between the first and the last byte of a
-    message, and whoever waits for the rest renews no lease.
+    message, and a parent that waits for the rest renews no lease.
     """
 
-    def __init__(self) -> None:
-        self._rest = b""
+    _buffer: bytes = field(default=b"", init=False)
 
-    def cut(self, data: bytes) -> Iterator[bytes]:
-        """Yield what is complete now."""
-        self._rest += data
-        while len(self._rest) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._rest)
-            end = _LENGTH.size + length
-            if len(self._rest) < end:
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        """Add bytes and yield the messages that are complete now."""
+        self._buffer += data
+        while len(self._buffer) >= FRAME_HEADER.size:
+            (length,) = FRAME_HEADER.unpack_from(self._buffer)
+            end = FRAME_HEADER.size + length
+            if len(self._buffer) < end:
                 return
-            message, self._rest = self._rest[_LENGTH.size : end], self._rest[end:]
+            message, self._buffer = self._buffer[FRAME_HEADER.size : end], self._buffer[end:]
             yield message
 
 
-def kill_group(pid: int) -> None:
-    """End all that was started in a process of ours."""
-    # It leads a group from its first steps on; before that there is none of this number.
+def kill_process_group(pid: int) -> None:
+    """Kill every process in the group that the child process `pid` leads."""
+    # The child creates the group in its first steps; before that, the group does not exist.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
-def reason(code: int | None) -> str:
-    """Return in words how a process ended."""
+def exit_reason(code: int | None) -> str:
+    """Return how a process ended, as a predicate: "exited with code 1", "was killed by SIGSEGV"."""
     if code is None or code >= 0:
         return f"exited with code {code}"
     try:

@@ -1,6 +1,7 @@
-"""Where a supervisor has its worker processes from: forked by a process that has imported what they need.
+"""The fork server of a supervisor, seen from its parent: a process from which worker processes are forked.
 
-One such process, the stem, belongs to one supervisor, and ends with it; see docs/decisions/0016.
+Each supervisor has one fork server, which ends with the supervisor (docs/decisions/0016).
+fork_server_main.py holds the code that runs inside the fork server.
 """
 
 from __future__ import annotations
@@ -15,107 +16,124 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import Pipe, spawn, util
-from typing import Any, Final
+from multiprocessing import Pipe
+from typing import Final
+
+from msgspec.structs import replace
 
 from dibs.storage.registry import OURS
 from dibs.worker.dispatch.in_flight import PLACES
-from dibs.worker.processes.child_process import Offspring, kill_group, reason
-from dibs.worker.processes.fork_server_main import BORN, FORK, GONE, REPORT, numbers_in, serve
-from dibs.worker.processes.spawn import NAME
+from dibs.worker.processes.child_main import ProcessSpec, encode_spec
+from dibs.worker.processes.child_process import ChildProcess, exit_reason, kill_process_group
+from dibs.worker.processes.fork_server_main import EXITED, FORK, FORKED, REPORT, map_shared_array, serve
+from dibs.worker.processes.multiprocessing_privates import interpreter_command, preparation_data
+from dibs.worker.processes.spawn import PROCESS_NAME
 
-#: Whether there can be one: it must end with its parent whatever it does, which Linux sees to; and a frozen
-#: program has no interpreter to start.
-POSSIBLE: Final = sys.platform == "linux" and not getattr(sys, "frozen", False)
+#: True if this platform can have a fork server. Linux only: its kernel kills the fork server when the parent
+#: ends, even if the fork server hangs. A frozen program has no interpreter to start.
+SUPPORTED: Final = sys.platform == "linux" and not getattr(sys, "frozen", False)
 
 
-class Nursery:
-    """Worker processes by forking, from the thread that made it; a stem that ended is replaced."""
+class ForkServer:
+    """A source of forked worker processes. If the fork server process has ended, `fork` starts another.
 
-    def __init__(self, stem: Stem | None = None) -> None:
+    All calls must come from the thread that made it: the kernel ends the process with that thread.
+    """
+
+    def __init__(self, process: ForkServerProcess | None = None) -> None:
         self._scheme = ""
-        self._stem = stem or _started()
+        self._process = process or _start_process()
 
-    def expect(self, scheme: str) -> None:
-        """Let what storages of a scheme need be imported, if they are ours: others may do anything then."""
+    def preload(self, scheme: str) -> None:
+        """Import the storage of a URL scheme before the next fork, if the storage is part of dibs.
+
+        The import of another storage may start threads or open connections, which do not survive a fork.
+        """
         self._scheme = scheme
         if scheme in OURS:
-            self._stem.expect(scheme)
+            self._process.preload(scheme)
 
     def fork(
-        self, spec: Callable[[int], bytes], heard: Callable[[bytes], None], ended: Callable[[str], None]
-    ) -> Forked:
-        """Return a worker process that is about to begin; `spec` says what it is to be, given its parent."""
-        if not self._stem.alive:
-            self._stem = _started()
-            self.expect(self._scheme)
-        return Forked(self._stem, spec(self._stem.pid), heard, ended)
+        self, spec: ProcessSpec, on_message: Callable[[bytes], None], on_exit: Callable[[str], None]
+    ) -> ForkedProcess:
+        """Return a worker process that is about to start; `spec.parent` becomes the fork server."""
+        if not self._process.alive:
+            self._process = _start_process()
+            self.preload(self._scheme)
+        spec = replace(spec, parent=self._process.pid)
+        return ForkedProcess(self._process, encode_spec(spec), on_message, on_exit)
 
     def close(self) -> None:
-        """End the stem, and with it all that it forked."""
-        self._stem.close()
+        """Kill the fork server; the kernel then kills every process it forked."""
+        self._process.close()
 
 
 @contextmanager
-def nursery_for(processes: int | None, ahead: Nursery | None) -> Iterator[Nursery | None]:
-    """Have a nursery for a block, the one made ahead if any; None where no process is to be forked."""
-    nursery = ahead or (Nursery() if POSSIBLE and processes != 0 else None)
-    try:
-        yield nursery
-    finally:
-        if nursery is not None:
-            nursery.close()
+def fork_server_for(processes: int | None, early: ForkServer | None) -> Iterator[ForkServer | None]:
+    """Yield `early` or a new fork server, and close it at the end of the block.
 
-
-def ahead(url: str) -> Nursery | None:
-    """Return a nursery whose stem is a fork of this process, None where that could do harm.
-
-    Only for a program of ours that has imported nothing of the user's yet: its stem need not import again
-    what is here already, which took most of the time from the start to the first job. `url` is where the
-    jobs will be, as far as it is known.
+    Yield None if the platform has no fork server, or `processes` is 0.
     """
-    if not POSSIBLE or threading.active_count() > 1:
+    fork_server = early or (ForkServer() if SUPPORTED and processes != 0 else None)
+    try:
+        yield fork_server
+    finally:
+        if fork_server is not None:
+            fork_server.close()
+
+
+def start_early(url: str) -> ForkServer | None:
+    """Return a fork server that is a fork of this process; None if this process has other threads.
+
+    The command line calls it before it imports the application: this fork server need not import dibs again,
+    which took most of the time from the start to the first job. `url` is the storage URL, or "" if it is not
+    known yet.
+    """
+    if not SUPPORTED or threading.active_count() > 1:
         return None
-    nursery = Nursery(_forked_here())
-    nursery.expect(url.partition(":")[0])
-    return nursery
+    fork_server = ForkServer(_fork_process())
+    fork_server.preload(url.partition(":")[0])
+    return fork_server
 
 
-class Stem:
-    """The process that forks, as its parent holds it."""
+class ForkServerProcess:
+    """The running fork server process and the socket to it. `wait` returns its exit code."""
 
-    def __init__(self, line: socket.socket, pid: int, bury: Callable[[], int]) -> None:
+    def __init__(self, connection: socket.socket, pid: int, wait: Callable[[], int]) -> None:
         self.pid = pid
         self.alive = True
-        self._line = line
-        # Whoever asks renews a lease, too: a stem that does not listen must not keep it waiting.
-        self._line.settimeout(0)
-        self._bury = bury
+        self._socket = connection
+        # Non-blocking: the supervisor also renews leases, so a hung fork server must not block it.
+        self._socket.settimeout(0)
+        self._wait = wait
         self._forks = 0
-        self._children: dict[int, Forked] = {}
+        self._children: dict[int, ForkedProcess] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def expect(self, scheme: str) -> None:
-        """Let it import the storage of a scheme before it forks again."""
-        with suppress(OSError):  # then each worker imports by itself what it needs
-            self._line.send(scheme.encode())
+    def preload(self, scheme: str) -> None:
+        """Ask the process to import the storage of a scheme before it forks again."""
+        with suppress(OSError):  # then each worker process imports its storage by itself
+            self._socket.send(scheme.encode())
 
-    def fork(self, child: Forked, files: tuple[int, int, int]) -> None:
-        """Ask for a process; the child is told when it is born, when it has ended, or why it cannot be."""
+    def fork(self, child: ForkedProcess, files: tuple[int, int, int]) -> None:
+        """Ask for a worker process; `child` is called when it has started, has ended, or cannot be forked.
+
+        `files` are the file descriptors that `ForkedProcess` explains.
+        """
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._loop.add_reader(self._line.fileno(), self._hear)
+            self._loop.add_reader(self._socket.fileno(), self._on_readable)
         try:
-            socket.send_fds(self._line, [FORK], files)
+            socket.send_fds(self._socket, [FORK], files)
         except OSError as error:
-            self._loop.call_soon(child.refused, error.errno or 0)
+            self._loop.call_soon(child.on_fork_failed, error.errno or 0)
         else:
             self._forks += 1
             self._children[self._forks] = child
 
-    def _hear(self) -> None:
+    def _on_readable(self) -> None:
         try:
-            report = self._line.recv(REPORT.size)
+            report = self._socket.recv(REPORT.size)
         except BlockingIOError:
             return
         except OSError:
@@ -123,148 +141,152 @@ class Stem:
         if not report:
             self.close()
             return
-        word, fork, number = REPORT.unpack(report)
-        if word == BORN:
-            self._children[fork].born(number)
-        elif word == GONE:
-            self._children.pop(fork).gone(number)
+        event, fork, number = REPORT.unpack(report)
+        if event == FORKED:
+            self._children[fork].on_forked(number)
+        elif event == EXITED:
+            self._children.pop(fork).on_exited(number)
         else:
-            self._children.pop(fork).refused(number)
+            self._children.pop(fork).on_fork_failed(number)
 
     def close(self) -> None:
-        """End it. The kernel ends what it forked."""
+        """Kill the process. The kernel then kills every process it forked."""
         if not self.alive:
             return
         self.alive = False
         if self._loop is not None:
-            self._loop.remove_reader(self._line.fileno())
-        self._line.close()
+            self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        why = f"could not be forked: what it was to be forked from {reason(self._bury())}"
+        reason = f"could not be forked: its fork server {exit_reason(self._wait())}"
         for child in self._children.values():
-            child.orphaned(why)
+            child.on_fork_server_exited(reason)
 
 
-class Forked(Offspring):
-    """A worker process that a stem forks."""
+class ForkedProcess(ChildProcess):
+    """A worker process that the fork server forks.
+
+    The child gets three files: its end of the pipe; shared memory for `started`; and an order in JSON, which
+    holds the environment, the preparation data of multiprocessing, and the ProcessSpec.
+    """
 
     def __init__(
-        self, stem: Stem, spec: bytes, heard: Callable[[bytes], None], ended: Callable[[str], None]
+        self,
+        fork_server: ForkServerProcess,
+        spec: bytes,
+        on_message: Callable[[bytes], None],
+        on_exit: Callable[[str], None],
     ) -> None:
-        # The standard library's JSON: a path, or a variable, may hold what UTF-8 cannot say.
+        # The json module, not msgspec: a path or an environment variable may hold text that is not UTF-8.
         order = json.dumps(
-            {"environment": dict(os.environ), "preparation": _preparation(), "spec": spec.hex()}
+            {
+                "environment": dict(os.environ),
+                "preparation": preparation_data(PROCESS_NAME),
+                "spec": spec.hex(),
+            }
         )
-        ours, theirs = Pipe()
-        super().__init__(ours, heard, ended)
-        self._doomed = False
+        parent_end, child_end = Pipe()
+        super().__init__(parent_end, on_message, on_exit)
+        self._killed_early = False
         shared = os.memfd_create("dibs-started")
         os.truncate(shared, 8 * PLACES)
-        # A file, for it has room for every environment, and is there before it is asked for.
-        with theirs, os.fdopen(os.memfd_create("dibs-order"), "w", encoding="ascii") as file:
+        # A file, not a message: an environment of any size fits, and all of it is there before the fork.
+        with child_end, os.fdopen(os.memfd_create("dibs-order"), "w", encoding="ascii") as file:
             file.write(order)
             file.seek(0)
-            stem.fork(self, (theirs.fileno(), shared, file.fileno()))
-        #: One number a place in its hand, which it writes and its parent reads.
-        self.started = numbers_in(shared)
+            fork_server.fork(self, (child_end.fileno(), shared, file.fileno()))
+        #: One start time for each run the process can hold; the process writes it, the supervisor reads it.
+        self.started = map_shared_array(shared)
 
     def kill(self) -> None:
         if self.pid and self.alive:
-            kill_group(self.pid)
+            kill_process_group(self.pid)
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-        elif not self._doomed:
-            # It has said nothing, so it has nothing in hand; should it be born yet, it ends at once.
-            self._doomed = True
-            self._loop.call_soon(self._end, -signal.SIGKILL)
+        elif not self._killed_early:
+            # The process has sent no message, so it holds no job. If it is forked later, on_forked kills it.
+            self._killed_early = True
+            self._loop.call_soon(self._finish_once, -signal.SIGKILL)
 
-    def born(self, pid: int) -> None:
-        """It begins, under this number."""
+    def on_forked(self, pid: int) -> None:
+        """Record the process id; kill the process if `kill` came before it was forked."""
         self.pid = pid
-        if self._doomed:
+        if self._killed_early:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def gone(self, code: int) -> None:
-        """It has ended with this code."""
-        self._end(code)
+    def on_exited(self, code: int) -> None:
+        """Finish with the exit code that the fork server reported."""
+        self._finish_once(code)
 
-    def refused(self, error: int) -> None:
-        """It could not be forked."""
-        self._end(None, f"could not be forked: {os.strerror(error)}")
+    def on_fork_failed(self, error: int) -> None:
+        """Finish with the errno for which the process could not be forked."""
+        self._finish_once(None, f"could not be forked: {os.strerror(error)}")
 
-    def orphaned(self, why: str) -> None:
-        """Its stem has ended, and so will it: wait for that, and if it was not born, say why."""
+    def on_fork_server_exited(self, reason: str) -> None:
+        """Finish when this process has ended too, or at once with `reason` if it was not forked yet."""
         if not self.pid:
-            self._end(None, why)
+            self._finish_once(None, reason)
             return
         try:
-            watched = os.pidfd_open(self.pid)
-        except OSError:  # it has ended, or the kernel is too old to be asked
-            self._end(-signal.SIGKILL)
+            pidfd = os.pidfd_open(self.pid)
+        except OSError:  # the process has ended, or the kernel is older than pidfd_open
+            self._finish_once(-signal.SIGKILL)
             return
-        kill_group(self.pid)
-        self._loop.add_reader(watched, self._ended_with_its_stem, watched)
+        kill_process_group(self.pid)
+        self._loop.add_reader(pidfd, self._on_killed_with_fork_server, pidfd)
 
-    def _ended_with_its_stem(self, watched: int) -> None:
-        self._loop.remove_reader(watched)
-        os.close(watched)
-        self._end(-signal.SIGKILL)
+    def _on_killed_with_fork_server(self, pidfd: int) -> None:
+        self._loop.remove_reader(pidfd)
+        os.close(pidfd)
+        self._finish_once(-signal.SIGKILL)
 
-    def _end(self, code: int | None, why: str = "") -> None:
+    def _finish_once(self, code: int | None, reason: str = "") -> None:
         if self.alive:
-            self._over(code, why)
+            self._finish(code, reason)
 
 
-def _preparation() -> dict[str, Any]:
-    """Return what multiprocessing tells a process that it spawns."""
-    told = spawn.get_preparation_data(NAME)
-    told["authkey"] = told["authkey"].hex()
-    told["sys_path"] = [entry for entry in told["sys_path"] if isinstance(entry, str)]
-    return told
-
-
-def _started() -> Stem:
-    """Begin a stem as an interpreter of its own: a fork of this one has locks of the user's threads."""
-    ours, theirs = _pair()
+def _start_process() -> ForkServerProcess:
+    """Start a fork server as a new interpreter: a fork of this one would hold locks of the user's threads."""
+    parent_end, child_end = _socket_pair()
     path = [entry for entry in sys.path if isinstance(entry, str)]
     code = (
         f"import sys; sys.path[:] = {path!r}; "
-        f"from dibs.worker.processes.fork_server_main import serve; serve({theirs.fileno()}, {os.getpid()})"
+        f"from dibs.worker.processes.fork_server_main import serve; "
+        f"serve({child_end.fileno()}, {os.getpid()})"
     )
-    interpreter = [os.fsdecode(spawn.get_executable()), *util._args_from_interpreter_flags()]  # type: ignore[attr-defined] # noqa: SLF001
-    with theirs:
+    with child_end:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter
-            [*interpreter, "-c", code], stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+            [*interpreter_command(), "-c", code], stdin=subprocess.DEVNULL, pass_fds=[child_end.fileno()]
         )
-    return Stem(ours, process.pid, process.wait)
+    return ForkServerProcess(parent_end, process.pid, process.wait)
 
 
-def _forked_here() -> Stem:
-    ours, theirs = _pair()
+def _fork_process() -> ForkServerProcess:
+    parent_end, child_end = _socket_pair()
     parent = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if not pid:
         try:
-            ours.close()
-            serve(theirs.detach(), parent)
+            parent_end.close()
+            serve(child_end.detach(), parent)
         finally:
-            # Whatever went wrong: there must not be two of the program that goes on below.
+            # After any error: the child must never run the rest of the parent's program.
             os._exit(1)
-    theirs.close()
-    return Stem(ours, pid, lambda: _buried(pid))
+    child_end.close()
+    return ForkServerProcess(parent_end, pid, lambda: _wait_for_exit_code(pid))
 
 
-def _buried(pid: int) -> int:
+def _wait_for_exit_code(pid: int) -> int:
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:  # whoever started us does not want to know of children, and handed that down
+    except ChildProcessError:  # the program that started this one set SIGCHLD to SIG_IGN, which is inherited
         return 0
 
 
-def _pair() -> tuple[socket.socket, socket.socket]:
-    # Whole packets: a process asked for, and a report, are never cut.
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
+    # SOCK_SEQPACKET keeps packets whole: a request for a process and a report are never split.
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

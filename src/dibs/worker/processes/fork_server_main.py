@@ -1,7 +1,8 @@
-"""The process that worker processes are forked from, seen from inside.
+"""The code that runs inside the fork server: the process from which worker processes are forked.
 
-It has imported what they all need and nothing of the user's, opens nothing and starts no thread, so that a
-fork of it is as good as a new interpreter (docs/decisions/0016).
+The fork server imports the modules that every worker process needs, and never the application. It opens no
+file or connection and starts no thread, so a fork of it is as good as a new interpreter
+(docs/decisions/0016).
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import errno
 import gc
 import json
 import mmap
-import multiprocessing
 import os
 import select
 import signal
@@ -20,97 +20,99 @@ import sys
 import time
 from collections.abc import MutableSequence, Sequence
 from contextlib import suppress
-from multiprocessing import spawn
 from multiprocessing.connection import Connection
-from typing import Any, Final, NoReturn, cast
+from typing import Final, NoReturn, cast
 
 from dibs.storage.registry import factory
 from dibs.worker.processes import signals
-from dibs.worker.processes.child_main import die_with, lead_a_group, quick_loop
-from dibs.worker.processes.child_process import kill_group
-from dibs.worker.processes.worker_main import work_here
+from dibs.worker.processes.child_main import exit_with_parent, fast_loop_factory, start_process_group
+from dibs.worker.processes.child_process import kill_process_group
+from dibs.worker.processes.multiprocessing_privates import prepare_process
+from dibs.worker.processes.worker_main import run_worker_process
 
-#: What it tells its parent: a word, which fork it is about, counted from 1, and a number. In one packet.
+#: A report to the parent, one packet each: an event, the number of the fork (from 1), and a value.
 REPORT: Final = struct.Struct("!cqq")
-#: It was forked, and the number is its process id.
-BORN: Final = b"b"
-#: It could not be forked; the number is the system's error.
-REFUSED: Final = b"r"
-#: It has ended; the number is its exit code, as multiprocessing has it.
-GONE: Final = b"g"
-#: What its parent asks for: a process, with its three files. Any other word is a scheme whose storage will be
-#: needed.
+#: The event "the process was forked"; the value is its process id.
+FORKED: Final = b"b"
+#: The event "the process could not be forked"; the value is the errno.
+FORK_FAILED: Final = b"r"
+#: The event "the process has ended"; the value is its exit code, -N after signal N.
+EXITED: Final = b"g"
+#: The request for a process, sent with FILES file descriptors. Any other request is the scheme of a storage
+#: to import.
 FORK: Final = b"!"
 FILES: Final = 3
 
 
-def serve(line: int, parent: int) -> NoReturn:
-    """Fork a process each time the parent asks for one, until it is gone."""
-    die_with(parent)
-    lead_a_group()
-    signals.leave_to_the_parent()
-    # A worker has nothing to read there, and the terminal is not its own.
-    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device, for its number
-        os.dup2(nothing.fileno(), 0)
-    quick_loop()
-    _Stem(socket.socket(fileno=line)).serve()
+def serve(connection: int, parent: int) -> NoReturn:
+    """Fork a process for each request on the socket `connection`, until the process `parent` ends."""
+    exit_with_parent(parent)
+    start_process_group()
+    signals.leave_signals_to_parent()
+    # Standard input becomes /dev/null: a worker process must not read from the terminal of the supervisor.
+    with open(os.devnull, "rb") as null:  # noqa: PTH123 - a device, for its file descriptor
+        os.dup2(null.fileno(), 0)
+    fast_loop_factory()  # imports uvloop, for the processes forked later
+    _ForkServerMain(socket.socket(fileno=connection)).serve()
 
 
-class _Stem:
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
+class _ForkServerMain:
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
         self._pid = os.getpid()
         self._forks = 0
-        self._numbers: dict[int, int] = {}
-        self._woken, self._waker = os.pipe()
-        os.set_blocking(self._waker, False)
+        self._fork_numbers: dict[int, int] = {}
+        self._wakeup_read, self._wakeup_write = os.pipe()
+        os.set_blocking(self._wakeup_write, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        # Not a look after each call: one that ends just before the wait begins would be heard with the next.
-        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        # A wakeup pipe, not a check after each select(): a process that ends just before select() begins
+        # would be reported only after the next request.
+        signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
 
     def serve(self) -> NoReturn:
         while True:
-            ready, _, _ = select.select([self._line.fileno(), self._woken], [], [])
-            if self._woken in ready:
-                os.read(self._woken, 4096)
-                self._bury()
-            if self._line.fileno() in ready:
-                self._hear()
+            ready, _, _ = select.select([self._socket.fileno(), self._wakeup_read], [], [])
+            if self._wakeup_read in ready:
+                os.read(self._wakeup_read, 4096)
+                self._reap_children()
+            if self._socket.fileno() in ready:
+                self._handle_request()
 
-    def _hear(self) -> None:
-        word, files, *_ = socket.recv_fds(self._line, 256, FILES, socket.MSG_CMSG_CLOEXEC)
-        if word == FORK:
+    def _handle_request(self) -> None:
+        request, files, *_ = socket.recv_fds(self._socket, 256, FILES, socket.MSG_CMSG_CLOEXEC)
+        if request == FORK:
             self._fork(files)
-        elif word:
-            expect(word.decode())
+        elif request:
+            preload(request.decode())
         else:
             os._exit(0)
 
     def _fork(self, files: Sequence[int]) -> None:
         self._forks += 1
-        gc.freeze()  # what is here stays, and a collection in the child would copy the pages it is on
+        gc.freeze()  # a garbage collection in the child would write to these objects, and so copy their pages
         try:
-            pid = _forked(files)
+            pid = _fork_with(files)
         except OSError as error:
-            self._tell(REFUSED, self._forks, error.errno or 0)
+            self._report(FORK_FAILED, self._forks, error.errno or 0)
         else:
             if not pid:
-                self._leave_to_the_child()
-                live(*files)
-            self._numbers[pid] = self._forks
-            self._tell(BORN, self._forks, pid)
+                self._clean_up_in_child()
+                run_forked_worker(*files)
+            self._fork_numbers[pid] = self._forks
+            self._report(FORKED, self._forks, pid)
         for file in files:
             os.close(file)
 
-    def _leave_to_the_child(self) -> None:
-        die_with(self._pid)
+    def _clean_up_in_child(self) -> None:
+        exit_with_parent(self._pid)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self._line.close()
-        os.close(self._woken)
-        os.close(self._waker)
+        self._socket.close()
+        os.close(self._wakeup_read)
+        os.close(self._wakeup_write)
 
-    def _bury(self) -> None:
+    def _reap_children(self) -> None:
+        """Report every child that has ended, after killing its process group."""
         while True:
             try:
                 found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -118,40 +120,43 @@ class _Stem:
                 return
             if found is None:
                 return
-            # Before its number is free for others: what its handlers had started ends with it.
-            kill_group(found.si_pid)
+            # Before waitpid(), which frees the pid: the group id must still belong to this process.
+            kill_process_group(found.si_pid)
             _, status = os.waitpid(found.si_pid, 0)
-            self._tell(GONE, self._numbers.pop(found.si_pid), os.waitstatus_to_exitcode(status))
+            self._report(EXITED, self._fork_numbers.pop(found.si_pid), os.waitstatus_to_exitcode(status))
 
-    def _tell(self, word: bytes, fork: int, number: int) -> None:
-        with suppress(OSError):  # the parent is gone, and the kernel is about to end this process
-            self._line.send(REPORT.pack(word, fork, number))
+    def _report(self, event: bytes, fork: int, value: int) -> None:
+        with suppress(OSError):  # the parent has ended, and the kernel is about to kill this process
+            self._socket.send(REPORT.pack(event, fork, value))
 
 
-def _forked(files: Sequence[int]) -> int:
+def _fork_with(files: Sequence[int]) -> int:
     if len(files) < FILES:
-        raise OSError(errno.EMFILE, "the kernel drops files that this process has no number for")
+        raise OSError(errno.EMFILE, "the fork server has no free file descriptor, so the kernel dropped some")
     return os.fork()
 
 
-def expect(scheme: str) -> None:
-    """Import the storage of a scheme."""
-    with suppress(ImportError):  # the worker says what is missing
+def preload(scheme: str) -> None:
+    """Import the storage of a URL scheme. Ignore an ImportError: the worker process reports it."""
+    with suppress(ImportError):
         factory(scheme)
 
 
-def live(pipe: int, started: int, order: int) -> NoReturn:
-    """Be a worker process, as if begun anew by the parent as it is now: its environment, folder and path."""
+def run_forked_worker(pipe: int, started: int, order: int) -> NoReturn:
+    """Run as a worker process with the environment, directory, path and main script of the supervisor now.
+
+    The arguments are the file descriptors that `ForkedProcess` sends.
+    """
     code = 1
     try:
         with open(order, encoding="ascii") as file:
-            told = json.load(file)
-        _be_as(told["environment"])
-        _prepare(told["preparation"])
-        work_here(Connection(pipe), numbers_in(started), bytes.fromhex(told["spec"]))
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(bool(end.code))
-    except BaseException:  # noqa: BLE001 - the user's script, imported anew: shown as an interpreter shows it
+            parsed = json.load(file)
+        _replace_environment(parsed["environment"])
+        prepare_process(parsed["preparation"])
+        run_worker_process(Connection(pipe), map_shared_array(started), bytes.fromhex(parsed["spec"]))
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(bool(error.code))
+    except BaseException:  # noqa: BLE001 - prepare_process imports the user's script: print any error it raises
         sys.excepthook(*sys.exc_info())
     finally:
         with suppress(OSError, ValueError):
@@ -160,25 +165,14 @@ def live(pipe: int, started: int, order: int) -> NoReturn:
         os._exit(code)
 
 
-def _be_as(environment: dict[str, str]) -> None:
+def _replace_environment(environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
 
 
-def _prepare(preparation: dict[str, Any]) -> None:
-    """Do what multiprocessing does in a process that it spawned: among the rest, import the user's script."""
-    preparation["authkey"] = bytes.fromhex(preparation["authkey"])
-    process: Any = multiprocessing.current_process()
-    process._inheriting = True  # noqa: SLF001 - by which multiprocessing, and we, know that moment
-    try:
-        spawn.prepare(preparation)
-    finally:
-        del process._inheriting  # noqa: SLF001
-
-
-def numbers_in(file: int) -> MutableSequence[float]:
-    """Return the shared memory of a file as an array of doubles, and close the file."""
+def map_shared_array(file: int) -> MutableSequence[float]:
+    """Return the shared memory behind a file descriptor as an array of doubles, and close the descriptor."""
     try:
         return cast("MutableSequence[float]", memoryview(mmap.mmap(file, 0)).cast("d"))
     finally:

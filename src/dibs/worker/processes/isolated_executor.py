@@ -1,4 +1,4 @@
-"""Handlers with executor="process": each run has a child process to itself while it lasts."""
+"""The executor of handlers with executor="process": a child process for each run, kept for the next run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from dibs.client.calls.current_job import RunStorage
@@ -14,23 +13,22 @@ from dibs.client.calls.error_info import error_of
 from dibs.errors import ConfigurationError, DibsError
 from dibs.model.run_outcome import Died, Raised, StopReason, Verdict
 from dibs.worker import messages
-from dibs.worker.execution import exception_info as blame
+from dibs.worker.execution import exception_info
 from dibs.worker.execution.invocation import Invocation
 from dibs.worker.processes.isolated_main import run_isolated_process
 from dibs.worker.processes.spawn import EXIT_NO_MAIN_GUARD, SpawnedProcess
 
 MISSING_MAIN_GUARD: Final = (
-    "the script starts its worker when it is imported, and every worker process imports it: put what starts "
-    'the worker under `if __name__ == "__main__":`'
+    "the script starts its worker when it is imported, and every worker process imports it: put the call "
+    'that starts the worker under `if __name__ == "__main__":`'
 )
 
-
-#: Seconds a handler has to end by itself once somebody asked for it to stop.
+#: Seconds a handler has to return after its job was cancelled; then its process is killed.
 CANCEL_GRACE: Final = 5.0
 
 
 class IsolatedExecutor:
-    """The child processes of one worker. A child that ended a run well is kept for the next."""
+    """The isolated processes of one worker. A process that ended a run well is used again."""
 
     def __init__(self, storage: RunStorage, encoded_spec: bytes) -> None:
         self._storage = storage
@@ -41,59 +39,67 @@ class IsolatedExecutor:
         self._closed = False
 
     async def prepare(self) -> None:
-        """Start one, so that what is wrong with starting is known before anything is claimed."""
-        self._idle.append(await self._begin())
+        """Start one process, so that a process that cannot start is noticed before the first claim.
+
+        Raise ConfigurationError if it cannot start.
+        """
+        self._idle.append(await self._start_process())
 
     async def run(self, run: Invocation, enter: Callable[[], bool]) -> Verdict:
-        """Run a job in a child. Never raises."""
+        """Run the job in an isolated process and return its verdict. Never raise.
+
+        Call `enter` right before the handler starts; do not start the handler if `enter` returns False.
+        """
         try:
-            child = self._idle.pop() if self._idle else await self._begin()
+            process = self._idle.pop() if self._idle else await self._start_process()
         except ConfigurationError as error:
             return Raised(error=error_of(error))
-        self._busy[run.key] = child
+        self._busy[run.key] = process
         try:
             if not enter():
-                return Raised(error=blame.plain("Interrupted", "it was to stop before it had begun"))
-            return await child.perform(run)
+                return Raised(
+                    error=exception_info.plain("Interrupted", "the run was stopped before it began")
+                )
+            return await process.run(run)
         finally:
             del self._busy[run.key]
-            self._keep(child)
+            self._keep(process)
 
-    async def _begin(self) -> IsolatedProcess:
-        child = IsolatedProcess(self._storage, self._spec)
-        await child.ready()
-        return child
+    async def _start_process(self) -> IsolatedProcess:
+        process = IsolatedProcess(self._storage, self._spec)
+        await process.wait_ready()
+        return process
 
-    def _keep(self, child: IsolatedProcess) -> None:
+    def _keep(self, process: IsolatedProcess) -> None:
         if self._closed:
-            child.kill()
-        elif child.alive:
-            self._idle.append(child)
+            process.kill()
+        elif process.alive:
+            self._idle.append(process)
 
     def interrupt(self, run: Invocation, stop: StopReason) -> None:
-        """Ask the run of a child to stop, and end the child if it does not, or was not asked by name."""
-        child = self._busy.get(run.key)
-        if child is None:
+        """Stop a run. A cancelled run has CANCEL_GRACE seconds; for another reason, kill its process."""
+        process = self._busy.get(run.key)
+        if process is None:
             return
         if stop == "cancel":
-            child.send(messages.CancelRun())
-            self._loop.call_later(CANCEL_GRACE, self._end_stubborn, run, child)
+            process.send(messages.CancelRun())
+            self._loop.call_later(CANCEL_GRACE, self._kill_if_running, run, process)
         else:
-            child.kill()
+            process.kill()
 
-    def _end_stubborn(self, run: Invocation, child: IsolatedProcess) -> None:
-        if self._busy.get(run.key) is child:
-            child.kill()
+    def _kill_if_running(self, run: Invocation, process: IsolatedProcess) -> None:
+        if self._busy.get(run.key) is process:
+            process.kill()
 
     def close(self) -> None:
-        """End all children."""
+        """Kill all isolated processes."""
         self._closed = True
-        for child in [*self._idle, *self._busy.values()]:
-            child.kill()
+        for process in [*self._idle, *self._busy.values()]:
+            process.kill()
 
 
 class IsolatedProcess:
-    """One child process, which runs one job at a time."""
+    """A child process that runs one job at a time; its reports of progress go through `storage`."""
 
     def __init__(self, storage: RunStorage, encoded_spec: bytes) -> None:
         self._storage = storage
@@ -101,23 +107,24 @@ class IsolatedProcess:
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._verdict: asyncio.Future[Verdict] | None = None
         self._reports: set[asyncio.Task[None]] = set()
-        self._process = SpawnedProcess(run_isolated_process, (encoded_spec,), self._hear, self._end)
+        self._process = SpawnedProcess(run_isolated_process, (encoded_spec,), self._on_message, self._on_exit)
 
     @property
     def alive(self) -> bool:
         return self._process.alive
 
-    async def ready(self) -> None:
-        """Wait until it can run jobs. Raises ConfigurationError."""
+    async def wait_ready(self) -> None:
+        """Wait until the process can run jobs. Raise ConfigurationError if it cannot start."""
         await self._ready
 
-    async def perform(self, run: Invocation) -> Verdict:
+    async def run(self, run: Invocation) -> Verdict:
+        """Run the job and return its verdict, which is Died if the process ended during the run."""
         self._verdict = self._loop.create_future()
         seconds = None if run.limits.timeout is None else run.limits.timeout / 1000
         if self.alive:
             self.send(messages.RunJob(run.handler.queue, run.job, seconds))
         else:
-            self._end("ended before it was asked")
+            self._on_exit("ended before the run began")
         return await self._verdict
 
     def send(self, message: Struct) -> None:
@@ -126,13 +133,13 @@ class IsolatedProcess:
     def kill(self) -> None:
         self._process.kill()
 
-    def _hear(self, raw: bytes) -> None:
+    def _on_message(self, raw: bytes) -> None:
         message: messages.FromIsolated = messages.decode_from_isolated(raw)
         match message:
             case messages.ProcessReady():
                 self._ready.set_result(None)
-            case messages.StartFailed(why):
-                self._ready.set_exception(ConfigurationError(why))
+            case messages.StartFailed(reason):
+                self._ready.set_exception(ConfigurationError(reason))
             case messages.RunFinished(verdict):
                 if self._verdict is not None and not self._verdict.done():
                     self._verdict.set_result(verdict)
@@ -150,18 +157,14 @@ class IsolatedProcess:
             status = ""
         self.send(messages.ProgressReported(status))
 
-    def _end(self, reason: str) -> None:
+    def _on_exit(self, reason: str) -> None:
         if not self._ready.done():
-            why = (
+            error = (
                 MISSING_MAIN_GUARD
                 if self._process.exit_code == EXIT_NO_MAIN_GUARD
-                else f"a handler's process {reason} at start"
+                else f"the process of a handler {reason} while it was starting"
             )
-            self._ready.set_exception(ConfigurationError(why))
+            self._ready.set_exception(ConfigurationError(error))
         if self._verdict is not None and not self._verdict.done():
-            self._verdict.set_result(Died(blame.plain("ProcessDied", f"the process that ran it {reason}")))
-
-
-def encode_spec(spec: Struct) -> bytes:
-    """Return what a process of ours is to be, for the way."""
-    return msgspec.msgpack.encode(spec)
+            died = exception_info.plain("ProcessDied", f"the process that ran it {reason}")
+            self._verdict.set_result(Died(died))

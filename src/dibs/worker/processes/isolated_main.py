@@ -1,4 +1,4 @@
-"""What runs inside a process that runs one handler at a time."""
+"""The main function of an isolated process: a child of a worker that runs one job at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import asyncio
 import os
 import time
 from contextlib import AsyncExitStack, nullcontext
+from multiprocessing.connection import Connection
 from typing import Any, Final, Self, cast
+
+from attrs import define, field
 
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import CurrentJob
@@ -26,112 +29,112 @@ from dibs.worker.processes.child_main import (
     run_event_loop,
     set_up_process,
 )
-from dibs.worker.processes.spawn import Pipe
 
 UNREACHABLE_STORAGE: Final = (
-    'its jobs live in the worker\'s own process, and this handler runs in another (executor="process"): what '
-    "it enqueued here would reach nobody. Use current_job().then(...), or a storage that processes share"
+    'the jobs of this storage live in the process of the worker, and a handler with executor="process" runs '
+    "in another process: a job that it enqueues here would never run. Use current_job().then(...), or a storage "
+    "that processes share"
 )
 
 
+@define(eq=False)
 class UnreachableStorage:
-    """The storage of the worker, which only its own process holds."""
+    """A stand-in for a storage that only the worker's own process can open. To enter it raises NotRunning."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.capabilities = Capabilities()
+    url: str
+    capabilities: Capabilities = field(factory=Capabilities)
 
     async def __aenter__(self) -> Self:
         raise NotRunning(UNREACHABLE_STORAGE)
 
 
 class ProgressRelay:
-    """What a job here knows of the storage: its worker passes the progress on."""
+    """The storage as a job in this process sees it: `report` goes through the worker, in order."""
 
-    def __init__(self, line: ParentPipe, capabilities: Capabilities) -> None:
+    def __init__(self, parent: ParentPipe, capabilities: Capabilities) -> None:
         self.capabilities = capabilities
-        self._line = line
-        self._answers: list[asyncio.Future[str]] = []
+        self._parent = parent
+        self._pending: list[asyncio.Future[str]] = []
 
     async def report(self, queue: str, id: str, fence: int, progress: bytes) -> ReportStatus:
-        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._answers.append(answer)
-        self._line.tell(messages.ReportProgress(queue, id, fence, progress))
-        status = await answer
+        reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._pending.append(reply)
+        self._parent.send(messages.ReportProgress(queue, id, fence, progress))
+        status = await reply
         if not status:
             raise StorageUnavailable("the worker could not report the progress")
         return "lost" if status == "lost" else "reported"
 
-    def answered(self, status: str) -> None:
-        """Pass on what the storage said to the oldest report."""
-        answer = self._answers.pop(0)
-        if not answer.done():
-            answer.set_result(status)
+    def on_reply(self, status: str) -> None:
+        """Resolve the oldest pending report with the status from the storage; "" if the storage failed."""
+        reply = self._pending.pop(0)
+        if not reply.done():
+            reply.set_result(status)
 
 
-def run_isolated_process(pipe: Pipe, encoded: bytes) -> None:
-    """Be a process that runs one handler at a time, until the parent ends it."""
-    line, spec, app = set_up_process(pipe, encoded)
-    with (
-        app.override_storage(cast("Storage", UnreachableStorage(app.url)))
-        if not spec.shared
-        else nullcontext()
-    ):
-        run_event_loop(_serve(line, spec, app))
+def run_isolated_process(pipe: Connection, encoded_spec: bytes) -> None:
+    """Run jobs, one at a time, until the parent kills this process."""
+    parent, spec, app = set_up_process(pipe, encoded_spec)
+    storage = cast("Storage", UnreachableStorage(app.url))
+    with nullcontext() if spec.shared else app.override_storage(storage):
+        run_event_loop(_serve(parent, spec, app))
     exit_process()
 
 
-async def _serve(line: ParentPipe, spec: ProcessSpec, app: Dibs) -> None:
+async def _serve(parent: ParentPipe, spec: ProcessSpec, app: Dibs) -> None:
     async with AsyncExitStack() as stack:
         try:
             resources = await enter_lifespan(app, stack)
         except BaseException as error:  # noqa: BLE001 - the user's code
-            line.tell(messages.StartFailed(describe_error(error)))
+            parent.send(messages.StartFailed(describe_error(error)))
             return
-        solo = IsolatedRunner(line, spec, app, resources)
-        line.listen(asyncio.get_running_loop(), solo.hear)
-        line.tell(messages.ProcessReady(os.getpid()))
+        runner = IsolatedRunner(parent, spec, app, resources)
+        parent.start_reading(asyncio.get_running_loop(), runner.on_message)
+        parent.send(messages.ProcessReady(os.getpid()))
         await asyncio.Event().wait()
 
 
 class IsolatedRunner:
-    """The one run of this process."""
+    """The handler of the parent's messages; it holds at most one run."""
 
-    def __init__(self, line: ParentPipe, spec: ProcessSpec, app: Dibs, resources: Any) -> None:
-        self._line = line
+    def __init__(self, parent: ParentPipe, spec: ProcessSpec, app: Dibs, resources: Any) -> None:
+        self._parent = parent
         self._app = app
         self._resources = resources
-        self._relay = ProgressRelay(line, Capabilities(cross_queue=spec.cross_queue))
+        self._relay = ProgressRelay(parent, Capabilities(cross_queue=spec.cross_queue))
         self._loop = asyncio.get_running_loop()
         self._run: Invocation | None = None
 
-    def hear(self, raw: bytes) -> None:
+    def on_message(self, raw: bytes) -> None:
         message: messages.ToIsolated = messages.decode_to_isolated(raw)
         match message:
-            case messages.RunJob() as order:
-                run = Invocation(self._app.handlers[order.queue], order.job, 0)
-                deadline = None if order.seconds is None else time.monotonic() + order.seconds
-                run.current = CurrentJob(
-                    self._relay, order.queue, order.job, self._loop, deadline, self._resources
-                )
-                self._run = run
-                run.task = self._loop.create_task(self._perform(run))
+            case messages.RunJob():
+                self._start(message)
             case messages.CancelRun():
                 if self._run is not None:
                     self._cancel(self._run)
             case messages.ProgressReported(status):
-                self._relay.answered(status)
+                self._relay.on_reply(status)
+
+    def _start(self, message: messages.RunJob) -> None:
+        run = Invocation(self._app.handlers[message.queue], message.job, 0)
+        deadline = None if message.seconds is None else time.monotonic() + message.seconds
+        run.current = CurrentJob(
+            self._relay, message.queue, message.job, self._loop, deadline, self._resources
+        )
+        self._run = run
+        run.task = self._loop.create_task(self._call_handler(run))
 
     def _cancel(self, run: Invocation) -> None:
         run.current.request_cancel()
         if run.task is not None and run.handler.is_async:
             run.task.cancel()
 
-    async def _perform(self, run: Invocation) -> None:
+    async def _call_handler(self, run: Invocation) -> None:
         if run.handler.is_async:
             verdict: Verdict = await call(run)
         else:
-            # On a thread, for job.progress() in a `def` handler waits for this loop.
+            # On a thread: job.progress() in a `def` handler waits for this loop.
             verdict = await asyncio.to_thread(call_plain, run)
         self._run = None
-        self._line.tell(messages.RunFinished(verdict))
+        self._parent.send(messages.RunFinished(verdict))

@@ -1,4 +1,4 @@
-"""How a process of ours writes its log: as its supervisor does, unless its application says otherwise."""
+"""The log configuration that a child process takes over from its supervisor."""
 
 from __future__ import annotations
 
@@ -9,48 +9,54 @@ from typing import Any
 from msgspec import Struct
 
 
-class LogStyle(Struct, frozen=True, kw_only=True):
-    """What crosses to a process: names of classes, never objects. Level 0 is no log at all."""
+class LogConfig(Struct, frozen=True, kw_only=True):
+    """A log configuration as data; classes are named as "module:class", to be instantiated in the child."""
 
+    #: The level of the root logger; 0 if the process has configured no logging.
     level: int = 0
-    #: A format for logging.Formatter, and where the formatter is of another class "module:class".
+    #: The format string for logging.Formatter.
     format: str = logging.BASIC_FORMAT
+    #: The class of the formatter, if it is not logging.Formatter.
     formatter: str = ""
+    #: The classes of the filters.
     filters: tuple[str, ...] = ()
 
 
-def style_here() -> LogStyle:
-    """Return how this process writes its log."""
+def current_log_config() -> LogConfig:
+    """Return the configuration of this process: the root logger's level and its first handler."""
     if not logging.root.handlers:
-        return LogStyle()
+        return LogConfig()
     handler = logging.root.handlers[0]
-    own = handler.formatter
-    return LogStyle(
+    formatter = handler.formatter
+    return LogConfig(
         level=logging.root.getEffectiveLevel(),
-        format=(own and own._fmt) or logging.BASIC_FORMAT,  # noqa: SLF001 - there is no other way to ask
-        formatter="" if own is None or type(own) is logging.Formatter else _name(own),
-        filters=tuple(_name(each) for each in handler.filters),
+        format=(formatter and formatter._fmt) or logging.BASIC_FORMAT,  # noqa: SLF001 - logging has no other way
+        formatter="" if formatter is None or type(formatter) is logging.Formatter else _class_name(formatter),
+        filters=tuple(_class_name(each) for each in handler.filters),
     )
 
 
-def adopt(style: LogStyle) -> None:
-    """Write the log here in this style; what cannot be made anew from its name alone is left out."""
-    if not style.level or logging.root.handlers:
+def apply_log_config(config: LogConfig) -> None:
+    """Add a handler with this configuration to the root logger, unless the application has added one.
+
+    Leave out formatters and filters whose classes need arguments or cannot be imported.
+    """
+    if not config.level or logging.root.handlers:
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(_made(style.formatter) or logging.Formatter(style.format))
-    for name in style.filters:
-        if made := _made(name):
-            handler.addFilter(made)
+    handler.setFormatter(_instance(config.formatter) or logging.Formatter(config.format))
+    for name in config.filters:
+        if filter_ := _instance(name):
+            handler.addFilter(filter_)
     logging.root.addHandler(handler)
-    logging.root.setLevel(style.level)
+    logging.root.setLevel(config.level)
 
 
-def _name(thing: object) -> str:
-    return f"{type(thing).__module__}:{type(thing).__qualname__}"
+def _class_name(instance: object) -> str:
+    return f"{type(instance).__module__}:{type(instance).__qualname__}"
 
 
-def _made(name: str) -> Any:
+def _instance(name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         return getattr(import_module(module), attribute)()

@@ -1,4 +1,4 @@
-"""Signals: the supervisor hears them, its processes leave them to it."""
+"""Stop signals (SIGTERM and SIGINT): the supervisor acts on them, its child processes leave them to it."""
 
 from __future__ import annotations
 
@@ -8,45 +8,48 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dibs.client.sync.background_loop import HEARD, LISTENERS
+from dibs.client.sync.background_loop import SIGNAL_LISTENERS, SIGNALS
 
 
-def leave_to_the_parent() -> None:
-    """Do nothing on the signals that end a worker: a terminal and systemd send them to the whole group.
+def leave_signals_to_parent() -> None:
+    """Ignore the stop signals in this process: terminals and systemd send them to the whole process group.
 
-    Handled, not ignored: what a handler starts as a program of its own would inherit an ignored signal.
+    A handler function, not SIG_IGN: programs that a job handler starts would inherit the ignored signal.
     """
-    for number in HEARD:
-        signal.signal(number, _nothing)
+    for number in SIGNALS:
+        signal.signal(number, _do_nothing)
 
 
-def _nothing(_number: int, _frame: object) -> None:
+def _do_nothing(_number: int, _frame: object) -> None:
     return
 
 
 @contextmanager
-def heard(told: Callable[[], None]) -> Iterator[None]:
-    """Call `told` on each SIGTERM and SIGINT; off the main thread those count that it passes on."""
+def on_stop_signal(callback: Callable[[], None]) -> Iterator[None]:
+    """Call `callback` on the running loop for each SIGTERM and SIGINT within the block.
+
+    Off the main thread, call it for the signals that the main thread passes on (background_loop.py).
+    """
     loop = asyncio.get_running_loop()
     if threading.current_thread() is not threading.main_thread():
-        with _passed_on(lambda: loop.call_soon_threadsafe(told)):
+        with _signals_of_main_thread(lambda: loop.call_soon_threadsafe(callback)):
             yield
         return
-    before = {number: signal.getsignal(number) for number in HEARD}
-    for number in HEARD:
-        loop.add_signal_handler(number, told)
+    previous = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
+        loop.add_signal_handler(number, callback)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             loop.remove_signal_handler(number)
             signal.signal(number, handler)
 
 
 @contextmanager
-def _passed_on(told: Callable[[], object]) -> Iterator[None]:
-    LISTENERS.append(told)
+def _signals_of_main_thread(callback: Callable[[], object]) -> Iterator[None]:
+    SIGNAL_LISTENERS.append(callback)
     try:
         yield
     finally:
-        LISTENERS.remove(told)
+        SIGNAL_LISTENERS.remove(callback)

@@ -1,76 +1,74 @@
-"""A process of ours that begins as an interpreter of its own."""
+"""Child processes that start as a new Python interpreter."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any, Final
 
-from dibs.worker.processes.child_process import Offspring, kill_group
+from dibs.worker.processes.child_process import ChildProcess, kill_process_group
+from dibs.worker.processes.multiprocessing_privates import is_importing_main_script
 
-#: Spawn, not fork: a fork copies locks that other threads hold, and never lets them go.
+#: The context for new processes. Not "fork": a fork copies locks that other threads hold and never release.
 CONTEXT: Final = multiprocessing.get_context("spawn")
-#: How our processes are called, by which they know themselves while they import the user's script.
-NAME: Final = "dibs-worker"
-#: The exit code of a process whose script tried to start workers while it was imported.
-NO_GUARD: Final = 78
+#: The multiprocessing name of every child process that dibs starts; `exit_if_worker_process` checks it.
+PROCESS_NAME: Final = "dibs-worker"
+#: The exit code of a child process whose main script tried to start workers while it was imported.
+EXIT_NO_MAIN_GUARD: Final = 78
 
 
-class Spawned(Offspring):
-    """A child process with an interpreter of its own."""
+class SpawnedProcess(ChildProcess):
+    """A child process with a new interpreter, which calls `target(pipe, *arguments)`."""
 
     def __init__(
         self,
         target: Callable[..., None],
         arguments: tuple[Any, ...],
-        heard: Callable[[bytes], None],
-        ended: Callable[[str], None],
+        on_message: Callable[[bytes], None],
+        on_exit: Callable[[str], None],
     ) -> None:
-        ours, theirs = CONTEXT.Pipe()
-        # Started on the loop's own thread: the child asks the kernel to die with the thread that made it.
-        self._process = CONTEXT.Process(target=target, args=(theirs, *arguments), name=NAME)
+        parent_end, child_end = CONTEXT.Pipe()
+        # Started on the loop's thread: the kernel kills the child when the thread that started it ends.
+        self._process = CONTEXT.Process(target=target, args=(child_end, *arguments), name=PROCESS_NAME)
         self._process.start()
-        theirs.close()
-        super().__init__(ours, heard, ended)
+        child_end.close()
+        super().__init__(parent_end, on_message, on_exit)
         self.pid = self._process.pid or 0
-        self._watched = _watch_on(self._process)
-        self._loop.add_reader(self._watched, self._gone)
+        self._exit_fd = _open_exit_fd(self._process)
+        self._loop.add_reader(self._exit_fd, self._on_process_exit)
 
     def kill(self) -> None:
         if self.alive:
-            kill_group(self.pid)
+            kill_process_group(self.pid)
             self._process.kill()
 
-    def _gone(self) -> None:
-        self._loop.remove_reader(self._watched)
-        # Before its number is free for others: what its handlers had started ends with it.
-        kill_group(self.pid)
+    def _on_process_exit(self) -> None:
+        self._loop.remove_reader(self._exit_fd)
+        # Before join(), which frees the pid: the group id must still belong to this process.
+        kill_process_group(self.pid)
         self._process.join()
-        if self._watched != self._process.sentinel:
-            os.close(self._watched)
-        self._over(self._process.exitcode)
+        if self._exit_fd != self._process.sentinel:
+            os.close(self._exit_fd)
+        self._finish(self._process.exitcode)
 
 
-def _watch_on(process: Any) -> int:
-    """Return what becomes readable when the process ends.
+def _open_exit_fd(process: Any) -> int:
+    """Return a file descriptor that becomes readable when the process ends: a pidfd on Linux.
 
-    multiprocessing's sentinel is a pipe that lives on in whatever a handler forked; Linux has better.
+    The sentinel of multiprocessing, used elsewhere, is a pipe: it stays open as long as a process lives that
+    a handler forked.
     """
     if hasattr(os, "pidfd_open"):
         return os.pidfd_open(process.pid)
     return int(process.sentinel)
 
 
-def leave_if_ours() -> None:
-    """End this process if it is one of ours that is importing the user's script: the script starts workers.
+def exit_if_worker_process() -> None:
+    """Exit with EXIT_NO_MAIN_GUARD if this is a child process of dibs that is importing the user's script.
 
-    Its parent reads the exit code and says so once. An exception could be caught, or shown N times.
+    Such a script starts workers without a main guard. The parent reads the exit code and reports the mistake
+    once; the script could catch an exception, and each of N processes would print it.
     """
-    process = multiprocessing.current_process()
-    if process.name == NAME and getattr(process, "_inheriting", False):
-        os._exit(NO_GUARD)
-
-
-Pipe = Connection
+    if multiprocessing.current_process().name == PROCESS_NAME and is_importing_main_script():
+        os._exit(EXIT_NO_MAIN_GUARD)

@@ -1,4 +1,4 @@
-"""Puts a worker together: in this process, or as all that a process of ours does."""
+"""The construction of a worker, and the main function of a worker process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, MutableSequence
 from contextlib import AsyncExitStack
+from multiprocessing.connection import Connection
 
 from msgspec.structs import replace
 
@@ -13,50 +14,73 @@ from dibs.client.app import Dibs
 from dibs.worker import messages
 from dibs.worker.dispatch.worker import Worker
 from dibs.worker.execution.executor import Runner
-from dibs.worker.processes.child_main import Line, Spec, enter, leave, resources_of, run_here, why
-from dibs.worker.processes.isolated_executor import Alone, encoded
-from dibs.worker.processes.logs import style_here
-from dibs.worker.processes.spawn import Pipe
+from dibs.worker.processes.child_main import (
+    ParentPipe,
+    ProcessSpec,
+    describe_error,
+    encode_spec,
+    enter_lifespan,
+    exit_process,
+    run_event_loop,
+    set_up_process,
+)
+from dibs.worker.processes.isolated_executor import IsolatedExecutor
+from dibs.worker.processes.logs import current_log_config
 
 
-async def employ(
+async def build_worker(
     app: Dibs,
-    spec: Spec,
+    spec: ProcessSpec,
     started: MutableSequence[float],
-    tell: Callable[[messages.FromWorker], None],
+    send: Callable[[messages.FromWorker], None],
     stack: AsyncExitStack,
     *,
     mortal: bool,
 ) -> Worker:
-    """Return a worker with its resources, which go with the stack; `mortal`: its process may be ended."""
+    """Return a worker for the queues of `spec`; the stack closes its executor and its lifespan.
+
+    `send` is called with each message for the supervisor. `mortal` is whether the supervisor can kill the
+    process of the worker.
+    """
     handlers = [app.handlers[queue] for queue in spec.queues]
-    solitary = tuple(handler.queue for handler in handlers if handler.executor == "process")
-    can = app.storage.capabilities
-    own = replace(spec, queues=solitary, parent=os.getpid(), cross_queue=can.cross_queue, shared=can.shared)
-    alone = Alone(app.storage, encoded(replace(own, log=style_here())))
-    runner = Runner(started, alone, mortal=mortal)
+    isolated_queues = tuple(handler.queue for handler in handlers if handler.executor == "process")
+    capabilities = app.storage.capabilities
+    isolated_spec = replace(
+        spec,
+        queues=isolated_queues,
+        parent=os.getpid(),
+        cross_queue=capabilities.cross_queue,
+        shared=capabilities.shared,
+        log=current_log_config(),
+    )
+    isolated = IsolatedExecutor(app.storage, encode_spec(isolated_spec))
+    runner = Runner(started, isolated, mortal=mortal)
     stack.callback(runner.close)
-    if solitary:
-        await alone.prepare()
-    resources = await resources_of(app, stack)
-    return Worker(app.storage, handlers, runner, tell, resources=resources, poll=spec.poll)
+    if isolated_queues:
+        await isolated.prepare()
+    resources = await enter_lifespan(app, stack)
+    return Worker(app.storage, handlers, runner, send, resources=resources, poll=spec.poll)
 
 
-def work_here(pipe: Pipe, started: MutableSequence[float], encoded_spec: bytes) -> None:
-    """Be a worker process until told to stop."""
-    line, spec, app = enter(pipe, encoded_spec)
-    run_here(_work(line, spec, app, started))
-    leave()
+def run_worker_process(pipe: Connection, started: MutableSequence[float], encoded_spec: bytes) -> None:
+    """Run a worker in this child process until the supervisor stops it, then exit."""
+    parent, spec, app = set_up_process(pipe, encoded_spec)
+    run_event_loop(_run_worker(parent, spec, app, started))
+    exit_process()
 
 
-async def _work(line: Line, spec: Spec, app: Dibs, started: MutableSequence[float]) -> None:
+async def _run_worker(
+    parent: ParentPipe, spec: ProcessSpec, app: Dibs, started: MutableSequence[float]
+) -> None:
     async with AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(app)
-            worker = await employ(app, spec, started, line.tell, stack, mortal=True)
-        except BaseException as error:  # noqa: BLE001 - among others the user's code
-            line.tell(messages.StartFailed(why(error)))
+            worker = await build_worker(app, spec, started, parent.send, stack, mortal=True)
+        except BaseException as error:  # noqa: BLE001 - the lifespan is the user's code
+            parent.send(messages.StartFailed(describe_error(error)))
             return
-        line.listen(asyncio.get_running_loop(), lambda raw: worker.receive(messages.decode_to_worker(raw)))
-        line.tell(messages.ProcessReady(os.getpid()))
+        parent.start_reading(
+            asyncio.get_running_loop(), lambda raw: worker.receive(messages.decode_to_worker(raw))
+        )
+        parent.send(messages.ProcessReady(os.getpid()))
         await worker.over

@@ -61,7 +61,7 @@ def after_overrun(holding: HeldRun, handler: Handler, luck: float) -> SettleActi
 
 
 def _settlement(holding: HeldRun, how: SettleAction) -> Settlement:
-    return Settlement(id=holding.run.id, fence=holding.run.fence, how=how)
+    return Settlement(id=holding.run.id, fence=holding.run.fence, action=how)
 
 
 async def _settle(storage: Storage, queue: str, settlements: Sequence[Settlement]) -> Sequence[SettleResult]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from dibs.worker import messages
-from dibs.worker.supervisor.held_runs import Holding, Holdings
-from dibs.worker.supervisor.worker_handle import Member
+from dibs.worker.supervisor.held_runs import HeldRun, HeldRuns
+from dibs.worker.supervisor.worker_handle import WorkerHandle
 
 #: Seconds between two looks.
 LOOK: Final = 0.25
@@ -18,11 +18,14 @@ LOOK: Final = 0.25
 MARGIN: Final = 1.0
 
 
-class Deadlines:
+class DeadlineWatch:
     """Ends processes that no longer keep the deadlines of their runs by themselves."""
 
     def __init__(
-        self, holdings: Holdings[Member], members: Collection[Member], end: Callable[[Member], None]
+        self,
+        holdings: HeldRuns[WorkerHandle],
+        members: Collection[WorkerHandle],
+        end: Callable[[WorkerHandle], None],
     ) -> None:
         self._holdings = holdings
         self._members = members
@@ -49,7 +52,7 @@ class Deadlines:
             if self._hangs(member, now) or (member.leaves_at is not None and member.leaves_at <= now):
                 self._end(member)
 
-    def _hangs(self, member: Member, now: float) -> bool:
+    def _hangs(self, member: WorkerHandle, now: float) -> bool:
         """Tell whether runs are over their time without a word, and mark these as overrun."""
         found = False
         for holding in self._holdings.of(member):
@@ -57,17 +60,17 @@ class Deadlines:
                 holding.overran = found = True
         return found
 
-    def late(self, member: Member, message: messages.RunTimedOut) -> None:
+    def late(self, member: WorkerHandle, message: messages.RunTimedOut) -> None:
         """Give a run the time to stop that its process has given it."""
         if holding := self._holdings.at(member, message.place, message.fence):
             holding.stops_by = time.monotonic() + message.seconds
 
-    def overran(self, member: Member, message: messages.RunOverran) -> None:
+    def overran(self, member: WorkerHandle, message: messages.RunOverran) -> None:
         """Remember that nothing but the end of the process will end a run."""
         if holding := self._holdings.at(member, message.place, message.fence):
             holding.overran = True
 
 
-def _is_over(holding: Holding, started: float, now: float) -> bool:
+def _is_over(holding: HeldRun, started: float, now: float) -> bool:
     ends_by = holding.ends_by(started)
     return ends_by is not None and ends_by + MARGIN <= now

@@ -28,7 +28,7 @@ class Health(Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def answering(listener: socket.socket | None, ask: Callable[[], Health]) -> AsyncIterator[None]:
+async def serve_health(listener: socket.socket | None, ask: Callable[[], Health]) -> AsyncIterator[None]:
     """Answer on a listening socket for a block: GET /healthz and /readyz, all else is 404.
 
     /healthz is 200 while the supervisor turns, also when its storage is away: to restart it would not help.
@@ -42,7 +42,7 @@ async def answering(listener: socket.socket | None, ask: Callable[[], Health]) -
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(PATIENCE):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(answer(head, ask()))
+                writer.write(response_to(head, ask()))
                 await writer.drain()
         writer.close()
 
@@ -53,7 +53,7 @@ async def answering(listener: socket.socket | None, ask: Callable[[], Health]) -
         server.close()
 
 
-def answer(head: bytes, health: Health) -> bytes:
+def response_to(head: bytes, health: Health) -> bytes:
     """Return the response to a request of this head."""
     method, _, rest = head.partition(b" ")
     path = rest.partition(b" ")[0].partition(b"?")[0]

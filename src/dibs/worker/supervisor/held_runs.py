@@ -14,7 +14,7 @@ from dibs.worker import messages
 M = TypeVar("M", bound=Hashable)
 
 
-class Holding(Struct, eq=False, gc=False):
+class HeldRun(Struct, eq=False, gc=False):
     """One run in the hands of one member."""
 
     queue: str
@@ -36,11 +36,11 @@ class Holding(Struct, eq=False, gc=False):
         return max(self.stops_by, started + self.run.timeout / 1000)
 
 
-class Holdings(Generic[M]):
+class HeldRuns(Generic[M]):
     """Every run that a member said it holds, until it says otherwise."""
 
     def __init__(self) -> None:
-        self._of: dict[M, dict[int, Holding]] = {}
+        self._of: dict[M, dict[int, HeldRun]] = {}
         self._leases: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -49,7 +49,7 @@ class Holdings(Generic[M]):
     def claimed(self, member: M, message: messages.RunsClaimed) -> None:
         held, queue, lease = self._of.setdefault(member, {}), message.queue, message.lease
         now = time.monotonic()
-        held.update({run.place: Holding(queue, lease, run, now) for run in message.runs})
+        held.update({run.place: HeldRun(queue, lease, run, now) for run in message.runs})
         self._leases[lease] += len(message.runs)
 
     def ended(self, member: M, message: messages.RunsSettled) -> Counter[str]:
@@ -57,13 +57,13 @@ class Holdings(Generic[M]):
         held = self._of.get(member, {})
         return Counter({word: self._take(held, places) for word, places in message.ends.items()})
 
-    def _take(self, held: dict[int, Holding], places: Iterable[int]) -> int:
+    def _take(self, held: dict[int, HeldRun], places: Iterable[int]) -> int:
         taken = [held.pop(place) for place in places if place in held]
         for lease, number in Counter([holding.lease for holding in taken]).items():
             self._leases[lease] -= number
         return len(taken)
 
-    def at(self, member: M, place: int, fence: int) -> Holding | None:
+    def at(self, member: M, place: int, fence: int) -> HeldRun | None:
         """Return what a member holds at a place, if it is still the run with this fence."""
         holding = self._of.get(member, {}).get(place)
         return holding if holding is not None and holding.run.fence == fence else None
@@ -72,7 +72,7 @@ class Holdings(Generic[M]):
         """Return how many runs are held under a lease."""
         return self._leases[lease]
 
-    def of(self, member: M) -> list[Holding]:
+    def of(self, member: M) -> list[HeldRun]:
         """Return what a member holds."""
         return list(self._of.get(member, {}).values())
 

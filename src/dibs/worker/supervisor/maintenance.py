@@ -7,10 +7,10 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
+from dibs.client.work_report import WorkReport
 from dibs.maintenance.prune import prune
-from dibs.maintenance.reap import Suspicion, reap
+from dibs.maintenance.reap import ReapCandidates, reap
 from dibs.storage.protocol import Storage
-from dibs.worker.work_report import WorkReport
 
 logger = logging.getLogger("dibs.worker")
 
@@ -20,7 +20,7 @@ REAP_EVERY: Final = 0.8
 PRUNE_EVERY: Final = 60.0
 
 
-class Duties:
+class Maintenance:
     """Reaps and prunes, until cancelled. What fails is for the next time."""
 
     def __init__(self, storage: Storage, queues: Sequence[str], report: WorkReport, heartbeat: float) -> None:
@@ -28,7 +28,7 @@ class Duties:
         self._queues = queues
         self._report = report
         self._pause = min(heartbeat, REAP_EVERY)
-        self._suspicion = Suspicion(storage, queues)
+        self._suspicion = ReapCandidates(storage, queues)
 
     def all(self) -> list[Coroutine[Any, Any, None]]:
         """Return the duties, to be run side by side."""
@@ -51,7 +51,7 @@ class Duties:
             except Exception as error:  # noqa: BLE001 - as above
                 logger.warning("%s: not reaped: %s", queue, error)
             else:
-                self._report.of(queue).reaped += len(found)
+                self._report.queue(queue).reaped += len(found)
 
     async def _prune_always(self) -> None:
         while True:

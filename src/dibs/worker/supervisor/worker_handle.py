@@ -13,23 +13,23 @@ from dibs.client.app import Dibs
 from dibs.worker import messages
 from dibs.worker.dispatch.in_flight import PLACES
 from dibs.worker.dispatch.worker import Worker
-from dibs.worker.processes.child_main import Spec
-from dibs.worker.processes.child_process import Offspring
-from dibs.worker.processes.fork_server import Nursery
-from dibs.worker.processes.isolated_executor import MISSING_GUARD, encoded
-from dibs.worker.processes.logs import style_here
-from dibs.worker.processes.spawn import CONTEXT, NO_GUARD, Spawned
-from dibs.worker.processes.worker_main import employ, work_here
+from dibs.worker.processes.child_main import ProcessSpec, encode_spec
+from dibs.worker.processes.child_process import ChildProcess
+from dibs.worker.processes.fork_server import ForkServer
+from dibs.worker.processes.isolated_executor import MISSING_MAIN_GUARD
+from dibs.worker.processes.logs import current_log_config
+from dibs.worker.processes.spawn import CONTEXT, EXIT_NO_MAIN_GUARD, SpawnedProcess
+from dibs.worker.processes.worker_main import build_worker, run_worker_process
 
 
-class Ears(Protocol):
+class WorkerListener(Protocol):
     """Who hears a member. Its end comes after everything it said."""
 
-    def heard(self, member: Member, message: messages.FromWorker) -> None: ...
-    def gone(self, member: Member, reason: str) -> None: ...
+    def heard(self, member: WorkerHandle, message: messages.FromWorker) -> None: ...
+    def gone(self, member: WorkerHandle, reason: str) -> None: ...
 
 
-class Member:
+class WorkerHandle:
     """One worker, as far as its supervisor must remember it."""
 
     #: Whether its end would end what it runs.
@@ -68,23 +68,23 @@ class Member:
         raise NotImplementedError
 
 
-class ProcessMember(Member):
+class ProcessWorkerHandle(WorkerHandle):
     """A worker in a process of its own."""
 
-    def __init__(self, spec: Spec, ears: Ears, nursery: Nursery | None) -> None:
+    def __init__(self, spec: ProcessSpec, ears: WorkerListener, nursery: ForkServer | None) -> None:
         super().__init__()
         self._ears = ears
-        spec = replace(spec, log=style_here())
+        spec = replace(spec, log=current_log_config())
         # An array in shared memory: it outlives the process, and to write it costs no message.
         self.started: Any
-        self._process: Offspring
+        self._process: ChildProcess
         if nursery is None:
             self.started = CONTEXT.RawArray("d", PLACES)
-            self._process = Spawned(work_here, (self.started, encoded(spec)), self._hear, self._end)
-        else:
-            self._process = forked = nursery.fork(
-                lambda parent: encoded(replace(spec, parent=parent)), self._hear, self._end
+            self._process = SpawnedProcess(
+                run_worker_process, (self.started, encode_spec(spec)), self._hear, self._end
             )
+        else:
+            self._process = forked = nursery.fork(spec, self._hear, self._end)
             self.started = forked.started
 
     def send(self, message: messages.ToWorker) -> None:
@@ -101,19 +101,19 @@ class ProcessMember(Member):
         self._ears.heard(self, message)
 
     def _end(self, reason: str) -> None:
-        if self._process.exit_code == NO_GUARD:
-            self.broken = MISSING_GUARD
+        if self._process.exit_code == EXIT_NO_MAIN_GUARD:
+            self.broken = MISSING_MAIN_GUARD
         self.gone.set()
         pid = self._process.pid
         self._ears.gone(self, f"worker process {pid} {reason}" if pid else f"a worker process {reason}")
 
 
-class LocalMember(Member):
+class LocalWorkerHandle(WorkerHandle):
     """A worker in this process, on this loop. What runs on its threads cannot be ended."""
 
     can_be_ended = False
 
-    def __init__(self, app: Dibs, spec: Spec, ears: Ears) -> None:
+    def __init__(self, app: Dibs, spec: ProcessSpec, ears: WorkerListener) -> None:
         super().__init__()
         self.started = [0.0] * PLACES
         self._loop = asyncio.get_running_loop()
@@ -121,10 +121,10 @@ class LocalMember(Member):
         self._worker: Worker | None = None
         self._task = self._loop.create_task(self._work(app, spec))
 
-    async def _work(self, app: Dibs, spec: Spec) -> None:
+    async def _work(self, app: Dibs, spec: ProcessSpec) -> None:
         try:
             async with AsyncExitStack() as stack:
-                self._worker = await employ(app, spec, self.started, self._tell, stack, mortal=False)
+                self._worker = await build_worker(app, spec, self.started, self._tell, stack, mortal=False)
                 self._tell(messages.ProcessReady(0))
                 await self._worker.over
         except BaseException as error:  # noqa: BLE001 - among others the user's code; told to the caller

@@ -1,0 +1,55 @@
+"""The undocumented parts of multiprocessing that dibs uses, behind functions of dibs.
+
+No other module of dibs uses an undocumented name of multiprocessing.
+tests/worker/processes/test_multiprocessing_privates.py fails if a Python version moves one of them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import struct
+from multiprocessing import spawn, util
+from typing import Any, Final
+
+#: The header of a message on a multiprocessing Connection: its length in bytes, if that is less than 2 GiB.
+FRAME_HEADER: Final = struct.Struct("!i")
+
+#: The attribute that multiprocessing sets on the current process while a child imports the main script.
+_INHERITING: Final = "_inheriting"
+
+
+def interpreter_command() -> list[str]:
+    """Return the command that starts this interpreter with the same flags, such as -X and -W."""
+    flags: list[str] = util._args_from_interpreter_flags()  # type: ignore[attr-defined] # noqa: SLF001
+    return [os.fsdecode(spawn.get_executable()), *flags]
+
+
+def preparation_data(process_name: str) -> dict[str, Any]:
+    """Return the data that multiprocessing sends to a child it spawns, as values that JSON can hold.
+
+    They are the name of the process, `sys.path`, `sys.argv`, the working directory, the main script and the
+    authentication key. `prepare_process` applies them.
+    """
+    data = spawn.get_preparation_data(process_name)
+    data["authkey"] = data["authkey"].hex()
+    data["sys_path"] = [entry for entry in data["sys_path"] if isinstance(entry, str)]
+    return data
+
+
+def prepare_process(data: dict[str, Any]) -> None:
+    """Apply `preparation_data` to this process, as multiprocessing does in a child it spawned.
+
+    This imports the main script of the parent as the module `__mp_main__`. An error in the script is raised.
+    """
+    process = multiprocessing.current_process()
+    setattr(process, _INHERITING, True)
+    try:
+        spawn.prepare(data | {"authkey": bytes.fromhex(data["authkey"])})
+    finally:
+        delattr(process, _INHERITING)
+
+
+def is_importing_main_script() -> bool:
+    """Return whether this process is a child that is importing the main script of its parent."""
+    return bool(getattr(multiprocessing.current_process(), _INHERITING, False))

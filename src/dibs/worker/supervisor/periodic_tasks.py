@@ -1,0 +1,55 @@
+"""Plants the missing ticks of periodic tasks: at the start of a worker, and every minute."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+
+from dibs.client.calls.handler import Handler
+from dibs.maintenance.schedule import PLANT_EVERY, plant
+from dibs.model.results import Counts
+from dibs.model.schedule import TICK
+from dibs.storage.protocol import Storage
+
+logger = logging.getLogger("dibs.worker")
+
+
+class PeriodicTasks:
+    """The handlers of one worker that have a schedule."""
+
+    def __init__(self, storage: Storage, handlers: Iterable[Handler]) -> None:
+        self._storage = storage
+        self._schedules = {
+            handler.queue: handler.schedule for handler in handlers if handler.schedule is not None
+        }
+
+    async def keep(self) -> None:
+        """Plant missing ticks every minute."""
+        while self._schedules:
+            await asyncio.sleep(PLANT_EVERY)
+            await self.plant()
+
+    async def plant(self) -> None:
+        """Plant missing ticks. Never raises: a schedule that fails is planted at the next call."""
+        for queue, schedule in self._schedules.items():
+            try:
+                await plant(self._storage, queue, schedule)
+            except Exception as error:  # noqa: BLE001 - a storage may raise anything; the next call may succeed
+                logger.warning(
+                    "%s: planting the next tick failed, trying again in a minute: %s", queue, error
+                )
+
+    async def resting(self, counts: Mapping[str, Counts]) -> set[str]:
+        """Return the queues whose only live job is a tick that waits for its time."""
+        quiet = [queue for queue in self._schedules if _only_scheduled(counts[queue])]
+        return {queue for queue in quiet if await self._rests(queue)}
+
+    async def _rests(self, queue: str) -> bool:
+        [slot] = await self._storage.get(queue, [TICK])
+        # A tick with attempts comes back for a retry: the work in this queue is not finished.
+        return slot.current is not None and slot.current.run is None and slot.current.attempts == 0
+
+
+def _only_scheduled(counts: Counts) -> bool:
+    return counts.waiting == counts.scheduled == 1 and not counts.blocked
