@@ -13,7 +13,7 @@ from dibs.model.requests import Fail, Release, RetryLater
 from dibs.model.retry import Exponential, Fixed
 from dibs.worker import messages
 from dibs.worker.supervisor.crash_recovery import after_crash, after_overrun
-from dibs.worker.supervisor.held_runs import Holding, Holdings
+from dibs.worker.supervisor.held_runs import HeldRun, HeldRuns
 from tests.worker.workshop import arguments
 
 
@@ -22,7 +22,7 @@ def held(place: int, id: str = "a", *, claimed_at: int = 0) -> messages.ClaimedR
 
 
 def test_a_run_is_held_until_its_end_is_told() -> None:
-    holdings = Holdings[str]()
+    holdings = HeldRuns[str]()
     holdings.claimed("p", messages.RunsClaimed("q", "lease", (held(0, "a"), held(1, "b"))))
     words = holdings.ended("p", messages.RunsSettled("q", {"completed": [0]}))
 
@@ -32,7 +32,7 @@ def test_a_run_is_held_until_its_end_is_told() -> None:
 
 
 def test_an_end_is_counted_once() -> None:
-    holdings = Holdings[str]()
+    holdings = HeldRuns[str]()
     holdings.claimed("p", messages.RunsClaimed("q", "lease", (held(0),)))
     holdings.ended("p", messages.RunsSettled("q", {"completed": [0]}))
 
@@ -41,7 +41,7 @@ def test_an_end_is_counted_once() -> None:
 
 
 def test_what_is_forgotten_is_under_no_lease() -> None:
-    holdings = Holdings[str]()
+    holdings = HeldRuns[str]()
     holdings.claimed("p", messages.RunsClaimed("q", "lease", (held(0), held(1))))
     holdings.forget("p")
 
@@ -50,7 +50,7 @@ def test_what_is_forgotten_is_under_no_lease() -> None:
 
 def test_a_request_to_stop_is_for_the_run_it_was_made_for() -> None:
     """What was claimed after the storage told of the request is another run of the id."""
-    holdings = Holdings[str]()
+    holdings = HeldRuns[str]()
     holdings.claimed(
         "p", messages.RunsClaimed("q", "lease", (held(0, "a", claimed_at=5), held(1, "b", claimed_at=9)))
     )
@@ -69,7 +69,7 @@ def handler(**limits: int) -> Handler:
 
 def test_only_what_was_started_is_a_stall() -> None:
     error = Error(type="ProcessDied")
-    holding = Holding("q", "lease", held(1))
+    holding = HeldRun("q", "lease", held(1))
 
     assert RetryLater(cause="stall", delay=2000, error=error) == after_crash(
         holding, [0.0, 1.5], error, handler(), 0
@@ -78,7 +78,7 @@ def test_only_what_was_started_is_a_stall() -> None:
 
 
 def test_of_a_process_ended_for_its_overrun_runs_only_these_have_timed_out() -> None:
-    neighbour, late = Holding("q", "lease", held(1)), Holding("q", "lease", held(2), overran=True)
+    neighbour, late = HeldRun("q", "lease", held(1)), HeldRun("q", "lease", held(2), overran=True)
     error = Error(type="TimeoutError", message="took longer than its timeout of 0.5 s")
     again = RetryLater(cause="timeout", delay=4000, error=error)
 
@@ -90,7 +90,7 @@ def test_of_a_process_ended_for_its_overrun_runs_only_these_have_timed_out() -> 
 
 def test_the_limits_of_a_job_come_before_those_of_its_handler() -> None:
     own = Overrides(max_timeouts=3, backoff=Fixed(7))
-    late = Holding("q", "lease", replace(held(1), own=own), overran=True)
+    late = HeldRun("q", "lease", replace(held(1), own=own), overran=True)
     how = after_overrun(late, handler(max_timeouts=2), 0)
 
     assert isinstance(how, RetryLater)
@@ -98,7 +98,7 @@ def test_the_limits_of_a_job_come_before_those_of_its_handler() -> None:
 
 
 def test_a_run_ends_by_its_timeout_or_as_its_process_has_it() -> None:
-    run = Holding("q", "lease", held(0))
+    run = HeldRun("q", "lease", held(0))
 
     assert None is run.ends_by(0.0)
     assert 10.5 == run.ends_by(10.0)
@@ -109,7 +109,7 @@ def test_a_run_ends_by_its_timeout_or_as_its_process_has_it() -> None:
 
 
 def test_a_word_about_a_run_that_is_gone_is_about_nothing() -> None:
-    holdings = Holdings[str]()
+    holdings = HeldRuns[str]()
     holdings.claimed("p", messages.RunsClaimed("q", "lease", (held(0),)))
 
     assert "a" == getattr(holdings.at("p", 0, 100), "run", held(9)).id

@@ -106,4 +106,4 @@ async def one_by_one(storage: Storage, queue: str, told: Sequence[Invocation]) -
 
 def settlements(told: Iterable[Invocation]) -> list[Settlement]:
     """Return what to tell the storage."""
-    return [Settlement(id=run.job.id, fence=run.fence, how=run.end) for run in told]
+    return [Settlement(id=run.job.id, fence=run.fence, action=run.end) for run in told]

@@ -33,7 +33,7 @@ class Ends:
             verdict,
             stop=run.stop,
             handled=run.handler.handles_failure,
-            luck=random.random(),  # noqa: S311 - jitter keeps no secrets
+            jitter_factor=random.random(),  # noqa: S311 - jitter keeps no secrets
         )
         if not isinstance(verdict, run_outcome.Returned) or logger.isEnabledFor(logging.DEBUG):
             _log(run, verdict, how)

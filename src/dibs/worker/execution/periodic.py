@@ -1,0 +1,36 @@
+"""The schedule of a periodic task: the settlement of each tick carries the next tick."""
+
+from __future__ import annotations
+
+import time
+
+from dibs.client.calls.handler import Handler
+from dibs.model import schedule as model
+from dibs.model.requests import SettleAction
+from dibs.model.schedule import TICK
+from dibs.worker.execution.invocation import Invocation
+
+
+def with_next_tick(invocation: Invocation, how: SettleAction) -> SettleAction:
+    """Return `how` with the next tick added if the job is a tick of a periodic task, else `how` itself."""
+    if invocation.handler.schedule is None:
+        return how
+    return add_next_tick(
+        invocation.handler,
+        invocation.job.id,
+        how,
+        claimed_at=invocation.claimed_at,
+        received_at=invocation.taken,
+    )
+
+
+def add_next_tick(handler: Handler, job_id: str, how: SettleAction, *, claimed_at: int, received_at: float) -> SettleAction:
+    """Do the same for a run that has no invocation, because its process is gone.
+
+    `claimed_at` is in ms by the clock of the storage, `received_at` in seconds by time.monotonic().
+    """
+    if handler.schedule is None or job_id != TICK:
+        return how
+    # An estimate of the storage's clock: the time of the claim, and the seconds since the claim arrived here.
+    now = claimed_at + round((time.monotonic() - received_at) * 1000)
+    return model.with_next_tick(handler.schedule, handler.queue, how, claimed_at=claimed_at, now=now)
