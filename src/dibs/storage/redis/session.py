@@ -177,4 +177,4 @@ class RedisPlace:
         return await run(self._servers, self.url, script(name), keys, [*words], repeatable=True)
 
     async def _look_at(self, queue: str) -> Standing:
-        return standing(await self._run("look", queue, None, repeatable=True))
+        return standing(await self._run("watch", queue, None, repeatable=True))

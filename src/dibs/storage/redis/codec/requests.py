@@ -133,7 +133,7 @@ def claim(reply: list[Any]) -> tuple[ClaimResult, bool]:
         token=work_token(token.decode(), due.decode() if due else ""),
         lost=status == b"lost",
     )
-    return claim, status == b"tired"
+    return claim, status == b"incomplete"
 
 
 def reaped(reply: list[Any]) -> list[ReapedJob]:

@@ -1,43 +1,44 @@
--- Cancel what waits or is blocked; with `running`, ask what is active to stop (contract 3, cancel).
+-- Cancel waiting jobs and successors; with ARGV[2] = 1 also request the cancel of active runs
+-- (docs/explanation/contract.md, cancel).
 --
--- KEYS[1]  beginning of the queue's keys
--- ARGV[1]  now in ms, '' for Redis's own time
--- ARGV[2]  1 for running, else 0
+-- KEYS[1]  prefix of the queue's keys
+-- ARGV[1]  now in ms, '' for the time of the server
+-- ARGV[2]  1 to request the cancel of active runs, else 0
 -- ARGV[3…] ids
--- Returns  a word for each id
+-- Returns  a status for each id: cancelled, requested, active, completed, failed or not_found
 
--- @include dropping
+-- @include drop_successor
 -- @include commit
 
-local queue, running = open(KEYS[1], ARGV[1]), ARGV[2] == '1'
+local queue, running = open_queue(KEYS[1], ARGV[1]), ARGV[2] == '1'
 
-local function ask(job)
-  if job.away then
-    finish(queue, job, {kind = 3})
+local function request_cancel(job)
+  if job.handed_off then
+    end_job(queue, job, {kind = 3})
     return 'cancelled'
   end
-  if not job.asked then
-    job.asked = true
-    keep(queue, 'active', job.id, record(job))
-    put(queue, 'set', 'asked', job.id, true)
-    note(queue, 'cancel_requested', job.id, head_of(job))
+  if not job.cancel_requested then
+    job.cancel_requested = true
+    set_field(queue, 'active', job.id, encode_job(job))
+    plan(queue, 'set', 'asked', job.id, true)
+    log_change(queue, 'cancel_requested', job.id, encode_head(job))
   end
   return 'requested'
 end
 
 local function cancel(id)
-  local waiting, active = look(queue, 'waiting', id), look(queue, 'active', id)
+  local waiting, active = read_field(queue, 'waiting', id), read_field(queue, 'active', id)
   if waiting then
-    finish(queue, parse(id, waiting), {kind = 3})
+    end_job(queue, parse_job(id, waiting), {kind = 3})
     return 'cancelled'
   end
   if not active then
-    local ended = alive(queue, id)
-    return ended and ENDS[ended.kind] or 'not_found'
+    local ended = live_outcome(queue, id)
+    return ended and OUTCOME_KINDS[ended.kind] or 'not_found'
   end
-  local job = parse(id, active)
+  local job = parse_job(id, active)
   local dropped = drop_successor(queue, job)
-  if running then return ask(job) end
+  if running then return request_cancel(job) end
   return dropped and 'cancelled' or 'active'
 end
 

@@ -1,11 +1,11 @@
--- Make due jobs active under a lease (contract 3, claim).
+-- Make due jobs active under a lease (docs/explanation/contract.md, claim).
 --
--- KEYS[1]  beginning of the queue's keys
--- ARGV[1]  now in ms, '' for Redis's own time
+-- KEYS[1]  prefix of the queue's keys
+-- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2]  lease
 -- ARGV[3]  limit
--- Returns  {status, now, next_due or '', token, {id, record, …}}; status 'taken', 'lost', or 'tired' when the
---          search ended early and should be repeated
+-- Returns  {status, now, next_due or '', token, {id, record, …}}; status is 'claimed', 'lost' (the lease), or
+--          'incomplete' if the search gave up at stale entries and the caller should claim again
 
 -- @include claim_step
 -- @include commit

@@ -1,13 +1,13 @@
--- Change settings of a queue (contract 3, configure).
+-- Change settings of a queue, and return all of them.
 --
--- KEYS[1]  beginning of the queue's keys
--- ARGV[1]  now in ms, '' for Redis's own time
--- ARGV[2…] name and value by turns
--- Returns  all settings, in the order of include/queue.lua; nil where there is none
+-- KEYS[1]  prefix of the queue's keys
+-- ARGV[1]  now in ms, '' for the time of the server
+-- ARGV[2…] name, value, name, value, ...
+-- Returns  all settings, in the order of SETTINGS in storage/redis/lua/include/queue.lua; nil for a default
 
 -- @include commit
 
-local queue = open(KEYS[1], ARGV[1])
+local queue = open_queue(KEYS[1], ARGV[1])
 local before = call('HMGET', queue.base .. 'meta', unpack(SETTINGS))
 local after, others, paused = {}, false, nil
 for i, name in ipairs(SETTINGS) do after[i] = before[i] end
@@ -20,13 +20,13 @@ local known = {'0', '', ',,,', 'runs', '86400000', '67108864', '3600000'}
 for i, name in ipairs(SETTINGS) do
   if (before[i] or known[i]) ~= (after[i] or known[i]) then
     if name == 'paused' then paused = after[i] == '1' else others = true end
-    put(queue, 'hash', 'meta', name, after[i])
+    plan(queue, 'hash', 'meta', name, after[i])
   end
 end
 if paused == nil and not others then return before end
-if after[4] == 'all' then queue.level = 'all' end
-if paused ~= nil then note(queue, paused and 'paused' or 'resumed', '') end
-if others then note(queue, 'configured', '') end
-queue.worked = true
+if after[4] == 'all' then queue.log_level = 'all' end
+if paused ~= nil then log_change(queue, paused and 'paused' or 'resumed', '') end
+if others then log_change(queue, 'configured', '') end
+queue.work_changed = true
 commit()
 return after

@@ -1,12 +1,12 @@
--- Count the ids in each state.
+-- Count the ids of a queue in each state.
 --
--- KEYS[1]  beginning of the queue's keys
--- ARGV[1]  now in ms, '' for Redis's own time
+-- KEYS[1]  prefix of the queue's keys
+-- ARGV[1]  now in ms, '' for the time of the server
 -- Returns  {waiting, scheduled, active, handed_off, blocked, completed, failed, cancelled}
 
 -- @include queue
 
-local queue, scheduled = open(KEYS[1], ARGV[1]), 0
+local queue, scheduled = open_queue(KEYS[1], ARGV[1]), 0
 local later, base = '(' .. decimal(queue.now), queue.base
 for _, priority in ipairs(call('HKEYS', base .. 'priorities')) do
   scheduled = scheduled + call('ZCOUNT', base .. 'line:' .. priority, later, '+inf')

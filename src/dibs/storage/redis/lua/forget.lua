@@ -1,31 +1,32 @@
--- Remove everything of each id (contract 3, forget). The numbers of the queue are its fence floor.
+-- Remove job, successor and outcome of each id (docs/explanation/contract.md, forget). Later fences of an id are still
+-- higher, because all numbers of a queue only grow.
 --
--- KEYS[1]  beginning of the queue's keys
--- ARGV[1]  now in ms, '' for Redis's own time
+-- KEYS[1]  prefix of the queue's keys
+-- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2…] ids
--- Returns  1 for each id that was known, else 0
+-- Returns  1 for each id that had a job or an outcome, else 0
 
--- @include ends
+-- @include outcomes
 -- @include commit
 
-local queue = open(KEYS[1], ARGV[1])
+local queue = open_queue(KEYS[1], ARGV[1])
 
 local function forget(id)
-  local waiting, active = look(queue, 'waiting', id), look(queue, 'active', id)
-  local ended = alive(queue, id)
-  local job = (waiting or active) and parse(id, waiting or active)
+  local waiting, active = read_field(queue, 'waiting', id), read_field(queue, 'active', id)
+  local ended = live_outcome(queue, id)
+  local job = (waiting or active) and parse_job(id, waiting or active)
   if waiting then
-    leave_line(queue, job)
-    keep(queue, 'waiting', id, false)
+    remove_from_order(queue, job)
+    set_field(queue, 'waiting', id, false)
   elseif active then
-    let_go(queue, job)
-    keep(queue, 'successors', id, false)
+    remove_active(queue, job)
+    set_field(queue, 'successors', id, false)
   end
-  if look(queue, 'outcomes', id) then lose_outcome(queue, id) end
-  keep(queue, 'dropped', id, false)
+  if read_field(queue, 'outcomes', id) then remove_outcome(queue, id) end
+  set_field(queue, 'dropped', id, false)
   if not job and not ended then return 0 end
-  queue.ends[#queue.ends + 1] = id
-  note(queue, 'forgotten', id, head_of(job or ended))
+  queue.ended_ids[#queue.ended_ids + 1] = id
+  log_change(queue, 'forgotten', id, encode_head(job or ended))
   return 1
 end
 

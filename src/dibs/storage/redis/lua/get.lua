@@ -1,13 +1,13 @@
--- Read ids, all at one moment.
+-- Read the slots of ids at one moment.
 --
--- KEYS[1]  beginning of the queue's keys
--- ARGV[1]  now in ms, '' for Redis's own time
+-- KEYS[1]  prefix of the queue's keys
+-- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2…] ids
--- Returns  {now, current or nil, successor or nil, outcome or nil, dropped or nil, …}, the four for each id
+-- Returns  {now, current or nil, successor or nil, outcome or nil, dropped or nil, …}; four values for each id
 
 -- @include queue
 
-local queue, ids = open(KEYS[1], ARGV[1]), {unpack(ARGV, 2)}
+local queue, ids = open_queue(KEYS[1], ARGV[1]), {unpack(ARGV, 2)}
 local reply = {decimal(queue.now)}
 if #ids == 0 then return reply end
 local parts = {}

@@ -1,7 +1,7 @@
--- Create a lease on one queue (contract 3, Leases).
+-- Create a lease on one queue (docs/explanation/contract.md, Leases).
 --
--- KEYS[1]  beginning of the queue's keys
--- ARGV[1]  now in ms, '' for Redis's own time
+-- KEYS[1]  prefix of the queue's keys
+-- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2]  lease
 -- ARGV[3]  ttl in ms
 -- ARGV[4]  holder
@@ -10,8 +10,8 @@
 -- @include leases
 -- @include commit
 
-local queue = open(KEYS[1], ARGV[1])
+local queue = open_queue(KEYS[1], ARGV[1])
 local expires_at = queue.now + tonumber(ARGV[3])
-keep_lease(queue, ARGV[2], expires_at, false, ARGV[4])
+write_lease(queue, ARGV[2], expires_at, false, ARGV[4])
 commit()
 return {decimal(queue.now), decimal(expires_at)}

@@ -1,58 +1,61 @@
--- Take whole ids in; one that exists here is left alone (contract 3, import_).
+-- Import whole slots. An id that exists here stays as it is.
 --
--- KEYS[1]  beginning of the queue's keys
--- ARGV[1]  now in ms, '' for Redis's own time
--- ARGV[2…] six words for each id: id, current, successor, outcome, dropped ('' where there is none), and the
---          highest number in them
--- Returns  1 for each id taken in, 0 for each that exists
+-- KEYS[1]  prefix of the queue's keys
+-- ARGV[1]  now in ms, '' for the time of the server
+-- ARGV[2…] six arguments for each id: id, current, successor, outcome, dropped ('' if absent), and the highest
+--          number in them
+-- Returns  1 for each imported id, 0 for each id that exists
 
--- @include ends
+-- @include outcomes
 -- @include commit
 
-local queue, reply = open(KEYS[1], ARGV[1]), {}
+local queue, reply = open_queue(KEYS[1], ARGV[1]), {}
 
-local function clear(id)
-  if look(queue, 'outcomes', id) then lose_outcome(queue, id) end
-  keep(queue, 'dropped', id, false)
+local function remove_expired(id)
+  if read_field(queue, 'outcomes', id) then remove_outcome(queue, id) end
+  set_field(queue, 'dropped', id, false)
 end
 
--- A run asked to cancel never comes back, here as elsewhere.
-local function end_asked(job, blocked)
-  local text, score = outcome_of(queue, job, 3, {})
-  keep_outcome(queue, job.id, 3, text, score)
-  if blocked ~= '' then line_up(queue, heir_of(job.id, parse_successor(blocked)), false) end
+-- End a job with a requested cancel. As in return_job, such a job never waits again.
+local function end_cancelled(job, successor)
+  local text, score = encode_outcome(queue, job, 3, {})
+  store_outcome(queue, job.id, 3, text, score)
+  if successor ~= '' then add_to_order(queue, promoted_job(job.id, parse_successor(successor)), false) end
 end
 
--- A run under a lease of elsewhere arrives as if released. Returns handed_off, ended or waiting.
-local function current(id, text, blocked)
-  local job = parse(id, text)
-  if job.away then
-    keep(queue, 'active', id, text)
-    put(queue, 'set', 'away', id, true)
-    if blocked ~= '' then keep(queue, 'successors', id, blocked) end
+-- Import a current. Its lease is unknown here, so an active run arrives as if released. Return handed_off, ended or
+-- waiting.
+local function import_current(id, text, successor)
+  local job = parse_job(id, text)
+  if job.handed_off then
+    set_field(queue, 'active', id, text)
+    plan(queue, 'set', 'away', id, true)
+    if successor ~= '' then set_field(queue, 'successors', id, successor) end
     return 'handed_off'
   end
-  if job.asked then
-    end_asked(job, blocked)
+  if job.cancel_requested then
+    end_cancelled(job, successor)
     return 'ended'
   end
   if job.fence then
     job.fence, job.progress, job.attempts = false, nil, job.attempts - 1
-    if blocked ~= '' then come_back(job, parse_successor(blocked)) end
+    if successor ~= '' then apply_successor(job, parse_successor(successor)) end
   end
-  line_up(queue, job, false)
+  add_to_order(queue, job, false)
   return 'waiting'
 end
 
-local function import(id, text, blocked, ended, dropped, number)
-  if look(queue, 'waiting', id) or look(queue, 'active', id) or alive(queue, id) then return 0 end
-  clear(id)
+local function import(id, text, successor, outcome, dropped, number)
+  if read_field(queue, 'waiting', id) or read_field(queue, 'active', id) or live_outcome(queue, id) then
+    return 0
+  end
+  remove_expired(id)
   queue.number = math.max(queue.number, tonumber(number))
-  local became = text ~= '' and current(id, text, blocked)
-  if dropped ~= '' then keep(queue, 'dropped', id, dropped) end
-  if ended ~= '' and became ~= 'ended' then
-    local parsed = parse_outcome(id, ended)
-    keep_outcome(queue, id, parsed.kind, ended, parsed.expires_at and decimal(parsed.expires_at) or '+inf')
+  local arrived_as = text ~= '' and import_current(id, text, successor)
+  if dropped ~= '' then set_field(queue, 'dropped', id, dropped) end
+  if outcome ~= '' and arrived_as ~= 'ended' then
+    local parsed = parse_outcome(id, outcome)
+    store_outcome(queue, id, parsed.kind, outcome, parsed.expires_at and decimal(parsed.expires_at) or '+inf')
   end
   return 1
 end

@@ -1,7 +1,7 @@
--- Keep progress on the active run with this fence (contract 3, report).
+-- Store the progress of the active run with this fence (docs/explanation/contract.md, report).
 --
--- KEYS[1]  beginning of the queue's keys
--- ARGV[1]  now in ms, '' for Redis's own time
+-- KEYS[1]  prefix of the queue's keys
+-- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2]  id
 -- ARGV[3]  fence
 -- ARGV[4]  progress
@@ -9,11 +9,11 @@
 
 -- @include commit
 
-local queue, id = open(KEYS[1], ARGV[1]), ARGV[2]
-local text = look(queue, 'active', id)
-local job = text and parse(id, text)
+local queue, id = open_queue(KEYS[1], ARGV[1]), ARGV[2]
+local text = read_field(queue, 'active', id)
+local job = text and parse_job(id, text)
 if not job or decimal(job.fence) ~= ARGV[3] then return 'lost' end
 job.progress = ARGV[4]
-keep(queue, 'active', id, record(job))
+set_field(queue, 'active', id, encode_job(job))
 commit(true)
 return 'reported'

@@ -1,27 +1,27 @@
--- Let failed jobs wait again (contract 3, retry_failed).
+-- Enqueue failed jobs again (docs/explanation/contract.md, retry_failed).
 --
--- KEYS[1]  beginning of the queue's keys
--- ARGV[1]  now in ms, '' for Redis's own time
+-- KEYS[1]  prefix of the queue's keys
+-- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2…] ids
--- Returns  a word for each id
+-- Returns  a status for each id: queued, live, completed, cancelled, not_kept or not_found
 
 -- @include accept
 -- @include commit
 
-local queue = open(KEYS[1], ARGV[1])
+local queue = open_queue(KEYS[1], ARGV[1])
 
 local function retry(id)
-  if look(queue, 'waiting', id) or look(queue, 'active', id) then return 'live' end
-  local ended = alive(queue, id)
+  if read_field(queue, 'waiting', id) or read_field(queue, 'active', id) then return 'live' end
+  local ended = live_outcome(queue, id)
   if not ended then return 'not_found' end
-  if ended.kind ~= 2 then return ENDS[ended.kind] end
+  if ended.kind ~= 2 then return OUTCOME_KINDS[ended.kind] end
   if not ended.data then return 'not_kept' end
-  lose_outcome(queue, id)
+  remove_outcome(queue, id)
   local job = new_job({id = id, priority = ended.priority, run_at = queue.now, data = ended.data}, queue.now,
-    draw(queue))
+    next_number(queue))
   job.origin = ended.origin
-  line_up(queue, job, true)
-  note(queue, 'queued', id, head_of(job))
+  add_to_order(queue, job, true)
+  log_change(queue, 'queued', id, encode_head(job))
   return 'queued'
 end
 

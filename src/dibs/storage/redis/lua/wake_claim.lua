@@ -1,8 +1,9 @@
--- Let the claim that is parked at a place go on now: it waits for the key of its place, too (parking.py).
+-- Release the blocking claim with this id now: its BLPOP also waits for the key of the id
+-- (storage/redis/wakeups/blocking_claim.py).
 --
--- KEYS[1]  beginning of the queue's keys
--- ARGV[1]  name of the place
--- Returns  nothing. Where nobody is parked, the key goes by itself.
+-- KEYS[1]  prefix of the queue's keys
+-- ARGV[1]  id of the claim
+-- Returns  nil. Without a waiting claim the key expires after 10 s.
 
 local key = KEYS[1] .. 'parked:' .. ARGV[1]
 redis.call('RPUSH', key, '')

@@ -1,21 +1,27 @@
--- One job meets its id, as the table of contract 3 says.
+-- Enqueue one request, by the table in section 3 of docs/explanation/contract.md.
+--
+-- Python packs requests and unpacks answers in storage/redis/codec/requests.py. Numbers are big-endian.
 --
 -- request   B mode, B time, h priority, I8 at, B + request key, then data
--- mode      0 update, 1 reject, 2 reject also the failed; update: + 4 replaces, 8 resets, 16 * rule (fold.lua)
--- time      0 now, 1 run_at, 2 delay; + 4 wants the outcome
--- answer    B status, B found, B repeated, I8 first, I8 revision, numbered as in codec.py
+-- mode      0 update, 1 reject, 2 reject also if the last run failed; an update adds 4 replaces, 8 resets,
+--           16 * rule (storage/redis/lua/include/fold.lua)
+-- time      0 now, 1 `at` is run_at, 2 `at` is a delay in ms; + 4 the caller wants the outcome
+-- answer    B status, B found, B repeated, I8 first, I8 revision
+-- status    STATUS_... below; STATUSES in storage/redis/codec/requests.py has the same order
+-- found     FOUND_... below; FOUND in storage/redis/codec/requests.py has the same order
 
--- @include ends
+-- @include outcomes
 
-local QUEUED, UPDATED, BLOCKED, DUPLICATE, COMPLETED, FAILED = 1, 2, 3, 4, 5, 6
-local NOTHING, WAITING, RUNNING, RUNNING_BLOCKED = 1, 2, 3, 4
+local STATUS_QUEUED, STATUS_UPDATED, STATUS_BLOCKED = 1, 2, 3
+local STATUS_DUPLICATE, STATUS_COMPLETED, STATUS_FAILED = 4, 5, 6
+local FOUND_NOTHING, FOUND_WAITING, FOUND_ACTIVE, FOUND_BLOCKED = 1, 2, 3, 4
 
 local function parse_request(id, text, now)
   local mode, time, priority, at, size, from = unpack_from('>BBhI8B', text)
   local kind, key = band(time, 3), size > 0 and sub(text, from, from + size - 1) or nil
   return {
-    id = id, rejects = band(mode, 3), replaces = band(mode, 4) ~= 0, resets = band(mode, 8) ~= 0,
-    rule = math.floor(mode / 16), priority = priority, wants = time >= 4, key = key,
+    id = id, reject_mode = band(mode, 3), replaces = band(mode, 4) ~= 0, resets = band(mode, 8) ~= 0,
+    rule = math.floor(mode / 16), priority = priority, wants_outcome = time >= 4, key = key,
     run_at = kind == 0 and now or kind == 1 and at or now + at, data = sub(text, from + size),
   }
 end
@@ -28,76 +34,79 @@ local function new_job(request, now, number)
   }
 end
 
--- Let a waiting job be what it has become: in its place, or out of its old place and in line again.
-local function stay_or_move(queue, job, priority, run_at)
+-- Store a changed waiting job. A job with a new priority or run_at also gets a new entry in claim order;
+-- `priority` and `run_at` are the values before the change.
+local function update_order(queue, job, priority, run_at)
   if job.priority == priority and job.run_at == run_at then
-    keep(queue, 'waiting', job.id, record(job))
+    set_field(queue, 'waiting', job.id, encode_job(job))
     return
   end
-  leave_line(queue, {id = job.id, seq = job.seq, listed = job.listed, priority = priority})
-  line_up(queue, job, false)
+  remove_from_order(queue, {id = job.id, seq = job.seq, listed = job.listed, priority = priority})
+  add_to_order(queue, job, false)
 end
 
 local function update_waiting(queue, job, request, number)
   local priority, run_at = job.priority, job.run_at
   if request.replaces then job.data, job.priority = request.data, request.priority end
-  job.run_at = move(run_at, request.rule, request.run_at)
+  job.run_at = moved_time(run_at, request.rule, request.run_at)
   job.revision, job.enqueues = number, job.enqueues + 1
-  if request.resets then zero(job) end
-  stay_or_move(queue, job, priority, run_at)
-  note(queue, 'updated', job.id, head_of(job))
-  return UPDATED, WAITING, job.first
+  if request.resets then reset_counts(job) end
+  update_order(queue, job, priority, run_at)
+  log_change(queue, 'updated', job.id, encode_head(job))
+  return STATUS_UPDATED, FOUND_WAITING, job.first
 end
 
-local function block(queue, request, number)
-  local blocked, found = successor(queue, request.id), RUNNING_BLOCKED
-  if blocked then
-    add_fold(blocked, request, request, request.run_at, number)
+local function add_to_successor(queue, request, number)
+  local successor, found = read_successor(queue, request.id), FOUND_BLOCKED
+  if successor then
+    extend_fold(successor, request, request, request.run_at, number)
   else
-    blocked, found = begin_fold(request, request, request.run_at, queue.now, number), RUNNING
+    successor, found = start_fold(request, request, request.run_at, queue.now, number), FOUND_ACTIVE
   end
-  keep(queue, 'successors', request.id, successor_record(blocked))
-  note(queue, 'blocked', request.id, head_of(heir_of(request.id, blocked)))
-  return BLOCKED, found, blocked.first
+  set_field(queue, 'successors', request.id, encode_successor(successor))
+  log_change(queue, 'blocked', request.id, encode_head(promoted_job(request.id, successor)))
+  return STATUS_BLOCKED, found, successor.first
 end
 
-local function start(queue, request, number)
+local function enqueue_new(queue, request, number)
   local job = new_job(request, queue.now, number)
-  line_up(queue, job, true)
-  note(queue, 'queued', job.id, head_of(job))
-  return QUEUED, NOTHING, number
+  add_to_order(queue, job, true)
+  log_change(queue, 'queued', job.id, encode_head(job))
+  return STATUS_QUEUED, FOUND_NOTHING, number
 end
 
-local function rejected(queue, request, waiting, active)
+-- Return status, found, first and revision if a Reject refuses the request; nil if the request is accepted.
+local function check_reject(queue, request, waiting, active)
   local current = waiting or active
   if current then
     local job = parse_head(request.id, current, 1)
-    local found = waiting and WAITING or look(queue, 'successors', request.id) and RUNNING_BLOCKED or RUNNING
-    return DUPLICATE, found, job.first, job.revision
+    local found = waiting and FOUND_WAITING
+      or read_field(queue, 'successors', request.id) and FOUND_BLOCKED or FOUND_ACTIVE
+    return STATUS_DUPLICATE, found, job.first, job.revision
   end
-  local ended = alive(queue, request.id)
-  if not ended or ended.kind == 3 or (ended.kind == 2 and request.rejects < 2) then return nil end
-  return ended.kind == 1 and COMPLETED or FAILED, NOTHING, ended.first, ended.revision
+  local ended = live_outcome(queue, request.id)
+  if not ended or ended.kind == 3 or (ended.kind == 2 and request.reject_mode < 2) then return nil end
+  return ended.kind == 1 and STATUS_COMPLETED or STATUS_FAILED, FOUND_NOTHING, ended.first, ended.revision
 end
 
--- Returns status, found, first, revision.
+-- Enqueue a parsed request. Return status, found, first and revision.
 local function accept(queue, request)
-  local waiting = look(queue, 'waiting', request.id)
-  local active = not waiting and look(queue, 'active', request.id)
-  if request.rejects > 0 then
-    local status, found, first, revision = rejected(queue, request, waiting, active)
+  local waiting = read_field(queue, 'waiting', request.id)
+  local active = not waiting and read_field(queue, 'active', request.id)
+  if request.reject_mode > 0 then
+    local status, found, first, revision = check_reject(queue, request, waiting, active)
     if status then return status, found, first, revision end
-    -- Accepted, a Reject counts as a plain Update.
+    -- An accepted Reject acts like an Update with default options.
     request.replaces, request.resets, request.rule = true, true, ALWAYS
   end
-  local number = draw(queue)
+  local number = next_number(queue)
   local status, found, first
   if waiting then
-    status, found, first = update_waiting(queue, parse(request.id, waiting), request, number)
+    status, found, first = update_waiting(queue, parse_job(request.id, waiting), request, number)
   elseif active then
-    status, found, first = block(queue, request, number)
+    status, found, first = add_to_successor(queue, request, number)
   else
-    status, found, first = start(queue, request, number)
+    status, found, first = enqueue_new(queue, request, number)
   end
   return status, found, first, number
 end

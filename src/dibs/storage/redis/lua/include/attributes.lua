@@ -1,27 +1,30 @@
--- Attributes as one string: I4 + name, I4 + value, again and again. Values are opaque.
+-- Attributes of a job as one string: I4 + name, I4 + value for each attribute.
+--
+-- Python packs the same string in storage/redis/codec/jobs.py (encode_attributes). No script reads the values.
 
--- @include record
+-- @include job_record
 
 local function each(attributes, visit)
   local at = 1
   while at <= #attributes do
     local name, value
-    name, at = section(attributes, at)
-    value, at = section(attributes, at)
+    name, at = read_sized(attributes, at)
+    value, at = read_sized(attributes, at)
     visit(name, value)
   end
 end
 
--- Both, where both name one with the newer value.
+-- Return the attributes of `old` and `new`; a name in both has the value of `new`.
 local function merge(old, new)
-  local newer, words = {}, {new}
+  local newer, parts = {}, {new}
   each(new, function(name) newer[name] = true end)
   each(old, function(name, value)
-    if not newer[name] then words[#words + 1] = with_size(name) .. with_size(value) end
+    if not newer[name] then parts[#parts + 1] = sized(name) .. sized(value) end
   end)
-  return table.concat(words)
+  return table.concat(parts)
 end
 
+-- Return the number of bytes in all names and values.
 local function size_of(attributes)
   local size = 0
   each(attributes, function(name, value) size = size + #name + #value end)

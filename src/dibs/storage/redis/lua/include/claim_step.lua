@@ -1,29 +1,31 @@
--- A whole claim, from opening the queue to the reply (claim.lua tells its shape).
+-- One claim, from opening the queue to the reply. storage/redis/lua/claim.lua documents the reply.
 
--- @include take
+-- @include claim_due
 -- @include leases
 -- @include commit
 
-local function room(queue, limit)
+-- Return how many jobs a claim may take: `limit`, or fewer under max_active.
+local function claimable(queue, limit)
   if not queue.max_active then return limit end
   local active = call('HLEN', queue.base .. 'active') - call('SCARD', queue.base .. 'away')
   return math.min(limit, math.max(0, queue.max_active - active))
 end
 
-local function answer(queue, status, reply, due)
+local function claim_reply(queue, status, reply, due)
   return {status, decimal(queue.now), due and decimal(due) or '', decimal(queue.work), reply}
 end
 
 local function claim_step(base, manual, lease, limit)
-  local queue = open(base, manual)
+  local queue = open_queue(base, manual)
   local found = live_lease(queue, lease)
-  if not found then return answer(queue, 'lost', {}) end
-  if queue.paused then return answer(queue, 'taken', {}) end
-  -- Before anything is taken: what is taken is due now, so it is not the next that falls due.
+  if not found then return claim_reply(queue, 'lost', {}) end
+  if queue.paused then return claim_reply(queue, 'claimed', {}) end
+  -- Read next_due before claim_due: claim_due takes only jobs that are due now, and next_due is later than now.
   local due = next_due(queue)
-  local reply, tired = take(queue, lease, found.holder, room(queue, limit))
-  -- What it leaves is for the next that is parked: one token was for all that came.
-  queue.full = #reply == 2 * limit
-  if next(queue.live) or #queue.told > 0 then commit(true) end
-  return answer(queue, tired and 'tired' or 'taken', reply, due)
+  local reply, gave_up = claim_due(queue, lease, found.holder, claimable(queue, limit))
+  -- An enqueue of many jobs releases only one blocking claim. A claim that reached its limit
+  -- releases the next blocking claim for the remaining jobs (release_blocking_claim in commit.lua).
+  queue.limit_reached = #reply == 2 * limit
+  if next(queue.listed_counts) or #queue.events > 0 then commit(true) end
+  return claim_reply(queue, gave_up and 'incomplete' or 'claimed', reply, due)
 end

@@ -1,56 +1,63 @@
--- The end of every step that writes: check the kind of every key in the plan, then write.
+-- The end of each step that writes: check the Redis type of every key in the plan, then write.
 
--- @include line
--- @include log
+-- @include claim_order
+-- @include event_log
 
 local function check_plan()
   for _, queue in pairs(opened) do
-    for name, planned in pairs(queue.plan) do expect(queue.base .. name, planned.kind) end
-    if #queue.fresh > 0 then expect(queue.base .. 'waiting', 'hash') end
-    check_lines(queue)
-    check_log(queue)
+    for name, planned in pairs(queue.plan) do expect_type(queue.base .. name, planned.kind) end
+    if #queue.new_records > 0 then expect_type(queue.base .. 'waiting', 'hash') end
+    check_order_types(queue)
+    check_log_type(queue)
   end
 end
 
--- First what frees memory, so that there is room for the rest.
+-- Removals come first: they free memory for the additions.
 local function write_plan()
   for _, queue in pairs(opened) do
-    for name, planned in pairs(queue.plan) do send(REMOVE[planned.kind], queue.base .. name, removals(planned)) end
+    for name, planned in pairs(queue.plan) do
+      send_chunked(REMOVE[planned.kind], queue.base .. name, removals(planned))
+    end
   end
   for _, queue in pairs(opened) do
-    send('HSET', queue.base .. 'waiting', queue.fresh)
-    for name, planned in pairs(queue.plan) do send(ADD[planned.kind], queue.base .. name, additions(planned)) end
+    send_chunked('HSET', queue.base .. 'waiting', queue.new_records)
+    for name, planned in pairs(queue.plan) do
+      send_chunked(ADD[planned.kind], queue.base .. name, additions(planned))
+    end
   end
 end
 
--- Let one parked claim go on, or the next that comes: a token lies there until one takes it.
-local function let_one_go(queue)
+-- Release one blocking claim: push one element to the list that its BLPOP waits for. Without a waiting claim the
+-- element stays in the list and releases the next one.
+local function release_blocking_claim(queue)
   local key = queue.base .. 'parked'
   if call('EXISTS', key) == 0 then call('RPUSH', key, '') end
 end
 
 local function write_meta(queue)
-  if queue.worked then queue.work = draw(queue) end
+  if queue.work_changed then queue.work = next_number(queue) end
   local ended = queue.ended
-  if #queue.ends > 0 then queue.ended = draw(queue) end
+  if #queue.ended_ids > 0 then queue.ended = next_number(queue) end
   call('HSET', queue.base .. 'meta', 'now', decimal(queue.now), 'number', decimal(queue.number),
     'work', decimal(queue.work), 'ended', decimal(queue.ended),
     'log_size', decimal(queue.log_size), 'trimmed', decimal(queue.trimmed))
-  if queue.worked then call('PUBLISH', queue.base .. 'work', decimal(queue.work)) end
-  if queue.worked or (queue.full and call('EXISTS', queue.base .. 'priorities') == 1) then let_one_go(queue) end
-  if #queue.ends > 0 then tell_ends(queue, ended) end
-  if queue.logged then call('PUBLISH', queue.base .. 'told', '') end
+  if queue.work_changed then call('PUBLISH', queue.base .. 'work', decimal(queue.work)) end
+  if queue.work_changed or (queue.limit_reached and call('EXISTS', queue.base .. 'priorities') == 1) then
+    release_blocking_claim(queue)
+  end
+  if #queue.ended_ids > 0 then publish_ended(queue, ended) end
+  if queue.log_written then call('PUBLISH', queue.base .. 'told', '') end
 end
 
--- Write the plan; all queues are closed, so that a second step may follow. At maxmemory Redis refuses the
--- first write of a script that may need memory, and none after that: so with `even_if_full`, ends, returns
--- and renewals are taken, while enqueues are refused whole.
+-- Write the plan, and forget the opened queues, so that the script may begin a second step. At maxmemory Redis
+-- refuses only the first write of a script that may need memory. With `even_if_full` the first write is a DEL of a
+-- missing key, so a full server accepts settlements, returns and renewals; it refuses an enqueue as a whole.
 local function commit(even_if_full)
   check_plan()
   if even_if_full then call('DEL', KEYS[1] .. 'nothing') end
   write_plan()
   for _, queue in pairs(opened) do
-    write_lines(queue)
+    write_order(queue)
     write_log(queue)
     write_meta(queue)
   end

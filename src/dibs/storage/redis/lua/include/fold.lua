@@ -1,10 +1,11 @@
--- The fold law (contract 3): what is enqueued beside an active run is one list of updates, kept folded.
+-- The fold law (docs/explanation/contract.md): requests for an id with an active run are one list of updates, and
+-- the successor is this list, folded. storage/redis/codec/slots.py packs the same records.
 --
 -- successor  B flags (1 replaces, 2 lo, 4 hi, 8 resets), h priority, I8 run_at, I8 lo, I8 hi, I8 enqueued_at,
 --            I8 seq, I8 first, I8 revision, I4 enqueues, then data
--- An update   {replaces, rule, resets} with rule 0 always, 1 never, 2 later, 3 earlier
+-- update     table with replaces, rule and resets; rule is 0 always, 1 never, 2 later, 3 earlier
 
--- @include record
+-- @include job_record
 
 local ALWAYS, NEVER, LATER = 0, 1, 2
 
@@ -18,60 +19,65 @@ local function parse_successor(text)
   }
 end
 
-local function successor_record(s)
+local function encode_successor(s)
   local flags = (s.replaces and 1 or 0) + (s.lo and 2 or 0) + (s.hi and 4 or 0) + (s.resets and 8 or 0)
-  return pack('>BhI8I8I8I8I8I8I8I4', flags, s.priority, s.run_at, s.lo or 0, s.hi or 0, s.enqueued_at,
-    s.seq, s.first, s.revision, s.enqueues) .. s.data
+  return pack('>BhI8I8I8I8I8I8I8I4', flags, s.priority, s.run_at, s.lo or 0, s.hi or 0, s.enqueued_at, s.seq,
+    s.first, s.revision, s.enqueues) .. s.data
 end
 
-local function move(old, rule, new)
+-- Return the run_at after an update with this rule.
+local function moved_time(old, rule, new)
   if rule == ALWAYS then return new end
   if rule == NEVER then return old end
   return rule == LATER and math.max(old, new) or rule ~= LATER and math.min(old, new)
 end
 
--- The clamp that does what (lo, hi) did and then what the rule does with `at`; false is an open end.
-local function narrow(lo, hi, rule, at)
+-- Return the range (lo, hi) that has the effect of the given range and then of the rule with `at`. A run_at outside
+-- of a range moves to its nearest end; false is an open end.
+local function narrow_range(lo, hi, rule, at)
   if rule == ALWAYS then return at, at end
   if rule == NEVER then return lo, hi end
   if rule == LATER then return lo and math.max(lo, at) or at, hi and math.max(hi, at) end
   return lo and math.min(lo, at), hi and math.min(hi, at) or at
 end
 
-local function begin_fold(new, how, run_at, now, number)
-  local lo, hi = narrow(false, false, how.rule, run_at)
+-- Return a new successor for a request.
+local function start_fold(new, update, run_at, now, number)
+  local lo, hi = narrow_range(false, false, update.rule, run_at)
   return {
-    replaces = how.replaces, lo = lo, hi = hi, resets = how.resets, priority = new.priority, run_at = run_at,
-    enqueued_at = now, seq = number, first = number, revision = number, enqueues = 1, data = new.data,
+    replaces = update.replaces, lo = lo, hi = hi, resets = update.resets, priority = new.priority,
+    run_at = run_at, enqueued_at = now, seq = number, first = number, revision = number, enqueues = 1, data = new.data,
   }
 end
 
-local function add_fold(s, new, how, run_at, number)
-  s.lo, s.hi = narrow(s.lo, s.hi, how.rule, run_at)
-  if how.replaces then s.data, s.priority, s.replaces = new.data, new.priority, true end
-  s.run_at = move(s.run_at, how.rule, run_at)
-  s.resets = s.resets or how.resets
-  s.revision, s.enqueues = number, s.enqueues + 1
+-- Fold a request into a successor.
+local function extend_fold(successor, new, update, run_at, number)
+  successor.lo, successor.hi = narrow_range(successor.lo, successor.hi, update.rule, run_at)
+  if update.replaces then successor.data, successor.priority, successor.replaces = new.data, new.priority, true end
+  successor.run_at = moved_time(successor.run_at, update.rule, run_at)
+  successor.resets = successor.resets or update.resets
+  successor.revision, successor.enqueues = number, successor.enqueues + 1
 end
 
-local function zero(job)
+local function reset_counts(job)
   job.attempts, job.retries, job.stalls, job.timeouts, job.error = 0, 0, 0, 0, nil
 end
 
--- The job that the list makes of an empty id.
-local function heir_of(id, s)
+-- Return the job that a successor becomes when the run before it ends.
+local function promoted_job(id, successor)
   return {
-    id = id, priority = s.priority, run_at = s.run_at, enqueued_at = s.enqueued_at, seq = s.seq, first = s.first,
-    revision = s.revision, enqueues = s.enqueues, attempts = 0, retries = 0, stalls = 0, timeouts = 0,
-    fence = false, data = s.data,
+    id = id, priority = successor.priority, run_at = successor.run_at, enqueued_at = successor.enqueued_at,
+    seq = successor.seq, first = successor.first, revision = successor.revision, enqueues = successor.enqueues,
+    attempts = 0, retries = 0, stalls = 0, timeouts = 0,
+    fence = false, data = successor.data,
   }
 end
 
--- What the list makes of a job that has come back.
-local function come_back(job, s)
-  if s.replaces then job.data, job.priority = s.data, s.priority end
-  if s.lo and job.run_at < s.lo then job.run_at = s.lo end
-  if s.hi and job.run_at > s.hi then job.run_at = s.hi end
-  job.revision, job.enqueues = s.revision, job.enqueues + s.enqueues
-  if s.resets then zero(job) end
+-- Apply a successor to a job that returned to waiting.
+local function apply_successor(job, successor)
+  if successor.replaces then job.data, job.priority = successor.data, successor.priority end
+  if successor.lo and job.run_at < successor.lo then job.run_at = successor.lo end
+  if successor.hi and job.run_at > successor.hi then job.run_at = successor.hi end
+  job.revision, job.enqueues = successor.revision, job.enqueues + successor.enqueues
+  if successor.resets then reset_counts(job) end
 end

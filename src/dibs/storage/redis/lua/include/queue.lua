@@ -1,20 +1,20 @@
--- One queue within one step: its settings and clock, and a plan of what is to be written.
+-- One queue within one step: its settings, its clock, and the plan of its writes.
 --
--- Redis keeps the writes of a script that fails half-way, so nothing is written before `commit`: verbs
--- read, plan, and commit last. The plan is by key and member (false removes), so a batch is few commands.
--- `fresh`, ids and records by turns, is written to `waiting` before what the plan has for these ids.
+-- Redis keeps the writes of a script that fails half-way, so a script first reads and plans, and writes only in
+-- `commit` at its end. The plan has one entry per key and member (false removes the member), so a batch needs few
+-- commands. `new_records` is a list of id, record, id, record, ...; commit writes it to `waiting` before the plan.
 
--- @include record
+-- @include job_record
 
 local call = redis.call
 local DEFAULT_RETENTION = '3600000,604800000,3600000,f'
 local SETTINGS = {'paused', 'max_active', 'retention', 'log_level', 'log_age', 'log_bytes', 'request_key_age'}
--- unpack() is bounded by Lua's C stack (8,000).
+-- Arguments per command: Lua's C stack limits unpack() to 8,000 values.
 local CHUNK = 2000
 
 local opened = {}
 
--- The time in ms and µs: the manual one, or Redis's own.
+-- Return the time in ms and in µs: the manual time, or the server's if `manual` is ''.
 local function clock(manual)
   if manual ~= '' then return tonumber(manual), tonumber(manual) * 1000 end
   local time = call('TIME')
@@ -22,10 +22,11 @@ local function clock(manual)
   return math.floor(us / 1000), us
 end
 
--- Open a queue by the beginning of its keys. Time and numbers never step back.
-local function open(base, manual)
+-- Open a queue by the prefix of its keys. Its time and its numbers never step back.
+local function open_queue(base, manual)
   if opened[base] then return opened[base] end
-  local known = call('HMGET', base .. 'meta', 'now', 'number', 'work', 'ended', 'log_size', 'trimmed', unpack(SETTINGS))
+  local known = call('HMGET', base .. 'meta', 'now', 'number', 'work', 'ended', 'log_size', 'trimmed',
+    unpack(SETTINGS))
   local now, us = clock(manual)
   now = math.max(now, tonumber(known[1] or 0))
   local queue = {
@@ -33,17 +34,18 @@ local function open(base, manual)
     work = tonumber(known[3] or 0), ended = tonumber(known[4] or 0),
     log_size = tonumber(known[5] or 0), trimmed = tonumber(known[6] or 0),
     paused = known[7] == '1', max_active = tonumber(known[8] or ''), retention = known[9] or ',,,',
-    level = known[10] or 'runs', log_age = tonumber(known[11] or 86400000),
-    log_bytes = tonumber(known[12] or 67108864), key_age = tonumber(known[13] or 3600000),
-    plan = {}, fresh = {}, slots = {}, live = {}, lines = {}, pushes = {}, told = {}, ends = {}, used = false,
+    log_level = known[10] or 'runs', log_age = tonumber(known[11] or 86400000),
+    log_bytes = tonumber(known[12] or 67108864), request_key_age = tonumber(known[13] or 3600000),
+    plan = {}, new_records = {}, fields = {}, listed_counts = {}, checked = {}, list_entries = {}, events = {},
+    ended_ids = {},
   }
   opened[base] = queue
   return queue
 end
 
--- A number above every earlier one of this queue, and at least now in µs (contract 1). Within a step each is
--- the one after the last: an enqueue of new ids tells only the first.
-local function draw(queue)
+-- Return a number above every earlier number of this queue, and at least now in µs (docs/explanation/contract.md,
+-- Numbers). Numbers of one step are consecutive, so the reply to an enqueue of new ids has only the first number.
+local function next_number(queue)
   queue.number = math.max(queue.number + 1, queue.us)
   return queue.number
 end
@@ -52,8 +54,8 @@ local function decimal(number)
   return string.format('%.0f', number)
 end
 
--- What is planned for a key, by member; who writes many takes it once.
-local function planned_for(queue, kind, name)
+-- Return the planned members of a key. A caller with many writes calls it once.
+local function planned_members(queue, kind, name)
   local planned = queue.plan[name]
   if not planned then
     planned = {kind = kind, members = {}}
@@ -62,16 +64,16 @@ local function planned_for(queue, kind, name)
   return planned.members
 end
 
-local function put(queue, kind, name, member, value)
-  planned_for(queue, kind, name)[member] = value
+local function plan(queue, kind, name, member, value)
+  planned_members(queue, kind, name)[member] = value
 end
 
--- What holds for an id in one of the hashes, the plan included; false where there is nothing.
-local function look(queue, name, id)
-  local slot = queue.slots[name]
+-- Return the value of an id in a hash, as this step has planned it; false if absent.
+local function read_field(queue, name, id)
+  local slot = queue.fields[name]
   if not slot then
     slot = {}
-    queue.slots[name] = slot
+    queue.fields[name] = slot
   end
   local value = slot[id]
   if value == nil then
@@ -81,25 +83,26 @@ local function look(queue, name, id)
   return value
 end
 
--- Read ids ahead, in one command.
+-- Read the values of many ids in a hash with few commands, for later calls of read_field.
 local function prefetch(queue, name, ids)
-  local slot = queue.slots[name] or {}
-  queue.slots[name] = slot
+  local slot = queue.fields[name] or {}
+  queue.fields[name] = slot
   for from = 1, #ids, CHUNK do
     local part = {unpack(ids, from, math.min(from + CHUNK - 1, #ids))}
     for i, value in ipairs(call('HMGET', queue.base .. name, unpack(part))) do slot[part[i]] = value end
   end
 end
 
-local function keep(queue, name, id, value)
-  queue.slots[name] = queue.slots[name] or {}
-  queue.slots[name][id] = value
-  put(queue, 'hash', name, id, value)
+-- Plan a value of an id in a hash; false removes it.
+local function set_field(queue, name, id, value)
+  queue.fields[name] = queue.fields[name] or {}
+  queue.fields[name][id] = value
+  plan(queue, 'hash', name, id, value)
 end
 
-local function send(command, key, words)
-  for from = 1, #words, CHUNK do
-    call(command, key, unpack(words, from, math.min(from + CHUNK - 1, #words)))
+local function send_chunked(command, key, args)
+  for from = 1, #args, CHUNK do
+    call(command, key, unpack(args, from, math.min(from + CHUNK - 1, #args)))
   end
 end
 
@@ -107,30 +110,31 @@ local ADD = {hash = 'HSET', zset = 'ZADD', set = 'SADD'}
 local REMOVE = {hash = 'HDEL', zset = 'ZREM', set = 'SREM'}
 
 local function removals(planned)
-  local words, n = {}, 0
+  local args, n = {}, 0
   for member, value in pairs(planned.members) do
-    if value == false then words[n + 1], n = member, n + 1 end
+    if value == false then args[n + 1], n = member, n + 1 end
   end
-  return words
+  return args
 end
 
 local function additions(planned)
-  local words, n, kind = {}, 0, planned.kind
+  local args, n, kind = {}, 0, planned.kind
   for member, value in pairs(planned.members) do
     if value == false then
-      -- Removed before anything is added.
+      -- write_plan in storage/redis/lua/include/commit.lua removes members before it adds any.
     elseif kind == 'hash' then
-      words[n + 1], words[n + 2], n = member, value, n + 2
+      args[n + 1], args[n + 2], n = member, value, n + 2
     elseif kind == 'zset' then
-      words[n + 1], words[n + 2], n = value, member, n + 2
+      args[n + 1], args[n + 2], n = value, member, n + 2
     else
-      words[n + 1], n = member, n + 1
+      args[n + 1], n = member, n + 1
     end
   end
-  return words
+  return args
 end
 
-local function expect(key, kind)
+-- Raise DIBSTYPE if a key has another Redis type. storage/redis/network/errors.py reads the message.
+local function expect_type(key, kind)
   local found = call('TYPE', key).ok
   if found ~= 'none' and found ~= kind then
     error({err = 'DIBSTYPE ' .. key .. ' is a ' .. found .. ', not a ' .. kind})

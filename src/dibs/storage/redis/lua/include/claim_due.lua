@@ -1,0 +1,145 @@
+-- Claim due jobs: select them in claim order and make them active under a lease.
+
+-- @include event_log
+-- @include claim_order
+
+-- The most list entries that one LRANGE reads, and the most stale entries that one step skips.
+local MAX_WINDOW, MAX_STALE = 400, 4000
+
+local function descending_priorities(queue)
+  local found = call('HKEYS', queue.base .. 'priorities')
+  table.sort(found, function(a, b) return tonumber(a) > tonumber(b) end)
+  return found
+end
+
+-- Return a reader of the list `due:P`, from its head. peek() returns the next entry that is not stale and the
+-- record of its job; pop() consumes this entry. The first LRANGE reads `wanted` entries, so a list without stale
+-- entries needs one LRANGE.
+local function list_reader(queue, priority, wanted)
+  local key = queue.base .. 'due:' .. priority
+  local reader = {taken = 0, stale = 0}
+  local at, entries, records, from, window = 1, {}, {}, 0, math.min(wanted, MAX_WINDOW)
+  function reader.peek()
+    while true do
+      local entry = entries[at]
+      if not entry then
+        if reader.whole then return nil end
+        entries, at, from = call('LRANGE', key, from, from + window - 1), 1, from + window
+        reader.whole, window = #entries < window, math.min(2 * window, MAX_WINDOW)
+        if #entries == 0 then return nil end
+        local ids = {}
+        for i, one in ipairs(entries) do ids[i] = sub(one, 9) end
+        records, entry = call('HMGET', queue.base .. 'waiting', unpack(ids)), entries[1]
+      end
+      local text = records[at]
+      if text and sub(text, 4, 11) == sub(entry, 1, 8) and band(string.byte(text), LISTED) ~= 0 then
+        return entry, text
+      end
+      if reader.stale >= MAX_STALE then
+        reader.gave_up = true
+        return nil
+      end
+      at, reader.taken, reader.stale = at + 1, reader.taken + 1, reader.stale + 1
+    end
+  end
+  function reader.pop()
+    at, reader.taken = at + 1, reader.taken + 1
+  end
+  return reader
+end
+
+-- Return up to `limit` due members of the ordered set `line:P`, oldest first.
+local function due_set_entries(queue, priority, limit)
+  return call('ZRANGEBYSCORE', queue.base .. 'line:' .. priority, '-inf', decimal(queue.now), 'LIMIT', 0, limit)
+end
+
+-- Return whether record `a` comes before record `b` in claim order; both have the same priority.
+local function is_earlier(a, b)
+  local a_seq, a_run_at = unpack_from('>I8I8', a, 4)
+  local b_seq, b_run_at = unpack_from('>I8I8', b, 4)
+  return a_run_at < b_run_at or (a_run_at == b_run_at and a_seq < b_seq)
+end
+
+-- Append up to `limit` due jobs of one priority to `selected`. Return true if the reader gave up after
+-- MAX_STALE stale entries.
+local function select_priority(queue, priority, limit, selected)
+  local members, reader = due_set_entries(queue, priority, limit), list_reader(queue, priority, limit)
+  local i, count = 1, 0
+  local records = {}
+  if #members > 0 then
+    local ids = {}
+    for n, member in ipairs(members) do ids[n] = sub(member, 9) end
+    records = call('HMGET', queue.base .. 'waiting', unpack(ids))
+  end
+  while count < limit do
+    local entry, listed = reader.peek()
+    local scheduled = records[i]
+    if reader.gave_up or not (entry or scheduled) then break end
+    local from_set = scheduled and (not listed or is_earlier(scheduled, listed))
+    selected[#selected + 1] = {
+      id = sub(from_set and members[i] or entry, 9), original = from_set and scheduled or listed,
+    }
+    count = count + 1
+    if from_set then
+      plan(queue, 'zset', 'line:' .. priority, members[i], false)
+      i = i + 1
+    else
+      reader.pop()
+    end
+  end
+  queue.list_trims = queue.list_trims or {}
+  queue.list_trims[priority] = reader.taken
+  queue.listed_counts[priority] = (queue.listed_counts[priority] or 0) - (reader.taken - reader.stale)
+  return reader.gave_up
+end
+
+-- Return up to `limit` due jobs in claim order, and whether the search gave up early.
+local function select_due(queue, limit)
+  local selected = {}
+  for _, priority in ipairs(descending_priorities(queue)) do
+    if #selected >= limit then break end
+    if select_priority(queue, priority, limit - #selected, selected) then return selected, true end
+  end
+  return selected, false
+end
+
+-- enqueues, attempts, retries, stalls and timeouts of a job that was enqueued once, at its first claim.
+local FIRST_CLAIM_COUNTS = pack('>I4I4I4I4I4', 1, 1, 0, 0, 0)
+
+-- Return the record of a waiting job as the record of an active job. Unchanged bytes are copied, not parsed.
+local function encode_active(queue, text, lease_and_holder)
+  local flags, head, at = string.byte(text), sub(text, 2, 27), 28
+  local first, revision, enqueues, attempts, retries, stalls, timeouts
+  if band(flags, LONG) ~= 0 then
+    first, revision, enqueues, attempts, retries, stalls, timeouts, at = unpack_from('>I8I8I4I4I4I4I4', text, at)
+  else
+    if band(flags, LISTED) ~= 0 then head, at = sub(text, 2, 19) .. sub(text, 12, 19), 20 end
+    -- Most jobs: without LONG, first and revision equal seq, and all counters are 0.
+    local seq = sub(text, 4, 11)
+    return string.char(bor(band(flags, 255 - LISTED), LONG + ACTIVE)) .. head .. seq .. seq .. FIRST_CLAIM_COUNTS
+      .. pack('>I8I8', next_number(queue), queue.now) .. lease_and_holder .. sub(text, at)
+  end
+  flags = bor(band(flags, 255 - LISTED), LONG + ACTIVE)
+  return string.char(flags) .. head
+    .. pack('>I8I8I4I4I4I4I4I8I8', first, revision, enqueues, attempts + 1, retries, stalls, timeouts,
+      next_number(queue), queue.now) .. lease_and_holder .. sub(text, at)
+end
+
+-- Make up to `limit` due jobs active under a lease. Return a list of id, record, id, record, ..., and whether the
+-- search gave up early.
+local function claim_due(queue, lease, holder, limit)
+  local selected, gave_up = select_due(queue, limit)
+  if #selected == 0 then return {}, gave_up end
+  local reply, lease_and_holder = {}, lease .. sized(holder)
+  local waiting, active = planned_members(queue, 'hash', 'waiting'), planned_members(queue, 'hash', 'active')
+  local held = planned_members(queue, 'set', 'held:' .. lease)
+  for i, one in ipairs(selected) do
+    local id, text = one.id, encode_active(queue, one.original, lease_and_holder)
+    waiting[id], active[id], held[id] = false, text, true
+    reply[2 * i - 1], reply[2 * i] = id, text
+    if queue.log_level == 'all' then
+      log_change(queue, 'claimed', id, sub(text, 1, parse_head(id, text, 1).head_end))
+    end
+  end
+  return reply, gave_up
+end

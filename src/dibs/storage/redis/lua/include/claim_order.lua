@@ -1,0 +1,90 @@
+-- Waiting jobs in claim order: priority descending, run_at ascending, seq ascending.
+--
+-- Each priority P in use has a list and an ordered set. Jobs that are due at once arrive in claim order, so the
+-- list `due:P` keeps them in a third of the memory. The set `line:P` keeps scheduled and changed jobs, sorted by
+-- run_at, and for equal run_at by the first 8 bytes of the member, the seq. Entries of both are I8 seq and the id.
+-- A list entry is stale unless its job still waits, is LISTED, and has this seq. Set members are never stale.
+-- The hash `priorities` has the number of listed jobs for each priority in use.
+
+-- @include queue
+
+local function order_entry(job)
+  return pack('>I8', job.seq) .. job.id
+end
+
+local function count_listed(queue, priority, count)
+  queue.listed_counts[priority] = (queue.listed_counts[priority] or 0) + count
+end
+
+-- Return whether the list of a priority takes another entry. A list with mostly stale entries takes none;
+-- otherwise repeated updates without a claim would fill the memory.
+local function list_takes_more(queue, priority)
+  local takes_more = queue.checked[priority]
+  if takes_more == nil then
+    local live = tonumber(call('HGET', queue.base .. 'priorities', priority) or 0)
+    takes_more = call('LLEN', queue.base .. 'due:' .. priority) <= 2 * live + 1000
+    queue.checked[priority] = takes_more
+  end
+  return takes_more
+end
+
+-- Add a waiting job to the claim order, and store its record. `fresh`: its seq is the newest of the queue.
+local function add_to_order(queue, job, fresh)
+  local priority = job.priority
+  job.listed = fresh and job.run_at == queue.now and list_takes_more(queue, priority)
+  if job.listed then
+    local entries = queue.list_entries[priority] or {}
+    queue.list_entries[priority] = entries
+    entries[#entries + 1] = order_entry(job)
+    count_listed(queue, priority, 1)
+  else
+    plan(queue, 'zset', 'line:' .. priority, order_entry(job), decimal(job.run_at))
+    count_listed(queue, priority, 0)
+  end
+  set_field(queue, 'waiting', job.id, encode_job(job))
+  queue.work_changed = true
+end
+
+-- Remove a waiting job from the claim order. The caller stores or removes its record.
+local function remove_from_order(queue, job)
+  if job.listed then
+    count_listed(queue, job.priority, -1)
+  else
+    plan(queue, 'zset', 'line:' .. job.priority, order_entry(job), false)
+    count_listed(queue, job.priority, 0)
+  end
+end
+
+local function check_order_types(queue)
+  if next(queue.listed_counts) then expect_type(queue.base .. 'priorities', 'hash') end
+  for priority in pairs(queue.listed_counts) do expect_type(queue.base .. 'due:' .. priority, 'list') end
+end
+
+local function write_order(queue)
+  for priority, count in pairs(queue.list_trims or {}) do
+    if count > 0 then call('LTRIM', queue.base .. 'due:' .. priority, count, -1) end
+  end
+  for priority, entries in pairs(queue.list_entries) do
+    send_chunked('RPUSH', queue.base .. 'due:' .. priority, entries)
+  end
+  for priority, count in pairs(queue.listed_counts) do
+    if call('HINCRBY', queue.base .. 'priorities', priority, count) <= 0 then
+      call('DEL', queue.base .. 'due:' .. priority)
+      if call('ZCARD', queue.base .. 'line:' .. priority) == 0 then
+        call('HDEL', queue.base .. 'priorities', priority)
+      end
+    end
+  end
+end
+
+-- Return the earliest run_at later than now; nil if no job is scheduled.
+local function next_due(queue)
+  local earliest
+  for _, priority in ipairs(call('HKEYS', queue.base .. 'priorities')) do
+    local first = call('ZRANGEBYSCORE', queue.base .. 'line:' .. priority, '(' .. decimal(queue.now), '+inf',
+      'WITHSCORES', 'LIMIT', 0, 1)
+    local at = tonumber(first[2])
+    if at and (not earliest or at < earliest) then earliest = at end
+  end
+  return earliest
+end

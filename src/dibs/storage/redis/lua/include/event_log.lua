@@ -1,0 +1,85 @@
+-- The event log: a stream with one entry per step and queue. The last number of the step is the id of the entry.
+--
+-- entry     I8 at, I4 count, then the events
+-- event     B kind, B has (1 head, 2 error), I2 + id, the head of the job at the event, I4 + error
+-- kind      EVENT_KINDS below; KINDS in storage/redis/codec/event_log.py has the same order
+-- A head has first, revision, times, attempts, fence and holder.
+
+-- @include queue
+
+local EVENT_KINDS = {
+  completed = 1, failed = 2, cancelled = 3, retried = 4, stalled = 5, timed_out = 6, released = 7,
+  queued = 8, updated = 9, blocked = 10, promoted = 11, claimed = 12, handed_off = 13, cancel_requested = 14,
+  amended = 15, forgotten = 16, paused = 17, resumed = 18, configured = 19,
+}
+-- The most ids that one message on `ended` names. A longer list is left out, and all waits for ids look.
+local MAX_NAMED_IDS = 64
+-- A message for at most so many ids includes their outcomes of at most so many bytes. Waits need no look then.
+local MAX_PUBLISHED_OUTCOMES, MAX_PUBLISHED_BYTES = 8, 1024
+-- Entries that trim_log reads at once, and the most reads in one step.
+local TRIM_READ, TRIM_ROUNDS = 64, 16
+
+local function append_event(queue, kind, id, head, error)
+  local has = (head and 1 or 0) + (error and 2 or 0)
+  queue.events[#queue.events + 1] = pack('>BBI2', EVENT_KINDS[kind], has, #id) .. id .. (head or '')
+    .. (error and sized(error) or '')
+end
+
+-- Log the end of an attempt, at the log levels `runs` and `all`.
+local function log_attempt(queue, kind, id, head, error)
+  if queue.log_level ~= 'off' then append_event(queue, kind, id, head, error) end
+end
+
+-- Log a change that only the level `all` keeps.
+local function log_change(queue, kind, id, head)
+  if queue.log_level == 'all' then append_event(queue, kind, id, head) end
+end
+
+local function check_log_type(queue)
+  if #queue.events > 0 then expect_type(queue.base .. 'log', 'stream') end
+end
+
+-- Remove whole entries, oldest first, while old(time in ms, size of the log in bytes) is true. Return the number of
+-- removed events.
+local function trim_log(queue, old)
+  local key, events = queue.base .. 'log', 0
+  for _ = 1, TRIM_ROUNDS do
+    local gone, size = {}, queue.log_size
+    for _, entry in ipairs(call('XRANGE', key, '-', '+', 'COUNT', TRIM_READ)) do
+      local text = entry[2][2]
+      local at, count = unpack_from('>I8I4', text)
+      if not old(at, size) then break end
+      size, events = size - #text, events + count
+      gone[#gone + 1] = entry[1]
+      queue.trimmed = tonumber(string.match(entry[1], '^%d+'))
+    end
+    if #gone > 0 then call('XDEL', key, unpack(gone)) end
+    queue.log_size = size
+    if #gone < TRIM_READ then break end
+  end
+  return events
+end
+
+local function write_log(queue)
+  if #queue.events == 0 then return end
+  local text = pack('>I8I4', queue.now, #queue.events) .. table.concat(queue.events)
+  call('XADD', queue.base .. 'log', decimal(next_number(queue)) .. '-0', 'e', text)
+  queue.log_size, queue.log_written = queue.log_size + #text, true
+  if queue.log_size > queue.log_bytes then
+    trim_log(queue, function(_, size) return size > queue.log_bytes end)
+  end
+end
+
+-- Publish the ids that ended or changed their outcome: I8 token before, I8 token now, then I4 + id and I4 + outcome
+-- for each id. With more than MAX_NAMED_IDS ids no id follows. An outcome is empty if it does not exist or exceeds
+-- the limits above. storage/redis/wakeups/listener.py reads the message.
+local function publish_ended(queue, before)
+  local parts = {pack('>I8I8', before, queue.ended)}
+  local outcomes = #queue.ended_ids <= MAX_PUBLISHED_OUTCOMES and queue.fields.outcomes or {}
+  for i = 1, #queue.ended_ids <= MAX_NAMED_IDS and #queue.ended_ids or 0 do
+    local id = queue.ended_ids[i]
+    local text = outcomes[id] or ''
+    parts[i + 1] = sized(id) .. sized(#text <= MAX_PUBLISHED_BYTES and text or '')
+  end
+  call('PUBLISH', queue.base .. 'ended', table.concat(parts))
+end

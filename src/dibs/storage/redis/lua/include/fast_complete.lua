@@ -1,0 +1,46 @@
+-- Fast path of settle: a plain completion, without parsing the job. It takes a third of the time of end_run and
+-- writes the same bytes; tests/storage/redis/test_claim_order.py compares the two.
+
+-- @include outcomes
+
+-- Positions (1 is the first byte) of fence, lease and holder size in an active record, which is always LONG.
+local FENCE, LEASE, HOLDER = 64, 80, 112
+local PLAIN_RUN = LONG + ACTIVE
+
+-- Return the parts that all plain completions of a step share; false if they need the general path.
+local function shared_completion(queue)
+  local plain = queue.shared_completion
+  if plain == nil then
+    local retention = cached_retention(queue, 1, {}, {data = '\0'})
+    local expires_at, kept = retention.age and queue.now + retention.age, retention.age ~= 0
+    plain = not (kept and retention.keeps) and not queue.max_active and {
+      flags = expires_at and 1 or 1 + FOR_EVER,
+      kept = kept,
+      times = pack('>I8I8', queue.now, expires_at or 0),
+      score = expires_at and decimal(expires_at) or '+inf',
+    }
+    queue.shared_completion = plain
+  end
+  return plain
+end
+
+-- End a run as completed. Return false, without a change, if the settlement needs the general path. `settlement` is
+-- packed; its `has` is 0, or 16 with a result.
+local function fast_complete(queue, id, settlement)
+  local kind, has = string.byte(settlement, 9, 10)
+  local run, plain = read_field(queue, 'active', id), shared_completion(queue)
+  if kind ~= 1 or (has ~= 0 and has ~= 16) or sub(settlement, 19, 20) ~= '\0\0' then return false end
+  if not run or not plain then return false end
+  if string.byte(run) ~= PLAIN_RUN or sub(run, FENCE, FENCE + 7) ~= sub(settlement, 1, 8) then return false end
+  local head_size = HOLDER + 3 + unpack_from('>I4', run, HOLDER)
+  if band(string.byte(run, head_size + 1), 4) ~= 0 or read_field(queue, 'successors', id) then return false end
+  local head = sub(run, 1, head_size)
+  set_field(queue, 'active', id, false)
+  plan(queue, 'set', 'held:' .. sub(run, LEASE, LEASE + 31), id, false)
+  -- An outcome with retention 0 has the fence and the range, and no result.
+  local result = plain.kept and has == 16
+  local text = string.char(plain.flags + (result and HAS_RESULT or 0)) .. plain.times .. head
+  store_outcome(queue, id, 1, result and text .. sub(settlement, 21) or text, plain.score)
+  log_attempt(queue, 'completed', id, head)
+  return true
+end

@@ -1,0 +1,174 @@
+-- The end of a job (outcome, promotion of its successor, log), and the return of a run to waiting.
+--
+-- storage/redis/codec/slots.py packs the same records.
+--
+-- outcome   B flags, I8 ended_at, I8 expires_at, the head of the job at its end,
+--           then I4 + error, I4 + origin, I4 + result, each if its flag is set, then data if kept
+-- flags     1 completed, 2 failed, 3 cancelled; 4 kept for ever, 8 error, 16 origin, 32 result, 64 data
+-- The ordered sets `completed`, `failed` and `cancelled` have the ids with an outcome, by its expires_at.
+
+-- @include claim_order
+-- @include event_log
+-- @include fold
+
+local OUTCOME_KINDS = {'completed', 'failed', 'cancelled'}
+local KIND_LETTERS = {'c', 'f', 'x'}
+local FOR_EVER, HAS_ERROR, HAS_ORIGIN, HAS_RESULT, HAS_DATA = 4, 8, 16, 32, 64
+
+local function job_retention(data)
+  if band(string.byte(data), 4) == 0 then return ',,,' end
+  local _, _, retention = split_data(data)
+  return retention
+end
+
+-- Return the age in ms of an outcome of this kind (false: for ever), and whether it keeps the data. Each text is
+-- 'completed,failed,cancelled,keep': '' is unset, '*' for ever, '-' no kinds. The first text that sets a part wins.
+local function resolve_retention(kind, texts)
+  local age, kept_kinds
+  for _, text in ipairs(texts) do
+    local parts = {string.match(text, '^([^,]*),([^,]*),([^,]*),([^,]*)$')}
+    if not age and parts[kind] ~= '' then age = parts[kind] end
+    if not kept_kinds and parts[4] ~= '' then kept_kinds = parts[4] end
+  end
+  return {age = age ~= '*' and tonumber(age), keeps = string.find(kept_kinds, KIND_LETTERS[kind], 1, true) ~= nil}
+end
+
+-- Retentions by kind and texts. Most settlements of a batch share one, so each is resolved once per step.
+local retention_cache = {}
+
+local function cached_retention(queue, kind, settlement, job)
+  local sources = {settlement.retention or ',,,', job_retention(job.data), queue.retention, DEFAULT_RETENTION}
+  -- A failure in a fail queue is kept for ever, unless the settlement or the job sets an age.
+  if settlement.in_fail_queue then table.insert(sources, 3, ',*,,') end
+  local key = kind .. table.concat(sources)
+  retention_cache[key] = retention_cache[key] or resolve_retention(kind, sources)
+  return retention_cache[key]
+end
+
+-- Return the record of an outcome, and its score in the ordered set of its kind.
+local function encode_outcome(queue, job, kind, settlement)
+  local retention = cached_retention(queue, kind, settlement, job)
+  local expires_at = retention.age and queue.now + retention.age
+  local kept = not expires_at or expires_at > queue.now
+  local error, result, data = kept and settlement.error, kept and settlement.result, kept and retention.keeps
+  local flags = kind + (expires_at and 0 or FOR_EVER) + (error and HAS_ERROR or 0)
+    + (job.origin and HAS_ORIGIN or 0) + (result and HAS_RESULT or 0) + (data and HAS_DATA or 0)
+  return pack('>BI8I8', flags, queue.now, expires_at or 0) .. original_head(job) .. (error and sized(error) or '')
+    .. (job.origin and sized(job.origin) or '') .. (result and sized(result) or '')
+    .. (data and job.data or ''), expires_at and decimal(expires_at) or '+inf'
+end
+
+-- Return an outcome as a job table, with kind, expires_at, ended_at and outcome_flags.
+local function parse_outcome(id, text)
+  local flags, ended_at, expires_at = unpack_from('>BI8I8', text)
+  local job, at = parse_head(id, text, 18)
+  job.kind, job.expires_at = band(flags, 3), band(flags, FOR_EVER) == 0 and expires_at or nil
+  job.outcome_flags, job.ended_at = flags, ended_at
+  if band(flags, HAS_ERROR) ~= 0 then job.error, at = read_sized(text, at) end
+  if band(flags, HAS_ORIGIN) ~= 0 then job.origin, at = read_sized(text, at) end
+  if band(flags, HAS_RESULT) ~= 0 then job.result, at = read_sized(text, at) end
+  if band(flags, HAS_DATA) ~= 0 then job.data = sub(text, at) end
+  return job
+end
+
+local function read_outcome(queue, id)
+  local text = read_field(queue, 'outcomes', id)
+  return text and parse_outcome(id, text) or nil
+end
+
+-- Return the outcome of an id unless it has expired.
+local function live_outcome(queue, id)
+  local found = read_outcome(queue, id)
+  return found and (not found.expires_at or queue.now < found.expires_at) and found or nil
+end
+
+-- Return whether the ordered set of a kind exists, or this step plans a write to it.
+local function may_have_members(queue, name)
+  if queue.checked[name] == nil then queue.checked[name] = call('EXISTS', queue.base .. name) == 1 end
+  return queue.checked[name] or queue.plan[name] ~= nil
+end
+
+-- Plan the record of an outcome. `score` is its expires_at as text, '+inf' for ever.
+local function store_outcome(queue, id, kind, text, score)
+  set_field(queue, 'outcomes', id, text)
+  for i, name in ipairs(OUTCOME_KINDS) do
+    if i == kind then
+      plan(queue, 'zset', name, id, score)
+    elseif may_have_members(queue, name) then
+      plan(queue, 'zset', name, id, false)
+    end
+  end
+  queue.ended_ids[#queue.ended_ids + 1] = id
+end
+
+local function remove_outcome(queue, id)
+  set_field(queue, 'outcomes', id, false)
+  for _, name in ipairs(OUTCOME_KINDS) do plan(queue, 'zset', name, id, false) end
+  queue.ended_ids[#queue.ended_ids + 1] = id
+end
+
+-- Remove an active job from `active` and from the sets that have its id.
+local function remove_active(queue, job)
+  set_field(queue, 'active', job.id, false)
+  if job.handed_off then
+    plan(queue, 'set', 'away', job.id, false)
+  else
+    plan(queue, 'set', 'held:' .. job.lease, job.id, false)
+  end
+  if job.cancel_requested then plan(queue, 'set', 'asked', job.id, false) end
+  -- A free slot under max_active is new work for claims that max_active limited.
+  if queue.max_active then queue.work_changed = true end
+end
+
+local function read_successor(queue, id)
+  local text = read_field(queue, 'successors', id)
+  return text and parse_successor(text) or nil
+end
+
+-- End a waiting or active job with an outcome, and make its successor the current job.
+-- settlement: kind, and optionally error, result, retention, in_fail_queue.
+local function end_job(queue, job, settlement)
+  if job.fence then
+    remove_active(queue, job)
+  else
+    remove_from_order(queue, job)
+    set_field(queue, 'waiting', job.id, false)
+  end
+  local text, score = encode_outcome(queue, job, settlement.kind, settlement)
+  store_outcome(queue, job.id, settlement.kind, text, score)
+  log_attempt(queue, OUTCOME_KINDS[settlement.kind], job.id, original_head(job), settlement.error)
+  local successor = read_successor(queue, job.id)
+  if not successor then return end
+  set_field(queue, 'successors', job.id, false)
+  local promoted = promoted_job(job.id, successor)
+  add_to_order(queue, promoted, false)
+  log_change(queue, 'promoted', job.id, encode_head(promoted))
+end
+
+local RETURN_EVENTS = {error = 'retried', timeout = 'timed_out', stall = 'stalled'}
+local RETURN_COUNTERS = {error = 'retries', timeout = 'timeouts', stall = 'stalls'}
+
+-- Make an active job waiting again, with its successor folded in. cause: error, timeout, stall, or nil for a
+-- release. Return cancelled, stalled, returned or released.
+local function return_job(queue, job, cause, run_at, error)
+  if job.cancel_requested then
+    end_job(queue, job, {kind = 3})
+    return 'cancelled'
+  end
+  remove_active(queue, job)
+  log_attempt(queue, cause and RETURN_EVENTS[cause] or 'released', job.id, original_head(job), error)
+  job.fence, job.progress = false, nil
+  if cause then
+    job.run_at, job.seq, job.error = run_at, next_number(queue), error or job.error
+    job[RETURN_COUNTERS[cause]] = job[RETURN_COUNTERS[cause]] + 1
+  else
+    job.attempts = job.attempts - 1
+  end
+  local successor = read_successor(queue, job.id)
+  if successor then
+    set_field(queue, 'successors', job.id, false)
+    apply_successor(job, successor)
+  end
+  add_to_order(queue, job, cause ~= nil)
+  return cause == 'stall' and 'stalled' or cause and 'returned' or 'released'
+end

@@ -1,0 +1,20 @@
+-- Read the state of a queue for a wait (storage/redis/wakeups/wait.py).
+--
+-- KEYS[1]  prefix of the queue's keys
+-- ARGV[1]  now in ms, '' for the time of the server
+-- Returns  {now, work, ended, last entry of the log or '', next_due or '', 1 if a job is due, else 0}
+
+-- @include claim_order
+
+local queue = open_queue(KEYS[1], ARGV[1])
+local last = call('XREVRANGE', queue.base .. 'log', '+', '-', 'COUNT', 1)[1]
+local due, has_due = next_due(queue), 0
+for _, priority in ipairs(call('HKEYS', queue.base .. 'priorities')) do
+  local base = queue.base
+  if tonumber(call('HGET', base .. 'priorities', priority)) > 0
+    or call('ZCOUNT', base .. 'line:' .. priority, '-inf', decimal(queue.now)) > 0 then has_due = 1 end
+end
+return {
+  decimal(queue.now), decimal(queue.work), decimal(queue.ended), last and last[1] or '',
+  due and decimal(due) or '', has_due,
+}
