@@ -114,7 +114,7 @@ async def test_a_waiter_hears_of_a_failure_and_what_it_was(app: Dibs, stage: act
 
     assert (task.queue.name, "a") == (failed.value.queue, failed.value.id)
     assert ("ValueError", "not 5") == (failed.value.error.type, failed.value.error.message)
-    assert "failed for good after 2 attempts: ValueError: not 5" in str(failed.value)
+    assert "failed permanently after 2 attempts: ValueError: not 5" in str(failed.value)
 
 
 @pytest.mark.parametrize("state", ["waiting", "blocked", "active"])

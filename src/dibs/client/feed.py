@@ -1,4 +1,4 @@
-"""The events of a queue, as people read them: the log from an offset, or the live feed."""
+"""Feeds of the events of a queue: its log from an offset, or new events with progress."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 import msgspec
 from msgspec import Struct
 
-from dibs.client.connection.outcome_wait import SLOW_POLL, abandon_hint
+from dibs.client.connection.outcome_wait import SLOW_POLL, abandon_wakeup
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.durations import utc_datetime, utc_datetime_or_none
 from dibs.errors import Refused, StorageError
-from dibs.model.events import AttemptKind, EventKind, NoteKind
-from dibs.model.events import LogEvent as Logged
+from dibs.model.events import AttemptKind, EventKind, LogEvent, NoteKind
 from dibs.model.job import Error, Slot
 from dibs.model.requests import LogLevel, Settings
 from dibs.model.results import EventPage
 from dibs.storage.protocol import LATEST, Storage
 
 if TYPE_CHECKING:
-    from dibs.client.sync.claims import BlockingFeed
+    from dibs.client.sync.feed import BlockingFeed
 
-#: The most events one read of the log brings.
+#: Events that one read of the log returns at most.
 PAGE_SIZE = 500
-#: The most active jobs whose progress the live feed follows.
+#: Active jobs whose progress a live feed follows at most.
 MAX_FOLLOWED = 100
 
-#: What a feed can be asked for; `fell_off` is told in any case.
+#: Kinds for `queue.events(kinds=...)`. Events of kind `fell_off` are always part of a feed.
 FeedKind = EventKind | Literal["progress"]
 _BY_LEVEL: Final[dict[LogLevel, frozenset[str]]] = {
     "off": frozenset(),
@@ -43,33 +42,53 @@ _KINDS: Final = {"progress", *_BY_LEVEL["all"]}
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """One thing that happened in a queue; what does not apply is None, 0 or empty. Times are in UTC."""
+    """An event of a queue. Times are in UTC; a field that does not apply is None, 0 or empty."""
 
-    #: Of contract 3, Events; also `progress` in the live feed, and `fell_off` where the log was trimmed
-    #: between the offset that was asked for and the next event.
     kind: EventKind | Literal["progress", "fell_off"]
-    #: Reading on after this event begins here. Empty for progress, which is not in the log.
+    """Kind of the event (contract 3, Events).
+
+    A live feed also has `progress`. `fell_off` means that events were trimmed from the log between the
+    requested offset and the next event.
+    """
     offset: str = ""
+    """Position in the log: `queue.events(offset)` continues after this event. Empty for `progress`."""
     queue: str
+    """Name of the queue."""
     id: str = ""
+    """Id of the job."""
     at: datetime | None = None
+    """Time of the event."""
     attempt: int = 0
+    """Number of the claim of the job, from 1."""
     fence: int = 0
+    """Fence of the run."""
     enqueued_at: datetime | None = None
+    """Time at which the job was enqueued."""
     run_at: datetime | None = None
+    """Time from which the job might start."""
     claimed_at: datetime | None = None
+    """Time at which the run was claimed."""
     finished_at: datetime | None = None
+    """Time at which the run ended."""
     holder: str = ""
-    #: The range of revisions it is about, and how many enqueues lie in it.
+    """Name of the worker that ran the job."""
     first: int = 0
+    """First revision of the range that the event is about."""
     revision: int = 0
+    """Last revision of the range that the event is about."""
     enqueues: int = 0
+    """Number of enqueues in that range."""
     error: Error | None = None
+    """Error of the run."""
     progress: Any = None
+    """Progress that the run reported; only with the kind `progress`."""
 
 
 class Feed:
-    """Events of one queue, in order, without an end: `async with` it, then `async for event in` it."""
+    """The events of one queue in order: `async with queue.events() as events: async for event in events:`.
+
+    The iteration waits for new events and never ends.
+    """
 
     def __init__(
         self,
@@ -79,33 +98,36 @@ class Feed:
         kinds: Iterable[FeedKind] | None = None,
     ) -> None:
         self._client = client
-        self._ids = None if ids is None else _words("ids", ids)
-        self._kinds = None if kinds is None else _known(_words("kinds", kinds), is_live=after is None)
+        self._ids = None if ids is None else _names("ids", ids)
+        self._kinds = None if kinds is None else _checked_kinds(_names("kinds", kinds), is_live=after is None)
         self._shows_progress = after is None and (self._kinds is None or "progress" in self._kinds)
         self._offset = self._read_to = LATEST if after is None else after
         self._buffer: deque[Event] = deque()
         self._progress: dict[int, bytes] = {}
         self._since: Mapping[str, str] | None = None
 
+    def __repr__(self) -> str:
+        return f"<Feed {self._client.label} after {self._offset!r}>"
+
     @property
     def offset(self) -> str:
-        """Where to go on later: after the latest event that was handed out, `fell_off` included."""
+        """Offset of the latest event that the iteration returned: pass it to `queue.events` to continue."""
         return self._offset
 
     @property
     def sync(self) -> BlockingFeed:
-        """The same, blocking."""
-        from dibs.client.sync.claims import BlockingFeed  # noqa: PLC0415 - only who blocks pays for it
+        """This feed with blocking methods."""
+        from dibs.client.sync.feed import BlockingFeed  # noqa: PLC0415 - async programs never load it
 
         return BlockingFeed(self)
 
     async def __aenter__(self) -> Self:
-        """Begin. Raises Refused for kinds that the queue, as it is configured, does not log."""
+        """Start the feed. Raises Refused for kinds that the queue's `log_level` leaves out."""
         storage = await self._client.storage()
         if self._kinds is not None:
             await self._check_level(storage, self._kinds)
         if self._offset == LATEST:
-            # From here on nothing is missed, even if the first event is asked for much later.
+            # The feed begins here, so that the first event may be read much later.
             self._offset = (await storage.events(self._client.name, after=LATEST, limit=1)).offset
             self._read_to = self._offset
         return self
@@ -119,19 +141,19 @@ class Feed:
         return self
 
     async def __anext__(self) -> Event:
-        """Return the next event, waiting for as long as there is none."""
+        """Wait for the next event and return it."""
         while not self._buffer:
             storage = await self._client.storage()
             if self._since is None:
-                # Where the log stands before it is read: a task that has yet to begin hears of nothing.
-                await self._hint(storage, 0)
-            hint = asyncio.ensure_future(self._hint(storage))
+                # Get the position of the log before the read: the task below may start after an event.
+                await self._wait_for_events(storage, 0)
+            wakeup = asyncio.ensure_future(self._wait_for_events(storage))
             try:
                 await self._read(storage)
                 if not self._buffer:
-                    await hint
+                    await wakeup
             finally:
-                abandon_hint(hint)
+                abandon_wakeup(wakeup)
         event = self._buffer.popleft()
         self._offset = event.offset or self._offset
         return event
@@ -142,8 +164,8 @@ class Feed:
         if missing := kinds - _BY_LEVEL[settings.log_level] - {"progress"}:
             level = "runs" if missing <= _BY_LEVEL["runs"] else "all"
             raise Refused(
-                f"{name} logs at level {settings.log_level!r}, so {', '.join(sorted(missing))} would never "
-                f"come; first await queue.configure(log_level={level!r})",
+                f"queue {name!r} logs at level {settings.log_level!r}, which leaves out "
+                f"{', '.join(sorted(missing))}; first await queue.configure(log_level={level!r})",
                 field="kinds",
             )
 
@@ -152,9 +174,9 @@ class Feed:
         self._take(page)
         self._read_to = page.offset
         if self._shows_progress:
-            await self._look_for_progress(storage)
+            await self._read_progress(storage)
         if not self._buffer:
-            # What was passed over need not be read again.
+            # All events of the page were left out by `ids` or `kinds`: do not read them again.
             self._offset = page.offset
 
     def _take(self, page: EventPage) -> None:
@@ -164,20 +186,23 @@ class Feed:
             self._buffer.append(Event(kind="fell_off", offset="" if wanted else page.offset, queue=name))
         self._buffer.extend(wanted)
 
-    def _wants(self, event: Logged) -> bool:
+    def _wants(self, event: LogEvent) -> bool:
         return (self._kinds is None or event.kind in self._kinds) and (
             self._ids is None or event.id in self._ids
         )
 
     async def _followed(self, storage: Storage) -> Iterable[tuple[str, Slot]]:
-        """Return the jobs whose progress is told."""
+        """Return the jobs whose progress this feed reports."""
         if self._ids is None:
             return (await storage.list(self._client.name, "active", limit=MAX_FOLLOWED)).items
         ids = sorted(self._ids)[:MAX_FOLLOWED]
         return zip(ids, await storage.get(self._client.name, ids), strict=True)
 
-    async def _look_for_progress(self, storage: Storage) -> None:
-        """Progress is no transition and in no log, so the live feed compares what the active jobs say."""
+    async def _read_progress(self, storage: Storage) -> None:
+        """Add an event for each active job whose progress has changed since the last call.
+
+        Progress is not a transition, so the log has no events of it.
+        """
         seen: dict[int, bytes] = {}
         for id, slot in await self._followed(storage):
             run = slot.current.run if slot.current else None
@@ -186,11 +211,12 @@ class Feed:
             seen[run.fence] = run.progress
             if self._progress.get(run.fence) != run.progress:
                 value = msgspec.json.decode(run.progress)
-                told = Event(kind="progress", queue=self._client.name, id=id, fence=run.fence, progress=value)
-                self._buffer.append(told)
+                self._buffer.append(
+                    Event(kind="progress", queue=self._client.name, id=id, fence=run.fence, progress=value)
+                )
         self._progress = seen
 
-    async def _hint(self, storage: Storage, seconds: float | None = None) -> None:
+    async def _wait_for_events(self, storage: Storage, seconds: float | None = None) -> None:
         name, seconds = self._client.name, SLOW_POLL if seconds is None else seconds
         with suppress(StorageError):
             wake = await storage.wait([name], for_="events", since=self._since, timeout=seconds)
@@ -199,24 +225,26 @@ class Feed:
         await asyncio.sleep(seconds)
 
 
-def _words(field: str, words: Iterable[str]) -> frozenset[str]:
-    if isinstance(words, str):
-        # Text is an iterable of letters, and none of them would ever come.
-        raise Refused(f"{field} is the text {words!r}; pass a list", field=field)
-    return frozenset(words)
+def _names(field: str, names: Iterable[str]) -> frozenset[str]:
+    if isinstance(names, str):
+        # A str is an iterable of its letters: the feed would wait for events of one-letter names.
+        raise Refused(f"{field} is the text {names!r}; pass a list", field=field)
+    return frozenset(names)
 
 
-def _known(kinds: frozenset[str], *, is_live: bool) -> frozenset[str]:
+def _checked_kinds(kinds: frozenset[str], *, is_live: bool) -> frozenset[str]:
     if unknown := kinds - _KINDS:
-        named, all_ = ", ".join(sorted(unknown)), ", ".join(sorted(_KINDS))
-        raise Refused(f"kinds names {named}, which nothing is; there are {all_}", field="kinds")
+        named, known = ", ".join(sorted(unknown)), ", ".join(sorted(_KINDS))
+        raise Refused(f"unknown kinds of events: {named}; the kinds are {known}", field="kinds")
     if "progress" in kinds and not is_live:
-        raise Refused("progress is in no log; leave `after` out, for the live feed tells it", field="kinds")
+        raise Refused(
+            "the log has no progress; leave `after` out for a live feed, which has it", field="kinds"
+        )
     return kinds
 
 
-def event_of(queue: str, offset: str, event: Logged) -> Event:
-    """Return an entry of the log as people read it."""
+def event_of(queue: str, offset: str, event: LogEvent) -> Event:
+    """Return an entry of the log as an Event."""
     return Event(
         kind=event.kind,
         offset=offset,

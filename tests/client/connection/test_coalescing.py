@@ -1,4 +1,4 @@
-"""Single calls that arrive together travel together, and never touch each other."""
+"""Concurrent single calls share batches, and the error of one call does not affect the others."""
 
 from __future__ import annotations
 
@@ -9,139 +9,139 @@ from itertools import chain
 import pytest
 
 from dibs import BatchRefused, NotRunning, OutcomeUnknown, Refused
-from dibs.client.connection import coalescing as batching
+from dibs.client.connection import coalescing
 from dibs.client.connection.coalescing import Coalescer
 
 
-class Wire:
-    """Answers each item doubled, once it is let through; keeps what was sent."""
+class FakeStorage:
+    """Answers each item doubled while `replies` is set, and records each batch and the task that sent it."""
 
     def __init__(self) -> None:
         self.sent: list[list[int]] = []
         self.senders: list[object] = []
-        self.open = asyncio.Event()
-        self.open.set()
-        self.fails: list[BaseException] = []
-        self.busy = 0
+        self.replies = asyncio.Event()
+        self.replies.set()
+        self.errors: list[BaseException] = []
+        self.in_flight = 0
 
     async def send(self, items: list[int]) -> Sequence[int]:
         self.sent.append(items)
         self.senders.append(asyncio.current_task())
-        self.busy += 1
-        assert self.busy == 1, "one flush in flight"
+        self.in_flight += 1
+        assert self.in_flight == 1, "at most one flush is in flight"
         try:
-            await self.open.wait()
+            await self.replies.wait()
         finally:
-            self.busy -= 1
-        if self.fails:
-            raise self.fails.pop(0)
+            self.in_flight -= 1
+        if self.errors:
+            raise self.errors.pop(0)
         return [item * 2 for item in items]
 
 
-async def test_calls_of_one_moment_share_a_batch_and_each_gets_its_own_answer() -> None:
-    wire = Wire()
-    batcher = Coalescer(wire.send)
+async def test_concurrent_calls_share_a_batch_and_each_gets_its_own_answer() -> None:
+    storage = FakeStorage()
+    coalescer = Coalescer(storage.send)
 
-    answers = await asyncio.gather(*(batcher.add(item) for item in range(5)))
+    answers = await asyncio.gather(*(coalescer.add(item) for item in range(5)))
 
     assert answers == [0, 2, 4, 6, 8]
-    assert wire.sent == [[0, 1, 2, 3, 4]]
+    assert storage.sent == [[0, 1, 2, 3, 4]]
 
 
-async def test_what_arrives_during_a_flush_is_the_next_batch() -> None:
-    wire = Wire()
-    batcher = Coalescer(wire.send)
-    wire.open.clear()
-    first = asyncio.create_task(batcher.add(1))
-    await until(lambda: bool(wire.sent))
-    others = [asyncio.create_task(batcher.add(item)) for item in (2, 3)]
+async def test_calls_during_a_flush_form_the_next_batch() -> None:
+    storage = FakeStorage()
+    coalescer = Coalescer(storage.send)
+    storage.replies.clear()
+    first = asyncio.create_task(coalescer.add(1))
+    await until(lambda: bool(storage.sent))
+    others = [asyncio.create_task(coalescer.add(item)) for item in (2, 3)]
     await asyncio.sleep(0)
-    wire.open.set()
+    storage.replies.set()
 
     assert await asyncio.gather(first, *others) == [2, 4, 6]
-    assert wire.sent == [[1], [2, 3]]
+    assert storage.sent == [[1], [2, 3]]
 
 
-async def test_a_read_that_comes_singly_goes_by_itself_and_who_comes_meanwhile_is_the_next_batch() -> None:
-    wire = Wire()
-    batcher = Coalescer(wire.send, read_only=True)
-    assert await batcher.add(1) == 2
-    wire.open.clear()
-    first = asyncio.create_task(batcher.add(2))
-    await until(lambda: len(wire.sent) == 2)
-    others = [asyncio.create_task(batcher.add(item)) for item in (3, 4)]
+async def test_a_single_read_is_sent_inline_and_reads_during_it_form_the_next_batch() -> None:
+    storage = FakeStorage()
+    coalescer = Coalescer(storage.send, read_only=True)
+    assert await coalescer.add(1) == 2
+    storage.replies.clear()
+    first = asyncio.create_task(coalescer.add(2))
+    await until(lambda: len(storage.sent) == 2)
+    others = [asyncio.create_task(coalescer.add(item)) for item in (3, 4)]
     await asyncio.sleep(0)
-    over = asyncio.create_task(batcher.drain())
-    wire.open.set()
+    drained = asyncio.create_task(coalescer.drain())
+    storage.replies.set()
 
     assert await asyncio.gather(first, *others) == [4, 6, 8]
-    await over
-    assert wire.sent == [[1], [2], [3, 4]]
-    assert [first] == [sender for sender in wire.senders if sender in {first, *others}]
+    await drained
+    assert storage.sent == [[1], [2], [3, 4]]
+    assert [first] == [sender for sender in storage.senders if sender in {first, *others}]
 
 
-async def test_a_read_by_itself_that_is_given_up_or_fails_leaves_those_behind_it_alone() -> None:
-    wire = Wire()
-    batcher = Coalescer(wire.send, read_only=True)
-    await batcher.add(1)
-    for end in (asyncio.CancelledError, OutcomeUnknown):
-        wire.open.clear()
-        first = asyncio.create_task(batcher.add(2))
-        await until(lambda: wire.sent[-1] == [2])
-        behind = asyncio.create_task(batcher.add(3))
+async def test_reads_after_a_cancelled_or_failed_inline_read_are_answered() -> None:
+    storage = FakeStorage()
+    coalescer = Coalescer(storage.send, read_only=True)
+    await coalescer.add(1)
+    for error in (asyncio.CancelledError, OutcomeUnknown):
+        storage.replies.clear()
+        first = asyncio.create_task(coalescer.add(2))
+        await until(lambda: storage.sent[-1] == [2])
+        behind = asyncio.create_task(coalescer.add(3))
         await asyncio.sleep(0)
-        if end is asyncio.CancelledError:
+        if error is asyncio.CancelledError:
             first.cancel()
         else:
-            wire.fails.append(OutcomeUnknown())
-        wire.open.set()
+            storage.errors.append(OutcomeUnknown())
+        storage.replies.set()
 
-        with pytest.raises(end):
+        with pytest.raises(error):
             await first
         assert await behind == 6
-    await batcher.drain()
-    assert wire.sent == [[1], [2], [3], [2], [3]]
+    await coalescer.drain()
+    assert storage.sent == [[1], [2], [3], [2], [3]]
 
 
-async def test_a_batch_is_bounded_in_items() -> None:
-    wire = Wire()
-    batcher = Coalescer(wire.send)
+async def test_a_batch_is_limited_in_items() -> None:
+    storage = FakeStorage()
+    coalescer = Coalescer(storage.send)
 
-    await asyncio.gather(*(batcher.add(item) for item in range(2_500)))
+    await asyncio.gather(*(coalescer.add(item) for item in range(2_500)))
 
-    assert [len(batch) for batch in wire.sent] == [1000, 1000, 500]
-    assert list(chain.from_iterable(wire.sent)) == list(range(2_500))
-
-
-async def test_a_batch_is_bounded_in_bytes_but_never_empty() -> None:
-    wire = Wire()
-    half = batching.MOST_BYTES // 2
-    batcher = Coalescer(wire.send, lambda item: item)
-
-    await asyncio.gather(*(batcher.add(size) for size in (half, half, half, batching.MOST_BYTES * 2, 1)))
-
-    assert [len(batch) for batch in wire.sent] == [2, 1, 1, 1]
+    assert [len(batch) for batch in storage.sent] == [1000, 1000, 500]
+    assert list(chain.from_iterable(storage.sent)) == list(range(2_500))
 
 
-async def test_a_cancelled_caller_is_not_sent_and_leaves_its_neighbours_alone() -> None:
-    wire = Wire()
-    batcher = Coalescer(wire.send)
-    one, two, three = (asyncio.create_task(batcher.add(item)) for item in (1, 2, 3))
+async def test_a_batch_is_limited_in_bytes_but_has_at_least_one_item() -> None:
+    storage = FakeStorage()
+    half = coalescing.MOST_BYTES // 2
+    coalescer = Coalescer(storage.send, lambda item: item)
+
+    await asyncio.gather(*(coalescer.add(size) for size in (half, half, half, coalescing.MOST_BYTES * 2, 1)))
+
+    assert [len(batch) for batch in storage.sent] == [2, 1, 1, 1]
+
+
+async def test_a_call_cancelled_before_the_flush_is_not_sent() -> None:
+    storage = FakeStorage()
+    coalescer = Coalescer(storage.send)
+    one, two, three = (asyncio.create_task(coalescer.add(item)) for item in (1, 2, 3))
     await asyncio.sleep(0)
     two.cancel()
 
     assert [await one, await three] == [2, 6]
-    assert wire.sent == [[1, 3]]
+    assert storage.sent == [[1, 3]]
 
 
-async def test_a_caller_cancelled_in_flight_leaves_its_neighbours_alone() -> None:
-    wire = Wire()
-    wire.open.clear()
-    batcher = Coalescer(wire.send)
-    first, second = (asyncio.create_task(batcher.add(item)) for item in (1, 2))
-    await until(lambda: bool(wire.sent))
+async def test_a_call_cancelled_in_flight_does_not_affect_its_batch() -> None:
+    storage = FakeStorage()
+    storage.replies.clear()
+    coalescer = Coalescer(storage.send)
+    first, second = (asyncio.create_task(coalescer.add(item)) for item in (1, 2))
+    await until(lambda: bool(storage.sent))
     first.cancel()
-    wire.open.set()
+    storage.replies.set()
 
     assert await second == 4
     with pytest.raises(asyncio.CancelledError):
@@ -149,82 +149,82 @@ async def test_a_caller_cancelled_in_flight_leaves_its_neighbours_alone() -> Non
 
 
 async def test_each_caller_gets_an_exception_object_of_its_own() -> None:
-    wire = Wire()
-    wire.fails = [OutcomeUnknown("reply lost")]
-    batcher = Coalescer(wire.send)
+    storage = FakeStorage()
+    storage.errors = [OutcomeUnknown("reply lost")]
+    coalescer = Coalescer(storage.send)
 
-    errors = await asyncio.gather(*(batcher.add(item) for item in range(3)), return_exceptions=True)
+    errors = await asyncio.gather(*(coalescer.add(item) for item in range(3)), return_exceptions=True)
 
     assert [(type(error), str(error)) for error in errors] == [(OutcomeUnknown, "reply lost")] * 3
     assert len({id(error) for error in errors}) == 3
-    assert await batcher.add(1) == 2, "the next batch is as good as new"
+    assert await coalescer.add(1) == 2, "the next batch succeeds"
 
 
-class Picky(Exception):
+class NotCopyable(Exception):
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one}{two}")
 
 
-async def test_an_exception_that_cannot_be_copied_is_told_all_the_same() -> None:
-    wire = Wire()
-    wire.fails = [Picky(4, 2)]
+async def test_an_exception_that_cannot_be_copied_becomes_outcome_unknown() -> None:
+    storage = FakeStorage()
+    storage.errors = [NotCopyable(4, 2)]
 
-    with pytest.raises(OutcomeUnknown, match="Picky: 42"):
-        await Coalescer(wire.send).add(1)
+    with pytest.raises(OutcomeUnknown, match="NotCopyable: 42"):
+        await Coalescer(storage.send).add(1)
 
 
-async def test_a_refused_neighbour_is_sent_home_alone() -> None:
-    """Nothing of a refused batch was written, so the others go again without the one at fault."""
-    wire = Wire()
-    wire.fails = [BatchRefused("1 of 3", [Refused("too long", field="id", index=1)])]
-    batcher = Coalescer(wire.send)
+async def test_only_the_refused_call_of_a_batch_fails() -> None:
+    """The storage wrote no item of the refused batch, so the other items are sent again."""
+    storage = FakeStorage()
+    storage.errors = [BatchRefused("1 of 3", [Refused("too long", field="id", index=1)])]
+    coalescer = Coalescer(storage.send)
 
-    answers = await asyncio.gather(*(batcher.add(item) for item in (1, 2, 3)), return_exceptions=True)
+    answers = await asyncio.gather(*(coalescer.add(item) for item in (1, 2, 3)), return_exceptions=True)
 
     assert [answers[0], answers[2]] == [2, 6]
     assert isinstance(answers[1], Refused)
     assert answers[1].field == "id"
-    assert wire.sent == [[1, 2, 3], [1, 3]]
+    assert storage.sent == [[1, 2, 3], [1, 3]]
 
 
-async def test_a_refusal_that_names_nobody_is_everybodys() -> None:
-    wire = Wire()
-    wire.fails = [BatchRefused("all", [Refused("the queue is")])]
-    batcher = Coalescer(wire.send)
+async def test_a_refusal_without_an_index_fails_every_call_of_the_batch() -> None:
+    storage = FakeStorage()
+    storage.errors = [BatchRefused("all", [Refused("the queue is")])]
+    coalescer = Coalescer(storage.send)
 
-    answers = await asyncio.gather(batcher.add(1), batcher.add(2), return_exceptions=True)
+    answers = await asyncio.gather(coalescer.add(1), coalescer.add(2), return_exceptions=True)
 
     assert [type(answer) for answer in answers] == [BatchRefused, BatchRefused]
 
 
-async def test_when_the_loop_ends_nobody_is_left_waiting() -> None:
-    wire = Wire()
-    wire.open.clear()
-    batcher = Coalescer(wire.send)
-    first = asyncio.create_task(batcher.add(1))
-    await until(lambda: bool(wire.sent))
-    second = asyncio.create_task(batcher.add(2))
+async def test_calls_fail_when_the_loop_ends() -> None:
+    storage = FakeStorage()
+    storage.replies.clear()
+    coalescer = Coalescer(storage.send)
+    first = asyncio.create_task(coalescer.add(1))
+    await until(lambda: bool(storage.sent))
+    second = asyncio.create_task(coalescer.add(2))
     await asyncio.sleep(0)
-    assert batcher._flushing is not None
-    batcher._flushing.cancel()
+    assert coalescer._flushing is not None
+    coalescer._flushing.cancel()
 
     results = await asyncio.gather(first, second, return_exceptions=True)
     assert [type(result) for result in results] == [OutcomeUnknown, NotRunning]
 
 
-async def test_drain_waits_for_everything_under_way() -> None:
-    wire = Wire()
-    batcher = Coalescer(wire.send)
-    call = asyncio.create_task(batcher.add(1))
+async def test_drain_waits_for_the_calls_in_flight() -> None:
+    storage = FakeStorage()
+    coalescer = Coalescer(storage.send)
+    call = asyncio.create_task(coalescer.add(1))
     await asyncio.sleep(0)
 
-    await batcher.drain()
+    await coalescer.drain()
     await asyncio.sleep(0)
 
     assert call.done()
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    """Let the others go on, step by step."""
-    while not holds():  # noqa: ASYNC110 - the code under test has no event for it
+async def until(condition: Callable[[], bool]) -> None:
+    """Run the event loop, one iteration at a time, until `condition` returns True."""
+    while not condition():  # noqa: ASYNC110 - the code under test has no event for it
         await asyncio.sleep(0)

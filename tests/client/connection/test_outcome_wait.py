@@ -1,4 +1,4 @@
-"""The waiting rule: subscribe, read the state, and read it again at a slow poll (contract 1, Done)."""
+"""A wait subscribes, reads the state, and polls it slowly (contract 1, Done)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dibs import (
     StorageUnavailable,
     WaitTimeout,
 )
-from dibs.client.connection import outcome_wait as waiting
+from dibs.client.connection import outcome_wait
 from dibs.client.options.retention import WAIT_SLACK
 from dibs.model.results import WaitResult
 from tests.client.byhand import claimed
@@ -42,7 +42,7 @@ async def test_a_waiter_is_woken_by_the_end(queue: Queue) -> None:
         assert await waiter == "done"
 
 
-async def test_waiting_too_long_leaves_the_job_alone(queue: Queue) -> None:
+async def test_a_timed_out_wait_does_not_affect_the_job(queue: Queue) -> None:
     ticket = await queue.enqueue(1, id="a")
 
     with pytest.raises(WaitTimeout, match=f"{queue.name}/a") as timeout:
@@ -51,7 +51,7 @@ async def test_waiting_too_long_leaves_the_job_alone(queue: Queue) -> None:
     assert (await ticket.status()).state == "waiting"
 
 
-async def test_many_waiters_get_their_own(queue: Queue) -> None:
+async def test_each_of_many_waiters_gets_its_own_result(queue: Queue) -> None:
     tickets = await queue.enqueue_many(range(50))
     waiters = [asyncio.create_task(ticket.result(30)) for ticket in tickets]
     async with queue.receive(max_jobs=7, wait=0) as claims:
@@ -61,15 +61,15 @@ async def test_many_waiters_get_their_own(queue: Queue) -> None:
     assert await asyncio.gather(*waiters) == [number * 2 for number in range(50)]
 
 
-async def test_a_lost_hint_costs_latency_never_the_result(
+async def test_a_lost_wake_up_costs_latency_and_not_the_result(
     queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def deaf(*_args: Any, **_named: Any) -> None:
+    async def unavailable(*_args: Any, **_named: Any) -> None:
         raise StorageUnavailable
 
     ticket = await queue.enqueue(1, id="a")
-    monkeypatch.setattr(waiting, "SLOW_POLL", 0.01)
-    monkeypatch.setattr(app.storage, "wait", deaf)
+    monkeypatch.setattr(outcome_wait, "SLOW_POLL", 0.01)
+    monkeypatch.setattr(app.storage, "wait", unavailable)
     async with claimed(queue) as claim:
         waiter = asyncio.create_task(ticket.result(30))
         await asyncio.sleep(0)
@@ -78,8 +78,8 @@ async def test_a_lost_hint_costs_latency_never_the_result(
         assert await waiter == "done"
 
 
-async def test_a_wait_lets_the_outcome_outlive_it(queue: Queue, app: Dibs) -> None:
-    """Design 1: waiting for a result raises the job's retention to at least the wait + 60 s."""
+async def test_a_wait_extends_the_retention_of_the_outcome(queue: Queue, app: Dibs) -> None:
+    """A wait for a result raises the job's retention to at least the length of the wait plus 60 s."""
     ticket = await queue.enqueue(1, id="a", retention=1)
     with pytest.raises(WaitTimeout):
         await ticket.result(0.02)
@@ -92,7 +92,7 @@ async def test_a_wait_lets_the_outcome_outlive_it(queue: Queue, app: Dibs) -> No
     assert WAIT_SLACK <= kept.completed <= WAIT_SLACK + 20
 
 
-async def test_a_wait_leaves_a_retention_that_is_long_enough(queue: Queue, app: Dibs) -> None:
+async def test_a_wait_does_not_change_a_long_enough_retention(queue: Queue, app: Dibs) -> None:
     ticket = await queue.enqueue(1, id="a", retention=None)
     with pytest.raises(WaitTimeout):
         await ticket.result(0)
@@ -106,7 +106,7 @@ async def test_a_wait_leaves_a_retention_that_is_long_enough(queue: Queue, app: 
 
 
 async def test_a_successor_keeps_the_retention_it_was_given(queue: Queue, app: Dibs) -> None:
-    """A wait for the run that is active must not shorten what the blocked one keeps."""
+    """A wait for the active run does not shorten the retention of its blocked successor."""
     first = await queue.enqueue(1, id="a", retention=1)
     async with claimed(queue):
         await queue.enqueue(2, id="a", retention=None)
@@ -122,11 +122,11 @@ async def test_a_successor_keeps_the_retention_it_was_given(queue: Queue, app: D
 async def test_a_waiter_subscribes_before_it_reads(
     queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contract 1, Done: what happens between reading and subscribing would be missed."""
+    """A wait that read first would miss a change between reading and subscribing (contract 1, Done)."""
     order: list[str] = []
     wait, get = app.storage.wait, app.storage.get
 
-    def told(name: str, verb: Any) -> Any:
+    def recorded(name: str, verb: Any) -> Any:
         def call(*args: Any, **named: Any) -> Any:
             order.append(name)
             return verb(*args, **named)
@@ -134,15 +134,15 @@ async def test_a_waiter_subscribes_before_it_reads(
         return call
 
     ticket = await queue.enqueue(1)
-    monkeypatch.setattr(app.storage, "wait", told("wait", wait))
-    monkeypatch.setattr(app.storage, "get", told("get", get))
+    monkeypatch.setattr(app.storage, "wait", recorded("wait", wait))
+    monkeypatch.setattr(app.storage, "get", recorded("get", get))
     with pytest.raises(WaitTimeout):
         await ticket.result(0)
 
     assert order[:2] == ["wait", "get"]
 
 
-async def test_a_waiter_hears_that_the_app_was_closed(storage_url: str) -> None:
+async def test_closing_the_app_ends_a_wait(storage_url: str) -> None:
     app = Dibs(storage_url)
     await app.open()
     waiter = asyncio.create_task((await app.queue("q").enqueue(1)).result(30))
@@ -156,12 +156,12 @@ async def test_a_waiter_hears_that_the_app_was_closed(storage_url: str) -> None:
 async def test_an_update_during_a_wait_cannot_take_the_outcome_away(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "SLOW_POLL", 0.01)
+    monkeypatch.setattr(outcome_wait, "SLOW_POLL", 0.01)
     ticket = await queue.enqueue(1, id="a")
     waiter = asyncio.create_task(ticket.result(30))
     await asyncio.sleep(0)
     await queue.enqueue(2, id="a", retention=0)
-    while await kept_for(queue, "a") == 0:  # noqa: ASYNC110 - the waiter's next look is what we wait for
+    while await kept_for(queue, "a") == 0:  # noqa: ASYNC110 - the waiter sends no event when it has read the state
         await asyncio.sleep(0)
     async with claimed(queue) as claim:
         await claim.complete("both")
@@ -176,41 +176,41 @@ async def kept_for(queue: Queue, id: str) -> object:
     return slot.current.data.retention.completed
 
 
-async def test_an_end_that_the_wake_up_tells_is_not_asked_for(
+async def test_an_outcome_in_the_wake_up_is_not_read_again(
     queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis tells of small ones; whoever waits has looked once, before."""
-    calls, tells = counted(app.storage, monkeypatch), (app.storage.url or "").startswith("redis:")
+    """Wake-ups of Redis carry small outcomes. The waiter reads the state once, before it waits."""
+    calls, carries_outcomes = counted(app.storage, monkeypatch), (app.storage.url or "").startswith("redis:")
     for number in range(3):
         before = calls["get"]
         ticket = await queue.enqueue(number, id="a")
         async with claimed(queue) as claim:
             waiter = asyncio.create_task(ticket.result(30))
-            while calls["get"] == before:  # noqa: ASYNC110 - it waits in the storage
+            while calls["get"] == before:  # noqa: ASYNC110 - the waiter sends no event before it waits
                 await asyncio.sleep(0)
             await claim.complete(number)
 
             assert await waiter == number
-        # What the first of them hears begins with its own subscription, so it may look once more.
-        assert not tells or number == 0 or before + 1 == calls["get"]
+        # The subscription begins with the first wait, which may miss the wake-up and read once more.
+        assert not carries_outcomes or number == 0 or before + 1 == calls["get"]
 
 
 @pytest.mark.parametrize("first", [True, False])
-async def test_the_end_of_another_enqueue_is_not_its_own(
+async def test_the_outcome_of_another_enqueue_does_not_end_the_wait(
     queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch, *, first: bool
 ) -> None:
-    """Whatever a wake-up tells: an outcome counts for the enqueues that it covers (contract 1, Done)."""
+    """An outcome in a wake-up counts only for the enqueues that it covers (contract 1, Done)."""
     tickets = [await queue.enqueue("first", id="a")]
     async with claimed(queue) as claim:
         tickets.append(await queue.enqueue("second", id="a"))
         await claim.complete("of the first")
     [slot] = await app.storage.get(queue.name, ["a"])
     assert slot.outcome is not None
-    told = WaitResult(woken=True, since={}, outcomes={"a": slot.outcome})
+    wakeup = WaitResult(woken=True, since={}, outcomes={"a": slot.outcome})
 
     async def wait(*_args: Any, **_named: Any) -> WaitResult:
         await asyncio.sleep(0)
-        return told
+        return wakeup
 
     monkeypatch.setattr(app.storage, "wait", wait)
     if first:
@@ -220,14 +220,14 @@ async def test_the_end_of_another_enqueue_is_not_its_own(
             await tickets[1].result(0.05)
 
 
-async def test_an_outcome_of_several_enqueues_does_not_tell_which_of_them_were_cancelled(
+async def test_an_outcome_of_several_enqueues_does_not_hide_a_cancelled_one(
     queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One successor is dropped, the next folded into the run that comes back: its range lies around both."""
+    """The range of the outcome covers three enqueues. The second was cancelled, the third folded in."""
     tickets = [await queue.enqueue("first", id="a")]
     async with claimed(queue) as claim:
         tickets.append(await queue.enqueue("dropped", id="a"))
-        # The waiter of the second looks when it is still pending; what it hears comes when all is over.
+        # The waiter of the second enqueue reads this pending state, and gets its wake-up after the end.
         pending = await app.storage.get(queue.name, ["a"])
         await queue.cancel("a")
         tickets.append(await queue.enqueue("third", id="a"))

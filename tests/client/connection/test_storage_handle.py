@@ -1,4 +1,4 @@
-"""Where an app's storage is open: in one process, on one event loop, at first use."""
+"""The storage handle opens at first use, in one process, on one event loop, and again after a close."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def use(app: Dibs) -> int:
     return (await app.queue("q").counts()).waiting
 
 
-def test_an_app_may_be_made_before_anyone_knows_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_an_app_may_be_created_before_its_url_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DIBS_URL", raising=False)
     app = Dibs()
@@ -40,7 +40,7 @@ async def test_it_opens_at_first_use(storage_url: str) -> None:
     await app.close()
 
 
-async def test_however_many_ask_at_once_it_opens_once(
+async def test_concurrent_first_uses_open_the_storage_once(
     storage_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
@@ -57,7 +57,7 @@ async def test_however_many_ask_at_once_it_opens_once(
     await app.close()
 
 
-async def test_a_failed_opening_is_tried_again_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_next_use_retries_a_failed_opening(monkeypatch: pytest.MonkeyPatch) -> None:
     app = Dibs()
     monkeypatch.setenv("DIBS_URL", "nowhere:")
     with pytest.raises(UnknownScheme):
@@ -67,7 +67,7 @@ async def test_a_failed_opening_is_tried_again_by_the_next(monkeypatch: pytest.M
     assert await use(app) == 1
 
 
-async def test_after_close_every_use_says_so_until_it_is_entered_again(storage_url: str) -> None:
+async def test_after_close_every_use_raises_until_the_app_is_entered_again(storage_url: str) -> None:
     app = Dibs(storage_url)
     async with app:
         ticket = await app.queue("q").enqueue(1)
@@ -76,7 +76,9 @@ async def test_after_close_every_use_says_so_until_it_is_entered_again(storage_u
             await late
 
     async with app:
-        assert (await ticket.status()).state == "waiting", "what memory holds outlives a close of its app"
+        assert (await ticket.status()).state == "waiting", (
+            "a memory storage keeps its jobs over a close of its app"
+        )
 
 
 async def test_blocks_nest(storage_url: str) -> None:
@@ -89,7 +91,7 @@ async def test_blocks_nest(storage_url: str) -> None:
         await use(app)
 
 
-async def test_close_answers_what_is_under_way(storage_url: str) -> None:
+async def test_close_finishes_the_calls_in_flight(storage_url: str) -> None:
     app = Dibs(storage_url)
     await app.open()
     call = asyncio.create_task(app.queue("q").enqueue(1))
@@ -105,42 +107,42 @@ def test_a_new_loop_finds_the_same_jobs(storage_url: str) -> None:
     assert [asyncio.run(use(app)), asyncio.run(use(app))] == [1, 2]
 
 
-async def test_another_running_loop_is_told_whose_it_is(storage_url: str) -> None:
+async def test_use_on_another_running_loop_raises(storage_url: str) -> None:
     async with Dibs(storage_url) as app:
         with pytest.raises(NotRunning, match="another event loop"):
             await asyncio.to_thread(asyncio.run, use(app))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork does not exist on this platform")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_fork_of_memory_says_that_it_cannot_reach_it() -> None:
+def test_a_fork_cannot_use_a_memory_storage() -> None:
     app = Dibs("memory:")
     asyncio.run(use(app))
 
-    def look() -> str:
+    def use_in_child() -> str:
         try:
             asyncio.run(use(app))
         except StorageUnavailable as error:
             return str(error)
-        return "it went on"
+        return "no error"
 
-    assert "a fork cannot reach it" in in_child(look)
+    assert "a fork cannot reach it" in in_child(use_in_child)
 
 
-def in_child(look: Any) -> str:
-    """Return what a function says in a forked child."""
-    mine, theirs = os.pipe()
+def in_child(function: Any) -> str:
+    """Return the text that `function` returns in a forked child process."""
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(theirs, look().encode())
+        os.write(write_end, function().encode())
         os._exit(0)
-    os.close(theirs)
+    os.close(write_end)
     os.waitpid(child, 0)
-    with os.fdopen(mine) as told:
-        return told.read()
+    with os.fdopen(read_end) as pipe:
+        return pipe.read()
 
 
-async def test_work_asks_the_worker_and_closes_what_it_opened(
+async def test_work_runs_the_worker_and_closes_the_storage_that_it_opened(
     storage_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dibs.client import app as module
@@ -148,7 +150,9 @@ async def test_work_asks_the_worker_and_closes_what_it_opened(
     app = Dibs(storage_url)
     monkeypatch.setattr(module, "WORK", f"{__name__}:pretend_to_work")
 
-    assert await app.work(["q"], until="empty") == (app, ["q"], 0, "empty", 30.0, ANY)
+    report: Any = await app.work(["q"], until="empty", lease=20.0)
+    options = {"processes": 0, "until": "empty", "grace": 30.0, "lease": 20.0, "heartbeat": 5.0, "poll": 1.0}
+    assert report == (app, ["q"], options, ANY)
     with pytest.raises(NotRunning, match="not open yet"):
         _ = app.storage
     assert await use(app) == 1
@@ -156,8 +160,8 @@ async def test_work_asks_the_worker_and_closes_what_it_opened(
     assert app.storage.url
 
 
-async def pretend_to_work(app: Dibs, *, queues: Any, processes: int, until: str, grace: float) -> Any:
-    return app, queues, processes, until, grace, app.storage.url
+async def pretend_to_work(app: Dibs, *, queues: Any, **options: Any) -> Any:
+    return app, queues, options, app.storage.url
 
 
 def test_a_thread_without_a_loop_is_not_another_loop(storage_url: str) -> None:
@@ -171,7 +175,7 @@ def test_a_thread_without_a_loop_is_not_another_loop(storage_url: str) -> None:
 
 @pytest.mark.parametrize("enqueue_first", [True, False])
 async def test_work_leaves_an_app_as_open_as_it_was(storage_url: str, *, enqueue_first: bool) -> None:
-    """Opened at first use it stays usable, and its tickets with it."""
+    """An app that was open before `work` stays open, and so its tickets stay usable."""
     app = Dibs(storage_url)
     app.queue("q").handler()(handle)
     ticket = await app.queue("q").enqueue(1) if enqueue_first else None

@@ -1,4 +1,4 @@
-"""connection=: enqueue and settle as part of the caller's own transaction, on a real Postgres."""
+"""`connection=` makes enqueue and settle part of the caller's transaction, tested on a Postgres server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from dibs import BatchRefused, Dibs, LeaseLost, Refused, StorageError
-from dibs.client.sync.handles import BlockingDibs
+from dibs.client.sync.app import BlockingDibs
 from dibs_conformance.servers import PostgresServer, RedisServer
 from tests.client import handlers
 
@@ -24,8 +24,8 @@ _NUMBERS = count()
 
 @pytest.fixture
 def url(postgres_server: PostgresServer) -> str:
-    """The URL of an empty place."""
-    return f"{postgres_server.url}?schema=joining_{next(_NUMBERS)}"
+    """The URL of a new schema, which is empty."""
+    return f"{postgres_server.url}?schema=transactions_{next(_NUMBERS)}"
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ async def test_a_commit_makes_a_job_visible(app: Dibs, mine: psycopg.AsyncConnec
     assert "waiting" == (await ticket.status()).state
 
 
-async def test_a_rollback_leaves_nothing(app: Dibs, mine: psycopg.AsyncConnection[Any]) -> None:
+async def test_a_rollback_undoes_every_enqueue(app: Dibs, mine: psycopg.AsyncConnection[Any]) -> None:
     task = app.task(handlers.thumbnail)
     await app.queue("q").enqueue(1, connection=mine)
     await app.queue("q").enqueue_many([1, 2], connection=mine)
@@ -89,9 +89,11 @@ async def test_a_task_and_many_of_it_are_committed_together(
     assert 3 == (await task.queue.counts()).waiting
 
 
-async def test_it_shares_no_batch_with_others(app: Dibs, mine: psycopg.AsyncConnection[Any]) -> None:
+async def test_an_enqueue_in_a_transaction_is_not_coalesced_with_others(
+    app: Dibs, mine: psycopg.AsyncConnection[Any]
+) -> None:
     queue = app.queue("q")
-    # A queue that is made in a transaction is not there for others, who wait to make it, until it ends.
+    # Creates the queue first: if the transaction created it, other enqueues would wait for its end.
     await queue.resume()
     await asyncio.gather(
         *(queue.enqueue(n, id=f"theirs-{n}") for n in range(20)), queue.enqueue(0, id="mine", connection=mine)
@@ -102,7 +104,7 @@ async def test_it_shares_no_batch_with_others(app: Dibs, mine: psycopg.AsyncConn
     assert 20 == (await queue.counts()).waiting
 
 
-async def test_bad_input_is_refused_before_it_reaches_the_transaction(
+async def test_invalid_input_is_refused_before_the_transaction_begins(
     app: Dibs, mine: psycopg.AsyncConnection[Any]
 ) -> None:
     queue = app.queue("q")
@@ -114,9 +116,7 @@ async def test_bad_input_is_refused_before_it_reaches_the_transaction(
     assert psycopg.pq.TransactionStatus.IDLE == mine.info.transaction_status
 
 
-async def test_a_transaction_that_failed_already_is_told(
-    app: Dibs, mine: psycopg.AsyncConnection[Any]
-) -> None:
+async def test_enqueue_in_a_failed_transaction_raises(app: Dibs, mine: psycopg.AsyncConnection[Any]) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         await mine.execute("SELECT 1 / 0")
     with pytest.raises(StorageError, match="nothing happened"):
@@ -126,7 +126,7 @@ async def test_a_transaction_that_failed_already_is_told(
 # -- settle --------------------------------------------------------------------------------------------
 
 
-async def test_an_end_by_hand_is_committed_with_its_follow_up(
+async def test_a_completion_is_committed_with_its_follow_up(
     app: Dibs, mine: psycopg.AsyncConnection[Any]
 ) -> None:
     queue, after = app.queue("q"), app.queue("after")
@@ -158,10 +158,10 @@ async def test_after_a_rollback_a_claim_may_be_settled_again(
     assert "done" == await ticket.result()
 
 
-async def test_leaving_gives_back_the_rest_though_a_transaction_is_open(
+async def test_leaving_the_receiver_releases_the_rest_despite_an_open_transaction(
     app: Dibs, mine: psycopg.AsyncConnection[Any]
 ) -> None:
-    """What waits for a commit is let be: to drop its lease would be to wait for that commit."""
+    """The receiver does not drop a claim that waits for a commit: the drop would wait for this commit."""
     queue = app.queue("q")
     await queue.enqueue_many([queue.bind(n, id=str(n)) for n in range(3)])
     async with asyncio.timeout(20), queue.receive(max_jobs=3, wait=0) as claims:
@@ -174,7 +174,7 @@ async def test_leaving_gives_back_the_rest_though_a_transaction_is_open(
     assert 0 == (await queue.counts()).active
 
 
-async def test_a_claim_whose_end_was_rolled_back_comes_back(
+async def test_a_claim_whose_completion_was_rolled_back_returns_to_the_queue(
     app: Dibs, mine: psycopg.AsyncConnection[Any]
 ) -> None:
     queue = app.queue("q")
@@ -222,7 +222,7 @@ async def test_a_handler_s_thread_uses_its_own_connection(
     assert 1 == (await task.queue.counts()).waiting
 
 
-def test_what_goes_wrong_on_the_thread_is_told_there(
+def test_an_error_on_the_callers_thread_is_raised_there(
     here: BlockingDibs, blocking: psycopg.Connection[Any]
 ) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
@@ -232,10 +232,10 @@ def test_what_goes_wrong_on_the_thread_is_told_there(
 
 
 @pytest.mark.parametrize("cursors", [psycopg.ClientCursor, psycopg.RawCursor])
-def test_a_connection_may_have_cursors_of_another_kind(
+def test_a_connection_may_have_another_cursor_class(
     postgres_server: PostgresServer, here: BlockingDibs, cursors: Any
 ) -> None:
-    """Django's connections make such as bind in the client."""
+    """Django's connections use cursors that bind parameters on the client side."""
     with psycopg.connect(postgres_server.url, cursor_factory=cursors, row_factory=dict_row) as connection:
         ticket = here.queue("q").enqueue(1, id="a", connection=connection)
         connection.commit()
@@ -257,7 +257,7 @@ def alchemy(server: PostgresServer) -> str:
 async def test_an_async_connection_of_sqlalchemy(
     app: Dibs, postgres_server: PostgresServer, *, begun: bool
 ) -> None:
-    """Its commit counts, also where our statement was the first."""
+    """Its commit includes the enqueue, also if the enqueue is its first statement."""
     queue = app.queue("q")
     engine = create_async_engine(alchemy(postgres_server), poolclass=NullPool)
     async with engine.connect() as connection:
@@ -293,13 +293,15 @@ def test_a_connection_of_sqlalchemy(
 # -- refused -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["memory", "file", "redis"])
-async def test_a_storage_that_cannot_join_says_so(place: str, request: pytest.FixtureRequest) -> None:
-    if place == "redis":
+@pytest.mark.parametrize("scheme", ["memory", "file", "redis"])
+async def test_a_storage_without_the_capability_refuses_a_connection(
+    scheme: str, request: pytest.FixtureRequest
+) -> None:
+    if scheme == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
-        url = f"{server.url}?prefix=joining"
+        url = f"{server.url}?prefix=transactions"
     else:
-        url = "memory:" if place == "memory" else f"file:{request.getfixturevalue('tmp_path')}"
+        url = "memory:" if scheme == "memory" else f"file:{request.getfixturevalue('tmp_path')}"
     async with Dibs(url) as app:
         queue = app.queue("q")
         with pytest.raises(Refused, match="capability `transactions`") as refused:
@@ -327,13 +329,15 @@ async def test_a_connection_of_the_wrong_kind_is_refused(
         await asyncio.to_thread(here.queue("q").enqueue, 1, connection=mine)
 
 
-async def test_what_could_not_be_kept_is_refused(app: Dibs, mine: psycopg.AsyncConnection[Any]) -> None:
+async def test_enqueue_and_wait_and_bind_refuse_a_connection(
+    app: Dibs, mine: psycopg.AsyncConnection[Any]
+) -> None:
     task = app.task(handlers.thumbnail)
-    joining = task.options(connection=mine)
-    with pytest.raises(Refused, match="run would wait in vain"):
-        await joining.enqueue_and_wait("a.png")
+    in_transaction = task.options(connection=mine)
+    with pytest.raises(Refused, match="enqueue_and_wait cannot use connection"):
+        await in_transaction.enqueue_and_wait("a.png")
     with pytest.raises(BatchRefused) as refused:
-        await task.enqueue_many([joining.bind("a.png")])
+        await task.enqueue_many([in_transaction.bind("a.png")])
     (error,) = refused.value.exceptions
 
     assert "give it to enqueue_many" in str(error)

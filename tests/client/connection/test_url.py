@@ -1,4 +1,4 @@
-"""Where the jobs live: the URL that counts, and the form of it that may be shown."""
+"""The URL of the storage comes from the argument, $DIBS_URL or pyproject.toml; `redact_url` hides secrets."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dibs.client.connection.url import redact_url, resolve_url
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder without a project above it, and no variable."""
+def project_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with a pyproject.toml without a URL; change to a folder below, unset $DIBS_URL."""
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n", "utf-8")
     inner = tmp_path / "src" / "deep"
     inner.mkdir(parents=True)
@@ -25,43 +25,43 @@ def project(root: Path, url: str) -> None:
     (root / "pyproject.toml").write_text(f"[tool.dibs]\nurl = {url}\n", "utf-8")
 
 
-def test_the_url_given_counts_first(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    project(elsewhere, "'memory:project'")
+def test_an_explicit_url_takes_precedence(project_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project(project_root, "'memory:project'")
     monkeypatch.setenv("DIBS_URL", "memory:variable")
 
     assert resolve_url("memory:given") == "memory:given"
     assert resolve_url(None) == "memory:variable"
 
 
-def test_then_the_nearest_project(elsewhere: Path) -> None:
-    project(elsewhere, "'memory:project'")
+def test_the_nearest_pyproject_is_used_without_url_and_variable(project_root: Path) -> None:
+    project(project_root, "'memory:project'")
 
     assert resolve_url(None) == "memory:project"
 
 
-def test_a_nearer_project_without_a_url_ends_the_search(elsewhere: Path) -> None:
-    project(elsewhere, "'memory:project'")
-    (elsewhere / "src" / "pyproject.toml").write_text("[project]\nname = 'inner'\n", "utf-8")
+def test_a_nearer_project_without_a_url_ends_the_search(project_root: Path) -> None:
+    project(project_root, "'memory:project'")
+    (project_root / "src" / "pyproject.toml").write_text("[project]\nname = 'inner'\n", "utf-8")
 
     with pytest.raises(NoStorage):
         resolve_url(None)
 
 
-def test_a_relative_file_url_of_a_project_is_one_place_from_everywhere(elsewhere: Path) -> None:
-    project(elsewhere, "'file:./jobs?fsync=true'")
+def test_a_relative_file_url_is_relative_to_the_project_folder(project_root: Path) -> None:
+    project(project_root, "'file:./jobs?fsync=true'")
 
-    assert resolve_url(None) == f"file:{elsewhere}/jobs?fsync=true"
+    assert resolve_url(None) == f"file:{project_root}/jobs?fsync=true"
 
 
 @pytest.mark.parametrize("url", ["5", "oh no"])
-def test_a_project_that_cannot_be_read_is_named(elsewhere: Path, url: str) -> None:
-    project(elsewhere, url)
+def test_the_error_for_an_invalid_pyproject_names_the_file(project_root: Path, url: str) -> None:
+    project(project_root, url)
 
     with pytest.raises(ConfigurationError, match=r"pyproject\.toml"):
         resolve_url(None)
 
 
-def test_nothing_anywhere_says_what_to_do() -> None:
+def test_without_any_url_the_error_names_the_three_sources() -> None:
     with pytest.raises(NoStorage, match="DIBS_URL"):
         resolve_url(None)
 

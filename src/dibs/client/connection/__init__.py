@@ -1,1 +1,1 @@
-"""The open storage of an app: opening it, coalescing calls, transactions, waiting for outcomes."""
+"""The connection of an app to its storage: opening, coalesced calls, transactions, waits for outcomes."""

@@ -1,7 +1,7 @@
 """Coalescing of single calls: concurrent enqueues, gets and settles share batches.
 
-`CoalescedCalls` has the three verbs. It keeps one `Coalescer` per queue and verb. A coalescer has one batch in
-flight, and the calls that arrive during that time form the next batch.
+`CoalescedCalls` has the three verbs and keeps one `Coalescer` per queue and verb. A coalescer has one batch
+in flight; the calls that arrive during that time form the next batch.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def _no_size(_item: object) -> int:
 
 @define(eq=False)
 class Coalescer(Generic[Item, Answer]):
-    """A sender of batches. Each batch contains the items that were added while the previous one was in flight.
+    """A sender of batches. Items that are added while a batch is in flight form the next batch.
 
     The caller checks an item before `add`. `add` returns when the item is answered, which is the
-    back-pressure. A cancelled or refused call does not affect the other calls of its batch, and each call
-    gets its own exception object.
+    back-pressure. A cancelled or refused call does not affect its batch, and each call gets a separate
+    exception object.
     """
 
     _send: Callable[[list[Item]], Awaitable[Sequence[Answer]]]
@@ -69,7 +69,7 @@ class Coalescer(Generic[Item, Answer]):
     _flushing: asyncio.Future[None] | None = field(default=None, init=False)
 
     async def add(self, item: Item) -> Answer:
-        """Send the item in a batch with others, and return its answer."""
+        """Send the item in the next batch and return its answer."""
         if self._send_inline and self._flushing is None:
             return await self._add_inline(item)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -130,7 +130,7 @@ class Coalescer(Generic[Item, Answer]):
             answers = await self._send([call.item for call in batch])
         except BatchRefused as error:
             await self._flush_without_refused(batch, error)
-        except Exception as error:  # noqa: BLE001 - each caller must get the error, of whatever class
+        except Exception as error:  # noqa: BLE001 - each caller must get the error
             _fail_calls(batch, error)
         except BaseException:
             _fail_calls(batch, OutcomeUnknown(_NO_REPLY))
@@ -143,7 +143,7 @@ class Coalescer(Generic[Item, Answer]):
     async def _flush_without_refused(
         self, batch: list[PendingCall[Item, Answer]], error: BatchRefused
     ) -> None:
-        """Fail the calls that `error` refuses, and send the others again: the storage wrote no item."""
+        """Fail the calls that `error` refuses, and send the rest again: the storage wrote no item."""
         refused = {e.index: e for e in error.exceptions if isinstance(e, Refused) and e.index is not None}
         rest = [call for index, call in enumerate(batch) if index not in refused]
         if len(rest) == len(batch):

@@ -1,4 +1,4 @@
-"""The waiting rule (contract 1, Done): subscribe, read the state, and read it again at a slow poll."""
+"""Waits for the end of one enqueue: subscribe, read the state, poll slowly (contract 1, Done)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from dibs.model.results import WaitResult
 from dibs.model.ticket_state import TicketState, ticket_state
 from dibs.storage.protocol import Storage
 
-#: How long a lost hint may delay anything, in seconds.
+#: Seconds between two reads of the state, and so the longest delay that a lost wake-up causes.
 SLOW_POLL: Final = 1.0
 
 
 class OutcomeWait:
-    """Somebody waits for the end of one enqueue, until a deadline or without one."""
+    """A wait for the end of one enqueue, with an optional deadline.
+
+    `seconds` is the longest wait; None waits until the job ends.
+    """
 
     def __init__(self, client: QueueClient, id: str, revision: int, seconds: float | None) -> None:
         self._client = client
@@ -34,41 +37,42 @@ class OutcomeWait:
         self._since: Mapping[str, str] | None = None
 
     async def end(self) -> TicketState:
-        """Return how it ended. Raises WaitTimeout, which leaves the job alone."""
+        """Return the final state of the enqueue. Raises WaitTimeout, which does not affect the job."""
         while True:
             storage = await self._client.storage()
-            # Subscribed before the state is read: what happens in between is not missed. After a hint its
-            # token does that: what happened since it was drawn ends the next wait at once.
-            hint = None if self._since else asyncio.ensure_future(self._hint(storage))
+            # Subscribe before reading the state, so that a change in between is not missed. After the first
+            # wake-up, its token has this effect: a change since the token ends the next wait at once.
+            wakeup = None if self._since else asyncio.ensure_future(self._wakeup(storage))
             try:
                 slot = await self._client.get(self._id)
-                found = ticket_state(slot, self._revision)
-                if found.kind != "pending":
-                    return found
-                await self._keep(storage, slot)
+                state = ticket_state(slot, self._revision)
+                if state.kind != "pending":
+                    return state
+                await self._extend_retention(storage, slot)
                 self._check_deadline()
-                wake = await (hint or self._hint(storage))
-                if told := self._told(wake):
-                    return told
+                wake = await (wakeup or self._wakeup(storage))
+                if ended := self._state_in(wake):
+                    return ended
                 self._since = wake.since
             finally:
-                if hint is not None:
-                    abandon_hint(hint)
+                if wakeup is not None:
+                    abandon_wakeup(wakeup)
 
-    def _told(self, wake: WaitResult) -> TicketState | None:
-        """Return how it ended if the wake-up says so."""
+    def _state_in(self, wake: WaitResult) -> TicketState | None:
+        """Return the final state if the wake-up carries it, else None."""
         outcome = wake.outcomes.get(self._id)
-        # Between the two may lie what was cancelled, as only the slot tells; they themselves always ran.
+        # A revision between `first` and `revision` may have been cancelled, which only the slot knows. The
+        # outcome always covers these two revisions themselves.
         if outcome is None or self._revision not in (outcome.first, outcome.revision):
             return None
         return TicketState(outcome.kind, outcome)
 
-    async def _hint(self, storage: Storage) -> WaitResult:
+    async def _wakeup(self, storage: Storage) -> WaitResult:
         name = self._client.name
         seconds = SLOW_POLL if self._deadline is None else min(SLOW_POLL, self._left())
         with suppress(StorageError):
             return await storage.wait([name], for_="ids", ids=[self._id], since=self._since, timeout=seconds)
-        # Losing every hint costs latency, never correctness: the state is what tells of real trouble.
+        # A lost wake-up costs latency and not correctness. If the storage is down, reading the state raises.
         await asyncio.sleep(seconds)
         return WaitResult(woken=False, since={})
 
@@ -78,48 +82,49 @@ class OutcomeWait:
     def _check_deadline(self) -> None:
         if self._deadline is not None and self._left() == 0.0:
             raise WaitTimeout(
-                f"{self._client.name}/{self._id} has not ended yet; it goes on, and may be waited for again"
+                f"{self._client.name}/{self._id} did not end in time; the job continues, so wait again or "
+                "cancel it"
             )
 
-    async def _keep(self, storage: Storage, slot: Slot) -> None:
-        """Let the outcome outlive the wait, also after an update has brought a retention of its own."""
+    async def _extend_retention(self, storage: Storage, slot: Slot) -> None:
+        """Extend the stored retention to outlive the wait. An update during the wait may have replaced it."""
         own, *others = stored_retentions(slot, self._revision)
         longer = extend_retention(await self._client.retention(), round(self._left() * 1000), own, *others)
         if longer != own:
             await storage.amend(self._client.name, self._id, JobPatch(retention=longer))
 
 
-def abandon_hint(hint: asyncio.Future[Any]) -> None:
-    """Stop listening; what becomes of a hint is of no interest any more, not even an error."""
-    hint.cancel()
-    hint.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+def abandon_wakeup(wakeup: asyncio.Future[Any]) -> None:
+    """Cancel a wait for a wake-up, and ignore its result or exception."""
+    wakeup.cancel()
+    wakeup.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
 def stored_retentions(slot: Slot, revision: int) -> list[OutcomeRetention]:
-    """Return what an amend of the retention would write over, that of the pending enqueue first."""
+    """Return the retentions that an amend would overwrite; the first is that of the pending enqueue."""
     live = [part for part in (slot.current, slot.successor) if part is not None]
     live.sort(key=lambda part: not part.first <= revision <= part.revision)
-    said = [part.data.retention or OutcomeRetention() for part in live]
+    retentions = [part.data.retention or OutcomeRetention() for part in live]
     if (outcome := slot.outcome) is not None:
         age = None if outcome.expires_at is None else outcome.expires_at - outcome.ended_at
-        said.append(structs.replace(OutcomeRetention(), **{outcome.kind: age}))
-    return said
+        retentions.append(structs.replace(OutcomeRetention(), **{outcome.kind: age}))
+    return retentions
 
 
-def outcome_result(client: QueueClient, id: str, found: TicketState) -> bytes | None:
-    """Return the encoded result of an end that has one. Raises JobFailed, JobCancelled, OutcomeNotKept."""
-    outcome = found.outcome
-    if found.kind == "completed" and outcome is not None:
+def outcome_result(client: QueueClient, id: str, state: TicketState) -> bytes | None:
+    """Return the encoded result of a completed job. Raises JobFailed, JobCancelled, OutcomeNotKept."""
+    outcome = state.outcome
+    if state.kind == "completed" and outcome is not None:
         return outcome.result
-    whose: dict[str, Any] = {"queue": client.name, "id": id}
-    if found.kind == "failed" and outcome is not None:
-        raise JobFailed(_story(client, id, outcome), error=outcome.error, **whose)
-    if found.kind == "cancelled":
-        raise JobCancelled(**whose)
-    raise OutcomeNotKept(**whose)
+    job: dict[str, Any] = {"queue": client.name, "id": id}
+    if state.kind == "failed" and outcome is not None:
+        raise JobFailed(_failure_message(client, id, outcome), error=outcome.error, **job)
+    if state.kind == "cancelled":
+        raise JobCancelled(**job)
+    raise OutcomeNotKept(**job)
 
 
-def _story(client: QueueClient, id: str, outcome: Outcome) -> str:
+def _failure_message(client: QueueClient, id: str, outcome: Outcome) -> str:
     error = outcome.error
-    what = f"{error.type}: {error.message}" if error else "no error was kept"
-    return f"{client.name}/{id} failed for good after {outcome.attempts} attempts: {what}"
+    reason = f"{error.type}: {error.message}" if error else "the storage kept no error"
+    return f"{client.name}/{id} failed permanently after {outcome.attempts} attempts: {reason}"

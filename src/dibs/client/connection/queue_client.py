@@ -1,4 +1,4 @@
-"""One queue's way to the storage: what queue, task, ticket and claim have in common."""
+"""The client of one queue, which `Queue`, `Task`, `Ticket` and `Claim` share to call the storage."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, NoReturn
+
+from attrs import define, field
 
 from dibs.client.calls.bound_job import Bound
 from dibs.client.connection.coalescing import MOST_BYTES, MOST_ITEMS, job_size, storage_limits
@@ -20,27 +22,30 @@ from dibs.model.requests import EnqueueRequest, Settlement
 from dibs.model.results import EnqueueResult, SettleResult
 from dibs.storage.protocol import Storage
 
-#: For how long, in seconds, a queue's own retention is believed: it changes rarely, waits are many.
+#: Seconds that `QueueClient.retention` caches the retention of a queue: each wait reads it, and it rarely
+#: changes.
 RETENTION_CACHE_SECONDS = 60.0
 
 
 class EnqueuedBatch(NamedTuple):
-    """What came of a batch of any size: under each id, its answer."""
+    """The ids of an `enqueue_many` and the answer to each, in the order of its jobs."""
 
     ids: list[str]
     answers: list[EnqueueResult]
 
 
+@define(eq=False)
 class QueueClient:
-    """A queue by name, with its serde, at the place where the app's storage is open."""
+    """One queue of an app: its name, its serde, and the verbs of the storage for it."""
 
-    def __init__(self, storage_handle: StorageHandle, name: str, serde: Serde) -> None:
-        self.storage_handle = storage_handle
-        self.name = name
-        self.serde = serde
-        self._retention = OutcomeRetention()
-        self._asked: Storage | None = None
-        self._believed_until = 0.0
+    storage_handle: StorageHandle
+    name: str
+    serde: Serde
+    _retention: OutcomeRetention = field(factory=OutcomeRetention, init=False)
+    #: The storage that `_retention` was read from.
+    _retention_source: Storage | None = field(default=None, init=False)
+    #: The end of the cache's validity, by time.monotonic().
+    _retention_valid_until: float = field(default=0.0, init=False)
 
     @property
     def label(self) -> str:
@@ -52,14 +57,19 @@ class QueueClient:
         return (await self.storage_handle.ensure_open()).storage
 
     async def enqueue(self, request: EnqueueRequest, connection: Any = None) -> EnqueueResult:
-        """Enqueue one request along with whatever else is on its way, or alone on the caller's connection."""
+        """Enqueue one request, coalesced with concurrent calls or in the transaction of `connection`.
+
+        Raises Refused, OutcomeUnknown, StorageError.
+        """
         opened = await self.storage_handle.ensure_open()
         if self.storage_handle.enqueue_middleware is None:
-            return await self._one(opened, request, connection)
+            return await self._enqueue_one(opened, request, connection)
         async with self.storage_handle.enqueue_middleware(self.name, [request]) as (sent,):
-            return await self._one(opened, sent, connection)
+            return await self._enqueue_one(opened, sent, connection)
 
-    async def _one(self, opened: OpenStorage, request: EnqueueRequest, connection: Any) -> EnqueueResult:
+    async def _enqueue_one(
+        self, opened: OpenStorage, request: EnqueueRequest, connection: Any
+    ) -> EnqueueResult:
         if connection is None:
             return await opened.coalesced.enqueue(self.name, request)
         check_target(self.name, storage_limits(opened.storage))
@@ -68,7 +78,7 @@ class QueueClient:
         return answer
 
     async def settle(self, settlement: Settlement, connection: Any = None) -> SettleResult:
-        """Settle one run along with whatever else is on its way, or alone on the caller's connection."""
+        """Settle one run, coalesced with concurrent calls or in the transaction of `connection`."""
         opened = await self.storage_handle.ensure_open()
         if connection is None:
             return await opened.coalesced.settle(self.name, settlement)
@@ -80,42 +90,44 @@ class QueueClient:
         return await (await self.storage_handle.ensure_open()).coalesced.get(self.name, id)
 
     async def enqueue_all(self, jobs: Iterable[Bound], connection: Any = None) -> EnqueuedBatch:
-        """Enqueue any number of jobs in batches, once all are found good. Raises BatchRefused before."""
+        """Check all jobs, then enqueue them in batches. Raises BatchRefused before it sends any batch."""
         storage = await self.storage()
         check_target(self.name, storage_limits(storage))
-        requests = check_jobs(jobs, self.name, storage_limits(storage))
-        place = storage if connection is None else await in_transaction(storage, connection)
+        requests = check_bound_jobs(jobs, self.name, storage_limits(storage))
+        target = storage if connection is None else await in_transaction(storage, connection)
         ids = [request.job.id for request in requests]
         if self.storage_handle.enqueue_middleware is None:
-            return EnqueuedBatch(ids, await self._in_batches(place, requests))
+            return EnqueuedBatch(ids, await self._send_batches(target, requests))
         async with self.storage_handle.enqueue_middleware(self.name, requests) as sent:
-            return EnqueuedBatch(ids, await self._in_batches(place, sent))
+            return EnqueuedBatch(ids, await self._send_batches(target, sent))
 
-    async def _in_batches(
-        self, place: Storage | TransactionCalls, requests: Sequence[EnqueueRequest]
+    async def _send_batches(
+        self, target: Storage | TransactionCalls, requests: Sequence[EnqueueRequest]
     ) -> list[EnqueueResult]:
         answers: list[EnqueueResult] = []
-        for chunk in split_batches(requests):
+        for batch in split_batches(requests):
             try:
-                answers += await place.enqueue(self.name, chunk)
+                answers += await target.enqueue(self.name, batch)
             except DibsError as error:
-                error.add_note(f"the first {len(answers)} of {len(requests)} jobs were enqueued before")
+                error.add_note(
+                    f"the first {len(answers)} of {len(requests)} jobs were enqueued before this error"
+                )
                 raise
         return answers
 
     async def retention(self) -> OutcomeRetention:
-        """Return what the queue is set to keep, as of at most a minute ago."""
+        """Return the retention that the queue is configured with, at most RETENTION_CACHE_SECONDS old."""
         storage = await self.storage()
-        if storage is not self._asked or time.monotonic() >= self._believed_until:
-            known = {info.name: info.settings for info in await storage.queues()}
-            self._asked = storage
-            self._retention = known[self.name].retention if self.name in known else OutcomeRetention()
-            self._believed_until = time.monotonic() + RETENTION_CACHE_SECONDS
+        if storage is not self._retention_source or time.monotonic() >= self._retention_valid_until:
+            settings = {info.name: info.settings for info in await storage.queues()}
+            self._retention_source = storage
+            self._retention = settings[self.name].retention if self.name in settings else OutcomeRetention()
+            self._retention_valid_until = time.monotonic() + RETENTION_CACHE_SECONDS
         return self._retention
 
 
-def check_jobs(jobs: Iterable[Bound], queue: str, limits: Limits) -> CheckedBatch:
-    """Return the requests of all jobs. Raises BatchRefused naming each that is at fault by its place."""
+def check_bound_jobs(jobs: Iterable[Bound], queue: str, limits: Limits) -> CheckedBatch:
+    """Return the requests of all jobs. Raises BatchRefused with a Refused for each invalid job."""
     requests: list[EnqueueRequest] = []
     refused: list[Refused] = []
     plain = True
@@ -123,7 +135,7 @@ def check_jobs(jobs: Iterable[Bound], queue: str, limits: Limits) -> CheckedBatc
         try:
             request = bound.request
             if bound.queue != queue:
-                _refuse(bound, queue)
+                _refuse_other_queue(bound, queue)
             plain = check_request(request, limits) and plain
         except Refused as error:
             error.index = index
@@ -132,39 +144,47 @@ def check_jobs(jobs: Iterable[Bound], queue: str, limits: Limits) -> CheckedBatc
             requests.append(request)
     if refused:
         total = len(requests) + len(refused)
-        raise BatchRefused(f"{len(refused)} of {total} jobs are refused, none was sent", refused)
+        raise BatchRefused(
+            f"{len(refused)} of {total} jobs are invalid, so no job was enqueued; correct them and repeat",
+            refused,
+        )
     return CheckedBatch.found(requests, limits, plain=plain)
 
 
-def _refuse(bound: Bound, queue: str) -> NoReturn:
-    raise Refused(f"this job is bound to {bound.queue!r}; enqueue it there, not in {queue!r}", field="queue")
+def _refuse_other_queue(bound: Bound, queue: str) -> NoReturn:
+    raise Refused(
+        f"this job is bound to queue {bound.queue!r}; enqueue it there and not in {queue!r}", field="queue"
+    )
 
 
 def split_batches(requests: Sequence[EnqueueRequest]) -> Iterator[Sequence[EnqueueRequest]]:
-    """Cut requests into batches that are neither too many nor too heavy; what was checked counts as such."""
-    begin, room = 0, MOST_BYTES
-    for place, request in enumerate(requests):
+    """Yield the requests in batches of at most MOST_ITEMS and MOST_BYTES; a larger job is a batch alone.
+
+    The batches of a CheckedBatch are CheckedBatch too.
+    """
+    begin, bytes_left = 0, MOST_BYTES
+    for index, request in enumerate(requests):
         size = job_size(request.job)
-        room -= size
-        if place > begin and (place - begin == MOST_ITEMS or room < 0):
-            yield _part(requests, begin, place)
-            begin, room = place, MOST_BYTES - size
+        bytes_left -= size
+        if index > begin and (index - begin == MOST_ITEMS or bytes_left < 0):
+            yield _slice(requests, begin, index)
+            begin, bytes_left = index, MOST_BYTES - size
     if requests:
-        yield _part(requests, begin, len(requests))
+        yield _slice(requests, begin, len(requests))
 
 
-def _part(requests: Sequence[EnqueueRequest], begin: int, end: int) -> Sequence[EnqueueRequest]:
-    part = requests[begin:end]
+def _slice(requests: Sequence[EnqueueRequest], begin: int, end: int) -> Sequence[EnqueueRequest]:
+    batch = requests[begin:end]
     if isinstance(requests, CheckedBatch):
-        return CheckedBatch.found(part, requests.within, plain=requests.plain)
-    return part
+        return CheckedBatch.found(batch, requests.within, plain=requests.plain)
+    return batch
 
 
 def split_ids(ids: Iterable[str]) -> Iterator[Sequence[str]]:
-    """Cut ids into batches."""
+    """Yield the ids in batches of at most MOST_ITEMS. Raises Refused if `ids` is one text."""
     if isinstance(ids, str):
-        # Text is an iterable of letters, and each letter may be an id.
-        raise Refused(f"ids is the text {ids!r}; pass a list of ids", field="ids")
+        # A str is an iterable of characters, and each character is a valid id.
+        raise Refused(f"ids is the text {ids!r}; pass an iterable of ids, as in [{ids!r}]", field="ids")
     rest = iter(ids)
     while part := tuple(islice(rest, MOST_ITEMS)):
         yield part

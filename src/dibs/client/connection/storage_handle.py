@@ -1,4 +1,4 @@
-"""Where an app's storage is open: in one process, on one event loop, at first use."""
+"""The storage handle of an app: it opens the storage at first use, in one process and on one event loop."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
+
+from attrs import define, field
 
 from dibs.client.calls.middleware import EnqueueMiddleware
 from dibs.client.connection.coalescing import CoalescedCalls
@@ -17,7 +19,7 @@ from dibs.storage.registry import open_storage
 
 
 class OpenStorage:
-    """A storage that is open, and where."""
+    """An open storage, with the process and the event loop that opened it."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -26,116 +28,129 @@ class OpenStorage:
         self.process = os.getpid()
 
     @property
-    def is_alive(self) -> bool:
-        """Whether it can still be used from somewhere: not across a fork, nor once its loop has ended."""
+    def is_usable(self) -> bool:
+        """True if this process opened the storage and the event loop is not closed."""
         return self.process == os.getpid() and not self.loop.is_closed()
 
     async def close(self) -> None:
-        """Answer what is under way, then close the storage."""
+        """Finish the calls in flight, then close the storage."""
         await self.coalesced.drain()
         await self.storage.__aexit__(None, None, None)
 
 
+# Without slots: `override` exchanges the whole state by vars().
+@define(eq=False, slots=False)
 class StorageHandle:
-    """Opens the storage once, however many ask at the same time, and again after a fork or a new loop."""
+    """The lazily opened storage of an app.
 
-    def __init__(self, url: str | None, options: dict[str, Any]) -> None:
-        self._given = url
-        self._options = options
-        #: What stands around each enqueue, if anything does.
-        self.enqueue_middleware: EnqueueMiddleware | None = None
-        self._opened: OpenStorage | None = None
-        self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-        self._kept: tuple[Storage, int] | None = None
-        self._entered = 0
-        self._closed = False
+    Concurrent callers open the storage once. After a fork or on a new event loop the handle opens it again.
+    """
+
+    _url: str | None
+    _options: dict[str, Any]
+    #: The middleware of `app.middleware(enqueue=...)`, composed to one.
+    enqueue_middleware: EnqueueMiddleware | None = field(default=None, init=False)
+    _opened: OpenStorage | None = field(default=None, init=False)
+    #: The lock of `_open`, and the event loop that the lock belongs to.
+    _open_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = field(default=None, init=False)
+    #: A storage that other processes cannot reach, such as `memory:`, and the id of its process.
+    _unshared: tuple[Storage, int] | None = field(default=None, init=False)
+    #: Blocks that have entered the handle and have not left it.
+    _entered: int = field(default=0, init=False)
+    _closed: bool = field(default=False, init=False)
 
     @property
     def url(self) -> str:
-        """The URL that counts, with its secrets."""
-        return resolve_url(self._given)
+        """The URL of the storage, with its password. Raises NoStorage."""
+        return resolve_url(self._url)
 
     @property
     def redacted_url(self) -> str:
-        """The place, fit to be shown."""
+        """The URL of the storage without its password, for messages."""
         if self._opened is not None:
             return self._opened.storage.url
-        return redact_url(self._given) if self._given else "not opened yet"
+        return redact_url(self._url) if self._url else "not opened yet"
 
     @property
     def opened(self) -> OpenStorage:
-        """What is open. Raises NotRunning."""
-        if self._opened is None or not self._opened.is_alive:
+        """The open storage. Raises NotRunning before the first use and after close."""
+        if self._opened is None or not self._opened.is_usable:
             raise NotRunning(_CLOSED if self._closed else _NOT_OPEN)
         return self._opened
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The running loop the storage is open on, if any."""
+        """The event loop that the storage is open on, or None if that loop is not running."""
         opened = self._opened
-        return opened.loop if opened and opened.is_alive and opened.loop.is_running() else None
+        return opened.loop if opened and opened.is_usable and opened.loop.is_running() else None
 
     async def ensure_open(self) -> OpenStorage:
-        """Return what is open, opening it at first use. Raises NotRunning, NoStorage, StorageError."""
+        """Return the storage, opened at first use. Raises NotRunning, NoStorage, StorageError."""
         opened = self._opened
-        if opened is None or opened.loop is not asyncio.get_running_loop() or not opened.is_alive:
+        if opened is None or opened.loop is not asyncio.get_running_loop() or not opened.is_usable:
             return await self._open()
         return opened
 
     async def _open(self) -> OpenStorage:
-        async with self._lock():
-            here = asyncio.get_running_loop()
+        async with self._lock_of_loop():
+            loop = asyncio.get_running_loop()
             if self._closed:
                 raise NotRunning(_CLOSED)
             opened = self._opened
-            if opened is not None and opened.is_alive:
-                if opened.loop is here:
+            if opened is not None and opened.is_usable:
+                if opened.loop is loop:
                     return opened
                 if opened.loop.is_running():
-                    raise NotRunning(_ELSEWHERE)
-            self._opened = OpenStorage(await self._own_or_new().__aenter__())
+                    raise NotRunning(_OTHER_LOOP)
+            self._opened = OpenStorage(await self._storage_to_open().__aenter__())
             return self._opened
 
-    def _own_or_new(self) -> Storage:
-        """Return a storage to enter: one that nobody else can reach is kept, for its jobs live in it."""
-        if self._kept is None:
+    def _storage_to_open(self) -> Storage:
+        """Return a storage object for the URL: the same object again if it alone holds its jobs."""
+        if self._unshared is None:
             storage = open_storage(self.url, **self._options)
             if storage.capabilities.shared:
                 return storage
-            self._kept = storage, os.getpid()
-        storage, process = self._kept
+            self._unshared = storage, os.getpid()
+        storage, process = self._unshared
         if process != os.getpid():
-            raise StorageUnavailable(f"{storage.url} lives in process {process}: a fork cannot reach it")
+            raise StorageUnavailable(
+                f"{storage.url} is in the memory of process {process}: a fork cannot reach it; share jobs "
+                "between processes by a file, Redis or Postgres storage"
+            )
         return storage
 
-    def _lock(self) -> asyncio.Lock:
-        here = asyncio.get_running_loop()
-        if self._opening is None or self._opening[0] is not here:
-            self._opening = (here, asyncio.Lock())
-        return self._opening[1]
+    def _lock_of_loop(self) -> asyncio.Lock:
+        loop = asyncio.get_running_loop()
+        if self._open_lock is None or self._open_lock[0] is not loop:
+            self._open_lock = (loop, asyncio.Lock())
+        return self._open_lock[1]
 
     @asynccontextmanager
     async def opened_temporarily(self) -> AsyncIterator[None]:
-        """Have it open for a block; it is closed again, not for good, if nobody had opened it."""
-        was_open = self._opened is not None and self._opened.is_alive
+        """Open the storage for a block, and close it afterwards if it was not open before.
+
+        Unlike `close`, this lets the app open the storage again at its next use.
+        """
+        was_open = self._opened is not None and self._opened.is_usable
         await self.ensure_open()
-        # Counted, so that a block inside this one does not end as the outermost, which closes for good.
+        # Counted as a block, so that a nested `async with app` is not the outermost one, which calls `close`.
         self._entered += 1
         try:
             yield
         finally:
             self._entered = max(0, self._entered - 1)
             if not was_open and self._entered == 0:
-                await self._shut()
+                await self._close_storage()
 
     @contextmanager
     def override(self, storage: Storage) -> Iterator[None]:
-        """Have this storage be the place for a block; what was there before is there again, open or not."""
+        """Use `storage` for a block, and restore the previous state afterwards, open or not."""
         before = dict(vars(self))
         vars(self).update(
             vars(StorageHandle(storage.url, {})),
             enqueue_middleware=self.enqueue_middleware,
-            _kept=(storage, os.getpid()),
+            _unshared=(storage, os.getpid()),
         )
         try:
             yield
@@ -143,25 +158,25 @@ class StorageHandle:
             vars(self).update(before)
 
     async def enter(self) -> None:
-        """Open for a block; also again after a close."""
+        """Open the storage for a block, also after `close`."""
         self._closed = False
         await self.ensure_open()
         self._entered += 1
 
     async def leave(self) -> None:
-        """Close when the outermost block ends."""
+        """Leave a block, and close the storage if the block is the outermost one."""
         self._entered = max(0, self._entered - 1)
         if self._entered == 0:
             await self.close()
 
     async def close(self) -> None:
-        """Close the storage; from now on every use raises NotRunning, until it is entered again."""
+        """Close the storage. Every use raises NotRunning until the next `enter`."""
         self._closed, self._entered = True, 0
-        await self._shut()
+        await self._close_storage()
 
-    async def _shut(self) -> None:
+    async def _close_storage(self) -> None:
         opened, self._opened = self._opened, None
-        if opened is None or not opened.is_alive:
+        if opened is None or not opened.is_usable:
             return
         if opened.loop is asyncio.get_running_loop():
             await opened.close()
@@ -169,8 +184,8 @@ class StorageHandle:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(opened.close(), opened.loop))
 
 
-_CLOSED = "this app was closed; enter it again with `async with app`"
-_NOT_OPEN = "this app is not open yet; use `async with app`, or await something of it first"
-_ELSEWHERE = (
-    "this app is open on another event loop: use it from there, use app.sync, or make another Dibs here"
+_CLOSED = "this app is closed; enter it again with `async with app`"
+_NOT_OPEN = "this app is not open yet; use `async with app`, or await one of its methods first"
+_OTHER_LOOP = (
+    "this app is open on another event loop; use it on that loop, use app.sync, or create another Dibs here"
 )

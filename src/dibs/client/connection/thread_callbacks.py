@@ -1,4 +1,7 @@
-"""Work that a call, running where the app is open, hands back to the thread that waits for it."""
+"""Callbacks that a call, on the event loop of the app, runs on the blocked thread that made the call.
+
+A blocking connection of the caller may only be used on this thread.
+"""
 
 from __future__ import annotations
 
@@ -14,32 +17,32 @@ T = TypeVar("T")
 
 
 class CallerThread:
-    """A thread that waits for a call and does its errands meanwhile."""
+    """A thread that waits for a call and runs the callbacks of the call."""
 
     def __init__(self) -> None:
-        self._errands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._callbacks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def wait(self, future: concurrent.futures.Future[Any]) -> None:
-        """Do what is asked until the future is done."""
-        future.add_done_callback(lambda _: self._errands.put(None))
-        while (errand := self._errands.get()) is not None:
-            errand()
+        """Run callbacks until `future` is done. Called on the thread."""
+        future.add_done_callback(lambda _: self._callbacks.put(None))
+        while (callback := self._callbacks.get()) is not None:
+            callback()
 
-    async def do(self, work: Callable[[], T]) -> T:
-        """Have the thread do it, and return what it returned."""
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run `work` on the thread and return its result. Called on the event loop."""
         done: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._errands.put(partial(_do, work, done))
+        self._callbacks.put(partial(_run, work, done))
         return await asyncio.wrap_future(done)
 
 
-#: Who waits for this call, if it came from code without async and may have errands.
+#: The thread that waits for the current call, or None if the call has no blocked caller.
 CALLER_THREAD: Final[ContextVar[CallerThread | None]] = ContextVar("dibs_caller", default=None)
 
 
-def _do(work: Callable[[], T], done: concurrent.futures.Future[T]) -> None:
+def _run(work: Callable[[], T], done: concurrent.futures.Future[T]) -> None:
     if not done.set_running_or_notify_cancel():
         return
     try:
         done.set_result(work())
-    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the call
+    except Exception as error:  # noqa: BLE001 - the call must get the error
         done.set_exception(error)

@@ -1,7 +1,7 @@
-"""Enqueue and settle in a transaction of the caller's: on their connection, not one of the storage's.
+"""Enqueue and settle in the caller's own transaction, on a connection of psycopg or SQLAlchemy.
 
-A connection of psycopg, or one of SQLAlchemy, whose driver connection is meant. No driver is known here:
-what a connection can do is for the storage to say.
+The storage receives the driver connection of a SQLAlchemy connection. This module imports no driver; the
+storage checks which connections it accepts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
+from attrs import frozen
+
 from dibs.client.connection.thread_callbacks import CALLER_THREAD
 from dibs.errors import Refused
 from dibs.model.requests import EnqueueRequest, Settlement
@@ -18,23 +20,27 @@ from dibs.model.results import EnqueueResult, SettleResult
 from dibs.storage.protocol import Storage, Transactions
 
 
+@frozen
 class TransactionCalls:
-    """Two verbs of a storage, on the caller's connection; one that blocks is used on the caller's thread."""
+    """The verbs `enqueue` and `settle` of a storage on the caller's connection.
 
-    def __init__(self, theirs: Any) -> None:
-        self._theirs = theirs
+    With a blocking connection the verbs run on the thread of the caller.
+    """
+
+    #: The object that `Transactions.in_transaction` of the storage returned.
+    _verbs: Any
 
     async def enqueue(self, queue: str, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
-        """Enqueue as the storage does; whoever looks from outside sees nothing before the commit."""
-        answers: Sequence[EnqueueResult] = await self._do(self._theirs.enqueue, queue, requests)
+        """Enqueue as `Storage.enqueue` does. Other connections see the jobs after the commit."""
+        answers: Sequence[EnqueueResult] = await self._call(self._verbs.enqueue, queue, requests)
         return answers
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> Sequence[SettleResult]:
-        """Settle as the storage does; after a rollback nothing has been."""
-        answers: Sequence[SettleResult] = await self._do(self._theirs.settle, queue, settlements)
+        """Settle as `Storage.settle` does. A rollback undoes it."""
+        answers: Sequence[SettleResult] = await self._call(self._verbs.settle, queue, settlements)
         return answers
 
-    async def _do(self, verb: Any, queue: str, items: Sequence[Any]) -> Any:
+    async def _call(self, verb: Any, queue: str, items: Sequence[Any]) -> Any:
         caller = CALLER_THREAD.get()
         if inspect.iscoroutinefunction(verb):
             if caller is not None:
@@ -42,15 +48,18 @@ class TransactionCalls:
             return await verb(queue, items)
         if caller is None:
             raise Refused(_BLOCKS, field="connection")
-        return await caller.do(partial(verb, queue, items))
+        return await caller.run(partial(verb, queue, items))
 
 
 async def in_transaction(storage: Storage, connection: Any) -> TransactionCalls:
-    """Return the way into whatever transaction the connection is in. Raises Refused where there is none."""
+    """Return the verbs in the current transaction of `connection`.
+
+    Raises Refused if the storage or the connection does not support this.
+    """
     if not storage.capabilities.transactions:
         raise Refused(
-            f"{storage.url} has not the capability `transactions`: it cannot enqueue or settle in "
-            "your transaction. A Postgres storage can; elsewhere leave connection= out",
+            f"{storage.url} cannot enqueue or settle in your transaction, because it lacks the capability "
+            "`transactions`; use a Postgres storage, or leave connection= out",
             field="connection",
         )
     return TransactionCalls(
@@ -59,25 +68,33 @@ async def in_transaction(storage: Storage, connection: Any) -> TransactionCalls:
 
 
 async def _driver_connection(connection: Any) -> Any:
-    """Return what a connection of SQLAlchemy stands on, a transaction begun; any other as it is."""
+    """Return the driver connection of a SQLAlchemy connection, in a transaction; else `connection` itself."""
     if hasattr(connection, "get_raw_connection"):
         if not connection.in_transaction():
-            # As its own first statement would: else its commit would know of nothing to commit.
+            # SQLAlchemy begins a transaction at its own first statement. The storage's statements bypass
+            # SQLAlchemy, and without `begin` its `commit` would not send COMMIT.
             await connection.begin()
         return (await connection.get_raw_connection()).driver_connection
     if hasattr(connection, "exec_driver_sql"):
         caller = CALLER_THREAD.get()
         if caller is None:
             raise Refused(_BLOCKS, field="connection")
-        return await caller.do(partial(_begun, connection))
+        return await caller.run(partial(_begin, connection))
     return connection
 
 
-def _begun(connection: Any) -> Any:
+def _begin(connection: Any) -> Any:
+    """Begin a transaction of a blocking SQLAlchemy connection, and return its driver connection."""
     if not connection.in_transaction():
         connection.begin()
     return connection.connection.driver_connection
 
 
-_BLOCKS = "this connection would block the event loop: pass an AsyncConnection, or use .sync without async"
-_ASYNC = "an AsyncConnection belongs to an event loop: pass a blocking one to .sync, or await the async form"
+_BLOCKS = (
+    "this connection is a blocking one and would block the event loop; pass an AsyncConnection, or call the "
+    "method under .sync"
+)
+_ASYNC = (
+    "an AsyncConnection belongs to an event loop and cannot be used under .sync; pass a blocking connection, "
+    "or await the async method"
+)

@@ -1,4 +1,4 @@
-"""Where the jobs live: the URL that counts, and the form of it that may be shown."""
+"""The URL of the storage: its sources, and its form without secrets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ URL_VARIABLE = "DIBS_URL"
 
 
 def resolve_url(url: str | None) -> str:
-    """Return the URL given, else $DIBS_URL, else url in the nearest pyproject. Raises NoStorage."""
+    """Return `url`, else $DIBS_URL, else `url` under [tool.dibs] in the nearest pyproject.toml.
+
+    Raises NoStorage if there is no URL, ConfigurationError if pyproject.toml is invalid.
+    """
     found = url or os.environ.get(URL_VARIABLE) or _from_project()
     if not found:
         raise NoStorage
@@ -22,11 +25,10 @@ def resolve_url(url: str | None) -> str:
 
 
 def _from_project() -> str | None:
-    # Only who has no URL pays for paths and for reading TOML.
-    from pathlib import Path  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415 - an app with a URL does not pay for this import
 
-    here = Path.cwd()
-    for folder in (here, *here.parents):
+    current = Path.cwd()
+    for folder in (current, *current.parents):
         project = folder / "pyproject.toml"
         if project.is_file():
             return _url_in(project)
@@ -39,15 +41,18 @@ def _url_in(project: Path) -> str | None:
     try:
         tool = tomllib.loads(project.read_text("utf-8")).get("tool", {})
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{project} cannot be read: {error}") from error
+        raise ConfigurationError(f"{project} is not valid TOML: {error}") from error
     url = tool.get("dibs", {}).get("url")
     if url is not None and not isinstance(url, str):
-        raise ConfigurationError(f"{project}: url under [tool.dibs] must be text")
-    return _beside(project, url) if url else None
+        raise ConfigurationError(f"{project}: url under [tool.dibs] is {url!r}; it must be a string")
+    return _relative_to(project, url) if url else None
 
 
-def _beside(project: Path, url: str) -> str:
-    """Return a relative file: URL as one from the project's folder: one place, whoever starts where."""
+def _relative_to(project: Path, url: str) -> str:
+    """Return `url`; make the path of a relative file: URL relative to the folder of `project`.
+
+    So all processes of the project use one storage, from every working directory.
+    """
     scheme, _, path = url.partition(":")
     if scheme != "file" or path.startswith("/"):
         return url
@@ -55,7 +60,7 @@ def _beside(project: Path, url: str) -> str:
 
 
 def redact_url(url: str) -> str:
-    """Return a URL without user, password, query and fragment."""
+    """Return `url` without user, password, query and fragment."""
     bare = url.partition("#")[0].partition("?")[0]
     scheme, slashes, rest = bare.partition("://")
     if not slashes:
