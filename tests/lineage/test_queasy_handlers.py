@@ -18,7 +18,7 @@ from dibs import (
 from dibs.client.calls.handler import HandlerLimits
 from dibs.errors import UnknownTask
 from dibs.model.requests import RetryLater, Settlement
-from dibs.worker.dispatch.capacity import UNITS
+from dibs.worker.dispatch.fairness import UNITS
 from tests.lineage import actors
 from tests.lineage.actors import play, told, work, working
 from tests.lineage.clerk import fence_of
@@ -30,7 +30,7 @@ async def stalled(app: Dibs, queue: str, times: int) -> None:
     for _ in range(times):
         [job] = (await app.storage.claim(queue, lease, 1)).jobs
         how = RetryLater(delay=0, cause="stall")
-        await app.storage.settle(queue, [Settlement(id=job.id, fence=fence_of(job), how=how)])
+        await app.storage.settle(queue, [Settlement(id=job.id, fence=fence_of(job), action=how)])
 
 
 # -- defaults --------------------------------------------------------------------------------------------

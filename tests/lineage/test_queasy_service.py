@@ -48,7 +48,7 @@ async def test_equals_are_served_in_turn(
 
     Short runs are claimed ahead, 10 ms of them at once, and these may go first: here that is all there is.
     """
-    monkeypatch.setattr("dibs.worker.dispatch.queue_state.MOST_AHEAD", 0)
+    monkeypatch.setattr("dibs.worker.dispatch.queue_state.MAX_PREFETCH", 0)
     for name in "ab":
         queue = app.queue(name)
         play(queue, size=100)

@@ -22,7 +22,7 @@ from dibs.client.app import Dibs
 from dibs.client.calls.current_job import current_job
 from dibs.errors import PermanentError
 from dibs.model.retry import Fixed
-from dibs.worker.execution import executor as runner
+from dibs.worker.execution import executor
 from dibs.worker.processes import isolated_executor as alone
 from tests.worker.workshop import add
 
@@ -35,8 +35,8 @@ CHILD = "child"
 
 if "CANCEL_GRACE" in os.environ:
     alone.CANCEL_GRACE = float(os.environ["CANCEL_GRACE"])  # type: ignore[misc]
-if "STUBBORN" in os.environ:
-    runner.STUBBORN = float(os.environ["STUBBORN"])  # type: ignore[misc]
+if "CANCEL_SECONDS" in os.environ:
+    executor.CANCEL_SECONDS = float(os.environ["CANCEL_SECONDS"])  # type: ignore[misc]
 
 
 def meet(name: str) -> None:

@@ -25,11 +25,11 @@ from dibs.model.job import Job
 from dibs.model.requests import End, SettleAction
 from dibs.model.results import ClaimResult
 from dibs.testing.clock import ManualClock
-from dibs.worker.dispatch.round_trip import one_by_one
-from dibs.worker.execution import hooks
-from dibs.worker.execution.executor import Runner
+from dibs.worker.dispatch.round_trip import settle_singly
+from dibs.worker.execution.executor import Executor
+from dibs.worker.execution.hooks import call_hook
 from dibs.worker.execution.invocation import Invocation
-from dibs.worker.execution.outcome import counter_name, fallback_settlement
+from dibs.worker.execution.outcome import counter_name, fallback_action
 from dibs.worker.execution.periodic import with_next_tick
 from dibs.worker.processes.child_main import enter_lifespan
 from dibs.worker.processes.isolated_executor import IsolatedExecutor
@@ -59,10 +59,14 @@ class Stage:
         self._running: dict[tuple[str, str, int], Invocation] = {}
         self._ended: list[tuple[Invocation, run_outcome.Verdict]] = []
         self._moved = asyncio.Event()
-        self._runner = Runner([0.0], IsolatedExecutor(self._storage, b""), mortal=False)
-        self._runner.ended = self._end
-        self._runner.late = self._late
-        self._runner.overran = self._overran
+        self._executor = Executor(
+            [0.0],
+            IsolatedExecutor(self._storage, b""),
+            ended=self._end,
+            timed_out=self._late,
+            overran=self._overran,
+            killable=False,
+        )
 
     async def run(self, *, ticks: bool) -> int | None:
         """Run all that is due, and all that becomes due by that; return when the next job will be.
@@ -70,7 +74,7 @@ class Stage:
         Without `ticks` those of periodic tasks do not count: there is always a next one.
         """
         async with AsyncExitStack() as stack:
-            stack.callback(self._runner.close)
+            stack.callback(self._executor.close)
             resources = await enter_lifespan(self._app, stack)
             queues = tuple(self._handlers)
             lease = (await self._storage.grant(queues, LEASE, "dibs.testing")).lease
@@ -81,7 +85,7 @@ class Stage:
                 return min((at for queue, at in due.items() if queue not in resting), default=None)
             finally:
                 for run in self._running.values():
-                    self._runner.interrupt(run, "release")
+                    self._executor.interrupt(run, "release")
                 await self._storage.drop(queues, lease, 1_000_000)
 
     async def plant(self) -> None:
@@ -138,8 +142,8 @@ class Stage:
             self._ended.append((run, run_outcome.Raised(error=refused.error, permanent=True)))
             return
         loop = asyncio.get_running_loop()
-        run.current = CurrentJob(self._storage, queue, job, loop, run.time_out_at(), resources)
-        self._runner.start(run)
+        run.current = CurrentJob(self._storage, queue, job, loop, run.start_timeout(), resources)
+        self._executor.start(run)
 
     async def _pass_cancels_on(self, lease: str) -> None:
         if not self._running:
@@ -147,7 +151,7 @@ class Stage:
         for queue, state in (await self._storage.renew(tuple(self._handlers), lease, LEASE)).items():
             for (whose, id, _), run in self._running.items():
                 if whose == queue and id in state.cancel_requested:
-                    self._runner.interrupt(run, "cancel")
+                    self._executor.interrupt(run, "cancel")
 
     # -- ends ----------------------------------------------------------------------------------------
 
@@ -170,19 +174,19 @@ class Stage:
     async def _decided(self, run: Invocation, verdict: run_outcome.Verdict) -> SettleAction:
         handled = run.handler.handles_failure
         # As if no time had passed since its claim: none has, by the clock that schedules go by here.
-        run.taken = time.monotonic()
+        run.received_at = time.monotonic()
         how = with_next_tick(
             run, run_outcome.settle_action(run.job, run.limits, verdict, stop=run.stop, handled=handled)
         )
-        return await hooks.after(run, how) if run.handler.after and isinstance(how, End) else how
+        return await call_hook(run, how) if run.handler.after and isinstance(how, End) else how
 
     async def _tell(self, run: Invocation, how: SettleAction) -> None:
-        run.end = how
-        brought = await one_by_one(self._storage, run.handler.queue, [run])
+        run.action = how
+        brought = await settle_singly(self._storage, run.handler.queue, [run])
         if brought.error is not None:
             raise brought.error
-        [answer] = brought.answers
-        again = fallback_settlement(run, answer.reason) if answer.status == "refused" else None
+        [answer] = brought.results
+        again = fallback_action(run, answer.reason) if answer.status == "refused" else None
         if again is not None:
             await self._tell(run, again)
             return

@@ -15,16 +15,16 @@ from dibs.client.app import Dibs
 from dibs.errors import OutcomeUnknown, StorageUnavailable
 from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest
-from dibs.worker.dispatch import blocking_claim as parking
+from dibs.worker.dispatch import blocking_claim
 from dibs_conformance.servers import RedisServer
-from tests.worker.dispatch.test_fairness import serving
+from tests.worker.dispatch.test_worker import serving
 from tests.worker.workshop import Faulty, add, counted, faulty, put
 
 
 @pytest.fixture(autouse=True)
 def for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is parked does not come back by itself while a test runs."""
-    monkeypatch.setattr(parking, "PARKED", 600.0)
+    monkeypatch.setattr(blocking_claim, "CLAIM_WAIT", 600.0)
 
 
 @pytest.fixture
@@ -173,13 +173,13 @@ async def test_one_of_which_nothing_is_known_costs_the_lease(parks: Dibs) -> Non
 async def test_one_that_cannot_be_called_back_comes_by_itself(
     parks: Dibs, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parking, "PARKED", 0.3)
+    monkeypatch.setattr(blocking_claim, "CLAIM_WAIT", 0.3)
     async with asyncio.timeout(60):
         with caplog.at_level(logging.WARNING):
             async with parked(parks) as storage:
                 storage.fail("wake_claim", StorageUnavailable("not now"))
 
-    assert "could not be called back: not now" in caplog.text
+    assert "ending the blocking claim failed: not now" in caplog.text
 
 
 async def test_a_storage_that_cannot_be_asked_is_left_alone_for_a_time(parks: Dibs) -> None:

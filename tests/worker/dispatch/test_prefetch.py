@@ -13,7 +13,7 @@ import pytest
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import current_job
 from dibs.worker import WorkReport, run
-from dibs.worker.dispatch import queue_state as lanes
+from dibs.worker.dispatch import queue_state
 from tests.worker.workshop import add, counted, current, faulty, ids, kinds, outcome, put
 
 #: The job that takes long, after so many that have shown how short runs are.
@@ -78,7 +78,7 @@ async def test_what_cannot_begin_in_time_goes_back_without_a_mark(app: Dibs) -> 
 
 
 async def test_a_stop_gives_it_back_at_once(app: Dibs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "STALE", 3600.0)
+    monkeypatch.setattr(queue_state, "PREFETCH_TIMEOUT", 3600.0)
     handler = OneAtATime(app)
     async with handler.stuck(app):
         assert 1 < (await app.storage.counts(["q"]))["q"].active

@@ -16,7 +16,7 @@ from dibs.client.app import Dibs
 from dibs.client.calls.current_job import current_job
 from dibs.errors import Refused, StorageUnavailable
 from dibs.worker import WorkReport, run
-from dibs.worker.dispatch import queue_state as lanes
+from dibs.worker.dispatch import queue_state
 from tests.worker.far import Call, Far
 from tests.worker.workshop import add, behind, put
 
@@ -26,7 +26,7 @@ JOBS: Final = [f"{n:04}" for n in range(2000)]
 @pytest.fixture(autouse=True)
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs count as short also on a machine that stood still in one of them."""
-    monkeypatch.setattr(lanes, "AHEAD", 3600.0)
+    monkeypatch.setattr(queue_state, "PREFETCH_SECONDS", 3600.0)
 
 
 class Drain:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dibs.errors import PermanentError, Retry
-from dibs.worker.execution.exception_info import NO_ROOM, raised
+from dibs.worker.execution.exception_info import OUT_OF_MEMORY, verdict_on
 
 
 def with_attributes(**attributes: Any) -> Exception:
@@ -45,7 +45,7 @@ def with_attributes(**attributes: Any) -> Exception:
 def test_an_error_says_when_to_try_again(
     error: Exception, *, permanent: bool, delay: int | None, run_at: int | None
 ) -> None:
-    verdict = raised(error)
+    verdict = verdict_on(error)
 
     assert (permanent, delay, run_at) == (verdict.permanent, verdict.delay, verdict.run_at)
 
@@ -60,7 +60,7 @@ class Nasty(Exception):
 
 
 def test_an_error_that_cannot_be_read_is_an_error_like_others() -> None:
-    verdict = raised(Nasty())
+    verdict = verdict_on(Nasty())
 
     assert not verdict.permanent
     assert "(its message cannot be read: RuntimeError)" == verdict.error.message
@@ -69,7 +69,7 @@ def test_an_error_that_cannot_be_read_is_an_error_like_others() -> None:
 def test_a_group_says_what_is_in_it() -> None:
     group = ExceptionGroup("two", [ValueError("a"), KeyError("b")])
 
-    assert "ValueError: a" in raised(group).error.message
+    assert "ValueError: a" in verdict_on(group).error.message
 
 
 class Filler:
@@ -98,7 +98,7 @@ def filling(elsewhere: list[Filler]) -> None:
     raise NoRoom(full)
 
 
-@pytest.mark.parametrize(("before", "told"), [([Filler()], "full"), ([], NO_ROOM.error.message)])
+@pytest.mark.parametrize(("before", "told"), [([Filler()], "full"), ([], OUT_OF_MEMORY.error.message)])
 def test_a_full_memory_is_told_of_once_the_handlers_frames_are_cleared(
     before: list[Filler], told: str
 ) -> None:
@@ -106,6 +106,6 @@ def test_a_full_memory_is_told_of_once_the_handlers_frames_are_cleared(
     with pytest.raises(NoRoom) as caught:
         filling(before)
 
-    verdict = raised(caught.value)
+    verdict = verdict_on(caught.value)
 
     assert (verdict.error.message, verdict.permanent) == (told, False)

@@ -23,7 +23,7 @@ from dibs.model.results import SettleResult
 from dibs.model.retry import Fixed
 from dibs.worker import WorkReport, run
 from dibs.worker.execution.invocation import Invocation
-from dibs.worker.execution.outcome import counter_name, fallback_settlement
+from dibs.worker.execution.outcome import counter_name, fallback_action
 from tests.worker.workshop import add, arguments, current, kinds, outcome, put, request
 
 
@@ -285,7 +285,9 @@ async def test_a_failure_handler_gets_what_failed_with_retries_of_its_own(app: D
 
 async def test_follow_ups_are_enqueued_with_the_completion(app: Dibs) -> None:
     async def first() -> None:
-        current_job().follow_ups = (FollowUp(queue="second", job=NewJob(id="b", data=request("", 5).job.data)),)
+        current_job().follow_ups = (
+            FollowUp(queue="second", job=NewJob(id="b", data=request("", 5).job.data)),
+        )
 
     add(app, "first", first)
     add(app, "second", lambda n: n)
@@ -392,10 +394,10 @@ def test_a_refused_completion_becomes_a_failure_and_a_refused_failure_has_no_fal
     run = ActiveRun(fence=1, lease="lease", holder="me", claimed_at=0)
     job = Job(id="a", data=JobData(), run_at=0, enqueued_at=0, seq=1, first=1, revision=1, run=run)
     invocation = Invocation(handler, job, 0)
-    invocation.end = Complete(result=b"x")
-    failure = fallback_settlement(invocation, "too large")
+    invocation.action = Complete(result=b"x")
+    failure = fallback_action(invocation, "too large")
 
     assert isinstance(failure, Fail)
     assert failure.handled
-    invocation.end = failure
-    assert fallback_settlement(invocation, "no") is None
+    invocation.action = failure
+    assert fallback_action(invocation, "no") is None

@@ -65,7 +65,7 @@ async def test_every_job_ends_once(app: Dibs, seed: int) -> None:
     assert killer.kills > 0
     for queue in ("naps", "naps_async"):
         ends = await completions(app, queue)
-        numbers = report.of(queue)
+        numbers = report.queue(queue)
         assert (JOBS, {1}) == (len(ends), set(ends.values()))
         assert 0 == numbers.running
         # What a process had completed and could not tell counts as lost.

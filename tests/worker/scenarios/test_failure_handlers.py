@@ -61,7 +61,7 @@ async def test_when_nobody_was_there_it_is_handled_later(app: Dibs, gate: Gate) 
     [job] = (await app.storage.claim("frail", lease, 1)).jobs
     assert job.run is not None
     how = Fail(error=Error(type="Boom"), handled=True)
-    await app.storage.settle("frail", [Settlement(id="a", fence=job.run.fence, how=how)])
+    await app.storage.settle("frail", [Settlement(id="a", fence=job.run.fence, action=how)])
     async with working(app, "frail") as task:
         await gate.arrived("survey")
         await gate.let_go("survey")

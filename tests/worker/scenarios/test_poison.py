@@ -61,7 +61,7 @@ async def test_its_limit_ends_it_in_the_failure_handler(app: Dibs) -> None:
     assert failed.error is not None
     assert ("failed", 2, "TooManyStalls") == (failed.kind, failed.stalls, failed.error.type)
     assert "exited with code 7" in failed.error.message
-    assert (2, 1) == (report.crashes, report.of("poison!fail").completed)
+    assert (2, 1) == (report.crashes, report.queue("poison!fail").completed)
 
 
 async def test_others_all_end_while_it_kills_again_and_again(app: Dibs) -> None:

@@ -120,7 +120,7 @@ class TestTimeout:
             "failed",
             "completed",
         ) == ((await outcome(app, "q", "a")).kind, (await outcome(app, "other", "b")).kind)
-        assert (1, 0) == (report.overruns, report.of("q").completed)
+        assert (1, 0) == (report.overruns, report.queue("q").completed)
         held.go.set()
 
     async def test_each_run_has_its_own_deadline(self, app: Dibs) -> None:

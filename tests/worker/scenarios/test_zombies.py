@@ -39,7 +39,7 @@ async def taken_over(app: Dibs, queue: str) -> Job:
 async def complete(app: Dibs, queue: str, job: Job, result: bytes) -> str:
     assert job.run is not None
     how = Complete(result=result)
-    [settled] = await app.storage.settle(queue, [Settlement(id=job.id, fence=job.run.fence, how=how)])
+    [settled] = await app.storage.settle(queue, [Settlement(id=job.id, fence=job.run.fence, action=how)])
     return settled.status
 
 

@@ -129,7 +129,7 @@ async def test_what_finishes_late_while_others_finish_counts(app: Dibs, gate: Ga
 async def test_an_async_handler_that_swallows_its_cancellation_is_overrun(
     app: Dibs, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STUBBORN", "0.2")
+    monkeypatch.setenv("CANCEL_SECONDS", "0.2")
     await put(app, "deaf", request("a", overrides=SOON))
     async with working(app, "deaf") as task:
         pid = await gate.arrived("a")

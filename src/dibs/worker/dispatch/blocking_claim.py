@@ -1,7 +1,7 @@
-"""The claim that an idle process leaves with the storage: a job that comes is brought by its answer.
+"""The blocking claim of an idle worker process: a claim that waits in the storage until there is a job.
 
-Without one, a job that comes is told to the worker, and the worker asks for it. One is enough: it lies at the
-queue that is likeliest to have the next job, and what comes to the others is told as ever.
+Without it a job costs a wake-up and a claim. One blocking claim is enough for a process: it waits for the
+queue that is likeliest to get the next job, and the other queues keep their wake-ups.
 """
 
 from __future__ import annotations
@@ -13,78 +13,82 @@ from typing import Final, cast
 from uuid import uuid4
 
 from dibs.storage.protocol import BlockingClaims, Storage
-from dibs.worker.dispatch.queue_state import Lane
-from dibs.worker.dispatch.round_trip import Flight, Parked
+from dibs.worker.dispatch.queue_state import QueueState
+from dibs.worker.dispatch.round_trip import ClaimWait, RoundTrip
 
 logger = logging.getLogger("dibs.worker")
 
-#: Seconds until a parked claim is made although nothing was heard. As long it takes to find a job whose token
-#: was lost; with what a reply may take, a claim that lies on a connection that is dead.
-PARKED: Final = 5.0
-#: What it may bring: one job, and whether there is more. No more than that, for it takes jobs also while this
-#: process is held up, where others could run them.
-FEW: Final = 2
-#: Seconds that a timer may ring early, and a job is not due yet.
-TICK: Final = 0.001
+#: Seconds that a claim blocks at most. A job whose token was lost is found after this time, and a claim on a
+#: dead connection after this time and the timeout of a reply.
+CLAIM_WAIT: Final = 5.0
+#: Jobs that a blocking claim may return: one job, and a sign whether there are more. It takes jobs also while
+#: this process is held up and another could run them, so it takes no more.
+MAX_JOBS: Final = 2
+#: Seconds by which a timer may fire early, before the job is due.
+TIMER_TOLERANCE: Final = 0.001
 
 
-class Parking:
-    """At most one claim of a worker process, parked while the process has nothing in hand."""
+class IdleClaim:
+    """The blocking claim of a worker process, at most one, sent while no run is in flight."""
 
-    def __init__(self, storage: Storage, woken: Callable[[], None]) -> None:
-        self._storage, self._woken = storage, woken
-        self._name, self._count = uuid4().hex, 0
-        self._lane: Lane | None = None
-        self._flight: Flight | None = None
-        self._called_back = False
-        #: Rings when the next job of its queue falls due.
-        self._alarm: asyncio.TimerHandle | None = None
+    def __init__(self, storage: Storage, wake_worker: Callable[[], None]) -> None:
+        self._storage, self._wake_worker = storage, wake_worker
+        self._id_prefix, self._count = uuid4().hex, 0
+        self._queue: QueueState | None = None
+        self._trip: RoundTrip | None = None
+        self._ended_early = False
+        #: Wakes the worker when the next job of the queue falls due.
+        self._due_timer: asyncio.TimerHandle | None = None
 
     @property
-    def is_out(self) -> bool:
-        """Whether a claim is parked."""
-        return self._flight is not None and self._flight.brought is None
+    def is_waiting(self) -> bool:
+        """Whether a blocking claim is in flight."""
+        return self._trip is not None and self._trip.reply is None
 
-    def best(self, lanes: Collection[Lane], now: float) -> Lane | None:
-        """Return the queue to park at: of those that are quiet, the one whose latest job is the youngest."""
-        if not self._storage.capabilities.blocking_claim or any(lane.ready for lane in lanes):
-            return None
-        quiet = [lane for lane in lanes if lane.quiet and lane.at_rest(now)]
-        return max(quiet, key=lambda lane: lane.lively_until, default=None)
+    def choose_queue(self, queues: Collection[QueueState], now: float) -> QueueState | None:
+        """Return the queue to wait for: of those without jobs, the one with the latest job.
 
-    def place(self) -> Parked:
-        """Return a place of its own for one claim."""
-        self._count += 1
-        return Parked(f"{self._name}-{self._count}", PARKED)
-
-    def took_off(self, lane: Lane, flight: Flight, now: float) -> None:
-        """Learn which claim is parked, and let it be called back when a job falls due.
-
-        The time that it waits at the server is no use for that: Redis looks ten times a second whose is over.
+        Return None if the storage has no blocking claims, or a queue is ready to be claimed from.
         """
-        self._lane, self._flight, self._called_back = lane, flight, False
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        if lane.due_at is not None and lane.due_at < now + PARKED:
-            seconds = max(0.0, lane.due_at - now) + TICK
-            self._alarm = asyncio.get_running_loop().call_later(seconds, self._woken)
+        if not self._storage.capabilities.blocking_claim or any(queue.readiness.ready for queue in queues):
+            return None
+        idle = [queue for queue in queues if queue.needs_wakeup and queue.can_send(now)]
+        return max(idle, key=lambda queue: queue.readiness.active_until, default=None)
 
-    def is_in_the_way(self, lanes: Collection[Lane], lease: str | None, now: float) -> bool:
-        """Tell whether to call it back: a job is due, its lease is over, or it holds another queue's room."""
-        lane = self._lane
-        if self._called_back or self._flight is None or lane is None:
+    def next_wait(self) -> ClaimWait:
+        """Return the wait of the next blocking claim, with an id of its own."""
+        self._count += 1
+        return ClaimWait(f"{self._id_prefix}-{self._count}", CLAIM_WAIT)
+
+    def sent(self, queue: QueueState, trip: RoundTrip, now: float) -> None:
+        """Remember the claim that was sent, and wake the worker when a scheduled job of the queue falls due.
+
+        The timeout of the claim does not serve for that: Redis checks its timeouts ten times a second.
+        """
+        self._queue, self._trip, self._ended_early = queue, trip, False
+        if self._due_timer is not None:
+            self._due_timer.cancel()
+            self._due_timer = None
+        due_at = queue.readiness.due_at
+        if due_at is not None and due_at < now + CLAIM_WAIT:
+            seconds = max(0.0, due_at - now) + TIMER_TOLERANCE
+            self._due_timer = asyncio.get_running_loop().call_later(seconds, self._wake_worker)
+
+    def must_end(self, queues: Collection[QueueState], lease: str | None, now: float) -> bool:
+        """Return whether to end the wait: a job is due, the lease is another, or another queue is ready."""
+        queue = self._queue
+        if self._ended_early or self._trip is None or queue is None:
             return False
-        if self._flight.lease != lease or lane.is_due(now):
+        if self._trip.lease != lease or queue.readiness.is_due(now):
             return True
-        return any(other.ready for other in lanes if other is not lane)
+        return any(other.readiness.ready for other in queues if other is not queue)
 
-    async def call_back(self) -> None:
-        """Let it be made now. Never raises: it comes back by itself, only later."""
-        flight, lane, self._called_back = self._flight, self._lane, True
-        if flight is None or flight.parked is None or lane is None:
+    async def end_early(self) -> None:
+        """End the wait, so that the claim returns at once. Never raises: without this it returns later."""
+        trip, queue, self._ended_early = self._trip, self._queue, True
+        if trip is None or trip.wait is None or queue is None:
             return
         try:
-            await cast("BlockingClaims", self._storage).wake_claim(lane.queue, flight.parked.place)
-        except Exception as error:  # noqa: BLE001 - a fault in a storage, too
-            logger.warning("%s: a parked claim could not be called back: %s", lane.queue, error)
+            await cast("BlockingClaims", self._storage).wake_claim(queue.name, trip.wait.claim_id)
+        except Exception as error:  # noqa: BLE001 - a storage may raise anything
+            logger.warning("%s: ending the blocking claim failed: %s", queue.name, error)

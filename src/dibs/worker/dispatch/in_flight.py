@@ -1,4 +1,4 @@
-"""The runs that a worker process has in hand, each at a place of its own."""
+"""The runs that a worker process has claimed and the storage has not settled yet."""
 
 from __future__ import annotations
 
@@ -7,55 +7,68 @@ from typing import Final
 
 from dibs.client.calls.handler import Handler
 from dibs.model.job import Job
-from dibs.worker.dispatch.capacity import UNITS
+from dibs.worker import messages
+from dibs.worker.dispatch.fairness import UNITS
 from dibs.worker.execution.invocation import Invocation
 
-#: How many runs a process may have in hand, those that ended and are not settled yet among them.
-PLACES: Final = 18 * UNITS
+#: Runs that a process may have in flight, including those that have ended and wait for their settlement.
+MAX_IN_FLIGHT: Final = 18 * UNITS
 
 
-class Hand:
-    """Finds a place for each run; `started` holds one number a place, 0 where no handler was entered."""
+class InFlightRuns:
+    """The runs in flight, each with an index of its own into `started`.
+
+    `started` holds one number for each index: 0 until the handler was entered.
+    """
 
     def __init__(self, started: MutableSequence[float]) -> None:
         self._started = started
-        self._free = list(range(PLACES))
+        self._free = list(range(MAX_IN_FLIGHT))
         self._runs: dict[int, Invocation] = {}
-        #: How many jobs the claims on their way may bring.
+        #: Jobs that the claims in flight may return.
         self.expected = 0
 
     def __bool__(self) -> bool:
         return bool(self._runs)
 
     def __iter__(self) -> Iterator[Invocation]:
-        """Yield those that are held now, whatever becomes of them meanwhile."""
+        """Iterate over a copy: runs may be added and removed during the iteration."""
         return iter(list(self._runs.values()))
 
     @property
-    def room(self) -> int:
-        """How many more may be asked for."""
+    def free(self) -> int:
+        """How many more jobs may be claimed."""
         return len(self._free) - self.expected
 
-    def take(self, handler: Handler, jobs: Sequence[Job]) -> list[Invocation]:
-        """Take jobs that were claimed in hand, and return their runs."""
+    def add(self, handler: Handler, jobs: Sequence[Job]) -> list[Invocation]:
+        """Return the runs of claimed jobs, each with an index."""
         left = len(self._free) - len(jobs)
-        places = self._free[left:]
-        runs = [Invocation(handler, job, place) for job, place in zip(jobs, places, strict=True)]
+        indexes = self._free[left:]
+        runs = [Invocation(handler, job, index) for job, index in zip(jobs, indexes, strict=True)]
         del self._free[left:]
-        self._runs.update(zip(places, runs, strict=True))
+        self._runs.update(zip(indexes, runs, strict=True))
         return runs
 
-    def let_go(self, run: Invocation) -> None:
-        """Let go of a run that is settled; one that was let go of before is left alone."""
-        if self._runs.get(run.place) is run:
-            del self._runs[run.place]
-            self._started[run.place] = 0
-            self._free.append(run.place)
+    def remove(self, invocation: Invocation) -> None:
+        """Free the index of a settled run. Removing a run twice does nothing."""
+        if self._runs.get(invocation.index) is invocation:
+            del self._runs[invocation.index]
+            self._started[invocation.index] = 0
+            self._free.append(invocation.index)
 
-    def with_keys(self, keys: Container[tuple[str, str, int]]) -> list[Invocation]:
-        """Return those with these keys, as far as they are held."""
-        return [run for run in self if run.key in keys]
+    def find(self, keys: Container[tuple[str, str, int]]) -> list[Invocation]:
+        """Return the runs with these keys that are in flight."""
+        return [invocation for invocation in self if invocation.key in keys]
 
     def clear(self) -> None:
-        """Forget everything; nothing is taken in hand after that."""
+        """Forget all runs. No run may be added afterwards."""
         self._runs.clear()
+
+
+def claimed_run(invocation: Invocation) -> messages.ClaimedRun:
+    """Return the part of a run that the supervisor must know to recover it after a crash."""
+    job = invocation.job
+    return messages.ClaimedRun(
+        invocation.index, job.id, invocation.fence, invocation.claimed_at, invocation.limits.timeout,
+        job.stalls, job.timeouts, job.data.overrides,
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Wake-ups for the queues that had nothing, all in one call."""
+"""WaitResult-ups for the queues without jobs, in one wait for all of them."""
 
 from __future__ import annotations
 
@@ -10,128 +10,136 @@ from typing import Final
 
 from dibs.model.results import WaitResult
 from dibs.storage.protocol import Storage
-from dibs.worker.dispatch.queue_state import Lane
+from dibs.worker.dispatch.queue_state import QueueState
 
 logger = logging.getLogger("dibs.worker")
 
-#: Least seconds of a wait for lanes of which one is to be asked at once: a timer may ring a tick early.
-TICK: Final = 0.001
-#: Seconds in which queues fall quiet together, as at the start.
+#: Least seconds of a wait. A timer may fire early, and a queue may be due for its next claim at once.
+TIMER_TOLERANCE: Final = 0.001
+#: Seconds in which several queues run out of jobs together, as at the start of a worker.
 SETTLING: Final = 0.01
-#: Seconds by which a storage may tell that a job falls due before we expect it: its clock is another.
-EARLY: Final = 0.05
+#: Seconds by which a storage may report a job as due before we expect it: it has another clock.
+CLOCK_TOLERANCE: Final = 0.05
 
 
 class Listener:
-    """Lets quiet lanes be ready again: those a wake-up concerns, and those whose time to be asked has come.
+    """Waits for wake-ups, and makes those queues ready that a wake-up concerns or whose next poll has come.
 
-    Lively queues are waited for apart. A wait is begun anew with each job of one of its queues, and looks at
-    all of them, so without that one busy queue would make work of many idle ones.
+    Active queues have a wait of their own. A wait starts again with each job of one of its queues, and it
+    covers all its queues, so one busy queue would otherwise cause work for many idle ones.
     """
 
-    def __init__(self, storage: Storage, poll: float, woken: Callable[[], None]) -> None:
-        self._quiet = _Waiting(storage, poll, woken, SETTLING)
-        self._lively = _Waiting(storage, poll, woken, 0.0)
+    def __init__(self, storage: Storage, poll: float, wake_worker: Callable[[], None]) -> None:
+        self._idle = _Wait(storage, poll, wake_worker, SETTLING)
+        self._active = _Wait(storage, poll, wake_worker, 0.0)
 
-    def listen(self, lanes: Sequence[Lane]) -> None:
-        """Wait for these and no others; a wait for the same ones goes on."""
-        quiet, lively = list[Lane](), list[Lane]()
+    def listen(self, queues: Sequence[QueueState]) -> None:
+        """Wait for these queues only. A wait for the same queues continues."""
+        idle, active = list[QueueState](), list[QueueState]()
         now = time.monotonic()
-        for lane in lanes:
-            (quiet if lane.lively_until <= now else lively).append(lane)
-        self._quiet.listen(quiet)
-        self._lively.listen(lively)
+        for queue in queues:
+            (idle if queue.readiness.active_until <= now else active).append(queue)
+        self._idle.listen(idle)
+        self._active.listen(active)
 
     def close(self) -> None:
-        """Wait no more."""
-        self._quiet.close()
-        self._lively.close()
+        """Stop waiting."""
+        self._idle.close()
+        self._active.close()
 
 
-class _Waiting:
-    """One wait for any number of lanes, begun anew when there are others, and `pause` seconds after that."""
+class _Wait:
+    """One wait for any number of queues. It starts again, `pause` seconds later, when the queues change."""
 
-    def __init__(self, storage: Storage, poll: float, woken: Callable[[], None], pause: float) -> None:
+    def __init__(self, storage: Storage, poll: float, wake_worker: Callable[[], None], pause: float) -> None:
         self._storage = storage
         self._poll = poll
-        self._woken = woken
+        self._wake_worker = wake_worker
         self._pause = pause
-        self._wanted: list[Lane] = []
-        self._lanes: list[Lane] = []
+        self._wanted: list[QueueState] = []
+        self._queues: list[QueueState] = []
         self._task: asyncio.Task[None] | None = None
-        self._later: asyncio.TimerHandle | None = None
+        self._restart: asyncio.TimerHandle | None = None
 
-    def listen(self, lanes: list[Lane]) -> None:
-        self._wanted = lanes
-        if lanes == self._lanes or self._later is not None:
+    def listen(self, queues: list[QueueState]) -> None:
+        self._wanted = queues
+        if queues == self._queues or self._restart is not None:
             return
         if self._task is None or not self._pause:
-            self._begin()
+            self._start()
         else:
-            self._later = asyncio.get_running_loop().call_later(self._pause, self._begin)
+            self._restart = asyncio.get_running_loop().call_later(self._pause, self._start)
 
     def close(self) -> None:
         self._wanted = []
-        self._begin()
+        self._start()
 
-    def _begin(self) -> None:
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
-        if self._wanted == self._lanes:
+    def _start(self) -> None:
+        if self._restart is not None:
+            self._restart.cancel()
+            self._restart = None
+        if self._wanted == self._queues:
             return
         if self._task is not None:
             self._task.cancel()
-        self._lanes, self._task = self._wanted, None
-        if self._lanes:
-            self._task = asyncio.get_running_loop().create_task(self._wait(self._lanes))
+        self._queues, self._task = self._wanted, None
+        if self._queues:
+            self._task = asyncio.get_running_loop().create_task(self._wait(self._queues))
 
-    async def _wait(self, lanes: list[Lane]) -> None:
-        ready = any(lane.ready for lane in lanes)
+    async def _wait(self, queues: list[QueueState]) -> None:
+        ready = _any_ready(queues)
         while not ready:
-            ready = await self._wait_once(lanes)
-        self._lanes, self._task = [], None
-        self._woken()
+            ready = await self._wait_once(queues)
+        self._queues, self._task = [], None
+        self._wake_worker()
 
-    async def _wait_once(self, lanes: list[Lane]) -> bool:
-        """Wait, and tell whether one of them is ready."""
-        began, asked = time.monotonic(), {lane.queue: lane.token for lane in lanes}
-        timeout = max(TICK, min(self._poll, min(lane.asked_at for lane in lanes) - began))
+    async def _wait_once(self, queues: list[QueueState]) -> bool:
+        """Wait once, and return whether a queue is ready."""
+        began, tokens = time.monotonic(), {queue.name: queue.readiness.token for queue in queues}
+        next_poll = min(queue.readiness.poll_at for queue in queues)
+        timeout = max(TIMER_TOLERANCE, min(self._poll, next_poll - began))
         try:
-            # Without a token it is enough that something is due.
-            since = {queue: token for queue, token in asked.items() if token}
-            wake = await self._storage.wait(tuple(asked), since=since, timeout=timeout)
-        except Exception as error:  # noqa: BLE001 - a fault in a storage, too: the slow poll stands in
-            logger.warning("no wake-ups, looking every %g s: %s", self._poll, error)
+            # A queue without a token ends the wait as soon as one of its jobs is due.
+            since = {name: token for name, token in tokens.items() if token}
+            wake = await self._storage.wait(tuple(tokens), since=since, timeout=timeout)
+        except Exception as error:  # noqa: BLE001 - a storage may raise anything; the poll takes over
+            logger.warning("waiting for jobs failed, polling every %g s: %s", self._poll, error)
             await asyncio.sleep(self._poll)
-            for lane in lanes:
-                lane.wake()
+            for queue in queues:
+                queue.readiness.wake()
             return True
         now = time.monotonic()
         if wake.woken:
-            return _wake(lanes, wake, asked, now) or any(lane.ready for lane in lanes)
-        for lane in lanes:
-            lane.slept(wake.since.get(lane.queue, ""), asked[lane.queue], now)
-        # For a storage that does not wait.
+            return _wake_changed(queues, wake, tokens, now) or _any_ready(queues)
+        for queue in queues:
+            queue.readiness.waited(wake.since.get(queue.name, ""), tokens[queue.name], now)
+        # A storage without wake-ups returns at once: wait here.
         await asyncio.sleep(max(0.0, timeout - (now - began)))
-        return any(lane.ready for lane in lanes)
+        return _any_ready(queues)
 
 
-def _wake(lanes: Sequence[Lane], wake: WaitResult, asked: Mapping[str, str], now: float) -> bool:
-    """Wake lanes that moved past what we know of them, or have a job due; all, if that explains nothing.
+def _any_ready(queues: Sequence[QueueState]) -> bool:
+    return any(queue.readiness.ready for queue in queues)
 
-    One without a token may have moved, too: then the next wait, which looks at it, ends at once. Tells
-    whether any was woken.
+
+def _wake_changed(
+    queues: Sequence[QueueState], wake: WaitResult, tokens: Mapping[str, str], now: float
+) -> bool:
+    """WaitResult the queues with a newer token or a due job, or all if that does not explain the wake-up.
+
+    A queue without a token may have changed, too: then the next wait, which covers it, ends at once. Return
+    whether a queue was woken.
     """
     explained = woken = False
-    for lane in lanes:
-        before, token = asked[lane.queue], wake.since.get(lane.queue)
-        due, moved = lane.is_due(now + EARLY), bool(before) and token != before
-        explained = explained or due or moved
-        if due or (moved and token != lane.token):
-            lane.wake()
+    for queue in queues:
+        before, token = tokens[queue.name], wake.since.get(queue.name)
+        due = queue.readiness.is_due(now + CLOCK_TOLERANCE)
+        changed = bool(before) and token != before
+        explained = explained or due or changed
+        if due or (changed and token != queue.readiness.token):
+            queue.readiness.wake()
             woken = True
     if not explained:
-        for lane in lanes:
-            lane.wake()
+        for queue in queues:
+            queue.readiness.wake()
     return woken or not explained

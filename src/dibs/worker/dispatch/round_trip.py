@@ -1,4 +1,4 @@
-"""One round trip to a queue: what ended is settled, and more is claimed."""
+"""One round trip to the storage: settlements and a claim for one queue in one request, and its reply."""
 
 from __future__ import annotations
 
@@ -14,96 +14,97 @@ from dibs.storage.protocol import BlockingClaims, Storage
 from dibs.worker.execution.invocation import Invocation
 
 
-class Brought(Struct, frozen=True):
-    """What a round trip brought back."""
+class Reply(Struct, frozen=True):
+    """The result of one round trip."""
 
-    #: Runs of which the storage has heard, and what it said to the end of each.
-    told: Sequence[Invocation] = ()
-    answers: Sequence[SettleResult] = ()
-    #: Those that have to be told again.
-    untold: Sequence[Invocation] = ()
+    #: The runs whose settlement the storage answered, in the order of `results`.
+    settled: Sequence[Invocation] = ()
+    results: Sequence[SettleResult] = ()
+    #: The runs whose settlement must be sent again.
+    unsettled: Sequence[Invocation] = ()
+    #: The claimed jobs; None if the request carried no claim, or the claim failed.
     claim: ClaimResult | None = None
-    #: Why something is untold, or nothing was claimed.
+    #: The reason why settlements must be sent again or the claim failed.
     error: Exception | None = None
-    #: A claim may have taken jobs nobody knows (promise 7).
-    lost_track: bool = False
+    #: The storage may have claimed jobs that this process does not know (promise 7 of the contract).
+    claim_unknown: bool = False
 
 
-class Parked(Struct, frozen=True):
-    """Where a claim waits until there is something to claim, and for how many seconds at most."""
+class ClaimWait(Struct, frozen=True):
+    """The id of a blocking claim, by which `wake_claim` ends it, and the seconds it waits at most."""
 
-    place: str
+    claim_id: str
     seconds: float
 
 
-class Flight(Struct):
-    """One request that settles, claims, or both, from its launch until what it brought is taken in."""
+class RoundTrip(Struct):
+    """One request that settles, claims, or both, from the moment it is sent until its reply is applied."""
 
-    #: The runs whose end it tells.
-    told: Sequence[Invocation]
-    #: Under what it claims; None when it does not.
+    #: The runs that the request settles.
+    settling: Sequence[Invocation]
+    #: The lease to claim under; None if the request carries no claim.
     lease: str | None
-    #: For how many of the jobs room was taken before it went out.
-    room: int
-    #: How many jobs it may bring.
+    #: Jobs for which capacity was taken before the request was sent.
+    reserved: int
+    #: Jobs that the claim may return at most.
     limit: int
-    #: None where it does not wait with the storage.
-    parked: Parked | None = None
-    #: None until it has landed.
-    brought: Brought | None = None
-    #: One that was in the air at the same time failed, so a claim that found little proves nothing.
-    beside_a_failure: bool = False
+    #: Set if the claim blocks in the storage until there is a job.
+    wait: ClaimWait | None = None
+    #: None until the reply has arrived.
+    reply: Reply | None = None
+    #: Another claim failed while this one was in flight. That one may hold jobs, so a claim that returns
+    #: few jobs does not prove that the queue is empty.
+    other_failed: bool = False
 
     @property
-    def ahead(self) -> int:
-        """How many of the jobs will have to wait for room."""
-        return max(0, self.limit - self.room)
+    def prefetching(self) -> int:
+        """Jobs that will have to wait for capacity."""
+        return max(0, self.limit - self.reserved)
 
 
-async def travel(storage: Storage, queue: str, flight: Flight) -> Brought:
-    """Settle, and with a lease claim up to the flight's limit. Never raises."""
-    told = flight.told
+async def send(storage: Storage, queue: str, trip: RoundTrip) -> Reply:
+    """Settle the runs of `trip`, and claim up to its limit if it has a lease. Never raises."""
     try:
-        answers, claim = await _ask(storage, queue, flight)
+        results, claim = await _send(storage, queue, trip)
     except Refused as refused:
-        if not told:
-            return Brought(error=refused)
-        return await one_by_one(storage, queue, told)
+        if not trip.settling:
+            return Reply(error=refused)
+        return await settle_singly(storage, queue, trip.settling)
     except (StorageError, NotRunning) as error:
-        return Brought(untold=told, error=error)
-    except Exception as error:  # noqa: BLE001 - OutcomeUnknown, or a fault in a storage: it may have happened
-        return Brought(untold=told, error=error, lost_track=flight.lease is not None)
-    return Brought(told=told, answers=answers, claim=claim)
+        return Reply(unsettled=trip.settling, error=error)
+    except Exception as error:  # noqa: BLE001 - OutcomeUnknown or a bug of a storage: the claim may have happened
+        return Reply(unsettled=trip.settling, error=error, claim_unknown=trip.lease is not None)
+    return Reply(settled=trip.settling, results=results, claim=claim)
 
 
-async def _ask(storage: Storage, queue: str, flight: Flight) -> tuple[Sequence[SettleResult], ClaimResult | None]:
-    told, lease, limit = flight.told, flight.lease, flight.limit
-    if lease is None:
-        return await storage.settle(queue, settlements(told)), None
-    if flight.parked is not None:
-        place, seconds = flight.parked.place, flight.parked.seconds
+async def _send(
+    storage: Storage, queue: str, trip: RoundTrip
+) -> tuple[Sequence[SettleResult], ClaimResult | None]:
+    if trip.lease is None:
+        return await storage.settle(queue, settlements(trip.settling)), None
+    if trip.wait is not None:
         return (), await cast("BlockingClaims", storage).claim_blocking(
-            queue, lease, limit, claim_id=place, timeout=seconds
+            queue, trip.lease, trip.limit, claim_id=trip.wait.claim_id, timeout=trip.wait.seconds
         )
-    if not told:
-        return (), await storage.claim(queue, lease, limit)
-    turned = await storage.settle_and_claim(queue, settlements(told), lease, limit)
-    return turned.settled, turned.claim
+    if not trip.settling:
+        return (), await storage.claim(queue, trip.lease, trip.limit)
+    both = await storage.settle_and_claim(queue, settlements(trip.settling), trip.lease, trip.limit)
+    return both.settled, both.claim
 
 
-async def one_by_one(storage: Storage, queue: str, told: Sequence[Invocation]) -> Brought:
-    """Settle singly, so that the one the batch was refused for stands alone."""
-    answers: list[SettleResult] = []
-    for place, run in enumerate(told):
+async def settle_singly(storage: Storage, queue: str, runs: Sequence[Invocation]) -> Reply:
+    """Settle each run with a request of its own: a batch is refused as a whole for one bad settlement."""
+    results: list[SettleResult] = []
+    for number, invocation in enumerate(runs):
         try:
-            answers += await storage.settle(queue, settlements([run]))
+            results += await storage.settle(queue, settlements([invocation]))
         except Refused as refused:
-            answers.append(SettleResult("refused", str(refused)))
-        except Exception as error:  # noqa: BLE001 - as above; to settle by fence twice is safe
-            return Brought(told=told[:place], answers=answers, untold=told[place:], error=error)
-    return Brought(told=told, answers=answers)
+            results.append(SettleResult("refused", str(refused)))
+        except Exception as error:  # noqa: BLE001 - any error of a storage; settling twice by fence is safe
+            return Reply(settled=runs[:number], results=results, unsettled=runs[number:], error=error)
+    return Reply(settled=runs, results=results)
 
 
-def settlements(told: Iterable[Invocation]) -> list[Settlement]:
-    """Return what to tell the storage."""
-    return [Settlement(id=run.job.id, fence=run.fence, action=run.end) for run in told]
+def settlements(runs: Iterable[Invocation]) -> list[Settlement]:
+    """Return the settlement of each run, as the storage takes it."""
+    return [Settlement(id=run.job.id, fence=run.fence, action=run.action) for run in runs]

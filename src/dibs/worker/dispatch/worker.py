@@ -1,4 +1,8 @@
-"""The claiming loop of one process: claims and settlements go out together, runs go on meanwhile."""
+"""The worker loop of one process: claim jobs, start their runs, and settle them.
+
+Each step of the loop sends at most one request for each queue, which carries the settlements since the last
+one and the next claim. Runs go on while requests are in flight.
+"""
 
 from __future__ import annotations
 
@@ -6,384 +10,404 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, MutableSequence, Sequence
+from typing import Any, Final
 
 from dibs.client.calls.current_job import CurrentJob
 from dibs.client.calls.handler import Handler
-from dibs.model import run_outcome
 from dibs.model.requests import Cancelled, Release, SettleAction
 from dibs.model.results import ClaimResult
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
-from dibs.worker.dispatch.blocking_claim import FEW, Parking
-from dibs.worker.dispatch.capacity import UNITS, Capacity
-from dibs.worker.dispatch.fairness import Serving
-from dibs.worker.dispatch.in_flight import Hand
+from dibs.worker.dispatch.blocking_claim import MAX_JOBS, IdleClaim
+from dibs.worker.dispatch.fairness import UNITS, Capacity, Fairness, OversizedQueues, Shares, run_size
+from dibs.worker.dispatch.in_flight import InFlightRuns, claimed_run
 from dibs.worker.dispatch.listener import Listener
-from dibs.worker.dispatch.oversized import Looks
-from dibs.worker.dispatch.queue_state import SILENCE, STALE, TOGETHER, Lane
-from dibs.worker.dispatch.round_trip import Brought, Flight, Parked, travel
-from dibs.worker.execution.executor import Runner, on_thread
+from dibs.worker.dispatch.queue_state import FALLBACK_POLL, PREFETCH_TIMEOUT, SETTLEMENT_DELAY, QueueState
+from dibs.worker.dispatch.round_trip import ClaimWait, Reply, RoundTrip, send
+from dibs.worker.execution.executor import Executor, ProcessExecutor, runs_on_thread
 from dibs.worker.execution.invocation import Invocation
-from dibs.worker.execution.outcome import Ends, counter_name, fallback_settlement
+from dibs.worker.execution.outcome import RunOutcomes, counter_name, fallback_action
 from dibs.worker.execution.periodic import with_next_tick
 
 logger = logging.getLogger("dibs.worker")
 
+#: Seconds that a timer is set after the end of a pause: a timer may fire early, and no other event follows.
+BACKOFF_MARGIN: Final = 0.01
+
 
 class Worker:
-    """Claims and settles by itself, under the lease it is told; it knows its supervisor only by messages."""
+    """The part of a worker process that claims and settles, under the lease that its supervisor sends.
+
+    The worker and its supervisor share messages only. `notify` is called with each message to the supervisor.
+    """
 
     def __init__(
         self,
         storage: Storage,
         handlers: Iterable[Handler],
-        runner: Runner,
-        tell: Callable[[messages.FromWorker], None],
+        started: MutableSequence[float],
+        process_executor: ProcessExecutor,
+        notify: Callable[[messages.FromWorker], None],
         *,
+        killable: bool,
         resources: Any = None,
         poll: float = 1.0,
         units: int = UNITS,
     ) -> None:
         self._storage = storage
-        self._tell = tell
+        self._notify = notify
         self._resources = resources
         self._loop = asyncio.get_running_loop()
-        # Waits that are pushed to look for themselves now and then; what others miss is found by claims.
-        patience = SILENCE if storage.capabilities.push_wakeups else poll
-        self._lanes = {handler.queue: Lane(handler, units, patience) for handler in handlers}
+        # A storage that pushes wake-ups checks for lost ones itself; for the others the claims are the poll.
+        poll_queues = FALLBACK_POLL if storage.capabilities.push_wakeups else poll
+        self._queues = {
+            handler.queue: QueueState(handler, run_size(handler.size, units), units, poll_queues)
+            for handler in handlers
+        }
         self._capacity = Capacity(units)
-        self._looks = Looks(storage, self._pump_soon, self._rest)
-        self._serving = Serving(self._lanes.values(), self._capacity, self._looks.want)
-        self._parking = Parking(storage, self._pump_soon)
-        self._hand = Hand(runner.started)
-        self._runner = runner
-        runner.ended = self._ended
-        runner.late = self._late
-        runner.overran = self._overran
+        self._oversized = OversizedQueues(storage, self._step_soon, self._back_off)
+        self._fairness = Fairness(self._queues.values(), self._capacity, self._oversized)
+        self._idle_claim = IdleClaim(storage, self._step_soon)
+        self._listener = Listener(storage, poll, self._step)
+        self._in_flight = InFlightRuns(started)
+        self._outcomes = RunOutcomes(self._settle)
+        self._executor = Executor(
+            started,
+            process_executor,
+            ended=self._outcomes.decide,
+            timed_out=self._timed_out,
+            overran=self._overran,
+            killable=killable,
+        )
         self._lease: str | None = None
-        self._told_lease = ""
+        #: The lease that the supervisor knows as adopted.
+        self._adopted_lease = ""
         self._draining = False
         self._stopping = False
-        self._told_drained = False
-        self._pumping = False
-        self._served = 0
-        self._flights: set[asyncio.Task[None]] = set()
-        self._ends = Ends(self._settle)
-        self._listener = Listener(storage, poll, self._pump)
+        self._drained_sent = False
+        self._step_scheduled = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: Done when the worker has ended.
         self.over: asyncio.Future[None] = self._loop.create_future()
 
-    # -- what the supervisor says --------------------------------------------------------------------
+    def close(self) -> None:
+        """End the threads of the handlers."""
+        self._executor.close()
+
+    # -- messages of the supervisor ------------------------------------------------------------------
 
     def receive(self, message: messages.ToWorker) -> None:
         match message:
             case messages.UseLease(lease):
                 self._lease = lease
-                for lane in self._lanes.values():
-                    lane.wake()
+                for queue in self._queues.values():
+                    queue.readiness.wake()
             case messages.CancelRuns(runs):
-                for run in self._hand.with_keys(runs):
-                    self._cancel(run)
+                for invocation in self._in_flight.find(runs):
+                    self._cancel(invocation)
             case messages.DrainWorker():
                 self._drain()
             case messages.StopWorker():
                 self._stopping = True
                 self._drain()
-                for run in self._hand:
-                    self._runner.interrupt(run, "release")
-        self._pump_soon()
+                for invocation in self._in_flight:
+                    self._executor.interrupt(invocation, "release")
+        self._step_soon()
 
-    def _cancel(self, run: Invocation) -> None:
-        lane = self._lanes[run.handler.queue]
-        if run in lane.ahead:
-            lane.ahead.remove(run)
-            self._hand_back(lane, run, Cancelled())
+    def _cancel(self, invocation: Invocation) -> None:
+        queue = self._queues[invocation.handler.queue]
+        if invocation in queue.prefetch.runs:
+            queue.prefetch.runs.remove(invocation)
+            self._return_prefetched(queue, invocation, Cancelled())
         else:
-            self._runner.interrupt(run, "cancel")
+            self._executor.interrupt(invocation, "cancel")
 
     def _drain(self) -> None:
         self._draining = True
-        for lane in self._lanes.values():
-            while lane.ahead:
-                self._hand_back(lane, lane.ahead.pop(), Release())
+        for queue in self._queues.values():
+            while queue.prefetch.runs:
+                self._return_prefetched(queue, queue.prefetch.runs.pop(), Release())
 
     def abandon(self) -> None:
-        """Interrupt and forget everything, without a word to the storage: it is not ours any more."""
+        """Interrupt and forget all runs without a request: the storage belongs to another worker by now."""
         self._draining = True
         self._listener.close()
-        for task in self._flights:
+        for task in self._tasks:
             task.cancel()
-        for run in self._hand:
-            self._runner.interrupt(run, "release")
-            run.over = True
-        for lane in self._lanes.values():
-            lane.ahead.clear()
-        self._hand.clear()
+        for invocation in self._in_flight:
+            self._executor.interrupt(invocation, "release")
+            invocation.finished = True
+        for queue in self._queues.values():
+            queue.prefetch.runs.clear()
+        self._in_flight.clear()
         if not self.over.done():
             self.over.set_result(None)
 
-    # -- serving -------------------------------------------------------------------------------------
+    # -- the worker loop -----------------------------------------------------------------------------
 
-    def _pump_soon(self) -> None:
-        """Look once at the end of this turn of the loop, whatever happened in it."""
-        if not self._pumping:
-            self._pumping = True
-            self._loop.call_soon(self._pump)
+    def _step_soon(self) -> None:
+        """Schedule one step at the end of this iteration of the event loop, however often this is called."""
+        if not self._step_scheduled:
+            self._step_scheduled = True
+            self._loop.call_soon(self._step)
 
-    def _pump(self) -> None:
-        self._pumping = False
+    def _step(self) -> None:
+        """Take one step of the worker loop."""
+        self._step_scheduled = False
         if self.over.done():
             return
         now = time.monotonic()
-        claiming = self._lease is not None and not self._draining and self._hand.room >= self._capacity.units
-        grants, more = self._serving.share(now, claiming=claiming)
-        if wanted := self._looks.taken():
-            self._fly(self._looks.look(wanted))
-        for lane in self._lanes.values():
-            room = grants.get(lane, 0)
-            begun = lane.next(room)
-            self._serve(lane, len(begun))
-            # Sent before they run, or it would wait for them.
-            self._ask(lane, room - len(begun), now, claiming=claiming, more=more)
-            for run in begun:
-                self._start(lane, run)
+        shares = self._fairness.share(now, claiming=self._may_claim())
+        self._count_oversized()
+        for queue in self._queues.values():
+            self._serve(queue, shares, now)
         self._confirm_lease()
-        self._park(now, claiming=claiming)
-        quiet = [lane for lane in self._lanes.values() if lane.quiet]
-        if not self._draining and self._lease is not None:
-            self._listener.listen(quiet)
+        self._update_idle_claim(now, claiming=shares.claiming)
+        self._update_listener()
+        self._finish_drain()
+
+    def _may_claim(self) -> bool:
+        return self._lease is not None and not self._draining and self._in_flight.free >= self._capacity.units
+
+    def _count_oversized(self) -> None:
+        if queues := self._oversized.take():
+            self._spawn(self._oversized.count(queues))
+
+    def _serve(self, queue: QueueState, shares: Shares, now: float) -> None:
+        """Start the prefetched runs of a queue, and send its next request, within its share."""
+        share = shares.grants.get(queue, 0)
+        prefetched = queue.prefetch.take(share)
+        self._fairness.serve(queue, len(prefetched))
+        # Sent before the runs start: otherwise the request waits for them.
+        self._send_due(queue, share - len(prefetched), shares, now)
+        for invocation in prefetched:
+            self._start(queue, invocation)
+
+    def _send_due(self, queue: QueueState, free: int, shares: Shares, now: float) -> None:
+        """Send the next request of a queue if it is time to, with a claim of `free` jobs and a prefetch."""
+        was_delayed = queue.round_trips.delayed_until
+        if not queue.can_send(now):
+            if shares.prefetching and queue.can_send_second(now):
+                self._send(queue, 0, queue.wanted_prefetch())
+        elif not free and queue.delays_settlements(now):
+            if not was_delayed:
+                self._loop.call_later(SETTLEMENT_DELAY, self._step_soon)
         else:
-            self._listener.close()
-        if self._draining and not self._flights and self._has_let_go():
-            self._drained()
+            prefetch = queue.wanted_prefetch() if shares.prefetching and queue.readiness.ready else 0
+            self._send(queue, free if shares.claiming else 0, prefetch)
 
-    def _has_let_go(self) -> bool:
-        """Tell whether nothing is in hand, or only what cannot be interrupted and nobody waits for."""
-        return all(
-            not run.over and (run.overran or (self._stopping and on_thread(run.handler)))
-            for run in self._hand
-        )
+    def _confirm_lease(self) -> None:
+        """Notify the supervisor of a new lease as soon as no claim under an older one is in flight."""
+        lease = self._lease
+        if lease is None or lease == self._adopted_lease:
+            return
+        trips = (trip for queue in self._queues.values() for trip in queue.round_trips.in_flight)
+        if all(trip.lease in (None, lease) for trip in trips):
+            self._adopted_lease = lease
+            self._notify(messages.LeaseAdopted(lease))
 
-    def _drained(self) -> None:
-        if not self._told_drained:
-            self._told_drained = True
+    def _update_idle_claim(self, now: float, *, claiming: bool) -> None:
+        """Send a blocking claim if this process is idle, and end the wait of one if another job may run."""
+        queues, lease = self._queues.values(), self._lease if claiming else None
+        if self._idle_claim.is_waiting:
+            if self._idle_claim.must_end(queues, lease, now):
+                self._spawn(self._idle_claim.end_early())
+        elif lease is None or lease != self._adopted_lease or self._tasks or self._in_flight:
+            return
+        elif queue := self._idle_claim.choose_queue(queues, now):
+            self._send(
+                queue, min(MAX_JOBS, self._capacity.free // queue.size), 0, self._idle_claim.next_wait()
+            )
+
+    def _update_listener(self) -> None:
+        if self._draining or self._lease is None:
             self._listener.close()
-            self._tell(messages.WorkerDrained())
-        if self._stopping or not self._hand:
-            # Otherwise it waits to be killed: nothing may be taken down under a handler that still runs.
+        else:
+            self._listener.listen([queue for queue in self._queues.values() if queue.needs_wakeup])
+
+    def _finish_drain(self) -> None:
+        """End the worker, or notify the supervisor, once a drain is complete."""
+        if not self._draining or self._tasks or not self._only_overran():
+            return
+        if not self._drained_sent:
+            self._drained_sent = True
+            self._listener.close()
+            self._notify(messages.WorkerDrained())
+        if self._stopping or not self._in_flight:
+            # Otherwise the supervisor kills this process: handlers still run, and need their resources.
             self.over.set_result(None)
 
-    def _ask(self, lane: Lane, room: int, now: float, *, claiming: bool, more: bool) -> None:
-        """Send what there is to tell a queue, and claim for `room` and ahead, if it is time to."""
-        waiting = lane.together_until
-        if not lane.at_rest(now):
-            if claiming and more and lane.worth_another(now):
-                self._launch(lane, 0, lane.wants_ahead())
-        elif not room and lane.waits_for_more(now):
-            if not waiting:
-                self._loop.call_later(TOGETHER, self._pump_soon)
-        else:
-            self._launch(lane, room if claiming else 0, lane.wants_ahead() if more and lane.ready else 0)
+    def _only_overran(self) -> bool:
+        """Return whether no run is left, or only such as cannot be interrupted and are not waited for."""
+        return all(
+            not run.finished and (run.overran or (self._stopping and runs_on_thread(run.handler)))
+            for run in self._in_flight
+        )
 
-    def _serve(self, lane: Lane, number: int) -> None:
-        if not number:
+    # -- requests ------------------------------------------------------------------------------------
+
+    def _send(self, queue: QueueState, free: int, prefetch: int, wait: ClaimWait | None = None) -> None:
+        """Send the outbox of a queue, and a claim of `free` jobs that start at once and `prefetch` jobs."""
+        limit = min(free + prefetch, self._in_flight.free)
+        trips = queue.round_trips
+        if not limit and not trips.outbox:
             return
-        self._served += 1
-        lane.served = self._served
-        self._capacity.take(number * lane.size)
+        settling, trips.outbox, trips.delayed_until = trips.outbox, [], 0.0
+        trip = RoundTrip(settling, self._lease if limit else None, free, limit, wait)
+        self._in_flight.expected += limit
+        if trip.lease is not None:
+            self._fairness.serve(queue, free)
+        trips.in_flight.append(trip)
+        if wait is not None:
+            self._idle_claim.sent(queue, trip, time.monotonic())
+        self._spawn(self._round_trip(queue, trip))
 
-    def _park(self, now: float, *, claiming: bool) -> None:
-        """Leave a claim with the storage while nothing else is to do, and call it back when something is."""
-        lanes, lease = self._lanes.values(), self._lease if claiming else None
-        if self._parking.is_out:
-            if self._parking.is_in_the_way(lanes, lease, now):
-                self._fly(self._parking.call_back())
-        elif lease is None or lease != self._told_lease or self._flights or self._hand:
-            return
-        elif lane := self._parking.best(lanes, now):
-            self._launch(lane, min(FEW, self._capacity.free // lane.size), 0, self._parking.place())
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.add(self._loop.create_task(self._then_step(work)))
 
-    def _launch(self, lane: Lane, room: int, ahead: int, parked: Parked | None = None) -> None:
-        limit = min(room + ahead, self._hand.room)
-        if not limit and not lane.outbox:
-            return
-        told, lane.outbox, lane.together_until = lane.outbox, [], 0.0
-        flight = Flight(told, self._lease if limit else None, room, limit, parked)
-        self._hand.expected += limit
-        if flight.lease is not None:
-            self._serve(lane, room)
-        lane.flights.append(flight)
-        if parked is not None:
-            self._parking.took_off(lane, flight, time.monotonic())
-        self._fly(self._trip(lane, flight))
-
-    def _fly(self, trip: Coroutine[Any, Any, None]) -> None:
-        self._flights.add(self._loop.create_task(self._land(trip)))
-
-    async def _land(self, trip: Coroutine[Any, Any, None]) -> None:
+    async def _then_step(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await trip
+            await work
         finally:
-            self._flights.difference_update((asyncio.current_task(),))
-            self._pump_soon()
+            self._tasks.difference_update((asyncio.current_task(),))
+            self._step_soon()
 
-    # -- one round trip ------------------------------------------------------------------------------
+    async def _round_trip(self, queue: QueueState, trip: RoundTrip) -> None:
+        """Send a request, and apply all replies whose turn has come."""
+        trip.reply = await send(self._storage, queue.name, trip)
+        for arrived, reply in queue.round_trips.replies():
+            self._apply(queue, arrived, reply)
+        if queue.round_trips.is_second(trip):
+            self._loop.call_later(PREFETCH_TIMEOUT, self._apply_second, queue, trip)
 
-    async def _trip(self, lane: Lane, flight: Flight) -> None:
-        """Tell what ended, and with a lease claim; what was launched before is taken in before."""
-        flight.brought = await travel(self._storage, lane.queue, flight)
-        for landed, brought in lane.landed():
-            self._unload(lane, landed, brought)
-        if lane.waits_in_line(flight):
-            self._loop.call_later(STALE, self._overtake, lane, flight)
+    def _apply_second(self, queue: QueueState, trip: RoundTrip) -> None:
+        """Apply a reply that waited long for the one before: that request may be held up by a lock."""
+        if trip.reply is not None and queue.round_trips.is_second(trip) and not self.over.done():
+            queue.round_trips.in_flight.pop()
+            self._apply(queue, trip, trip.reply)
+            self._step_soon()
 
-    def _overtake(self, lane: Lane, flight: Flight) -> None:
-        """Take in what waited too long for what was launched before: that may stand behind a lock."""
-        if flight.brought is not None and lane.waits_in_line(flight) and not self.over.done():
-            lane.flights.pop()
-            self._unload(lane, flight, flight.brought)
-            self._pump_soon()
+    # -- replies -------------------------------------------------------------------------------------
 
-    def _unload(self, lane: Lane, flight: Flight, brought: Brought) -> None:
-        begun = 0
+    def _apply(self, queue: QueueState, trip: RoundTrip, reply: Reply) -> None:
+        started = 0
         try:
-            if brought.error is not None:
-                self._failed(lane, brought, flight.lease)
+            if reply.error is not None:
+                self._apply_error(queue, reply, trip.lease)
             else:
-                lane.went_well()
-            self._book(lane, brought)
-            if brought.claim is not None and flight.lease is not None:
-                begun = self._take(lane, flight.lease, flight, brought.claim)
+                queue.readiness.reset_backoff()
+            self._apply_results(queue, reply)
+            if reply.claim is not None and trip.lease is not None:
+                started = self._apply_claim(queue, trip.lease, trip, reply.claim)
         finally:
-            self._hand.expected -= flight.limit
-            if flight.lease is not None:
-                self._capacity.give((flight.room - begun) * lane.size)
+            self._in_flight.expected -= trip.limit
+            if trip.lease is not None:
+                self._capacity.give((trip.reserved - started) * queue.size)
 
-    def _failed(self, lane: Lane, brought: Brought, lease: str | None) -> None:
-        """Keep what is to be told again: to settle by fence twice is safe."""
-        lane.outbox[:0] = brought.untold
-        logger.warning("%s: the storage could not be asked, trying again: %s", lane.queue, brought.error)
-        self._rest(lane)
+    def _apply_error(self, queue: QueueState, reply: Reply, lease: str | None) -> None:
+        """Keep the settlements for the next request: settling twice by fence is safe."""
+        queue.round_trips.outbox[:0] = reply.unsettled
+        logger.warning("%s: a request to the storage failed, trying again: %s", queue.name, reply.error)
+        self._back_off(queue)
         if lease is not None:
-            lane.went_wrong()
-            if brought.lost_track:
+            queue.claim_failed()
+            if reply.claim_unknown:
                 self._lose_lease(lease, messages.ClaimReplyLost(lease))
 
-    def _rest(self, lane: Lane) -> None:
-        # A little longer than the rest: a timer may ring a tick early, and nothing else would wake it.
-        self._loop.call_later(lane.rest() + 0.01, self._pump_soon)
+    def _back_off(self, queue: QueueState) -> None:
+        self._loop.call_later(queue.readiness.back_off() + BACKOFF_MARGIN, self._step_soon)
 
-    def _book(self, lane: Lane, brought: Brought) -> None:
-        ends: defaultdict[str, list[int]] = defaultdict(list)
-        for run, answer in zip(brought.told, brought.answers, strict=True):
-            if answer.status == "refused":
-                again = fallback_settlement(run, answer.reason)
-                if again is not None:
-                    self._tell_of(lane, run, again)
+    def _apply_results(self, queue: QueueState, reply: Reply) -> None:
+        """Remove the settled runs, and report them to the supervisor in one message."""
+        indexes: defaultdict[str, list[int]] = defaultdict(list)
+        for invocation, result in zip(reply.settled, reply.results, strict=True):
+            if result.status == "refused":
+                fallback = fallback_action(invocation, result.reason)
+                if fallback is not None:
+                    self._add_to_outbox(queue, invocation, fallback)
                     continue
-                why = answer.reason
-                logger.error("%s/%s: the storage refused its end: %s", *run.key[:2], why, extra=run.about)
-            ends[counter_name(run.end, answer)].append(run.place)
-            self._hand.let_go(run)
-        if ends:
-            self._tell(messages.RunsSettled(lane.queue, ends))
+                fields = invocation.log_fields
+                logger.error(
+                    "%s/%s: the settlement was refused: %s", *invocation.key[:2], result.reason, extra=fields
+                )
+            indexes[counter_name(invocation.action, result)].append(invocation.index)
+            self._in_flight.remove(invocation)
+        if indexes:
+            self._notify(messages.RunsSettled(queue.name, indexes))
 
-    def _tell_of(self, lane: Lane, run: Invocation, how: SettleAction) -> None:
-        run.end = how
-        lane.outbox.append(run)
-
-    def _take(self, lane: Lane, lease: str, flight: Flight, claim: ClaimResult) -> int:
-        """Take in what was claimed, and return how many jobs have begun."""
+    def _apply_claim(self, queue: QueueState, lease: str, trip: RoundTrip, claim: ClaimResult) -> int:
+        """Start the claimed jobs, and keep those without capacity. Return how many were started."""
         if claim.lost:
             self._lose_lease(lease, messages.LeaseRejected(lease))
             return 0
-        lane.saw(claim, flight.limit, sure=not flight.beside_a_failure)
+        queue.readiness.claimed(claim, trip.limit, conclusive=not trip.other_failed)
         if not claim.jobs:
             return 0
-        runs = self._hand.take(lane.handler, claim.jobs)
-        # Said before any of them is started, so that a crash leaves none unknown.
-        self._tell(messages.RunsClaimed(lane.queue, lease, tuple(map(_held, runs))))
-        for run in runs[: flight.room]:
-            self._start(lane, run)
-        if runs[flight.room :]:
-            self._put_by(lane, runs[flight.room :])
-        return min(flight.room, len(runs))
-
-    def _put_by(self, lane: Lane, runs: Sequence[Invocation]) -> None:
-        lane.ahead.extend(runs)
-        if self._draining:
-            self._drain()
-        else:
-            self._loop.call_later(STALE, self._give_back, lane)
-
-    def _give_back(self, lane: Lane) -> None:
-        """Release what was claimed ahead and could not begin in time: others may have room for it."""
-        for run in lane.stale(time.monotonic()):
-            self._hand_back(lane, run, Release())
-
-    def _hand_back(self, lane: Lane, run: Invocation, how: SettleAction) -> None:
-        """Settle a run that has not begun and took no room."""
-        run.over = True
-        self._tell_of(lane, run, with_next_tick(run, how))
-        self._pump_soon()
-
-    def _start(self, lane: Lane, run: Invocation) -> None:
-        if self._draining:
-            run.over = True
-            self._settle(run, Release())
-            return
-        job = run.job
-        if job.stalls:
-            end = run_outcome.fail_if_stalled_too_often(job, run.limits, handled=lane.handler.handles_failure)
-            if end is not None:
-                run.over = True
-                self._ends.decided(run, end)
-                return
-        deadline = run.time_out_at()
-        run.current = CurrentJob(self._storage, lane.queue, job, self._loop, deadline, self._resources)
-        self._runner.start(run)
-
-    # -- leases --------------------------------------------------------------------------------------
+        runs = self._in_flight.add(queue.handler, claim.jobs)
+        # Sent before the first run starts, so that the supervisor knows every run if this process crashes.
+        self._notify(messages.RunsClaimed(queue.name, lease, tuple(map(claimed_run, runs))))
+        for invocation in runs[: trip.reserved]:
+            self._start(queue, invocation)
+        if runs[trip.reserved :]:
+            self._keep_prefetched(queue, runs[trip.reserved :])
+        return min(trip.reserved, len(runs))
 
     def _lose_lease(self, lease: str, message: messages.ClaimReplyLost | messages.LeaseRejected) -> None:
         if self._lease == lease:
             self._lease = None
-            self._tell(message)
+            self._notify(message)
 
-    def _confirm_lease(self) -> None:
-        lease = self._lease
-        if lease is None or lease == self._told_lease:
+    # -- prefetched runs -----------------------------------------------------------------------------
+
+    def _keep_prefetched(self, queue: QueueState, runs: Sequence[Invocation]) -> None:
+        queue.prefetch.runs.extend(runs)
+        if self._draining:
+            self._drain()
+        else:
+            self._loop.call_later(PREFETCH_TIMEOUT, self._return_stale, queue)
+
+    def _return_stale(self, queue: QueueState) -> None:
+        """Release the prefetched runs that waited too long: another process may have capacity for them."""
+        for invocation in queue.prefetch.take_stale(time.monotonic()):
+            self._return_prefetched(queue, invocation, Release())
+
+    def _return_prefetched(self, queue: QueueState, invocation: Invocation, action: SettleAction) -> None:
+        """Settle a run that has not started and takes no capacity."""
+        invocation.finished = True
+        self._add_to_outbox(queue, invocation, with_next_tick(invocation, action))
+        self._step_soon()
+
+    # -- runs ----------------------------------------------------------------------------------------
+
+    def _start(self, queue: QueueState, invocation: Invocation) -> None:
+        if self._draining:
+            invocation.finished = True
+            self._settle(invocation, Release())
             return
-        flights = (flight for lane in self._lanes.values() for flight in lane.flights)
-        if all(flight.lease in (None, lease) for flight in flights):
-            self._told_lease = lease
-            self._tell(messages.LeaseAdopted(lease))
+        job = invocation.job
+        if job.stalls and self._outcomes.fail_stalled(invocation):
+            return
+        deadline = invocation.start_timeout()
+        invocation.current = CurrentJob(self._storage, queue.name, job, self._loop, deadline, self._resources)
+        self._executor.start(invocation)
 
-    # -- ends ----------------------------------------------------------------------------------------
+    def _settle(self, invocation: Invocation, action: SettleAction) -> None:
+        """Free the capacity of an ended run, and send its settlement with the next request."""
+        queue = self._queues[invocation.handler.queue]
+        self._capacity.give(queue.size)
+        if invocation.seconds:
+            queue.prefetch.add_run_time(invocation.seconds)
+        self._add_to_outbox(queue, invocation, action)
+        self._step_soon()
 
-    def _ended(self, run: Invocation, verdict: run_outcome.Verdict) -> None:
-        if (began := self._runner.started[run.place]) and run.handler.executor != "process":
-            self._lanes[run.handler.queue].took(time.monotonic() - began)
-        self._ends.ended(run, verdict)
+    def _add_to_outbox(self, queue: QueueState, invocation: Invocation, action: SettleAction) -> None:
+        invocation.action = action
+        queue.round_trips.outbox.append(invocation)
 
-    def _settle(self, run: Invocation, how: SettleAction) -> None:
-        lane = self._lanes[run.handler.queue]
-        self._capacity.give(lane.size)
-        self._tell_of(lane, run, how)
-        self._pump_soon()
+    def _timed_out(self, invocation: Invocation, seconds: float) -> None:
+        self._notify(messages.RunTimedOut(invocation.index, invocation.fence, seconds))
 
-    def _late(self, run: Invocation, seconds: float) -> None:
-        self._tell(messages.RunTimedOut(run.place, run.fence, seconds))
-
-    def _overran(self, run: Invocation) -> None:
-        self._tell(messages.RunOverran(*run.key, run.place))
-        self._pump_soon()
-
-
-def _held(run: Invocation) -> messages.ClaimedRun:
-    job = run.job
-    claimed_at, own = run.claimed_at, job.data.overrides
-    return messages.ClaimedRun(
-        run.place, job.id, run.fence, claimed_at, run.limits.timeout, job.stalls, job.timeouts, own
-    )
+    def _overran(self, invocation: Invocation) -> None:
+        self._notify(messages.RunOverran(*invocation.key, invocation.index))
+        self._step_soon()

@@ -1,4 +1,4 @@
-"""An exception as data: its text for whoever looks, and what it says about trying again."""
+"""Exceptions as data: the stored error of a run, and the retry that the exception asks for."""
 
 from __future__ import annotations
 
@@ -15,58 +15,62 @@ from dibs.model.limits import LONGEST, SAFE_INTEGER
 from dibs.model.run_outcome import Raised
 
 
-def raised(error: BaseException) -> Raised:
-    """Return what a handler raised. Attributes `kind` and `retry_at` count on any exception."""
+def verdict_on(error: BaseException) -> Raised:
+    """Return the verdict on a handler that raised `error`.
+
+    The attributes `kind` ("permanent") and `retry_at` count on an exception of any class.
+    """
     try:
-        return _raised(error)
+        return _verdict_on(error)
     except MemoryError:
-        # What filled the memory hangs on the frames of its traceback: without it there is room to tell.
+        # The frames of the traceback keep the objects that fill the memory: clear them and try again.
         traceback.clear_frames(error.__traceback__)
     try:
-        return _raised(error)
+        return _verdict_on(error)
     except MemoryError:
-        return NO_ROOM
+        return OUT_OF_MEMORY
 
 
-def _raised(error: BaseException) -> Raised:
-    told = error_of(error)
-    if isinstance(error, PermanentError) or _asked(error, "kind") == "permanent":
-        return Raised(error=told, permanent=True)
+def _verdict_on(error: BaseException) -> Raised:
+    stored = error_of(error)
+    if isinstance(error, PermanentError) or _attribute(error, "kind") == "permanent":
+        return Raised(error=stored, permanent=True)
     if isinstance(error, Retry):
-        return Raised(error=told, delay=_delay(error.delay), run_at=_moment(error.at))
-    return Raised(error=told, run_at=_moment(_asked(error, "retry_at")))
+        return Raised(error=stored, delay=_delay_ms(error.delay), run_at=_epoch_ms(error.at))
+    return Raised(error=stored, run_at=_epoch_ms(_attribute(error, "retry_at")))
 
 
-def plain(type_: str, message: str) -> Error:
-    """Return an error of ours that was never an exception."""
+def make_error(type_: str, message: str) -> Error:
+    """Return the stored form of an error that was never raised as an exception."""
     return checked_error(Error(type=type_, message=message))
 
 
-#: Made before there is need of it: what is told of an error when there is no memory to tell more.
-NO_ROOM: Final = Raised(error=plain("MemoryError", "no memory was left to tell more"))
+#: Created at import: when the memory is full, there may be no memory to create it.
+OUT_OF_MEMORY: Final = Raised(error=make_error("MemoryError", "no memory was left to describe the error"))
 
 
-def _asked(error: BaseException, name: str) -> Any:
+def _attribute(error: BaseException, name: str) -> Any:
     try:
         return getattr(error, name, None)
-    except Exception:  # noqa: BLE001 - a property of the user's may raise anything
+    except Exception:  # noqa: BLE001 - a property of the user's exception may raise anything
         return None
 
 
-def _delay(delay: float | timedelta | None) -> int | None:
+def _delay_ms(delay: float | timedelta | None) -> int | None:
     if delay is None:
         return None
-    return _within(delay.total_seconds() if isinstance(delay, timedelta) else delay, LONGEST)
+    return _clamped_ms(delay.total_seconds() if isinstance(delay, timedelta) else delay, LONGEST)
 
 
-def _moment(at: Any) -> int | None:
-    """Return a datetime with a zone, or seconds since the epoch, in ms; what is neither says nothing."""
+def _epoch_ms(at: Any) -> int | None:
+    """Return an aware datetime, or seconds since the epoch, in ms since the epoch; None for other values."""
     if isinstance(at, datetime):
-        return _within(at.timestamp(), SAFE_INTEGER) if at.tzinfo is not None else None
-    return _within(at, SAFE_INTEGER)
+        return _clamped_ms(at.timestamp(), SAFE_INTEGER) if at.tzinfo is not None else None
+    return _clamped_ms(at, SAFE_INTEGER)
 
 
-def _within(seconds: Any, most: int) -> int | None:
+def _clamped_ms(seconds: Any, most: int) -> int | None:
+    """Return seconds as ms from 0 to `most`; None if `seconds` is not a finite number."""
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not math.isfinite(seconds):
         return None
     return max(0, min(most, round(seconds * 1000)))

@@ -1,4 +1,4 @@
-"""Starts runs where their handlers belong, stops them, and watches their deadlines."""
+"""Starts, interrupts and times out the runs of a worker process."""
 
 from __future__ import annotations
 
@@ -10,179 +10,189 @@ from typing import Final, Protocol
 
 from dibs.client.calls.handler import Handler
 from dibs.model.run_outcome import Raised, Returned, StopReason, Verdict
-from dibs.worker.execution import exception_info as blame
-from dibs.worker.execution.invocation import Invocation, call, call_plain, too_late
+from dibs.worker.execution import exception_info
+from dibs.worker.execution.invocation import Invocation, call, call_plain, timed_out
 from dibs.worker.execution.threads import Threads
 
-#: Seconds an `async def` handler may go on after it was cancelled, before it counts as overrun.
-STUBBORN: Final = 10.0
+#: Seconds an `async def` handler may continue after its cancellation before it counts as overrun.
+CANCEL_SECONDS: Final = 10.0
 
 
 class ProcessExecutor(Protocol):
     """The executor of handlers with executor="process": it gives each run a child process."""
 
-    async def run(self, run: Invocation, enter: Callable[[], bool]) -> Verdict:
+    async def run(self, invocation: Invocation, enter: Callable[[], bool]) -> Verdict:
         """Run the job in a child process and return its verdict. Never raise.
 
         Call `enter` right before the handler starts; do not start the handler if `enter` returns False.
         """
 
-    def interrupt(self, run: Invocation, stop: StopReason) -> None:
+    def interrupt(self, invocation: Invocation, stop: StopReason) -> None:
         """Ask a run to stop, for the reason `stop`."""
 
-    def close(self) -> None:
-        """Kill all child processes."""
 
+class Executor:
+    """Runs `async def` handlers on the event loop, `def` handlers on threads, others in child processes.
 
-class Runner:
-    """The runs of one process: `async def` on its loop, `def` on its threads, executor="process" alone.
+    Each run gets a task of its own. A task that awaits one handler after the other would save no time (waking
+    it costs a future, as much as the task), and it would pass the context variables of one job, and a
+    cancellation that comes late, to the next job.
 
-    Each run gets a task of its own. A slot that awaits one handler after the other would save nothing
-    (waking it costs a future, as much as the task), and it would hand the context variables of one job,
-    and a cancellation that comes late, to the next.
+    `ended` is called once per run, with its verdict. `timed_out` is called with a run that exceeded its
+    timeout, and the seconds it has to stop. `overran` is called with a run that did not stop.
     """
 
-    #: Told what came of a run, once.
-    ended: Callable[[Invocation, Verdict], None]
-    #: Told of a run that is over its time, was told to stop, and has so many seconds for that.
-    late: Callable[[Invocation, float], None]
-    #: Told of a run that did not stop.
-    overran: Callable[[Invocation], None]
-
-    def __init__(self, started: MutableSequence[float], alone: ProcessExecutor, *, mortal: bool) -> None:
-        #: One number a place: when its handler was entered, by time.monotonic(), 0 is not yet. Shared with
-        #: the supervisor, which watches the deadlines, too, so that to say "started" costs no message.
-        self.started = started
-        #: The supervisor ends this process when a handler does not stop: until then such a run keeps its
-        #: fence, so that the job is not run anew beside it. Elsewhere it loses its fence and its room.
-        self._mortal = mortal
-        self._alone = alone
+    def __init__(
+        self,
+        started: MutableSequence[float],
+        process_executor: ProcessExecutor,
+        *,
+        ended: Callable[[Invocation, Verdict], None],
+        timed_out: Callable[[Invocation, float], None],
+        overran: Callable[[Invocation], None],
+        killable: bool,
+    ) -> None:
+        #: For each index of a run: when its handler was entered, by time.monotonic(), 0 if it was not.
+        #: The supervisor shares this array and watches the deadlines, too, so a start costs no message.
+        self._started = started
+        self._process_executor = process_executor
+        self._ended, self._timed_out, self._overran = ended, timed_out, overran
+        #: The supervisor kills this process if a handler does not stop. Until then such a run keeps its
+        #: fence, so that the job does not run twice at a time. In a process that is not killable, the run
+        #: loses its fence and its capacity.
+        self._killable = killable
         self._loop = asyncio.get_running_loop()
         self._threads: Threads[tuple[Invocation, Verdict]] = Threads(
-            self._loop, lambda done: self._finish(*done)
+            self._loop, lambda result: self._finish(*result)
         )
         self._active: set[Invocation] = set()
-        self._alarm: asyncio.TimerHandle | None = None
-        self._rings_at = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
 
-    def start(self, run: Invocation) -> None:
-        """Begin a run that has its `current`."""
-        self._active.add(run)
-        handler = run.handler
+    def start(self, invocation: Invocation) -> None:
+        """Start a run. Its `current` must be set."""
+        self._active.add(invocation)
+        handler = invocation.handler
         if handler.executor == "process":
-            run.task = self._loop.create_task(self._run_alone(run))
+            invocation.task = self._loop.create_task(self._run_in_process(invocation))
         elif handler.is_async:
-            run.task = self._loop.create_task(self._run(run))
+            invocation.task = self._loop.create_task(self._run(invocation))
         else:
-            self._threads.run(lambda: (run, self._run_plain(run)))
-        if run.deadline is not None and run.deadline < self._rings_at:
-            self._watch(run.deadline)
+            self._threads.run(lambda: (invocation, self._run_plain(invocation)))
+        if invocation.deadline is not None and invocation.deadline < self._timer_at:
+            self._set_timer(invocation.deadline)
 
-    def interrupt(self, run: Invocation, stop: StopReason) -> None:
-        """Ask a run to stop; the first reason counts. A `def` handler can only look at job.cancelled."""
-        if run.over or run.stop is not None:
+    def interrupt(self, invocation: Invocation, stop: StopReason) -> None:
+        """Ask a run to stop; the first reason stays. A `def` handler can only check job.cancelled."""
+        if invocation.finished or invocation.stop is not None:
             return
-        run.stop = stop
+        invocation.stop = stop
         if stop == "cancel":
-            run.current.request_cancel()
-        if run.handler.executor == "process":
-            self._alone.interrupt(run, stop)
-        elif run.task is not None and run.begun:
-            run.task.cancel()
+            invocation.current.request_cancel()
+        if invocation.handler.executor == "process":
+            self._process_executor.interrupt(invocation, stop)
+        elif invocation.task is not None and invocation.entered:
+            invocation.task.cancel()
 
     def close(self) -> None:
-        """Let the threads and the processes go."""
+        """End the threads and the timer. The caller closes the process executor."""
         self._threads.close()
-        self._alone.close()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
-    # -- where handlers run --------------------------------------------------------------------------
+    # -- the three ways to run a handler -------------------------------------------------------------
 
-    async def _run(self, run: Invocation) -> None:
-        if self._enter(run):
-            verdict = await call(run)
+    async def _run(self, invocation: Invocation) -> None:
+        if self._enter(invocation):
+            verdict = await call(invocation)
         else:
-            verdict = _not_begun()
-        self._finish(run, verdict)
+            verdict = _interrupted()
+        self._finish(invocation, verdict)
 
-    def _run_plain(self, run: Invocation) -> Verdict:
-        return call_plain(run) if self._enter(run) else _not_begun()
+    def _run_plain(self, invocation: Invocation) -> Verdict:
+        return call_plain(invocation) if self._enter(invocation) else _interrupted()
 
-    async def _run_alone(self, run: Invocation) -> None:
-        if run.stop is None:
-            verdict = await self._alone.run(run, lambda: self._enter(run))
+    async def _run_in_process(self, invocation: Invocation) -> None:
+        if invocation.stop is None:
+            verdict = await self._process_executor.run(invocation, lambda: self._enter(invocation))
         else:
-            verdict = _not_begun()
-        self._finish(run, verdict)
+            verdict = _interrupted()
+        self._finish(invocation, verdict)
 
-    def _enter(self, run: Invocation) -> bool:
-        if run.stop is not None:
+    def _enter(self, invocation: Invocation) -> bool:
+        if invocation.stop is not None:
             return False
-        run.begun = True
-        self.started[run.place] = time.monotonic()
+        invocation.entered = True
+        self._started[invocation.index] = time.monotonic()
         return True
 
-    def _finish(self, run: Invocation, verdict: Verdict) -> None:
-        self._active.discard(run)
-        if run.over:
+    def _finish(self, invocation: Invocation, verdict: Verdict) -> None:
+        self._active.discard(invocation)
+        if invocation.finished:
             return
-        run.over = True
-        # Freed now, their memory serves the next run; until they are settled there are hundreds of them, and
-        # Python looks for garbage among them three times as often.
-        run.task = None
-        del run.current
-        if run.stop == "timeout" and not _counts(verdict):
-            verdict = too_late(run, verdict)
-        self.ended(run, verdict)
+        invocation.finished = True
+        # Freed now, their memory serves the next run. Hundreds of runs wait for their settlement, and with
+        # these objects Python would look for garbage among them three times as often.
+        invocation.task = None
+        del invocation.current
+        if invocation.stop == "timeout" and not _counts(verdict):
+            verdict = timed_out(invocation, verdict)
+        self._end(invocation, verdict)
 
-    # -- deadlines: one timer for all, as most runs end long before theirs ------------------------------
+    def _end(self, invocation: Invocation, verdict: Verdict) -> None:
+        if (entered_at := self._started[invocation.index]) and invocation.handler.executor != "process":
+            invocation.seconds = time.monotonic() - entered_at
+        self._ended(invocation, verdict)
 
-    def _watch(self, deadline: float) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._rings_at = deadline
-        self._alarm = self._loop.call_at(deadline, self._ring)
+    # -- deadlines: one timer for all runs, as most runs end long before theirs ------------------------
 
-    def _ring(self) -> None:
-        self._alarm, self._rings_at = None, math.inf
+    def _set_timer(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_at(deadline, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        self._timer, self._timer_at = None, math.inf
         now = time.monotonic()
-        for run in list(self._active):
-            if run.deadline is not None and run.deadline <= now:
-                self._overdue(run, now)
+        for invocation in list(self._active):
+            if invocation.deadline is not None and invocation.deadline <= now:
+                self._time_out(invocation, now)
         deadlines = [run.deadline for run in self._active if run.deadline is not None]
         if deadlines:
-            self._watch(max(min(deadlines), now + 0.001))
+            self._set_timer(max(min(deadlines), now + 0.001))
 
-    def _overdue(self, run: Invocation, now: float) -> None:
-        if run.stop is None:
-            self.interrupt(run, "timeout")
-            if run.task is not None:
-                run.deadline = now + STUBBORN
-                self.late(run, STUBBORN)
+    def _time_out(self, invocation: Invocation, now: float) -> None:
+        if invocation.stop is None:
+            self.interrupt(invocation, "timeout")
+            if invocation.task is not None:
+                invocation.deadline = now + CANCEL_SECONDS
+                self._timed_out(invocation, CANCEL_SECONDS)
                 return
-        self._give_up(run)
+        self._give_up(invocation)
 
-    def _give_up(self, run: Invocation) -> None:
-        """Say that a run goes on nevertheless; where nothing will end it, settle it all the same."""
-        run.overran = True
-        run.deadline = None
-        if not self._mortal:
-            self._active.discard(run)
-            run.over = True
-            self.ended(run, too_late(run))
-        self.overran(run)
+    def _give_up(self, invocation: Invocation) -> None:
+        """Report a run that did not stop. Settle it if the supervisor will not kill this process."""
+        invocation.overran = True
+        invocation.deadline = None
+        if not self._killable:
+            self._active.discard(invocation)
+            invocation.finished = True
+            self._end(invocation, timed_out(invocation))
+        self._overran(invocation)
 
 
-def on_thread(handler: Handler) -> bool:
-    """Tell whether runs of a handler are on threads, where nothing can interrupt them."""
+def runs_on_thread(handler: Handler) -> bool:
+    """Return whether a handler runs on threads, where its runs cannot be interrupted."""
     return handler.executor != "process" and not handler.is_async
 
 
 def _counts(verdict: Verdict) -> bool:
-    """Tell whether the handler decided by itself, although its time was over."""
+    """Return whether the verdict of the handler counts although the run exceeded its timeout."""
     return isinstance(verdict, Returned) or (isinstance(verdict, Raised) and verdict.permanent)
 
 
-def _not_begun() -> Raised:
-    return Raised(error=blame.plain("Interrupted", "it was to stop before it had begun"))
+def _interrupted() -> Raised:
+    return Raised(
+        error=exception_info.make_error("Interrupted", "the run was stopped before its handler began")
+    )

@@ -1,4 +1,4 @@
-"""Calls the hook of a task (@task.after) between the end of a run and its settlement."""
+"""The hook of a task (@task.after), called between the end of a run and its settlement."""
 
 from __future__ import annotations
 
@@ -16,61 +16,69 @@ from dibs.worker.execution.invocation import Invocation
 
 logger = logging.getLogger("dibs.worker")
 
-#: Seconds a hook may take where the handler itself has no timeout.
-TIMEOUT: Final = 60.0
+#: Seconds a hook may take if its handler has no timeout.
+DEFAULT_TIMEOUT: Final = 60.0
 
 
-async def after(run: Invocation, how: End) -> End:
-    """Return the end as the hook leaves it; a hook that raises, or takes too long, changes nothing."""
-    ending = _ending(run, how)
+async def call_hook(invocation: Invocation, action: End) -> End:
+    """Call the hook, and return the action with the hook's changes.
+
+    Return the action unchanged if the hook raises or exceeds the timeout of the handler.
+    """
+    ending = _ending(invocation, action)
+    timeout = invocation.limits.timeout
     try:
-        async with asyncio.timeout(TIMEOUT if run.limits.timeout is None else run.limits.timeout / 1000):
-            await _call(run, ending)
-        return _changed(run, how, ending)
+        async with asyncio.timeout(DEFAULT_TIMEOUT if timeout is None else timeout / 1000):
+            await _call(invocation, ending)
+        return _with_changes(invocation, action, ending)
     except Exception:
-        logger.exception("%s/%s: the hook after its end failed", *run.key[:2], extra=run.about)
-        return how
+        logger.exception(
+            "%s/%s: the hook after the run failed; the run is settled without it",
+            *invocation.key[:2], extra=invocation.log_fields,
+        )  # fmt: skip
+        return action
 
 
-async def _call(run: Invocation, ending: Ending) -> None:
-    hook = run.handler.after
-    assert hook is not None, "only a handler with a hook comes here"  # noqa: S101
+async def _call(invocation: Invocation, ending: Ending) -> None:
+    hook = invocation.handler.after
+    assert hook is not None, "call_hook takes only runs of a handler with a hook"  # noqa: S101
     if inspect.iscoroutinefunction(hook):
         await hook(ending)
         return
-    # On a thread, as `def` handlers are: it may block.
-    said = await asyncio.to_thread(hook, ending)
-    if inspect.isawaitable(said):
-        await said
+    # On a thread, like a `def` handler: the hook may block.
+    returned = await asyncio.to_thread(hook, ending)
+    if inspect.isawaitable(returned):
+        await returned
 
 
-def _ending(run: Invocation, how: End) -> Ending:
+def _ending(invocation: Invocation, action: End) -> Ending:
     return Ending(
-        queue=run.handler.queue,
-        id=run.job.id,
-        fence=run.fence,
-        attempt=run.job.attempts,
-        kind=_kind(how),
-        result=_result(run, how),
-        error=how.error if isinstance(how, Fail) else None,
+        queue=invocation.handler.queue,
+        id=invocation.job.id,
+        fence=invocation.fence,
+        attempt=invocation.job.attempts,
+        kind=_kind(action),
+        result=_result(invocation, action),
+        error=action.error if isinstance(action, Fail) else None,
     )
 
 
-def _kind(how: End) -> EndKind:
-    if isinstance(how, Complete):
+def _kind(action: End) -> EndKind:
+    if isinstance(action, Complete):
         return "completed"
-    return "failed" if isinstance(how, Fail) else "cancelled"
+    return "failed" if isinstance(action, Fail) else "cancelled"
 
 
-def _result(run: Invocation, how: End) -> object:
-    if not isinstance(how, Complete) or how.result is None:
+def _result(invocation: Invocation, action: End) -> object:
+    if not isinstance(action, Complete) or action.result is None:
         return None
-    # A child process sends its result encoded; what was returned here is still at hand.
-    return run.value if run.handler.executor != "process" else run.handler.serde.decode(how.result)
+    handler = invocation.handler
+    # A child process sends its result encoded; a handler in this process left the returned value.
+    return invocation.return_value if handler.executor != "process" else handler.serde.decode(action.result)
 
 
-def _changed(run: Invocation, how: End, ending: Ending) -> End:
-    retention = how.retention if ending.retention is None else ending.retention.to_model()
-    if isinstance(how, Complete):
-        return replace(how, result=run.handler.serde.encode(ending.result), retention=retention)
-    return replace(how, retention=retention)
+def _with_changes(invocation: Invocation, action: End, ending: Ending) -> End:
+    retention = action.retention if ending.retention is None else ending.retention.to_model()
+    if isinstance(action, Complete):
+        return replace(action, result=invocation.handler.serde.encode(ending.result), retention=retention)
+    return replace(action, retention=retention)

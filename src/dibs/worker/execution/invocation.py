@@ -1,4 +1,4 @@
-"""One run: its handler is called, and what came of it becomes a verdict."""
+"""One run of a claimed job in this process, and the call of its handler."""
 
 from __future__ import annotations
 
@@ -15,131 +15,136 @@ from dibs.client.calls.handler import Handler, HandlerLimits
 from dibs.model.job import Error, Job
 from dibs.model.requests import SettleAction
 from dibs.model.run_outcome import Raised, Returned, StopReason, Verdict
-from dibs.worker.execution import exception_info as blame
+from dibs.worker.execution import exception_info
 
 
 class Invocation:
-    """A claimed job in the hands of this process."""
+    """A run of a claimed job, from the claim until the storage has settled it."""
 
     __slots__ = (
-        "begun", "claimed_at", "current", "deadline", "end", "fence", "handler", "job", "limits", "over",
-        "overran", "place", "stop", "taken", "task", "value",
+        "action", "claimed_at", "current", "deadline", "entered", "fence", "finished", "handler", "index",
+        "job", "limits", "overran", "received_at", "return_value", "seconds", "stop", "task",
     )  # fmt: skip
 
-    #: What the handler sees of it.
+    #: The view of the job for its handler; deleted when the handler has ended.
     current: CurrentJob
-    #: How it is settled, once that is known.
-    end: SettleAction
+    #: The settlement of the run; set once it is decided.
+    action: SettleAction
 
-    def __init__(self, handler: Handler, job: Job, place: int) -> None:
-        assert job.run is not None, "a claim hands out active jobs"  # noqa: S101
+    def __init__(self, handler: Handler, job: Job, index: int) -> None:
+        assert job.run is not None, "a claim returns active jobs only"  # noqa: S101
         self.handler = handler
         self.job = job
         self.fence = job.run.fence
         self.claimed_at = job.run.claimed_at
         own = job.data.overrides
         self.limits: HandlerLimits = handler.limits if own is None else handler.limits.with_overrides(own)
-        #: Its place among the flags that say what was started.
-        self.place = place
-        #: When it came here, by time.monotonic().
-        self.taken = time.monotonic()
-        #: By time.monotonic(), None without limit.
+        #: The index of the run in the array of start times that the supervisor reads, see `Executor`.
+        self.index = index
+        #: When the claimed job arrived here, by time.monotonic().
+        self.received_at = time.monotonic()
+        #: When to stop the run, by time.monotonic(); None is never.
         self.deadline: float | None = None
-        #: What an `auto` handler returned, for its hook.
-        self.value: Any = None
-        #: The task of an `async def` handler.
+        #: The value that a handler in this process returned, for the hook of its task.
+        self.return_value: Any = None
+        #: Seconds that the handler took; None if it was not entered, or ran in a child process.
+        self.seconds: float | None = None
+        #: The task of an `async def` handler, or of a child process.
         self.task: asyncio.Task[None] | None = None
-        #: Its code has been entered.
-        self.begun = False
-        #: Why it is to stop; the first reason counts.
+        #: The handler was entered.
+        self.entered = False
+        #: The reason why the run must stop; the first reason stays.
         self.stop: StopReason | None = None
-        #: It has its settlement: whatever it still does is of no account.
-        self.over = False
-        #: It did not stop in time, and only the end of its process will end it.
+        #: The settlement is decided: a later result of the handler is ignored.
+        self.finished = False
+        #: The run did not stop in time; only the end of its process can stop it.
         self.overran = False
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What nobody else can be: queue, id and fence."""
+        """The queue, id and fence, which no other run shares."""
         return self.handler.queue, self.job.id, self.fence
 
     @property
-    def about(self) -> dict[str, Any]:
-        """What a log record says of the run it is about; dibs.telemetry.logs has the same inside of it."""
+    def log_fields(self) -> dict[str, Any]:
+        """The fields of log records about this run. dibs.telemetry.logs gives those of a handler the same."""
         job = self.job
         return {"queue": self.handler.queue, "id": job.id, "attempt": job.attempts, "fence": self.fence}
 
-    def time_out_at(self) -> float | None:
-        """Let the time run from now, and return when it is over."""
+    def start_timeout(self) -> float | None:
+        """Set the deadline by the timeout of the job, counted from now, and return it."""
         if self.limits.timeout is not None:
             self.deadline = time.monotonic() + self.limits.timeout / 1000
         return self.deadline
 
 
-async def call(run: Invocation) -> Verdict:
-    """Call an `async def` handler in this task. Never raises, short of the task's end."""
-    CURRENT.set(run.current)
-    middleware = run.handler.middleware
+async def call(invocation: Invocation) -> Verdict:
+    """Call an `async def` handler in the current task. Raises only GeneratorExit, when it is destroyed."""
+    CURRENT.set(invocation.current)
+    middleware = invocation.handler.middleware
     try:
         if middleware is None:
-            value = await _called(run)
+            value = await _call_function(invocation)
         else:
-            with middleware(run.current):
-                value = await _called(run)
+            with middleware(invocation.current):
+                value = await _call_function(invocation)
     except GeneratorExit:
         raise
     except BaseException as error:  # noqa: BLE001 - SystemExit in a handler ends the run, not the worker
-        return blame.raised(error)
-    return returned(run, value)
+        return exception_info.verdict_on(error)
+    return returned(invocation, value)
 
 
-def call_plain(run: Invocation) -> Verdict:
-    """Call a `def` handler on this thread. Never raises."""
-    # A context of its own: what one job sets there, the next on this thread must not see.
-    return Context().run(_call_plain, run)
+def call_plain(invocation: Invocation) -> Verdict:
+    """Call a `def` handler on the current thread. Never raises."""
+    # Each job gets a context of its own: the next job on this thread must not see its context variables.
+    return Context().run(_call_plain, invocation)
 
 
-def _call_plain(run: Invocation) -> Verdict:
-    CURRENT.set(run.current)
+def _call_plain(invocation: Invocation) -> Verdict:
+    CURRENT.set(invocation.current)
     try:
-        if run.handler.middleware is None:
-            value = _called(run)
+        if invocation.handler.middleware is None:
+            value = _call_function(invocation)
         else:
-            with run.handler.middleware(run.current):
-                value = _called(run)
+            with invocation.handler.middleware(invocation.current):
+                value = _call_function(invocation)
     except BaseException as error:  # noqa: BLE001 - SystemExit in a handler ends the run, not the thread
-        return blame.raised(error)
-    return returned(run, value)
+        return exception_info.verdict_on(error)
+    return returned(invocation, value)
 
 
-def _called(run: Invocation) -> Any:
-    arguments, keywords = run.handler.arguments(run.job)
-    return run.handler.function(*arguments, **keywords)
+def _call_function(invocation: Invocation) -> Any:
+    arguments, keywords = invocation.handler.arguments(invocation.job)
+    return invocation.handler.function(*arguments, **keywords)
 
 
-def returned(run: Invocation, value: Any) -> Verdict:
-    """Return the verdict on a handler that came to its end; what cannot be stored fails it for good."""
-    run.value = value
+def returned(invocation: Invocation, value: Any) -> Verdict:
+    """Return the verdict on a handler that returned `value`: a permanent failure if it cannot be encoded."""
+    invocation.return_value = value
     try:
-        return Returned(run.handler.serde.encode(value), run.current.follow_ups)
-    except Exception as error:  # noqa: BLE001 - a serde of the user's may raise anything
+        return Returned(invocation.handler.serde.encode(value), invocation.current.follow_ups)
+    except Exception as error:  # noqa: BLE001 - the user's serde may raise anything
         if inspect.iscoroutine(value):
             value.close()
-        message = f"{run.handler.queue} returned {_kind(value)}, which its serde cannot write: {error}"
-        return Raised(error=blame.plain("ResultNotSerializable", message), permanent=True)
+        message = (
+            f"{invocation.handler.queue} returned {_type_name(value)}, which its serde cannot write: {error}"
+        )
+        return Raised(error=exception_info.make_error("ResultNotSerializable", message), permanent=True)
 
 
-def _kind(value: Any) -> str:
+def _type_name(value: Any) -> str:
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def too_late(run: Invocation, verdict: Verdict | None = None) -> Raised:
-    """Return the verdict on a run that was interrupted, with the place where it stood, if that is known."""
+def timed_out(invocation: Invocation, verdict: Verdict | None = None) -> Raised:
+    """Return the verdict on an interrupted run, with the traceback of `verdict` if there is one."""
     trace = verdict.error.traceback if isinstance(verdict, Raised) else ""
-    return Raised(error=replace(took_too_long(run.limits.timeout), traceback=trace))
+    return Raised(error=replace(timeout_error(invocation.limits.timeout), traceback=trace))
 
 
-def took_too_long(timeout: int | None) -> Error:
-    """Return the error of a run that took longer than this many ms."""
-    return blame.plain("TimeoutError", f"took longer than its timeout of {(timeout or 0) / 1000:g} s")
+def timeout_error(timeout: int | None) -> Error:
+    """Return the error of a run that took longer than `timeout` ms."""
+    message = f"took longer than its timeout of {(timeout or 0) / 1000:g} s"
+    return exception_info.make_error("TimeoutError", message)

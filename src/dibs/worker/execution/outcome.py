@@ -1,4 +1,4 @@
-"""What becomes of a run that ended here: a verdict, a settlement, and the hook between them."""
+"""From the verdict on a run to its settlement: the settle action, the hook of the task, and a fallback."""
 
 from __future__ import annotations
 
@@ -11,79 +11,95 @@ from dibs.model import run_outcome
 from dibs.model.job import Error
 from dibs.model.requests import Cancelled, Complete, End, Fail, RetryLater, SettleAction
 from dibs.model.results import SettleResult
-from dibs.worker.execution import hooks
+from dibs.worker.execution.hooks import call_hook
 from dibs.worker.execution.invocation import Invocation
 from dibs.worker.execution.periodic import with_next_tick
 
 logger = logging.getLogger("dibs.worker")
 
 
-class Ends:
-    """Decides how runs are settled, and hands each to `settle`, once."""
+class RunOutcomes:
+    """Decides how each run is settled. `settle` is called once per run, with its settle action."""
 
     def __init__(self, settle: Callable[[Invocation, SettleAction], None]) -> None:
         self._settle = settle
         self._hooks: set[asyncio.Task[None]] = set()
 
-    def ended(self, run: Invocation, verdict: run_outcome.Verdict) -> None:
-        """Take what came of a handler."""
-        how = run_outcome.settle_action(
-            run.job,
-            run.limits,
+    def decide(self, invocation: Invocation, verdict: run_outcome.Verdict) -> None:
+        """Settle a run by the verdict on its handler."""
+        action = run_outcome.settle_action(
+            invocation.job,
+            invocation.limits,
             verdict,
-            stop=run.stop,
-            handled=run.handler.handles_failure,
+            stop=invocation.stop,
+            handled=invocation.handler.handles_failure,
             jitter_factor=random.random(),  # noqa: S311 - jitter keeps no secrets
         )
         if not isinstance(verdict, run_outcome.Returned) or logger.isEnabledFor(logging.DEBUG):
-            _log(run, verdict, how)
-        self.decided(run, how)
+            _log(invocation, verdict, action)
+        self.settle_with_hook(invocation, action)
 
-    def decided(self, run: Invocation, how: SettleAction) -> None:
-        """Take the settlement of a run; its hook may change an end."""
-        how = with_next_tick(run, how)
-        if run.handler.after is None or not isinstance(how, End):
-            self._settle(run, how)
+    def fail_stalled(self, invocation: Invocation) -> bool:
+        """Fail a claimed job that stalled too often, and return whether it did."""
+        handled = invocation.handler.handles_failure
+        failure = run_outcome.fail_if_stalled_too_often(invocation.job, invocation.limits, handled=handled)
+        if failure is None:
+            return False
+        invocation.finished = True
+        self.settle_with_hook(invocation, failure)
+        return True
+
+    def settle_with_hook(self, invocation: Invocation, action: SettleAction) -> None:
+        """Settle a run with an action, which the hook of its task may change if it ends the job."""
+        action = with_next_tick(invocation, action)
+        if invocation.handler.after is None or not isinstance(action, End):
+            self._settle(invocation, action)
             return
-        hook = asyncio.get_running_loop().create_task(self._settle_hooked(run, how))
-        self._hooks.add(hook)
-        hook.add_done_callback(self._hooks.discard)
+        task = asyncio.get_running_loop().create_task(self._call_hook(invocation, action))
+        self._hooks.add(task)
+        task.add_done_callback(self._hooks.discard)
 
-    async def _settle_hooked(self, run: Invocation, how: End) -> None:
-        self._settle(run, await hooks.after(run, how))
+    async def _call_hook(self, invocation: Invocation, action: End) -> None:
+        self._settle(invocation, await call_hook(invocation, action))
 
 
-def counter_name(how: SettleAction, answer: SettleResult) -> str:
-    """Return the name of the WorkReport counter for a run that was settled with `how`."""
-    if answer.status == "done" and isinstance(how, Complete):
+def counter_name(action: SettleAction, result: SettleResult) -> str:
+    """Return the name of the QueueReport counter for a settled run."""
+    if result.status == "done" and isinstance(action, Complete):
         return "completed"
-    if answer.status in ("lost", "refused"):
+    if result.status in ("lost", "refused"):
         return "lost"
-    if answer.status == "cancelled" or isinstance(how, Cancelled):
+    if result.status == "cancelled" or isinstance(action, Cancelled):
         return "cancelled"
-    if isinstance(how, Fail):
+    if isinstance(action, Fail):
         return "failed"
-    if isinstance(how, RetryLater):
-        return {"error": "retried", "timeout": "timed_out", "stall": "stalled"}[how.cause]
+    if isinstance(action, RetryLater):
+        return {"error": "retried", "timeout": "timed_out", "stall": "stalled"}[action.cause]
     return "released"
 
 
-def fallback_settlement(run: Invocation, reason: str) -> SettleAction | None:
-    """Return the settlement to send after the storage refused the last one; None if there is no other."""
-    how, handled = run.end, run.handler.handles_failure
-    if isinstance(how, Complete):
-        return with_next_tick(run, run_outcome.fail_after_refusal(reason, handled=handled))
-    if isinstance(how, Fail) and (how.then or how.retention is not None):
-        # Without the next tick: the supervisor plants a missing tick.
-        return Fail(error=how.error, handled=how.handled)
+def fallback_action(invocation: Invocation, reason: str) -> SettleAction | None:
+    """Return the action to try after the storage refused `invocation.action`; None if there is no other.
+
+    `reason` is the reason of the refusal, for the error of the job.
+    """
+    action, handled = invocation.action, invocation.handler.handles_failure
+    if isinstance(action, Complete):
+        return with_next_tick(invocation, run_outcome.fail_after_refusal(reason, handled=handled))
+    if isinstance(action, Fail) and (action.then or action.retention is not None):
+        # Without the next tick, which may be the refused part: the supervisor plants missing ticks.
+        return Fail(error=action.error, handled=action.handled)
     return None
 
 
-def _log(run: Invocation, verdict: run_outcome.Verdict, how: SettleAction) -> None:
+def _log(invocation: Invocation, verdict: run_outcome.Verdict, action: SettleAction) -> None:
     level = logging.INFO if isinstance(verdict, run_outcome.Raised) else logging.DEBUG
     if logger.isEnabledFor(level):
-        said = f": {_summary(verdict.error)}" if isinstance(verdict, run_outcome.Raised) else ""
-        logger.log(level, "%s/%s: %s%s", *run.key[:2], type(how).__name__, said, extra=run.about)
+        summary = f": {_summary(verdict.error)}" if isinstance(verdict, run_outcome.Raised) else ""
+        logger.log(
+            level, "%s/%s: %s%s", *invocation.key[:2], type(action).__name__, summary,
+            extra=invocation.log_fields,
+        )  # fmt: skip
 
 
 def _summary(error: Error) -> str:

@@ -11,26 +11,28 @@ from dibs.model.schedule import TICK
 from dibs.worker.execution.invocation import Invocation
 
 
-def with_next_tick(invocation: Invocation, how: SettleAction) -> SettleAction:
-    """Return `how` with the next tick added if the job is a tick of a periodic task, else `how` itself."""
+def with_next_tick(invocation: Invocation, action: SettleAction) -> SettleAction:
+    """Return the action with the next tick added if the job is a tick of a periodic task."""
     if invocation.handler.schedule is None:
-        return how
+        return action
     return add_next_tick(
         invocation.handler,
         invocation.job.id,
-        how,
+        action,
         claimed_at=invocation.claimed_at,
-        received_at=invocation.taken,
+        received_at=invocation.received_at,
     )
 
 
-def add_next_tick(handler: Handler, job_id: str, how: SettleAction, *, claimed_at: int, received_at: float) -> SettleAction:
-    """Do the same for a run that has no invocation, because its process is gone.
+def add_next_tick(
+    handler: Handler, job_id: str, action: SettleAction, *, claimed_at: int, received_at: float
+) -> SettleAction:
+    """Do the same for a run without an invocation, because its process has died.
 
     `claimed_at` is in ms by the clock of the storage, `received_at` in seconds by time.monotonic().
     """
     if handler.schedule is None or job_id != TICK:
-        return how
-    # An estimate of the storage's clock: the time of the claim, and the seconds since the claim arrived here.
+        return action
+    # An estimate of the storage's clock: the time of the claim, plus the time since the claim arrived here.
     now = claimed_at + round((time.monotonic() - received_at) * 1000)
-    return model.with_next_tick(handler.schedule, handler.queue, how, claimed_at=claimed_at, now=now)
+    return model.with_next_tick(handler.schedule, handler.queue, action, claimed_at=claimed_at, now=now)

@@ -1,4 +1,4 @@
-"""The threads that run `def` handlers: as many as are busy at once, kept for the next."""
+"""The threads that run `def` handlers: as many as are busy at once, kept for the next runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class Threads(Generic[T]):
-    """Runs work on threads and hands what it returns to `collect`, on the loop.
+    """Runs functions on threads. `collect` is called with each result, on the event loop.
 
-    Not concurrent.futures: its pool has a fixed size, so handlers that overran would starve the rest; its
-    threads are joined at exit, so such a handler would keep the process alive; and it wakes the loop once
-    per result instead of once per batch.
+    It is not a ThreadPoolExecutor of concurrent.futures, for three reasons. Its pool has a fixed size, so
+    handlers that overran would block the others. Python joins its threads at exit, so such a handler would
+    keep the process alive. It wakes the event loop once per result instead of once per batch of results.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, collect: Callable[[T], None]) -> None:
@@ -26,13 +26,13 @@ class Threads(Generic[T]):
         self._collect = collect
         self._work: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
-        self._done: deque[T] = deque()
-        self._told = False
+        self._results: deque[T] = deque()
+        self._collect_scheduled = False
         self._numbers = count(1)
         self._started = 0
 
     def run(self, work: Callable[[], T]) -> None:
-        """Run it as soon as a thread has begun; it must not raise."""
+        """Run `work` on an idle thread, or on a new one. It must not raise."""
         self._work.put(work)
         if not self._idle.acquire(blocking=False):
             self._started += 1
@@ -40,24 +40,25 @@ class Threads(Generic[T]):
             threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     def close(self) -> None:
-        """Let idle threads end, and busy ones after their work."""
+        """End idle threads now, and busy threads after their work."""
         for _ in range(self._started):
             self._work.put(None)
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
-            self._done.append(work())
-            # Before the result is out: whoever collects it may have the next work at once.
+            self._results.append(work())
+            # Released before the result is collected: the collector may call `run` at once.
             self._idle.release()
-            # Told before anything is collected, so a result put in behind the last one tells anew.
-            if not self._told:
-                self._told = True
+            # `_collect_results` resets the flag before it takes results, so a result that is added after the
+            # last one was taken schedules the next call.
+            if not self._collect_scheduled:
+                self._collect_scheduled = True
                 try:
-                    self._loop.call_soon_threadsafe(self._gather)
-                except RuntimeError:  # the loop is closed: nobody wants the result of a late handler
+                    self._loop.call_soon_threadsafe(self._collect_results)
+                except RuntimeError:  # the loop is closed, and the result of a late handler is not needed
                     return
 
-    def _gather(self) -> None:
-        self._told = False
-        while self._done:
-            self._collect(self._done.popleft())
+    def _collect_results(self) -> None:
+        self._collect_scheduled = False
+        while self._results:
+            self._collect(self._results.popleft())

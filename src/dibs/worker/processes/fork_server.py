@@ -22,7 +22,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from dibs.storage.registry import OURS
-from dibs.worker.dispatch.in_flight import PLACES
+from dibs.worker.dispatch.in_flight import MAX_IN_FLIGHT
 from dibs.worker.processes.child_main import ProcessSpec, encode_spec
 from dibs.worker.processes.child_process import ChildProcess, exit_reason, kill_process_group
 from dibs.worker.processes.fork_server_main import EXITED, FORK, FORKED, REPORT, map_shared_array, serve
@@ -190,7 +190,7 @@ class ForkedProcess(ChildProcess):
         super().__init__(parent_end, on_message, on_exit)
         self._killed_early = False
         shared = os.memfd_create("dibs-started")
-        os.truncate(shared, 8 * PLACES)
+        os.truncate(shared, 8 * MAX_IN_FLIGHT)
         # A file, not a message: an environment of any size fits, and all of it is there before the fork.
         with child_end, os.fdopen(os.memfd_create("dibs-order"), "w", encoding="ascii") as file:
             file.write(order)

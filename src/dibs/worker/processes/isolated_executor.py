@@ -58,7 +58,7 @@ class IsolatedExecutor:
         try:
             if not enter():
                 return Raised(
-                    error=exception_info.plain("Interrupted", "the run was stopped before it began")
+                    error=exception_info.make_error("Interrupted", "the run was stopped before it began")
                 )
             return await process.run(run)
         finally:
@@ -166,5 +166,5 @@ class IsolatedProcess:
             )
             self._ready.set_exception(ConfigurationError(error))
         if self._verdict is not None and not self._verdict.done():
-            died = exception_info.plain("ProcessDied", f"the process that ran it {reason}")
+            died = exception_info.make_error("ProcessDied", f"the process that ran it {reason}")
             self._verdict.set_result(Died(died))

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from dibs.client.app import Dibs
 from dibs.worker import messages
 from dibs.worker.dispatch.worker import Worker
-from dibs.worker.execution.executor import Runner
 from dibs.worker.processes.child_main import (
     ParentPipe,
     ProcessSpec,
@@ -54,12 +53,22 @@ async def build_worker(
         log=current_log_config(),
     )
     isolated = IsolatedExecutor(app.storage, encode_spec(isolated_spec))
-    runner = Runner(started, isolated, mortal=mortal)
-    stack.callback(runner.close)
+    stack.callback(isolated.close)
     if isolated_queues:
         await isolated.prepare()
     resources = await enter_lifespan(app, stack)
-    return Worker(app.storage, handlers, runner, send, resources=resources, poll=spec.poll)
+    worker = Worker(
+        app.storage,
+        handlers,
+        started,
+        isolated,
+        send,
+        killable=mortal,
+        resources=resources,
+        poll=spec.poll,
+    )
+    stack.callback(worker.close)
+    return worker
 
 
 def run_worker_process(pipe: Connection, started: MutableSequence[float], encoded_spec: bytes) -> None:

@@ -16,7 +16,7 @@ from dibs.model.requests import Fail, Release, RetryLater, SettleAction, Settlem
 from dibs.model.results import SettleResult
 from dibs.model.retry import is_exhausted
 from dibs.storage.protocol import Storage
-from dibs.worker.execution.invocation import took_too_long
+from dibs.worker.execution.invocation import timeout_error
 from dibs.worker.execution.outcome import counter_name
 from dibs.worker.supervisor.held_runs import HeldRun
 
@@ -54,7 +54,7 @@ def after_overrun(holding: HeldRun, handler: Handler, luck: float) -> SettleActi
     if not holding.overran:
         return Release()
     run, limits = holding.run, handler.limits.with_overrides(holding.run.own)
-    error = took_too_long(run.timeout)
+    error = timeout_error(run.timeout)
     if is_exhausted(run.timeouts, limits.max_timeouts):
         return Fail(error=error, handled=handler.handles_failure)
     return RetryLater(cause="timeout", delay=limits.backoff.delay(run.timeouts + 1, luck), error=error)

@@ -19,7 +19,7 @@ from dibs.model.requests import SettleAction
 from dibs.model.results import RenewResult
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
-from dibs.worker.execution import exception_info as blame
+from dibs.worker.execution import exception_info
 from dibs.worker.execution.periodic import add_next_tick
 from dibs.worker.processes.child_main import ProcessSpec
 from dibs.worker.processes.fork_server import ForkServer
@@ -293,7 +293,7 @@ class Supervisor:
     def _crashed(self, member: WorkerHandle, reason: str) -> None:
         self._report.crashes += 1
         logger.error("%s; what it had started is a stall", reason)
-        error = blame.plain("ProcessDied", f"{reason} while it ran this")
+        error = exception_info.make_error("ProcessDied", f"{reason} while it ran this")
         self._leave_behind(
             member, lambda holding, handler, luck: after_crash(holding, member.started, error, handler, luck)
         )

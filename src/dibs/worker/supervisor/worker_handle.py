@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dibs.client.app import Dibs
 from dibs.worker import messages
-from dibs.worker.dispatch.in_flight import PLACES
+from dibs.worker.dispatch.in_flight import MAX_IN_FLIGHT
 from dibs.worker.dispatch.worker import Worker
 from dibs.worker.processes.child_main import ProcessSpec, encode_spec
 from dibs.worker.processes.child_process import ChildProcess
@@ -79,7 +79,7 @@ class ProcessWorkerHandle(WorkerHandle):
         self.started: Any
         self._process: ChildProcess
         if nursery is None:
-            self.started = CONTEXT.RawArray("d", PLACES)
+            self.started = CONTEXT.RawArray("d", MAX_IN_FLIGHT)
             self._process = SpawnedProcess(
                 run_worker_process, (self.started, encode_spec(spec)), self._hear, self._end
             )
@@ -115,7 +115,7 @@ class LocalWorkerHandle(WorkerHandle):
 
     def __init__(self, app: Dibs, spec: ProcessSpec, ears: WorkerListener) -> None:
         super().__init__()
-        self.started = [0.0] * PLACES
+        self.started = [0.0] * MAX_IN_FLIGHT
         self._loop = asyncio.get_running_loop()
         self._ears = ears
         self._worker: Worker | None = None
