@@ -26,7 +26,7 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     "lua_settle_takes_any_fence": (
         "a late holder is refused",
         "include/settle_run",
-        "if not job or job.fence ~= how.fence then",
+        "if not job or job.fence ~= settlement.fence then",
         "if not job then",
     ),
     "lua_the_fence_is_the_time": (
@@ -43,25 +43,25 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     ),
     "lua_a_return_forgets_what_was_beside": (
         "blocked is not dropped",
-        "include/ends",
-        "    come_back(job, blocked)\n",
+        "include/outcomes",
+        "    apply_successor(job, successor)\n",
         "",
     ),
     "lua_the_successor_is_gone_with_the_run": (
         "accepted is kept",
-        "include/ends",
-        "  line_up(queue, heir, false)\n",
+        "include/outcomes",
+        "  add_to_order(queue, promoted, false)\n",
         "",
     ),
     "lua_who_was_asked_to_cancel_comes_back": (
         "asked to cancel, never back",
-        "include/ends",
-        "  if job.asked then\n    finish(queue, job, {kind = 3})",
-        "  if false then\n    finish(queue, job, {kind = 3})",
+        "include/outcomes",
+        "  if job.cancel_requested then\n    end_job(queue, job, {kind = 3})",
+        "  if false then\n    end_job(queue, job, {kind = 3})",
     ),
     "lua_a_release_counts": (
         "Release: attempts - 1",
-        "include/ends",
+        "include/outcomes",
         "job.attempts = job.attempts - 1",
         "job.attempts = job.attempts",
     ),
@@ -74,7 +74,7 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     "lua_a_reject_ignores_failures_for_good": (
         "Reject(failed=True): unchanged -> failed, with the outcome",
         "include/accept",
-        "(ended.kind == 2 and request.rejects < 2)",
+        "(ended.kind == 2 and request.reject_mode < 2)",
         "ended.kind == 2",
     ),
     "lua_max_active_counts_what_was_handed_off": (

@@ -65,10 +65,10 @@ def test_what_says_no_more_than_its_payload_is_written_the_same_the_short_way(da
 def test_a_plain_completion_is_written_the_same_the_short_way(fence: int, result: bytes | None) -> None:
     how = Complete(result=result)
     settling = Settling("q", LIMITS, cross_queue=True)
-    settling.add([Settlement(id="a", fence=fence, how=how)])
+    settling.add([Settlement(id="a", fence=fence, action=how)])
 
     assert [b"a", settling.settlement(fence, how)] == settling.words
-    assert (0 <= fence <= 2**53) == (settling.plain(Settlement(id="a", fence=fence, how=how)) is not None)
+    assert (0 <= fence <= 2**53) == (settling.plain(Settlement(id="a", fence=fence, action=how)) is not None)
 
 
 @given(jobs, st.none() | successors, st.lists(st.tuples(numbers, numbers), max_size=8))

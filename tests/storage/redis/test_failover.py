@@ -65,7 +65,7 @@ async def test_jobs_and_fences_survive_a_failover(pair: Pair) -> None:
 
 
 def ended(id: str, fence: int) -> Settlement:
-    return Settlement(id=id, fence=fence, how=Complete())
+    return Settlement(id=id, fence=fence, action=Complete())
 
 
 async def test_before_the_promotion_writes_are_refused_and_after_it_they_go_on(pair: Pair) -> None:

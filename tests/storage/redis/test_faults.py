@@ -33,7 +33,7 @@ async def test_a_flush_of_scripts_goes_unnoticed_under_load(
         for i in range(40):
             await storage.enqueue("q", [request(f"{name}{i}")])
             jobs = (await storage.claim("q", lease, 5)).jobs
-            ends = [Settlement(id=j.id, fence=j.run.fence, how=Complete()) for j in jobs if j.run]
+            ends = [Settlement(id=j.id, fence=j.run.fence, action=Complete()) for j in jobs if j.run]
             assert {"done"} >= {one.status for one in await storage.settle("q", ends)}
 
     async def flush() -> None:
@@ -55,14 +55,14 @@ async def test_a_lost_reply_is_told_as_unknown_and_the_next_is_right(
     storage: RedisStorage, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await storage.enqueue("q", [request("a")])
-    monkeypatch.setattr(connections, "REPLY", 0.05)
+    monkeypatch.setattr(connections, "REPLY_TIMEOUT", 0.05)
     redis_server.pause()
     try:
         with pytest.raises(OutcomeUnknown, match="may have happened"):
             await storage.enqueue("q", [request("b")])
     finally:
         redis_server.resume()
-    monkeypatch.setattr(connections, "REPLY", 10.0)
+    monkeypatch.setattr(connections, "REPLY_TIMEOUT", 10.0)
 
     (slot,) = await storage.get("q", ["a"])
     assert slot.current is not None

@@ -138,7 +138,7 @@ async def test_the_quick_way_and_the_general_way_are_one(storage: RedisStorage) 
         (waiting,) = await storage.get(queue, ["a"])
         (job,) = (await storage.claim(queue, lease, 1)).jobs
         assert job.run is not None
-        await storage.settle(queue, [Settlement(id="a", fence=job.run.fence, how=Complete(result=b"1"))])
+        await storage.settle(queue, [Settlement(id="a", fence=job.run.fence, action=Complete(result=b"1"))])
         (ended,) = await storage.get(queue, ["a"])
         assert waiting.current is not None
         assert ended.outcome is not None
@@ -163,7 +163,7 @@ async def test_what_is_not_kept_leaves_the_same_little_either_way(
         lease = (await storage.grant([queue], 60_000, "me")).lease
         (job,) = (await storage.claim(queue, lease, 1)).jobs
         assert job.run is not None
-        end = Settlement(id="a", fence=job.run.fence, how=Complete(result=b'"' + b"x" * 1000 + b'"'))
+        end = Settlement(id="a", fence=job.run.fence, action=Complete(result=b'"' + b"x" * 1000 + b'"'))
         assert ["done"] * 2 == [(await storage.settle(queue, [end]))[0].status for _ in range(2)]
         assert (await storage.get(queue, ["a"]))[0].outcome is None
         sizes.append(redis_server.ask("HSTRLEN", f"{prefix}:{{{queue}}}:outcomes", "a"))

@@ -36,7 +36,7 @@ async def told(url: str, kind: type[DibsError], **options: Any) -> str:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(connections, "CONNECT_PAUSES", (0.0, 0.0))
     monkeypatch.setattr(connections.Connections.connect, "__defaults__", ((0.0, 0.0),))
 
 
@@ -84,7 +84,7 @@ async def test_the_drivers_options_are_the_drivers(redis_server: RedisServer) ->
 async def test_a_server_that_is_too_old_is_named(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "BASELINE", (99, 0))
+    monkeypatch.setattr(opening, "MIN_VERSION", (99, 0))
     async with from_url(redis_server.url) as client:
         # Not what the binary calls itself: Valkey says which Redis it stands in for.
         version = (await client.info("server"))["redis_version"]
@@ -144,7 +144,7 @@ async def test_a_full_server_refuses_enqueues_and_takes_ends() -> None:
                 await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="b"))])
 
             assert (await storage.renew(["q"], lease, 60_000))["q"].alive
-            ended = Settlement(id="a", fence=job.run.fence, how=Complete(result=b"1"))
+            ended = Settlement(id="a", fence=job.run.fence, action=Complete(result=b"1"))
             assert "done" == (await storage.settle("q", [ended]))[0].status
 
 

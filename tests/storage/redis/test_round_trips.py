@@ -36,12 +36,12 @@ async def test_a_batch_costs_what_a_single_one_does(
     await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="warm"))])
     (warm,) = (await storage.claim("q", lease, 1)).jobs
     await storage.settle(
-        "q", [Settlement(id="warm", fence=warm.run.fence if warm.run else 0, how=Complete())]
+        "q", [Settlement(id="warm", fence=warm.run.fence if warm.run else 0, action=Complete())]
     )
     with counted(monkeypatch, Connections, "call") as calls:
         await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=f"{n}")) for n in range(1000)])
         jobs = (await storage.claim("q", lease, 1000)).jobs
-        ends = [Settlement(id=job.id, fence=job.run.fence, how=Complete()) for job in jobs if job.run]
+        ends = [Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in jobs if job.run]
         await storage.settle("q", ends)
 
     assert (1000, 3) == (len(ends), len(calls))

@@ -74,7 +74,7 @@ async def test_a_job_goes_all_the_way_by_tls(encrypted: Encrypted, prefix: str) 
         assert (await waiting).woken
         (job,) = (await storage.claim("q", lease, 10)).jobs
         assert job.run is not None
-        await storage.settle("q", [Settlement(id="a", fence=job.run.fence, how=Complete(result=b"1"))])
+        await storage.settle("q", [Settlement(id="a", fence=job.run.fence, action=Complete(result=b"1"))])
         (slot,) = await storage.get("q", ["a"])
 
     assert slot.outcome is not None

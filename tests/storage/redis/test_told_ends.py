@@ -24,7 +24,7 @@ async def ended(
     jobs = (await storage.claim("q", lease, len(ids))).jobs
     how = Complete(result=result)
     await storage.settle(
-        "q", [Settlement(id=job.id, fence=job.run.fence, how=how) for job in jobs if job.run]
+        "q", [Settlement(id=job.id, fence=job.run.fence, action=how) for job in jobs if job.run]
     )
     wake = await storage.wait(["q"], for_="ids", ids=watched, since=since, timeout=PATIENCE)
     assert wake.woken

@@ -18,7 +18,7 @@ from dibs.model.requests import EnqueueRequest
 from dibs.storage.redis import RedisStorage
 from dibs.storage.redis.network import connections
 from dibs.storage.redis.network.connections import Connections
-from dibs.storage.redis.network.wire import Wire
+from dibs.storage.redis.network.wire import WireConnection
 from dibs.storage.redis.wakeups import listener as wakeups
 from dibs_conformance.servers import RedisServer
 
@@ -26,18 +26,18 @@ PATIENCE = 30.0
 
 
 @pytest.fixture
-async def wire(redis_server: RedisServer) -> AsyncIterator[Wire]:
+async def wire(redis_server: RedisServer) -> AsyncIterator[WireConnection]:
     connection = Connection(host="127.0.0.1", port=redis_server.port, password=redis_server.password)
     await connection.connect()  # type: ignore[no-untyped-call]
-    wire = Wire(connection)
+    wire = WireConnection(connection)
     yield wire
-    await wire.closed()
+    await wire.aclose()
 
 
 async def test_who_is_cancelled_while_it_is_looked_at_loses_no_connection(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "IDLE", -1.0)
+    monkeypatch.setattr(connections, "IDLE_CHECK", -1.0)
     made: list[Connection] = []
 
     def make() -> Connection:
@@ -86,14 +86,14 @@ async def test_no_more_calls_than_there_is_room_for_are_in_the_air(redis_server:
 
 async def test_who_is_let_in_and_is_gone_gives_its_place_to_the_next(redis_server: RedisServer) -> None:
     pool = pool_of(redis_server, 1)
-    pool._inside = 1
+    pool._in_flight = 1
     gone, next_one = (asyncio.ensure_future(pool.call("ECHO", word)) for word in "ab")
     await asyncio.sleep(0)
-    pool._leave()
+    pool._free_slot()
     gone.cancel()
 
     assert b"b" == await asyncio.wait_for(next_one, PATIENCE)
-    assert (True, 0) == (gone.cancelled(), pool._inside)
+    assert (True, 0) == (gone.cancelled(), pool._in_flight)
     await pool.close()
 
 
@@ -105,14 +105,14 @@ async def cancelled(pool: Connections, redis_server: RedisServer, *keys: str) ->
     for one in asking:
         one.cancel()
     await asyncio.wait(asking, timeout=PATIENCE)
-    assert len(keys) == len(pool._clearing)
+    assert len(keys) == len(pool._draining)
 
 
 async def test_who_is_cancelled_keeps_the_place_until_the_reply_is_read(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many are cancelled, there are no more connections than calls that may be in the air."""
-    monkeypatch.setattr(connections, "IDLE", math.inf)
+    monkeypatch.setattr(connections, "IDLE_CHECK", math.inf)
     pool = pool_of(redis_server, 2)
     await cancelled(pool, redis_server, "left-0", "left-1")
     late = [asyncio.ensure_future(pool.call("ECHO", word)) for word in "abc"]
@@ -121,91 +121,91 @@ async def test_who_is_cancelled_keeps_the_place_until_the_reply_is_read(
         await asyncio.to_thread(redis_server.ask, "LPUSH", key, "1")
 
     assert [b"a", b"b", b"c"] == await asyncio.wait_for(asyncio.gather(*late), PATIENCE)
-    assert (2, 0) == (len(pool._idle), pool._inside)
+    assert (2, 0) == (len(pool._idle), pool._in_flight)
     await pool.close()
 
 
 async def test_a_place_kept_for_a_reply_is_free_when_the_reply_is_lost(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "IDLE", math.inf)
+    monkeypatch.setattr(connections, "IDLE_CHECK", math.inf)
     pool = pool_of(redis_server, 1)
     await cancelled(pool, redis_server, "never")
     late = asyncio.ensure_future(pool.call("ECHO", "a"))
     await asyncio.to_thread(redis_server.ask, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
     assert b"a" == await asyncio.wait_for(late, PATIENCE)
-    assert (1, 0) == (len(pool._idle), pool._inside)
+    assert (1, 0) == (len(pool._idle), pool._in_flight)
     await pool.close()
 
 
-async def test_a_reply_that_comes_in_many_parts_is_whole(wire: Wire) -> None:
+async def test_a_reply_that_comes_in_many_parts_is_whole(wire: WireConnection) -> None:
     said = b"\r\n$5\0" * 500_000
 
-    assert said == await wire.ask(("ECHO", said), PATIENCE)
+    assert said == await wire.request(("ECHO", said), PATIENCE)
 
 
-async def test_a_refusal_leaves_it_of_use(wire: Wire) -> None:
+async def test_a_refusal_leaves_it_of_use(wire: WireConnection) -> None:
     with pytest.raises(ResponseError, match="unknown command"):
-        await wire.ask(("NOSUCH",), PATIENCE)
+        await wire.request(("NOSUCH",), PATIENCE)
 
-    assert (b"a", False) == (await wire.ask(("ECHO", "a"), PATIENCE), wire.owes)
+    assert (b"a", False) == (await wire.request(("ECHO", "a"), PATIENCE), wire.has_pending_reply)
 
 
-async def test_a_reply_that_came_meanwhile_is_not_waited_for(wire: Wire) -> None:
-    asking = asyncio.ensure_future(wire.ask(("ECHO", "first"), PATIENCE))
+async def test_a_reply_that_came_meanwhile_is_not_waited_for(wire: WireConnection) -> None:
+    asking = asyncio.ensure_future(wire.request(("ECHO", "first"), PATIENCE))
     await asyncio.sleep(0)
     asking.cancel()
     with suppress(asyncio.CancelledError):
         await asking
     async with asyncio.timeout(PATIENCE):
-        while wire.owes:  # noqa: ASYNC110 - the reply wakes nobody here
+        while wire.has_pending_reply:  # noqa: ASYNC110 - the reply wakes nobody here
             await asyncio.sleep(0)
-        assert await wire.owed(2 * PATIENCE) is None
+        assert await wire.read_pending_reply(2 * PATIENCE) is None
 
-    assert b"second" == await wire.ask(("ECHO", "second"), PATIENCE)
+    assert b"second" == await wire.request(("ECHO", "second"), PATIENCE)
 
 
 async def test_a_reply_that_nobody_waits_for_is_read_before_the_next(
-    wire: Wire, redis_server: RedisServer
+    wire: WireConnection, redis_server: RedisServer
 ) -> None:
-    asking = asyncio.ensure_future(wire.ask(("BLPOP", "first", 0), PATIENCE))
+    asking = asyncio.ensure_future(wire.request(("BLPOP", "first", 0), PATIENCE))
     await asyncio.sleep(0)
     asking.cancel()
     with suppress(asyncio.CancelledError):
         await asking
 
-    assert wire.owes
+    assert wire.has_pending_reply
     redis_server.ask("LPUSH", "first", "1")
-    assert [b"first", b"1"] == await wire.owed(PATIENCE)
-    assert b"second" == await wire.ask(("ECHO", "second"), PATIENCE)
+    assert [b"first", b"1"] == await wire.read_pending_reply(PATIENCE)
+    assert b"second" == await wire.request(("ECHO", "second"), PATIENCE)
 
 
-async def test_whoever_waits_hears_of_its_end(wire: Wire, redis_server: RedisServer) -> None:
-    number = await wire.ask(("CLIENT", "ID"), PATIENCE)
-    blocked = asyncio.ensure_future(wire.ask(("BLPOP", "nothing", 0), PATIENCE))
+async def test_whoever_waits_hears_of_its_end(wire: WireConnection, redis_server: RedisServer) -> None:
+    number = await wire.request(("CLIENT", "ID"), PATIENCE)
+    blocked = asyncio.ensure_future(wire.request(("BLPOP", "nothing", 0), PATIENCE))
     await asyncio.to_thread(redis_server.ask, "CLIENT", "KILL", "ID", str(number))
 
     with pytest.raises((Unconnected, OSError)):
         await blocked
     with pytest.raises(Unconnected):
-        await wire.ask(("ECHO", "a"), PATIENCE)
+        await wire.request(("ECHO", "a"), PATIENCE)
     assert not wire.is_open
 
 
-async def test_a_reply_that_is_late_is_lost_with_its_connection(wire: Wire) -> None:
+async def test_a_reply_that_is_late_is_lost_with_its_connection(wire: WireConnection) -> None:
     with pytest.raises(TooLate, match=r"within 0\.01 s"):
-        await wire.ask(("BLPOP", "nothing", 0), 0.01)
+        await wire.request(("BLPOP", "nothing", 0), 0.01)
 
     assert not wire.is_open
 
 
-async def test_patience_is_counted_from_each_request(wire: Wire) -> None:
-    await wire.ask(("ECHO", "a"), 0.05)
+async def test_patience_is_counted_from_each_request(wire: WireConnection) -> None:
+    await wire.request(("ECHO", "a"), 0.05)
 
-    assert await wire.ask(("BLPOP", "nothing", "0.2"), PATIENCE) is None
+    assert await wire.request(("BLPOP", "nothing", "0.2"), PATIENCE) is None
     with pytest.raises(TooLate, match=r"within 0\.01 s"):
-        await wire.ask(("BLPOP", "nothing", 0), 0.01)
+        await wire.request(("BLPOP", "nothing", 0), 0.01)
 
 
 async def test_messages_are_asked_for_no_more_once_nobody_waits_and_again_when_somebody_does(

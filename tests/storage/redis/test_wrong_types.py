@@ -41,7 +41,7 @@ def job(id: str, **more: int) -> EnqueueRequest:
 
 
 def settled(id: str, how: object) -> Act:
-    return lambda s, _, fences: s.settle("q", [Settlement(id=id, fence=fences[id], how=how)])  # type: ignore[arg-type]
+    return lambda s, _, fences: s.settle("q", [Settlement(id=id, fence=fences[id], action=how)])  # type: ignore[arg-type]
 
 
 #: A time by which the lease is over, for a clock that is moved by hand and begins at 0.
@@ -76,7 +76,7 @@ ACTS: dict[str, Act] = {
     "drop": lambda s, lease, _: s.drop(["q"], lease, 10),
     "prune": lambda s, *_: s.prune("q", 10),
     "settle_and_claim": lambda s, lease, fences: s.settle_and_claim(
-        "q", [Settlement(id="run", fence=fences["run"], how=Complete(result=b"1"))], lease, 2
+        "q", [Settlement(id="run", fence=fences["run"], action=Complete(result=b"1"))], lease, 2
     ),
     "finish": lambda s, _, fences: s.finish("q", "away", Complete(result=b"1"), fences["away's revision"]),
     "reap": lambda s, *_: s.reap("q", 10, now=EXPIRED),
@@ -97,9 +97,9 @@ async def prepare(storage: RedisStorage) -> tuple[str, dict[str, int]]:
     await storage.settle(
         "q",
         [
-            Settlement(id="ended", fence=fences["ended"], how=Complete()),
-            Settlement(id="broken", fence=fences["broken"], how=Fail(error=Error(type="E"))),
-            Settlement(id="away", fence=fences["away"], how=HandOff()),
+            Settlement(id="ended", fence=fences["ended"], action=Complete()),
+            Settlement(id="broken", fence=fences["broken"], action=Fail(error=Error(type="E"))),
+            Settlement(id="away", fence=fences["away"], action=HandOff()),
         ],
     )
     await storage.enqueue("q", [job("blocked"), job("c", delay=60_000), job("d", priority=5, delay=1)])
@@ -147,7 +147,7 @@ async def test_a_claim_that_cannot_be_made_does_not_hide_what_was_settled_with_i
     redis_server.ask("DEL", f"{prefix}:{{q}}:priorities")
     redis_server.ask("SET", f"{prefix}:{{q}}:priorities", "somebody else's")
     turned = await storage.settle_and_claim(
-        "q", [Settlement(id="run", fence=fences["run"], how=Complete())], lease, 2
+        "q", [Settlement(id="run", fence=fences["run"], action=Complete())], lease, 2
     )
 
     assert ["done"] == [one.status for one in turned.settled]

@@ -43,11 +43,11 @@ def checked_prefix(prefix: str) -> str:
     return prefix
 
 
-def registry(prefix: str) -> str:
+def registry_key(prefix: str) -> str:
     """Return the key of the set of queue names."""
     return f"{prefix}:queues"
 
 
-def version(prefix: str) -> str:
+def version_key(prefix: str) -> str:
     """Return the key that tells who writes here."""
     return f"{prefix}:version"

@@ -16,10 +16,10 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock
 from dibs.storage.redis import keys
 from dibs.storage.redis.codec import requests as words
-from dibs.storage.redis.network.errors import refusal
-from dibs.storage.redis.network.opening import inspect, servers_at, shown
+from dibs.storage.redis.network.errors import translate_error
+from dibs.storage.redis.network.opening import check_servers, servers_for, display_url
 from dibs.storage.redis.network.scripts import script
-from dibs.storage.redis.network.servers import Servers, run
+from dibs.storage.redis.network.servers import Servers, run_script
 from dibs.storage.redis.wakeups.listener import Subscription
 from dibs.storage.redis.wakeups.wait import Standing, Waits, standing
 
@@ -44,11 +44,11 @@ class RedisPlace:
         poll: float = 1.0,
         allow_eviction: bool = False,
     ) -> None:
-        self.url = shown(url)
+        self.url = display_url(url)
         self.limits = LIMITS
         self.durability = "known once it is open"
         # In a closure, where no repr and no traceback shows what is secret in it.
-        self._make_servers: Callable[[], Servers] = lambda: servers_at(url)
+        self._make_servers: Callable[[], Servers] = lambda: servers_for(url)
         self._manual = clock == "manual"
         self._prefix = keys.checked_prefix(prefix)
         self._poll, self._allow_eviction = poll, allow_eviction
@@ -86,17 +86,17 @@ class RedisPlace:
         """Connect, and see that the server can keep jobs. Raises StorageError."""
         servers = self._make_servers()
         try:
-            self.durability = await inspect(
+            self.durability = await check_servers(
                 servers, self.url, self._prefix, allow_eviction=self._allow_eviction
             )
         except RedisError as error:
             await servers.close()
-            raise refusal(error, self.url) from None
+            raise translate_error(error, self.url) from None
         except BaseException:
             await servers.close()
             raise
         self._servers = servers
-        subscription = Subscription(servers.listener())
+        subscription = Subscription(servers.subscriber())
         self._waits = Waits(subscription, self._look_at, self._beginning, self._poll, manual=self._manual)
 
     async def close(self) -> None:
@@ -136,7 +136,7 @@ class RedisPlace:
         if servers is None:
             raise NotRunning(f"{self.url} is not open")
         beginnings = [self._beginning(one) for one in (queue, *others)]
-        return await run(servers, self.url, script(name), beginnings, [at, *words], repeatable=repeatable)
+        return await run_script(servers, self.url, script(name), beginnings, [at, *words], repeatable=repeatable)
 
     async def _plain(self, key: str, *command: Any) -> Any:
         """Send one plain command that may be repeated."""
@@ -145,13 +145,13 @@ class RedisPlace:
         try:
             return await self._servers.call(key, *command, repeatable=True)
         except RedisError as error:
-            raise refusal(error, self.url) from None
+            raise translate_error(error, self.url) from None
 
     async def _register(self, *queues: str) -> None:
         """Let queues be known by name, before they are used for the first time from here."""
         fresh = [queue for queue in queues if queue not in self._known]
         if fresh:
-            key = keys.registry(self._prefix)
+            key = keys.registry_key(self._prefix)
             await self._plain(key, "SADD", key, *fresh)
             self._known.update(fresh)
 
@@ -174,7 +174,7 @@ class RedisPlace:
         if self._servers is None:
             raise NotRunning(f"{self.url} is not open")
         keys = [self._beginning(queue)]
-        return await run(self._servers, self.url, script(name), keys, [*words], repeatable=True)
+        return await run_script(self._servers, self.url, script(name), keys, [*words], repeatable=True)
 
     async def _look_at(self, queue: str) -> Standing:
         return standing(await self._run("watch", queue, None, repeatable=True))

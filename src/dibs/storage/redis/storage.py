@@ -50,14 +50,14 @@ from dibs.storage.redis.codec import requests as words
 from dibs.storage.redis.codec.settlements import Settling
 from dibs.storage.redis.codec.slots import decode_slot
 from dibs.storage.redis.listing import EVERYTHING, SOURCES, Ask, Listing, belongs, is_there
-from dibs.storage.redis.network.opening import own_options
+from dibs.storage.redis.network.opening import split_options
 from dibs.storage.redis.session import SMALL_STEP, STEP, RedisPlace
 from dibs.storage.redis.wakeups.blocking_claim import parked
 
 
 def open_url(url: str, *, clock: Clock = "system", **options: Any) -> RedisStorage:
     """Return the storage for redis://, rediss://, unix:// or redis+cluster://."""
-    place, named = own_options(url, options)
+    place, named = split_options(url, options)
     return RedisStorage(place, clock=clock, **named)
 
 
@@ -299,7 +299,7 @@ class RedisStorage(RedisPlace):
         }
 
     async def queues(self) -> Sequence[QueueInfo]:
-        names = await self._plain(keys.registry(self._prefix), "SMEMBERS", keys.registry(self._prefix))
+        names = await self._plain(keys.registry_key(self._prefix), "SMEMBERS", keys.registry_key(self._prefix))
         known = []
         for name in sorted(raw.decode() for raw in names):
             key = self._beginning(name) + "meta"

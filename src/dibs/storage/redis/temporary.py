@@ -5,8 +5,8 @@ from __future__ import annotations
 from redis.exceptions import RedisError
 
 from dibs.storage.redis import keys
-from dibs.storage.redis.network.errors import refusal
-from dibs.storage.redis.network.opening import own_options, servers_at, shown
+from dibs.storage.redis.network.errors import translate_error
+from dibs.storage.redis.network.opening import split_options, servers_for, display_url
 from dibs.storage.registry import with_option
 
 
@@ -17,14 +17,14 @@ def place_url(url: str, name: str) -> str:
 
 async def remove_url(url: str) -> None:
     """Remove every key under the prefix of a URL. Raises StorageError."""
-    plain, options = own_options(url, {})
+    plain, options = split_options(url, {})
     prefix = keys.checked_prefix(str(options.get("prefix", keys.PREFIX)))
-    servers = servers_at(plain)
+    servers = servers_for(plain)
     try:
-        for key in await servers.scan(f"{prefix}:*"):
+        for key in await servers.scan_keys(f"{prefix}:*"):
             # One by one: in a cluster each is where its own slot is.
             await servers.call(key.decode(), "UNLINK", key, repeatable=True)
     except RedisError as error:
-        raise refusal(error, shown(url)) from None
+        raise translate_error(error, display_url(url)) from None
     finally:
         await servers.close()

@@ -23,6 +23,7 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.model.results import SettleResult, SettleStatus
+from dibs.model.rules import ONLY_END
 from dibs.storage.redis.codec import jobs as codec
 from dibs.storage.redis.codec.requests import Word, id_word, request_word
 
@@ -62,18 +63,18 @@ class Settling:
             if plain := self.plain(one):
                 self.words += (id_word(one.id), plain)
                 continue
-            reason = self._refusal(one.how)
+            reason = self._refusal(one.action)
             if reason:
                 self.reasons[index] = reason
             self.words.append(id_word(one.id))
-            self.words.append(self.settlement(one.fence, one.how, bad=bool(reason)))
+            self.words.append(self.settlement(one.fence, one.action, bad=bool(reason)))
 
     def plain(self, one: Settlement) -> bytes | None:
         """Return what a completion that says no more than its result is; None for whatever else there is.
 
         Most are, and the general way, which gives the same bytes, takes three times as long.
         """
-        how = one.how
+        how = one.action
         if not isinstance(how, Complete) or how.then != () or how.retention is not None:
             return None
         if not 0 <= one.fence <= 2**53:
@@ -148,7 +149,7 @@ class Settling:
             if word == "done":
                 told.append(DONE)
             elif word == "refused":
-                told.append(SettleResult(word, self.reasons.get(index, "a handed-off run can only end")))
+                told.append(SettleResult(word, self.reasons.get(index, ONLY_END)))
             else:
                 told.append(SettleResult(word, revision=revision))
         return told

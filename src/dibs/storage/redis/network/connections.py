@@ -1,7 +1,7 @@
-"""Connections to one server, kept warm; each carries one request at a time.
+"""A pool of connections to one server; each connection carries one request at a time.
 
-A connection whose reply was not read to its end is closed and never used again, so no caller can get the
-reply of another, whoever is cancelled when.
+The pool closes a connection whose reply was not read to its end. So a caller never receives the reply to another
+request, whichever caller is cancelled.
 """
 
 from __future__ import annotations
@@ -13,228 +13,237 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import ConnectionError as Unconnected
+from attrs import define, field
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
-from redis.exceptions import TimeoutError as TooLate
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from dibs.errors import NotRunning, OutcomeUnknown, StorageUnavailable
-from dibs.storage.redis.network.errors import PASSING, UNWELCOME, refusal
-from dibs.storage.redis.network.wire import Wire
+from dibs.storage.redis.network.driver import AbstractConnection
+from dibs.storage.redis.network.errors import AUTHENTICATION, TRANSIENT, translate_error
+from dibs.storage.redis.network.wire import WireConnection
 
-#: Seconds between attempts to connect: a restart or a failover of a second goes unnoticed.
-PAUSES: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
-#: Seconds that one attempt to connect may take, with its greetings.
-GREETING: Final = 5.0
-#: Seconds after which a connection that lay idle is looked at before it is used.
-IDLE: Final = 0.5
-#: Seconds until a reply counts as lost. No script of ours takes more than some milliseconds.
-REPLY: Final = 10.0
+#: Seconds before each attempt to connect, so that a restart or a failover of a second raises no error.
+CONNECT_PAUSES: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
+#: Seconds that one attempt to connect may take, with TLS and authentication.
+CONNECT_TIMEOUT: Final = 5.0
+#: Seconds after which an idle connection is checked before its next request.
+IDLE_CHECK: Final = 0.5
+#: Seconds until a reply counts as lost. Our scripts take at most some milliseconds.
+REPLY_TIMEOUT: Final = 10.0
 
-REPLIES: Final = (*PASSING, *UNWELCOME)
-LOST: Final = (Unconnected, TooLate, OSError, TimeoutError)
+#: Error replies after which the pool opens another connection.
+DISCARDING: Final = (*TRANSIENT, *AUTHENTICATION)
+LOST: Final = (RedisConnectionError, RedisTimeoutError, OSError, TimeoutError)
 
 
+@define(eq=False)
 class Connections:
-    """A pool for one server. `place` names it in messages, without its password."""
+    """A pool of connections to one server. Messages name the server by `url`, which has no password."""
 
-    def __init__(self, make: Callable[[], AbstractConnection], place: str, most: int) -> None:
-        self.place = place
-        self._make = make
-        self._idle: list[tuple[Wire, float]] = []
-        #: How many calls may be in the air, how many are, the cancelled ones too, and who waits to be let in.
-        self._most, self._inside = most, 0
-        self._outside: deque[asyncio.Future[None]] = deque()
-        self._closed = False
-        #: Who reads the replies that are still on their way to nobody.
-        self._clearing: set[asyncio.Task[None]] = set()
-        #: Those that are being closed.
-        self._going: set[Wire] = set()
+    _new_connection: Callable[[], AbstractConnection]
+    url: str
+    #: Limit of the requests in flight.
+    _max_in_flight: int
+    _idle: list[tuple[WireConnection, float]] = field(factory=list, init=False)
+    #: Requests in flight, including those whose caller was cancelled.
+    _in_flight: int = field(default=0, init=False)
+    #: Callers that wait until fewer requests are in flight, in their order.
+    _waiting: deque[asyncio.Future[None]] = field(factory=deque, init=False)
+    _closed: bool = field(default=False, init=False)
+    #: Tasks that read replies to cancelled callers.
+    _draining: set[asyncio.Task[None]] = field(factory=set, init=False)
+    #: Connections whose sockets are not yet closed.
+    _closing: set[WireConnection] = field(factory=set, init=False)
 
-    async def call(self, *words: Any, repeatable: bool = False, asking: bool = False) -> Any:
-        """Send one command and return its reply. What is `repeatable` is sent again when the reply is lost.
+    async def call(self, *command: Any, repeatable: bool = False, asking: bool = False) -> Any:
+        """Send one command and return its reply. A `repeatable` command is sent again if its reply is lost.
 
-        Raises the driver's ResponseError for an answer that says no, StorageUnavailable when nothing was
-        sent, OutcomeUnknown when the reply was lost.
+        Raises redis-py's ResponseError for an error reply, StorageUnavailable if the command was not sent,
+        OutcomeUnknown if the reply was lost.
         """
-        if self._inside < self._most:
-            self._inside += 1
+        if self._in_flight < self._max_in_flight:
+            self._in_flight += 1
         else:
-            await self._let_in()
+            await self._wait_for_slot()
         try:
-            return await self._send(words, asking=asking)
+            return await self._send(command, asking=asking)
         except OutcomeUnknown:
             if not repeatable:
                 raise
-            return await self._send_again(words, asking=asking)
+            return await self._send_again(command, asking=asking)
         finally:
-            self._leave()
+            self._free_slot()
 
-    async def park(self, first: tuple[Any, ...], words: tuple[Any, ...], patience: float) -> list[Any]:
-        """Send a command that waits up to `patience` s and one behind it; return both replies.
+    async def call_blocking(
+        self, blocking: tuple[Any, ...], command: tuple[Any, ...], timeout: float
+    ) -> list[Any]:
+        """Send a command that blocks for up to `timeout` seconds, and `command` after it; return both replies.
 
-        It is not among those that `most` bounds. Raises what `call` raises, once it was sent OutcomeUnknown.
+        Blocking calls do not count as requests in flight. Raises what `call` raises; after sending, OutcomeUnknown.
         """
-        replies: list[Any] = await self._send(words, asking=False, behind=first, patience=patience + REPLY)
+        replies: list[Any] = await self._send(
+            command, asking=False, blocking=blocking, timeout=timeout + REPLY_TIMEOUT
+        )
         return replies
 
-    async def _send_again(self, words: tuple[Any, ...], *, asking: bool) -> Any:
+    async def _send_again(self, command: tuple[Any, ...], *, asking: bool) -> Any:
         try:
-            return await self._send(words, asking=asking)
+            return await self._send(command, asking=asking)
         except OutcomeUnknown as error:
             raise StorageUnavailable(str(error)) from None
 
-    # A semaphore of asyncio's takes eight calls to let somebody in who need not wait, these take two.
+    # asyncio.Semaphore makes eight calls for a caller that need not wait; `_in_flight` and `_free_slot` make two.
 
-    async def _let_in(self) -> None:
-        """Wait until there is room: first come, first served."""
-        turn = asyncio.get_running_loop().create_future()
-        self._outside.append(turn)
+    async def _wait_for_slot(self) -> None:
+        """Wait until fewer requests are in flight, in the order of the callers."""
+        slot = asyncio.get_running_loop().create_future()
+        self._waiting.append(slot)
         try:
-            await turn
+            await slot
         except asyncio.CancelledError:
-            if not turn.cancelled():
-                self._leave()  # it was let in, and is gone
+            if not slot.cancelled():
+                self._free_slot()  # this caller got the slot and was cancelled in the same turn of the loop
             raise
 
-    def _leave(self) -> None:
-        """Let the next in, in our place, unless a reply has it."""
-        while self._outside and self._inside <= self._most:
-            turn = self._outside.popleft()
-            if not turn.done():
-                turn.set_result(None)
+    def _free_slot(self) -> None:
+        """Give this slot to the next caller, unless there are more requests in flight than the limit."""
+        while self._waiting and self._in_flight <= self._max_in_flight:
+            slot = self._waiting.popleft()
+            if not slot.done():
+                slot.set_result(None)
                 return
-        self._inside -= 1
+        self._in_flight -= 1
 
     async def _send(
         self,
-        words: tuple[Any, ...],
+        command: tuple[Any, ...],
         *,
         asking: bool,
-        behind: tuple[Any, ...] | None = None,
-        patience: float = REPLY,
+        blocking: tuple[Any, ...] | None = None,
+        timeout: float = REPLY_TIMEOUT,
     ) -> Any:
-        wire = await self._take()
+        connection = await self._acquire()
         try:
             if asking:
-                await wire.ask(("ASKING",), REPLY)
-            if behind is None:
-                reply = await wire.ask(words, patience)
+                await connection.request(("ASKING",), REPLY_TIMEOUT)
+            if blocking is None:
+                reply = await connection.request(command, timeout)
             else:
-                reply = await wire.ask_behind(behind, words, patience)
-        except REPLIES:
-            # Another server may be behind the same address by now.
-            self._drop(wire)
+                reply = await connection.request_pair(blocking, command, timeout)
+        except DISCARDING:
+            # After a failover another server may answer at the same address.
+            self._discard(connection)
             raise
         except ResponseError:
-            self._give(wire)
+            self._release(connection)
             raise
         except LOST as error:
-            self._drop(wire)
+            self._discard(connection)
             raise OutcomeUnknown(
-                f"sent to {self.place}, and the reply was lost ({type(error).__name__}): it may have happened"
+                f"sent a command to {self.url} and lost the reply ({type(error).__name__}): it may have happened"
             ) from None
         except asyncio.CancelledError:
-            if behind is not None:
-                # The server lets go of what it has not begun.
-                self._drop(wire)
+            if blocking is not None:
+                # A closed connection ends the blocking command, and the server does not run the second one.
+                self._discard(connection)
                 raise
-            # Whoever waits for a result gives up a hint each time: to connect anew for it costs 2 ms.
-            self._clear(wire)
+            # Callers that wait for a result cancel one request per wake-up: a new connection each time costs 2 ms.
+            self._drain(connection)
             raise
         except BaseException:
-            self._drop(wire)
+            self._discard(connection)
             raise
-        self._give(wire)
+        self._release(connection)
         return reply
 
-    def _clear(self, wire: Wire) -> None:
-        """Read the reply that nobody waits for any more; only then may the connection be used again.
+    def _drain(self, connection: WireConnection) -> None:
+        """Read the reply to a cancelled caller; only then is the connection reused.
 
-        Until then it has the place of its caller, who leaves and lets nobody in: else each that is cancelled
-        would make room for one more connection.
+        The request keeps its slot until then. Otherwise each cancelled caller would allow one more connection.
         """
-        if self._closed or not wire.owes:
-            self._give(wire)
+        if self._closed or not connection.has_pending_reply:
+            self._release(connection)
             return
-        self._inside += 1
-        task = asyncio.ensure_future(self._read_away(wire))
-        self._clearing.add(task)
-        task.add_done_callback(self._clearing.discard)
+        self._in_flight += 1
+        task = asyncio.ensure_future(self._read_and_release(connection))
+        self._draining.add(task)
+        task.add_done_callback(self._draining.discard)
 
-    async def _read_away(self, wire: Wire) -> None:
+    async def _read_and_release(self, connection: WireConnection) -> None:
         try:
             with suppress(RedisError):
-                await wire.owed(REPLY)
+                await connection.read_pending_reply(REPLY_TIMEOUT)
         except asyncio.CancelledError:
-            self._drop(wire)
+            self._discard(connection)
             raise
         else:
-            self._give(wire)
+            self._release(connection)
         finally:
-            self._leave()
+            self._free_slot()
 
-    def _give(self, wire: Wire) -> None:
+    def _release(self, connection: WireConnection) -> None:
         if self._closed:
-            self._drop(wire)
+            self._discard(connection)
         else:
-            self._idle.append((wire, time.monotonic()))
+            self._idle.append((connection, time.monotonic()))
 
-    def _drop(self, wire: Wire) -> None:
-        wire.close()
-        if not wire.gone.done():
-            self._going.add(wire)
-            wire.gone.add_done_callback(lambda _: self._going.discard(wire))
+    def _discard(self, connection: WireConnection) -> None:
+        connection.close()
+        if not connection.socket_closed.done():
+            self._closing.add(connection)
+            connection.socket_closed.add_done_callback(lambda _: self._closing.discard(connection))
 
-    async def _take(self) -> Wire:
-        if self._idle and time.monotonic() - self._idle[-1][1] > IDLE:
-            # What the server closed meanwhile, a turn of the loop will tell. Whoever is cancelled in it
-            # has taken none yet.
+    async def _acquire(self) -> WireConnection:
+        if self._idle and time.monotonic() - self._idle[-1][1] > IDLE_CHECK:
+            # In one turn of the loop asyncio reports connections that the server has closed. The caller holds no
+            # connection yet, so a cancellation here loses none.
             await asyncio.sleep(0)
         if self._closed:
-            raise NotRunning(f"{self.place} was closed")
+            raise NotRunning(f"{self.url} was closed")
         while self._idle:
-            wire, _ = self._idle.pop()
-            if wire.is_open:
-                return wire
-            self._drop(wire)
+            connection, _ = self._idle.pop()
+            if connection.is_open:
+                return connection
+            self._discard(connection)
         return await self.connect()
 
-    async def connect(self, pauses: tuple[float, ...] = PAUSES) -> Wire:
-        """Return a new connection, trying again for a while. Raises StorageUnavailable."""
-        last, tries, began = "", 0, time.monotonic()
+    async def connect(self, pauses: tuple[float, ...] = CONNECT_PAUSES) -> WireConnection:
+        """Return a new connection, with one attempt after each pause. Raises StorageUnavailable."""
+        reason, attempts, started = "", 0, time.monotonic()
         for pause in pauses:
             await asyncio.sleep(pause)
-            connection = self._make()
+            connection = self._new_connection()
             try:
-                async with asyncio.timeout(GREETING):
+                async with asyncio.timeout(CONNECT_TIMEOUT):
                     await connection.connect()  # type: ignore[no-untyped-call]
-                return Wire(connection)
+                return WireConnection(connection)
             except LOST as error:
-                last = _reason(error, self.place)
+                reason = _reason(error, self.url)
             except BaseException:
                 await connection.disconnect(nowait=True)
                 raise
             await connection.disconnect(nowait=True)
-            tries += 1
-            if time.monotonic() - began > GREETING:
-                break  # it hangs: to hang on longer is of no use
-        raise StorageUnavailable(
-            f"cannot reach {self.place}: {last}; tried {tries} times in {time.monotonic() - began:.1f} s"
-        )
+            attempts += 1
+            if time.monotonic() - started > CONNECT_TIMEOUT:
+                break  # the server accepts connections and does not answer: more attempts only take longer
+        elapsed = time.monotonic() - started
+        raise StorageUnavailable(f"cannot reach {self.url}: {reason}; tried {attempts} times in {elapsed:.1f} s")
 
     async def close(self) -> None:
-        """Close what is idle; what is in use is closed by whoever uses it."""
+        """Close idle connections now, and each busy one when its request ends."""
         self._closed = True
-        if self._clearing:
-            await asyncio.wait(self._clearing, timeout=GREETING)
+        if self._draining:
+            await asyncio.wait(self._draining, timeout=CONNECT_TIMEOUT)
         idle, self._idle = self._idle, []
-        # A loop that ends with a socket half closed complains of it.
-        await asyncio.gather(*(wire.closed() for wire in {*self._going, *(wire for wire, _ in idle)}))
+        # Wait for the sockets: an event loop that ends before they are closed logs a warning.
+        await asyncio.gather(
+            *(connection.aclose() for connection in {*self._closing, *(connection for connection, _ in idle)})
+        )
 
 
-def _reason(error: BaseException, place: str) -> str:
-    """Return why it cannot be reached. Raises StorageUnavailable when trying again is of no use."""
-    if isinstance(error, UNWELCOME):
-        raise refusal(error, place) from None
+def _reason(error: BaseException, url: str) -> str:
+    """Return why a server cannot be reached. Raises StorageUnavailable if another attempt cannot help."""
+    if isinstance(error, AUTHENTICATION):
+        raise translate_error(error, url) from None
     return str(error) or "it does not answer"

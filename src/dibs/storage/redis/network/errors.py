@@ -1,54 +1,55 @@
-"""What Redis and its driver say, in our words: one gate for foreign errors."""
+"""Translation of redis-py's exceptions and of Redis error replies into the errors of dibs."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from redis import exceptions as theirs
+from redis import exceptions as redis_errors
 
 from dibs.errors import StorageDamaged, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
 
-#: Nothing was run, and soon it may: a failover, a restart, a resharding.
-PASSING: Final = (
-    theirs.BusyLoadingError,
-    theirs.MasterDownError,
-    theirs.ClusterDownError,
-    theirs.TryAgainError,
+#: Errors of a failover, a restart or a resharding: the command did not run, and a retry may succeed soon.
+TRANSIENT: Final = (
+    redis_errors.BusyLoadingError,
+    redis_errors.MasterDownError,
+    redis_errors.ClusterDownError,
+    redis_errors.TryAgainError,
 )
-#: The name or password is wrong, or missing.
-UNWELCOME: Final = (theirs.AuthenticationError, theirs.AuthorizationError)
-BUSY: Final = ("MISCONF", "BUSY", "LOADING", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN")
-_WRAPPED: Final = re.compile(r"^.*@user_script: ?\d+: -", re.DOTALL)
-_OUR_TYPE: Final = re.compile(r"DIBSTYPE (.*) is a (\w+), not a (\w+)")
+#: The user name or password is wrong or missing.
+AUTHENTICATION: Final = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
+UNAVAILABLE_CODES: Final = ("MISCONF", "BUSY", "LOADING", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN")
+_SCRIPT_PREFIX: Final = re.compile(r"^.*@user_script: ?\d+: -", re.DOTALL)
+#: The message of expect_type in storage/redis/lua/include/queue.lua.
+_WRONG_TYPE: Final = re.compile(r"DIBSTYPE (.*) is a (\w+), not a (\w+)")
 
 
-def refusal(error: theirs.RedisError, place: str) -> StorageError:
-    """Return what to raise for an answer that says no: nothing was written."""
-    # Within a script, Redis 6.2 wraps what it said: "Error running script (…): @user_script: 234: -OOM …".
-    said = _WRAPPED.sub("", str(error))
-    if isinstance(error, UNWELCOME) or said.startswith("NOAUTH"):
+def translate_error(error: redis_errors.RedisError, url: str) -> StorageError:
+    """Return the error to raise for an error reply: the command changed no key."""
+    # Within a script, Redis 6.2 wraps the message: "Error running script (…): @user_script: 234: -OOM …".
+    message = _SCRIPT_PREFIX.sub("", str(error))
+    if isinstance(error, AUTHENTICATION) or message.startswith("NOAUTH"):
         return StorageUnavailable(
-            f"{place} refuses the name or password in the URL; correct them, or set none if it wants none"
+            f"{url} refuses the name or password in the URL; correct them, or remove them if the server has none"
         )
-    if isinstance(error, theirs.ReadOnlyError) or said.startswith("READONLY"):
-        return StorageReadOnly(f"{place} is a read-only replica; give the address of its primary")
-    if isinstance(error, theirs.OutOfMemoryError) or said.startswith("OOM"):
-        return StorageFull(f"{place} has reached its maxmemory; raise it, or let jobs end, and repeat")
-    if isinstance(error, theirs.NoPermissionError) or said.startswith("NOPERM"):
-        return StorageUnavailable(f"{place} does not permit what dibs needs: {said}")
-    if isinstance(error, PASSING) or said.startswith(BUSY):
-        return StorageUnavailable(f"{place} cannot serve at the moment: {said}")
-    if "cluster support disabled" in said:
-        return StorageUnavailable(f"{place} is a single server: write redis:// in place of redis+cluster://")
-    if found := _OUR_TYPE.search(said):
-        return _damaged(place, f"{found[1]} is a {found[2]}, not a {found[3]}")
-    if "WRONGTYPE" in said:
-        return _damaged(place, "a key of another type stands where dibs keeps its own")
-    return StorageError(f"{place} refused: {said}")
+    if isinstance(error, redis_errors.ReadOnlyError) or message.startswith("READONLY"):
+        return StorageReadOnly(f"{url} is a read-only replica; give the address of its primary")
+    if isinstance(error, redis_errors.OutOfMemoryError) or message.startswith("OOM"):
+        return StorageFull(f"{url} has reached its maxmemory; raise it, or wait until jobs end, and retry")
+    if isinstance(error, redis_errors.NoPermissionError) or message.startswith("NOPERM"):
+        return StorageUnavailable(f"{url} does not permit a command that dibs needs: {message}")
+    if isinstance(error, TRANSIENT) or message.startswith(UNAVAILABLE_CODES):
+        return StorageUnavailable(f"{url} cannot serve at the moment: {message}")
+    if "cluster support disabled" in message:
+        return StorageUnavailable(f"{url} is a single server: write redis:// instead of redis+cluster://")
+    if found := _WRONG_TYPE.search(message):
+        return _damaged(url, f"key {found[1]} is a {found[2]}, not a {found[3]}")
+    if "WRONGTYPE" in message:
+        return _damaged(url, "a key of dibs has another type")
+    return StorageError(f"{url} refused the command: {message}")
 
 
-def _damaged(place: str, what: str) -> StorageDamaged:
+def _damaged(url: str, problem: str) -> StorageDamaged:
     return StorageDamaged(
-        f"{place}: {what}; rename it, or open dibs with another prefix. Nothing was changed"
+        f"{url}: {problem}; rename the key, or open dibs with another prefix. No key was changed"
     )

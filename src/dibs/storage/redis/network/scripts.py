@@ -1,4 +1,4 @@
-"""The Lua files as scripts: one for each verb, put together from its includes, known to Redis by its hash."""
+"""The Lua scripts: one for each verb, assembled from its includes, and known to Redis by its SHA-1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _INCLUDE: Final = re.compile(r"-- @include (\w+)\s*$")
 
 
 class Script(NamedTuple):
-    """A verb as Redis runs it."""
+    """An assembled script with the hash that EVALSHA takes."""
 
     name: str
     text: str
@@ -21,40 +21,45 @@ class Script(NamedTuple):
 
 
 class BadScript(Exception):
-    """An include that is not there, or that includes itself."""
+    """An include that does not exist or that includes itself."""
 
 
 @cache
 def script(name: str) -> Script:
-    """Return the script of a verb."""
+    """Return the script of a verb, assembled from src/dibs/storage/redis/lua."""
     text = assemble(name, _read)
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 def assemble(name: str, read: Callable[[str], str]) -> str:
-    """Return a file with its includes in place, each of them once. Raises BadScript with file and line."""
+    """Return the text of a file with each include inserted once, at its first line. Raises BadScript."""
     lines: list[str] = []
-    _add(lines, name, read, open_=(), done=set())
+    _append(lines, name, read, including=(), included=set())
     return "\n".join(lines) + "\n"
 
 
-def _add(
-    lines: list[str], name: str, read: Callable[[str], str], *, open_: tuple[str, ...], done: set[str]
+def _append(
+    lines: list[str],
+    name: str,
+    read: Callable[[str], str],
+    *,
+    including: tuple[str, ...],
+    included: set[str],
 ) -> None:
     for number, line in enumerate(read(name).splitlines(), 1):
         found = _INCLUDE.match(line)
         if found is None:
             lines.append(line)
             continue
-        wanted = f"include/{found[1]}"
-        if wanted in (*open_, name):
-            raise BadScript(f"{name}.lua:{number}: {wanted} includes itself")
-        if wanted not in done:
-            done.add(wanted)
+        include = f"include/{found[1]}"
+        if include in (*including, name):
+            raise BadScript(f"{name}.lua:{number}: {include} includes itself")
+        if include not in included:
+            included.add(include)
             try:
-                _add(lines, wanted, read, open_=(*open_, name), done=done)
+                _append(lines, include, read, including=(*including, name), included=included)
             except FileNotFoundError:
-                raise BadScript(f"{name}.lua:{number}: there is no {wanted}.lua") from None
+                raise BadScript(f"{name}.lua:{number}: there is no {include}.lua") from None
 
 
 def _read(name: str) -> str:

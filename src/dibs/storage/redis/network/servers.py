@@ -1,4 +1,4 @@
-"""Which server a key is on: the only one, or a node of a cluster; and one way to ask it."""
+"""The server of a key: the only server, or a node of a cluster; and how to send commands and scripts to it."""
 
 from __future__ import annotations
 
@@ -6,76 +6,79 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Protocol
 
-from redis.asyncio.connection import AbstractConnection
-from redis.crc import key_slot
+from attrs import define, field
 from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, ResponseError
 
 from dibs.errors import StorageUnavailable
 from dibs.storage.redis.network.connections import Connections
-from dibs.storage.redis.network.errors import PASSING, refusal
+from dibs.storage.redis.network.driver import AbstractConnection, key_slot
+from dibs.storage.redis.network.errors import TRANSIENT, translate_error
 from dibs.storage.redis.network.scripts import Script
 
-#: Seconds between attempts while a server is loading or a cluster makes up its mind.
-PATIENCE: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
-REDIRECTIONS: Final = 5
-#: What may pass, among what does not.
-ANSWERS: Final = (*PASSING, ResponseError)
+#: Seconds between attempts while a server is loading or a cluster elects a primary.
+RETRY_PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
+MAX_REDIRECTS: Final = 5
+#: Errors of which `is_transient` may be true.
+ERROR_REPLIES: Final = (*TRANSIENT, ResponseError)
 
 
 class Servers(Protocol):
-    """One server or several."""
+    """One server or the nodes of a cluster."""
 
-    async def call(self, key: str, *words: Any, repeatable: bool = False) -> Any:
-        """Ask the server that has this key. Raises the driver's errors, StorageError, OutcomeUnknown."""
+    async def call(self, key: str, *command: Any, repeatable: bool = False) -> Any:
+        """Send a command to the server of this key, and return the reply.
+
+        Raises redis-py's errors, StorageError, OutcomeUnknown.
+        """
         ...
 
-    async def park(
-        self, key: str, first: tuple[Any, ...], words: tuple[Any, ...], patience: float
+    async def call_blocking(
+        self, key: str, blocking: tuple[Any, ...], command: tuple[Any, ...], timeout: float
     ) -> list[Any]:
-        """Let the server that has this key wait with the one command, and then do the other."""
+        """Send a blocking command and `command` to the server of this key, and return both replies."""
         ...
 
-    async def everywhere(self, *words: Any) -> list[Any]:
-        """Ask every server."""
+    async def call_all(self, *command: Any) -> list[Any]:
+        """Send a command to every server, and return the replies."""
         ...
 
-    async def scan(self, pattern: str) -> list[bytes]:
-        """Return the keys that match, from every server, a page at a time."""
+    async def scan_keys(self, pattern: str) -> list[bytes]:
+        """Return the keys on all servers that match, with one SCAN per page."""
         ...
 
-    def listener(self) -> Connections:
-        """Return connections to a server where every message can be heard."""
+    def subscriber(self) -> Connections:
+        """Return connections to a server that receives all published messages."""
         ...
 
     async def close(self) -> None: ...
 
 
+@define(eq=False)
 class OneServer:
-    """A single Redis."""
+    """A single Redis server."""
 
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
+    _connections: Connections
 
-    async def call(self, key: str, *words: Any, repeatable: bool = False) -> Any:
+    async def call(self, key: str, *command: Any, repeatable: bool = False) -> Any:
         try:
-            return await self._connections.call(*words, repeatable=repeatable)
-        except ANSWERS as error:
-            if not passes(error):
+            return await self._connections.call(*command, repeatable=repeatable)
+        except ERROR_REPLIES as error:
+            if not is_transient(error):
                 raise
-        return await patiently(lambda: self._connections.call(*words, repeatable=repeatable))
+        return await retry_while_transient(lambda: self._connections.call(*command, repeatable=repeatable))
 
-    async def park(
-        self, key: str, first: tuple[Any, ...], words: tuple[Any, ...], patience: float
+    async def call_blocking(
+        self, key: str, blocking: tuple[Any, ...], command: tuple[Any, ...], timeout: float
     ) -> list[Any]:
-        return await self._connections.park(first, words, patience)
+        return await self._connections.call_blocking(blocking, command, timeout)
 
-    async def everywhere(self, *words: Any) -> list[Any]:
-        return [await self.call("", *words, repeatable=True)]
+    async def call_all(self, *command: Any) -> list[Any]:
+        return [await self.call("", *command, repeatable=True)]
 
-    async def scan(self, pattern: str) -> list[bytes]:
+    async def scan_keys(self, pattern: str) -> list[bytes]:
         return await _scan(self._connections, pattern)
 
-    def listener(self) -> Connections:
+    def subscriber(self) -> Connections:
         return self._connections
 
     async def close(self) -> None:
@@ -85,93 +88,101 @@ class OneServer:
 Address = tuple[str, int]
 
 
+@define(eq=False)
 class Cluster:
-    """A Redis Cluster: knows which node has which slot, and learns when it is told otherwise."""
+    """A Redis Cluster. It keeps a map from slots to nodes, and corrects the map after a redirect."""
 
-    def __init__(
-        self, make: Callable[[Address], AbstractConnection], first: Address, scheme: str, most: int
-    ) -> None:
-        self._make, self._first, self._scheme, self._most = make, first, scheme, most
-        self._nodes: dict[Address, Connections] = {}
-        self._slots: dict[int, Address] = {}
+    _new_connection: Callable[[Address], AbstractConnection]
+    #: The address in the URL, for the first question about slots.
+    _seed: Address
+    _scheme: str
+    _max_in_flight: int
+    _nodes: dict[Address, Connections] = field(factory=dict, init=False)
+    _slots: dict[int, Address] = field(factory=dict, init=False)
 
-    async def call(self, key: str, *words: Any, repeatable: bool = False) -> Any:
+    async def call(self, key: str, *command: Any, repeatable: bool = False) -> Any:
         try:
-            return await self._follow(key, words, repeatable=repeatable)
-        except ANSWERS as error:
-            if not passes(error):
+            return await self._call_with_redirects(key, command, repeatable=repeatable)
+        except ERROR_REPLIES as error:
+            if not is_transient(error):
                 raise
-        return await patiently(lambda: self._follow(key, words, repeatable=repeatable))
+        return await retry_while_transient(
+            lambda: self._call_with_redirects(key, command, repeatable=repeatable)
+        )
 
-    async def _follow(self, key: str, words: tuple[Any, ...], *, repeatable: bool) -> Any:
+    async def _call_with_redirects(self, key: str, command: tuple[Any, ...], *, repeatable: bool) -> Any:
         slot = key_slot(key.encode())
         if slot not in self._slots:
-            await self._learn()
-        address, asking = self._slots.get(slot, self._first), False
-        for _ in range(REDIRECTIONS):
+            await self._load_slots()
+        address, asking = self._slots.get(slot, self._seed), False
+        for _ in range(MAX_REDIRECTS):
             try:
-                return await self._node(address).call(*words, repeatable=repeatable, asking=asking)
-            except AskError as told:
-                address, asking = self._address(told, address), True
-            except MovedError as told:
-                address, asking = self._address(told, address), False
+                return await self._node(address).call(*command, repeatable=repeatable, asking=asking)
+            except AskError as redirect:
+                address, asking = self._target(redirect, address), True
+            except MovedError as redirect:
+                address, asking = self._target(redirect, address), False
                 self._slots[slot] = address
             except StorageUnavailable:
-                # The node may be gone for good, and its slots with another.
-                if not await self._learn() or self._slots.get(slot) == address:
+                # After a failover another node has the slots of a lost node.
+                if not await self._load_slots() or self._slots.get(slot) == address:
                     raise
                 address = self._slots[slot]
-        raise StorageUnavailable(f"{self._scheme}: sent from node to node {REDIRECTIONS} times")
+        raise StorageUnavailable(
+            f"{self._scheme}: the nodes redirected a command {MAX_REDIRECTS} times; retry when the cluster is stable"
+        )
 
-    async def park(
-        self, key: str, first: tuple[Any, ...], words: tuple[Any, ...], patience: float
+    async def call_blocking(
+        self, key: str, blocking: tuple[Any, ...], command: tuple[Any, ...], timeout: float
     ) -> list[Any]:
-        # A key that has moved is an error of both commands, and whoever asks goes the common way.
-        address = self._slots.get(key_slot(key.encode()), self._first)
-        return await self._node(address).park(first, words, patience)
+        # For a key that has moved both commands fail; the caller then uses `call`, which follows the redirect.
+        address = self._slots.get(key_slot(key.encode()), self._seed)
+        return await self._node(address).call_blocking(blocking, command, timeout)
 
-    def _address(self, told: AskError, asked: Address) -> Address:
-        return (told.host or asked[0], int(told.port))
+    def _target(self, redirect: AskError, sender: Address) -> Address:
+        return (redirect.host or sender[0], int(redirect.port))
 
-    async def _learn(self) -> bool:
-        """Ask any node who has which slots; tell whether one answered."""
-        for address in [*self._nodes, self._first]:
+    async def _load_slots(self) -> bool:
+        """Read the slots of all nodes from any node; return whether a node answered."""
+        for address in [*self._nodes, self._seed]:
             try:
                 slots = await self._node(address).call("CLUSTER", "SLOTS", repeatable=True)
             except StorageUnavailable:
-                if address == self._first and not self._slots:
+                if address == self._seed and not self._slots:
                     raise
                 continue
-            self._take_in(slots, address)
+            self._store_slots(slots, address)
             return True
         return False
 
-    def _take_in(self, slots: Iterable[Any], asked: Address) -> None:
+    def _store_slots(self, slots: Iterable[Any], sender: Address) -> None:
         for first, last, primary, *_ in slots:
-            address = (primary[0].decode() or asked[0], int(primary[1]))
+            address = (primary[0].decode() or sender[0], int(primary[1]))
             self._slots.update(dict.fromkeys(range(first, last + 1), address))
 
     def _node(self, address: Address) -> Connections:
         if address not in self._nodes:
-            place = f"{self._scheme}://{address[0]}:{address[1]}"
-            self._nodes[address] = Connections(lambda: self._make(address), place, self._most)
+            url = f"{self._scheme}://{address[0]}:{address[1]}"
+            self._nodes[address] = Connections(
+                lambda: self._new_connection(address), url, self._max_in_flight
+            )
         return self._nodes[address]
 
-    async def everywhere(self, *words: Any) -> list[Any]:
+    async def call_all(self, *command: Any) -> list[Any]:
         if not self._slots:
-            await self._learn()
+            await self._load_slots()
         addresses = sorted(set(self._slots.values()))
-        return [await self._node(address).call(*words, repeatable=True) for address in addresses]
+        return [await self._node(address).call(*command, repeatable=True) for address in addresses]
 
-    async def scan(self, pattern: str) -> list[bytes]:
+    async def scan_keys(self, pattern: str) -> list[bytes]:
         if not self._slots:
-            await self._learn()
+            await self._load_slots()
         found = [await _scan(self._node(address), pattern) for address in set(self._slots.values())]
         return [key for keys in found for key in keys]
 
-    def listener(self) -> Connections:
-        # A message published anywhere in a cluster is heard everywhere.
-        return self._node(next(iter(self._slots.values()), self._first))
+    def subscriber(self) -> Connections:
+        # A cluster sends each published message to all nodes, so any node will do.
+        return self._node(next(iter(self._slots.values()), self._seed))
 
     async def close(self) -> None:
         for node in self._nodes.values():
@@ -189,43 +200,43 @@ async def _scan(connections: Connections, pattern: str) -> list[bytes]:
             return sorted(found)
 
 
-def passes(error: RedisError) -> bool:
-    """Tell whether nothing was run, and soon it may be."""
-    return isinstance(error, PASSING) or str(error).startswith("LOADING")
+def is_transient(error: RedisError) -> bool:
+    """Return whether the command did not run and may succeed soon."""
+    return isinstance(error, TRANSIENT) or str(error).startswith("LOADING")
 
 
-async def patiently(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """Ask again for a while, after an answer that passes."""
-    for pause in PATIENCE[:-1]:
+async def retry_while_transient(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Call again after each of RETRY_PAUSES, while the error is transient. Raises the last error."""
+    for pause in RETRY_PAUSES[:-1]:
         await asyncio.sleep(pause)
         try:
-            return await ask()
-        except ANSWERS as error:
-            if not passes(error):
+            return await call()
+        except ERROR_REPLIES as error:
+            if not is_transient(error):
                 raise
-    await asyncio.sleep(PATIENCE[-1])
-    return await ask()
+    await asyncio.sleep(RETRY_PAUSES[-1])
+    return await call()
 
 
-async def run(
+async def run_script(
     servers: Servers,
-    place: str,
+    url: str,
     script: Script,
     keys: list[str],
-    words: list[Any],
+    arguments: list[Any],
     *,
     repeatable: bool = False,
 ) -> Any:
-    """Run a script where its first key is. Raises StorageError, OutcomeUnknown."""
+    """Run a script on the server of its first key, and return the reply. Raises StorageError, OutcomeUnknown."""
     try:
         try:
             return await servers.call(
-                keys[0], "EVALSHA", script.sha, len(keys), *keys, *words, repeatable=repeatable
+                keys[0], "EVALSHA", script.sha, len(keys), *keys, *arguments, repeatable=repeatable
             )
         except NoScriptError:
-            # Proof that it did not run: sending it in full cannot run it twice.
+            # Proof that the script did not run, so EVAL with its text cannot run it twice.
             return await servers.call(
-                keys[0], "EVAL", script.text, len(keys), *keys, *words, repeatable=repeatable
+                keys[0], "EVAL", script.text, len(keys), *keys, *arguments, repeatable=repeatable
             )
     except RedisError as error:
-        raise refusal(error, place) from None
+        raise translate_error(error, url) from None

@@ -1,8 +1,7 @@
-"""A connection that the driver has opened and greeted, and on which we speak ourselves from then on.
+"""A connection that redis-py opens and authenticates, and that dibs reads and writes from then on.
 
-Addresses, TLS, passwords and greetings are the driver's. A request through its reading and writing passes
-ten coroutines and three timeouts, and takes two to three times the CPU that it takes here; a message of a
-subscription takes two turns of the loop more.
+A request through redis-py's own reader and writer passes ten coroutines and three timeouts, and takes two to three
+times the CPU time of a request here. A message of a subscription takes two more turns of the event loop there.
 """
 
 from __future__ import annotations
@@ -13,183 +12,186 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from hiredis import Reader, pack_command
-from redis.asyncio.connection import AbstractConnection, DefaultParser
-from redis.exceptions import ConnectionError as Unconnected
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse
-from redis.exceptions import TimeoutError as TooLate
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
-#: Seconds that a server may take to say goodbye, as TLS does.
-GOODBYE: Final = 1.0
+from dibs.storage.redis.network.driver import AbstractConnection, detach_stream, parse_error
+
+#: Seconds that closing a connection may take, for example for TLS's close_notify.
+CLOSE_TIMEOUT: Final = 1.0
 
 
-class Wire(asyncio.Protocol):
-    """One request at a time and its reply, or, from `listen` on, messages as they come."""
+class WireConnection(asyncio.Protocol):
+    """A connection that carries one request at a time, or, after `listen`, messages of a subscription."""
 
     def __init__(self, connection: AbstractConnection) -> None:
-        # The driver has no way to hand these over. It holds the connection for closed from here on.
-        writer, connection._writer, connection._reader = connection._writer, None, None  # noqa: SLF001
+        writer = detach_stream(connection)
         if writer is None:
-            raise Unconnected("closed right after the greeting")
-        # Kept, because a writer that nobody holds closes its transport.
+            raise RedisConnectionError("the server closed the connection after the handshake")
+        # The writer is kept because a StreamWriter without references closes its transport.
         self._writer = writer
         self._transport = writer.transport
-        self._reader = Reader(protocolError=InvalidResponse, replyError=DefaultParser.parse_error)
+        self._reader = Reader(protocolError=InvalidResponse, replyError=parse_error)
         self._loop = asyncio.get_running_loop()
-        #: Where the reply goes that is on its way; None when there is none.
+        #: Receives the pending reply; None if no reply is pending.
         self._reply: asyncio.Future[Any] | None = None
-        #: Where the reply goes that comes before that one; None when none is to come.
-        self._first: list[Any] | None = None
-        #: How many seconds it may take, and when they are over by the loop's clock.
-        self._patience, self._due = 0.0, 0.0
-        #: One for many requests, and when it rings: most are answered long before.
-        self._alarm: asyncio.TimerHandle | None = None
-        self._rings_at = math.inf
-        self._hear: Callable[[Any], None] | None = None
-        #: How many replies and messages have come.
-        self.received = 0
-        #: Why it is of no use any more, once it is not.
+        #: Receives the reply to the first command of `request_pair`; None if that reply is not pending.
+        self._first_reply: list[Any] | None = None
+        #: Seconds that the pending reply may take, and its deadline by the clock of the loop.
+        self._timeout, self._deadline = 0.0, 0.0
+        #: One timer serves many requests, because most replies arrive long before it fires; and its time.
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._on_message: Callable[[Any], None] | None = None
+        #: Number of replies and messages received so far.
+        self.received_count = 0
+        #: Done with an error once the connection is unusable.
         self.lost: asyncio.Future[Exception] = self._loop.create_future()
-        #: Done when its socket is closed, which takes a turn of the loop longer, and with TLS a goodbye.
-        self.gone: asyncio.Future[None] = self._loop.create_future()
+        #: Done when the socket is closed: a turn of the loop later, with TLS after the close_notify.
+        self.socket_closed: asyncio.Future[None] = self._loop.create_future()
         self._transport.set_protocol(self)
 
     @property
     def is_open(self) -> bool:
-        """Whether it is of use, as far as is known without asking."""
+        """Whether the connection is usable, as far as is known without a request."""
         return not self._transport.is_closing() and not self.lost.done()
 
     @property
-    def owes(self) -> bool:
-        """Whether a reply is still on its way."""
+    def has_pending_reply(self) -> bool:
+        """Whether the reply to a sent request has not arrived."""
         return self._reply is not None
 
-    def listen(self, hear: Callable[[Any], None]) -> None:
-        """Pass on every message from now on, in the turn of the loop in which it came."""
-        self._hear = hear
+    def listen(self, on_message: Callable[[Any], None]) -> None:
+        """Call `on_message` with every further message, in the turn of the loop in which it arrives."""
+        self._on_message = on_message
 
-    def send(self, *words: Any) -> None:
-        """Send a command, unless the connection is lost; whatever answers it comes as a message."""
+    def send(self, *command: Any) -> None:
+        """Send a command unless the connection is lost; its replies arrive as messages."""
         if self.is_open:
-            self._transport.write(pack_command(words))
+            self._transport.write(pack_command(command))
 
-    async def ask(self, words: tuple[Any, ...], patience: float) -> Any:
-        """Send a command and return its reply. Raises what `owed` raises."""
+    async def request(self, command: tuple[Any, ...], timeout: float) -> Any:
+        """Send a command and return its reply. Raises the same as `read_pending_reply`."""
         if not self.is_open:
-            raise Unconnected("the connection is closed")
-        reply = self._reply = self._loop.create_future()
-        self._transport.write(pack_command(words))
-        self._watch(patience)
-        said = await reply
-        if isinstance(said, Exception):
-            raise said
-        return said
+            raise RedisConnectionError("the connection is closed")
+        pending = self._reply = self._loop.create_future()
+        self._transport.write(pack_command(command))
+        self._start_timeout(timeout)
+        reply = await pending
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
-    async def ask_behind(self, first: tuple[Any, ...], words: tuple[Any, ...], patience: float) -> list[Any]:
-        """Send two commands in one go, and return both replies; that of the first may be an error.
+    async def request_pair(
+        self, first: tuple[Any, ...], second: tuple[Any, ...], timeout: float
+    ) -> list[Any]:
+        """Send two commands at once and return both replies; the first reply may be an error.
 
-        The server does the second when it is through with the first. Raises what `owed` raises.
+        The server runs `second` after `first`. Raises the same as `read_pending_reply`.
         """
         if not self.is_open:
-            raise Unconnected("the connection is closed")
-        before: list[Any] = []
-        reply = self._loop.create_future()
-        self._first, self._reply = before, reply
-        self._transport.write(pack_command(first) + pack_command(words))
-        self._watch(patience)
-        said = await reply
-        if isinstance(said, Exception):
-            raise said
-        return [*before, said]
+            raise RedisConnectionError("the connection is closed")
+        first_reply: list[Any] = []
+        pending = self._loop.create_future()
+        self._first_reply, self._reply = first_reply, pending
+        self._transport.write(pack_command(first) + pack_command(second))
+        self._start_timeout(timeout)
+        reply = await pending
+        if isinstance(reply, Exception):
+            raise reply
+        return [*first_reply, reply]
 
-    async def owed(self, patience: float) -> Any:
-        """Return the reply that is on its way, None if it has come meanwhile and nobody was there for it.
+    async def read_pending_reply(self, timeout: float) -> Any:
+        """Return the pending reply, None if no reply is pending.
 
-        Raises the error it tells, or the driver's for a lost one. It is lost after so many seconds; then,
-        and when the connection closes, this is of no use any more.
+        Raises the error of an error reply, or redis-py's TimeoutError or ConnectionError for a lost reply. A
+        reply is lost after `timeout` seconds or when the connection closes; the connection is unusable then.
         """
         if self._reply is None:
             return None
         if self._reply.done():
-            # Whoever waited for it was cancelled.
+            # The caller of the request was cancelled, and its future with it.
             self._reply = self._loop.create_future()
-        self._watch(patience)
-        said = await self._reply
-        if isinstance(said, Exception):
-            raise said
-        return said
+        self._start_timeout(timeout)
+        reply = await self._reply
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
     def close(self) -> None:
-        """Close it, in the background."""
+        """Close the connection in the background."""
         self._transport.close()
 
-    async def closed(self) -> None:
-        """Close it, and return when it is closed."""
+    async def aclose(self) -> None:
+        """Close the connection, and return when its socket is closed."""
         self.close()
-        if (await asyncio.wait({self.gone}, timeout=GOODBYE))[1]:
+        if (await asyncio.wait({self.socket_closed}, timeout=CLOSE_TIMEOUT))[1]:
             self._transport.abort()
-            await asyncio.wait({self.gone}, timeout=GOODBYE)
+            await asyncio.wait({self.socket_closed}, timeout=CLOSE_TIMEOUT)
 
-    # -- what asyncio calls --------------------------------------------------------------------------
+    # -- called by asyncio ---------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
         try:
-            # RESP2 has no false value: False is what the reader says of a reply that is not whole.
-            while (said := self._reader.gets()) is not False:
-                self._take(said)
+            # RESP2 has no boolean, so False means that the reader has no complete reply.
+            while (reply := self._reader.gets()) is not False:
+                self._receive(reply)
         except InvalidResponse as error:
-            self._lose(error)
+            self._fail(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lose(exc or Unconnected("the server closed the connection"))
-        self.gone.set_result(None)
+        self._fail(exc or RedisConnectionError("the server closed the connection"))
+        self.socket_closed.set_result(None)
 
     # ------------------------------------------------------------------------------------------------
 
-    def _watch(self, patience: float) -> None:
-        """Let the reply be late after so many seconds from now."""
-        self._patience, self._due = patience, self._loop.time() + patience
-        if self._due < self._rings_at:
-            self._set_alarm()
+    def _start_timeout(self, timeout: float) -> None:
+        """Set the deadline of the pending reply, `timeout` seconds from now."""
+        self._timeout, self._deadline = timeout, self._loop.time() + timeout
+        if self._deadline < self._timer_at:
+            self._set_timer()
 
-    def _set_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._rings_at = self._due
-        self._alarm = self._loop.call_at(self._due, self._ring)
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = self._deadline
+        self._timer = self._loop.call_at(self._deadline, self._check_deadline)
 
-    def _ring(self) -> None:
-        self._alarm, self._rings_at = None, math.inf
+    def _check_deadline(self) -> None:
+        self._timer, self._timer_at = None, math.inf
         if self._reply is None:
-            return  # until the next request
-        if self._due > self._loop.time():
-            self._set_alarm()
+            return  # the next request sets the timer
+        if self._deadline > self._loop.time():
+            self._set_timer()
         else:
-            self._lose(TooLate(f"no reply within {self._patience:g} s"))
+            self._fail(RedisTimeoutError(f"no reply within {self._timeout:g} s"))
 
-    def _take(self, said: Any) -> None:
-        self.received += 1
-        if self._hear is not None and not isinstance(said, Exception):
-            self._hear(said)
+    def _receive(self, reply: Any) -> None:
+        self.received_count += 1
+        if self._on_message is not None and not isinstance(reply, Exception):
+            self._on_message(reply)
             return
-        if self._first is not None:
-            self._first.append(said)
-            self._first = None
+        if self._first_reply is not None:
+            self._first_reply.append(reply)
+            self._first_reply = None
             return
-        reply, self._reply = self._reply, None
-        if reply is None:
-            self._lose(said if isinstance(said, Exception) else Unconnected("it said something unasked"))
-        elif not reply.done():
-            # An error, too: one that is set as such is complained of when its caller was cancelled.
-            reply.set_result(said)
+        pending, self._reply = self._reply, None
+        if pending is None:
+            unexpected = RedisConnectionError("the server sent a reply without a request")
+            self._fail(reply if isinstance(reply, Exception) else unexpected)
+        elif not pending.done():
+            # Errors are set as results, too: asyncio logs an exception that a cancelled caller never retrieves.
+            pending.set_result(reply)
 
-    def _lose(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         if self.lost.done():
             return
         self.lost.set_result(error)
         self._transport.abort()
-        if self._alarm is not None:
-            self._alarm.cancel()
-        reply, self._reply = self._reply, None
-        if reply is not None and not reply.done():
-            reply.set_result(error)
+        if self._timer is not None:
+            self._timer.cancel()
+        pending, self._reply = self._reply, None
+        if pending is not None and not pending.done():
+            pending.set_result(error)

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from dibs.storage.redis.network.errors import refusal
+from dibs.storage.redis.network.errors import translate_error
 from dibs.storage.redis.network.scripts import script
-from dibs.storage.redis.network.servers import ANSWERS, Servers
+from dibs.storage.redis.network.servers import ERROR_REPLIES, Servers
 
 log: Final = logging.getLogger("dibs.storage.redis")
 
@@ -41,12 +41,12 @@ async def parked(
     first = ("BLPOP", beginning + "parked", f"{beginning}parked:{place}", f"{max(timeout, LEAST):.3f}")
     claim = ("EVALSHA", script("claim").sha, 1, beginning, *words)
     try:
-        waited, reply = await servers.park(beginning, first, claim, timeout)
-    except ANSWERS:
+        waited, reply = await servers.call_blocking(beginning, first, claim, timeout)
+    except ERROR_REPLIES:
         # It did not run: the script is not known, or the queue is on another server, or cannot be reached.
         return None, 0.0
     except RedisError as error:
-        raise refusal(error, url) from None
+        raise translate_error(error, url) from None
     rest = rest_after(waited)
     if rest:
         log.info("%s lets no claim wait (%s): jobs are picked up with a request more", url, waited)

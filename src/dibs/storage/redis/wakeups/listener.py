@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as TooLate
 from dibs.errors import StorageError
 from dibs.storage.redis.codec.jobs import section
 from dibs.storage.redis.network.connections import Connections
-from dibs.storage.redis.network.wire import Wire
+from dibs.storage.redis.network.wire import WireConnection
 from dibs.storage.sleeper import Sleeper
 
 log: Final = logging.getLogger("dibs.storage.redis")
@@ -70,7 +70,7 @@ class Subscription:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._wire: Wire | None = None
+        self._wire: WireConnection | None = None
         self._task: asyncio.Task[None] | None = None
         self._confirmed: dict[str, asyncio.Future[None]] = {}
         self._waiters: defaultdict[str, set[Waiter]] = defaultdict(set)
@@ -132,7 +132,7 @@ class Subscription:
                 await self._hear()
             except (RedisError, StorageError, OSError, TimeoutError) as error:
                 log.warning(
-                    "no wake-ups from %s, polling until it is back: %s", self._connections.place, error
+                    "no wake-ups from %s, polling until it is back: %s", self._connections.url, error
                 )
             # Whatever was said meanwhile was missed.
             self._confirmed = {
@@ -154,7 +154,7 @@ class Subscription:
             await _until_lost(wire)
         finally:
             self._wire = None
-            await wire.closed()
+            await wire.aclose()
 
     def _take(self, message: Any) -> None:
         if not isinstance(message, list):
@@ -214,15 +214,15 @@ class Subscription:
         return {id: one[id] for one in told for id in ids if one.get(id)}
 
 
-async def _until_lost(wire: Wire) -> None:
+async def _until_lost(wire: WireConnection) -> None:
     """Return never: raises what ended the connection, or that it does not answer any more."""
     while True:
         for silence in (QUIET, ANSWER):
-            before = wire.received
+            before = wire.received_count
             await asyncio.wait({wire.lost}, timeout=silence)
             if wire.lost.done():
                 raise wire.lost.result()
-            if wire.received != before:
+            if wire.received_count != before:
                 break
             if silence == QUIET:
                 wire.send("PING")

@@ -1,0 +1,51 @@
+"""The parts of redis-py that are not in its documented interface, in one place.
+
+redis-py opens a connection, with TLS and authentication, and has no public way to hand over its socket. A new
+major version may move any of these parts, so pyproject.toml requires a version below the next one.
+tests/storage/redis/test_driver.py names the part that moved.
+"""
+
+from __future__ import annotations
+
+from asyncio import StreamWriter
+from collections.abc import Callable
+from typing import Any, Final
+
+from redis.asyncio.connection import AbstractConnection, ConnectionPool, DefaultParser
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+
+__all__ = ["AbstractConnection", "connection_factory", "detach_stream", "key_slot", "parse_error"]
+
+#: Returns the exception for the text of an error reply: `MOVED ...` becomes MovedError, and so on.
+parse_error: Final = DefaultParser.parse_error
+
+
+def detach_stream(connection: AbstractConnection) -> StreamWriter | None:
+    """Take the stream from an open connection; None if the server closed it after the handshake.
+
+    The connection counts as closed afterwards.
+    """
+    writer, connection._writer, connection._reader = connection._writer, None, None  # noqa: SLF001
+    return writer
+
+
+def connection_factory(url: str) -> Callable[..., AbstractConnection]:
+    """Return a function that makes connections with the options of a URL.
+
+    Keyword arguments of the function replace options. Raises TypeError or ValueError for a wrong URL or option.
+    """
+    # Each connect is one attempt: Connections.connect decides about retries. Without driver_info=None redis-py
+    # reads its own version from disk for each connection, 2 ms, to send it to the server.
+    pool = ConnectionPool.from_url(
+        url,
+        protocol=2,
+        retry=Retry(NoBackoff(), 0),
+        socket_timeout=None,
+        decode_responses=False,
+        driver_info=None,
+    )
+    connection_class, options = pool.connection_class, pool.connection_kwargs
+    connection_class(**options)
+    return lambda **replaced: connection_class(**{**options, **replaced})
