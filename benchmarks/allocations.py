@@ -40,7 +40,7 @@ async def _exchange(storage: Storage, lease: str, prefix: str) -> list[Row]:
     claimed, claim = await _counted("claim", storage.claim(QUEUE, lease, BATCH))
     done = Complete(result=b"null")
     ends = [
-        Settlement(id=job.id, fence=job.run.fence, how=done) for job in claimed.jobs if job.run is not None
+        Settlement(id=job.id, fence=job.run.fence, action=done) for job in claimed.jobs if job.run is not None
     ]
     _, settle = await _counted("settle", storage.settle(QUEUE, ends))
     return [enqueue, claim, settle]

@@ -98,7 +98,7 @@ async def settle_and_claim(
         Release(),
         Fail(error=Error(type="Oops"), handled=True),
     )
-    settlements = [Settlement(id=id, fence=fence, how=random.choice(hows)) for id, fence in held]
+    settlements = [Settlement(id=id, fence=fence, action=random.choice(hows)) for id, fence in held]
     turned = await storage.settle_and_claim(QUEUE, settlements, lease, BATCH, now=now)
     return [(job.id, job.run.fence) for job in turned.claim.jobs if job.run]
 

@@ -219,7 +219,7 @@ class Day:
         over = []
         while line.running and line.running[0][0] <= now:
             _, fence, id, how = heappop(line.running)
-            over.append(Settlement(id=id, fence=fence, how=how))
+            over.append(Settlement(id=id, fence=fence, action=how))
         free = line.slots - len(line.running)
         if not free:
             # Then no run is over, and there is nothing to settle.

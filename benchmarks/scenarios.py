@@ -85,7 +85,7 @@ async def claim_and_complete(storage: Storage, queue: str, jobs: int, batch: int
     while done < jobs:
         answer = await storage.settle_and_claim(queue, settlements, lease, batch)
         settlements = [
-            Settlement(id=job.id, fence=job.run.fence, how=Complete(result=b"null"))
+            Settlement(id=job.id, fence=job.run.fence, action=Complete(result=b"null"))
             for job in answer.claim.jobs
             if job.run is not None
         ]

@@ -44,7 +44,7 @@ async def fill(url: str, events: int) -> None:
             ids = [f"id {number}" for number in range(first, min(first + 1000, events))]
             await storage.enqueue("work", [EnqueueRequest(job=NewJob(id=id)) for id in ids])
             claimed = (await storage.claim("work", lease, 1000)).jobs
-            done = [Settlement(id=j.id, fence=j.run.fence, how=Complete()) for j in claimed if j.run]
+            done = [Settlement(id=j.id, fence=j.run.fence, action=Complete()) for j in claimed if j.run]
             await storage.settle("work", done)
 
 

@@ -60,7 +60,7 @@ async def _turn_over(storage: Storage, seconds: float) -> float:
     for turn in count():
         answer = await storage.settle_and_claim(QUEUE, settlements, lease, BATCH)
         settlements = [
-            Settlement(id=job.id, fence=job.run.fence, how=Complete(result=b"null"))
+            Settlement(id=job.id, fence=job.run.fence, action=Complete(result=b"null"))
             for job in answer.claim.jobs
             if job.run is not None
         ]

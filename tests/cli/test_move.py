@@ -57,7 +57,8 @@ def silent(_queue: str, _count: int) -> None:
 async def filled(storage: Storage) -> None:
     """One id of each kind, and many that wait."""
     many = [
-        EnqueueRequest(job=NewJob(id=f"{n:03}", data=JobData(payload=b"%d" % n, priority=n % 3))) for n in range(120)
+        EnqueueRequest(job=NewJob(id=f"{n:03}", data=JobData(payload=b"%d" % n, priority=n % 3)))
+        for n in range(120)
     ]
     await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=name)) for name in ("done", "failed", "given")])
     lease = (await storage.grant(["q"], 60_000, "test")).lease
@@ -68,7 +69,7 @@ async def filled(storage: Storage) -> None:
     }
     for job in (await storage.claim("q", lease, 10)).jobs:
         assert job.run is not None
-        await storage.settle("q", [Settlement(id=job.id, fence=job.run.fence, how=hows[job.id])])
+        await storage.settle("q", [Settlement(id=job.id, fence=job.run.fence, action=hows[job.id])])
     await storage.enqueue("q", [*many, EnqueueRequest(job=NewJob(id="given", data=JobData(payload=b"next")))])
     await storage.configure("q", SettingsPatch(max_active=7))
 
@@ -139,7 +140,7 @@ async def test_active_jobs_are_refused_or_waited_for() -> None:
         await asyncio.sleep(0.05)
         assert not moving.done()
         assert job.run is not None
-        await source.settle("q", [Settlement(id="a", fence=job.run.fence, how=Complete())])
+        await source.settle("q", [Settlement(id="a", fence=job.run.fence, action=Complete())])
 
         assert {"q": Moved(1)} == await moving
 
@@ -147,7 +148,11 @@ async def test_active_jobs_are_refused_or_waited_for() -> None:
 async def test_another_job_of_the_same_name_stays_where_it_was() -> None:
     async with open_storage("memory:") as source, open_storage("memory:") as target:
         await source.enqueue(
-            "q", [EnqueueRequest(job=NewJob(id="a", data=JobData(payload=b"old"))), EnqueueRequest(job=NewJob(id="b"))]
+            "q",
+            [
+                EnqueueRequest(job=NewJob(id="a", data=JobData(payload=b"old"))),
+                EnqueueRequest(job=NewJob(id="b")),
+            ],
         )
         await target.enqueue("q", [EnqueueRequest(job=NewJob(id="a", data=JobData(payload=b"new")))])
 

@@ -17,7 +17,7 @@ def fail(id: str) -> object:
     async def work(storage: Storage) -> None:
         fence = await claim_one(storage, "q")
         error = Error(type="ValueError", message="bad\x1b[31m")
-        await storage.settle("q", [Settlement(id=id, fence=fence, how=Fail(error=error))])
+        await storage.settle("q", [Settlement(id=id, fence=fence, action=Fail(error=error))])
 
     return work
 
@@ -123,7 +123,7 @@ def test_pause_and_resume(shell: Shell) -> None:
 def test_prune_removes_what_has_expired(shell: Shell) -> None:
     async def ended(storage: Storage) -> None:
         fence = await claim_one(storage, "q")
-        await storage.settle("q", [Settlement(id="a", fence=fence, how=Complete(result=b"1"))])
+        await storage.settle("q", [Settlement(id="a", fence=fence, action=Complete(result=b"1"))])
 
     shell.type("enqueue", "q", "1", "--id", "a")
     in_storage(shell, ended)
@@ -202,7 +202,7 @@ def test_a_directory_is_explained_file_by_file(shell: Shell) -> None:
 
 
 def test_everything_in_a_real_directory_has_a_meaning(shell: Shell) -> None:
-    from dibs.cli.files import MEANINGS
+    from dibs.cli.file_listing import MEANINGS
 
     shell.type("enqueue", "q", "1")
 

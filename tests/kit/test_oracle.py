@@ -39,7 +39,7 @@ class Told:
         return [job.run.fence for job in jobs if job.run is not None]
 
     def settle(self, fence: int, how: object, now: int = 0) -> object:
-        settlement = Settlement(id="a", fence=fence, how=how)  # type: ignore[arg-type]
+        settlement = Settlement(id="a", fence=fence, action=how)  # type: ignore[arg-type]
         [answer] = self.oracle.settle("q", [settlement], self.oracle.at(now))
         return answer if isinstance(answer, OneOf) else answer.status
 

@@ -50,7 +50,7 @@ class Clerk:
 
     async def settle(self, job: Job, how: SettleAction) -> SettleResult:
         """Settle a run by its fence."""
-        settlement = Settlement(id=job.id, fence=fence_of(job), how=how)
+        settlement = Settlement(id=job.id, fence=fence_of(job), action=how)
         return (await self.storage.settle(self.queue, [settlement], now=self.now))[0]
 
     async def stall(self, id: str = "a") -> Job:

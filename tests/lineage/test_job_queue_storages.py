@@ -178,9 +178,9 @@ async def test_a_settlement_of_many_is_in_order_and_each_by_itself(clerk: Clerk)
         await clerk.put(id)
     a, b, c = await clerk.claim()
     batch = [
-        Settlement(id="b", fence=fence_of(b), how=RetryLater(delay=0)),
-        Settlement(id="a", fence=fence_of(a) + 10**9, how=Complete()),
-        Settlement(id="c", fence=fence_of(c), how=Complete(result=b"1")),
+        Settlement(id="b", fence=fence_of(b), action=RetryLater(delay=0)),
+        Settlement(id="a", fence=fence_of(a) + 10**9, action=Complete()),
+        Settlement(id="c", fence=fence_of(c), action=Complete(result=b"1")),
     ]
     answers = await clerk.storage.settle("q", batch, now=clerk.now)
 

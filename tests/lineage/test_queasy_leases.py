@@ -40,7 +40,7 @@ async def test_nothing_settles_what_is_not_active(clerk: Clerk, how: SettleActio
     """Contract 3: not active with exactly that fence is `lost`, changes nothing and makes no fail job."""
     await clerk.put("waiting")
     before = await clerk.slot("waiting")
-    settlements = [Settlement(id=id, fence=7, how=how) for id in ("waiting", "unknown")]
+    settlements = [Settlement(id=id, fence=7, action=how) for id in ("waiting", "unknown")]
     answers = await clerk.storage.settle("q", settlements, now=clerk.now)
 
     assert ["lost", "lost"] == [answer.status for answer in answers]

@@ -121,7 +121,7 @@ async def settle(world: World, storage: Storage, job: Job, how: SettleAction) ->
     if job.id == TICK:
         at = {"claimed_at": job.run.claimed_at, "now": world.clock.now}
         how = with_next_tick(world.schedule, QUEUE, how, **at)
-    [answer] = await storage.settle(QUEUE, [Settlement(id=job.id, fence=job.run.fence, how=how)])
+    [answer] = await storage.settle(QUEUE, [Settlement(id=job.id, fence=job.run.fence, action=how)])
     if answer.status in ("done", "returned"):
         world.ran.append((job.run_at, how))
 

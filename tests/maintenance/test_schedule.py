@@ -287,7 +287,7 @@ async def test_a_tick_that_was_completed_without_a_next_one(world: World) -> Non
     lease = (await world.storage.grant([QUEUE], MINUTE, "test")).lease
     [job] = (await world.storage.claim(QUEUE, lease, 1)).jobs
     assert job.run is not None
-    await world.storage.settle(QUEUE, [Settlement(id=TICK, fence=job.run.fence, how=Complete())])
+    await world.storage.settle(QUEUE, [Settlement(id=TICK, fence=job.run.fence, action=Complete())])
     [refused] = await world.storage.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=TICK), on_conflict=Reject())])
 
     assert "completed" == refused.status
@@ -301,7 +301,7 @@ async def test_without_a_schedule_the_last_tick_is_the_last(world: World) -> Non
     lease = (await world.storage.grant([QUEUE], MINUTE, "test")).lease
     [job] = (await world.storage.claim(QUEUE, lease, 1)).jobs
     assert job.run is not None
-    await world.storage.settle(QUEUE, [Settlement(id=TICK, fence=job.run.fence, how=Complete())])
+    await world.storage.settle(QUEUE, [Settlement(id=TICK, fence=job.run.fence, action=Complete())])
     await world.pass_time(10 * LENGTH)
 
     assert await world.slot_job() is None

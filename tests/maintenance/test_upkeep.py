@@ -26,7 +26,7 @@ async def claimed(
     await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=str(n), data=data)) for n in range(number)], now=0)
     lease = (await storage.grant(["q"], 10, "test", now=0)).lease
     jobs = (await storage.claim("q", lease, number, now=0)).jobs
-    return [Settlement(id=job.id, fence=job.run.fence, how=Complete()) for job in jobs if job.run]
+    return [Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in jobs if job.run]
 
 
 async def test_every_job_of_a_dead_worker_comes_back() -> None:
@@ -64,7 +64,7 @@ async def test_handed_off_runs_are_under_no_lease() -> None:
         suspicion = ReapCandidates(storage, ["q"])
         await suspicion.queues()
         [job] = await claimed(storage, 1)
-        await storage.settle("q", [replace(job, how=HandOff())], now=0)
+        await storage.settle("q", [replace(job, action=HandOff())], now=0)
 
         assert [] == await suspicion.queues()
 

@@ -1,4 +1,4 @@
-"""What cannot be meant is refused at the door of a real storage, before anything is written."""
+"""Bad arguments of every verb: a real storage refuses them before it writes."""
 
 from __future__ import annotations
 
@@ -151,7 +151,10 @@ REFUSED: dict[str, tuple[str, Call]] = {
         "outcome.expires_at",
         imports(Slot(None, None, changed(ENDED, expires_at=-1))),
     ),
-    "a record with a priority of 1001": ("priority", imports(Slot(changed(JOB, data=JobData(priority=1001))))),
+    "a record with a priority of 1001": (
+        "priority",
+        imports(Slot(changed(JOB, data=JobData(priority=1001)))),
+    ),
     "a record that dropped nothing": ("dropped", imports(Slot(JOB, None, None, ((5, 4),)))),
 }
 
@@ -164,7 +167,7 @@ async def storage() -> AsyncIterator[MemoryStorage]:
 
 @pytest.mark.parametrize(("field", "call"), REFUSED.values(), ids=REFUSED)
 async def test_it_is_refused_and_nothing_happened(storage: MemoryStorage, field: str, call: Call) -> None:
-    """The refusal names the field; no queue came to be."""
+    """The refusal names the field, and the storage creates no queue."""
     with pytest.raises(Refused) as caught:
         await call(storage)
 
@@ -193,7 +196,7 @@ SETTLEMENTS = {
 
 @pytest.mark.parametrize("word", SETTLEMENTS)
 async def test_a_settlement_over_a_limit_is_refused_alone(storage: MemoryStorage, word: str) -> None:
-    """Success is per item: its neighbour is taken, and its own run stays active."""
+    """Only the bad settlement is refused: the other one is applied, and the refused run stays active."""
     await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id)) for id in "ab"], now=10)
     lease = (await storage.grant(["q"], 1000, "h", now=10)).lease
     one, two = (await storage.claim("q", lease, 2, now=10)).jobs
@@ -203,8 +206,8 @@ async def test_a_settlement_over_a_limit_is_refused_alone(storage: MemoryStorage
     refused, done = await storage.settle(
         "q",
         [
-            Settlement(id=one.id, fence=one.run.fence, how=SETTLEMENTS[word]),  # type: ignore[arg-type]
-            Settlement(id=two.id, fence=two.run.fence, how=Complete()),
+            Settlement(id=one.id, fence=one.run.fence, action=SETTLEMENTS[word]),  # type: ignore[arg-type]
+            Settlement(id=two.id, fence=two.run.fence, action=Complete()),
         ],
     )
 

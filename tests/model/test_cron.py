@@ -1,4 +1,4 @@
-"""Times on the clock of a zone: what an expression names, when the clock is changed, too."""
+"""The ticks of cron expressions in time zones, also around a change of the offset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dibs.errors import Refused
 from dibs.model.cron import Cron
 
-#: A busy machine takes its time.
+#: Hypothesis settings without a deadline, because a busy machine is slow.
 unhurried = settings(deadline=None)
 
 MINUTE = 60_000
@@ -29,7 +29,7 @@ def shown(instant: int, tz: str) -> str:
     return datetime.fromtimestamp(instant / 1000, ZoneInfo(tz)).isoformat(timespec="minutes")
 
 
-# Zone, expression, from when, and what follows as a clock there shows it.
+# Time zone, expression, start, and the expected ticks as wall times of the zone.
 TABLE = {
     "an ordinary day": (
         "Europe/Berlin", "0 9 * * *", "2026-01-05T00:00+00:00",
@@ -125,7 +125,7 @@ def test_a_tick_is_later_than_what_was_asked_to_the_millisecond() -> None:
     assert [nine, nine + DAY, nine + DAY] == [cron.after(nine - 1), cron.after(nine), cron.after(nine + 1)]
 
 
-# The same by walking: every minute around a change of the clock is looked at.
+# A second, naive computation: check every minute around a change of the offset.
 
 CHANGES = {
     "Europe/Berlin": ("2026-03-29T01:00+00:00", "2026-10-25T01:00+00:00"),
@@ -141,14 +141,14 @@ AROUND = 2 * 24 * 60
 
 @lru_cache
 def walked(tz: str, change: str) -> list[tuple[int, datetime]]:
-    """Each minute around a change, and what the clock on the wall shows then."""
+    """Return each minute around a change of the offset, with its wall time."""
     middle, zone = datetime.fromisoformat(change), ZoneInfo(tz)
     minutes = [middle + timedelta(minutes=n) for n in range(-AROUND, AROUND)]
     return [(round(at.timestamp() * 1000), at.astimezone(zone).replace(tzinfo=None)) for at in minutes]
 
 
 def naively(tz: str, change: str, minutes: set[int], hours: set[int]) -> list[int]:
-    """All ticks around a change, by the law and without cunning."""
+    """Return all ticks around a change of the offset, computed naively."""
     walk = walked(tz, change)
     if len(hours) == 24:
         return [at for at, wall in walk if wall.minute in minutes]

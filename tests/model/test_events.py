@@ -1,4 +1,4 @@
-"""An event tells enough to rebuild the run it is about."""
+"""Events: each has all that a reader needs to rebuild the run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_end_of_an_attempt_tells_the_whole_run() -> None:
 
 
 def test_the_end_of_a_waiting_job_is_of_attempt_0() -> None:
-    """It was claimed before, but this was no run."""
+    """The job was claimed before, but it was cancelled while it waited."""
     event = events.attempt_event("cancelled", WAITING, 60)
 
     assert (0, 0, None, "", 60) == (

@@ -1,4 +1,4 @@
-"""The fold law: a successor says what the list of updates would have said, in both readings."""
+"""The fold law: a successor equals the list of its updates, for a run that ends and one that comes back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ updates = st.builds(
     run_at=st.sampled_from(RULES),
     reset_counts=st.sampled_from((None, True, False)),
 )
-#: One enqueue while the run is active: how it meets the id, its payload, its priority, its time.
+#: One enqueue during a run: its update rule, payload, priority and run_at.
 entries = st.tuples(updates, st.binary(max_size=1), st.integers(-1, 1), AMONG)
 lists = st.lists(entries, min_size=1, max_size=7)
 
@@ -27,7 +27,7 @@ Entry = tuple[Update, bytes, int, int]
 
 
 def returned() -> Job:
-    """A job as it is after a run came back, before the list is applied."""
+    """Return a job whose run came back, before the updates are applied."""
     return Job(
         id="a", data=JobData(payload=b"old"), run_at=3, enqueued_at=1, seq=9, first=2, revision=4, enqueues=2,
         attempts=5, retries=3, stalls=2, timeouts=1, error=Error(type="Oops"),
@@ -47,7 +47,7 @@ def new_job(payload: bytes, priority: int) -> NewJob:
 
 
 def naive(job: Job, item: Entry, number: int) -> Job:
-    """One update of a waiting job, read from the contract and not from the code."""
+    """Apply one update to a waiting job, as the contract describes it."""
     how, payload, priority, at = item
     resets = how.data if how.reset_counts is None else how.reset_counts
     times = {"always": at, "never": job.run_at, "later": max(job.run_at, at), "earlier": min(job.run_at, at)}
@@ -58,7 +58,7 @@ def naive(job: Job, item: Entry, number: int) -> Job:
 
 
 def fresh(item: Entry, now: int) -> Job:
-    """What the first update makes of an empty id: it counts whole, whatever it says."""
+    """Return the job that the first update makes of an empty id: the update is taken whole."""
     _, payload, priority, at = item
     data = JobData(payload=payload, priority=priority)
     return Job(id="a", data=data, run_at=at, enqueued_at=now, seq=100, first=100, revision=100)
@@ -66,7 +66,7 @@ def fresh(item: Entry, now: int) -> Job:
 
 @given(lists)
 def test_a_run_that_ends_leaves_what_the_list_makes_of_an_empty_id(items: list[Entry]) -> None:
-    """The run ends: the list, in order, applied to nothing; counts 0."""
+    """If the run ends, the updates are applied in order to an empty id, with counts 0."""
     expected = fresh(items[0], 50)
     for number, item in enumerate(items[1:], 101):
         expected = naive(expected, item, number)
@@ -76,7 +76,7 @@ def test_a_run_that_ends_leaves_what_the_list_makes_of_an_empty_id(items: list[E
 
 @given(lists)
 def test_a_run_that_comes_back_meets_the_list_in_order(items: list[Entry]) -> None:
-    """The run comes back: the list, in order, applied to the job that returned."""
+    """If the run comes back, the updates are applied in order to the returned job."""
     expected = returned()
     for number, item in enumerate(items, 100):
         expected = naive(expected, item, number)
@@ -86,7 +86,7 @@ def test_a_run_that_comes_back_meets_the_list_in_order(items: list[Entry]) -> No
 
 @given(st.lists(st.tuples(st.sampled_from(RULES), AMONG), max_size=8), AMONG)
 def test_any_sequence_of_rules_is_a_clamp(rules: list[tuple[RunAtRule, int]], start: int) -> None:
-    """always, never, later and earlier, in any order, are min(max(r, lo), hi)."""
+    """Any sequence of always, never, later and earlier equals min(max(r, lo), hi)."""
     expected, lo, hi = start, None, None
     for rule, at in rules:
         expected = fold.move_run_at(expected, rule, at)
@@ -97,7 +97,7 @@ def test_any_sequence_of_rules_is_a_clamp(rules: list[tuple[RunAtRule, int]], st
 
 @given(lists)
 def test_the_fold_has_the_room_of_one_update(items: list[Entry]) -> None:
-    """Folding keeps the place in line of the first, the range of all, and how many there were."""
+    """A fold keeps the seq of the first update, the range of all, and their number."""
     successor = folded(items)
 
     assert (100, 100, 99 + len(items), len(items), 50) == (
@@ -110,7 +110,7 @@ def test_the_fold_has_the_room_of_one_update(items: list[Entry]) -> None:
 
 
 def test_an_update_without_data_leaves_the_returning_payload_alone() -> None:
-    """Data is replaced by the newest update that replaces, and by none if none does."""
+    """The newest update with data=True replaces the data; without such an update the data stays."""
     quiet = Update(data=False, run_at="never")
     successor = fold.start(new_job(b"new", 0), quiet, 9, 50, 100)
 

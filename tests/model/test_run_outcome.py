@@ -1,4 +1,4 @@
-"""What becomes of a run, case by case."""
+"""The settlement of a run, for each verdict and each reason of a stop."""
 
 from __future__ import annotations
 
@@ -112,7 +112,9 @@ CASES: dict[str, tuple[SettleAction, Job, Raised | Died, StopReason | None]] = {
 
 
 @pytest.mark.parametrize(("expected", "of", "verdict", "stop"), CASES.values(), ids=CASES)
-def test_a_run_is_settled(expected: SettleAction, of: Job, verdict: Raised | Died, stop: StopReason | None) -> None:
+def test_a_run_is_settled(
+    expected: SettleAction, of: Job, verdict: Raised | Died, stop: StopReason | None
+) -> None:
     assert settle_action(of, LIMITS, verdict, stop=stop, handled=True) == expected
 
 
@@ -125,11 +127,13 @@ def test_no_limit_is_no_limit() -> None:
 def test_jitter_is_drawn_by_luck() -> None:
     limits = HandlerLimits(backoff=Exponential(2, 300, jitter=True))
 
-    assert 1000 == retry_delay(job(retries=1), limits, "error", luck=0.25)
+    assert 1000 == retry_delay(job(retries=1), limits, "error", jitter_factor=0.25)
 
 
 def test_a_job_runs_again_until_its_stalls_exceed_the_limit() -> None:
-    assert [True, True, False] == [fail_if_stalled_too_often(job(stalls=n), LIMITS) is None for n in (0, 3, 4)]
+    assert [True, True, False] == [
+        fail_if_stalled_too_often(job(stalls=n), LIMITS) is None for n in (0, 3, 4)
+    ]
 
 
 def test_a_job_that_stalled_too_often_says_what_happened_last() -> None:

@@ -1,4 +1,4 @@
-"""Ticks: the next after an instant, and how one brings about the next."""
+"""Schedules: the tick after an instant, and the enqueue of the next tick."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from dibs.model.schedule import (
     with_next_tick,
 )
 
-#: A busy machine takes its time.
+#: Hypothesis settings without a deadline, because a busy machine is slow.
 unhurried = settings(deadline=None)
 
 MINUTE = 60_000
@@ -56,7 +56,7 @@ def test_an_interval_is_a_grid(length: int, instant: int) -> None:
     assert 0 == tick % length
 
 
-# -- one tick brings about the next ------------------------------------------------------------------
+# -- the enqueue of the next tick ---------------------------------------------------------------------
 
 DATA = JobData(payload=b"{}")
 ERROR = Error(type="E")
@@ -66,7 +66,7 @@ MISSED_IS_MADE_UP, MISSED_IS_LEFT_OUT = (
 
 
 def settled(how: SettleAction, *, now: int, catch_up: bool = True) -> SettleAction:
-    """The settlement of a tick that was claimed at minute 10."""
+    """Return the action for a tick that was claimed at minute 10."""
     schedule = MISSED_IS_MADE_UP if catch_up else MISSED_IS_LEFT_OUT
     return with_next_tick(schedule, "q", how, claimed_at=10 * MINUTE, now=now)
 
@@ -129,7 +129,7 @@ def ended(kind: str, run_at: int) -> Slot:
 
 NOW = 10 * MINUTE + 1
 
-# What there is, and what is planted at a moment after minute 10.
+# The slot of the schedule, a time, and the tick that `missing_tick` then requests.
 PLANTED = {
     "nothing": (Slot(), 11, Reject()),
     "a failed one": (ended("failed", 5 * MINUTE), 11, Reject()),
@@ -157,18 +157,24 @@ def test_a_missed_one_waits_or_is_skipped() -> None:
     missed = live(7 * MINUTE)
 
     assert missing_tick(MISSED_IS_MADE_UP, missed, NOW) is None
-    assert EnqueueRequest(job=tick(11 * MINUTE), on_conflict=SKIP_MISSED_TICK) == missing_tick(MISSED_IS_LEFT_OUT, missed, NOW)
+    assert EnqueueRequest(job=tick(11 * MINUTE), on_conflict=SKIP_MISSED_TICK) == missing_tick(
+        MISSED_IS_LEFT_OUT, missed, NOW
+    )
 
 
 def test_a_minute_late_is_missed_however_far_the_next_is() -> None:
     daily = Schedule(times=Every(DAY), data=DATA, catch_up=False)
 
     assert missing_tick(daily, live(DAY), DAY + MISSED_AFTER - 1) is None
-    assert EnqueueRequest(job=tick(2 * DAY), on_conflict=SKIP_MISSED_TICK) == missing_tick(daily, live(DAY), DAY + MISSED_AFTER)
+    assert EnqueueRequest(job=tick(2 * DAY), on_conflict=SKIP_MISSED_TICK) == missing_tick(
+        daily, live(DAY), DAY + MISSED_AFTER
+    )
 
 
 def test_what_comes_often_is_missed_once_the_next_one_is_due() -> None:
     often = Schedule(times=Every(1000), data=DATA, catch_up=False)
 
     assert missing_tick(often, live(DAY), DAY + 999) is None
-    assert EnqueueRequest(job=tick(DAY + 2000), on_conflict=SKIP_MISSED_TICK) == missing_tick(often, live(DAY), DAY + 1000)
+    assert EnqueueRequest(job=tick(DAY + 2000), on_conflict=SKIP_MISSED_TICK) == missing_tick(
+        often, live(DAY), DAY + 1000
+    )

@@ -1,4 +1,4 @@
-"""How an enqueue stands: pending, or done in exactly one way (contract 1, Done)."""
+"""The state of an enqueue: pending, or done in exactly one way (contract 1, When an enqueue is done)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_in_the_range_of_the_outcome_it_ended_that_way(kind: EndKind, revision: 
 
 @pytest.mark.parametrize("revision", [0, 3, 99])
 def test_outside_every_range_its_outcome_is_not_kept(revision: int) -> None:
-    """Never a foreign outcome, never a hang."""
+    """A waiter gets `not_kept` instead of the outcome of another enqueue, and does not wait for ever."""
     assert TicketState("not_kept") == ticket_state(Slot(None, None, outcome("completed", 1, 2)), revision)
     assert TicketState("not_kept") == ticket_state(EMPTY, revision)
 
@@ -55,10 +55,12 @@ def test_an_outcome_counts_while_now_is_before_its_expiry(now: int, kind: str) -
 
 
 def test_a_dropped_range_wins_over_the_run_around_it() -> None:
-    """A cancel took the successor; what was folded into the run before and after it goes on."""
+    """A cancel dropped the successor. The enqueues of the run before and after it stay pending."""
     slot = Slot(job(1, 9), None, None, ((4, 6),))
 
-    assert ["pending", "cancelled", "cancelled", "pending"] == [ticket_state(slot, r).kind for r in (3, 4, 6, 7)]
+    assert ["pending", "cancelled", "cancelled", "pending"] == [
+        ticket_state(slot, r).kind for r in (3, 4, 6, 7)
+    ]
 
 
 def test_a_dropped_range_wins_over_the_outcome_around_it() -> None:
@@ -68,21 +70,21 @@ def test_a_dropped_range_wins_over_the_outcome_around_it() -> None:
 
 
 def dropped(slot: Slot, number: int, now: int = 0) -> Slot:
-    """Enqueue beside the active current, then cancel: the successor's range is dropped."""
+    """Enqueue during the run, then cancel: the range of the successor becomes a dropped range."""
     blocked = transitions.block(slot, NewJob(id="a"), Update(), now, number)
     assert blocked.successor is not None
     return transitions.drop_successor(blocked, blocked.successor, now)
 
 
 def test_ranges_dropped_one_after_another_become_one() -> None:
-    """With nothing of the current between them, one range says it all, whatever gaps lie between."""
+    """Two dropped ranges are joined if the current has no revision between them, also over a gap."""
     slot = dropped(dropped(Slot(job(1, 1)), 5), 9)
 
     assert ((5, 9),) == slot.dropped
 
 
 def test_at_most_eight_ranges_are_kept_and_the_oldest_goes_first() -> None:
-    """The forgotten one then reads as the run around it."""
+    """An enqueue in a forgotten range has the state of the run around it."""
     slot = Slot(job(1, 1))
     for number in range(10, 101, 10):
         slot = dropped(slot, number)
@@ -96,7 +98,7 @@ def test_at_most_eight_ranges_are_kept_and_the_oldest_goes_first() -> None:
 
 
 def test_a_dropped_range_behind_a_run_that_is_gone_may_be_forgotten() -> None:
-    """Only the latest, and what lies within current or outcome, is worth keeping."""
+    """The id keeps the latest dropped range, and those inside the range of the current or the outcome."""
     slot = dropped(Slot(job(10, 10), None, outcome("failed", 4, 6), ((2, 2), (5, 5))), 12)
 
     assert ((5, 5), (12, 12)) == slot.dropped
@@ -104,7 +106,7 @@ def test_a_dropped_range_behind_a_run_that_is_gone_may_be_forgotten() -> None:
 
 @given(st.lists(st.sampled_from(("enqueue", "drop", "back")), max_size=14))
 def test_each_enqueue_reads_as_what_became_of_it(acts: list[str]) -> None:
-    """A naive book of every enqueue beside an active run agrees with the ranges, while eight suffice."""
+    """The dropped ranges agree with a naive list of all enqueues during a run, for up to eight ranges."""
     slot, book, beside = Slot(job(1, 1)), {1: "pending"}, list[int]()
     for number, act in enumerate(acts, 2):
         current = slot.current

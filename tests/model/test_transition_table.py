@@ -1,4 +1,4 @@
-"""The table of transitions, walked row by row over a real memory storage."""
+"""The table of transitions, executed row by row on a memory storage."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HOWS: dict[str, SettleAction] = {
 
 
 class Walk:
-    """One id of one storage, brought to a state, met by a verb, and named again."""
+    """One id of a memory storage, and the verbs of the table for it."""
 
     def __init__(self, storage: MemoryStorage) -> None:
         self.storage = storage
@@ -58,7 +58,7 @@ class Walk:
         return job
 
     async def settle(self, how: SettleAction) -> str:
-        one = Settlement(id="a", fence=self.fence, how=how)
+        one = Settlement(id="a", fence=self.fence, action=how)
         return (await self.storage.settle(Q, [one], now=self.now))[0].status
 
     async def reap(self) -> str:
@@ -97,7 +97,7 @@ VERBS: dict[str, Callable[[Walk], Awaitable[str]]] = {
 
 
 async def bring(walk: Walk, source: str) -> None:
-    """Bring an id to a state of the table, from nothing."""
+    """Bring a new id to a state of the table."""
     state, _, outcome = source.partition(", ")
     if outcome:
         await walk.put(Update())
@@ -112,7 +112,7 @@ async def bring(walk: Walk, source: str) -> None:
 
 
 def named(slot: Slot) -> str:
-    """The state of an id, in the words of the table."""
+    """Return the state of an id, as the table names it."""
     state = "nothing"
     if slot.current is not None:
         state = "waiting" if slot.current.run is None else "active"
@@ -128,7 +128,7 @@ async def walk() -> AsyncIterator[Walk]:
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.verb}: {row.source}")
 async def test_the_row_holds(walk: Walk, row: Row) -> None:
-    """An id in `source`, met by `verb`, is in `target`, and the caller is told `answer`."""
+    """The verb takes an id from `source` to `target` and returns `answer`."""
     await bring(walk, row.source)
     assert row.source == named(await walk.slot())
 
@@ -152,7 +152,7 @@ async def test_a_row_that_says_unchanged_changes_nothing(walk: Walk, row: Row) -
 
 
 def test_no_state_met_by_no_verb_is_told_twice() -> None:
-    """A table with two rows for one case would be two laws."""
+    """Each verb has one row for each state."""
     assert len(TABLE) == len({(row.verb, row.source) for row in TABLE})
 
 

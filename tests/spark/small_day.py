@@ -76,7 +76,7 @@ class SmallDay:
         if not self.held[queue]:
             return
         id, fence = self.held[queue].pop(self.chance.randrange(len(self.held[queue])))
-        settled = Settlement(id=id, fence=fence, how=self.how())
+        settled = Settlement(id=id, fence=fence, action=self.how())
         await self.storage.settle(queue, [settled], now=self.now)
 
     def how(self) -> SettleAction:

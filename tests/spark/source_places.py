@@ -56,7 +56,7 @@ async def fill(storage: Storage) -> None:
         "failed": Fail(error=error),
         "again": RetryLater(delay=10**7),
     }
-    await storage.settle("work", [Settlement(id=id, fence=fences[id], how=how) for id, how in ends.items()])
+    await storage.settle("work", [Settlement(id=id, fence=fences[id], action=how) for id, how in ends.items()])
     await storage.enqueue("work", jobs("busy", "gone", "next", colour=b'"red"'))
     await storage.cancel("work", ["gone"])
     await storage.enqueue("other", jobs("alone", payload=b"\xff no JSON"))
@@ -67,7 +67,7 @@ async def run_some(storage: Storage, queue: str, ids: list[str]) -> None:
     await storage.enqueue(queue, jobs(*ids))
     lease = (await storage.grant([queue], 600_000, "a test")).lease
     while claimed := (await storage.claim(queue, lease, 100)).jobs:
-        done = [Settlement(id=j.id, fence=j.run.fence, how=Complete()) for j in claimed if j.run]
+        done = [Settlement(id=j.id, fence=j.run.fence, action=Complete()) for j in claimed if j.run]
         await storage.settle(queue, done)
 
 

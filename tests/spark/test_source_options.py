@@ -35,7 +35,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, str]], Any], dict[str, str], str]] = 
     "no beginning": (follow_options, {"start": "now"}, "start is 'now'; it must be earliest, latest"),
     "the beginning of another": (follow_options, {"queue": "a", "start": '{"b": "1"}'}, "offset for 'b'"),
     "no queue": (write_options, {}, "say with option queue"),
-    "a reserved queue": (write_options, {"queue": "a!fail"}, "belong to failure handlers"),
+    "a reserved queue": (write_options, {"queue": "a!fail"}, "is a fail queue"),
     "a run that is no name": (write_options, {"queue": "a", "run": "a/b"}, "run is 'a/b'; it must be"),
     "an unknown rule": (write_options, {"queue": "a", "on_conflict": "replace"}, "must be update, reject"),
     "half a rule": (

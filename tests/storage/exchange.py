@@ -31,7 +31,7 @@ async def exchange(storage: Storage, lease: str, token: str, id: str) -> str:
     (job,) = (await storage.claim("q", lease, 10)).jobs
     assert job.id == id
     assert job.run is not None
-    done = Settlement(id=id, fence=job.run.fence, how=Complete(result=b"1"))
+    done = Settlement(id=id, fence=job.run.fence, action=Complete(result=b"1"))
     turned = await storage.settle_and_claim("q", [done], lease, 10)
     assert (await over).woken
     (slot,) = await storage.get("q", [id])

@@ -59,7 +59,7 @@ async def _exchange(storage: Storage, lease: str, prefix: str, meter: Meter) -> 
     jobs = (await storage.claim("q", lease, BATCH, now=NOW)).jobs
     read.append(meter())
     done = Complete(result=b"null")
-    ends = [Settlement(id=job.id, fence=job.run.fence, how=done) for job in jobs if job.run is not None]
+    ends = [Settlement(id=job.id, fence=job.run.fence, action=done) for job in jobs if job.run is not None]
     answers = await storage.settle("q", ends, now=NOW)
     read.append(meter())
     assert ["done"] * BATCH == [answer.status for answer in answers]

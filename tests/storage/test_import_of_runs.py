@@ -18,7 +18,7 @@ async def test_a_released_import_is_claimed_under_a_fence_above_the_one_it_had()
 
         lease = await target.grant(["q"], 1000, "new", now=1000)
         [new] = (await target.claim("q", lease.lease, 1, now=1000)).jobs
-        late = Settlement(id="a", fence=old.run.fence if old.run else 0, how=Complete())
+        late = Settlement(id="a", fence=old.run.fence if old.run else 0, action=Complete())
 
         assert new.run is not None
         assert new.run.fence > late.fence

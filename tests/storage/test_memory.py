@@ -121,7 +121,7 @@ async def one_run(storage: MemoryStorage) -> Job:
     lease = (await storage.grant(["q"], LONG, "h")).lease
     job = (await storage.claim("q", lease, 1)).jobs[0]
     assert job.run is not None
-    await storage.settle("q", [Settlement(id=job.id, fence=job.run.fence, how=Complete())])
+    await storage.settle("q", [Settlement(id=job.id, fence=job.run.fence, action=Complete())])
     return job
 
 
@@ -278,7 +278,7 @@ class Hammer(threading.Thread):
                     how = (Complete(), RetryLater(), Release())[turn % 3]
                     self.running[job.id] -= 1
                     assert job.run is not None
-                    [told] = await storage.settle("q", [Settlement(id=job.id, fence=job.run.fence, how=how)])
+                    [told] = await storage.settle("q", [Settlement(id=job.id, fence=job.run.fence, action=how)])
                     if told.status not in ("done", "returned"):
                         self.faults.append(f"{job.id}: {told.status} by its only holder")
 

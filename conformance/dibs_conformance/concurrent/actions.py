@@ -172,13 +172,13 @@ def _settlements(act: Act, queue: str, hands: Hands) -> list[Settlement]:
     how = HOWS[act.how]
     if isinstance(how, Complete) and act.flag:
         how = Complete(result=b"1", then=(FollowUp(queue=queue, job=NewJob(id=act.ids[-1])),))
-    return [Settlement(id=id, fence=fence, how=how)]
+    return [Settlement(id=id, fence=fence, action=how)]
 
 
 def _finish(act: Act, queue: str, hands: Hands, _: int) -> dict[str, Any]:
     id, revision = _picked(hands.revisions, act.pick) or (act.ids[0], 1)
     [settlement] = _settlements(act, queue, hands)
-    how = settlement.how
+    how = settlement.action
     end = how if isinstance(how, Complete | Fail | Cancelled) else Cancelled()
     return {"id": id, "end": end, "revision": revision}
 

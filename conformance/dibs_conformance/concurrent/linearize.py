@@ -152,7 +152,7 @@ def touched(call: Call) -> Iterator[str]:
     yield from (request.job.id for request in args.get("requests", ()))
     for settlement in args.get("settlements", ()):
         yield settlement.id
-        yield from (then.job.id for then in getattr(settlement.how, "then", ()))
+        yield from (then.job.id for then in getattr(settlement.action, "then", ()))
     if "id" in args:
         yield args["id"]
         yield from (then.job.id for then in getattr(args.get("end"), "then", ()))

@@ -138,7 +138,7 @@ def settle_asked(queue: str, settlements: Sequence[Settlement], **_: Any) -> Ask
 def settled(queue: str, settlement: Settlement) -> list[Words]:
     """A settlement, and its follow-ups, of which nobody is told what they came to."""
     words = {"op": "settle", "queue": queue, "id": settlement.id, "fence": settlement.fence}
-    return [{**words, **ended(settlement.how)}, *followed(settlement.how)]
+    return [{**words, **ended(settlement.action)}, *followed(settlement.action)]
 
 
 def ended(how: SettleAction) -> Words:

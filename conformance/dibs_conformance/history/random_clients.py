@@ -107,7 +107,7 @@ class Client:
         for run in some:
             if random.random() < 0.8:
                 self._runs.remove(run)
-        return [Settlement(id=id, fence=fence, how=random.choice(ENDS)) for id, fence in some]
+        return [Settlement(id=id, fence=fence, action=random.choice(ENDS)) for id, fence in some]
 
     async def settle(self) -> None:
         await self._storage.settle(QUEUE, self._settlements())
@@ -167,7 +167,7 @@ async def drain(storage: Storage) -> bool:
 async def take_due(storage: Storage, queue: str, lease: str) -> None:
     """Complete what is due."""
     jobs = (await storage.claim(queue, lease, 1000)).jobs
-    ends = [Settlement(id=job.id, fence=job.run.fence, how=Complete()) for job in jobs if job.run]
+    ends = [Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in jobs if job.run]
     await storage.settle(queue, ends)
 
 

@@ -163,7 +163,7 @@ class FailJobs(Law):
         if seen.verb != "settle" or seen.queue.endswith(FAIL_SUFFIX):
             return
         for settlement, answer in zip(seen.args["settlements"], seen.answer, strict=True):
-            run, how = history.story(seen.queue, settlement.id).open, settlement.how
+            run, how = history.story(seen.queue, settlement.id).open, settlement.action
             handled = isinstance(how, Fail) and how.handled and answer.status == "done"
             if handled and run is not None and run.fence == settlement.fence:
                 self.failed[seen.queue, settlement.id, run.fence] = run.job.data.payload
@@ -202,9 +202,9 @@ class Results(Law):
     def before(self, seen: Seen, history: History) -> None:
         if seen.verb == "settle":
             for settlement, answer in zip(seen.args["settlements"], seen.answer, strict=True):
-                if isinstance(settlement.how, Complete) and answer.status == "done":
+                if isinstance(settlement.action, Complete) and answer.status == "done":
                     key = (seen.queue, settlement.id, settlement.fence)
-                    self.results.setdefault(key, settlement.how.result)
+                    self.results.setdefault(key, settlement.action.result)
         elif seen.verb == "finish" and seen.answer == "done" and isinstance(seen.args["end"], Complete):
             run = history.story(seen.queue, seen.args["id"]).open
             if run is not None and run.covers(seen.args["revision"]):

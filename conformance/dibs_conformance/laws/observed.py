@@ -168,8 +168,8 @@ class History:
         if story.open is None or story.open.fence != settlement.fence:
             return
         if answer.status == "done":
-            self._close(queue, settlement.id, kind_of(settlement.how))
-            self._follow(settlement.how)
+            self._close(queue, settlement.id, kind_of(settlement.action))
+            self._follow(settlement.action)
         elif answer.status == "cancelled":
             self._close(queue, settlement.id, "cancelled")
         elif answer.status == "returned":

@@ -121,7 +121,7 @@ class EndsOnce(Law):
             return
         for settlement, answer in zip(seen.args["settlements"], seen.answer, strict=True):
             key = (seen.queue, settlement.id, settlement.fence)
-            kind = kind_of(settlement.how)
+            kind = kind_of(settlement.action)
             if key in self.ends:
                 again = answer.status == "done" and kind == self.ends[key]
                 ended = answer.status == "cancelled" and kind is None and self.ends[key] == "cancelled"
@@ -169,7 +169,7 @@ class NeverComesBack(Law):
             for settlement, answer in first.values():
                 run = history.story(seen.queue, settlement.id).open
                 asked = run is not None and run.cancel_requested and run.fence == settlement.fence
-                if asked and isinstance(settlement.how, RetryLater | Release):
+                if asked and isinstance(settlement.action, RetryLater | Release):
                     self.hold(answer.status == "cancelled", "{} answered {}", settlement, answer.status)
         elif seen.verb == "reap":
             for one in seen.answer:

@@ -41,7 +41,7 @@ class Queues(Protocol):
 
 def settle(queues: Queues, queue: Queue, settlement: Settlement, now: int) -> SettleResult | OneOf:
     """End the run or bring it back, if it is active under exactly this fence."""
-    known, how = queue.known(settlement.id), settlement.how
+    known, how = queue.known(settlement.id), settlement.action
     job = known.current
     if job is None or job.run is None or job.run.fence != settlement.fence:
         return remembered(known, settlement.fence, how, now)

@@ -190,7 +190,7 @@ async def judge(storage: Storage, case: Case) -> str | None:
 async def judge_end(storage: Storage, fence: int, name: str, how: SettleAction) -> str | None:
     before = await state(storage)
     try:
-        [answer] = await storage.settle("q", [Settlement(id="held", fence=fence, how=how)], now=NOW)
+        [answer] = await storage.settle("q", [Settlement(id="held", fence=fence, action=how)], now=NOW)
     except Exception as error:  # noqa: BLE001 - the verdict is what is judged
         return f"settle, {name}: {type(error).__name__} in place of the answer refused"
     if answer.status != "refused":

@@ -93,7 +93,7 @@ async def crosses(places: Places) -> bool:
     """Complete with a follow-up in another queue."""
     async with held(places) as (storage, fence):
         then = (FollowUp(queue="other", job=NewJob(id="a")),)
-        [answer] = await storage.settle("q", [Settlement(id="a", fence=fence, how=Complete(then=then))])
+        [answer] = await storage.settle("q", [Settlement(id="a", fence=fence, action=Complete(then=then))])
         there = (await storage.get("other", ["a"]))[0].current is not None
         return answer.status == "done" and there
 
@@ -183,7 +183,7 @@ async def in_transactions(storage: Storage, joined: Any, connection: Any) -> boo
         kept += [before is not None, (await storage.get("q", ["a"]))[0].current is not None]
     lease = (await storage.grant(["q"], 60_000, "kit")).lease
     [job] = (await storage.claim("q", lease, 1)).jobs
-    done = [Settlement(id="a", fence=job.run.fence if job.run else 0, how=Complete())]
+    done = [Settlement(id="a", fence=job.run.fence if job.run else 0, action=Complete())]
     for end in (connection.rollback, connection.commit):
         await joined.settle("q", done)
         await end()

@@ -48,7 +48,7 @@ class Crowd:
 
     async def _end(self, limit: int) -> None:
         jobs = (await self.storage.claim("q", self._lease, limit, now=NOW)).jobs
-        ends = [Settlement(id=job.id, fence=job.run.fence, how=Complete()) for job in jobs if job.run]
+        ends = [Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in jobs if job.run]
         await self.storage.settle("q", ends, now=NOW)
 
     async def stir(self) -> None:

@@ -103,7 +103,7 @@ async def told_ends(storage: Storage) -> Asked:
     jobs = (await storage.claim("q", lease, 10, now=START)).jobs
     await storage.settle(
         "q",
-        [Settlement(id=job.id, fence=job.run.fence, how=hows[job.id]) for job in jobs if job.run],
+        [Settlement(id=job.id, fence=job.run.fence, action=hows[job.id]) for job in jobs if job.run],
         now=START,
     )
     wake = await storage.wait(["q"], for_="ids", ids=ids, since=since, timeout=3)

@@ -38,7 +38,7 @@ class Scenarios(Machine):
         self.claim(queue, 0, 10, alive=True)
         runs = [run for run in self.handed.runs[-3:] if run[0] == queue]
         fail = Fail(error=data.draw(some.errors), handled=True)
-        self.both.settle(queue, [Settlement(id=one, fence=fence, how=fail) for _, one, fence in runs])
+        self.both.settle(queue, [Settlement(id=one, fence=fence, action=fail) for _, one, fence in runs])
         if then:
             self.claim(queue + FAIL_SUFFIX, 0, 10, alive=True)
 
@@ -53,7 +53,7 @@ class Scenarios(Machine):
         if run is not None:
             hows = some.hows(self.both.now, queue, cross_queue=self.trial.cross_queue)
             twice = range(1 + data.draw(st.booleans()))
-            self.both.settle(queue, [Settlement(id=id, fence=run, how=data.draw(hows)) for _ in twice])
+            self.both.settle(queue, [Settlement(id=id, fence=run, action=data.draw(hows)) for _ in twice])
 
     @rule(
         queue=some.queues,
@@ -69,7 +69,7 @@ class Scenarios(Machine):
             return
         ends = some.ends(self.both.now, queue, cross_queue=self.trial.cross_queue)
         end = Fail(error=data.draw(some.errors)) if how in ("retry", "reject") else data.draw(ends)
-        self.both.settle(queue, [Settlement(id=id, fence=run, how=end)])
+        self.both.settle(queue, [Settlement(id=id, fence=run, action=end)])
         if later:
             self.pass_time(later)
         if how == "retry":
@@ -77,7 +77,7 @@ class Scenarios(Machine):
         elif how == "amend":
             self.amend(queue, id, data)
         elif how == "repeat":
-            self.both.settle(queue, [Settlement(id=id, fence=run, how=data.draw(ends))])
+            self.both.settle(queue, [Settlement(id=id, fence=run, action=data.draw(ends))])
         else:
             conflict = data.draw(st.sampled_from(some.CONFLICTS[:3]))
             self.both.enqueue(
@@ -91,7 +91,7 @@ class Scenarios(Machine):
         self.both.configure(queue, SettingsPatch(max_active=1))
         run = self.run_of(queue, id, data)
         if run is not None:
-            self.both.settle(queue, [Settlement(id=id, fence=run, how=HandOff())])
+            self.both.settle(queue, [Settlement(id=id, fence=run, action=HandOff())])
             if data.draw(st.booleans()):
                 self.move(queue, 10)
         self.enqueue(queue, data)
@@ -106,7 +106,7 @@ class Scenarios(Machine):
             if run is None:
                 return
             back = data.draw(some.retries(self.both.now))
-            self.both.settle(queue, [Settlement(id=id, fence=run, how=back)])
+            self.both.settle(queue, [Settlement(id=id, fence=run, action=back)])
             self.pass_time(10)
             self.claim(queue, 0, 10, alive=True)
             run = self.newest_fence(queue, id)
@@ -143,7 +143,7 @@ class Scenarios(Machine):
         self.events(queue, 100, jump=False)
         run = self.run_of(queue, id, data)
         if run is not None:
-            self.both.settle(queue, [Settlement(id=id, fence=run, how=Release())])
+            self.both.settle(queue, [Settlement(id=id, fence=run, action=Release())])
         self.pass_time(8 * some.DAY)
         self.prune(queue, 100)
         if self.trial.durable:

@@ -97,7 +97,7 @@ class Machine(RuleBasedStateMachine):
         """What becomes of some runs of one queue, and now and then of a fence nobody holds."""
         runs = [run for run in map(self.run_at, picked) if run[0] == queue]
         hows = some.hows(self.both.now, queue, cross_queue=self.trial.cross_queue)
-        given = [Settlement(id=id, fence=fence, how=data.draw(hows)) for _, id, fence in runs]
+        given = [Settlement(id=id, fence=fence, action=data.draw(hows)) for _, id, fence in runs]
         return [kept_for_ever(one) for one in given] if queue.endswith(FAIL_SUFFIX) else given
 
     # -- enqueue, claim, settle ----------------------------------------------------------------------
@@ -261,9 +261,9 @@ class Machine(RuleBasedStateMachine):
 
 def kept_for_ever(settlement: Settlement) -> Settlement:
     """In a fail queue outcomes are kept for ever: no retention is given there, and no follow-ups."""
-    how = settlement.how
+    how = settlement.action
     if isinstance(how, Fail):
         how = Fail(error=how.error, handled=how.handled)
     elif isinstance(how, Complete):
         how = Complete(result=how.result)
-    return Settlement(id=settlement.id, fence=settlement.fence, how=how)
+    return Settlement(id=settlement.id, fence=settlement.fence, action=how)

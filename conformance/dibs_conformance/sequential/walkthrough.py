@@ -140,7 +140,7 @@ def fail_for_good(pair: Pair) -> None:
     for job in pair.claim(FAILED, lease, 10).jobs:
         fence = job.run.fence if job.run is not None else 0
         last = Fail(error=Error(type="Again"))
-        pair.settle(FAILED, [Settlement(id=job.id, fence=fence, how=last)])
+        pair.settle(FAILED, [Settlement(id=job.id, fence=fence, action=last)])
     pair.retry_failed(QUEUE, ["a"])
     claim(pair, lease)
 
@@ -225,4 +225,4 @@ def claim(pair: Pair, lease: str) -> Sequence[Held]:
 def settle(pair: Pair, held: Held, *hows: SettleAction) -> None:
     id, fence = held
     for how in hows:
-        pair.settle(QUEUE, [Settlement(id=id, fence=fence, how=how)])
+        pair.settle(QUEUE, [Settlement(id=id, fence=fence, action=how)])

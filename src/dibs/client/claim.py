@@ -1,4 +1,4 @@
-"""One job held by hand: what it says, and the ways to let it go."""
+"""Claims: active jobs that a program holds through a Receiver, and the ways to settle them."""
 
 from __future__ import annotations
 
@@ -23,63 +23,78 @@ from dibs.model.results import SettleResult, SettleStatus
 from dibs.storage.protocol import Storage
 
 if TYPE_CHECKING:
-    from dibs.client.sync.claims import BlockingClaim
+    from dibs.client.sync.claim import BlockingClaim
 
 
 class Claim:
-    """An active job, ours while its lease lives. Every way to let it go raises LeaseLost if it is not."""
+    """An active job that this program holds until the claim is settled or its lease ends.
+
+    `complete`, `fail`, `retry`, `release` and `hand_off` settle the claim. All methods raise LeaseLost after
+    the lease has ended: the job may run elsewhere then.
+    """
 
     def __init__(
         self,
         client: QueueClient,
         job: Job,
         lease: str,
-        let_go: Callable[[Any], None],
+        on_settled: Callable[[Any], None],
         *,
         handles_failure: bool,
     ) -> None:
-        assert job.run is not None, "what was claimed is active"  # noqa: S101
+        assert job.run is not None, "a claimed job is active"  # noqa: S101
         self._client = client
         self._job = job
         self._lease = lease
-        #: Told of the connection whose commit it waits for, if any.
-        self._let_go = let_go
+        #: Called once, with the connection that the claim was settled on, or None.
+        self._on_settled = on_settled
         self._handles_failure = handles_failure
         own = job.data.overrides.lease if job.data.overrides else UNSET
-        #: The lease that the job asks for in place of the receiver's, ms.
         self.lease_ms: int | None = None if own is UNSET else own
+        """Length of the lease in ms that the job asks for; None for the lease of the receiver."""
         self.queue: str = client.name
+        """Name of the queue."""
         self.id: str = job.id
-        #: Pass it on, and outside systems can refuse a late writer.
+        """Id of the job."""
         self.fence: int = job.run.fence
-        #: Which claim of the job this is, from 1.
+        """Number of this run, which grows with each claim of the id.
+
+        Pass it to other systems, so that they can refuse writes of an earlier run.
+        """
         self.attempt: int = job.attempts
+        """Number of this claim of the job, from 1."""
         self.retries: int = job.retries
+        """Number of times the job returned to the queue after an error."""
         self.stalls: int = job.stalls
+        """Number of times the job returned to the queue because its holder was gone."""
         self.timeouts: int = job.timeouts
-        #: Whether the lease ended, as far as a heartbeat has found.
+        """Number of times the job returned to the queue after a timeout."""
         self.lost: bool = False
-        #: Whether someone asked for the run to stop: then it will not come back.
+        """True after a heartbeat found that the lease has ended."""
         self.cancelled: bool = job.run.cancel_requested
+        """True if the run was asked to stop. A cancelled job does not return to the queue."""
 
     def __repr__(self) -> str:
-        return f"<Claim {self.queue}/{self.id} fence {self.fence}>"
+        return f"<Claim {self.queue}/{self.id} fence {self.fence}{' lost' if self.lost else ''}>"
 
     @property
     def sync(self) -> BlockingClaim:
-        """The same, blocking."""
-        from dibs.client.sync.claims import BlockingClaim  # noqa: PLC0415 - only who blocks pays for it
+        """This claim with blocking methods."""
+        from dibs.client.sync.claim import BlockingClaim  # noqa: PLC0415 - async programs never load it
 
         return BlockingClaim(self)
 
     @cached_property
     def data(self) -> Any:
-        """What was enqueued; of a task {"args": [...], "kwargs": {...}}. Raises ValueError if unreadable."""
+        """The data of the job; for a task {"args": [...], "kwargs": {...}}.
+
+        Raises ValueError if the queue's serde cannot decode it.
+        """
         return self._client.serde.decode(self._job.data.payload)
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
-        """Its attributes as they were when it was claimed."""
+        """The attributes of the job at the time of the claim."""
         return attributes_in(self._job.data)
 
     async def complete(
@@ -90,10 +105,15 @@ class Claim:
         retention: Retention | Seconds | None = None,
         connection: Any = None,
     ) -> None:
-        """End it well, and enqueue `then` in the same atomic step. A None retention leaves the job's own.
+        """Complete the job with a result that the queue's serde can encode.
 
-        With a connection of psycopg or SQLAlchemy it is part of the transaction there. After a rollback
-        it may be settled again while its lease lasts, which is no longer renewed for it.
+        - `then`: jobs, made with `bind`, that are enqueued in the same atomic step.
+        - `retention`: how long the outcome is kept, in seconds or as a Retention. Default: the retention of
+          the job.
+        - `connection`: connection of psycopg or SQLAlchemy. The claim is settled in its transaction. After a
+          rollback it may be settled again until its lease ends; this lease is no longer renewed.
+
+        Raises LeaseLost, Refused, OutcomeUnknown if the reply of the storage was lost.
         """
         raw = self._client.serde.encode(result)
         kept = None if retention is None else build_retention(retention)
@@ -103,13 +123,14 @@ class Claim:
     async def fail(
         self, error: BaseException | str, *, then: Iterable[Bound] = (), connection: Any = None
     ) -> None:
-        """End it for good with an error; a failure handler of the app is told in the same step.
+        """Fail the job with an error, without a retry.
 
-        A connection is as in complete.
+        If the app has a failure handler for this queue, its job is enqueued in the same atomic step. `then`
+        and `connection` are those of `complete`.
         """
-        told = Error(type="Failed", message=error) if isinstance(error, str) else error_of(error)
+        kept = Error(type="Failed", message=error) if isinstance(error, str) else error_of(error)
         follow_ups = await self._follow_ups(then)
-        how = model.Fail(error=told, handled=self._handles_failure, then=follow_ups)
+        how = model.Fail(error=kept, handled=self._handles_failure, then=follow_ups)
         await self._settle(how, connection)
 
     async def retry(
@@ -119,9 +140,9 @@ class Claim:
         delay: Seconds | None = None,
         error: BaseException | None = None,
     ) -> SettleStatus:
-        """Let it wait again until `at`, for `delay` seconds, or for now: retries + 1.
+        """Return the job to the queue and count a retry. It may start at once, after `delay` s, or from `at`.
 
-        Returns `returned`, or `cancelled` if that was asked for: such a run does not come back.
+        Returns "returned", or "cancelled" if the run was asked to stop: the job has ended then.
         """
         if at is not None and delay is not None:
             raise Refused("at and delay exclude each other: give one", field="delay")
@@ -133,13 +154,14 @@ class Claim:
         return (await self._settle(how)).status
 
     async def release(self) -> SettleStatus:
-        """Let it wait again as before the claim. Returns as retry does."""
+        """Return the job to the queue as it was before the claim. Returns the answers of `retry`."""
         return (await self._settle(model.Release())).status
 
     async def hand_off(self) -> int:
-        """Leave the lease: someone else ends it by queue.finish(id, revision), with the revision returned.
+        """Hand the job off: it stays active without a lease until `queue.finish(id, revision)` ends it.
 
-        It is never brought back. Raises JobCancelled if that was asked for: then it has ended.
+        Returns that revision. A handed-off job never returns to the queue by itself. Raises JobCancelled if
+        the run was asked to stop: the job has ended then.
         """
         answer = await self._settle(model.HandOff())
         if answer.status == "cancelled":
@@ -147,32 +169,34 @@ class Claim:
         return answer.revision
 
     async def extend(self, seconds: Seconds) -> None:
-        """Let the lease last at least this long from now, for all that is held under it."""
+        """Renew the lease to at least `seconds` from now, for all claims under it."""
         storage = await self._client.storage()
         state = (await storage.renew([self.queue], self._lease, lease_ms(seconds)))[self.queue]
         if not state.alive:
-            raise self._gone()
+            raise self._lease_lost()
 
     async def progress(self, value: Any) -> None:
-        """Keep progress, any JSON value up to 1 MiB, on the job, for everyone to see."""
+        """Store the progress of the job, any JSON value of at most 1 MiB. `queue.get(id)` returns it."""
         storage = await self._client.storage()
         if await storage.report(self.queue, self.id, self.fence, JSON.encode(value)) == "lost":
-            raise self._gone()
+            raise self._lease_lost()
 
     async def _settle(self, how: model.SettleAction, connection: Any = None) -> SettleResult:
-        settlement = model.Settlement(id=self.id, fence=self.fence, how=how)
+        settlement = model.Settlement(id=self.id, fence=self.fence, action=how)
         answer = await self._client.settle(settlement, connection)
         if answer.status == "lost":
-            raise self._gone()
+            raise self._lease_lost()
         if answer.status == "refused":
             raise Refused(answer.reason)
-        self._let_go(connection)
+        self._on_settled(connection)
         return answer
 
-    def _gone(self) -> LeaseLost:
+    def _lease_lost(self) -> LeaseLost:
         self.lost = True
-        self._let_go(None)
-        return LeaseLost(f"{self.queue}/{self.id}: its lease ended, and someone else may run it now")
+        self._on_settled(None)
+        return LeaseLost(
+            f"{self.queue}/{self.id}: the lease has ended, and another worker may run the job now"
+        )
 
     async def _follow_ups(self, then: Iterable[Bound]) -> tuple[model.FollowUp, ...]:
         follow_ups = tuple(bound.as_then() for bound in then)
@@ -181,17 +205,18 @@ class Claim:
 
 
 def check_cross_queue(storage: Storage, queue: str, then: Iterable[model.FollowUp]) -> None:
-    """Refuse follow-ups that the storage cannot enqueue in one step with an end in this queue."""
+    """Raise Refused for follow-ups to another queue if the storage cannot enqueue them with an end here."""
     for item in then:
         if item.queue != queue and not storage.capabilities.cross_queue:
             raise Refused(
-                f"this storage cannot enqueue to {item.queue!r} in one step with an end in {queue!r}",
+                f"this storage cannot enqueue to {item.queue!r} in one step with the end of a job of "
+                f"{queue!r}; enqueue it before you settle the claim",
                 field="then",
             )
 
 
 def lease_ms(seconds: Seconds) -> int:
-    """Return the length of a lease as ms. Raises Refused for nothing or less."""
+    """Return the length of a lease in ms. Raises Refused unless it is more than 0."""
     ms = duration_ms("lease", seconds)
     if ms <= 0:
         raise Refused(f"lease is {seconds}; it must be more than 0 seconds", field="lease")

@@ -1,6 +1,7 @@
-"""What is refused in the arguments of verbs, beside the jobs of an enqueue: `dibs.model.limits` has those.
+"""The checks of the arguments of verbs, except enqueue requests (dibs.model.check_jobs).
 
-Every storage calls these at its door, before anything is read or written (promise 8).
+Each check raises Refused. dibs.storage.checks calls them once per verb, before the storage reads or writes,
+so that every storage refuses the same input (contract 4, promise 8).
 """
 
 from __future__ import annotations
@@ -18,87 +19,87 @@ from dibs.model.limits import LIMITS, LONGEST, SAFE_INTEGER, Limits
 from dibs.model.requests import Complete, Fail, JobPatch, LogLevel, RetryLater, SettingsPatch, SettleAction
 from dibs.model.retry import RetryCause
 
-#: Into how many parts a reading may be cut.
+#: The largest number of parts of a split.
 MOST_PARTS: Final = 1000
-#: Numbers are drawn from now in us, and stay safe integers.
+#: The latest manual time in ms: numbers start at the time in us and must stay safe integers.
 LATEST_NOW: Final = SAFE_INTEGER // 1000
 _CAUSES: Final = get_args(RetryCause)
 _LEVELS: Final = get_args(LogLevel)
 
 
 def check_now(now: int) -> None:
-    """Refuse a manual time that is none."""
+    """Raise Refused for a bad manual time."""
     check_whole("now", now, 0, LATEST_NOW)
 
 
 def check_limit(limit: int) -> None:
-    """Refuse a limit that lets nothing through: the caller would ask for ever."""
+    """Raise Refused for a limit below 1, with which a caller would repeat its call for ever."""
     check_whole("limit", limit, 1, SAFE_INTEGER)
 
 
 def check_parts(parts: int) -> None:
-    """Refuse no parts at all, and more than anybody could read side by side."""
+    """Raise Refused unless `parts` is 1 to 1,000."""
     check_whole("parts", parts, 1, MOST_PARTS)
 
 
 def check_ttl(ttl: int) -> None:
-    """Refuse a lease that would be over at once."""
+    """Raise Refused for a lease below 1 ms."""
     check_whole("ttl", ttl, 1, LONGEST)
 
 
 def check_holder(holder: str, limits: Limits = LIMITS) -> None:
-    """Refuse a name that a log could not keep."""
+    """Raise Refused for a bad name of a holder."""
     check_text("holder", holder, limits.id)
 
 
 def check_queues(queues: Sequence[str], limits: Limits = LIMITS) -> None:
-    """Refuse what cannot be names of queues; a bare name would be taken for its letters."""
+    """Raise Refused for a bad name of a queue, and for one str: its characters would pass as names."""
     check_texts("queues", queues)
     for queue in queues:
         check_queue(queue, limits)
 
 
 def check_texts(field: str, texts: Sequence[str]) -> None:
-    """Refuse one text where several are asked for."""
+    """Raise Refused for one str in place of a sequence of them."""
     if isinstance(texts, str):
-        raise Refused(f"{field} must be several, not one text: write [{texts!r:.60}]", field=field)
+        raise Refused(f"{field} must be a list of texts, not one text: write [{texts!r:.60}]", field=field)
 
 
 def check_word(field: str, word: str, known: Sequence[str]) -> None:
-    """Refuse a word that means nothing here."""
+    """Raise Refused unless `word` is one of `known`."""
     if word not in known:
         raise Refused(f"{field} must be one of {', '.join(known)}", field=field)
 
 
-def check_settle_action(how: SettleAction, limits: Limits = LIMITS) -> None:
-    """Refuse a settlement that breaks a limit, before anything of it is written."""
-    # The most frequent first: to tell what a Struct is not costs eight times as much as what it is.
-    if isinstance(how, Complete):
-        if how.result is not None:
-            check_bytes("result", how.result, limits.result)
-        check_then(how.then, limits)
-    elif isinstance(how, Fail):
-        check_then(how.then, limits)
-    elif isinstance(how, RetryLater):
-        _check_retry(how)
+def check_settle_action(action: SettleAction, limits: Limits = LIMITS) -> None:
+    """Raise Refused for a bad action of a settlement."""
+    # The most frequent class comes first: an isinstance that fails costs eight times as much as a match.
+    if isinstance(action, Complete):
+        if action.result is not None:
+            check_bytes("result", action.result, limits.result)
+        check_then(action.then, limits)
+    elif isinstance(action, Fail):
+        check_then(action.then, limits)
+    elif isinstance(action, RetryLater):
+        _check_retry(action)
         return
-    retention = getattr(how, "retention", None)
+    retention = getattr(action, "retention", None)
     if retention is not None:
         check_retention("retention", retention)
 
 
-def _check_retry(how: RetryLater) -> None:
-    if how.run_at is not None and how.delay is not None:
-        raise Refused("run_at and delay exclude each other: give one", field="run_at")
-    check_number("run_at", how.run_at, 0, SAFE_INTEGER)
-    check_number("delay", how.delay, 0, LONGEST)
-    check_word("cause", how.cause, _CAUSES)
+def _check_retry(action: RetryLater) -> None:
+    if action.run_at is not None and action.delay is not None:
+        raise Refused("run_at and delay are both set; set at most one of them", field="run_at")
+    check_number("run_at", action.run_at, 0, SAFE_INTEGER)
+    check_number("delay", action.delay, 0, LONGEST)
+    check_word("cause", action.cause, _CAUSES)
 
 
 def check_patch(patch: JobPatch, limits: Limits = LIMITS) -> None:
-    """Refuse a patch that breaks a limit; the size of the merged attributes is for the storage to check."""
+    """Raise Refused for a bad patch. The storage checks the size of the merged attributes."""
     if patch.run_at is not UNSET and patch.delay is not UNSET:
-        raise Refused("run_at and delay exclude each other: give one", field="run_at")
+        raise Refused("run_at and delay are both set; set at most one of them", field="run_at")
     if patch.payload is not UNSET:
         check_bytes("payload", patch.payload, limits.payload)
     if patch.attributes is not UNSET:
@@ -114,7 +115,7 @@ def check_patch(patch: JobPatch, limits: Limits = LIMITS) -> None:
 
 
 def check_settings(patch: SettingsPatch) -> None:
-    """Refuse settings that no queue could have."""
+    """Raise Refused for bad settings."""
     if patch.paused is not UNSET and not isinstance(patch.paused, bool):
         raise Refused("paused must be True or False", field="paused")
     if patch.max_active is not UNSET and patch.max_active is not None:
@@ -130,14 +131,17 @@ def check_settings(patch: SettingsPatch) -> None:
 
 
 def check_record(id: str, slot: Slot, limits: Limits = LIMITS) -> None:
-    """Refuse a whole id that no storage could have exported: it would break what is here."""
+    """Raise Refused for an import record that no storage exports; importing it would damage the queue."""
     check_text("id", id, limits.id)
     job, successor, outcome = slot.current, slot.successor, slot.outcome
     if job is not None:
         _check_current(id, job, limits)
     if successor is not None:
         if job is None or job.run is None:
-            raise Refused("a successor stands only beside an active current", field="successor")
+            raise Refused(
+                "only an active current has a successor; remove one or make the current active",
+                field="successor",
+            )
         _check_part("successor", successor, limits)
         check_whole("successor.run_at", successor.run_at, 0, SAFE_INTEGER)
         check_whole("successor.seq", successor.seq, 0, SAFE_INTEGER)
@@ -152,7 +156,10 @@ def check_record(id: str, slot: Slot, limits: Limits = LIMITS) -> None:
 
 def _check_current(id: str, job: Job, limits: Limits) -> None:
     if job.id != id:
-        raise Refused(f"the job of {id!r:.60} says it is {job.id!r:.60}", field="current.id")
+        raise Refused(
+            f"the record of id {id!r:.60} has a job with the id {job.id!r:.60}; the two must be equal",
+            field="current.id",
+        )
     _check_part("current", job, limits)
     check_whole("current.run_at", job.run_at, 0, SAFE_INTEGER)
     check_whole("current.seq", job.seq, 0, SAFE_INTEGER)

@@ -1,4 +1,7 @@
-"""Checks of the jobs of an enqueue: requests, follow-ups, and the data of a job."""
+"""The checks of enqueue requests and follow-ups, and of the jobs in them.
+
+Each check raises Refused, or BatchRefused for a batch, before a storage writes. Sizes are bytes of UTF-8.
+"""
 
 from __future__ import annotations
 
@@ -28,25 +31,23 @@ _END_KINDS: Final = get_args(EndKind)
 
 
 class CheckedBatch(tuple[EnqueueRequest, ...]):  # noqa: SLOT001 - below a tuple, slots have to be empty
-    """Requests of which none breaks `within`: a door that holds to the same need not look at them again.
+    """Requests that have passed `check_batch`, so that a second check with equal limits is skipped."""
 
-    Only who has looked may make one.
-    """
-
+    #: The limits of the check.
     within: Limits
-    #: Whether each says nothing but id and payload, as most do.
+    #: True if each request sets only id and payload, as most do.
     plain: bool
 
     @classmethod
-    def found(cls, requests: Iterable[EnqueueRequest], within: Limits, *, plain: bool) -> Self:
-        """Return requests that were found good, and plain or not, by check_request."""
+    def of(cls, requests: Iterable[EnqueueRequest], within: Limits, *, plain: bool) -> Self:
+        """Return a batch of requests that have each passed `check_request` with the limits `within`."""
         checked = cls(requests)
         checked.within, checked.plain = within, plain
         return checked
 
 
 def check_batch(requests: Sequence[EnqueueRequest], limits: Limits = LIMITS) -> CheckedBatch:
-    """Refuse the batch if any item breaks a limit, naming each such item; return it as what was checked."""
+    """Return the batch as a CheckedBatch. Raise BatchRefused with one Refused for each bad request."""
     if len(requests) > limits.batch:
         raise Refused(
             f"{len(requests)} requests in one batch; the limit is {limits.batch}, send several batches",
@@ -62,12 +63,14 @@ def check_batch(requests: Sequence[EnqueueRequest], limits: Limits = LIMITS) -> 
             error.index = index
             refused.append(error)
     if refused:
-        raise BatchRefused(f"{len(refused)} of {len(requests)} requests are refused, none was sent", refused)
-    return CheckedBatch.found(requests, limits, plain=plain)
+        raise BatchRefused(
+            f"{len(refused)} of {len(requests)} requests were refused, and no request was sent", refused
+        )
+    return CheckedBatch.of(requests, limits, plain=plain)
 
 
 def check_request(request: EnqueueRequest, limits: Limits = LIMITS) -> bool:
-    """Refuse a request that breaks a limit; return whether it says nothing but id and payload."""
+    """Raise Refused for a bad request. Return whether the request sets only id and payload."""
     if _is_plain(request, limits):
         return True
     check_new(request.job, limits)
@@ -78,7 +81,10 @@ def check_request(request: EnqueueRequest, limits: Limits = LIMITS) -> bool:
 
 
 def _is_plain(request: EnqueueRequest, limits: Limits) -> bool:
-    """Tell, in a third of the time, that there is nothing to refuse; False says nothing."""
+    """Return True for a good request that sets only id and payload. False does not mean that it is bad.
+
+    This check of the most frequent kind of request takes a third of the time of the full check.
+    """
     job = request.job
     id, data = job.id, job.data
     payload = data.payload
@@ -102,21 +108,27 @@ def _is_plain(request: EnqueueRequest, limits: Limits) -> bool:
     )
 
 
-def check_conflict(how: OnConflict) -> None:
-    """Refuse a rule for known ids that nobody knows."""
-    if how is DEFAULT_UPDATE:
+def check_conflict(on_conflict: OnConflict) -> None:
+    """Raise Refused unless `on_conflict` is a valid Update or Reject."""
+    if on_conflict is DEFAULT_UPDATE:
         return
-    if isinstance(how, Update):
-        if how.run_at not in _RULES:
+    if isinstance(on_conflict, Update):
+        if on_conflict.run_at not in _RULES:
             raise Refused(
                 f"on_conflict.run_at must be one of {', '.join(_RULES)}", field="on_conflict.run_at"
             )
-        flags = {"data": how.data, "reset_counts": how.data if how.reset_counts is None else how.reset_counts}
-    elif isinstance(how, Reject):
-        flags = {"failed": how.failed}
+        flags = {
+            "data": on_conflict.data,
+            "reset_counts": on_conflict.data
+            if on_conflict.reset_counts is None
+            else on_conflict.reset_counts,
+        }
+    elif isinstance(on_conflict, Reject):
+        flags = {"failed": on_conflict.failed}
     else:
         raise Refused(
-            f"on_conflict must be Update(...) or Reject(...), not {type(how).__name__}", field="on_conflict"
+            f"on_conflict must be Update(...) or Reject(...), not {type(on_conflict).__name__}",
+            field="on_conflict",
         )
     for name, flag in flags.items():
         if not isinstance(flag, bool):
@@ -124,19 +136,19 @@ def check_conflict(how: OnConflict) -> None:
 
 
 def check_new(job: NewJob, limits: Limits = LIMITS) -> None:
-    """Refuse a job that breaks a limit."""
+    """Raise Refused for a bad job."""
     check_text("id", job.id, limits.id)
     check_data(job.data, limits)
     if job.run_at is None and job.delay is None:
         return
     if job.run_at is not None and job.delay is not None:
-        raise Refused("run_at and delay exclude each other: give one", field="run_at")
+        raise Refused("run_at and delay are both set; set at most one of them", field="run_at")
     check_number("run_at", job.run_at, 0, SAFE_INTEGER)
     check_number("delay", job.delay, 0, LONGEST)
 
 
 def check_data(data: JobData, limits: Limits = LIMITS) -> None:
-    """Refuse payload, attributes, priority or terms that break a limit."""
+    """Raise Refused for a bad payload, attributes, priority, overrides or retention."""
     check_bytes("payload", data.payload, limits.payload)
     if data.priority != 0 or type(data.priority) is not int:
         check_whole("priority", data.priority, -limits.priority, limits.priority)
@@ -149,7 +161,7 @@ def check_data(data: JobData, limits: Limits = LIMITS) -> None:
 
 
 def check_then(then: Iterable[FollowUp], limits: Limits = LIMITS) -> None:
-    """Refuse a follow-up that breaks a limit or names a queue nobody may enqueue to."""
+    """Raise Refused for a bad follow-up."""
     for item in then:
         check_target(item.queue, limits)
         check_new(item.job, limits)
@@ -157,18 +169,18 @@ def check_then(then: Iterable[FollowUp], limits: Limits = LIMITS) -> None:
 
 
 def check_target(queue: str, limits: Limits = LIMITS) -> None:
-    """Refuse a queue name that may not be enqueued to."""
+    """Raise Refused for a bad name of a queue, and for the name of a fail queue."""
     check_queue(queue, limits)
     if queue.endswith(FAIL_SUFFIX):
         raise Refused(
-            f"queue {queue!r}: names ending in {FAIL_SUFFIX!r} belong to failure handlers; "
-            "only dibs enqueues there",
+            f"queue {queue!r} is a fail queue, because its name ends in {FAIL_SUFFIX!r}: only dibs enqueues "
+            "there; use another name",
             field="queue",
         )
 
 
 def check_queue(queue: str, limits: Limits = LIMITS) -> None:
-    """Refuse what cannot be the name of a queue; a fail queue may be longer by its ending."""
+    """Raise Refused for a bad name of a queue. A fail queue may be longer by its ending."""
     if isinstance(queue, str) and queue.endswith(FAIL_SUFFIX):
         check_text("queue", queue, limits.queue + len(FAIL_SUFFIX))
     else:
@@ -176,7 +188,7 @@ def check_queue(queue: str, limits: Limits = LIMITS) -> None:
 
 
 def check_overrides(overrides: Overrides) -> None:
-    """Refuse limits of a job's own that no handler could have."""
+    """Raise Refused for bad overrides."""
     if not isinstance(overrides, Overrides):
         raise Refused(f"overrides must be Overrides, not {type(overrides).__name__}", field="overrides")
     _check_times("overrides.timeout", overrides.timeout, 1)
@@ -190,7 +202,7 @@ def check_overrides(overrides: Overrides) -> None:
 
 
 def check_backoff(field: str, backoff: object) -> None:
-    """Refuse what says no delay, or one that is no time."""
+    """Raise Refused unless `backoff` is an Immediate, Fixed or Exponential with valid times."""
     if isinstance(backoff, Immediate):
         return
     if isinstance(backoff, Fixed):
@@ -205,15 +217,15 @@ def check_backoff(field: str, backoff: object) -> None:
 
 
 def check_retention(field: str, retention: OutcomeRetention) -> None:
-    """Refuse a retention that is no time: whole ms, 0 for none, None for ever."""
+    """Raise Refused unless each time of the retention is whole ms, None or UNSET."""
     if not isinstance(retention, OutcomeRetention):
         raise Refused(f"{field} must be a Retention, not {type(retention).__name__}", field=field)
     for kind in _END_KINDS:
         _check_times(f"{field}.{kind}", getattr(retention, kind), 0)
     kept: object = retention.keep_payload
     if kept is not UNSET and not (isinstance(kept, tuple) and set(kept) <= set(_END_KINDS)):
-        where = f"{field}.keep_payload"
-        raise Refused(f"{where} must be a tuple of some of {', '.join(_END_KINDS)}", field=where)
+        name = f"{field}.keep_payload"
+        raise Refused(f"{name} must be a tuple of some of {', '.join(_END_KINDS)}", field=name)
 
 
 def _check_times(field: str, value: object, low: int) -> None:

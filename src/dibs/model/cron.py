@@ -1,4 +1,4 @@
-"""The times that an expression of cron names on the clock of a zone. Times are ms since the epoch, UTC."""
+"""The ticks of a cron expression in a time zone. Times are ms since the epoch, UTC."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ _MINUTE: Final = timedelta(minutes=1)
 
 
 class Cron(Struct, frozen=True, tag="cron"):
-    """At the wall times in a zone that an expression of five fields names, or of six with seconds first.
+    """Ticks at the wall times of a cron expression in a time zone.
 
-    A wall time that does not exist runs at the next that does; one that occurs twice runs the first time.
-    An expression with every hour in it names no wall time but a rhythm, and that has no gap: it goes on
-    through an hour that occurs twice. Raises Refused naming `cron` or `tz`.
+    A wall time that the zone skips ticks at the next existing minute; a wall time that occurs twice ticks
+    once, the first time. An expression that allows every hour ticks at a steady interval, also through an
+    hour that occurs twice. The constructor raises Refused for `cron` or `tz`.
     """
 
+    #: Five fields (minute hour day-of-month month day-of-week), or six with the second first.
     expression: str
+    #: The name of a time zone, as in "Europe/Berlin".
     tz: str = "UTC"
 
     def __post_init__(self) -> None:
@@ -34,31 +36,31 @@ class Cron(Struct, frozen=True, tag="cron"):
         self.after(0)
 
     def after(self, instant: int) -> int:
-        """Return the first tick later than the instant."""
+        """Return the first tick later than `instant`, both in ms since the epoch."""
         zone = ZoneInfo(self.tz)
         since = _EPOCH + instant * _MILLISECOND
         walls = CronSim(self.expression, since.astimezone(zone).replace(tzinfo=None, fold=0))
         if len(walls.hours) == 24:
-            return _ms(self._beat(since, zone))
+            return _ms(self._next_steady_tick(since, zone))
         for wall in walls:
-            tick = _ms(_existing(wall, zone))
+            tick = _ms(_first_moment(wall, zone))
             if tick > instant:
                 return tick
         raise _never(self.expression)
 
-    def _beat(self, since: datetime, zone: ZoneInfo) -> datetime:
-        """Return the first moment later than this at which the clock on the wall shows a time of ours."""
-        ahead = _ahead(since, zone)
-        moment = self._wall(since + ahead) - ahead
-        if _ahead(moment, zone) == ahead:
+    def _next_steady_tick(self, since: datetime, zone: ZoneInfo) -> datetime:
+        """Return the first match after `since`, for an expression that allows every hour."""
+        offset = _offset(since, zone)
+        moment = self._next_match(since + offset) - offset
+        if _offset(moment, zone) == offset:
             return moment
-        # The clock is changed before that: from then on it is another clock.
-        change = _change(since, moment, zone)
-        ahead = _ahead(change, zone)
-        return self._wall(change + ahead - _SECOND) - ahead
+        # The offset of the zone changes before `moment`: search again from the change, with the new offset.
+        change = _offset_change(since, moment, zone)
+        offset = _offset(change, zone)
+        return self._next_match(change + offset - _SECOND) - offset
 
-    def _wall(self, since: datetime) -> datetime:
-        """Return the first of our times later than this, on a clock that nobody changes."""
+    def _next_match(self, since: datetime) -> datetime:
+        """Return the first match of the expression after `since`, without regard to the zone."""
         try:
             return next(CronSim(self.expression, since))
         except StopIteration:
@@ -66,21 +68,24 @@ class Cron(Struct, frozen=True, tag="cron"):
 
 
 def _never(expression: str) -> Refused:
-    return Refused(f"cron is {expression!r}: there is no such day in fifty years", field="cron")
+    return Refused(
+        f"cron is {expression!r}, which matches no day in the next fifty years; name a day that exists",
+        field="cron",
+    )
 
 
-def _ahead(moment: datetime, zone: ZoneInfo) -> timedelta:
-    """Return how far the clock on the wall is ahead of UTC."""
+def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
+    """Return the offset of the zone from UTC at a moment."""
     return moment.astimezone(zone).utcoffset() or timedelta()
 
 
-def _change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
-    """Return the second between two moments in which the clock on the wall was changed."""
-    ahead = _ahead(before, zone)
+def _offset_change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
+    """Return the second at which the offset of the zone changes between two moments."""
+    offset = _offset(before, zone)
     before = before.replace(microsecond=0)
     while after - before > _SECOND:
         middle = before + (after - before) // _SECOND // 2 * _SECOND
-        if _ahead(middle, zone) == ahead:
+        if _offset(middle, zone) == offset:
             before = middle
         else:
             after = middle
@@ -90,7 +95,7 @@ def _change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
 def _check_expression(expression: str) -> None:
     try:
         CronSim(str(expression), _EPOCH)
-    # Where it stumbles over a step, the library has an assertion.
+    # For a bad step cronsim raises an AssertionError.
     except (CronSimError, AssertionError) as error:
         why = str(error).lower() or "bad step"
         raise Refused(
@@ -105,16 +110,16 @@ def _check_zone(tz: str) -> None:
         ZoneInfo(tz)
     except (KeyError, ValueError, TypeError, OSError):
         raise Refused(
-            f'tz is {tz!r}, which is no time zone here; they are called as in "Europe/Berlin" '
-            "(where the system has none at all, install tzdata)",
+            f'tz is {tz!r}, which is no time zone on this system; use a name as in "Europe/Berlin" '
+            "(if the system has no time zones, install tzdata)",
             field="tz",
         ) from None
 
 
-def _existing(wall: datetime, zone: ZoneInfo) -> datetime:
-    """Return when a clock on the wall first shows this time, or else the next time it does show."""
+def _first_moment(wall: datetime, zone: ZoneInfo) -> datetime:
+    """Return the first moment with this wall time; if the zone skips it, the next existing minute."""
     while True:
-        # fold=0, as it is unless said otherwise: the first of two.
+        # The default, fold=0, is the first of two moments with the same wall time.
         moment = wall.replace(tzinfo=zone).astimezone(UTC)
         if moment.astimezone(zone).replace(tzinfo=None, fold=0) == wall:
             return moment

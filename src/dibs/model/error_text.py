@@ -9,33 +9,34 @@ from msgspec.structs import replace
 from dibs.model.job import Error
 from dibs.model.limits import LIMITS, Limits
 
-#: More causes of an error than this are no story but a loop, and would break an encoder's recursion.
+#: The number of causes that are kept. A chain of causes can be a loop, and an encoder recurses along it.
 MOST_CAUSES: Final = 16
+#: The text between the two parts of a cut text.
 CUT_MARK: Final = "\n[... cut by dibs ...]\n"
 
 
 def checked_error(error: Error, limits: Limits = LIMITS) -> Error:
-    """Return the error as it may be stored: cut, and free of what UTF-8 or a text column cannot keep."""
-    return cut_error(_plain(error, MOST_CAUSES), limits.error)
+    """Return the error as a storage may keep it: cut to the limit, with NUL and lone surrogates escaped."""
+    return cut_error(_storable(error, MOST_CAUSES), limits.error)
 
 
-def _plain(error: Error, causes: int) -> Error:
+def _storable(error: Error, causes: int) -> Error:
     texts = {
         name: getattr(error, name).replace("\0", "\\0").encode(errors="backslashreplace").decode()
         for name in ("type", "message", "traceback")
     }
-    cause = _plain(error.cause, causes - 1) if error.cause is not None and causes > 0 else None
+    cause = _storable(error.cause, causes - 1) if error.cause is not None and causes > 0 else None
     return replace(error, **texts, cause=cause)
 
 
 def cut_error(error: Error, limit: int = LIMITS.error) -> Error:
-    """Return the error with its texts cut to `limit` bytes in all, the cut marked; the cause goes first."""
+    """Return the error with at most `limit` bytes of text. A cut is marked, and drops the causes."""
     if _error_size(error) <= limit:
         return error
     kind = _cut(error.type, 512)
     message = _cut(error.message, limit // 2)
-    room = limit - len(kind.encode()) - len(message.encode())
-    return Error(type=kind, message=message, traceback=_cut(error.traceback, room))
+    rest = limit - len(kind.encode()) - len(message.encode())
+    return Error(type=kind, message=message, traceback=_cut(error.traceback, rest))
 
 
 def _error_size(error: Error | None) -> int:
@@ -47,7 +48,7 @@ def _error_size(error: Error | None) -> int:
 
 
 def _cut(text: str, limit: int) -> str:
-    """Keep both ends: a traceback says where it began and, at its end, what happened."""
+    """Return the first and the last part of a text: both ends of a traceback are useful."""
     raw = text.encode(errors="replace")
     if len(raw) <= limit:
         return text

@@ -1,4 +1,4 @@
-"""What the log of a queue tells: one value for each thing that happened to a job (contract 3, Events)."""
+"""The events of the log of a queue (contract 3, Events)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from msgspec import Struct
 from dibs.model.job import Error, Job, Outcome, Successor
 from dibs.model.retry import RetryCause
 
-#: At level `runs`: the end of an attempt.
+#: The kinds of event at the levels `runs` and `all`: the ends of attempts.
 AttemptKind = Literal["completed", "failed", "cancelled", "retried", "stalled", "timed_out", "released"]
-#: At level `all`, also:
+#: The kinds of event at the level `all` only.
 NoteKind = Literal[
     "queued",
     "updated",
@@ -36,28 +36,39 @@ KIND_OF_CAUSE: Final[dict[RetryCause, AttemptKind]] = {
 
 
 class LogEvent(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
-    """One thing that happened, with enough to rebuild a run. Times are ms; `at` is when it happened."""
+    """One event, with all that a reader needs to rebuild the run. Times are ms since the epoch, UTC."""
 
     kind: EventKind
-    #: Empty for events of the queue itself (paused, resumed, configured).
+    #: The id of the job; empty for events of the queue itself (paused, resumed, configured).
     id: str
+    #: The time of the event.
     at: int
-    #: Which claim of the job this was; 0 when it was not claimed.
+    #: The number of the claim, from 1; 0 if the job was not claimed.
     attempt: int = 0
+    #: The fence of the run; 0 if the job was not claimed.
     fence: int = 0
+    #: The time of the first enqueue of the job.
     enqueued_at: int = 0
+    #: The earliest time of the run.
     run_at: int = 0
+    #: The time of the claim; None if the job was not claimed.
     claimed_at: int | None = None
+    #: The time at which the attempt ended; None unless `kind` is an AttemptKind.
     finished_at: int | None = None
+    #: The holder of the lease; empty if the job was not claimed.
     holder: str = ""
+    #: The first revision of the enqueues in the job; 0 for events of the queue itself.
     first: int = 0
+    #: The last revision of the enqueues in the job; 0 for events of the queue itself.
     revision: int = 0
+    #: The number of enqueues in the job.
     enqueues: int = 0
+    #: The error of an attempt that failed, was retried, stalled or timed out; None if it left none.
     error: Error | None = None
 
 
 def attempt_event(kind: AttemptKind, job: Job, at: int, error: Error | None = None) -> LogEvent:
-    """Tell how an attempt of `job`, as it was before it ended, went."""
+    """Return the event of the end of an attempt. `job` is the job before that end."""
     run = job.run
     return LogEvent(
         kind=kind,
@@ -78,7 +89,7 @@ def attempt_event(kind: AttemptKind, job: Job, at: int, error: Error | None = No
 
 
 def dropped_event(id: str, successor: Successor, at: int) -> LogEvent:
-    """Tell that a cancel dropped a blocked successor."""
+    """Return the event of a cancel that dropped a successor."""
     return LogEvent(
         kind="cancelled",
         id=id,
@@ -93,7 +104,7 @@ def dropped_event(id: str, successor: Successor, at: int) -> LogEvent:
 
 
 def note_event(kind: NoteKind, id: str, at: int, about: Job | Successor | Outcome | None = None) -> LogEvent:
-    """Tell one of the things that only level `all` keeps."""
+    """Return an event of the level `all`. `about` is the part that changed, None for queue events."""
     if about is None:
         return LogEvent(kind=kind, id=id, at=at)
     run = about.run if isinstance(about, Job) else None

@@ -1,14 +1,15 @@
-"""The fold law (contract 3): a list of updates, kept in the room of one.
+"""The fold of updates into a successor (contract 3, The fold law).
 
-What is enqueued while a run is active is one list of updates with two readings. The run *ends*: the
-list applied, in order, to an empty id. The run *comes back*: the list applied, in order, to the job
-that returned. A successor holds both readings without the list:
+The enqueues of an id during a run are a list of updates. If the run ends, the list is applied in order to an
+empty id; if the run comes back, the list is applied in order to the returned job. A successor stores both
+results without the list, in constant space:
 
-- run_at for "ends" is a scalar, because the first update counts whole, whatever it says;
-- run_at for "comes back" is a clamp: any sequence of always, never, later and earlier is
-  r -> min(max(r, lo), hi) for some lo and hi, and the clamps are closed under the four rules;
-- data is the newest that replaces; `replaces` says whether there was one beyond the first;
-- the counts are zeroed if any update said so.
+- `run_at`, for a run that ends, is one time: on an empty id the first update is taken whole.
+- `lo` and `hi`, for a run that comes back, are a clamp: any sequence of the rules always, never, later and
+  earlier maps a time r to min(max(r, lo), hi) for some lo and hi.
+- `data` is the newest data of an update with `data=True`, else the data of the first update. `replaces` is
+  True if there was such an update.
+- `resets` is True if any update resets the counts.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from dibs.model.job import Job, NewJob, Successor
 from dibs.model.requests import RunAtRule, Update
 
 
-def start(new: NewJob, how: Update, run_at: int, now: int, number: int) -> Successor:
-    """Return the fold of a list of one update."""
-    lo, hi = narrow_clamp(None, None, how.run_at, run_at)
+def start(new: NewJob, update: Update, run_at: int, now: int, number: int) -> Successor:
+    """Return the successor for a list of one update."""
+    lo, hi = narrow_clamp(None, None, update.run_at, run_at)
     return Successor(
         data=new.data,
-        replaces=how.data,
+        replaces=update.data,
         run_at=run_at,
         lo=lo,
         hi=hi,
-        resets=how.resets,
+        resets=update.resets,
         enqueued_at=now,
         seq=number,
         first=number,
@@ -36,24 +37,24 @@ def start(new: NewJob, how: Update, run_at: int, now: int, number: int) -> Succe
     )
 
 
-def add(successor: Successor, new: NewJob, how: Update, run_at: int, number: int) -> Successor:
-    """Return the fold of the list with one more update at its end."""
-    lo, hi = narrow_clamp(successor.lo, successor.hi, how.run_at, run_at)
+def add(successor: Successor, new: NewJob, update: Update, run_at: int, number: int) -> Successor:
+    """Return the successor for the list with one more update at its end."""
+    lo, hi = narrow_clamp(successor.lo, successor.hi, update.run_at, run_at)
     return replace(
         successor,
-        data=new.data if how.data else successor.data,
-        replaces=successor.replaces or how.data,
-        run_at=move_run_at(successor.run_at, how.run_at, run_at),
+        data=new.data if update.data else successor.data,
+        replaces=successor.replaces or update.data,
+        run_at=move_run_at(successor.run_at, update.run_at, run_at),
         lo=lo,
         hi=hi,
-        resets=successor.resets or how.resets,
+        resets=successor.resets or update.resets,
         revision=number,
         enqueues=successor.enqueues + 1,
     )
 
 
 def move_run_at(old: int, rule: RunAtRule, new: int) -> int:
-    """Return the run_at of a waiting job after an update."""
+    """Return the run_at of a waiting job after an update: the rule combines `old` and `new`."""
     if rule == "always":
         return new
     if rule == "later":
@@ -64,11 +65,11 @@ def move_run_at(old: int, rule: RunAtRule, new: int) -> int:
 
 
 def narrow_clamp(lo: int | None, hi: int | None, rule: RunAtRule, at: int) -> tuple[int | None, int | None]:
-    """Return the clamp that does what (lo, hi) did and then what the rule does with `at`."""
+    """Return the clamp that applies (lo, hi) first and then the rule with the time `at`."""
     if rule == "always":
         return at, at
     if rule == "later":
-        # max(., at) of both ends; an open top stays open, an open bottom becomes `at`.
+        # Both bounds become max(bound, at). No upper bound stays none; no lower bound becomes `at`.
         return at if lo is None else max(lo, at), None if hi is None else max(hi, at)
     if rule == "earlier":
         return None if lo is None else min(lo, at), at if hi is None else min(hi, at)
@@ -76,7 +77,7 @@ def narrow_clamp(lo: int | None, hi: int | None, rule: RunAtRule, at: int) -> tu
 
 
 def clamp(run_at: int, lo: int | None, hi: int | None) -> int:
-    """Return min(max(run_at, lo), hi), an open end leaving its side alone."""
+    """Return min(max(run_at, lo), hi); None is no bound."""
     if lo is not None and run_at < lo:
         run_at = lo
     if hi is not None and run_at > hi:
@@ -85,7 +86,7 @@ def clamp(run_at: int, lo: int | None, hi: int | None) -> int:
 
 
 def job_after_end(id: str, successor: Successor) -> Job:
-    """Return the waiting job that the list makes of an empty id."""
+    """Return the waiting job that the updates make of an empty id."""
     return Job(
         id=id,
         data=successor.data,
@@ -99,7 +100,7 @@ def job_after_end(id: str, successor: Successor) -> Job:
 
 
 def job_after_return(job: Job, successor: Successor) -> Job:
-    """Return what the list makes of a job that has come back and waits again."""
+    """Return the returned job, which waits again, with the updates applied."""
     job = replace(
         job,
         data=successor.data if successor.replaces else job.data,
@@ -111,5 +112,5 @@ def job_after_return(job: Job, successor: Successor) -> Job:
 
 
 def with_zero_counts(job: Job) -> Job:
-    """Return the job with its counts at 0."""
+    """Return the job with its counts at 0 and without its error."""
     return replace(job, attempts=0, retries=0, stalls=0, timeouts=0, error=None)

@@ -1,7 +1,7 @@
-"""The parts of an id (contract 1): current, successor, outcome, and what they carry.
+"""The parts of an id (contract 1): current, successor and outcome, and the values that they carry.
 
-Times are ms since the epoch, UTC. `seq`, `revision` and `fence` are drawn by the storage. Values are
-frozen; a changed value is a new one. They are msgspec Structs, see docs/decisions/0001-values.md.
+Times are ms since the epoch, UTC. The storage draws every `seq`, `revision` and `fence`. The values are
+frozen msgspec Structs (docs/decisions/0001-values.md); a change makes a new value.
 """
 
 from __future__ import annotations
@@ -15,79 +15,103 @@ from dibs.model.retry import Backoff
 
 EndKind = Literal["completed", "failed", "cancelled"]
 
-#: Retention that never ends. None, so that it is a value JSON and SQL have too.
+#: A retention without an end. It is None because JSON and SQL have that value, too.
 FOREVER: Final = None
-#: Retention that ends with the job: the outcome is absent from the start.
+#: A retention that ends with the run: every verb treats the outcome as absent from the start.
 NOT_KEPT: Final = 0
 
-#: What the reserved fail queue of a queue is called: `emails` has `emails!fail`.
+#: The ending of the name of a fail queue: the fail jobs of `emails` are in `emails!fail`.
 FAIL_SUFFIX: Final = "!fail"
 
+#: The attributes of a job that has none. It is one shared object, so that a check can compare by identity.
 NO_ATTRIBUTES: Final[Mapping[str, bytes]] = {}
 
 
 class OutcomeRetention(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """How long an outcome is kept, in ms from the end; None for ever, 0 not at all."""
+    """The time in ms for which an outcome is kept, for each kind of end.
+
+    None keeps the outcome for ever and 0 does not keep it. UNSET leaves the choice to the next level: a
+    settlement comes before the job, the job before its queue, the queue before DEFAULT_RETENTION.
+    """
 
     completed: int | UnsetType | None = UNSET
     failed: int | UnsetType | None = UNSET
     cancelled: int | UnsetType | None = UNSET
-    #: The ends that keep payload, attributes, priority, overrides and retention.
+    #: The kinds of end whose outcome keeps the data of the job: payload, attributes, priority, overrides
+    #: and retention.
     keep_payload: tuple[EndKind, ...] | UnsetType = UNSET
 
 
-#: What holds where neither the job nor the queue says otherwise: 1 h, 7 days, 1 h.
+#: The retention where neither the settlement nor the job nor the queue sets one: 1 h, 7 days, 1 h.
 DEFAULT_RETENTION: Final = OutcomeRetention(
     completed=3_600_000, failed=7 * 86_400_000, cancelled=3_600_000, keep_payload=("failed",)
 )
 
 
 class Overrides(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A job's own limits, in place of its handler's; UNSET as the handler says, None without limit."""
+    """Limits of one job that replace the limits of its handler.
 
-    #: How long one run may take, ms.
+    UNSET keeps the limit of the handler; None removes the limit.
+    """
+
+    #: The longest time of one run, in ms.
     timeout: int | UnsetType | None = UNSET
+    #: The number of retries after errors.
     max_retries: int | UnsetType | None = UNSET
+    #: The number of retries after timeouts.
     max_timeouts: int | UnsetType | None = UNSET
+    #: The number of runs that may end with the death of their process or an expired lease.
     max_stalls: int | UnsetType | None = UNSET
+    #: The delay before each retry.
     backoff: Backoff | UnsetType = UNSET
-    #: The lease of a claim by hand (`receive`), ms.
+    #: The time of the lease of a claim with `receive`, in ms.
     lease: int | UnsetType = UNSET
 
 
 class JobData(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
-    """What Update(data=True) replaces as one: never in part."""
+    """The part of a job that `Update(data=True)` replaces, always as a whole."""
 
-    #: Opaque: no storage looks inside.
+    #: The encoded arguments of the handler. No storage reads them.
     payload: bytes = b""
-    #: Text to one JSON value each, as encoded JSON.
+    #: One JSON value for each name, encoded as JSON.
     attributes: Mapping[str, bytes] = NO_ATTRIBUTES
-    #: -1000 to 1000, higher first.
+    #: -1000 to 1000; jobs with a higher priority are claimed first.
     priority: int = 0
+    #: None if the limits of the handler apply.
     overrides: Overrides | None = None
+    #: None if the retention of the queue applies.
     retention: OutcomeRetention | None = None
 
 
 class NewJob(Struct, frozen=True, gc=False, kw_only=True):
-    """A job as it is asked for. At most one of `run_at` and `delay`; neither means now."""
+    """A job to enqueue. Set at most one of `run_at` and `delay`; without both, the job is due at once."""
 
     id: str
     data: JobData = JobData()
+    #: The earliest time of a run, in ms since the epoch.
     run_at: int | None = None
+    #: The earliest time of a run, in ms from the now of the storage.
     delay: int | None = None
 
 
 class Error(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
-    """An exception as text. It is never rebuilt into a live one."""
+    """An exception as text. dibs never turns it into an exception object again."""
 
     type: str
+    """The name of the class of the exception."""
     message: str = ""
+    """The text of the exception."""
     traceback: str = ""
+    """The formatted traceback; may be empty."""
     cause: Error | None = None
+    """The exception that caused this one, or None."""
 
 
 class Origin(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
-    """In a fail job: the job that failed (contract 3, the fail job)."""
+    """The failed job that a fail job is about (contract 3, The fail job).
+
+    The fields are those of the failed job at its end; `fence` is 0 if it was not claimed.
+    """
 
     queue: str
     id: str
@@ -102,102 +126,138 @@ class Origin(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
 
 
 class ActiveRun(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
-    """What only an active job has."""
+    """The run of an active job."""
 
+    #: The number of the claim. A settlement must name it.
     fence: int
-    #: The lease it is held under; None once it was handed off.
+    #: The id of the lease that holds the run; None after a hand-off.
     lease: str | None
+    #: The name that the holder gave when it was granted the lease.
     holder: str
+    #: The time of the claim, in ms since the epoch.
     claimed_at: int
-    #: The last progress reported, as encoded JSON.
+    #: The last reported progress, encoded as JSON; None before the first report.
     progress: bytes | None = None
+    #: True after `cancel` with `running`: the run can only end.
     cancel_requested: bool = False
 
 
 class Job(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
-    """The current of an id: waiting while `run` is None, else active."""
+    """The current of an id: a waiting job if `run` is None, else an active one."""
 
     id: str
     data: JobData
+    #: The earliest time of the next run, in ms since the epoch.
     run_at: int
+    #: The time of the first enqueue, in ms since the epoch.
     enqueued_at: int
-    #: Its place in line among equals.
+    #: The position among jobs of equal priority and run_at: a lower number is claimed first.
     seq: int
-    #: The range of enqueues folded into it, and their number.
+    #: The first revision of the enqueues that this job stands for.
     first: int
+    #: The last revision of the enqueues that this job stands for.
     revision: int
+    #: The number of enqueues that this job stands for.
     enqueues: int = 1
-    #: Claims so far.
+    #: The number of claims, including the claim of `run`; a release takes its claim back.
     attempts: int = 0
+    #: The number of retries after errors.
     retries: int = 0
+    #: The number of returns after the process died or the lease expired.
     stalls: int = 0
+    #: The number of retries after timeouts.
     timeouts: int = 0
-    #: What the latest run that came back said.
+    #: The error of the latest run that was retried; None before that.
     error: Error | None = None
+    #: The failed job, if this job is a fail job; else None.
     origin: Origin | None = None
+    #: The run of an active job; None while the job waits.
     run: ActiveRun | None = None
 
 
 class Successor(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
-    """What was enqueued while the id was active: one list of updates, folded (model.fold)."""
+    """The enqueues of an id while its current is active: a list of updates, folded by dibs.model.fold.
+
+    If the run ends, the successor becomes the waiting job. If the run comes back, the returned job takes the
+    updates over. Some fields serve only one of the two cases.
+    """
 
     data: JobData
-    #: Whether `data` also replaces that of a run that comes back.
+    #: True if `data` also replaces the data of a job that comes back.
     replaces: bool
-    #: The reading for a run that ends.
+    #: The run_at after the run has ended, in ms since the epoch.
     run_at: int
-    #: The reading for a run that comes back: min(max(r, lo), hi); None leaves that side open.
+    #: The lower bound for the run_at of a job that comes back; None for no bound.
     lo: int | None
+    #: The upper bound for the run_at of a job that comes back; None for no bound.
     hi: int | None
+    #: True if the counts of a job that comes back become 0.
     resets: bool
+    #: The time of the first enqueue in the list, in ms since the epoch.
     enqueued_at: int
+    #: The position among jobs of equal priority and run_at, once the successor waits.
     seq: int
+    #: The first revision in the list.
     first: int
+    #: The last revision in the list.
     revision: int
+    #: The number of enqueues in the list.
     enqueues: int = 1
 
 
 class Outcome(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
-    """The retained end of the latest run. Absent to every verb from `expires_at` on."""
+    """The retained end of the latest run of an id. Every verb treats it as absent from `expires_at` on."""
 
     kind: EndKind
-    #: The fence of the run that ended; 0 when a waiting job was cancelled.
+    #: The fence of the run that ended; 0 if the job was cancelled while it waited.
     fence: int
+    #: The first revision of the enqueues that ended.
     first: int
+    #: The last revision of the enqueues that ended.
     revision: int
+    #: The time of the end, in ms since the epoch.
     ended_at: int
-    #: None: kept for ever.
+    #: The time at which the retention ends, in ms since the epoch; None for an outcome that is kept for ever.
     expires_at: int | None
-    #: Encoded by the client's serde; a result of None is not an absent one.
+    #: The result of a completed run, encoded by the serde of the client. A handler that returned None has an
+    #: encoded None here; the field is None if the run did not complete.
     result: bytes | None = None
+    #: The error of a failed run; else None.
     error: Error | None = None
+    #: The number of enqueues that ended.
     enqueues: int = 1
     enqueued_at: int = 0
     run_at: int = 0
+    #: None if the job was cancelled while it waited.
     claimed_at: int | None = None
+    #: The holder of the run; empty if the job was cancelled while it waited.
     holder: str = ""
     attempts: int = 0
     retries: int = 0
     stalls: int = 0
     timeouts: int = 0
-    #: Kept for the ends that Retention.keep_payload names.
+    #: The data of the job, for the kinds of end in OutcomeRetention.keep_payload; else None.
     data: JobData | None = None
+    #: The failed job, if the job was a fail job; else None.
     origin: Origin | None = None
 
 
-#: A range of revisions, both ends in it.
+#: The first and the last revision of a range; both belong to it.
 RevisionRange = tuple[int, int]
 
 
 class Slot(Struct, frozen=True, gc=False, array_like=True):
-    """All there is of one id in one queue."""
+    """Everything that a queue holds about one id: its current, its successor and its outcome."""
 
+    #: The waiting or active job, or None.
     current: Job | None = None
+    #: The blocked job; None unless `current` is active.
     successor: Successor | None = None
+    #: The end of the latest run; None if there was none or it is not kept.
     outcome: Outcome | None = None
-    #: Ranges of successors that a cancel dropped, oldest first, at most eight.
+    #: The revisions of successors that a cancel dropped: at most eight ranges, oldest first.
     dropped: tuple[RevisionRange, ...] = ()
 
 
-#: The slot of an id nobody knows.
+#: The slot of an unknown id.
 EMPTY: Final = Slot()

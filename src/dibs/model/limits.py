@@ -1,4 +1,4 @@
-"""The size limits of a storage (contract 4, Limits)."""
+"""The limits of a storage for sizes and numbers (contract 4, Limits)."""
 
 from __future__ import annotations
 
@@ -8,26 +8,38 @@ from msgspec import Struct
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
-#: Beyond 2**53 a float, and so Lua and JavaScript, no longer tells neighbours apart.
+#: The largest whole number: beyond 2**53 a float, and so Lua and JavaScript, skips whole numbers.
 SAFE_INTEGER: Final = 2**53
-#: The longest time in ms, so that now plus it is still a safe integer.
+#: The longest time in ms: the current time plus LONGEST is still a safe integer.
 LONGEST: Final = SAFE_INTEGER // 2
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The limits of one storage. What stands here is the contract's; a storage may be opened with others."""
+    """The limits of one storage. The defaults are those of the contract."""
 
+    #: The size of a payload, in bytes.
     payload: int = MIB
+    #: The size of all attributes of a job together, names included, in bytes.
     attributes: int = 64 * KIB
+    #: The size of a result, in bytes.
     result: int = MIB
+    #: The size of a progress report, in bytes.
     progress: int = MIB
+    #: The size of the texts of an error, in bytes of UTF-8. A longer error is cut.
     error: int = 16 * KIB
+    #: The size of an id, in bytes of UTF-8.
     id: int = 512
+    #: The size of the name of a queue, in bytes of UTF-8.
     queue: int = 500
+    #: The size of a request_key, in bytes of UTF-8.
     request_key: int = 128
+    #: The number of requests in a batch.
     batch: int = 1000
+    #: The depth of nested JSON in attributes and progress.
     depth: int = 64
+    #: The largest absolute value of a priority.
     priority: int = 1000
 
 
+#: The limits of the contract.
 LIMITS: Final = Limits()

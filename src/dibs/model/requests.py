@@ -1,4 +1,4 @@
-"""What a caller asks of a storage: how an enqueue meets a known id, how a run is settled, a patch."""
+"""The arguments of the verbs of a storage: enqueue requests, settlements, patches and queue settings."""
 
 from __future__ import annotations
 
@@ -15,29 +15,33 @@ LogLevel = Literal["off", "runs", "all"]
 
 
 class Update(Struct, frozen=True, gc=False, tag="update"):
-    """A known id takes the new job in: a waiting one at once, an active one after its run."""
+    """The rule that an enqueue changes a known id: a waiting job at once, an active one after its run."""
 
-    #: Replace payload, attributes, priority, overrides and retention together, or none of them.
     data: bool = True
-    #: Take the new time, keep the old, or take the later or the earlier of both.
+    """True to replace payload, attributes, priority, overrides and retention together; False to keep all."""
     run_at: RunAtRule = "always"
-    #: Zero the counts; None does as `data` does.
+    """`always` takes the new run_at and `never` keeps the old one; `later` and `earlier` compare the two."""
     reset_counts: bool | None = None
+    """True to set attempts, retries, stalls and timeouts to 0. None has the value of `data`."""
 
     @property
     def resets(self) -> bool:
-        """Tell whether the counts are zeroed."""
+        """True if the counts become 0."""
         return self.data if self.reset_counts is None else self.reset_counts
 
 
 class Reject(Struct, frozen=True, gc=False, tag="reject"):
-    """A known id stays as it is."""
+    """The rule that an enqueue leaves a known id unchanged.
 
-    #: An id whose failed outcome is still kept counts as known, too.
+    An id is known if it has a live job or a kept completed outcome.
+    """
+
     failed: bool = False
+    """True if a kept failed outcome also makes an id known."""
 
 
 OnConflict = Update | Reject
+#: The rule of a request that names no other. A check compares with it by identity.
 DEFAULT_UPDATE = Update()
 
 
@@ -45,99 +49,129 @@ class EnqueueRequest(Struct, frozen=True, gc=False, kw_only=True):
     """One item of an enqueue."""
 
     job: NewJob
+    #: The rule for an id that is known already.
     on_conflict: OnConflict = DEFAULT_UPDATE
-    #: At most 128 bytes; a repeat within its time changes nothing and gets the first answer.
+    #: A key of up to 128 bytes, or None. While the queue remembers the key, a second request with it is
+    #: ignored and gets the first result.
     request_key: str | None = None
+    #: True to get the kept outcome of the id in the result.
     want_outcome: bool = False
 
 
 class FollowUp(Struct, frozen=True, gc=False, kw_only=True):
-    """A job to enqueue in the same atomic step as an end."""
+    """A job that is enqueued in the same atomic step as the end of another."""
 
     queue: str
     job: NewJob
+    #: The rule for an id that is known already.
     on_conflict: OnConflict = DEFAULT_UPDATE
 
 
 class Complete(Struct, frozen=True, gc=False, kw_only=True, tag="complete"):
-    """The run ended well. `retention`, where given, takes the place of the job's own."""
+    """The action that ends a run as completed."""
 
+    #: The encoded result; None for no result.
     result: bytes | None = None
+    #: The follow-ups, enqueued in the same step.
     then: tuple[FollowUp, ...] = ()
+    #: The retention of the outcome; None for the retention of the job.
     retention: OutcomeRetention | None = None
 
 
 class Fail(Struct, frozen=True, gc=False, kw_only=True, tag="fail"):
-    """The run failed for good; with `handled` the storage enqueues the fail job in the same step."""
+    """The action that ends a run as failed."""
 
     error: Error
+    #: True to enqueue the fail job in the same step.
     handled: bool = False
+    #: The follow-ups, enqueued in the same step.
     then: tuple[FollowUp, ...] = ()
+    #: The retention of the outcome; None for the retention of the job.
     retention: OutcomeRetention | None = None
 
 
 class Cancelled(Struct, frozen=True, gc=False, kw_only=True, tag="cancelled"):
-    """The run was cancelled."""
+    """The action that ends a run as cancelled."""
 
+    #: The retention of the outcome; None for the retention of the job.
     retention: OutcomeRetention | None = None
 
 
 class RetryLater(Struct, frozen=True, gc=False, kw_only=True, tag="retry"):
-    """The job waits again, after `delay` ms or at `run_at`, at most one of them."""
+    """The action that makes the job wait again and adds 1 to the count of `cause`.
 
+    Set at most one of `delay` and `run_at`; without both, the job is due at once.
+    """
+
+    #: The time until the next run, in ms from the now of the storage.
     delay: int | None = None
+    #: The earliest time of the next run, in ms since the epoch.
     run_at: int | None = None
+    #: `error` adds to Job.retries, `timeout` to Job.timeouts, `stall` to Job.stalls.
     cause: RetryCause = "error"
+    #: The error to keep on the job; None keeps the previous one.
     error: Error | None = None
 
 
 class Release(Struct, frozen=True, gc=False, tag="release"):
-    """The job waits again as before its claim, without a mark on it."""
+    """The action that makes the job wait again as before its claim, which does not count as an attempt."""
 
 
 class HandOff(Struct, frozen=True, gc=False, tag="hand_off"):
-    """The run leaves its lease and will be ended from elsewhere."""
+    """The action that takes a run from its lease. The run stays active until `finish` or a settlement."""
 
 
+#: The actions that end a run.
 End = Complete | Fail | Cancelled
+#: Every action that a settlement can ask for.
 SettleAction = Complete | Fail | Cancelled | RetryLater | Release | HandOff
 
 
 class Settlement(Struct, frozen=True, gc=False, kw_only=True):
-    """What became of one claimed run."""
+    """An action for one claimed run."""
 
     id: str
+    #: The fence that the claim gave to the run.
     fence: int
-    how: SettleAction
+    action: SettleAction
 
 
 class JobPatch(Struct, frozen=True, gc=False, kw_only=True):
-    """What amend changes; UNSET stays as it is."""
+    """The changes of an amend. A field that is UNSET keeps its value."""
 
-    #: Merged at the top level.
+    #: Encoded JSON by name, merged into the attributes at the top level.
     attributes: Mapping[str, bytes] | UnsetType = UNSET
     payload: bytes | UnsetType = UNSET
+    #: The new earliest time of a run, in ms since the epoch.
     run_at: int | UnsetType = UNSET
+    #: The new earliest time of a run, in ms from the now of the storage.
     delay: int | UnsetType = UNSET
+    #: -1000 to 1000; jobs with a higher priority are claimed first.
     priority: int | UnsetType = UNSET
     retention: OutcomeRetention | UnsetType = UNSET
 
 
 class Settings(Struct, frozen=True, gc=False, kw_only=True):
-    """What a queue is set to. Ages in ms, sizes in bytes."""
+    """The settings of a queue."""
 
+    #: True if claims take no job.
     paused: bool = False
-    #: How many jobs of the queue may be active under leases at once; None is any number.
+    #: The number of jobs that may be active under leases at once; None for no limit.
     max_active: int | None = None
+    #: The retention of jobs without a retention of their own.
     retention: OutcomeRetention = OutcomeRetention()
+    #: The events that the log keeps (contract 3, Events).
     log_level: LogLevel = "runs"
+    #: The age at which `prune` removes an event from the log, in ms.
     log_age: int = 86_400_000
+    #: The largest size of the log, in bytes.
     log_bytes: int = 64 * 1024 * 1024
+    #: The time for which a request key is remembered, in ms.
     request_key_age: int = 3_600_000
 
 
 class SettingsPatch(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What configure changes; UNSET stays as it is."""
+    """The changes of a configure, field by field those of Settings. A field that is UNSET keeps its value."""
 
     paused: bool | UnsetType = UNSET
     max_active: int | UnsetType | None = UNSET

@@ -1,4 +1,4 @@
-"""What a storage answers: one small value for each verb, one per item where the verb takes a batch."""
+"""The results of the verbs of a storage. A verb that takes a batch returns one result per item."""
 
 from __future__ import annotations
 
@@ -25,140 +25,181 @@ State = Literal["waiting", "scheduled", "active", "handed_off", "blocked", "comp
 
 
 class EnqueueResult(Struct, frozen=True, gc=False):
-    """What one request of an enqueue came to.
+    """The result of one request of an enqueue.
 
-    `first..revision` is the range of what holds the request: of the current or successor it went into,
-    of the current that a duplicate found, of the outcome that was found. `revision`, its end, is what a
-    waiter waits for.
+    `first..revision` is the range of revisions of the job or outcome that holds the request now: the current
+    or successor that took the request in, the current that made it a duplicate, or the outcome that made
+    `Reject` refuse it.
     """
 
+    #: The effect of the request (contract 3, enqueue).
     status: EnqueueStatus
+    #: The state of the id before the request.
     found: FoundState
+    #: The first revision of the range.
     first: int
+    #: The last revision of the range. A waiter passes it to `dibs.model.ticket_state.ticket_state`.
     revision: int
+    #: The outcome that is kept for the id; None unless the request has `want_outcome`, or none is kept.
     outcome: Outcome | None = None
-    #: The request_key was known: nothing changed, and this is what the first one got.
+    #: True if the request_key was known: the request was ignored, and this is the first result again.
     repeated: bool = False
 
 
 class ClaimResult(Struct, frozen=True, gc=False, kw_only=True):
-    """What a claim took. `lost`: the lease is unknown, expired or dropped, and nothing was taken."""
+    """The result of a claim."""
 
+    #: The claimed jobs, each with its `run`, in the order of claims.
     jobs: tuple[Job, ...] = ()
+    #: The time of the storage, in ms since the epoch.
     now: int
-    #: The earliest run_at later than now; None when nothing is scheduled, or the queue is paused.
+    #: The earliest run_at later than `now`; None if no job is scheduled or the queue is paused.
     next_due: int | None = None
-    #: For wait(since=...): there may be more once the queue has moved past it.
+    #: Pass it to `wait` as `since`: a change after this claim then ends the wait at once.
     token: str = ""
+    #: True if the lease is unknown, expired or dropped; the claim then took no job.
     lost: bool = False
 
 
 class SettleResult(Struct, frozen=True, gc=False):
-    """What one settlement came to. `reason` says why it was refused; `revision` answers a hand-off."""
+    """The result of one settlement."""
 
+    #: The effect of the settlement (contract 3, settle).
     status: SettleStatus
+    #: The reason for the status `refused`; else empty.
     reason: str = ""
+    #: The last revision of the job, for the status `handed_off`; else 0.
     revision: int = 0
 
 
 class SettleAndClaimResult(Struct, frozen=True, gc=False):
-    """The answers of a settle and of the claim that followed it."""
+    """The results of a settle and of the claim that followed it."""
 
+    #: One result per settlement, in the order of the settlements.
     settled: tuple[SettleResult, ...]
     claim: ClaimResult
 
 
 class GrantResult(Struct, frozen=True, gc=False, kw_only=True):
-    """A new lease, unique for ever, on each of the queues it was asked for."""
+    """A new lease on one or more queues."""
 
+    #: The id of the lease: 128 random bits as text, used only once.
     lease: str
+    #: The time of the storage, in ms since the epoch.
     now: int
+    #: The end of the lease, in ms since the epoch.
     expires_at: int
 
 
 class RenewResult(Struct, frozen=True, gc=False, kw_only=True):
-    """What a heartbeat found in one queue; `cancel_requested` holds the ids it should stop."""
+    """The result of a renewal in one queue."""
 
+    #: False if the lease is unknown, expired or dropped there.
     alive: bool
+    #: The time of the storage, in ms since the epoch.
     now: int
+    #: The new end of the lease, in ms since the epoch; 0 if it is not alive.
     expires_at: int = 0
+    #: The ids under the lease whose cancellation was requested: the holder should stop these runs.
     cancel_requested: tuple[str, ...] = ()
 
 
 class ReapedJob(Struct, frozen=True, gc=False):
-    """One job that came back, or ended as cancelled, because its lease had expired."""
+    """A job that `reap` took from an expired or dropped lease."""
 
     id: str
+    #: The fence of the run that lost its lease.
     fence: int
+    #: `stalled` and `released` jobs wait again; a `cancelled` job has ended.
     kind: ReapedKind
 
 
 class ListPage(Struct, frozen=True, gc=False, kw_only=True):
-    """One page of a listing; `after` continues it, None when this page was the last."""
+    """One page of a listing."""
 
+    #: Each id with its slot.
     items: tuple[tuple[str, Slot], ...]
+    #: The cursor of the next page; None on the last page.
     after: str | None
 
 
 class Counts(Struct, frozen=True, gc=False, kw_only=True):
-    """How many ids are in each state. `waiting` includes `scheduled`; `active` includes `handed_off`."""
+    """The number of ids in each state of one queue. An id with a live job and an outcome counts in both."""
 
     waiting: int = 0
+    """Jobs that wait, including the scheduled ones."""
     scheduled: int = 0
+    """Jobs that wait for a run_at in the future."""
     active: int = 0
+    """Jobs that are claimed, including the handed-off ones."""
     handed_off: int = 0
+    """Active jobs that have left their lease."""
     blocked: int = 0
+    """Successors of active jobs."""
     completed: int = 0
+    """Completed outcomes that have not expired."""
     failed: int = 0
+    """Failed outcomes that have not expired."""
     cancelled: int = 0
-    #: The numbers above 10,000 may be off.
+    """Cancelled outcomes that have not expired."""
     approximate: bool = False
+    """True if the numbers above 10,000 may be inexact."""
 
 
 class QueueInfo(Struct, frozen=True, gc=False):
-    """A queue the storage knows, and what it is set to."""
+    """A queue that the storage knows, with its settings."""
 
     name: str
     settings: Settings
 
 
 class EventPage(Struct, frozen=True, gc=False, kw_only=True):
-    """Some of a queue's log, in order. `offset` is where to go on, also when the page is empty."""
+    """One page of the log of a queue, oldest event first."""
 
+    #: Each event with its offset.
     events: tuple[tuple[str, LogEvent], ...]
+    #: The `after` of the next page. An empty page has one, too.
     offset: str
-    #: Entries between the `after` that was asked for and the first one here have been trimmed.
+    #: True if the log was trimmed between the requested `after` and the first event of this page.
     fell_off: bool = False
 
 
 class PruneResult(Struct, frozen=True, gc=False, kw_only=True):
-    """What prune removed; `more` says that the limit stopped it."""
+    """The numbers of removed entries."""
 
+    #: Expired outcomes.
     outcomes: int = 0
+    #: Expired request keys.
     request_keys: int = 0
+    #: Events beyond the age or size of the log.
     events: int = 0
+    #: True if the limit ended the prune, so that another prune may remove more.
     more: bool = False
 
 
 class WaitResult(Struct, frozen=True, gc=False, kw_only=True):
-    """Why a wait returned. `woken`: there may be something; else its time was up. `since` is for the next."""
+    """The result of a wait."""
 
+    #: True if a change ended the wait; False if its timeout did.
     woken: bool
+    #: A token for each queue: the `since` of the next wait.
     since: Mapping[str, str]
-    #: How ids that were waited for ended, where the storage was told; of one that is missing nothing is said.
+    #: Outcomes of awaited ids, where the storage received them. A missing id may have ended, too.
     outcomes: Mapping[str, Outcome] = {}
 
 
 class ExportRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
-    """A whole id on its way from one storage to another."""
+    """One id with all its parts, as `export` returns it and `import_` takes it."""
 
     id: str
     slot: Slot
 
 
 class ExportPage(Struct, frozen=True, gc=False, kw_only=True):
-    """One page of an export; `after` continues it, None when this page was the last."""
+    """One page of an export."""
 
     records: tuple[ExportRecord, ...]
+    #: The settings of the queue.
     settings: Settings
+    #: The cursor of the next page; None on the last page.
     after: str | None

@@ -1,4 +1,4 @@
-"""When a run that went wrong is tried again, and when it has been tried enough. Delays are ms."""
+"""Backoffs: the delay before each retry of a job."""
 
 from __future__ import annotations
 
@@ -10,47 +10,55 @@ RetryCause = Literal["error", "timeout", "stall"]
 
 
 class Immediate(Struct, frozen=True, gc=False, tag="immediate"):
-    """Again at once."""
+    """A backoff without a delay."""
 
-    def delay(self, comeback: int, luck: float = 1.0) -> int:
+    def delay(self, retry: int, jitter_factor: float = 1.0) -> int:
         """Return 0."""
         return 0
 
 
 class Fixed(Struct, frozen=True, gc=False, tag="fixed"):
-    """Again after the same `seconds` every time."""
+    """A backoff with the same delay of `seconds` before every retry."""
 
     seconds: float
+    """The delay in seconds."""
 
-    def delay(self, comeback: int, luck: float = 1.0) -> int:
-        """Return the same delay for every comeback, in ms."""
+    def delay(self, retry: int, jitter_factor: float = 1.0) -> int:
+        """Return the constant delay in ms."""
         return round(self.seconds * 1000)
 
 
 class Exponential(Struct, frozen=True, gc=False, tag="exponential"):
-    """Again after `first` seconds, then twice as long each time, never longer than `cap`.
+    """A backoff of `first` seconds that doubles with every retry, up to `cap` seconds.
 
-    With `jitter` the delay is drawn evenly between 0 and that value ("full jitter", Brooker 2015),
-    so that a crowd which failed together does not come back together.
+    With `jitter` the delay is a random part of that value ("full jitter", Brooker 2015), so that jobs which
+    failed together do not all return at the same moment.
     """
 
     first: float = 2.0
+    """The delay before the first retry, in seconds."""
     cap: float = 300.0
+    """The longest delay, in seconds."""
     jitter: bool = False
+    """True to draw each delay at random between 0 and its value."""
 
-    def delay(self, comeback: int, luck: float = 1.0) -> int:
-        """Return the ms before comeback number `comeback` (from 1); `luck` in [0, 1) is the draw."""
-        # Beyond 2**62 the cap has long been reached, and a float power would overflow at 2**1024.
-        seconds = min(self.cap, self.first * 2.0 ** min(comeback - 1, 62))
-        return round(seconds * (luck if self.jitter else 1.0) * 1000)
+    def delay(self, retry: int, jitter_factor: float = 1.0) -> int:
+        """Return the delay in ms before a retry.
+
+        `retry` is 1 for the first retry. With `jitter` the delay is multiplied by `jitter_factor`, a random
+        number in [0, 1).
+        """
+        # The exponent is limited to 62: the cap was reached long before, and a float overflows at 2**1024.
+        seconds = min(self.cap, self.first * 2.0 ** min(retry - 1, 62))
+        return round(seconds * (jitter_factor if self.jitter else 1.0) * 1000)
 
 
 Backoff = Immediate | Fixed | Exponential
 
 
-def is_exhausted(comebacks: int, limit: int | None) -> bool:
-    """Tell whether a job that came back `comebacks` times may not come back again.
+def is_exhausted(retries: int, limit: int | None) -> bool:
+    """Return whether a job that was retried `retries` times may not be retried again.
 
-    A limit n allows n comebacks, so n + 1 runs; None is no limit.
+    A limit of n allows n retries, so n + 1 runs; None is no limit.
     """
-    return limit is not None and comebacks >= limit
+    return limit is not None and retries >= limit

@@ -1,7 +1,7 @@
-"""What a verb answers for an id as it stands: the questions of contract 3, in their order.
+"""The decisions of contract 3: the result of each verb for a slot, and the transition that it calls for.
 
-`transitions` makes the next slot; these say which one is called for, and what the caller is told. A storage
-that keeps whole slots needs no more of the contract than these two rooms to treat an id.
+dibs.model.transitions makes the next slot. A storage that reads and writes whole slots needs only these two
+modules to apply a verb to an id.
 """
 
 from __future__ import annotations
@@ -47,26 +47,28 @@ DONE: Final = SettleResult("done")
 RETURNED: Final = SettleResult("returned")
 LOST: Final = SettleResult("lost")
 CANCELLED: Final = SettleResult("cancelled")
-#: What a patch may change only while the job waits.
+#: The reason with which a settlement that would return a handed-off run is refused.
+ONLY_END: Final = "the run was handed off and can only end: settle it as Complete, Fail or Cancelled"
+#: The fields of a JobPatch that only a waiting job takes.
 WHILE_WAITING: Final = frozenset({"payload", "run_at", "delay", "priority"})
 
 
-# -- what is seen ------------------------------------------------------------------------------------
+# -- visible state ------------------------------------------------------------------------------------
 
 
 def visible(slot: Slot, now: int) -> Slot:
-    """Return a slot as everybody may see it: an expired outcome is absent."""
+    """Return the slot without an expired outcome."""
     if slot.outcome is None or transitions.unexpired(slot.outcome, now) is not None:
         return slot
     return EMPTY if slot.current is None else replace(slot, outcome=None)
 
 
 def is_in_state(slot: Slot, state: State, now: int) -> bool:
-    """Tell whether a visible slot is in a state of list()."""
+    """Return whether a slot from `visible` is in one of the states of Storage.list."""
     return _STATES[state](slot, now)
 
 
-def _waiting(slot: Slot, now: int) -> bool:  # noqa: ARG001 - all of the table take the same two
+def _waiting(slot: Slot, now: int) -> bool:  # noqa: ARG001 - all functions in _STATES take the same arguments
     return slot.current is not None and slot.current.run is None
 
 
@@ -97,8 +99,8 @@ _STATES: Final[dict[State, Callable[[Slot, int], bool]]] = {
 # -- enqueue -----------------------------------------------------------------------------------------
 
 
-def reject(slot: Slot, how: Reject, now: int) -> EnqueueResult | None:
-    """Return why a Reject leaves the id as it is; None when it may come in."""
+def reject(slot: Slot, rule: Reject, now: int) -> EnqueueResult | None:
+    """Return the result of a Reject that leaves the id unchanged; None if the job is to be enqueued."""
     job = slot.current
     if job is not None:
         if job.run is None:
@@ -107,24 +109,24 @@ def reject(slot: Slot, how: Reject, now: int) -> EnqueueResult | None:
     outcome = transitions.unexpired(slot.outcome, now)
     if outcome is None:
         return None
-    if outcome.kind == "completed" or (outcome.kind == "failed" and how.failed):
+    if outcome.kind == "completed" or (outcome.kind == "failed" and rule.failed):
         return EnqueueResult(outcome.kind, "nothing", outcome.first, outcome.revision)
     return None
 
 
 def accept(
-    slot: Slot, new: NewJob, how: Update, now: int, number: int
+    slot: Slot, new: NewJob, rule: Update, now: int, number: int
 ) -> tuple[Slot, EnqueueResult, Job | Successor | None]:
-    """Let a job meet its id by Update; return the next slot, the answer, and what the job went into."""
+    """Apply an Update; return the next slot, the result, and the current or successor that took the job."""
     job = slot.current
     if job is None:
         slot = transitions.queue(slot, new, now, number)
         return slot, EnqueueResult("queued", "nothing", number, number), slot.current
     if job.run is None:
-        slot = transitions.update(slot, job, new, how, now, number)
+        slot = transitions.update(slot, job, new, rule, now, number)
         return slot, EnqueueResult("updated", "waiting", job.first, number), slot.current
     found = _found_active(slot)
-    slot = transitions.block(slot, new, how, now, number)
+    slot = transitions.block(slot, new, rule, now, number)
     into = slot.successor
     return slot, EnqueueResult("blocked", found, into.first if into else number, number), into
 
@@ -136,60 +138,64 @@ def _found_active(slot: Slot) -> FoundState:
 # -- settle, finish, reap ----------------------------------------------------------------------------
 
 
-def settle(slot: Slot, one: Settlement, limits: Limits) -> SettleResult | SettleAction:
-    """Return the answer where nothing changes, else how the run really goes on (`settle_result` answers that).
+def settle(slot: Slot, settlement: Settlement, limits: Limits) -> SettleResult | SettleAction:
+    """Return the result of a settlement that changes the id in no way, else the action to apply.
 
-    A late holder is `lost`, but a repeat hears what the first one heard. Only what would be taken is
-    judged by its limits. A run asked to cancel never comes back: its return is an end as cancelled.
+    The result of an applied action comes from `settle_result`. An unknown fence is `lost`, but a repeated
+    settlement gets the result of the first. The limits are checked only for the current run. A requested
+    cancellation turns RetryLater, Release and HandOff into Cancelled.
     """
     run = slot.current.run if slot.current is not None else None
-    if run is None or run.fence != one.fence:
-        return settle_from_outcome(slot.outcome, one)
+    if run is None or run.fence != settlement.fence:
+        return settle_from_outcome(slot.outcome, settlement)
     try:
-        check_settle_action(one.how, limits)
-    except Refused as refused:
-        return SettleResult("refused", str(refused))
-    if isinstance(one.how, (Complete, Fail, Cancelled)):
-        return one.how
+        check_settle_action(settlement.action, limits)
+    except Refused as error:
+        return SettleResult("refused", str(error))
+    if isinstance(settlement.action, (Complete, Fail, Cancelled)):
+        return settlement.action
     if run.lease is None:
-        if isinstance(one.how, HandOff):
-            return settle_result(slot, one.how, one.how)
-        return SettleResult("refused", "a handed-off run can only end")
-    return Cancelled() if run.cancel_requested else one.how
+        if isinstance(settlement.action, HandOff):
+            return settle_result(slot, settlement.action, settlement.action)
+        return SettleResult("refused", ONLY_END)
+    return Cancelled() if run.cancel_requested else settlement.action
 
 
-def settle_from_outcome(outcome: Outcome | None, one: Settlement) -> SettleResult:
-    """Answer a settlement whose run is not active: a repeat hears what the first one heard."""
-    if outcome is None or outcome.fence != one.fence or outcome.fence == 0:
+def settle_from_outcome(outcome: Outcome | None, settlement: Settlement) -> SettleResult:
+    """Return the result of a settlement whose run is not active.
+
+    A repeated settlement gets the result of the first, as far as the outcome remembers its fence.
+    """
+    if outcome is None or outcome.fence != settlement.fence or outcome.fence == 0:
         return LOST
-    if isinstance(one.how, (Complete, Fail, Cancelled)):
-        return DONE if transitions.outcome_kind(one.how) == outcome.kind else LOST
+    if isinstance(settlement.action, (Complete, Fail, Cancelled)):
+        return DONE if transitions.outcome_kind(settlement.action) == outcome.kind else LOST
     return CANCELLED if outcome.kind == "cancelled" else LOST
 
 
-def settle_result(slot: Slot, asked: SettleAction, done: SettleAction) -> SettleResult:
-    """Answer a settlement of the run in `slot` that was asked for like this, and done like that."""
-    if isinstance(done, Complete):
+def settle_result(slot: Slot, asked: SettleAction, applied: SettleAction) -> SettleResult:
+    """Return the result of a settlement that asked for the action `asked`, where `applied` was applied."""
+    if isinstance(applied, Complete):
         return DONE
-    if isinstance(done, HandOff):
+    if isinstance(applied, HandOff):
         return SettleResult("handed_off", revision=slot.current.revision if slot.current is not None else 0)
-    if isinstance(done, (RetryLater, Release)):
+    if isinstance(applied, (RetryLater, Release)):
         return RETURNED
     return CANCELLED if isinstance(asked, (RetryLater, Release, HandOff)) else DONE
 
 
 def action_for_return(job: Job, *, stalled: bool) -> tuple[SettleAction, ReapedKind]:
-    """Return how a run that is taken from its lease goes on: a stall, or without a mark if it was dropped."""
+    """Return the action for a run that loses its lease; `stalled` unless the holder dropped the lease."""
     if job.run is not None and job.run.cancel_requested:
         return Cancelled(), "cancelled"
     return (RetryLater(cause="stall"), "stalled") if stalled else (Release(), "released")
 
 
-def finish(slot: Slot, how: End, revision: int) -> FinishStatus | None:
-    """Return the answer where nothing changes; None when the run is to be ended."""
+def finish(slot: Slot, end: End, revision: int) -> FinishStatus | None:
+    """Return the result of a finish that changes the id in no way; None if the run is to end."""
     outcome, job = slot.outcome, slot.current
     if outcome is not None and outcome.first <= revision <= outcome.revision:
-        return "done" if transitions.outcome_kind(how) == outcome.kind else "lost"
+        return "done" if transitions.outcome_kind(end) == outcome.kind else "lost"
     if job is None:
         return "not_found"
     if not job.first <= revision <= job.revision:
@@ -201,10 +207,10 @@ def finish(slot: Slot, how: End, revision: int) -> FinishStatus | None:
 
 
 def cancel(slot: Slot, now: int, *, running: bool) -> CancelStatus:
-    """Return the answer. What is to be done for `cancelled` and `requested` the slot itself says:
+    """Return the result of a cancel.
 
-    a waiting job ends; a successor is dropped; with `running` a run under a lease is asked to stop, and
-    a handed-off one ends.
+    For `cancelled` and `requested` the caller changes the slot: a waiting job ends as cancelled; a successor
+    is dropped; with `running`, a run under a lease gets `cancel_requested` and a handed-off run ends.
     """
     job = slot.current
     if job is None:
@@ -218,16 +224,16 @@ def cancel(slot: Slot, now: int, *, running: bool) -> CancelStatus:
 
 
 def amend(slot: Slot, patch: JobPatch, now: int) -> AmendStatus:
-    """Tell whether the patch may be taken, by what it names and how the id stands."""
-    asks = {name for name in patch.__struct_fields__ if getattr(patch, name) is not UNSET}
+    """Return the result of an amend, by the fields of the patch and the state of the id."""
+    fields = {name for name in patch.__struct_fields__ if getattr(patch, name) is not UNSET}
     if slot.current is None:
         kept = transitions.unexpired(slot.outcome, now) is not None
-        return "amended" if kept and asks == {"retention"} else "not_found"
-    return "active" if slot.current.run is not None and asks & WHILE_WAITING else "amended"
+        return "amended" if kept and fields == {"retention"} else "not_found"
+    return "active" if slot.current.run is not None and fields & WHILE_WAITING else "amended"
 
 
 def retry_failed(slot: Slot, now: int) -> RetryFailedStatus:
-    """Tell whether the failed outcome may be consumed: only `queued` does it."""
+    """Return the result of a retry_failed. Only for `queued` does the caller change the slot."""
     if slot.current is not None:
         return "live"
     outcome = transitions.unexpired(slot.outcome, now)
@@ -242,7 +248,7 @@ def retry_failed(slot: Slot, now: int) -> RetryFailedStatus:
 
 
 def imported_slot(slot: Slot, now: int, retention: OutcomeRetention) -> Slot:
-    """Return a whole id as it arrives: an active job comes as released, or ends if it was asked to cancel."""
+    """Return the slot of an imported id: a job under a lease is released, or cancelled on request."""
     job = slot.current
     if job is None or job.run is None or job.run.lease is None:
         return slot
@@ -252,9 +258,9 @@ def imported_slot(slot: Slot, now: int, retention: OutcomeRetention) -> Slot:
 
 
 def numbers_in(slot: Slot) -> list[int]:
-    """Return every seq, revision and fence in a slot: what is drawn after an import must be above them.
+    """Return every seq, revision and fence in a slot. Numbers drawn after its import must be above them.
 
-    The fence of a run counts even if the job arrives as released: its holder may still be there.
+    The fence of a run counts although the import releases the job: its holder may still be running.
     """
     parts: list[Job | Successor | Outcome | None] = [slot.current, slot.successor, slot.outcome]
     drawn = [part.revision for part in parts if part is not None]

@@ -1,6 +1,6 @@
-"""What becomes of a run: from what its handler did, and why it was stopped, to its settlement.
+"""The rules that turn the end of a run into its settlement: complete, fail, retry later, release or cancel.
 
-Values in, a value out: who calls has measured, drawn the luck and written the error down as text.
+Workers call these functions. The caller supplies the verdict, the reason of a stop and the random factor.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dibs.model.job import Error, Job
 from dibs.model.requests import Cancelled, Complete, Fail, FollowUp, Release, RetryLater, SettleAction
 from dibs.model.retry import Backoff, RetryCause, is_exhausted
 
-#: Why a worker stopped a run: it took too long, somebody asked for it, or the worker goes.
+#: The reason why a worker stopped a run: its timeout, a requested cancellation, or the worker's shutdown.
 StopReason = Literal["timeout", "cancel", "release"]
 
 
 class RetryLimits(Protocol):
-    """How often, and when, a job may come back; None is without limit."""
+    """The timeout, the retry limits and the backoff of a handler. None is no limit."""
 
     @property
     def timeout(self) -> int | None: ...
@@ -33,25 +33,31 @@ class RetryLimits(Protocol):
 
 
 class Returned(Struct, frozen=True, gc=False, tag="returned"):
-    """The handler came to its end; the result is encoded."""
+    """The verdict on a handler that returned."""
 
+    #: The encoded return value.
     result: bytes
+    #: The jobs to enqueue in the same step as the end.
     follow_ups: tuple[FollowUp, ...] = ()
 
 
 class Raised(Struct, frozen=True, gc=False, tag="raised", kw_only=True):
-    """The handler raised, was interrupted, or could not be called."""
+    """The verdict on a handler that raised, was interrupted, or could not be called.
+
+    At most one of `delay` and `run_at` is set; an error that sets one replaces the backoff of the handler.
+    """
 
     error: Error
-    #: Fail now, whatever the limits still allow.
+    #: True to fail now, even if more retries are allowed.
     permanent: bool = False
-    #: When the error itself says when: at most one of them, in ms.
+    #: The time until the retry, in ms; None if the error does not set it.
     delay: int | None = None
+    #: The earliest time of the retry, in ms since the epoch; None if the error does not set it.
     run_at: int | None = None
 
 
 class Died(Struct, frozen=True, gc=False, tag="died"):
-    """The process that ran the handler is gone."""
+    """The verdict on a handler whose process died."""
 
     error: Error
 
@@ -66,9 +72,13 @@ def settle_action(
     *,
     stop: StopReason | None = None,
     handled: bool = False,
-    luck: float = 1.0,
+    jitter_factor: float = 1.0,
 ) -> SettleAction:
-    """Return how the run is settled. What finished counts, however late; `luck` in [0, 1) draws jitter."""
+    """Return the action that settles a run.
+
+    A handler that returned completes the run, even after a stop. `handled` is passed on to Fail.
+    `jitter_factor` is a random number in [0, 1) for backoffs with jitter.
+    """
     if isinstance(verdict, Returned):
         return Complete(result=verdict.result, then=verdict.follow_ups)
     if stop == "release":
@@ -76,45 +86,51 @@ def settle_action(
     if stop == "cancel":
         return Cancelled()
     if isinstance(verdict, Died):
-        return _died(job, limits, verdict, stop, handled=handled, luck=luck)
+        return _after_death(job, limits, verdict, stop, handled=handled, jitter_factor=jitter_factor)
     if verdict.permanent:
         return Fail(error=verdict.error, handled=handled)
     if stop == "timeout":
-        return _timed_out(job, limits, verdict.error, handled=handled, luck=luck)
-    return _went_wrong(job, limits, verdict, handled=handled, luck=luck)
+        return _after_timeout(job, limits, verdict.error, handled=handled, jitter_factor=jitter_factor)
+    return _after_error(job, limits, verdict, handled=handled, jitter_factor=jitter_factor)
 
 
-def _died(job: Job, limits: RetryLimits, died: Died, stop: StopReason | None, *, handled: bool, luck: float) -> SettleAction:
+def _after_death(
+    job: Job, limits: RetryLimits, died: Died, stop: StopReason | None, *, handled: bool, jitter_factor: float
+) -> SettleAction:
     if stop == "timeout":
-        return _timed_out(job, limits, died.error, handled=handled, luck=luck)
-    return RetryLater(cause="stall", delay=retry_delay(job, limits, "stall", luck), error=died.error)
+        return _after_timeout(job, limits, died.error, handled=handled, jitter_factor=jitter_factor)
+    return RetryLater(cause="stall", delay=retry_delay(job, limits, "stall", jitter_factor), error=died.error)
 
 
-def _timed_out(job: Job, limits: RetryLimits, error: Error, *, handled: bool, luck: float) -> SettleAction:
+def _after_timeout(
+    job: Job, limits: RetryLimits, error: Error, *, handled: bool, jitter_factor: float
+) -> SettleAction:
     if is_exhausted(job.timeouts, limits.max_timeouts):
         return Fail(error=error, handled=handled)
-    return RetryLater(cause="timeout", delay=retry_delay(job, limits, "timeout", luck), error=error)
+    return RetryLater(cause="timeout", delay=retry_delay(job, limits, "timeout", jitter_factor), error=error)
 
 
-def _went_wrong(job: Job, limits: RetryLimits, raised: Raised, *, handled: bool, luck: float) -> SettleAction:
+def _after_error(
+    job: Job, limits: RetryLimits, raised: Raised, *, handled: bool, jitter_factor: float
+) -> SettleAction:
     if is_exhausted(job.retries, limits.max_retries):
         return Fail(error=raised.error, handled=handled)
     if raised.run_at is not None:
         return RetryLater(run_at=raised.run_at, error=raised.error)
-    delay = raised.delay if raised.delay is not None else retry_delay(job, limits, "error", luck)
+    delay = raised.delay if raised.delay is not None else retry_delay(job, limits, "error", jitter_factor)
     return RetryLater(delay=delay, error=raised.error)
 
 
-def retry_delay(job: Job, limits: RetryLimits, cause: RetryCause, luck: float = 1.0) -> int:
-    """Return the ms until a job may run again that comes back for this cause once more."""
+def retry_delay(job: Job, limits: RetryLimits, cause: RetryCause, jitter_factor: float = 1.0) -> int:
+    """Return the backoff in ms before the next retry of `job` for this cause."""
     so_far = {"error": job.retries, "timeout": job.timeouts, "stall": job.stalls}[cause]
-    return limits.backoff.delay(so_far + 1, luck)
+    return limits.backoff.delay(so_far + 1, jitter_factor)
 
 
 def fail_if_stalled_too_often(job: Job, limits: RetryLimits, *, handled: bool = False) -> Fail | None:
-    """Return the end of a claimed job that stalled too often to be run again, else None.
+    """Return the action that fails a claimed job with more stalls than `max_stalls`; None if it may run.
 
-    Here alone stalls are counted: a reap, too, brings a job back, and knows nothing of a handler's limits.
+    The limit is checked only here, at a claim: `reap` also counts stalls, but knows no limits of a handler.
     """
     if limits.max_stalls is None or job.stalls <= limits.max_stalls:
         return None
@@ -124,6 +140,6 @@ def fail_if_stalled_too_often(job: Job, limits: RetryLimits, *, handled: bool = 
 
 
 def fail_after_refusal(reason: str, *, handled: bool = False) -> Fail:
-    """Return the end of a run whose completion the storage refused: to run it again would not help."""
+    """Return the action that fails a run whose completion the storage refused. A retry would not help."""
     error = Error(type="CompletionRefused", message=f"the storage refused the completion: {reason}")
     return Fail(error=error, handled=handled)

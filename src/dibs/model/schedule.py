@@ -1,7 +1,7 @@
-"""When a periodic task runs: the ticks of its schedule, and how each brings about the next.
+"""The schedules of periodic tasks: their ticks, and the enqueue of each next tick.
 
-A schedule is one id in the task's queue. Its job is the next tick; the step that ends a tick enqueues the
-one after it, so there is no moment at which it could be lost. Times are ms since the epoch, UTC.
+A schedule is one id in the queue of its task, and the job of that id is the next tick. The step that ends a
+tick enqueues the tick after it, so a crash cannot lose the schedule. Times are ms since the epoch, UTC.
 """
 
 from __future__ import annotations
@@ -25,70 +25,76 @@ from dibs.model.requests import (
 )
 
 if TYPE_CHECKING:
-    # Calendars and zones are imported by whoever makes such a schedule, and few do.
+    # Only schedules with a cron expression import cronsim and zoneinfo.
     from dibs.model.cron import Cron
 
-#: The id of every tick: one at a time, whoever enqueues it.
+#: The id of every tick. One id has one live job, so several processes cannot enqueue a tick twice.
 TICK: Final = "schedule"
-#: Ms after which a tick that is not to be caught up with counts as missed.
+#: The time in ms after which a waiting tick counts as missed, for schedules without `catch_up`.
 MISSED_AFTER: Final = 60_000
 
-#: What was enqueued for the same id meanwhile stays as it is, unless it would come later.
+#: Keep the data of a pending tick, and take the earlier run_at.
 JOIN_PENDING_TICK: Final = Update(data=False, run_at="earlier", reset_counts=False)
-#: Nothing of a live tick is touched. Unlike under Reject, a completed outcome is no reason not to run.
+#: Leave a live tick unchanged. Unlike Reject, enqueue the tick even if a completed outcome is kept.
 KEEP_LIVE_TICK: Final = Update(data=False, run_at="never", reset_counts=False)
-#: A tick that was missed begins afresh, later.
+#: Move a missed tick to a later run_at, with its counts at 0.
 SKIP_MISSED_TICK: Final = Update(data=False, run_at="later", reset_counts=True)
 
 
 class Every(Struct, frozen=True, tag="every"):
-    """At all multiples of `length` ms since the epoch: everybody knows them without asking."""
+    """Ticks at all multiples of `length` ms since the epoch, so that all processes compute the same ticks."""
 
+    #: The time between two ticks, in ms.
     length: int
 
     def after(self, instant: int) -> int:
-        """Return the first tick later than the instant."""
+        """Return the first tick later than `instant`, both in ms since the epoch."""
         return (instant // self.length + 1) * self.length
 
 
 class Schedule(Struct, frozen=True, kw_only=True):
-    """What makes a task periodic."""
+    """The schedule of a periodic task."""
 
     times: Every | Cron
-    #: What each tick is enqueued with.
+    #: The data of the job of each tick.
     data: JobData = JobData()
-    #: Whether a tick that was missed runs, once, or is skipped to the next.
+    #: True to run one tick late after missed ticks; False to skip to the next tick.
     catch_up: bool = True
 
 
-def with_next_tick(schedule: Schedule, queue: str, how: SettleAction, *, claimed_at: int, now: int) -> SettleAction:
-    """Return the settlement of a tick such that the schedule goes on: an end has the next tick in its step.
+def with_next_tick(
+    schedule: Schedule, queue: str, action: SettleAction, *, claimed_at: int, now: int
+) -> SettleAction:
+    """Return the action for a tick, extended so that the schedule continues.
 
-    What comes back, comes back by the next tick at the latest, and counts as that. A release leaves all as
-    it was; a cancellation ends without follow-ups, and the next tick is planted.
+    Complete and Fail enqueue the next tick as a follow-up. RetryLater gets a run_at of the next tick at the
+    latest and then stands for that tick. Other actions are returned unchanged; after a cancellation,
+    `missing_tick` supplies the next tick.
     """
-    if isinstance(how, RetryLater):
-        return _in_time(schedule, how, now)
-    if not isinstance(how, (Complete, Fail)):
-        return how
-    # Counted from the claim, a tick that fell due during the run is due at once.
+    if isinstance(action, RetryLater):
+        return _retry_by_next_tick(schedule, action, now)
+    if not isinstance(action, (Complete, Fail)):
+        return action
+    # With catch_up the next tick counts from the claim: a tick that fell due during the run is due at once.
     tick = _tick(schedule, schedule.times.after(claimed_at if schedule.catch_up else now))
-    return replace(how, then=(*how.then, FollowUp(queue=queue, job=tick, on_conflict=JOIN_PENDING_TICK)))
+    return replace(
+        action, then=(*action.then, FollowUp(queue=queue, job=tick, on_conflict=JOIN_PENDING_TICK))
+    )
 
 
-def _in_time(schedule: Schedule, how: RetryLater, now: int) -> RetryLater:
-    asked = how.run_at if how.run_at is not None else now + (how.delay or 0)
+def _retry_by_next_tick(schedule: Schedule, action: RetryLater, now: int) -> RetryLater:
+    asked = action.run_at if action.run_at is not None else now + (action.delay or 0)
     tick = schedule.times.after(now)
-    return how if asked <= tick else replace(how, delay=None, run_at=tick)
+    return action if asked <= tick else replace(action, delay=None, run_at=tick)
 
 
 def missing_tick(schedule: Schedule, slot: Slot, now: int) -> EnqueueRequest | None:
-    """Return what to enqueue for the schedule to live on, from the slot of its id; None if it does.
+    """Return the request that restores the next tick of a schedule; None if the slot of its id has one.
 
-    Any number of processes may enqueue it: the second changes nothing.
+    Any number of processes may enqueue the request: the second enqueue changes nothing.
     """
     if slot.current is None:
-        # What completed without a next tick was ended by hand, or by a worker that knew of no schedule.
+        # A tick completed without a follow-up: by `finish`, or by a worker whose app has no such schedule.
         ended = slot.outcome is not None and slot.outcome.kind == "completed"
         return _request(schedule, _first(schedule, slot.outcome, now), KEEP_LIVE_TICK if ended else Reject())
     if not schedule.catch_up and slot.current.run is None and _missed(schedule, slot.current, now):
@@ -97,7 +103,7 @@ def missing_tick(schedule: Schedule, slot: Slot, now: int) -> EnqueueRequest | N
 
 
 def _first(schedule: Schedule, outcome: Outcome | None, now: int) -> int:
-    """Return the first tick to plant: the next, unless that is the one that was cancelled."""
+    """Return the next tick; if that tick was cancelled, the tick after it."""
     if outcome is not None and outcome.kind == "cancelled" and outcome.run_at > now:
         cancelled = outcome.run_at
         if schedule.times.after(cancelled - 1) == cancelled:
@@ -106,7 +112,7 @@ def _first(schedule: Schedule, outcome: Outcome | None, now: int) -> int:
 
 
 def _missed(schedule: Schedule, tick: Job, now: int) -> bool:
-    """Tell whether a waiting tick is a minute late, or the one after it is due."""
+    """Return whether a waiting tick is a minute late, or the tick after it is due."""
     return now >= min(tick.run_at + MISSED_AFTER, schedule.times.after(tick.run_at))
 
 

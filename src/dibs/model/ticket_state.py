@@ -1,4 +1,4 @@
-"""How an enqueue stands, told from the slot of its id (contract 1, Done)."""
+"""The state of one enqueue, read from the slot of its id (contract 1, When an enqueue is done)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ TicketStateKind = Literal["pending", "completed", "failed", "cancelled", "not_ke
 
 
 class TicketState(Struct, frozen=True, gc=False):
-    """`pending`, or how it ended; `outcome` only where the enqueue lies in the one that is kept."""
+    """The state of the enqueue that a `Ticket` waits for."""
 
+    #: `pending`, the kind of its end, or `not_kept` for an end without a kept outcome.
     kind: TicketStateKind
+    #: The kept outcome of the enqueue; None if it is pending, dropped or not kept.
     outcome: Outcome | None = None
 
 
 def ticket_state(slot: Slot, revision: int, now: int = 0) -> TicketState:
-    """Return how the enqueue with this revision stands; a slot from Storage.get needs no `now`.
+    """Return the state of the enqueue with this revision.
 
-    Never a foreign outcome, never a hang: what is not pending is done, and what no outcome covers
-    ended with its outcome not kept.
+    `now` is the time of the storage in ms; a slot from Storage.get needs none, because it has no expired
+    outcome. An enqueue that is not pending is done. If no outcome covers its revision, its outcome was not
+    kept.
     """
     if any(first <= revision <= last for first, last in slot.dropped):
         return TicketState("cancelled")

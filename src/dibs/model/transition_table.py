@@ -1,9 +1,4 @@
-"""The table of transitions as data (contract 3): printed into the docs, and walked by a test.
-
-A row reads: an id in state `source`, met by `verb`, is in state `target` afterwards, and the caller is
-told `answer`. States are those of an id: nothing, waiting, active, active+blocked. The outcome, where it
-matters, stands behind a comma.
-"""
+"""The table of transitions of contract 3 as data: the contract page prints it and a test executes it."""
 
 from __future__ import annotations
 
@@ -11,7 +6,11 @@ from typing import Final, NamedTuple
 
 
 class Row(NamedTuple):
-    """One line of the table."""
+    """One transition: `verb` takes an id from state `source` to state `target` and returns `answer`.
+
+    The states are nothing, waiting, active and active+blocked. Where an outcome matters, its kind follows
+    after a comma. `effect` names the other changes.
+    """
 
     verb: str
     source: str
@@ -63,7 +62,7 @@ TABLE: Final = (
 
 
 def markdown() -> str:
-    """Return the table as the docs show it."""
+    """Return the table in Markdown, as the contract page prints it."""
     lines = ["| verb | the id is | then it is | answer | also |", "|---|---|---|---|---|"]
     lines += ["| " + " | ".join(row) + " |" for row in TABLE]
     return "\n".join(lines) + "\n"

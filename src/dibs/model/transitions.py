@@ -1,8 +1,8 @@
-"""One pure function for each intention: a slot in, the next slot out (contract 3).
+"""The transitions of an id (contract 3): each function takes a slot and returns the next one.
 
-Who calls has checked limits, found the slot, read the storage's clock and drawn the number; what is
-decided about the id is decided here. An outcome that has expired must be treated as absent, which is
-why some functions take `now`.
+dibs.model.rules decides which transition a verb calls for. The caller has checked the limits, read the clock
+of the storage (`now`) and drawn a number (`number`, `seq`, `fence`). The first line of most docstrings names
+the states before and after the transition.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from dibs.model.job import (
     Slot,
     Successor,
 )
-from dibs.model.requests import Cancelled, Complete, End, Fail, JobPatch, Update
+from dibs.model.requests import Complete, End, Fail, JobPatch, Update
 from dibs.model.retry import RetryCause
 
-#: How many dropped ranges an id remembers (contract 1, Done).
+#: The number of dropped ranges that an id keeps (contract 1, When an enqueue is done).
 DROPPED_KEPT = 8
 
 
 def resolve_run_at(new: NewJob, now: int) -> int:
-    """Return the absolute run_at of what is asked for."""
+    """Return the run_at of a new job in ms since the epoch, from its `run_at` or its `delay`."""
     if new.run_at is not None:
         return new.run_at
     return now if new.delay is None else now + new.delay
 
 
 def unexpired(outcome: Outcome | None, now: int) -> Outcome | None:
-    """Return the outcome unless it has expired."""
+    """Return the outcome; None if it has expired."""
     if outcome is None or (outcome.expires_at is not None and now >= outcome.expires_at):
         return None
     return outcome
@@ -52,7 +52,7 @@ def unexpired(outcome: Outcome | None, now: int) -> Outcome | None:
 
 
 def queue(slot: Slot, new: NewJob, now: int, number: int) -> Slot:
-    """Nothing -> waiting, counts 0; an older outcome stays readable until an end replaces it."""
+    """Nothing -> waiting, with all counts 0. An older outcome stays until the end of the job replaces it."""
     job = Job(
         id=new.id,
         data=new.data,
@@ -65,37 +65,37 @@ def queue(slot: Slot, new: NewJob, now: int, number: int) -> Slot:
     return Slot(job) if slot is EMPTY else replace(slot, current=job)
 
 
-def update(slot: Slot, job: Job, new: NewJob, how: Update, now: int, number: int) -> Slot:
-    """Waiting -> waiting, in its place in line."""
+def update(slot: Slot, job: Job, new: NewJob, rule: Update, now: int, number: int) -> Slot:
+    """Waiting -> waiting, updated in place: the job keeps its seq."""
     job = replace(
         job,
-        data=new.data if how.data else job.data,
-        run_at=fold.move_run_at(job.run_at, how.run_at, resolve_run_at(new, now)),
+        data=new.data if rule.data else job.data,
+        run_at=fold.move_run_at(job.run_at, rule.run_at, resolve_run_at(new, now)),
         revision=number,
         enqueues=job.enqueues + 1,
     )
-    return replace(slot, current=fold.with_zero_counts(job) if how.resets else job)
+    return replace(slot, current=fold.with_zero_counts(job) if rule.resets else job)
 
 
-def block(slot: Slot, new: NewJob, how: Update, now: int, number: int) -> Slot:
-    """Active -> active+blocked; active+blocked -> the same with one more update folded in."""
+def block(slot: Slot, new: NewJob, rule: Update, now: int, number: int) -> Slot:
+    """Active -> active+blocked. Active+blocked -> the same, with the update folded into the successor."""
     at = resolve_run_at(new, now)
     if slot.successor is None:
-        return replace(slot, successor=fold.start(new, how, at, now, number))
-    return replace(slot, successor=fold.add(slot.successor, new, how, at, number))
+        return replace(slot, successor=fold.start(new, rule, at, now, number))
+    return replace(slot, successor=fold.add(slot.successor, new, rule, at, number))
 
 
 # -- claim, and back to waiting ----------------------------------------------------------------------
 
 
 def claim(job: Job, fence: int, lease: str, holder: str, now: int) -> Job:
-    """Waiting -> active under a lease, attempts + 1."""
+    """Waiting -> active under a lease; `attempts` grows by 1."""
     run = ActiveRun(fence=fence, lease=lease, holder=holder, claimed_at=now)
     return replace(job, attempts=job.attempts + 1, run=run)
 
 
 def retry(slot: Slot, job: Job, cause: RetryCause, run_at: int, seq: int, error: Error | None) -> Slot:
-    """Active -> waiting at `run_at` at the back of its equals, one count up, the successor folded in."""
+    """Active -> waiting until `run_at`, with a new seq and 1 more for `cause`. The successor is folded in."""
     back = replace(
         job,
         run_at=run_at,
@@ -106,27 +106,27 @@ def retry(slot: Slot, job: Job, cause: RetryCause, run_at: int, seq: int, error:
         error=error or job.error,
         run=None,
     )
-    return _returned(slot, back)
+    return _back_to_waiting(slot, back)
 
 
 def release(slot: Slot, job: Job) -> Slot:
-    """Active -> waiting as before the claim, the successor folded in."""
-    return _returned(slot, replace(job, attempts=job.attempts - 1, run=None))
+    """Active -> waiting as before the claim. The successor is folded in."""
+    return _back_to_waiting(slot, replace(job, attempts=job.attempts - 1, run=None))
 
 
-def _returned(slot: Slot, back: Job) -> Slot:
+def _back_to_waiting(slot: Slot, back: Job) -> Slot:
     if slot.successor is not None:
         back = fold.job_after_return(back, slot.successor)
     return replace(slot, current=back, successor=None)
 
 
 def hand_off(slot: Slot, job: Job, run: ActiveRun) -> Slot:
-    """Active -> active without a lease: from now on it can only end."""
+    """Active -> active without a lease; the run can only end."""
     return replace(slot, current=replace(job, run=replace(run, lease=None)))
 
 
 def request_cancel(slot: Slot, job: Job, run: ActiveRun) -> Slot:
-    """Active -> active, asked to stop; it will not come back."""
+    """Active -> active with a requested cancellation; the run can only end."""
     return replace(slot, current=replace(job, run=replace(run, cancel_requested=True)))
 
 
@@ -138,27 +138,27 @@ def report(slot: Slot, job: Job, run: ActiveRun, progress: bytes) -> Slot:
 # -- ends --------------------------------------------------------------------------------------------
 
 
-def end(slot: Slot, job: Job, how: End, now: int, queue_retention: OutcomeRetention) -> Slot:
-    """Current -> outcome, replacing any older one; the successor becomes waiting."""
-    outcome = outcome_of(job, how, now, queue_retention)
+def end(slot: Slot, job: Job, action: End, now: int, queue_retention: OutcomeRetention) -> Slot:
+    """Waiting or active -> an outcome, which replaces an older one. The successor becomes the waiting job."""
+    outcome = outcome_of(job, action, now, queue_retention)
     heir = None if slot.successor is None else fold.job_after_end(job.id, slot.successor)
     if heir is None and not slot.dropped:
         return Slot(None, None, outcome)
     return Slot(heir, None, outcome, slot.dropped)
 
 
-def outcome_kind(how: End) -> EndKind:
-    """Return the word for the outcome that an end makes."""
-    if isinstance(how, Complete):
+def outcome_kind(action: End) -> EndKind:
+    """Return the kind of the outcome that an end makes."""
+    if isinstance(action, Complete):
         return "completed"
-    return "failed" if isinstance(how, Fail) else "cancelled"
+    return "failed" if isinstance(action, Fail) else "cancelled"
 
 
-def outcome_of(job: Job, how: End, now: int, queue_retention: OutcomeRetention) -> Outcome:
-    """Return what is retained of a job that ends now."""
-    kind, run = outcome_kind(how), job.run
+def outcome_of(job: Job, action: End, now: int, queue_retention: OutcomeRetention) -> Outcome:
+    """Return the outcome of a job that ends at `now`."""
+    kind, run = outcome_kind(action), job.run
     fence = run.fence if run else 0
-    expires_at = expiry(kind, now, how.retention, job.data.retention, queue_retention)
+    expires_at = expiry(kind, now, action.retention, job.data.retention, queue_retention)
     outcome = Outcome(
         kind=kind,
         fence=fence,
@@ -168,14 +168,14 @@ def outcome_of(job: Job, how: End, now: int, queue_retention: OutcomeRetention) 
         expires_at=expires_at,
     )
     if expires_at is not None and expires_at <= now:
-        # What is not kept is not told to anyone: until prune, fence and range answer repeats.
+        # The outcome has expired already. Until prune, its fence and range answer repeated settlements.
         return outcome
-    keeps_data = kind in keep_payload(how.retention, job.data.retention, queue_retention)
-    # Not all at once: beyond 15 keywords Python calls by way of a dictionary, at seven times the cost.
+    keeps_data = kind in keep_payload(action.retention, job.data.retention, queue_retention)
+    # Two steps: with more than 15 keywords Python passes them in a dictionary, at seven times the cost.
     return replace(
         outcome,
-        result=how.result if isinstance(how, Complete) else None,
-        error=how.error if isinstance(how, Fail) else None,
+        result=action.result if isinstance(action, Complete) else None,
+        error=action.error if isinstance(action, Fail) else None,
         enqueues=job.enqueues,
         enqueued_at=job.enqueued_at,
         run_at=job.run_at,
@@ -190,9 +190,12 @@ def outcome_of(job: Job, how: End, now: int, queue_retention: OutcomeRetention) 
     )
 
 
-def expiry(kind: EndKind, now: int, *said: OutcomeRetention | None) -> int | None:
-    """Return when an outcome of this kind ends; the first that says something counts, then the default."""
-    for retention in said:
+def expiry(kind: EndKind, now: int, *retentions: OutcomeRetention | None) -> int | None:
+    """Return the expiry of an outcome in ms since the epoch, None for never.
+
+    The first retention that sets this kind counts; DEFAULT_RETENTION comes last.
+    """
+    for retention in retentions:
         if retention is not None and (ms := getattr(retention, kind)) is not UNSET:
             break
     else:
@@ -200,16 +203,16 @@ def expiry(kind: EndKind, now: int, *said: OutcomeRetention | None) -> int | Non
     return None if ms is None else now + int(ms)
 
 
-def keep_payload(*said: OutcomeRetention | None) -> tuple[EndKind, ...]:
-    """Return the ends that keep what the job was asked to do."""
-    for retention in said:
+def keep_payload(*retentions: OutcomeRetention | None) -> tuple[EndKind, ...]:
+    """Return the kinds of end that keep the data of a job, by the first retention that sets them."""
+    for retention in retentions:
         if retention is not None and retention.keep_payload is not UNSET:
             return retention.keep_payload
     return ("failed",)
 
 
 def fail_job(queue: str, job: Job, error: Error, id: str, now: int, number: int) -> Job:
-    """Return the fail job of a job that failed for good: same payload, and the story as its origin."""
+    """Return the fail job of a job that failed: it has the same payload, and the failed job as its origin."""
     origin = Origin(
         queue=queue,
         id=job.id,
@@ -237,23 +240,18 @@ def fail_job(queue: str, job: Job, error: Error, id: str, now: int, number: int)
 # -- cancel, amend, retry_failed ---------------------------------------------------------------------
 
 
-def cancel_waiting(slot: Slot, job: Job, now: int, queue_retention: OutcomeRetention) -> Slot:
-    """Waiting -> gone, with an outcome cancelled."""
-    return end(slot, job, Cancelled(), now, queue_retention)
-
-
 def drop_successor(slot: Slot, successor: Successor, now: int) -> Slot:
-    """Active+blocked -> active; the successor's range becomes a dropped range."""
+    """Active+blocked -> active. The range of the successor becomes a dropped range."""
     return replace(slot, successor=None, dropped=_with_dropped(slot, successor, now))
 
 
 def _with_dropped(slot: Slot, successor: Successor, now: int) -> tuple[RevisionRange, ...]:
-    """Return the ranges worth keeping once this successor is dropped (contract 1, Done)."""
+    """Return the dropped ranges to keep after this one (contract 1, When an enqueue is done)."""
     current = slot.current
-    assert current is not None, "a successor stands beside an active current"  # noqa: S101
+    assert current is not None, "only an active current has a successor"  # noqa: S101
     ranges = slot.dropped
     if ranges and current.revision < ranges[-1][0]:
-        # Nothing between the last dropped range and this one is in the current, so one range says both.
+        # The current has no revision between the last dropped range and this one: join the two.
         return (*ranges[:-1], (ranges[-1][0], successor.revision))
     outcome = unexpired(slot.outcome, now)
     spans = [(current.first, current.revision)]
@@ -264,7 +262,7 @@ def _with_dropped(slot: Slot, successor: Successor, now: int) -> tuple[RevisionR
 
 
 def retry_failed(slot: Slot, outcome: Outcome, id: str, data: JobData, now: int, number: int) -> Slot:
-    """Failed -> waiting at now, counts 0, with a fresh revision; the failed outcome is consumed."""
+    """Failed outcome -> waiting and due at once, with all counts 0 and a new revision."""
     job = Job(
         id=id,
         data=data,
@@ -279,19 +277,21 @@ def retry_failed(slot: Slot, outcome: Outcome, id: str, data: JobData, now: int,
 
 
 def amend(slot: Slot, patch: JobPatch, now: int) -> Slot:
-    """Change what a patch names, in current, successor and outcome as each may take it."""
+    """Return the slot with the patch applied to its current, successor and outcome."""
     current, successor, outcome = slot.current, slot.successor, slot.outcome
     if current is not None:
-        current = replace(current, data=_amended(current.data, patch), run_at=_new_time(current, patch, now))
+        current = replace(
+            current, data=_amended(current.data, patch), run_at=_amended_run_at(current, patch, now)
+        )
     if successor is not None:
         successor = replace(successor, data=_amended(successor.data, patch))
     if outcome is not None and patch.retention is not UNSET and unexpired(outcome, now):
-        outcome = _kept_anew(outcome, patch.retention, now)
+        outcome = _with_retention(outcome, patch.retention, now)
     return replace(slot, current=current, successor=successor, outcome=outcome)
 
 
-def _kept_anew(outcome: Outcome, retention: OutcomeRetention, now: int) -> Outcome:
-    """Return the outcome with its expiry counted from now, unless nothing is said of its kind."""
+def _with_retention(outcome: Outcome, retention: OutcomeRetention, now: int) -> Outcome:
+    """Return the outcome with its expiry counted from `now`, if the retention sets its kind."""
     ms = getattr(retention, outcome.kind)
     return outcome if ms is UNSET else replace(outcome, expires_at=None if ms is None else now + int(ms))
 
@@ -306,7 +306,7 @@ def _amended(data: JobData, patch: JobPatch) -> JobData:
     )
 
 
-def _new_time(job: Job, patch: JobPatch, now: int) -> int:
+def _amended_run_at(job: Job, patch: JobPatch, now: int) -> int:
     if patch.run_at is not UNSET:
         return patch.run_at
     return job.run_at if patch.delay is UNSET else now + patch.delay

@@ -104,7 +104,7 @@ class Play:
 
     def settlement(self) -> Settlement:
         id, fence = self.run()
-        return Settlement(id=id, fence=fence, how=self.how())
+        return Settlement(id=id, fence=fence, action=self.how())
 
     def how(self) -> SettleAction:
         random = self.random

@@ -270,10 +270,10 @@ def who_was_handed_off_is_only_asked(patch: Patch) -> None:
 
 @law("amend: an outcome's expiry counts from now")
 def an_amended_expiry_counts_from_the_end(patch: Patch) -> None:
-    original = transitions._kept_anew
+    original = transitions._with_retention
     patch.setattr(
         transitions,
-        "_kept_anew",
+        "_with_retention",
         lambda outcome, retention, now: original(outcome, retention, outcome.ended_at),
     )
 

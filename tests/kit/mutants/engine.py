@@ -99,7 +99,7 @@ def the_successor_is_gone_with_the_run(patch: Patch) -> None:
 
 @breaks("blocked is not dropped")
 def a_return_forgets_what_was_beside(patch: Patch) -> None:
-    patch.setattr(transitions, "_returned", lambda slot, back: replace(slot, current=back, successor=None))
+    patch.setattr(transitions, "_back_to_waiting", lambda slot, back: replace(slot, current=back, successor=None))
 
 
 @breaks("the last update wins")
@@ -312,7 +312,7 @@ def a_handed_off_run_may_return(patch: Patch) -> None:
 
     def mutant(slot: Slot, one: Any, limits: Any) -> Any:
         verdict = original(slot, one, limits)
-        return one.how if isinstance(verdict, SettleResult) and "only end" in verdict.reason else verdict
+        return one.action if isinstance(verdict, SettleResult) and "only end" in verdict.reason else verdict
 
     patch.setattr(rules, "settle", mutant)
 

@@ -43,7 +43,7 @@ async def settle(storage: FileStorage, id: str, how: Complete | Fail | RetryLate
     [slot] = await storage.get("q", [id])
     assert slot.current is not None
     assert slot.current.run is not None
-    await storage.settle("q", [Settlement(id=id, fence=slot.current.run.fence, how=how)])
+    await storage.settle("q", [Settlement(id=id, fence=slot.current.run.fence, action=how)])
 
 
 async def claim(storage: FileStorage) -> None:

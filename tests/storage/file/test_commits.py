@@ -107,7 +107,7 @@ def test_a_payload_is_written_when_it_comes_and_not_again_when_it_moves() -> Non
     [job] = claiming.claim(index, "q", "l", 1).jobs
     moved = len(commits.encode(index, index.end_step()))
     assert job.run is not None
-    settling.settle(index, "q", [Settlement(id="a", fence=job.run.fence, how=Complete())], LIMITS)
+    settling.settle(index, "q", [Settlement(id="a", fence=job.run.fence, action=Complete())], LIMITS)
     ended = len(commits.encode(index, index.end_step()))
 
     assert written > len(PAYLOAD)

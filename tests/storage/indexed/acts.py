@@ -149,7 +149,7 @@ def _drop(index: Index, queue: str, limit: int) -> object:
 def _settle(index: Index, queue: str, hows: list[SettleAction]) -> object:
     active = [slot.current for slot in index.look(queue).slots.values() if slot.current is not None]
     runs = [(job.id, job.run.fence) for job in active if job.run is not None]
-    named = [Settlement(id=id, fence=fence, how=how) for (id, fence), how in zip(runs, hows, strict=False)]
+    named = [Settlement(id=id, fence=fence, action=how) for (id, fence), how in zip(runs, hows, strict=False)]
     return settling.settle(index, queue, named, LIMITS)
 
 

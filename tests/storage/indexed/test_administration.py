@@ -61,7 +61,7 @@ def ended(index: Index, end: End, id: str = "a", queue: str = "q", **data: objec
     claiming.grant(index, [queue], "l", 10**9, "h")
     for job in claiming.claim(index, queue, "l", 100).jobs:
         assert job.run is not None
-        settling.settle(index, queue, [Settlement(id=job.id, fence=job.run.fence, how=end)], LIMITS)
+        settling.settle(index, queue, [Settlement(id=job.id, fence=job.run.fence, action=end)], LIMITS)
     outcome = index.look(queue).slots[id].outcome
     assert outcome is not None
     return outcome
@@ -108,7 +108,7 @@ def test_an_outcome_that_is_not_kept_holds_nothing_but_still_answers_repeats() -
     outcome = ended(
         index, Complete(result=b"x" * 1000, retention=OutcomeRetention(completed=0)), payload=b"y" * 1000
     )
-    repeat = Settlement(id="a", fence=outcome.fence, how=Complete())
+    repeat = Settlement(id="a", fence=outcome.fence, action=Complete())
 
     assert (None, None) == (outcome.result, outcome.data)
     assert [Slot()] == reading.get(index, "q", ["a"])
@@ -256,7 +256,7 @@ def test_what_fails_for_good_in_a_fail_queue_is_kept_for_ever() -> None:
     [job] = claiming.claim(index, "q!fail", "l", 9).jobs
     assert job.run is not None
     end = Fail(error=Error(type="Again"), handled=True, retention=OutcomeRetention(failed=0))
-    settling.settle(index, "q!fail", [Settlement(id=fail_id, fence=job.run.fence, how=end)], LIMITS)
+    settling.settle(index, "q!fail", [Settlement(id=fail_id, fence=job.run.fence, action=end)], LIMITS)
     outcome = index.look("q!fail").slots[fail_id].outcome
 
     assert outcome is not None

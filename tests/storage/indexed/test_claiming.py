@@ -31,7 +31,7 @@ def take(index: Index, limit: int = 1, lease: str = "l") -> ClaimResult:
 
 def settle(index: Index, job: Job, how: HandOff) -> str:
     assert job.run is not None
-    return settling.settle(index, "q", [Settlement(id=job.id, fence=job.run.fence, how=how)], LIMITS)[
+    return settling.settle(index, "q", [Settlement(id=job.id, fence=job.run.fence, action=how)], LIMITS)[
         0
     ].status
 

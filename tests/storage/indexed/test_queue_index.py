@@ -162,7 +162,7 @@ def filled(scheduled: int, held: int = 0) -> Index:
 def claim_and_settle(index: Index) -> None:
     for job in claiming.claim(index, "q", "l", 5).jobs:
         assert job.run is not None
-        settling.settle(index, "q", [Settlement(id=job.id, fence=job.run.fence, how=Complete())], LIMITS)
+        settling.settle(index, "q", [Settlement(id=job.id, fence=job.run.fence, action=Complete())], LIMITS)
 
 
 def test_scheduled_jobs_of_a_higher_priority_cost_a_claim_nothing() -> None:

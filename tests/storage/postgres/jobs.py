@@ -13,7 +13,7 @@ def asked(id: str, payload: bytes = b"1", **more: int) -> EnqueueRequest:
 
 def done(job: Job, result: bytes | None = None) -> Settlement:
     assert job.run is not None
-    return Settlement(id=job.id, fence=job.run.fence, how=Complete(result=result))
+    return Settlement(id=job.id, fence=job.run.fence, action=Complete(result=result))
 
 
 async def leased(storage: PostgresStorage, queue: str = "q", ttl: int = 60_000) -> str:

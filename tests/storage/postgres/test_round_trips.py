@@ -35,7 +35,7 @@ async def test_a_batch_costs_what_a_single_one_does(
     with counted(monkeypatch, Server, "fetch") as calls:
         await storage.enqueue("q", [asked(f"{n}") for n in range(1000)])
         jobs = (await storage.claim("q", lease, 1000)).jobs
-        ends = [Settlement(id=job.id, fence=job.run.fence, how=Complete()) for job in jobs if job.run]
+        ends = [Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in jobs if job.run]
         await storage.settle("q", ends)
 
     assert (1000, 3) == (len(ends), len(calls))

@@ -136,7 +136,7 @@ async def test_nor_the_first_failure_in_one(
         Settlement(
             id=job.id,
             fence=job.run.fence,
-            how=Fail(error=Error(type="E"), handled=True, then=(FollowUp(queue="next", job=NewJob(id=job.id)),)),
+            action=Fail(error=Error(type="E"), handled=True, then=(FollowUp(queue="next", job=NewJob(id=job.id)),)),
         )
         for job in (a, b)
         if job.run

@@ -84,7 +84,7 @@ class Running(Side):
         return replace(settlement, fence=fence)
 
     def _touched(self, queue: str, settlements: Sequence[Settlement]) -> list[str]:
-        follow = [item.queue for s in settlements for item in getattr(s.how, "then", ())]
+        follow = [item.queue for s in settlements for item in getattr(s.action, "then", ())]
         return list(dict.fromkeys([queue, queue + FAIL_SUFFIX, *follow]))
 
     def settle_and_claim(
@@ -109,4 +109,4 @@ class Running(Side):
         told = self.numbering.expected("revision", (queue, id), revision)
         self.agree(queue, id, self.oracle.finish(queue, id, end, told, self.now), answer)
         self.learn_fail_jobs(queue + FAIL_SUFFIX)
-        self.settled_down(*self._touched(queue, [Settlement(id=id, fence=0, how=end)]))
+        self.settled_down(*self._touched(queue, [Settlement(id=id, fence=0, action=end)]))

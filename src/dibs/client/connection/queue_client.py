@@ -148,7 +148,7 @@ def check_bound_jobs(jobs: Iterable[Bound], queue: str, limits: Limits) -> Check
             f"{len(refused)} of {total} jobs are invalid, so no job was enqueued; correct them and repeat",
             refused,
         )
-    return CheckedBatch.found(requests, limits, plain=plain)
+    return CheckedBatch.of(requests, limits, plain=plain)
 
 
 def _refuse_other_queue(bound: Bound, queue: str) -> NoReturn:
@@ -176,7 +176,7 @@ def split_batches(requests: Sequence[EnqueueRequest]) -> Iterator[Sequence[Enque
 def _slice(requests: Sequence[EnqueueRequest], begin: int, end: int) -> Sequence[EnqueueRequest]:
     batch = requests[begin:end]
     if isinstance(requests, CheckedBatch):
-        return CheckedBatch.found(batch, requests.within, plain=requests.plain)
+        return CheckedBatch.of(batch, requests.within, plain=requests.plain)
     return batch
 
 

@@ -34,7 +34,7 @@ def _settle(index: Index, queue: QueueIndex, one: Settlement, limits: Limits) ->
     if isinstance(verdict, SettleResult):
         return verdict
     _apply(index, queue, slot, verdict)
-    return rules.settle_result(slot, one.how, verdict)
+    return rules.settle_result(slot, one.action, verdict)
 
 
 def _apply(index: Index, queue: QueueIndex, slot: Slot, how: SettleAction) -> None:

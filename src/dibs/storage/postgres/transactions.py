@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def written_to(queue: str, settlements: Sequence[Settlement]) -> list[str]:
     """Return the queues that settlements enqueue into."""
-    ends = [one.how for one in settlements if isinstance(one.how, Complete | Fail)]
+    ends = [one.action for one in settlements if isinstance(one.action, Complete | Fail)]
     names = {item.queue for end in ends for item in end.then}
     if any(isinstance(end, Fail) and end.handled for end in ends) and not queue.endswith(FAIL_SUFFIX):
         names.add(queue + FAIL_SUFFIX)

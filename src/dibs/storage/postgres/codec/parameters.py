@@ -117,15 +117,15 @@ def requests(asked: CheckedBatch) -> Params:
 
 def settlements(given: Sequence[Settlement], limits: Limits) -> tuple[Params, list[str]]:
     """Return the parameters of a settle, and for each settlement why it is refused, or nothing."""
-    reasons = [refusal(one.how, limits) for one in given]
-    kinds = [KINDS[type(one.how)] for one in given]
+    reasons = [refusal(one.action, limits) for one in given]
+    kinds = [KINDS[type(one.action)] for one in given]
     details = [
-        details_of(one.how) if not reason else '{"refused": true}'
+        details_of(one.action) if not reason else '{"refused": true}'
         for one, reason in zip(given, reasons, strict=True)
     ]
     ids = [one.id for one in given]
     plain = len(set(ids)) == len(ids) and set(kinds) == {"completed"} and not any(details)
-    results = [one.how.result if isinstance(one.how, Complete) else None for one in given]
+    results = [one.action.result if isinstance(one.action, Complete) else None for one in given]
     params = {
         "ids": [askable(id) for id in ids],
         "fences": [one.fence if -INT8 <= one.fence <= INT8 else 0 for one in given],

@@ -26,6 +26,7 @@ from dibs.model.job import (
 )
 from dibs.model.requests import Settings
 from dibs.model.results import ClaimResult, EnqueueResult, QueueInfo, SettleResult
+from dibs.model.rules import ONLY_END
 
 Row = Sequence[Any]
 
@@ -189,7 +190,7 @@ def settled_of(
         return [SettleResult("done")] * len(reasons)
     answers = []
     for i, status in enumerate(statuses):
-        reason = "" if status != "refused" else reasons[i] or "a handed-off run can only end"
+        reason = "" if status != "refused" else reasons[i] or ONLY_END
         revision = revisions[i] if revisions is not None and i < len(revisions) else None
         answers.append(SettleResult(status, reason, revision or 0))
     return answers
