@@ -33,13 +33,13 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
 # A handle makes its blocking twin when `.sync` is asked for, and the twin wraps the handle: the one circle
 # that is allowed, because each of the two is the other half of one class.
 TWINS = {
-    "dibs.client.app": "dibs.client.sync.handles",
-    "dibs.client.queue": "dibs.client.sync.handles",
-    "dibs.client.task": "dibs.client.sync.handles",
-    "dibs.client.ticket": "dibs.client.sync.handles",
-    "dibs.client.claim": "dibs.client.sync.claims",
-    "dibs.client.feed": "dibs.client.sync.claims",
-    "dibs.client.receiver": "dibs.client.sync.claims",
+    "dibs.client.app": "dibs.client.sync.app",
+    "dibs.client.queue": "dibs.client.sync.queue",
+    "dibs.client.task": "dibs.client.sync.task",
+    "dibs.client.ticket": "dibs.client.sync.ticket",
+    "dibs.client.claim": "dibs.client.sync.claim",
+    "dibs.client.feed": "dibs.client.sync.feed",
+    "dibs.client.receiver": "dibs.client.sync.receiver",
 }
 
 
@@ -125,8 +125,8 @@ def test_every_exception_for_a_twin_is_still_needed() -> None:
 
 HOUSE = {
     "dibs/client/options/ids.py": "",
-    "dibs/client/queue.py": "def f():\n    from dibs.client.sync.handles import BlockingQueue",
-    "dibs/client/sync/handles.py": "from dibs.client.queue import Queue",
+    "dibs/client/queue.py": "def f():\n    from dibs.client.sync.queue import BlockingQueue",
+    "dibs/client/sync/queue.py": "from dibs.client.queue import Queue",
     "dibs_conformance/a.py": "from dibs_conformance import b",
     "dibs_conformance/b.py": "",
 }

@@ -77,6 +77,7 @@ NEVER = {
 # What we did not write, and the rooms that may know of it. Whatever is not here is not used.
 EVERYWHERE = tuple(MAY_IMPORT)
 OTHERS = {
+    "attrs": EVERYWHERE,
     "click": ("cli",),
     "cronsim": ("model",),
     "filelock": ("file", "spark"),

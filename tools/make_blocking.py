@@ -1,13 +1,15 @@
-"""Writes handles.py and claims.py of src/dibs/client/sync, the `.sync` twins, from the async source.
+"""Writes the blocking handles of src/dibs/client/sync from the async handles in src/dibs/client.
 
-    python tools/make_blocking.py           writes them
-    python tools/make_blocking.py --check   fails if one is not current
+    python tools/make_blocking.py           writes all files
+    python tools/make_blocking.py --check   exits with 1 if a file is not current
 
-A twin has what an async handle has, with the same signatures, and waits for it on the loop where the app
-is open. What declares handlers stays on the async handle alone.
+Each async module has one blocking module of the same name: client/queue.py has client/sync/queue.py. A
+blocking handle has the methods, signatures and docstrings of its async handle. It runs each call on the event
+loop where the storage is open and waits for the result. Methods that declare handlers exist only on the async
+handle.
 """
 
-# ruff: noqa: INP001 - a script, imported by nobody
+# ruff: noqa: INP001 - a script, imported by its test alone
 
 from __future__ import annotations
 
@@ -15,17 +17,15 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 
 CLIENT = Path(__file__).parent.parent / "src" / "dibs" / "client"
-#: What is written, by the modules that it is made from.
-TARGETS = {
-    CLIENT / "sync" / "handles.py": ("app", "queue", "task", "ticket"),
-    CLIENT / "sync" / "claims.py": ("receiver", "claim", "feed"),
-}
+#: The folder of the generated files.
+TARGET = CLIENT / "sync"
 
-#: The handles by module, in the order in which they are written, each with its type parameters.
+#: Module -> its handles in the order in which they are written, each with its type parameters.
 HANDLES = {
     "app": {"Dibs": ""},
     "queue": {"Queue": ""},
@@ -35,48 +35,54 @@ HANDLES = {
     "claim": {"Claim": ""},
     "feed": {"Feed": ""},
 }
-NAMES = {name: parameters for group in HANDLES.values() for name, parameters in group.items()}
-#: What a reader calls a handle.
-WRITTEN = {"Dibs": "app", "TaskEnqueuer": "task"}
-#: What declares, belongs to the engine, or makes the twin.
+PARAMETERS = {name: parameters for handles in HANDLES.values() for name, parameters in handles.items()}
+#: Handle -> the variable that stands for it in error messages, where it is not the class name in lower case.
+VARIABLES = {"Dibs": "app", "TaskEnqueuer": "task"}
+#: Members without a blocking form: they declare something, are used by the worker, or return the twin.
 LEFT_OUT = {
-    *("task", "handler", "on_failure", "after", "lifespan", "lifespan_function", "function", "named"),
+    *("task", "handler", "on_failure", "after", "lifespan", "lifespan_function", "function"),
+    *("middleware", "override_storage", "using"),
     *("handlers", "storage", "lease_ms", "sync"),
-    *("using", "elsewhere", "surround"),
 }
-#: These run for long: on the caller's own thread, where signals arrive.
-HERE = {"work"}
-#: These may use a connection of the caller's, on the caller's own thread.
-JOINING = {"enqueue", "enqueue_many", "complete", "fail"}
+#: Long calls, which run on the thread of the caller: signals arrive there.
+ON_CALLERS_THREAD = {"work"}
+#: Calls with a `connection`, which may belong to the thread of the caller.
+WITH_CONNECTION = {"enqueue", "enqueue_many", "complete", "fail"}
 RENAMED = {
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
     "__aiter__": "__iter__",
     "__anext__": "__next__",
 }
-#: What to write on a running loop in place of a renamed method.
-FORMS = {"__aenter__": "async with", "__aexit__": "async with", "__anext__": "async for"}
+#: Renamed method -> the async code that an error message recommends on a running event loop.
+ASYNC_FORMS = {"__aenter__": "async with", "__aexit__": "async with", "__anext__": "async for"}
+RUNNERS = ("iterate", "next_item", "run", "run_on_this_thread", "run_with_connection")
 
 Method = ast.FunctionDef | ast.AsyncFunctionDef
 
-HEADER = '''"""The blocking twins of the async handles: what they say holds here, too.
+HEADER = '''"""Blocking form of dibs.client.{module}.
 
-Written by tools/make_blocking.py from the async source: change that.
+Written by tools/make_blocking.py from the async module: change that one.
 """
 
-# ruff: noqa: SLF001 - a twin is the other half of its handle
+# ruff: noqa: SLF001 - a blocking handle uses the private attributes of its async handle
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Generic, ParamSpec, TypeVar
+
 '''
-TYPES = {"P": 'P = ParamSpec("P")', "R": 'R = TypeVar("R")'}
+TYPE_VARIABLES = {"P": 'P = ParamSpec("P")', "R": 'R = TypeVar("R")'}
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    """Write the files, or with --check compare them. Return the exit code."""
     stale = 0
-    for target, modules in TARGETS.items():
-        text = formatted(generated(modules), target)
-        if words != ["--check"]:
+    for module in HANDLES:
+        target = TARGET / f"{module}.py"
+        text = formatted(generated(module))
+        if arguments != ["--check"]:
             target.write_text(text, "utf-8")
         elif not target.exists() or target.read_text("utf-8") != text:
             sys.stderr.write(f"{target.name} is not current: run python tools/make_blocking.py\n")
@@ -84,58 +90,48 @@ def main(words: list[str]) -> int:
     return stale
 
 
-def generated(modules: Sequence[str]) -> str:
-    trees = {module: ast.parse((CLIENT / f"{module}.py").read_text("utf-8")) for module in HANDLES}
-    body = "\n\n".join(twin(node) for module in modules for node in classes(module, trees[module]))
-    types = [text for name, text in TYPES.items() if re.search(rf"\b{name}\b", body)]
-    return HEADER + "\n".join([*sorted(needed(trees, body)), *elsewhere(modules, body), "", *types, "", body])
+def generated(module: str) -> str:
+    """Return the source of a blocking module before it is formatted."""
+    tree = ast.parse((CLIENT / f"{module}.py").read_text("utf-8"))
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in HANDLES[module]]
+    body = "\n\n".join(map(blocking_class, classes))
+    types = [text for name, text in TYPE_VARIABLES.items() if re.search(rf"\b{name}\b", body)]
+    imports = [*needed_imports(module, tree, body), *other_handles(module, body)]
+    return HEADER.format(module=module) + "\n".join([*imports, "", *types, "", body])
 
 
-def elsewhere(modules: Sequence[str], body: str) -> Iterator[str]:
-    """Import the twins that stand in another file."""
-    for target, others in TARGETS.items():
-        names = [name for module in others if module not in modules for name in HANDLES[module]]
-        yield from (
-            f"from dibs.client.sync.{target.stem} import Blocking{name}"
-            for name in names
-            if re.search(rf"\bBlocking{name}\b", body)
-        )
-
-
-def formatted(text: str, target: Path) -> str:
-    for words in (["check", "--fix", "--quiet", "--select", "I,F401"], ["format", "--quiet"]):
-        command = [sys.executable, "-m", "ruff", *words, "--stdin-filename", str(target), "-"]
-        text = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout  # noqa: S603
+def formatted(text: str) -> str:
+    for command in (["check", "--fix", "--quiet", "--select", "I,F401"], ["format", "--quiet"]):
+        ruff = [
+            sys.executable,
+            "-m",
+            "ruff",
+            *command,
+            "--stdin-filename",
+            str(CLIENT / "sync" / "queue.py"),
+            "-",
+        ]
+        text = subprocess.run(ruff, input=text, capture_output=True, text=True, check=True).stdout  # noqa: S603
     return text
 
 
-def classes(module: str, tree: ast.Module) -> Iterator[ast.ClassDef]:
+# -- imports -------------------------------------------------------------------------------------------------
+
+
+def needed_imports(module: str, tree: ast.Module, body: str) -> Iterator[str]:
+    """Yield an import for each name of the body that the async module imports or defines."""
+    words = set(re.findall(r"\w+", body)) - {*TYPE_VARIABLES}
+    yield from (f"from dibs.client.sync.background_loop import {name}" for name in RUNNERS)
     for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name in HANDLES[module]:
-            yield node
-
-
-def needed(trees: dict[str, ast.Module], body: str) -> set[str]:
-    """Import whatever the modules import or define and the twins name."""
-    words = set(re.findall(r"\w+", body)) - {"P", "R"}
-    homes = dict.fromkeys(
-        ("next_item", "iterate", "run", "run_on_this_thread", "run_with_connection"), "dibs.client.sync.background_loop"
-    )
-    for module, tree in trees.items():
-        for node in tree.body:
-            for source, name in names_in(node, f"dibs.client.{module}"):
-                if name in words and homes.setdefault(name, source) != source:
-                    raise SystemExit(
-                        f"{name} is of {source} and of {homes[name]}: import one under another name"
-                    )
-    lines = {f"from {source} import {name}" for name, source in homes.items()}
-    return lines | {"from collections.abc import Iterator", "from typing import Generic, ParamSpec, TypeVar"}
+        for source, name in names_in(node, f"dibs.client.{module}"):
+            if name in words:
+                yield f"from {source} import {name}"
 
 
 def names_in(node: ast.stmt, module: str) -> Iterator[tuple[str, str]]:
+    """Yield (module, name) for each name that a statement imports or defines."""
     match node:
         case ast.ImportFrom(module=str(source)):
-            # Under another name it is used where it is imported, and hides nothing here.
             yield from ((source, alias.name) for alias in node.names if alias.asname is None)
         case ast.ClassDef(name=name) | ast.Assign(targets=[ast.Name(id=name)]):
             yield module, name
@@ -143,21 +139,55 @@ def names_in(node: ast.stmt, module: str) -> Iterator[tuple[str, str]]:
             return
 
 
-def twin(node: ast.ClassDef) -> str:
-    name, parameters = node.name, NAMES[node.name]
-    base = next((one for one in map(base_name, node.bases) if one in NAMES), None)
-    parents = f"Blocking{base}{NAMES[base]}" if base else f"Generic{parameters}" if parameters else ""
-    handle = "source._storage_handle" if name == "Dibs" else "source._client.storage_handle"
-    start = [f"class Blocking{name}{f'({parents})' if parents else ''}:", f'    """{name}, blocking."""', ""]
-    start += [f"    def __init__(self, source: {name}{parameters}) -> None:"]
-    start += ["        super().__init__(source)"] if base else []
-    start += [f"        self._source{f': {name}{parameters}' if base else ''} = source"]
-    start += [] if base else [f"        self._storage_handle = {handle}"]
-    return "\n".join([*start, "", *members(node), ""])
+def other_handles(module: str, body: str) -> Iterator[str]:
+    """Yield an import for each blocking handle of another module."""
+    for other, handles in HANDLES.items():
+        for name in handles:
+            if other != module and re.search(rf"\bBlocking{name}\b", body):
+                yield f"from dibs.client.sync.{other} import Blocking{name}"
 
 
-def base_name(node: ast.expr) -> str:
+# -- classes -------------------------------------------------------------------------------------------------
+
+
+def blocking_class(node: ast.ClassDef) -> str:
+    name, parameters = node.name, PARAMETERS[node.name]
+    base = next((one for one in map(class_name, node.bases) if one in PARAMETERS), None)
+    parents = f"Blocking{base}{PARAMETERS[base]}" if base else f"Generic{parameters}" if parameters else ""
+    lines = [f"class Blocking{name}{f'({parents})' if parents else ''}:", class_docstring(node)]
+    lines += [f"    def __init__(self, source: {name}{parameters}) -> None:"]
+    lines += ["        super().__init__(source)"] if base else []
+    lines += [f"        self._source{f': {name}{parameters}' if base else ''} = source"]
+    if not base:
+        handle = "source._storage_handle" if name == "Dibs" else "source._client.storage_handle"
+        lines += [f"        self._storage_handle = {handle}", ""]
+        lines += ["    def __repr__(self) -> str:", '        return f"<Blocking{repr(self._source)[1:]}"']
+    return "\n".join([*lines, "", *members(node), ""])
+
+
+def class_docstring(node: ast.ClassDef) -> str:
+    first = f"Blocking form of {node.name}, returned by its property `sync`."
+    return docstring(f"{first}\n\n{ast.get_docstring(node)}", 4)
+
+
+def variable(name: str) -> str:
+    return VARIABLES.get(name, name.lower())
+
+
+def class_name(node: ast.expr) -> str:
     return ast.unparse(node).partition("[")[0]
+
+
+def docstring(text: str | None, width: int) -> str:
+    """Return a docstring of the async handle, with its code examples in their blocking form."""
+    if text is None:
+        return ""
+    text = re.sub(r"\basync (with|for)\b", r"\1", text).replace("await ", "")
+    text = f'"""{text}\n"""' if "\n" in text else f'"""{text}"""'
+    return indent(text, " " * width) + "\n"
+
+
+# -- members -------------------------------------------------------------------------------------------------
 
 
 def members(node: ast.ClassDef) -> Iterator[str]:
@@ -169,21 +199,32 @@ def members(node: ast.ClassDef) -> Iterator[str]:
 
 
 def attributes(init: ast.FunctionDef) -> Iterator[str]:
-    """A handle's public attributes are annotated; they are read through, so that they are never stale."""
-    for item in ast.walk(init):
+    """Yield a property for each public attribute: it reads the async handle, so it is always current."""
+    for item, follower in zip(init.body, [*init.body[1:], None], strict=True):
         if isinstance(item, ast.Assign) and is_public(item.targets[0]):
-            raise SystemExit(f"annotate {ast.unparse(item.targets[0])}: its twin needs the type")
+            raise SystemExit(f"annotate {ast.unparse(item.targets[0])}: its blocking form needs the type")
         if isinstance(item, ast.AnnAssign) and is_public(item.target):
-            yield reading(ast.unparse(item.target).removeprefix("self."), ast.unparse(item.annotation))
+            name = ast.unparse(item.target).removeprefix("self.")
+            yield reader(name, ast.unparse(item.annotation), text_of(follower))
 
 
 def is_public(target: ast.expr) -> bool:
     return isinstance(target, ast.Attribute) and not (target.attr.startswith("_") or target.attr in LEFT_OUT)
 
 
-def reading(name: str, kind: str) -> str:
-    value, form = wrapped(f"self._source.{name}", kind)
-    return f"    @property\n    def {name}(self) -> {form}:\n        return {value}\n"
+def text_of(node: ast.stmt | None) -> str | None:
+    """Return the docstring that a statement is, or None."""
+    match node:
+        case ast.Expr(value=ast.Constant(value=str(text))):
+            return "\n".join(line.strip() for line in text.strip().split("\n"))
+        case _:
+            return None
+
+
+def reader(name: str, type_text: str, text: str | None) -> str:
+    value, blocking_type = in_blocking_form(f"self._source.{name}", type_text)
+    head = f"    @property\n    def {name}(self) -> {blocking_type}:\n"
+    return f"{head}{docstring(text, 8)}        return {value}\n"
 
 
 def is_shown(node: Method) -> bool:
@@ -191,48 +232,55 @@ def is_shown(node: Method) -> bool:
 
 
 def method(owner: str, node: Method) -> str:
-    kind = ast.unparse(node.returns) if node.returns else "None"
+    type_text = ast.unparse(node.returns) if node.returns else "None"
     if any("property" in ast.unparse(mark) for mark in node.decorator_list):
-        return reading(node.name, kind)
-    value, form = wrapped(called(owner, node, kind), kind)
-    before = f"        {value}\n        return self" if form == "Self" and node.name == "__aenter__" else ""
-    body = "        return self" if node.name == "__aiter__" else before or f"        return {value}"
-    name = RENAMED.get(node.name, node.name)
-    return f"    def {name}({ast.unparse(node.args)}) -> {form}:\n{body}\n"
+        return reader(node.name, type_text, ast.get_docstring(node))
+    value, blocking_type = in_blocking_form(call(owner, node, type_text), type_text)
+    match node.name:
+        case "__aenter__":
+            body = f"        {value}\n        return self"
+        case "__aiter__":
+            body = "        return self"
+        case _:
+            body = f"        return {value}"
+    head = f"    def {RENAMED.get(node.name, node.name)}({ast.unparse(node.args)}) -> {blocking_type}:\n"
+    return f"{head}{docstring(ast.get_docstring(node), 8)}{body}\n"
 
 
-def called(owner: str, node: Method, kind: str) -> str:
-    """Return the expression that makes the call and waits for it."""
-    call = f"self._source.{node.name}({passed(node.args)})"
+def call(owner: str, node: Method, type_text: str) -> str:
+    """Return the expression that calls the async method and waits for its result."""
+    expression = f"self._source.{node.name}({forwarded(node.args)})"
     if not isinstance(node, ast.AsyncFunctionDef):
-        return call
-    whose = WRITTEN.get(owner, owner.lower())
-    form = FORMS.get(node.name) or f"await {whose}.{node.name}(...)"
+        return expression
+    async_form = ASYNC_FORMS.get(node.name) or f"await {variable(owner)}.{node.name}(...)"
     if node.name == "__anext__":
-        return f'next_item(self._storage_handle, "{form}", self._source)'
-    if kind.startswith("AsyncIterator"):
-        return f'iterate(self._storage_handle, "async for ... in {whose}.{node.name}(...)", {call})'
-    runner = "run_on_this_thread" if node.name in HERE else "run_with_connection" if node.name in JOINING else "run"
-    return f'{runner}(self._storage_handle, "{form}", {call})'
+        return f'next_item(self._storage_handle, "{async_form}", self._source)'
+    if type_text.startswith("AsyncIterator"):
+        async_form = f"async for ... in {variable(owner)}.{node.name}(...)"
+        return f'iterate(self._storage_handle, "{async_form}", {expression})'
+    runner = "run_with_connection" if node.name in WITH_CONNECTION else "run"
+    runner = "run_on_this_thread" if node.name in ON_CALLERS_THREAD else runner
+    return f'{runner}(self._storage_handle, "{async_form}", {expression})'
 
 
-def passed(arguments: ast.arguments) -> str:
-    words = [one.arg for one in (*arguments.posonlyargs, *arguments.args) if one.arg != "self"]
-    words += [f"*{arguments.vararg.arg}"] if arguments.vararg else []
-    words += [f"{one.arg}={one.arg}" for one in arguments.kwonlyargs]
-    words += [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
-    return ", ".join(words)
+def forwarded(arguments: ast.arguments) -> str:
+    """Return the arguments of a call that passes all parameters on."""
+    passed = [one.arg for one in (*arguments.posonlyargs, *arguments.args) if one.arg != "self"]
+    passed += [f"*{arguments.vararg.arg}"] if arguments.vararg else []
+    passed += [f"{one.arg}={one.arg}" for one in arguments.kwonlyargs]
+    passed += [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
+    return ", ".join(passed)
 
 
-def wrapped(value: str, kind: str) -> tuple[str, str]:
-    """Return a value and its type with the twin in place of each async handle."""
-    form = re.sub(r"\bAsyncIterator\b", "Iterator", kind)
-    for name in NAMES:
-        if re.search(rf"\b{name}\b", kind):
-            form = re.sub(rf"\b{name}\b", f"Blocking{name}", form)
+def in_blocking_form(value: str, type_text: str) -> tuple[str, str]:
+    """Return an expression and its type with blocking handles in place of async handles."""
+    blocking_type = re.sub(r"\bAsyncIterator\b", "Iterator", type_text)
+    for name in PARAMETERS:
+        if re.search(rf"\b{name}\b", type_text):
+            blocking_type = re.sub(rf"\b{name}\b", f"Blocking{name}", blocking_type)
             made = f"Blocking{name}"
-            value = f"[{made}(one) for one in {value}]" if "Sequence" in kind else f"{made}({value})"
-    return value, form
+            value = f"[{made}(one) for one in {value}]" if "Sequence" in type_text else f"{made}({value})"
+    return value, blocking_type
 
 
 if __name__ == "__main__":

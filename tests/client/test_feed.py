@@ -270,7 +270,7 @@ async def test_redis_is_asked_for_no_more_once_nobody_follows(
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "a kind that nothing is": ({"kinds": ["finished"]}, "names finished"),
+    "a kind that nothing is": ({"kinds": ["finished"]}, "unknown kinds of events: finished"),
     "progress in the log": ({"after": "", "kinds": ["progress"]}, "leave `after` out"),
     "one kind without a list": ({"kinds": "completed"}, "pass a list"),
     "one id without a list": ({"ids": "order-7"}, "pass a list"),

@@ -33,8 +33,9 @@ from dibs import (
     content_id,
     current_job,
 )
-from dibs.client.sync.claims import BlockingClaim
-from dibs.client.sync.handles import BlockingQueue, BlockingTicket
+from dibs.client.sync.claim import BlockingClaim
+from dibs.client.sync.queue import BlockingQueue
+from dibs.client.sync.ticket import BlockingTicket
 
 app = Dibs("memory:")
 

@@ -11,7 +11,7 @@ from markdown import markdown  # type: ignore[import-untyped]  # it ships none, 
 
 import dibs
 import dibs.testing
-from dibs.client.sync.handles import BlockingDibs
+from dibs.client.sync.app import BlockingDibs
 from tests.docs.pages import DOCS
 from tests.source import PROJECT
 

@@ -1,1 +1,1 @@
-"""What an application holds: the app, its queues and tasks, tickets, and claims by hand."""
+"""The handles of an application: app, queues, tasks, tickets, receivers, claims and feeds."""

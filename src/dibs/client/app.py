@@ -1,4 +1,4 @@
-"""The app: one storage, the queues and tasks declared on it, and the way to its workers."""
+"""The app: a storage URL, the queues and tasks declared on it, and its workers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dibs.client.connection.storage_handle import StorageHandle
 from dibs.client.options.serde import JSON, Serde
 from dibs.client.queue import Queue
 from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task
+from dibs.client.work_report import WorkReport
 from dibs.errors import BadHandler, ConfigurationError, UnknownTask
 from dibs.model.check_jobs import check_queue, check_target
 from dibs.model.job import FAIL_SUFFIX
@@ -24,7 +25,7 @@ from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 
 if TYPE_CHECKING:
-    from dibs.client.sync.handles import BlockingDibs
+    from dibs.client.sync.app import BlockingDibs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,53 +33,59 @@ Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 L = TypeVar("L", bound=Callable[[], AsyncIterator[Any]])
 Until = Literal["stopped", "empty"]
 
-#: Who runs jobs. By name, because workers are built on the client and the client must not import them.
+#: The function behind `app.work`, as module:name. The worker imports the client, so the client must not
+#: import the worker.
 WORK = "dibs.worker:run"
 
 
 class Dibs:
-    """A job queue at a URL: declares queues and tasks, enqueues, and runs workers.
+    """A job queue at a storage URL: an app declares queues and tasks, enqueues jobs and runs workers.
 
-    The URL is the one given, else $DIBS_URL, else url under [tool.dibs] in the nearest pyproject.toml;
-    `options` are the storage's own. It opens at first use or with `async with app`; after close every
-    use raises NotRunning.
+    Without `url` the app uses $DIBS_URL, or else `url` under [tool.dibs] in the nearest pyproject.toml.
+    `options` are passed to the storage.
+
+    The storage opens at the first use, or with `async with app`. After `close` every use raises NotRunning
+    until the app is opened again.
     """
 
     def __init__(self, url: str | None = None, **options: Any) -> None:
         self._storage_handle = StorageHandle(url, options)
-        #: What runs each queue's jobs, by queue; a failure handler stands under `queue!fail`.
-        self.handlers = HandlerRegistry()
-        #: What was declared with @app.lifespan, to be entered once in each worker process.
+        self.handlers: HandlerRegistry = HandlerRegistry()
+        """The handler of each queue, by queue name. A failure handler has the name `queue!fail`."""
         self.lifespan_function: Lifespan | None = None
+        """The function declared with @app.lifespan; each worker process enters it once."""
         self._clients: dict[str, QueueClient] = {}
         self._tasks: dict[str, Task[Any, Any]] = {}
 
     def __repr__(self) -> str:
-        return f"Dibs({self._storage_handle.redacted_url!r})"
+        return f"<Dibs of {self._storage_handle.redacted_url}>"
 
     @property
     def sync(self) -> BlockingDibs:
-        """The same, blocking; its queues, tickets and claims are blocking too."""
-        from dibs.client.sync.handles import BlockingDibs  # noqa: PLC0415 - only who blocks pays for it
+        """This app with blocking methods; its queues, tasks, tickets and claims block, too."""
+        from dibs.client.sync.app import BlockingDibs  # noqa: PLC0415 - async programs never load it
 
         return BlockingDibs(self)
 
     @property
     def url(self) -> str:
-        """The URL that counts, with its secrets: for opening, not for showing. Raises NoStorage."""
+        """The storage URL with its password; do not log or print it. Raises NoStorage if there is no URL."""
         return self._storage_handle.url
 
     @property
     def storage(self) -> Storage:
-        """The opened storage. Raises NotRunning before the first use and after close."""
+        """The open storage. Raises NotRunning before the first use and after `close`."""
         return self._storage_handle.opened.storage
 
     async def open(self) -> None:
-        """Open the storage; each open wants its close. Raises NoStorage, StorageError."""
+        """Open the storage. Call `close` once for each `open`.
+
+        Raises NoStorage if no URL was given anywhere, StorageError if the storage cannot be opened.
+        """
         await self._storage_handle.enter()
 
     async def close(self) -> None:
-        """Close the storage, if this is the last block that entered it."""
+        """Close the storage if every other `open` and `async with` block has ended, too."""
         await self._storage_handle.leave()
 
     async def __aenter__(self) -> Self:
@@ -92,25 +99,33 @@ class Dibs:
 
     @asynccontextmanager
     async def using(self, url: str, **options: Any) -> AsyncIterator[Self]:
-        """Let its jobs live at another URL for a block, and open it there: `async with app.using("memory:")`.
+        """Open another storage for a block: `async with app.using("memory:"):`. Useful in tests.
 
-        Afterwards they live where they did. For tests there is more in dibs.testing: a clock, and runs.
+        After the block the app uses its former storage again. dibs.testing also offers a clock that the
+        test moves, and runs jobs without a worker.
         """
         with self.override_storage(open_storage(url, **options)):
             async with self:
                 yield self
 
     def override_storage(self, storage: Storage) -> AbstractContextManager[None]:
-        """Let its jobs live in this storage for a block; to be opened there as the app always is."""
+        """Use another storage for a block: `with app.override_storage(storage):`.
+
+        The app opens that storage at the first use, or with `async with app`. After the block the app uses
+        its former storage again.
+        """
         return self._storage_handle.override(storage)
 
     def middleware(
         self, *, enqueue: EnqueueMiddleware | None = None, run: RunMiddleware | None = None
     ) -> None:
-        """Let something stand around each enqueue and each run: a context manager, made for each.
+        """Wrap each enqueue, each run, or both in a context manager, as tracing does.
 
-        `enqueue(queue, requests)` is asynchronous and yields the requests to send; `run(job)` is entered
-        where the handler is called, in every process that imports this app. The latest is the outermost.
+        - `enqueue(queue, requests)` returns an async context manager that yields the requests to send.
+        - `run(job)` returns a context manager. A worker enters it around each call of a handler, with the
+          CurrentJob, in every process that imports this app.
+
+        Each call adds a middleware; the middleware that was added last is the outermost.
         """
         if enqueue is not None:
             self._storage_handle.enqueue_middleware = compose_enqueue(
@@ -122,9 +137,12 @@ class Dibs:
     # -- declare -------------------------------------------------------------------------------------
 
     def queue(self, name: str, *, serde: Serde | None = None) -> Queue:
-        """Return the queue of this name, always on the same serde: the one first said, else JSON.
+        """Return the queue of this name.
 
-        Raises Refused for what is no name, ConfigurationError for a second serde.
+        `serde` encodes the data and results of the queue; the default is JSON. Pass it in the first call
+        for a queue; later calls return a queue with the same serde.
+
+        Raises Refused if the name is not allowed, ConfigurationError if the queue has another serde.
         """
         task = self._tasks.get(name)
         return task.queue if task and serde is None else Queue(self._client(name, serde), self.handlers)
@@ -137,7 +155,7 @@ class Dibs:
     def task(
         self, *, queue: str | None = None, serde: Serde | None = None, **settings: Unpack[TaskSettings]
     ) -> TaskDecorator: ...
-    # mypy does not see that unpacked settings are keywords of this one, too.
+    # mypy does not accept unpacked settings for the keywords of the overloads above.
     def task(  # type: ignore[misc]
         self,
         function: Callable[..., Any] | None = None,
@@ -147,11 +165,34 @@ class Dibs:
         serde: Serde | None = None,
         **settings: Unpack[TaskSettings],
     ) -> Any:
-        """Declare a function as a task: a queue of its own, named module.function unless `queue` says else.
+        """Declare a function as a task, which has a queue: `@app.task` or `@app.task(timeout=30)`.
 
-        Bare, or with the limits of its runs; with `every` or `cron` it is periodic. Raises BadHandler for
-        what a worker could not import, Refused naming a bad setting, DuplicateHandler for a queue that is
-        taken.
+        The options, each with its default:
+
+        - `queue`: name of the task's queue; default "module.function".
+        - `serde`: encodes arguments and results; default JSON.
+        - `timeout`: seconds one run may take, as a number or a timedelta; None is no limit. Default 60.
+        - `max_retries`: number of retries after an error; 10 retries are 11 runs. None is no limit.
+          Default 10.
+        - `max_timeouts`: number of retries after a timeout; None is no limit. Default 3.
+        - `max_stalls`: number of retries after the worker process died; None is no limit. Default 3.
+        - `backoff`: delay before a retry: Immediate(), Fixed(seconds) or Exponential(first, cap).
+          Default Exponential(2, 300).
+        - `size`: capacity units one run takes, 1 to 100; a worker process has 100. Default 10, so a process
+          runs 10 jobs of this task at a time.
+        - `queue_priority`: a worker serves queues with a higher number first. Default 100.
+        - `executor`: "auto" runs `async def` on the event loop and `def` on a thread; "process" runs each
+          job in a process that runs only this job at the time. Default "auto".
+        - `every`: interval of a periodic task, in seconds, as a timedelta, or as text like "5m" or "1h30m".
+          It runs at the multiples of the interval since 1970 in UTC. Default: not periodic.
+        - `cron`: times of a periodic task: minute, hour, day of month, month, day of week, as in
+          "0 3 * * *". Default: not periodic.
+        - `tz`: time zone of `cron`, as in "Europe/Berlin". Default "UTC".
+        - `catch_up`: True runs a periodic task once after it missed ticks; False skips to the next tick.
+          Default True.
+
+        Raises BadHandler if a worker could not import the function, Refused naming a setting that is not
+        allowed, DuplicateHandler if the queue has a handler already.
         """
 
         def declare(function: Callable[..., Any]) -> Task[Any, Any]:
@@ -165,18 +206,21 @@ class Dibs:
         return TaskDecorator(declare) if function is None else declare(function)
 
     def get_task(self, name: str) -> Task[Any, Any]:
-        """Return the task of this name. Raises UnknownTask naming those there are."""
+        """Return the task whose queue has this name. Raises UnknownTask, which lists the known tasks."""
         if name not in self._tasks:
-            raise UnknownTask(f"no task {name!r}; there are {', '.join(sorted(self._tasks)) or 'none'}")
+            known = ", ".join(sorted(self._tasks)) or "no tasks"
+            raise UnknownTask(f"no task {name!r} is declared on this app, which has {known}")
         return self._tasks[name]
 
     def lifespan(self, function: L) -> L:
-        """Declare what is entered once in each worker process before its first claim: yield once.
+        """Declare an async generator that yields once: a worker process runs it around all its jobs.
 
-        What it yields is current_job().resources; after the yield comes what ends with the process.
+        The part before the yield runs before the first claim of each worker process, for example to open a
+        connection pool. Handlers get the yielded value as `current_job().resources`. The part after the
+        yield runs when the process ends. Raises BadHandler for a second lifespan.
         """
         if self.lifespan_function is not None:
-            raise BadHandler("this app has a lifespan already; an app has one: enter the other from it")
+            raise BadHandler("this app has a lifespan already; call both functions from one lifespan")
         self.lifespan_function = asynccontextmanager(function)
         return function
 
@@ -185,16 +229,20 @@ class Dibs:
         known = self._clients.get(name)
         if known is None:
             known = self._clients[name] = QueueClient(
-                self._storage_handle, name, serde or self._inherited(name)
+                self._storage_handle, name, serde or self._default_serde(name)
             )
         if serde is not None and serde is not known.serde:
             raise ConfigurationError(
-                f"queue {name!r} has a serde already ({known.serde.name}): say it where it is first named"
+                f"queue {name!r} uses the serde {known.serde.name!r} already; "
+                "pass serde= in the first call that names the queue"
             )
         return known
 
-    def _inherited(self, name: str) -> Serde:
-        """A fail job has the failed job's payload byte for byte, so it is read as that one is."""
+    def _default_serde(self, name: str) -> Serde:
+        """Return JSON; for a fail queue the serde of its queue.
+
+        The payload of a fail job is the payload of the failed job, byte for byte.
+        """
         parent = self._clients.get(name.removesuffix(FAIL_SUFFIX))
         return JSON if parent is None else parent.serde
 
@@ -203,16 +251,43 @@ class Dibs:
     async def work(
         self,
         queues: Sequence[str] | None = None,
-        processes: int = 0,
+        processes: int | None = 0,
         until: Until = "stopped",
         grace: float = 30.0,
-    ) -> Any:
-        """Run jobs of these queues, of all that have a handler if none is named.
+        *,
+        lease: float = 15.0,
+        heartbeat: float = 5.0,
+        poll: float = 1.0,
+    ) -> WorkReport:
+        """Run jobs until the worker is stopped, and return a report of the runs.
 
-        `processes` 0 is in this process; until="empty" returns once nothing is due. When stopped, running
-        jobs have `grace` seconds to end, then they are released.
+        - `queues`: names of the queues to serve; default: all queues that have a handler.
+        - `processes`: number of worker processes. 0 runs jobs in this process, None starts one worker per
+          CPU. Default 0.
+        - `until`: "stopped" works until SIGTERM, SIGINT or cancellation. "empty" returns when the queues
+          have no waiting, scheduled, active or blocked job; paused queues and the next ticks of periodic
+          tasks do not count. Default "stopped".
+        - `grace`: seconds that running jobs have to end after a stop signal; then the worker releases
+          them to other workers. A second signal releases them at once. Default 30.
+        - `lease`: seconds from the last heartbeat of a worker until its jobs return to the queue.
+          Default 15.
+        - `heartbeat`: seconds between two renewals of the lease; less than `lease`. Default 5.
+        - `poll`: seconds between two claims on an empty queue, so the longest delay after a lost
+          notification. Default 1.
+
+        Raises ConfigurationError if no handler is declared or a setting does not fit, UnknownTask for a
+        queue without a handler, StorageError.
         """
         module, _, name = WORK.partition(":")
-        run: Callable[..., Awaitable[Any]] = getattr(import_module(module), name)
+        run: Callable[..., Awaitable[WorkReport]] = getattr(import_module(module), name)
         async with self._storage_handle.opened_temporarily():
-            return await run(self, queues=queues, processes=processes, until=until, grace=grace)
+            return await run(
+                self,
+                queues=queues,
+                processes=processes,
+                until=until,
+                grace=grace,
+                lease=lease,
+                heartbeat=heartbeat,
+                poll=poll,
+            )

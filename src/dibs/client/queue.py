@@ -1,4 +1,4 @@
-"""A queue: jobs of any JSON data, and everything that can be asked of a queue."""
+"""Queues of jobs with any JSON data: enqueue, handlers, claims, cancel, listing, settings, events."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from dibs.client.options.job_settings import (
 from dibs.client.options.queue_settings import QueueSettings, build_patch
 from dibs.client.options.retention import Retention, build_retention
 from dibs.client.receiver import Receiver
-from dibs.client.status import Status, status_in, status_of
-from dibs.client.ticket import Ticket, Tickets
+from dibs.client.status import Status, listed_status, status_of
+from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, keep_outcome
 from dibs.errors import Refused
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.requests import Complete, End, EnqueueRequest, Fail, JobPatch
@@ -50,17 +50,21 @@ from dibs.model.results import (
 )
 
 if TYPE_CHECKING:
-    from dibs.client.sync.handles import BlockingQueue
+    from dibs.client.sync.queue import BlockingQueue
 
-#: How many ids one page of a listing has, and how much one step of a prune removes.
+#: Ids in one page of a listing.
 PAGE_SIZE = 500
+#: Records that one call of the storage's prune removes at most.
 PRUNE_BATCH = 1000
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Queue:
-    """A named queue, of app.queue(name) or of a task; nearly every method is one verb of contract 3."""
+    """A named queue, returned by `app.queue(name)` and by `task.queue`.
+
+    Most methods call one verb of the storage (contract 3).
+    """
 
     def __init__(
         self, client: QueueClient, handlers: HandlerRegistry, task: CallSignature | None = None
@@ -69,14 +73,15 @@ class Queue:
         self._handlers = handlers
         self._task = task
         self.name: str = client.name
+        """Name of the queue."""
 
     def __repr__(self) -> str:
-        return f"Queue({self.name!r})"
+        return f"<Queue {self._client.label}>"
 
     @property
     def sync(self) -> BlockingQueue:
-        """The same, blocking."""
-        from dibs.client.sync.handles import BlockingQueue  # noqa: PLC0415 - only who blocks pays for it
+        """This queue with blocking methods."""
+        from dibs.client.sync.queue import BlockingQueue  # noqa: PLC0415 - async programs never load it
 
         return BlockingQueue(self)
 
@@ -85,35 +90,72 @@ class Queue:
     async def enqueue(
         self, data: Any, *, connection: Any = None, **settings: Unpack[JobSettings]
     ) -> Ticket[Any]:
-        """Enqueue data, anything that the queue's serde can write. Raises Refused, OutcomeUnknown.
+        """Enqueue a job with any data that the queue's serde can encode, and return its ticket.
 
-        Where its handler is known here, the data must be what that is annotated to take. An id without a
-        live job becomes waiting; a known one is met as on_conflict says, Update() if nothing is said.
-        Concurrent calls travel together. With a connection of psycopg or SQLAlchemy it is part of the
-        transaction there.
+        If this app has the handler of the queue, the data is checked against its type hint. Concurrent
+        calls are sent to the storage in one batch. With a `connection` of psycopg or SQLAlchemy the job is
+        enqueued in its transaction.
+
+        The settings of a job, each with its default:
+
+        - `id`: id of the job, 1 to 512 bytes; default: a generated one, which sorts by time.
+        - `delay`: seconds until the job may start, as a number or a timedelta. Default 0.
+        - `run_at`: datetime with a time zone from which the job may start; excludes `delay`.
+        - `priority`: -1000 to 1000; a higher number starts first. Default 0.
+        - `on_conflict`: Update(...) or Reject(...): how to treat an id that is known already.
+          Default Update().
+        - `request_key`: text of at most 128 bytes. A second enqueue with the same key within an hour
+          changes nothing and gets the answer of the first. Default: no key.
+        - `attributes`: mapping of text to JSON values, for listings and other programs. Default: empty.
+        - `retention`: how long the outcome is kept: seconds, None for ever, or a Retention. Default: the
+          retention of the queue.
+        - `timeout`, `max_retries`, `max_timeouts`, `max_stalls`, `backoff`: replace the limits of the
+          handler for this job; the units are the same. Default: the limits of the handler.
+        - `lease`: seconds of the lease if the job is claimed with `queue.receive`. Default: the lease of
+          the receiver.
+
+        Raises Refused naming the setting at fault, OutcomeUnknown if the reply of the storage was lost,
+        StorageError.
         """
         request = self._request(data, settings)
         answer = await self._client.enqueue(request, connection)
         return Ticket(self._client, request.job.id, answer.revision, answer=answer)
 
-    async def enqueue_many(self, items: Iterable[Any], *, connection: Any = None) -> Sequence[Ticket[Any]]:
-        """Enqueue any number of data, or of queue.bind(...) where settings are wanted, in order.
+    async def enqueue_and_wait(
+        self, data: Any, *, wait: Seconds | None = DEFAULT_WAIT, **settings: Unpack[JobSettings]
+    ) -> Any:
+        """Enqueue a job, wait for it, and return its result.
 
-        All are checked first: raises BatchRefused naming each bad one, and then nothing was sent.
+        It waits at most `wait` seconds, by default 60; None waits until the job ends. The settings are
+        those of `enqueue`. Raises the errors of `enqueue` and of `ticket.result`. After WaitTimeout the job
+        stays in the queue.
+        """
+        request = await keep_outcome(self._client, self._request(data, settings, want_outcome=True), wait)
+        answer = await self._client.enqueue(request)
+        return await Ticket[Any](self._client, request.job.id, answer.revision, answer=answer).result(wait)
+
+    async def enqueue_many(self, items: Iterable[Any], *, connection: Any = None) -> Sequence[Ticket[Any]]:
+        """Enqueue many jobs in their order. An item is the data of a job, or `queue.bind(data, ...)`.
+
+        With a `connection` of psycopg or SQLAlchemy the jobs are enqueued in its transaction. All jobs are
+        checked before the first is sent: raises BatchRefused with one Refused for each bad job.
         """
         jobs = (item if isinstance(item, Bound) else self.bind(item) for item in items)
         return Tickets(self._client, await self._client.enqueue_all(jobs, connection))
 
     def bind(self, data: Any, **settings: Unpack[JobSettings]) -> Bound:
-        """Return a job to be enqueued later, in a batch or as a follow-up of another."""
+        """Return a job to be enqueued later: with `enqueue_many`, or as the follow-up of another job.
+
+        The settings are those of `enqueue`. It raises no errors: the users of the Bound do.
+        """
         try:
             return Bound(self.name, self._request(data, settings))
         except Refused as refused:
             return Bound(self.name, refused)
 
-    def _request(self, data: Any, settings: JobSettings) -> EnqueueRequest:
+    def _request(self, data: Any, settings: JobSettings, *, want_outcome: bool = False) -> EnqueueRequest:
         check_setting_names(settings, JOB_SETTINGS)
-        return build_request(self._payload(data), settings)
+        return build_request(self._payload(data), settings, want_outcome=want_outcome)
 
     def _payload(self, data: Any) -> bytes:
         payload = self._client.serde.encode(data)
@@ -123,7 +165,7 @@ class Queue:
         return payload
 
     def ticket(self, id: str, revision: int) -> Ticket[Any]:
-        """Return the ticket of an enqueue made elsewhere, by the id and revision of the one given there."""
+        """Return the ticket of an earlier enqueue by its id and revision, also one of another process."""
         return Ticket(self._client, id, revision)
 
     # -- handlers ------------------------------------------------------------------------------------
@@ -132,14 +174,17 @@ class Queue:
     def handler(self, function: F, /) -> F: ...
     @overload
     def handler(self, **settings: Unpack[HandlerSettings]) -> Callable[[F], F]: ...
-    # mypy does not see that unpacked settings are keywords of this one, too.
+    # mypy does not accept unpacked settings for the keywords of the overloads above.
     def handler(  # type: ignore[misc]
         self, function: Any = None, /, **settings: Unpack[HandlerSettings]
     ) -> Any:
-        """Declare the function that runs this queue's jobs: it is called with (data) or (data, job).
+        """Declare the function that runs the jobs of this queue: `@queue.handler`.
 
-        `data` is converted to the type it is annotated with; `job` is current_job(). A queue has exactly
-        one handler: a second one raises DuplicateHandler, a lambda, method or inner function BadHandler.
+        A worker calls it with (data) or (data, job): the data is converted to its type hint, and the job is
+        the CurrentJob. The options are those of Dibs.task without `queue`, `serde` and the schedule.
+
+        Raises DuplicateHandler if the queue has a handler already, BadHandler for a function that a worker
+        could not import or call, Refused naming a bad option.
         """
 
         def declare(function: F) -> F:
@@ -156,13 +201,15 @@ class Queue:
     def on_failure(self, function: F, /) -> F: ...
     @overload
     def on_failure(self, **settings: Unpack[HandlerSettings]) -> Callable[[F], F]: ...
-    # mypy does not see that unpacked settings are keywords of this one, too.
+    # mypy does not accept unpacked settings for the keywords of the overloads above.
     def on_failure(  # type: ignore[misc]
         self, function: Any = None, /, **settings: Unpack[HandlerSettings]
     ) -> Any:
-        """Declare the function that is told of jobs that failed for good: (failure) or (failure, job).
+        """Declare the failure handler: a worker calls it at least once for each failed job of this queue.
 
-        It runs at least once for each, with limits and retries of its own, as a job of `name!fail`.
+        A job fails when it has no retries left, or at once with PermanentError. The worker calls the failure
+        handler with (failure) or (failure, job): a Failure and the CurrentJob. It runs as a job of the queue
+        `name!fail`; the options set the limits of these runs. Raises the errors of `handler`.
         """
 
         def declare(function: F) -> F:
@@ -175,10 +222,13 @@ class Queue:
         return declare if function is None else declare(function)
 
     def receive(self, max_jobs: int = 10, lease: Seconds = 30, wait: Seconds | None = None) -> Receiver:
-        """Claim jobs by hand: `async with queue.receive() as claims: async for claim in claims: ...`.
+        """Claim jobs without a worker: `async with queue.receive() as claims: async for claim in claims:`.
 
-        At most `max_jobs` are held at a time, under a lease of `lease` seconds that is renewed in the
-        background. The iteration ends when nothing came for `wait` seconds; None: never.
+        - `max_jobs`: number of claims that may be open at a time. Default 10.
+        - `lease`: seconds of the lease, which is renewed in the background. Default 30.
+        - `wait`: seconds without a job after which the iteration ends; None never ends it. Default None.
+
+        Raises Refused for a value that is not allowed.
         """
         handled = f"{self.name}{FAIL_SUFFIX}" in self._handlers
         return Receiver(self._client, max_jobs, lease, wait, handles_failure=handled)
@@ -186,28 +236,37 @@ class Queue:
     # -- by id ---------------------------------------------------------------------------------------
 
     async def get(self, id: str) -> Status | None:
-        """Return how an id stands: its job, else its outcome; None when nothing is known of it."""
+        """Return the status of the job with this id, or of its outcome; None for an unknown id."""
         return status_of(self.name, id, await self._client.get(id))
 
     async def list(self, state: State) -> AsyncIterator[Status]:
-        """Yield every id in a state, in no promised order; what stays in it throughout comes exactly once."""
+        """Yield the status of every job in a state, in any order.
+
+        A job that stays in the state during the listing is yielded exactly once.
+        """
         after: str | None = None
         while True:
             page = await (await self._client.storage()).list(self.name, state, after=after, limit=PAGE_SIZE)
             for id, slot in page.items:
-                yield status_in(self.name, id, slot, state)
+                yield listed_status(self.name, id, slot, state)
             if (after := page.after) is None:
                 return
 
     async def cancel(self, id: str, *, running: bool = False) -> CancelStatus:
-        """Take a waiting or blocked job out; with `running` also ask the active run to stop."""
+        """Cancel a waiting or blocked job. With `running` also ask an active run to stop.
+
+        Returns "cancelled"; "requested" if the active run was asked to stop; "active" if the job runs and
+        `running` is False; "completed" or "failed" if it ended before; "not_found".
+        """
         return (await self.cancel_many([id], running=running))[0]
 
     async def cancel_many(self, ids: Iterable[str], *, running: bool = False) -> Sequence[CancelStatus]:
-        """Cancel many, each by itself: cancelled, requested, active, completed, failed or not_found."""
+        """Cancel many jobs, each independently; return one answer of `cancel` for each id, in order."""
         storage = await self._client.storage()
         return [
-            word for ids in split_ids(ids) for word in await storage.cancel(self.name, ids, running=running)
+            answer
+            for batch in split_ids(ids)
+            for answer in await storage.cancel(self.name, batch, running=running)
         ]
 
     async def amend(
@@ -221,9 +280,13 @@ class Queue:
         priority: int | UnsetType = UNSET,
         retention: Retention | Seconds | UnsetType | None = UNSET,
     ) -> AmendStatus:
-        """Change a job, whole or not at all: amended, active or not_found (contract 3, amend).
+        """Change a job in one atomic step (contract 3, amend). An argument that is left out changes nothing.
 
-        Attributes merge into what there is; data, time and priority only while it waits.
+        - `attributes`: merged into the attributes of the job.
+        - `data`, `run_at` or `delay` (seconds), `priority`: only for a waiting job.
+        - `retention`: how long the outcome is kept: seconds, None for ever, or a Retention.
+
+        Returns "amended"; "active" if the job runs and the change needs a waiting job; "not_found".
         """
         patch = JobPatch(
             attributes=UNSET if attributes is None else encode_attributes(attributes),
@@ -237,9 +300,11 @@ class Queue:
     async def finish(
         self, id: str, revision: int, result: Any = None, *, error: BaseException | None = None
     ) -> FinishStatus:
-        """End a job that was handed off, well or with an error: done, lost, refused or not_found.
+        """End a job that was handed off: complete it with `result`, or fail it with `error`.
 
-        `revision` is what claim.hand_off() returned. Repeating it is safe.
+        `revision` is the number that `claim.hand_off()` returned. The call may be repeated safely. Returns
+        "done"; "lost" if the revision is not of this run, or the run ended in another way; "refused" if the
+        job waits or has a lease; "not_found".
         """
         end: End = Complete(result=self._client.serde.encode(result))
         if error is not None:
@@ -247,45 +312,67 @@ class Queue:
         return await (await self._client.storage()).finish(self.name, id, end, revision)
 
     async def retry_failed(self, id: str) -> RetryFailedStatus:
-        """Let a job that failed for good wait again, counts 0."""
+        """Return a failed job to the queue, with its counts of attempts and retries at 0.
+
+        Returns "queued"; "live" if a job with this id waits or runs; "not_kept" if its data was not kept;
+        "completed" or "cancelled" if it did not fail; "not_found".
+        """
         return (await self.retry_failed_many([id]))[0]
 
     async def retry_failed_many(self, ids: Iterable[str]) -> Sequence[RetryFailedStatus]:
-        """Retry many: queued, live, not_kept, completed, cancelled or not_found each."""
+        """Retry many failed jobs; return one answer of `retry_failed` for each id, in order."""
         storage = await self._client.storage()
-        return [word for ids in split_ids(ids) for word in await storage.retry_failed(self.name, ids)]
+        return [answer for batch in split_ids(ids) for answer in await storage.retry_failed(self.name, batch)]
 
     async def forget(self, id: str) -> bool:
-        """Remove everything of an id, whatever its state; tells whether there was anything."""
+        """Remove the job and the outcome of an id in any state; return whether there were any."""
         return (await (await self._client.storage()).forget(self.name, [id]))[0]
 
     # -- the queue -----------------------------------------------------------------------------------
 
     async def pause(self) -> None:
-        """Let no claim take jobs from now on. Running ones go on."""
+        """Stop claims of this queue. Active jobs continue."""
         await self.configure(paused=True)
 
     async def resume(self) -> None:
-        """Let claims take jobs again."""
+        """Allow claims of this queue again."""
         await self.configure(paused=False)
 
     async def counts(self) -> Counts:
-        """Count the ids in each state; numbers above 10,000 may be off, and then say so."""
+        """Return the number of jobs in each state; above 10,000 a number may be approximate."""
         return (await (await self._client.storage()).counts([self.name]))[self.name]
 
     async def configure(self, **changes: Unpack[QueueSettings]) -> None:
-        """Change what the queue is set to; every claim that begins afterwards obeys."""
+        """Change settings of the queue. Each later claim uses them; a setting that is left out stays.
+
+        - `paused`: whether claims are stopped. Default False.
+        - `max_active`: number of jobs that may be active at once over all workers; None is no limit.
+          Default None.
+        - `retention`: how long outcomes are kept if the job has no retention: seconds, None for ever, or a
+          Retention. Default: completed and cancelled 1 hour, failed 7 days.
+        - `log_level`: events that are logged: "off", "runs" (ends of runs) or "all". Default "runs".
+        - `log_age`: seconds that events are kept. Default 86,400.
+        - `log_bytes`: size of the log in bytes. Default 64 MiB.
+        - `request_key_age`: seconds that a request_key is remembered. Default 3,600.
+
+        Raises Refused naming the setting at fault.
+        """
         await (await self._client.storage()).configure(self.name, build_patch(changes))
 
     async def prune(self) -> PruneResult:
-        """Remove what has expired: outcomes, request keys, and the log beyond its age and size."""
+        """Remove expired outcomes and request keys, and events beyond `log_age` and `log_bytes`.
+
+        Returns the number of removed records of each kind.
+        """
         storage = await self._client.storage()
-        total = PruneResult()
-        while True:
-            step = await storage.prune(self.name, PRUNE_BATCH)
-            total = added(total, step)
-            if not step.more:
-                return total
+        steps = [await storage.prune(self.name, PRUNE_BATCH)]
+        while steps[-1].more:
+            steps.append(await storage.prune(self.name, PRUNE_BATCH))
+        return PruneResult(
+            outcomes=sum(step.outcomes for step in steps),
+            request_keys=sum(step.request_keys for step in steps),
+            events=sum(step.events for step in steps),
+        )
 
     def events(
         self,
@@ -294,19 +381,13 @@ class Queue:
         ids: Iterable[str] | None = None,
         kinds: Iterable[FeedKind] | None = None,
     ) -> Feed:
-        """Follow what happens: the log after an offset, "" for all of it; without one, the live feed.
+        """Follow the events of this queue: `async with queue.events() as events: async for event in events:`.
 
-        `async with queue.events() as events: async for event in events: ...`. The live feed includes
-        progress, and is best effort. With ids or kinds it tells of these alone; entering it raises Refused
-        for kinds that are beyond the queue's log_level.
+        - `after`: offset of an event; the feed begins with the event after it. "" begins with the oldest
+          event of the log. Default None: only new events, and progress, which is best effort.
+        - `ids`: only events of these ids. Default: all ids.
+        - `kinds`: only events of these kinds. Default: all kinds.
+
+        Entering the feed raises Refused for kinds that the queue's `log_level` leaves out.
         """
         return Feed(self._client, after, ids, kinds)
-
-
-def added(one: PruneResult, other: PruneResult) -> PruneResult:
-    """Return what two steps removed together."""
-    return PruneResult(
-        outcomes=one.outcomes + other.outcomes,
-        request_keys=one.request_keys + other.request_keys,
-        events=one.events + other.events,
-    )

@@ -1,4 +1,4 @@
-"""Jobs by hand: claims under a lease that is kept alive in the background."""
+"""Receivers claim jobs for a program without a worker, and renew the lease in the background."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from attrs import define, field
+
 from dibs.client.claim import Claim, lease_ms
 from dibs.client.connection.outcome_wait import SLOW_POLL
 from dibs.client.connection.queue_client import QueueClient
@@ -22,48 +24,51 @@ from dibs.model.results import RenewResult
 from dibs.storage.protocol import Storage
 
 if TYPE_CHECKING:
-    from dibs.client.sync.claims import BlockingReceiver
+    from dibs.client.sync.receiver import BlockingReceiver
 
-#: How often a lease is renewed while it lasts.
+#: Renewals of a lease within its length.
 RENEWALS_PER_LEASE: Final = 3
-#: How many jobs one step of a drop or a reap takes.
+#: Jobs that one call of the storage's drop or reap takes at most.
 BATCH_SIZE: Final = 100
 
 
+@define(eq=False)
 class HeldLease:
-    """One lease for as long as it may be renewed, and what is held under it."""
+    """A lease of the receiver and the claims that it holds under this lease."""
 
-    def __init__(self, lease: str, ttl: int) -> None:
-        self.lease = lease
-        self._ttl = ttl
-        self.held: dict[int, Claim] = {}
-        #: Whether an end under it waits for a commit: then it ends by itself, for a drop would wait as well.
-        self.is_open_ended = False
+    lease: str
+    _ttl: int
+    #: The open claims by their fence.
+    claims: dict[int, Claim] = field(factory=dict[int, Claim])
+    #: True after a claim was settled in a transaction, which may still be open. A drop of the lease would
+    #: wait for that transaction, so the receiver releases the claims one by one and lets the lease expire.
+    has_open_transaction: bool = False
 
     @property
     def ttl(self) -> int:
-        """How long a renewal lasts, ms: the longest that a job held here asks for."""
-        return max((claim.lease_ms or 0 for claim in self.held.values()), default=0) or self._ttl
+        """Length of the next renewal in ms: the longest lease that an open claim asks for."""
+        return max((claim.lease_ms or 0 for claim in self.claims.values()), default=0) or self._ttl
 
-    def hear(self, state: RenewResult) -> None:
-        """Pass on what a heartbeat found."""
-        for claim in self.held.values():
-            claim.cancelled = claim.cancelled or claim.id in state.cancel_requested
-        if not state.alive:
+    def update(self, renewed: RenewResult) -> None:
+        """Mark claims that were cancelled, and all claims as lost if the lease has ended."""
+        for claim in self.claims.values():
+            claim.cancelled = claim.cancelled or claim.id in renewed.cancel_requested
+        if not renewed.alive:
             self.end()
 
     def end(self) -> None:
-        """The lease is over, and with it every claim."""
-        for claim in self.held.values():
+        """Mark all claims as lost, and remove them."""
+        for claim in self.claims.values():
             claim.lost = True
-        self.held.clear()
+        self.claims.clear()
 
 
 class Receiver:
-    """Claims of one queue: `async with` it, then `async for claim in` it. Leaving releases the rest.
+    """The claims of one queue: `async with queue.receive() as claims: async for claim in claims:`.
 
-    At most `max_jobs` are held at a time: who settles none of them is given no more. The lease is renewed
-    in the background, and what dead holders left comes back on the way.
+    It holds at most `max_jobs` claims: the iteration waits until one of them is settled. The lease of the
+    claims is renewed in the background, and expired jobs of other holders return to the queue at the same
+    time. The end of the block releases all claims that are not settled.
     """
 
     def __init__(
@@ -81,102 +86,110 @@ class Receiver:
         self._ttl = lease_ms(lease)
         self._wait = None if wait is None else duration_ms("wait", wait) / 1000
         self._handles_failure = handles_failure
+        #: The lease of the next claims, one of `_leases`.
         self._current: HeldLease | None = None
-        self._tenures: list[HeldLease] = []
+        self._leases: list[HeldLease] = []
+        #: Claims that the iteration has not yielded yet.
         self._buffer: deque[Claim] = deque()
-        self._room_made = asyncio.Event()
-        self._heart: asyncio.Task[None] | None = None
+        self._slot_freed = asyncio.Event()
+        self._heartbeat: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        held = self._max_jobs - self._free_slots
+        return f"<Receiver {self._client.label}, {held} of {self._max_jobs} claims held>"
 
     @property
     def sync(self) -> BlockingReceiver:
-        """The same, blocking."""
-        from dibs.client.sync.claims import BlockingReceiver  # noqa: PLC0415 - only who blocks pays for it
+        """This receiver with blocking methods."""
+        from dibs.client.sync.receiver import BlockingReceiver  # noqa: PLC0415 - async programs never load it
 
         return BlockingReceiver(self)
 
     async def __aenter__(self) -> Self:
         await self._grant(await self._client.storage())
-        self._heart = asyncio.create_task(self._beat())
+        self._heartbeat = asyncio.create_task(self._keep_leases())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._heart is not None:
-            self._heart.cancel()
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
         self._buffer.clear()
-        # Once the app is closed nobody can be told; the leases end by themselves.
+        # NotRunning: the app is closed already, and the leases expire.
         with suppress(NotRunning):
             storage = await self._client.storage()
-            while self._tenures:
-                await self._drop(storage, self._tenures[-1])
+            while self._leases:
+                await self._drop(storage, self._leases[-1])
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Claim:
-        """Return the next claim; ends when nothing came for `wait` seconds."""
-        if self._heart is None:
+        """Return the next claim. The iteration ends after `wait` seconds without a job."""
+        if self._heartbeat is None:
             raise NotRunning(
-                "enter it first: async with queue.receive() as claims: async for claim in claims"
+                "this receiver is not entered; write `async with queue.receive() as claims:`, "
+                "then `async for claim in claims:`"
             )
         deadline = None if self._wait is None else time.monotonic() + self._wait
         while not self._buffer:
-            if self._room <= 0:
-                await self._until_room(deadline)
+            if self._free_slots <= 0:
+                await self._wait_for_slot(deadline)
                 continue
             storage = await self._client.storage()
             token = await self._claim(storage)
             if not self._buffer:
-                await self._hint(storage, token, _left(deadline))
+                await self._wait_for_jobs(storage, token, _seconds_left(deadline))
         return self._buffer.popleft()
 
     @property
-    def _room(self) -> int:
-        return self._max_jobs - sum(len(tenure.held) for tenure in self._tenures)
+    def _free_slots(self) -> int:
+        return self._max_jobs - sum(len(held.claims) for held in self._leases)
 
-    async def _until_room(self, deadline: float | None) -> None:
-        self._room_made.clear()
+    async def _wait_for_slot(self, deadline: float | None) -> None:
+        self._slot_freed.clear()
         try:
-            await asyncio.wait_for(self._room_made.wait(), _left(deadline))
+            await asyncio.wait_for(self._slot_freed.wait(), _seconds_left(deadline))
         except TimeoutError:
             raise StopAsyncIteration from None
 
     async def _claim(self, storage: Storage) -> str:
-        """Fill the buffer, and return the token to wait with."""
-        tenure = self._current or await self._grant(storage)
+        """Claim jobs into the buffer. Return the token for the storage's wait, "" if it is unknown."""
+        held = self._current or await self._grant(storage)
         try:
-            answer = await storage.claim(self._client.name, tenure.lease, self._room)
+            answer = await storage.claim(self._client.name, held.lease, self._free_slots)
         except OutcomeUnknown:
             self._current = None
             return ""
         except BaseException:
-            # Cancelled on the way: jobs may have been taken that nobody knows. No more claims under this
-            # lease; it is dropped as soon as what is known there has settled (contract 4, promise 7).
+            # The call was cancelled, and the storage may have claimed jobs that this process does not know.
+            # Claim no more under this lease, and drop it as soon as its known claims are settled: that
+            # returns the unknown jobs to the queue (contract 4, promise 7).
             self._current = None
             raise
         if answer.lost:
-            self._end(tenure)
+            self._end(held)
         for job in answer.jobs:
-            self._take(tenure, job)
+            self._add_claim(held, job)
         return answer.token
 
-    def _take(self, tenure: HeldLease, job: Job) -> None:
-        def let_go(connection: Any) -> None:
-            tenure.held.pop(claim.fence, None)
-            self._room_made.set()
+    def _add_claim(self, held: HeldLease, job: Job) -> None:
+        def on_settled(connection: Any) -> None:
+            held.claims.pop(claim.fence, None)
+            self._slot_freed.set()
             if connection is not None:
-                tenure.is_open_ended = True
-                self._current = None if self._current is tenure else self._current
+                held.has_open_transaction = True
+                self._current = None if self._current is held else self._current
 
-        claim = Claim(self._client, job, tenure.lease, let_go, handles_failure=self._handles_failure)
-        tenure.held[claim.fence] = claim
+        claim = Claim(self._client, job, held.lease, on_settled, handles_failure=self._handles_failure)
+        held.claims[claim.fence] = claim
         self._buffer.append(claim)
 
-    async def _hint(self, storage: Storage, token: str, left: float | None) -> None:
-        if left is not None and left <= 0:
+    async def _wait_for_jobs(self, storage: Storage, token: str, seconds_left: float | None) -> None:
+        if seconds_left is not None and seconds_left <= 0:
             raise StopAsyncIteration
-        seconds = SLOW_POLL if left is None else min(SLOW_POLL, left)
+        seconds = SLOW_POLL if seconds_left is None else min(SLOW_POLL, seconds_left)
         since = {self._client.name: token} if token else None
         with suppress(StorageError):
             await storage.wait([self._client.name], since=since, timeout=seconds)
@@ -188,53 +201,53 @@ class Receiver:
     async def _grant(self, storage: Storage) -> HeldLease:
         holder = f"receive:{socket.gethostname()}:{os.getpid()}"
         granted = await storage.grant([self._client.name], self._ttl, holder)
-        self._current = tenure = HeldLease(granted.lease, self._ttl)
-        self._tenures.append(tenure)
-        return tenure
+        self._current = held = HeldLease(granted.lease, self._ttl)
+        self._leases.append(held)
+        return held
 
-    async def _beat(self) -> None:
+    async def _keep_leases(self) -> None:
         while True:
             await asyncio.sleep(self._ttl / 1000 / RENEWALS_PER_LEASE)
             try:
                 storage = await self._client.storage()
-                for tenure in list(self._tenures):
-                    await self._renew(storage, tenure)
+                for held in list(self._leases):
+                    await self._renew(storage, held)
                 await storage.reap(self._client.name, BATCH_SIZE)
             except (StorageError, OutcomeUnknown):
-                # A storage that is away for a while may end the lease; it does not end the heart.
+                # The lease may expire while the storage is unavailable; the next renewal finds that out.
                 continue
             except NotRunning:
                 return
 
-    async def _renew(self, storage: Storage, tenure: HeldLease) -> None:
-        if tenure is not self._current and not tenure.held:
-            await self._drop(storage, tenure)
+    async def _renew(self, storage: Storage, held: HeldLease) -> None:
+        if held is not self._current and not held.claims:
+            await self._drop(storage, held)
             return
         name = self._client.name
-        state = (await storage.renew([name], tenure.lease, tenure.ttl))[name]
-        tenure.hear(state)
-        if not state.alive:
-            self._end(tenure)
+        renewed = (await storage.renew([name], held.lease, held.ttl))[name]
+        held.update(renewed)
+        if not renewed.alive:
+            self._end(held)
 
-    def _end(self, tenure: HeldLease) -> None:
-        tenure.end()
-        if tenure in self._tenures:
-            self._tenures.remove(tenure)
-        if tenure is self._current:
+    def _end(self, held: HeldLease) -> None:
+        held.end()
+        if held in self._leases:
+            self._leases.remove(held)
+        if held is self._current:
             self._current = None
         self._buffer = deque(claim for claim in self._buffer if not claim.lost)
-        self._room_made.set()
+        self._slot_freed.set()
 
-    async def _drop(self, storage: Storage, tenure: HeldLease) -> None:
-        if tenure.is_open_ended:
-            rest = [claim.release() for claim in tenure.held.values()]
-            await asyncio.gather(*rest, return_exceptions=True)
-            self._end(tenure)
+    async def _drop(self, storage: Storage, held: HeldLease) -> None:
+        if held.has_open_transaction:
+            releases = [claim.release() for claim in held.claims.values()]
+            await asyncio.gather(*releases, return_exceptions=True)
+            self._end(held)
             return
-        self._end(tenure)
-        while any((await storage.drop([self._client.name], tenure.lease, BATCH_SIZE)).values()):
+        self._end(held)
+        while any((await storage.drop([self._client.name], held.lease, BATCH_SIZE)).values()):
             pass
 
 
-def _left(deadline: float | None) -> float | None:
+def _seconds_left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,4 +1,4 @@
-"""What can be told of an id, or of one enqueue, as people read it."""
+"""The status of a job or of one enqueue, with times as datetimes and attributes as values."""
 
 from __future__ import annotations
 
@@ -14,53 +14,68 @@ from dibs.model.job import Error, Job, JobData, Outcome, Slot, Successor
 from dibs.model.results import State
 from dibs.model.ticket_state import ticket_state
 
+#: State of a job in a Status. `not_kept` is the state of an enqueue whose outcome has expired.
 JobState = Literal[
     "waiting", "active", "handed_off", "blocked", "completed", "failed", "cancelled", "not_kept"
 ]
 
 
 class Status(Struct, frozen=True, kw_only=True):
-    """A moment in the life of a job; what does not apply is None, 0 or empty. Times are in UTC."""
+    """The status of a job. Times are in UTC; a field that does not apply is None, 0 or empty."""
 
     queue: str
+    """Name of the queue."""
     id: str
+    """Id of the job."""
     state: JobState
-    #: The end of its range of revisions (contract 1, Done).
+    """State of the job; `not_kept` if the outcome of an enqueue has expired."""
     revision: int = 0
-    #: When it may start; in the future, it is what `scheduled` counts.
+    """Number of the latest enqueue that this job contains (contract 1, Done)."""
     run_at: datetime | None = None
+    """Time from which the job may start. A waiting job with a future time counts as `scheduled`."""
     enqueued_at: datetime | None = None
+    """Time of the enqueue."""
     claimed_at: datetime | None = None
+    """Time at which a worker claimed the latest run."""
     ended_at: datetime | None = None
-    #: Until when the outcome is kept; None with an outcome is for ever.
+    """Time at which the job ended."""
     expires_at: datetime | None = None
-    #: How many enqueues it holds.
+    """Time until which the outcome is kept; None for an outcome that is kept for ever."""
     enqueues: int = 0
-    #: Claims so far, and why it came back.
+    """Number of enqueues that this job contains: later ones may have updated it."""
     attempts: int = 0
+    """Number of claims so far."""
     retries: int = 0
+    """Number of times the job returned to the queue after an error."""
     stalls: int = 0
+    """Number of times the job returned to the queue because its worker was gone."""
     timeouts: int = 0
+    """Number of times the job returned to the queue after a timeout."""
     priority: int = 0
+    """Priority, -1000 to 1000; a higher number starts first."""
     attributes: Mapping[str, Any] = {}
-    #: Who runs it or ran it, and under which fence.
+    """Attributes of the job."""
     holder: str = ""
+    """Name of the worker of the latest run."""
     fence: int = 0
+    """Fence of the latest run."""
     progress: Any = None
+    """Progress that the active run reported last."""
     cancel_requested: bool = False
-    #: Of a failed outcome, or of the latest run that came back.
+    """True if the active run was asked to stop."""
     error: Error | None = None
+    """Error of a failed job, or of the latest run of a job that returned to the queue."""
 
 
 def status_of(queue: str, id: str, slot: Slot) -> Status | None:
-    """Return the status of an id: of its current, else of its outcome; None when nothing is known."""
+    """Return the status of the job in a slot, or of its outcome; None for an empty slot."""
     if slot.current is not None:
         return _of_job(queue, slot.current)
     return None if slot.outcome is None else _of_outcome(queue, id, slot.outcome)
 
 
-def status_in(queue: str, id: str, slot: Slot, state: State) -> Status:
-    """Return the status of what was listed under a state."""
+def listed_status(queue: str, id: str, slot: Slot, state: State) -> Status:
+    """Return the status of the part of a slot that is in a state, for a listing of that state."""
     if state == "blocked" and slot.successor is not None:
         return _of_successor(queue, id, slot.successor)
     if state in ("completed", "failed", "cancelled") and slot.outcome is not None:
@@ -68,8 +83,11 @@ def status_in(queue: str, id: str, slot: Slot, state: State) -> Status:
     return _of_job(queue, slot.current) if slot.current else Status(queue=queue, id=id, state="not_kept")
 
 
-def status_at(queue: str, id: str, slot: Slot, revision: int) -> Status:
-    """Return the status of one enqueue, which may be another than that of the id (contract 1, Done)."""
+def enqueue_status(queue: str, id: str, slot: Slot, revision: int) -> Status:
+    """Return the status of the enqueue with this revision, which may differ from the status of the id.
+
+    See contract 1, Done.
+    """
     found = ticket_state(slot, revision)
     if found.outcome is not None:
         return _of_outcome(queue, id, found.outcome)
@@ -77,7 +95,7 @@ def status_at(queue: str, id: str, slot: Slot, revision: int) -> Status:
         return Status(queue=queue, id=id, state=found.kind, revision=revision)
     if slot.current is not None and revision <= slot.current.revision:
         return _of_job(queue, slot.current)
-    assert slot.successor is not None, "pending is in current or successor"  # noqa: S101
+    assert slot.successor is not None, "a pending revision is in current or successor"  # noqa: S101
     return _of_successor(queue, id, slot.successor)
 
 
@@ -145,5 +163,5 @@ def _of_outcome(queue: str, id: str, outcome: Outcome) -> Status:
 
 
 def attributes_in(data: JobData) -> dict[str, Any]:
-    """Return attributes as values."""
+    """Return the attributes of a job, decoded from JSON."""
     return {name: msgspec.json.decode(raw) for name, raw in data.attributes.items()}

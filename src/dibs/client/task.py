@@ -1,4 +1,4 @@
-"""A task: a function that is a queue. Calls are typed as the function's own."""
+"""Tasks: functions declared with @app.task, whose calls can be enqueued with the types of the function."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
+from attrs import define, frozen
 from msgspec.structs import replace
 
 from dibs.client.calls.bound_job import Bound
@@ -21,17 +22,14 @@ from dibs.client.calls.handler_registry import (
 from dibs.client.calls.signature import CallSignature
 from dibs.client.calls.task_settings import SCHEDULE_SETTINGS, TaskSettings, schedule_of
 from dibs.client.connection.queue_client import QueueClient
-from dibs.client.options.durations import duration_ms
 from dibs.client.options.job_settings import CALL_SETTINGS, CallSettings, build_request, check_setting_names
-from dibs.client.options.retention import extend_retention
 from dibs.client.queue import Queue
-from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets
+from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, keep_outcome
 from dibs.errors import BadHandler, Refused
-from dibs.model.job import OutcomeRetention as KeptFor
 from dibs.model.requests import EnqueueRequest
 
 if TYPE_CHECKING:
-    from dibs.client.sync.handles import BlockingTask, BlockingTaskEnqueuer
+    from dibs.client.sync.task import BlockingTask, BlockingTaskEnqueuer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,47 +37,68 @@ F = TypeVar("F", bound=Callable[..., Any])
 Hook = Callable[[Ending], Awaitable[None] | None]
 H = TypeVar("H", bound=Hook)
 
-_UNSEEN = "nobody sees the job before your commit, and run would wait in vain: enqueue, commit, result()"
-_LATER = "a bound job has no connection: give it to enqueue_many, or to complete"
+_WAIT_BEFORE_COMMIT = (
+    "enqueue_and_wait cannot use connection=: workers see the job only after your commit; "
+    "call enqueue(), commit, then wait for ticket.result()"
+)
+_BOUND_CONNECTION = (
+    "bind cannot use connection=: pass the connection to enqueue_many, claim.complete or claim.fail"
+)
 
 
+@define(eq=False, repr=False, slots=False)
 class TaskEnqueuer(Generic[P, R]):
-    """A task with settings: `task.options(id=...)`. It takes the task's own arguments and nothing else."""
+    """A task with settings for its jobs, returned by `task.options(...)`.
 
-    def __init__(self, client: QueueClient, call: CallSignature, settings: CallSettings) -> None:
-        self._client = client
-        self._call = call
-        self._settings = settings
+    Its methods take the arguments of the function; settings and arguments never mix.
+    """
+
+    _client: QueueClient
+    _call: CallSignature
+    _settings: CallSettings
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name}={value!r}" for name, value in self._settings.items())
+        return f"<{type(self).__name__} {self._client.label}{f' with {settings}' if settings else ''}>"
 
     @property
     def sync(self) -> BlockingTaskEnqueuer[P, R]:
-        """The same, blocking."""
-        from dibs.client.sync.handles import BlockingTaskEnqueuer  # noqa: PLC0415 - only who blocks pays for it
+        """This task and its settings with blocking methods."""
+        from dibs.client.sync.task import BlockingTaskEnqueuer  # noqa: PLC0415 - async programs never load it
 
         return BlockingTaskEnqueuer(self)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
-        """Enqueue a call. Raises Refused naming the parameter or setting at fault, OutcomeUnknown.
+        """Enqueue a call of the function and return its ticket.
 
-        Arguments must be what the type hints say, as they come back from the queue's serde.
+        The arguments are checked against the type hints, as they come back from the queue's serde. Use
+        `task.options(...)` for settings of the job; without it the job may start at once, has a generated
+        id and priority 0, and uses the limits of the task.
+
+        Raises Refused naming the parameter or setting at fault, OutcomeUnknown if the reply of the storage
+        was lost, StorageError.
         """
         return await self._send(self._request(args, kwargs))
 
     async def enqueue_and_wait(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Enqueue a call and return its result, waiting for it as options(wait=...) says, else a minute.
+        """Enqueue a call, wait for the job, and return its result.
 
-        Raises what enqueue and ticket.result raise; WaitTimeout leaves the job alone.
+        It waits for `wait` seconds of `task.options(wait=...)`, by default 60. Raises the errors of `enqueue`
+        and of `ticket.result`. After WaitTimeout the job stays in the queue.
         """
         if self._settings.get("connection") is not None:
-            raise Refused(_UNSEEN, field="connection")
+            raise Refused(_WAIT_BEFORE_COMMIT, field="connection")
         wait = self._settings.get("wait", DEFAULT_WAIT)
-        request = await self._kept(self._request(args, kwargs, want_outcome=True), wait)
+        request = await keep_outcome(self._client, self._request(args, kwargs, want_outcome=True), wait)
         return await (await self._send(request)).result(wait)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound:
-        """Return the call, to be enqueued later: in a batch, or as a follow-up of another job."""
+        """Return a call to be enqueued later: with `enqueue_many`, or as the follow-up of another job.
+
+        It raises no errors: `enqueue_many` and the other users of the Bound do.
+        """
         if self._settings.get("connection") is not None:
-            return Bound(self._client.name, Refused(_LATER, field="connection"))
+            return Bound(self._client.name, Refused(_BOUND_CONNECTION, field="connection"))
         try:
             return Bound(self._client.name, self._request(args, kwargs))
         except Refused as refused:
@@ -88,15 +107,6 @@ class TaskEnqueuer(Generic[P, R]):
     async def _send(self, request: EnqueueRequest) -> Ticket[R]:
         answer = await self._client.enqueue(request, self._settings.get("connection"))
         return Ticket(self._client, request.job.id, answer.revision, self._returns, answer)
-
-    async def _kept(self, request: EnqueueRequest, wait: Any) -> EnqueueRequest:
-        """Return the request with a retention that outlives the wait."""
-        job, length = request.job, 0 if wait is None else duration_ms("wait", wait)
-        own = job.data.retention or KeptFor()
-        longer = extend_retention(await self._client.retention(), length, own)
-        if longer == own:
-            return request
-        return replace(request, job=replace(job, data=replace(job.data, retention=longer)))
 
     def _request(self, args: Any, kwargs: Any, *, want_outcome: bool = False) -> EnqueueRequest:
         payload = self._call.payload(self._client.serde, args, kwargs)
@@ -107,40 +117,62 @@ class TaskEnqueuer(Generic[P, R]):
 
 
 class Task(TaskEnqueuer[P, R]):
-    """A function declared with @app.task: call it, or let a worker call it."""
+    """A function declared with @app.task. Call it to run it here, or enqueue it for a worker."""
 
     def __init__(self, client: QueueClient, function: Callable[..., Any], handlers: HandlerRegistry) -> None:
         super().__init__(client, CallSignature(function), {})
         self._handlers = handlers
-        self.function = function
-        #: The queue that the task is: to pause, count, list, cancel and so on.
+        self.function: Callable[..., Any] = function
         self.queue: Queue = Queue(client, handlers, self._call)
+        """The queue of the task, which can pause, count, list and cancel its jobs."""
         update_wrapper(self, function, updated=())
 
-    def __repr__(self) -> str:
-        return f"Task({self.queue.name!r})"
-
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function, here and now."""
+        """Call the function in this process and return its result."""
         result: R = self.function(*args, **kwargs)
         return result
 
     @property
     def sync(self) -> BlockingTask[P, R]:
-        """The same, blocking."""
-        from dibs.client.sync.handles import BlockingTask  # noqa: PLC0415 - only who blocks pays for it
+        """This task with blocking methods."""
+        from dibs.client.sync.task import BlockingTask  # noqa: PLC0415 - async programs never load it
 
         return BlockingTask(self)
 
     def options(self, **settings: Unpack[CallSettings]) -> TaskEnqueuer[P, R]:
-        """Return the task with settings for the next job: they never mix with its arguments."""
+        """Return the task with settings for its jobs: `await task.options(delay=60).enqueue(...)`.
+
+        The settings, each with its default:
+
+        - `id`: id of the job, 1 to 512 bytes; default: a generated one, which sorts by time.
+        - `delay`: seconds until the job may start, as a number or a timedelta. Default 0.
+        - `run_at`: datetime with a time zone from which the job may start; excludes `delay`.
+        - `priority`: -1000 to 1000; a higher number starts first. Default 0.
+        - `on_conflict`: Update(...) or Reject(...): how to treat an id that is known already.
+          Default Update().
+        - `request_key`: text of at most 128 bytes. A second enqueue with the same key within an hour
+          changes nothing and gets the answer of the first. Default: no key.
+        - `attributes`: mapping of text to JSON values, for listings and other programs. Default: empty.
+        - `retention`: how long the outcome is kept: seconds, None for ever, or a Retention. Default: the
+          retention of the queue.
+        - `timeout`, `max_retries`, `max_timeouts`, `max_stalls`, `backoff`: replace the limits of the
+          handler for this job; the units are the same. Default: the limits of the handler.
+        - `lease`: seconds of the lease if the job is claimed with `queue.receive`. Default: the lease of
+          the receiver.
+        - `wait`: seconds that `enqueue_and_wait` waits; None waits until the job ends. Default 60.
+        - `connection`: connection of psycopg or SQLAlchemy. The job is enqueued in its transaction.
+          Default: none.
+
+        Raises Refused for a setting that does not exist.
+        """
         check_setting_names(settings, CALL_SETTINGS)
         return TaskEnqueuer(self._client, self._call, settings)
 
     async def enqueue_many(self, jobs: Iterable[Bound], *, connection: Any = None) -> Sequence[Ticket[R]]:
-        """Enqueue any number of task.bind(...) and task.options(...).bind(...), in order.
+        """Enqueue many calls, made with `task.bind(...)` or `task.options(...).bind(...)`, in their order.
 
-        All are checked first: raises BatchRefused naming each bad one, and then nothing was sent.
+        With a `connection` of psycopg or SQLAlchemy the jobs are enqueued in its transaction. All jobs are
+        checked before the first is sent: raises BatchRefused with one Refused for each bad job.
         """
         return Tickets(self._client, await self._client.enqueue_all(jobs, connection), self._returns)
 
@@ -148,53 +180,62 @@ class Task(TaskEnqueuer[P, R]):
     def on_failure(self, function: F, /) -> F: ...
     @overload
     def on_failure(self, **settings: Unpack[HandlerSettings]) -> Callable[[F], F]: ...
-    # mypy does not see that unpacked settings are keywords of this one, too.
+    # mypy does not accept unpacked settings for the keywords of the overloads above.
     def on_failure(  # type: ignore[misc]
         self, function: Any = None, /, **settings: Unpack[HandlerSettings]
     ) -> Any:
-        """Declare the function that is told of calls that failed for good; see Queue.on_failure."""
+        """Declare the failure handler: a worker calls it with a Failure for each failed call.
+
+        See Queue.on_failure for the details; the options are those of a handler.
+        """
         if function is None:
             return self.queue.on_failure(**settings)
         return self.queue.on_failure(function)
 
     def after(self, hook: H) -> H:
-        """Declare a hook that sees each end before it is settled; it may change result and retention."""
+        """Declare a hook: the worker calls it with the Ending of each run, before it settles the run.
+
+        The hook may change the result and the retention. Raises BadHandler for a second hook.
+        """
         handler = self._handlers[self.queue.name]
         if handler.after is not None:
-            raise BadHandler(f"{self.queue.name} has a hook already; a task has one: call both from it")
+            raise BadHandler(
+                f"task {self.queue.name!r} has a hook already; call both functions from one hook"
+            )
         self._handlers[self.queue.name] = replace(handler, after=hook)
         return hook
 
 
 class AsyncTask(Task[P, R]):
-    """The same for an `async def`: R is what awaiting it gives."""
+    """A task whose function is an `async def`; R is the type of the awaited result."""
 
-    # A caller of a task never knows it as a plain Task: the decorator returns this type for `async def`.
+    # The override changes the return type, but no caller holds an AsyncTask as a Task: the decorator
+    # returns this type for `async def`.
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:  # type: ignore[override]
-        """Call the function, here and now: await it."""
+        """Call the function in this process; await the result."""
         coroutine: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
         return coroutine
 
 
+@frozen
 class TaskDecorator:
-    """What @app.task(...) with options returns: it declares the function below it."""
+    """The decorator that `@app.task(...)` with options returns."""
 
-    def __init__(self, declare: Callable[[Callable[..., Any]], Any]) -> None:
-        self._declare = declare
+    _declare: Callable[[Callable[..., Any]], Any]
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Any:
-        """Declare the function. Raises BadHandler, DuplicateHandler."""
+        """Declare the function as a task. Raises BadHandler, Refused, DuplicateHandler."""
         return self._declare(function)
 
 
 def declare_task(
     client: QueueClient, function: Callable[..., Any], handlers: HandlerRegistry, settings: TaskSettings
 ) -> Task[Any, Any]:
-    """Register a function as the handler of its own queue, and return the task."""
+    """Register a function as the handler of the client's queue, and return the task."""
     check_setting_names(settings, HANDLER_SETTINGS | SCHEDULE_SETTINGS)
     call, serde = CallSignature(function), client.serde
     limits = cast("HandlerSettings", {n: value for n, value in settings.items() if n in HANDLER_SETTINGS})

@@ -1,4 +1,4 @@
-"""A ticket: what an enqueue hands out, to wait for its own end and no other."""
+"""Tickets: an enqueue returns one, to wait for the result of exactly this enqueue."""
 
 from __future__ import annotations
 
@@ -6,72 +6,99 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from msgspec.structs import replace
+
 from dibs.client.connection.outcome_wait import OutcomeWait, outcome_result
 from dibs.client.connection.queue_client import EnqueuedBatch, QueueClient
 from dibs.client.options.durations import Seconds, duration_ms
-from dibs.client.status import Status, status_at
+from dibs.client.options.retention import extend_retention
+from dibs.client.status import Status, enqueue_status
 from dibs.errors import ConfigurationError
+from dibs.model.job import OutcomeRetention
+from dibs.model.requests import EnqueueRequest
 from dibs.model.results import CancelStatus, EnqueueResult, EnqueueStatus
 from dibs.model.ticket_state import TicketState
 
 if TYPE_CHECKING:
-    from dibs.client.sync.handles import BlockingTicket
+    from dibs.client.sync.ticket import BlockingTicket
 
 R = TypeVar("R")
-#: Tells the type of a result when one is decoded: not before, for its names may be defined further below.
-Returns = Callable[[], Any]
+#: Returns the type of a result. Called when a result is decoded, because the type hints of a function may
+#: name classes that are defined below the function.
+ResultType = Callable[[], Any]
 
-#: For how long a result is waited for unless something else is said, in seconds.
+#: Seconds that a call waits for a result by default.
 DEFAULT_WAIT = 60.0
 
 
-def anything() -> Any:
-    """Say that a result may be anything."""
+def any_result() -> Any:
+    """Return Any, the result type of a queue without a task."""
     return Any
 
 
+async def keep_outcome(client: QueueClient, request: EnqueueRequest, wait: Seconds | None) -> EnqueueRequest:
+    """Return the request with a retention that is longer than a wait of `wait` seconds."""
+    job, wait_ms = request.job, 0 if wait is None else duration_ms("wait", wait)
+    own = job.data.retention or OutcomeRetention()
+    extended = extend_retention(await client.retention(), wait_ms, own)
+    if extended == own:
+        return request
+    return replace(request, job=replace(job, data=replace(job.data, retention=extended)))
+
+
 class Ticket(Generic[R]):
-    """One enqueue: of which id, with which revision, and what became of it."""
+    """One enqueue of a job: its id and revision, its state, its result."""
 
     def __init__(
         self,
         client: QueueClient,
         id: str,
         revision: int,
-        returns: Returns = anything,
+        returns: ResultType = any_result,
         answer: EnqueueResult | None = None,
     ) -> None:
         self._client = client
         self._returns = returns
         self._outcome = answer.outcome if answer and answer.status in ("completed", "failed") else None
         self.queue: str = client.name
+        """Name of the queue."""
         self.id: str = id
-        #: What a wait waits for; with queue and id it finds this enqueue again: queue.ticket(id, revision).
+        """Id of the job."""
         self.revision: int = revision
-        #: What the enqueue did: queued, updated, blocked; or under Reject duplicate, completed, failed.
-        #: None for a ticket that was made from id and revision.
+        """Number of this enqueue. `queue.ticket(id, revision)` returns this ticket again, in any process."""
         self.verdict: EnqueueStatus | None = answer.status if answer else None
-        #: Whether its request_key was known: then nothing changed, and this is the first one's answer.
+        """Effect of the enqueue: "queued", "updated" or "blocked".
+
+        With Reject also "duplicate", "completed" or "failed". None for a ticket of `queue.ticket(...)`.
+        """
         self.repeated: bool = answer.repeated if answer else False
+        """True if the request_key was known.
+
+        The enqueue changed no job then, and this ticket has the answer of the first enqueue with that key.
+        """
 
     def __repr__(self) -> str:
-        return f"<Ticket {self.queue}/{self.id} {self.verdict or self.revision}>"
+        verdict = f" {self.verdict}" if self.verdict else ""
+        return f"<Ticket {self.queue}/{self.id} revision {self.revision}{verdict}>"
 
     @property
     def sync(self) -> BlockingTicket[R]:
-        """The same, blocking."""
-        from dibs.client.sync.handles import BlockingTicket  # noqa: PLC0415 - only who blocks pays for it
+        """This ticket with blocking methods."""
+        from dibs.client.sync.ticket import BlockingTicket  # noqa: PLC0415 - async programs never load it
 
         return BlockingTicket(self)
 
     async def result(self, wait: Seconds | None = DEFAULT_WAIT) -> R:
-        """Return what the job returned, waiting at most `wait` seconds (None: as long as it takes).
+        """Wait for the end of this enqueue and return the result of its job.
 
-        Exactly this enqueue's end counts (contract 1, Done). Raises JobFailed, JobCancelled,
-        OutcomeNotKept, and WaitTimeout, which leaves the job alone. The outcome is kept for at least
-        the wait and a minute.
+        `wait` is in seconds; None waits until the job ends. Only the run of this enqueue counts, or the run
+        of a later enqueue that replaced it (contract 1, Done). The outcome is kept at least for `wait` and
+        one minute.
+
+        Raises JobFailed, JobCancelled, OutcomeNotKept if the outcome is no longer kept, and WaitTimeout;
+        after WaitTimeout the job stays in the queue.
         """
-        result: R = self._decoded(outcome_result(self._client, self.id, await self._end(wait)))
+        result: R = self._decode(outcome_result(self._client, self.id, await self._end(wait)))
         return result
 
     async def _end(self, wait: Seconds | None) -> TicketState:
@@ -80,57 +107,57 @@ class Ticket(Generic[R]):
         seconds = None if wait is None else duration_ms("wait", wait) / 1000
         return await OutcomeWait(self._client, self.id, self.revision, seconds).end()
 
-    def _decoded(self, raw: bytes | None) -> Any:
+    def _decode(self, raw: bytes | None) -> Any:
         if raw is None:
             return None
         try:
             return self._client.serde.decode(raw, self._returns())
         except ValueError as error:
             raise ConfigurationError(
-                f"the result of {self.queue}/{self.id} is not what its handler's return type says: {error}"
+                f"the result of {self.queue}/{self.id} does not fit the return type of its handler: {error}"
             ) from error
 
     async def status(self) -> Status:
-        """Return how this enqueue stands now; `not_kept` once it ended and its outcome is gone."""
-        return status_at(self.queue, self.id, await self._client.get(self.id), self.revision)
+        """Return the state of this enqueue. It is `not_kept` after the outcome has expired."""
+        return enqueue_status(self.queue, self.id, await self._client.get(self.id), self.revision)
 
     async def cancel(self, *, running: bool = False) -> CancelStatus:
-        """Cancel the id: waiting or blocked is gone; with `running` also ask the active run to stop.
-
-        Returns cancelled, requested, active, completed, failed or not_found (contract 3, cancel).
-        """
+        """Cancel the job of this ticket's id, and return the effect; see Queue.cancel."""
         storage = await self._client.storage()
         return (await storage.cancel(self.queue, [self.id], running=running))[0]
 
 
 class Tickets(Sequence[Ticket[R]]):
-    """The tickets of a batch, in its order. They are made when one is first asked for: often none is."""
+    """The tickets of a batch, in the order of its jobs.
 
-    def __init__(self, client: QueueClient, sent: EnqueuedBatch, returns: Returns = anything) -> None:
+    They are made at the first access: most callers of `enqueue_many` use no ticket.
+    """
+
+    def __init__(self, client: QueueClient, batch: EnqueuedBatch, returns: ResultType = any_result) -> None:
         self._client = client
-        self._sent = sent
+        self._batch = batch
         self._returns = returns
 
     def __repr__(self) -> str:
         return f"<{len(self)} tickets of {self._client.name}>"
 
     def __len__(self) -> int:
-        return len(self._sent.ids)
+        return len(self._batch.ids)
 
     @overload
     def __getitem__(self, index: int) -> Ticket[R]: ...
     @overload
     def __getitem__(self, index: slice) -> list[Ticket[R]]: ...
     def __getitem__(self, index: int | slice) -> Ticket[R] | list[Ticket[R]]:
-        """Return one of them, or some as a list."""
-        return self._made[index]
+        """Return the ticket at an index, or a list of tickets for a slice."""
+        return self._tickets[index]
 
     def __iter__(self) -> Iterator[Ticket[R]]:
-        return iter(self._made)
+        return iter(self._tickets)
 
     @cached_property
-    def _made(self) -> list[Ticket[R]]:
+    def _tickets(self) -> list[Ticket[R]]:
         return [
             Ticket(self._client, id, answer.revision, self._returns, answer)
-            for id, answer in zip(self._sent.ids, self._sent.answers, strict=True)
+            for id, answer in zip(self._batch.ids, self._batch.answers, strict=True)
         ]

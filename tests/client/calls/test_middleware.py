@@ -34,7 +34,9 @@ class Diary:
         self, name: str
     ) -> Callable[[str, Sequence[EnqueueRequest]], AbstractAsyncContextManager[Sequence[EnqueueRequest]]]:
         @asynccontextmanager
-        async def around(queue: str, requests: Sequence[EnqueueRequest]) -> AsyncIterator[Sequence[EnqueueRequest]]:
+        async def around(
+            queue: str, requests: Sequence[EnqueueRequest]
+        ) -> AsyncIterator[Sequence[EnqueueRequest]]:
             self.lines.append(f"{name} {queue} {len(requests)}")
             yield [marked(request, name) for request in requests]
             self.lines.append(f"{name} sent")

@@ -340,4 +340,4 @@ async def test_enqueue_and_wait_and_bind_refuse_a_connection(
         await task.enqueue_many([in_transaction.bind("a.png")])
     (error,) = refused.value.exceptions
 
-    assert "give it to enqueue_many" in str(error)
+    assert "pass the connection to enqueue_many" in str(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 from dibs import ConfigurationError, Dibs, NotRunning, Refused, WaitTimeout
 from dibs.client.sync import background_loop as bridge
-from dibs.client.sync.handles import BlockingDibs
+from dibs.client.sync.app import BlockingDibs
 from tests.client import handlers
 
 TOOL = Path(__file__).parents[3] / "tools" / "make_blocking.py"
@@ -39,13 +40,15 @@ def test_a_change_of_the_source_is_noticed(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.syspath_prepend(str(TOOL.parent))
     import make_blocking  # type: ignore[import-not-found]
 
-    ((first, modules), _) = make_blocking.TARGETS.items()
-    stale = tmp_path / "blocking.py"
-    stale.write_text(first.read_text("utf-8").replace("def counts", "def count"), "utf-8")
-    monkeypatch.setattr(make_blocking, "TARGETS", {stale: modules})
+    for module in make_blocking.HANDLES:
+        shutil.copy(make_blocking.TARGET / f"{module}.py", tmp_path)
+    monkeypatch.setattr(make_blocking, "TARGET", tmp_path)
+    assert make_blocking.main(["--check"]) == 0
 
+    stale = tmp_path / "queue.py"
+    stale.write_text(stale.read_text("utf-8").replace("def counts", "def count"), "utf-8")
     assert make_blocking.main(["--check"]) == 1
-    assert not stale.write_text("", "utf-8")
+    stale.unlink()
     assert make_blocking.main(["--check"]) == 1
 
 
@@ -180,7 +183,8 @@ def test_work_runs_on_the_callers_own_thread(storage_url: str, monkeypatch: pyte
 
     monkeypatch.setattr(module, "WORK", f"{__name__}:tell_thread")
 
-    assert Dibs(storage_url).sync.work() is threading.current_thread()
+    thread: Any = Dibs(storage_url).sync.work()
+    assert thread is threading.current_thread()
 
 
 SYNC_WORKER = """

@@ -1,1 +1,1 @@
-"""The blocking twins of the async handles, and the background event loop they run on."""
+"""Blocking forms of the async handles, and the background event loop that runs their calls."""

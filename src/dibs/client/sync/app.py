@@ -1,0 +1,114 @@
+"""Blocking form of dibs.client.app.
+
+Written by tools/make_blocking.py from the async module: change that one.
+"""
+
+# ruff: noqa: SLF001 - a blocking handle uses the private attributes of its async handle
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from dibs.client.app import Dibs, Until
+from dibs.client.options.serde import Serde
+from dibs.client.sync.background_loop import run, run_on_this_thread
+from dibs.client.sync.queue import BlockingQueue
+from dibs.client.sync.task import BlockingTask
+from dibs.client.work_report import WorkReport
+
+
+class BlockingDibs:
+    """Blocking form of Dibs, returned by its property `sync`.
+
+    A job queue at a storage URL: an app declares queues and tasks, enqueues jobs and runs workers.
+
+    Without `url` the app uses $DIBS_URL, or else `url` under [tool.dibs] in the nearest pyproject.toml.
+    `options` are passed to the storage.
+
+    The storage opens at the first use, or with `with app`. After `close` every use raises NotRunning
+    until the app is opened again.
+    """
+
+    def __init__(self, source: Dibs) -> None:
+        self._source = source
+        self._storage_handle = source._storage_handle
+
+    def __repr__(self) -> str:
+        return f"<Blocking{repr(self._source)[1:]}"
+
+    @property
+    def url(self) -> str:
+        """The storage URL with its password; do not log or print it. Raises NoStorage if there is no URL."""
+        return self._source.url
+
+    def open(self) -> None:
+        """Open the storage. Call `close` once for each `open`.
+
+        Raises NoStorage if no URL was given anywhere, StorageError if the storage cannot be opened.
+        """
+        return run(self._storage_handle, "await app.open(...)", self._source.open())
+
+    def close(self) -> None:
+        """Close the storage if every other `open` and `with` block has ended, too."""
+        return run(self._storage_handle, "await app.close(...)", self._source.close())
+
+    def __enter__(self) -> Self:
+        run(self._storage_handle, "async with", self._source.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return run(self._storage_handle, "async with", self._source.__aexit__(kind, error, trace))
+
+    def queue(self, name: str, *, serde: Serde | None = None) -> BlockingQueue:
+        """Return the queue of this name.
+
+        `serde` encodes the data and results of the queue; the default is JSON. Pass it in the first call
+        for a queue; later calls return a queue with the same serde.
+
+        Raises Refused if the name is not allowed, ConfigurationError if the queue has another serde.
+        """
+        return BlockingQueue(self._source.queue(name, serde=serde))
+
+    def get_task(self, name: str) -> BlockingTask[Any, Any]:
+        """Return the task whose queue has this name. Raises UnknownTask, which lists the known tasks."""
+        return BlockingTask(self._source.get_task(name))
+
+    def work(
+        self,
+        queues: Sequence[str] | None = None,
+        processes: int | None = 0,
+        until: Until = "stopped",
+        grace: float = 30.0,
+        *,
+        lease: float = 15.0,
+        heartbeat: float = 5.0,
+        poll: float = 1.0,
+    ) -> WorkReport:
+        """Run jobs until the worker is stopped, and return a report of the runs.
+
+        - `queues`: names of the queues to serve; default: all queues that have a handler.
+        - `processes`: number of worker processes. 0 runs jobs in this process, None starts one worker per
+          CPU. Default 0.
+        - `until`: "stopped" works until SIGTERM, SIGINT or cancellation. "empty" returns when the queues
+          have no waiting, scheduled, active or blocked job; paused queues and the next ticks of periodic
+          tasks do not count. Default "stopped".
+        - `grace`: seconds that running jobs have to end after a stop signal; then the worker releases
+          them to other workers. A second signal releases them at once. Default 30.
+        - `lease`: seconds from the last heartbeat of a worker until its jobs return to the queue.
+          Default 15.
+        - `heartbeat`: seconds between two renewals of the lease; less than `lease`. Default 5.
+        - `poll`: seconds between two claims on an empty queue, so the longest delay after a lost
+          notification. Default 1.
+
+        Raises ConfigurationError if no handler is declared or a setting does not fit, UnknownTask for a
+        queue without a handler, StorageError.
+        """
+        return run_on_this_thread(
+            self._storage_handle,
+            "await app.work(...)",
+            self._source.work(queues, processes, until, grace, lease=lease, heartbeat=heartbeat, poll=poll),
+        )

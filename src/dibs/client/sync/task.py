@@ -1,0 +1,131 @@
+"""Blocking form of dibs.client.task.
+
+Written by tools/make_blocking.py from the async module: change that one.
+"""
+
+# ruff: noqa: SLF001 - a blocking handle uses the private attributes of its async handle
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack
+
+from dibs.client.calls.bound_job import Bound
+from dibs.client.options.job_settings import CallSettings
+from dibs.client.sync.background_loop import run, run_with_connection
+from dibs.client.sync.queue import BlockingQueue
+from dibs.client.sync.ticket import BlockingTicket
+from dibs.client.task import Task, TaskEnqueuer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class BlockingTaskEnqueuer(Generic[P, R]):
+    """Blocking form of TaskEnqueuer, returned by its property `sync`.
+
+    A task with settings for its jobs, returned by `task.options(...)`.
+
+    Its methods take the arguments of the function; settings and arguments never mix.
+    """
+
+    def __init__(self, source: TaskEnqueuer[P, R]) -> None:
+        self._source = source
+        self._storage_handle = source._client.storage_handle
+
+    def __repr__(self) -> str:
+        return f"<Blocking{repr(self._source)[1:]}"
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> BlockingTicket[R]:
+        """Enqueue a call of the function and return its ticket.
+
+        The arguments are checked against the type hints, as they come back from the queue's serde. Use
+        `task.options(...)` for settings of the job; without it the job may start at once, has a generated
+        id and priority 0, and uses the limits of the task.
+
+        Raises Refused naming the parameter or setting at fault, OutcomeUnknown if the reply of the storage
+        was lost, StorageError.
+        """
+        return BlockingTicket(
+            run_with_connection(
+                self._storage_handle, "await task.enqueue(...)", self._source.enqueue(*args, **kwargs)
+            )
+        )
+
+    def enqueue_and_wait(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Enqueue a call, wait for the job, and return its result.
+
+        It waits for `wait` seconds of `task.options(wait=...)`, by default 60. Raises the errors of `enqueue`
+        and of `ticket.result`. After WaitTimeout the job stays in the queue.
+        """
+        return run(
+            self._storage_handle,
+            "await task.enqueue_and_wait(...)",
+            self._source.enqueue_and_wait(*args, **kwargs),
+        )
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound:
+        """Return a call to be enqueued later: with `enqueue_many`, or as the follow-up of another job.
+
+        It raises no errors: `enqueue_many` and the other users of the Bound do.
+        """
+        return self._source.bind(*args, **kwargs)
+
+
+class BlockingTask(BlockingTaskEnqueuer[P, R]):
+    """Blocking form of Task, returned by its property `sync`.
+
+    A function declared with @app.task. Call it to run it here, or enqueue it for a worker.
+    """
+
+    def __init__(self, source: Task[P, R]) -> None:
+        super().__init__(source)
+        self._source: Task[P, R] = source
+
+    @property
+    def queue(self) -> BlockingQueue:
+        """The queue of the task, which can pause, count, list and cancel its jobs."""
+        return BlockingQueue(self._source.queue)
+
+    def options(self, **settings: Unpack[CallSettings]) -> BlockingTaskEnqueuer[P, R]:
+        """Return the task with settings for its jobs: `task.options(delay=60).enqueue(...)`.
+
+        The settings, each with its default:
+
+        - `id`: id of the job, 1 to 512 bytes; default: a generated one, which sorts by time.
+        - `delay`: seconds until the job may start, as a number or a timedelta. Default 0.
+        - `run_at`: datetime with a time zone from which the job may start; excludes `delay`.
+        - `priority`: -1000 to 1000; a higher number starts first. Default 0.
+        - `on_conflict`: Update(...) or Reject(...): how to treat an id that is known already.
+          Default Update().
+        - `request_key`: text of at most 128 bytes. A second enqueue with the same key within an hour
+          changes nothing and gets the answer of the first. Default: no key.
+        - `attributes`: mapping of text to JSON values, for listings and other programs. Default: empty.
+        - `retention`: how long the outcome is kept: seconds, None for ever, or a Retention. Default: the
+          retention of the queue.
+        - `timeout`, `max_retries`, `max_timeouts`, `max_stalls`, `backoff`: replace the limits of the
+          handler for this job; the units are the same. Default: the limits of the handler.
+        - `lease`: seconds of the lease if the job is claimed with `queue.receive`. Default: the lease of
+          the receiver.
+        - `wait`: seconds that `enqueue_and_wait` waits; None waits until the job ends. Default 60.
+        - `connection`: connection of psycopg or SQLAlchemy. The job is enqueued in its transaction.
+          Default: none.
+
+        Raises Refused for a setting that does not exist.
+        """
+        return BlockingTaskEnqueuer(self._source.options(**settings))
+
+    def enqueue_many(self, jobs: Iterable[Bound], *, connection: Any = None) -> Sequence[BlockingTicket[R]]:
+        """Enqueue many calls, made with `task.bind(...)` or `task.options(...).bind(...)`, in their order.
+
+        With a `connection` of psycopg or SQLAlchemy the jobs are enqueued in its transaction. All jobs are
+        checked before the first is sent: raises BatchRefused with one Refused for each bad job.
+        """
+        return [
+            BlockingTicket(one)
+            for one in run_with_connection(
+                self._storage_handle,
+                "await task.enqueue_many(...)",
+                self._source.enqueue_many(jobs, connection=connection),
+            )
+        ]
