@@ -1,32 +1,32 @@
-"""The one tree of errors. A docstring is the default message; every error names what to do next.
+"""The tree of errors. The first paragraph of a class's docstring is its default message.
 
 DibsError
-├── Refused                 nothing happened: a value breaks a limit or a rule (contract 4)
-├── BatchRefused            the same for a batch: one Refused for each bad item, nothing was sent
-├── OutcomeUnknown          it was sent and the reply was lost: it may have happened (promise 7)
-├── StorageError            the storage could not do it; nothing happened
-│   ├── StorageUnavailable  cannot be reached or opened
-│   ├── StorageReadOnly     may be read, not written
-│   ├── StorageFull         no room left
-│   ├── StorageDamaged      what is stored cannot be read
-│   └── StorageTooNew       written by a newer major version
-├── ConfigurationError      the program is wired wrongly
-│   ├── NoStorage           no URL was given anywhere
-│   ├── UnknownScheme       no storage is known for this URL
-│   ├── UnknownOption       the storage has no such option
-│   ├── UnknownTask         no task or queue of this name is registered
+├── Refused                 a value breaks a limit or a rule; the storage is unchanged (contract 4)
+├── BatchRefused            a batch has invalid items, one Refused for each; no item was sent
+├── OutcomeUnknown          the reply was lost; the operation may or may not have happened (promise 7)
+├── StorageError            the storage could not do the operation, and is unchanged
+│   ├── StorageUnavailable  the storage cannot be reached or opened
+│   ├── StorageReadOnly     the storage permits reading only
+│   ├── StorageFull         the storage is full
+│   ├── StorageDamaged      the stored data is corrupt
+│   └── StorageTooNew       a newer major version of dibs has written to the storage
+├── ConfigurationError      the program uses dibs in a wrong way
+│   ├── NoStorage           no storage URL is configured
+│   ├── UnknownScheme       no installed storage has the scheme of this URL
+│   ├── UnknownOption       the storage does not have this option
+│   ├── UnknownTask         no task or queue with this name is declared
 │   ├── DuplicateHandler    the queue has a handler already
-│   └── BadHandler          this callable can't be a handler
-├── NotRunning              used before it was opened or after it was closed
-├── LeaseLost               the job is no longer this holder's
-├── WaitTimeout             waited long enough; the job itself is untouched
-├── JobEnded                the job ended without a result to give
-│   ├── JobFailed           it failed for good
-│   ├── JobCancelled        it was cancelled
-│   └── OutcomeNotKept      it ended and its outcome is no longer kept
-└── what a handler raises
-    ├── PermanentError      fail now, do not retry
-    └── Retry               run again at a time of the handler's choosing
+│   └── BadHandler          this callable cannot be a handler
+├── NotRunning              the object was used before it was opened or after it was closed
+├── LeaseLost               the caller no longer holds the job
+├── WaitTimeout             the wait ended before the job did; the job is not affected
+├── JobEnded                the job ended without a result
+│   ├── JobFailed           the job failed permanently
+│   ├── JobCancelled        the job was cancelled
+│   └── OutcomeNotKept      the job ended, and the storage no longer keeps its outcome
+└── raised by a handler
+    ├── PermanentError      fail the job without a retry
+    └── Retry               retry the job at a time that the handler chooses
 """
 
 from __future__ import annotations
@@ -37,151 +37,164 @@ from typing import Any, Self
 
 
 class DibsError(Exception):
-    """Something in dibs went wrong."""
+    """dibs raised an error; the message of the subclass names the cause."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(message or _first_line(type(self)))
+        super().__init__(message or _default_message(type(self)))
 
 
 class Refused(DibsError, ValueError):
-    """Refused, and nothing was written."""
+    """A value breaks a limit or a rule, and the storage is unchanged; correct the value and repeat."""
 
     def __init__(self, message: str = "", *, field: str = "", index: int | None = None) -> None:
         super().__init__(message)
-        #: The field that is at fault, as the caller wrote it; empty when it is not one field.
         self.field = field
-        #: The place in the batch, from 0; None outside batches.
+        """The name of the invalid field, as the caller passed it; "" if the error is not about one field."""
         self.index = index
+        """The index of the invalid item in its batch, from 0; None outside a batch."""
 
 
 class BatchRefused(DibsError, ExceptionGroup[Refused]):
-    """Some items of the batch are refused, and none was sent."""
+    """Some items of the batch are invalid, so no item was sent; correct these items and repeat."""
 
     def __new__(cls, message: str, refused: Sequence[Refused]) -> Self:
         return super().__new__(cls, message, list(refused))
 
     def __init__(self, message: str, refused: Sequence[Refused]) -> None:
         super().__init__(message)
-        # What copy and pickle make it anew from.
+        # copy and pickle call the class with `args`.
         self.args = (message, list(refused))
 
     def derive(self, excs: Sequence[Exception], /) -> BatchRefused:  # type: ignore[override]
-        """Keep the type when `except*` splits the group."""
+        """Return a BatchRefused of `excs`, so that `except*` keeps the type when it splits the group."""
         return BatchRefused(self.message, [e for e in excs if isinstance(e, Refused)])
 
 
 class OutcomeUnknown(DibsError):
-    """The request was sent and its reply was lost: it may or may not have happened."""
+    """The request was sent, but its reply was lost, so it may or may not have taken effect.
+
+    Repeat it with the same id or `request_key`, or read the state of the job first.
+    """
 
 
 class StorageError(DibsError):
-    """The storage could not do it, and nothing happened."""
+    """The storage could not do the operation, and is unchanged; repeat it later."""
 
 
 class StorageUnavailable(StorageError):
-    """The storage cannot be reached."""
+    """The storage cannot be reached; check its URL and its server, and repeat."""
 
 
 class StorageReadOnly(StorageError):
-    """The storage may be read, but not written."""
+    """The storage permits reading only; grant write access, or connect to the primary server."""
 
 
 class StorageFull(StorageError):
-    """The storage has no room left; make room and repeat."""
+    """The storage is full; free space and repeat."""
 
 
 class StorageDamaged(StorageError):
-    """What the storage holds cannot be read."""
+    """The stored data is corrupt; restore it from a backup."""
 
 
 class StorageTooNew(StorageError):
-    """The storage was written by a newer major version of dibs; upgrade this one."""
+    """A newer major version of dibs has written to the storage; upgrade dibs here."""
 
 
 class ConfigurationError(DibsError):
-    """The program is wired wrongly."""
+    """The program uses dibs in a wrong way; correct the program or its configuration."""
 
 
 class NoStorage(ConfigurationError):
-    """No storage URL: pass one, set DIBS_URL, or put url under [tool.dibs] in pyproject.toml."""
+    """No storage URL is configured; pass one, set DIBS_URL, or url under [tool.dibs] in pyproject.toml."""
 
 
 class UnknownScheme(ConfigurationError):
-    """No storage is known for this URL."""
+    """No installed storage has the scheme of this URL; correct the URL, or install its package."""
 
 
 class UnknownOption(ConfigurationError):
-    """The storage has no such option."""
+    """The storage does not have this option; remove it, or correct its name."""
 
 
 class UnknownTask(ConfigurationError):
-    """No task or queue of this name is registered."""
+    """No task or queue with this name is declared; import its module, or correct the name."""
 
 
 class DuplicateHandler(ConfigurationError):
-    """The queue has a handler already; a queue has exactly one."""
+    """The queue has a handler already, and a queue has only one; use another queue."""
 
 
 class BadHandler(ConfigurationError):
-    """This callable cannot be a handler."""
+    """This callable cannot be a handler; use a function at the top level of a module."""
 
 
 class NotRunning(DibsError):
-    """Used before it was opened, or after it was closed."""
+    """The object is not open; use it inside its `async with` block."""
 
 
 class LeaseLost(DibsError):
-    """The job is no longer held here: its lease ended and the storage refused the write."""
+    """The caller no longer holds the job, so the storage refused the write; another worker may run it."""
 
 
 class WaitTimeout(DibsError, TimeoutError):
-    """Waited long enough; the job itself is untouched."""
+    """The wait ended before the job did; the job is not affected, so wait again or cancel it."""
 
 
 class JobEnded(DibsError):
-    """The job ended without a result to give."""
+    """The job ended without a result."""
 
     def __init__(self, message: str = "", *, queue: str = "", id: str = "") -> None:
-        super().__init__(message or f"{queue}/{id}: {_first_line(type(self))}")
+        super().__init__(message or f"{queue}/{id}: {_default_message(type(self))}")
         self.queue = queue
         self.id = id
 
 
 class JobFailed(JobEnded):
-    """The job failed for good."""
+    """The job failed permanently; its `error` has the exception of the last attempt."""
 
     def __init__(self, message: str = "", *, queue: str = "", id: str = "", error: Any = None) -> None:
         super().__init__(message, queue=queue, id=id)
-        #: What the storage kept of the error: type name, message, traceback, cause (model.Error).
         self.error = error
+        """The stored `dibs.Error`, with type name, message, traceback and cause; None if it was not kept."""
 
 
 class JobCancelled(JobEnded):
-    """The job was cancelled."""
+    """The job was cancelled; enqueue it again to run it."""
 
 
 class OutcomeNotKept(JobEnded):
-    """The job ended, and its outcome is no longer kept."""
+    """The job ended, but the storage no longer keeps its outcome; raise its retention to read it later."""
 
 
 class PermanentError(DibsError):
-    """Raised by a handler: fail now, do not retry."""
+    """The handler asked to fail the job without a retry.
+
+    Raise it in a handler.
+    """
 
 
 class Retry(DibsError):
-    """Raised by a handler: run again, after `delay` seconds or at a time with a zone."""
+    """The handler asked to retry the job.
+
+    Raise it in a handler. `delay` is in seconds, `at` is a datetime with a time zone. Without both, the
+    backoff applies.
+    """
 
     def __init__(
         self, message: str = "", *, delay: float | timedelta | None = None, at: datetime | None = None
     ) -> None:
         if delay is not None and at is not None:
-            raise Refused("Retry takes delay or at, not both", field="at")
+            raise Refused("delay and at of Retry are both set; pass only one", field="at")
         if at is not None and at.tzinfo is None:
-            raise Refused("Retry(at=...) needs a datetime with a time zone", field="at")
+            raise Refused(
+                f"at of Retry is {at}, which has no time zone; pass one, as in datetime(..., tzinfo=UTC)",
+                field="at",
+            )
         super().__init__(message)
         self.delay = delay
         self.at = at
 
 
-def _first_line(kind: type) -> str:
-    return (kind.__doc__ or kind.__name__).strip().splitlines()[0]
+def _default_message(kind: type) -> str:
+    return (kind.__doc__ or kind.__name__).strip().partition("\n\n")[0]

@@ -1,3 +1,3 @@
-"""The version, in the one place where it is written down."""
+"""The version of dibs. pyproject.toml has the same number."""
 
 VERSION = "0.1.0"
