@@ -1,6 +1,6 @@
-"""Who runs jobs: a supervisor and its worker processes (contract 3, Leases; design, decisions 8 and 9)."""
+"""Workers: a supervisor and the worker processes that claim, run and settle jobs (contract 3, Leases)."""
 
-from dibs.worker.work_report import QueueReport, WorkReport
+from dibs.client.work_report import QueueReport, WorkReport
 from dibs.worker.work_session import run
 
 __all__ = ["QueueReport", "WorkReport", "run"]

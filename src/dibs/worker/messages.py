@@ -1,6 +1,7 @@
-"""What a supervisor and a worker say to each other; in one process as values, between two as MessagePack.
+"""Messages between processes: supervisor and worker, worker and isolated process.
 
-Nothing of the user's crosses here but ids and texts: handlers are found by import, payloads are claimed.
+Within one process they are passed as objects, between two as MessagePack. Payloads and results of handlers
+travel only in RunJob and RunFinished, between a worker and its isolated process.
 """
 
 from __future__ import annotations
@@ -13,33 +14,36 @@ from msgspec import Struct
 from dibs.model.job import Job, Overrides
 from dibs.model.run_outcome import Verdict
 
-# -- from a worker -----------------------------------------------------------------------------------
+# -- from a worker to its supervisor -----------------------------------------------------------------
 
 
 class ProcessReady(Struct, frozen=True, gc=False, array_like=True, tag="ready"):
-    """Its handlers are found, its resources are there: it can claim."""
+    """The application is imported and its lifespan entered: the process can take jobs."""
 
     pid: int
 
 
 class ClaimedRun(Struct, frozen=True, gc=False, array_like=True):
-    """One run in a worker's hands."""
+    """One claimed run, with the data that settles it if its process dies."""
 
-    #: Its place among the flags that say what was started.
-    place: int
+    #: The index of the run in the `started` array of its process.
+    index: int
     id: str
     fence: int
+    #: The time of the claim, in ms by the clock of the storage.
     claimed_at: int
-    #: The ms it may take once it has begun, None without limit.
+    #: Milliseconds the run may take after its handler has started; None without limit.
     timeout: int | None
-    #: What decides, beside its handler's limits, when it may come back if its process dies or is ended.
+    #: The number of stalls of the job so far.
     stalls: int
+    #: The number of timeouts of the job so far.
     timeouts: int
-    own: Overrides | None
+    #: The limits of the job that replace those of its handler.
+    overrides: Overrides | None
 
 
 class RunsClaimed(Struct, frozen=True, gc=False, array_like=True, tag="claimed"):
-    """It holds these, and has not started them yet."""
+    """The worker has claimed these runs; it sends this before it starts the first of them."""
 
     queue: str
     lease: str
@@ -47,55 +51,55 @@ class RunsClaimed(Struct, frozen=True, gc=False, array_like=True, tag="claimed")
 
 
 class RunsSettled(Struct, frozen=True, gc=False, array_like=True, tag="ended"):
-    """It holds these no longer: for each word of WorkReport, the places of the runs that came to it."""
+    """The worker no longer holds these runs: for each counter of QueueReport, the indexes of its runs."""
 
     queue: str
     ends: dict[str, list[int]]
 
 
 class LeaseAdopted(Struct, frozen=True, gc=False, array_like=True, tag="leased"):
-    """It claims under this lease now, and no claim under an older one is on its way."""
+    """The worker claims under this lease now, and no claim under an older lease is in flight."""
 
     lease: str
 
 
 class ClaimReplyLost(Struct, frozen=True, gc=False, array_like=True, tag="lost_track"):
-    """The reply to a claim under this lease was lost (promise 7): it claims no more under it."""
+    """The reply to a claim under this lease was lost (promise 7), so the worker claims no more under it."""
 
     lease: str
 
 
 class LeaseRejected(Struct, frozen=True, gc=False, array_like=True, tag="lost_lease"):
-    """The storage says that this lease is over."""
+    """The storage refused a claim because this lease has ended."""
 
     lease: str
 
 
 class RunTimedOut(Struct, frozen=True, gc=False, array_like=True, tag="late"):
-    """A run is over its time and was told to stop; it has so many seconds for that."""
+    """The timeout of a run is over. The worker has cancelled the run; it has `seconds` to stop."""
 
-    place: int
+    index: int
     fence: int
     seconds: float
 
 
 class RunOverran(Struct, frozen=True, gc=False, array_like=True, tag="overran"):
-    """A handler does not stop, though its time is over: let this worker finish its other runs, and go."""
+    """A handler still runs after its timeout: the worker must finish its other runs and end."""
 
     queue: str
     id: str
     fence: int
-    place: int
+    index: int
 
 
 class WorkerDrained(Struct, frozen=True, gc=False, array_like=True, tag="drained"):
-    """It was asked to stop, and holds nothing any more but what overran; after StopWorker, what is on threads."""
+    """The worker holds no run, except runs that overran and, after StopWorker, runs on threads."""
 
 
 class StartFailed(Struct, frozen=True, gc=False, array_like=True, tag="broken"):
-    """It cannot work at all, and why."""
+    """The process cannot work, for this reason."""
 
-    why: str
+    reason: str
 
 
 FromWorker = (
@@ -111,7 +115,7 @@ FromWorker = (
     | StartFailed
 )
 
-# -- to a worker -------------------------------------------------------------------------------------
+# -- from a supervisor to its worker -----------------------------------------------------------------
 
 
 class UseLease(Struct, frozen=True, gc=False, array_like=True, tag="lease"):
@@ -121,26 +125,26 @@ class UseLease(Struct, frozen=True, gc=False, array_like=True, tag="lease"):
 
 
 class CancelRuns(Struct, frozen=True, gc=False, array_like=True, tag="cancel"):
-    """Somebody asked for these runs to stop: (queue, id, fence)."""
+    """Cancel these runs: (queue, id, fence)."""
 
     runs: tuple[tuple[str, str, int], ...]
 
 
 class DrainWorker(Struct, frozen=True, gc=False, array_like=True, tag="drain"):
-    """Claim no more, finish what you hold, then say Drained."""
+    """Claim no more, finish the runs you hold, then send WorkerDrained."""
 
 
 class StopWorker(Struct, frozen=True, gc=False, array_like=True, tag="stop"):
-    """The same, but interrupt what can be interrupted and release it."""
+    """Claim no more, interrupt and release the runs you hold, then send WorkerDrained."""
 
 
 ToWorker = UseLease | CancelRuns | DrainWorker | StopWorker
 
-# -- between a worker and a process that runs one job at a time ---------------------------------------
+# -- between a worker and an isolated process --------------------------------------------------------
 
 
 class RunJob(Struct, frozen=True, gc=False, array_like=True, tag="perform"):
-    """Run this job; it has so many seconds."""
+    """Run this job; it may take `seconds`, None without limit."""
 
     queue: str
     job: Job
@@ -148,7 +152,7 @@ class RunJob(Struct, frozen=True, gc=False, array_like=True, tag="perform"):
 
 
 class ReportProgress(Struct, frozen=True, gc=False, array_like=True, tag="progress"):
-    """Report progress for the job it runs, and say whether that was kept."""
+    """Report the progress of a run to the storage, and reply with ProgressReported."""
 
     queue: str
     id: str
@@ -157,17 +161,17 @@ class ReportProgress(Struct, frozen=True, gc=False, array_like=True, tag="progre
 
 
 class ProgressReported(Struct, frozen=True, gc=False, array_like=True, tag="reported"):
-    """What the storage said to the progress; empty when it could not be asked."""
+    """The status that the storage returned for a report; empty if the storage was unavailable."""
 
     status: str
 
 
 class CancelRun(Struct, frozen=True, gc=False, array_like=True, tag="cancel_this"):
-    """Somebody asked for the run to stop."""
+    """Cancel the run that the isolated process runs now."""
 
 
 class RunFinished(Struct, frozen=True, gc=False, array_like=True, tag="performed"):
-    """What came of it."""
+    """The verdict on the run."""
 
     verdict: Verdict
 

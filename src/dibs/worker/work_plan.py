@@ -1,46 +1,56 @@
-"""How one call of work is to go about it: which queues, in how many processes, how they find the app."""
+"""The plan of one call of `run`: its queues, number of processes, and reference to the application."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
-from msgspec.structs import replace
+from attrs import evolve, frozen
 
 from dibs.client.app import Dibs
 from dibs.errors import ConfigurationError, UnknownTask
 from dibs.model.job import FAIL_SUFFIX
 from dibs.storage.protocol import Storage
-from dibs.worker.processes.app_import import locate
+from dibs.worker.processes.app_import import reference_to
 
 
-class Plan(Struct, frozen=True, kw_only=True):
-    """How a supervisor is to work; times in seconds."""
+@frozen(kw_only=True)
+class WorkPlan:
+    """The settings of a supervisor; all times are in seconds."""
 
     queues: tuple[str, ...]
-    #: 0: in this process.
+    #: The number of worker processes; 0 to work in the supervisor's own process.
     processes: int
-    #: The application, as "module:name"; empty where no process needs to find it.
+    #: The application, as "module:name"; empty if no child process needs to import it.
     reference: str
+    #: The length of a lease.
     lease: float
+    #: The time between two renewals of the lease.
     heartbeat: float
+    #: The time between two looks at a queue, for storages that do not push wake-ups.
     poll: float
+    #: The time that runs have to finish after a stop signal, or in a process that is being replaced.
     grace: float = 30.0
 
 
-def planned(
+def make_plan(
     app: Dibs, queues: Sequence[str] | None, processes: int | None, reference: str, times: Mapping[str, float]
-) -> Plan:
-    """Return the plan for an open application. Raises UnknownTask, ConfigurationError."""
-    plan = Plan(
-        queues=served(app, queues), processes=number_of(processes, app.storage), reference=reference, **times
+) -> WorkPlan:
+    """Return the plan for an open application. Raise UnknownTask or ConfigurationError."""
+    plan = WorkPlan(
+        queues=queues_to_serve(app, queues),
+        processes=process_count(processes, app.storage),
+        reference=reference,
+        **times,
     )
-    return located(app, plan)
+    return with_reference(app, plan)
 
 
-def served(app: Dibs, queues: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the queues to serve, with their fail queues. Raises UnknownTask, ConfigurationError."""
+def queues_to_serve(app: Dibs, queues: Sequence[str] | None) -> tuple[str, ...]:
+    """Return `queues` and their fail queues; None stands for all queues with a handler.
+
+    Raise UnknownTask if a queue has no handler, ConfigurationError if there is no queue.
+    """
     if queues is None:
         queues = tuple(app.handlers)
     for queue in queues:
@@ -50,37 +60,46 @@ def served(app: Dibs, queues: Sequence[str] | None) -> tuple[str, ...]:
             )
     if not queues:
         raise ConfigurationError("there is no handler to run: declare one with @app.task or @queue.handler")
-    failing = [queue + FAIL_SUFFIX for queue in queues if queue + FAIL_SUFFIX in app.handlers]
-    return tuple(dict.fromkeys((*queues, *failing)))
+    fail_queues = [queue + FAIL_SUFFIX for queue in queues if queue + FAIL_SUFFIX in app.handlers]
+    return tuple(dict.fromkeys((*queues, *fail_queues)))
 
 
-def check_pulse(lease: float, heartbeat: float) -> None:
-    """Refuse a heartbeat that would come too late. Raises ConfigurationError."""
+def check_heartbeat(lease: float, heartbeat: float) -> None:
+    """Raise ConfigurationError unless the heartbeat, in seconds, is shorter than the lease."""
     if not 0 < heartbeat < lease:
-        raise ConfigurationError(f"heartbeat is {heartbeat:g} s and lease {lease:g} s: renew before it ends")
+        raise ConfigurationError(
+            f"heartbeat is {heartbeat:g} s and lease {lease:g} s: the heartbeat must be positive and shorter "
+            "than the lease"
+        )
 
 
-def number_of(processes: int | None, storage: Storage) -> int:
-    """Return in how many processes to work. Raises ConfigurationError."""
+def process_count(processes: int | None, storage: Storage) -> int:
+    """Return the number of worker processes: `processes`, or one for each CPU if it is None.
+
+    Return 0 for a storage that processes cannot share. Raise ConfigurationError if `processes` asks for more.
+    """
     if storage.capabilities.shared:
-        return max(0, cpus() if processes is None else processes)
+        return max(0, cpu_count() if processes is None else processes)
     if processes:
         raise ConfigurationError(
-            f"{storage.url} lives in this process alone, others cannot work on it: use processes=0"
+            f"{storage.url} exists in this process only, so worker processes cannot reach it: use processes=0"
         )
     return 0
 
 
-def cpus() -> int:
+def cpu_count() -> int:
     """Return how many CPUs this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def located(app: Dibs, plan: Plan) -> Plan:
-    """Say where processes find the application, if any will look for it."""
-    solitary = any(app.handlers[queue].executor == "process" for queue in plan.queues)
-    if plan.reference or not (plan.processes or solitary):
+def with_reference(app: Dibs, plan: WorkPlan) -> WorkPlan:
+    """Return the plan with the reference to the application, if a child process will import it.
+
+    Raise ConfigurationError if no module holds the application.
+    """
+    isolated = any(app.handlers[queue].executor == "process" for queue in plan.queues)
+    if plan.reference or not (plan.processes or isolated):
         return plan
-    return replace(plan, reference=locate(app))
+    return evolve(plan, reference=reference_to(app))

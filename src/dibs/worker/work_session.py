@@ -1,4 +1,4 @@
-"""One call of work, from the first lease to the last: the supervisor, its duties, and when it ends."""
+"""One call of `run`: the supervisor, its maintenance, the stop signals and the end of the work."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ logger = logging.getLogger("dibs.worker")
 
 Progress = Callable[[WorkReport], Awaitable[None] | None]
 
-#: Seconds that nothing is in hand before the queues are counted: between two batches it is often so.
-QUIET: Final = 0.02
-#: Seconds between two calls of `progress`, and between two counts of queues where jobs wait for their time.
-TICK: Final = 0.2
+#: Seconds without a run before the queues are counted: workers often hold no run between two batches.
+IDLE_BEFORE_COUNT: Final = 0.02
+#: Seconds between two calls of `progress`, and between two counts of queues whose jobs wait for their time.
+INTERVAL: Final = 0.2
 
 
 async def run(
@@ -46,39 +46,44 @@ async def run(
     reference: str = "",
     progress: Progress | None = None,
     health: socket.socket | None = None,
-    nursery: ForkServer | None = None,
+    fork_server: ForkServer | None = None,
 ) -> WorkReport:
-    """Run jobs of these queues and of their fail queues, all that have a handler if none is named.
+    """Run the jobs of `queues` and of their fail queues; None stands for all queues with a handler.
 
-    `processes` 0 works in this process, None in one per CPU; a storage that is not `shared` takes only 0.
-    until="empty" ends when no job is waiting (also for its time, but for the tick of a periodic task, and
-    what waits in a paused queue), active or blocked in these queues;
-    "stopped" at SIGTERM or SIGINT: claim no more, wait `grace` seconds, release what is left; the second
-    signal releases at once. The lease is `lease` seconds, renewed every `heartbeat`; `poll` seconds is
-    the longest a lost wake-up can cost. `reference` is "module:name" of the application, where it is known.
-    In this process a handler that blocks the event loop for longer than the lease loses all that runs here.
-    `progress` is called with the report so far, at most five times a second, when it changed. On `health`,
-    a listening socket, /healthz and /readyz are answered. `nursery` is where processes come from, if it was
-    made ahead; it is closed.
+    `processes`: the number of worker processes; None for one per CPU; 0 to work in this process, the only
+    number for a storage that is not `shared`. In this process, a handler that blocks the event loop for
+    longer than the lease loses all runs.
 
-    Raises ConfigurationError, UnknownTask, StorageError, and what @app.lifespan raises in this process.
+    `until`: "stopped" ends at SIGTERM or SIGINT: claim no more, wait `grace` seconds, release the remaining
+    runs; a second signal releases them at once. "empty" ends when no job in these queues is active, blocked
+    or waiting. Jobs scheduled for later count as waiting; the tick of a periodic task and the jobs of paused
+    queues do not.
+
+    `lease`: seconds a lease lasts; it is renewed every `heartbeat` seconds. `poll`: seconds after which a job
+    is found if its wake-up was lost. `reference`: the application as "module:name", if the caller knows it.
+
+    `progress`: called with the report so far when it has changed, at most five times a second. `health`: a
+    listening socket on which /healthz and /readyz are answered. `fork_server`: a fork server that was started
+    early; it is closed at the end.
+
+    Raise ConfigurationError, UnknownTask, StorageError, and the errors of @app.lifespan in this process.
     """
     exit_if_worker_process()
     check_heartbeat(lease, heartbeat)
     times = {"lease": lease, "heartbeat": heartbeat, "poll": poll, "grace": grace}
-    # Before the storage is opened: meanwhile the stem imports what the processes will need.
-    with fork_server_for(processes, nursery) as forking:
+    # Before the storage is opened: the fork server imports its modules at the same time.
+    with fork_server_for(processes, fork_server) as server:
         async with app:
-            if forking is not None:
-                forking.preload(scheme_of(app.storage.url))
+            if server is not None:
+                server.preload(scheme_of(app.storage.url))
             plan = make_plan(app, queues, processes, reference, times)
-            work = _Work(app, app.storage, plan, progress, forking)
-            async with serve_health(health, work.health):
-                return await work.run(until, grace)
+            session = _WorkSession(app, app.storage, plan, progress, server)
+            async with serve_health(health, session.health):
+                return await session.run(until, grace)
 
 
-class _Work:
-    """The supervisor and what goes on beside it."""
+class _WorkSession:
+    """The supervisor and the tasks that run concurrently with it."""
 
     def __init__(
         self,
@@ -86,41 +91,42 @@ class _Work:
         storage: Storage,
         plan: WorkPlan,
         progress: Progress | None,
-        nursery: ForkServer | None,
+        fork_server: ForkServer | None,
     ) -> None:
         self._storage = storage
         self._queues = plan.queues
         self._progress = progress
         self._report = WorkReport()
-        self._duties = Maintenance(storage, plan.queues, self._report, plan.heartbeat)
-        self._supervisor = Supervisor(app, storage, plan, self._report, nursery)
+        self._maintenance = Maintenance(storage, plan.queues, self._report, plan.heartbeat)
+        self._supervisor = Supervisor(app, storage, plan, self._report, fork_server)
         self._periodic_tasks = PeriodicTasks(storage, [app.handlers[queue] for queue in plan.queues])
         self._signals: asyncio.Queue[None] = asyncio.Queue()
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
 
     def health(self) -> Health:
         return self._supervisor.health
 
     async def run(self, until: Until, grace: float) -> WorkReport:
-        await self._name_orphans()
+        await self._warn_of_orphans()
         with signals.on_stop_signal(lambda: self._signals.put_nowait(None)):
-            duties = [*self._duties.all(), self._periodic_tasks.keep(), self._tell()]
-            tasks = [asyncio.create_task(duty) for duty in duties]
+            loops = [*self._maintenance.loops(), self._periodic_tasks.keep(), self._keep_reporting()]
+            tasks = [asyncio.create_task(loop) for loop in loops]
             try:
-                # Before anything is claimed: what was missed and is to be skipped must not run.
+                # Before the first claim: a missed tick that must be skipped must not run.
                 await self._periodic_tasks.plant()
-                await self._supervisor.begin()
-                await self._first(self._signals.get(), *([self._empty()] if until == "empty" else []))
-                await self._first(self._signals.get(), self._drain(grace))
+                await self._supervisor.start()
+                conditions = [self._wait_until_empty()] if until == "empty" else []
+                await self._wait_for_first(self._signals.get(), *conditions)
+                await self._wait_for_first(self._signals.get(), self._drain(grace))
             finally:
                 for task in tasks:
                     task.cancel()
-                # Also when this call is cancelled: what is in hand goes back, and no process stays.
-                await asyncio.shield(self._supervisor.release())
-        return await self._final()
+                # Also if this call is cancelled: runs are released and all worker processes end.
+                await asyncio.shield(self._supervisor.stop())
+        return await self._final_report()
 
-    async def _first(self, *events: Any) -> None:
-        """Wait for the first of these, or for what makes further work pointless."""
+    async def _wait_for_first(self, *events: Any) -> None:
+        """Wait for the first of the awaitables `events`. Raise the error of a supervisor that has failed."""
         tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(event) for event in events]
         try:
             failed = self._supervisor.failed
@@ -132,69 +138,69 @@ class _Work:
                 task.cancel()
 
     async def _drain(self, grace: float) -> None:
-        if held := self._supervisor.in_hand:
+        if held := self._supervisor.held_count:
             logger.info("stopping: %d runs have %g s to end; a second signal releases them now", held, grace)
         try:
             async with asyncio.timeout(grace):
                 await self._supervisor.drain()
         except TimeoutError:
-            logger.warning("after %g s still %d runs in hand: released", grace, self._supervisor.in_hand)
+            held = self._supervisor.held_count
+            logger.warning("%d runs have not ended within %g s: they are released", held, grace)
 
-    async def _empty(self) -> None:
-        """Return when nothing is left to do in these queues, nor will be without an enqueue."""
+    async def _wait_until_empty(self) -> None:
+        """Return when no job is left in these queues that could run without another enqueue."""
         while True:
-            if self._supervisor.in_hand:
-                self._supervisor.moved.clear()
-                await self._supervisor.moved.wait()
+            if self._supervisor.held_count:
+                await self._supervisor.changes.wait()
                 continue
-            await asyncio.sleep(QUIET)
-            if not self._supervisor.in_hand:
-                # Twice: what comes back while it is counted may be in neither of its two states.
-                if await self._nothing_left() and await self._nothing_left():
+            await asyncio.sleep(IDLE_BEFORE_COUNT)
+            if not self._supervisor.held_count:
+                # Twice: a job that changes its state during the first count may be missing in it.
+                if await self._is_empty() and await self._is_empty():
                     return
-                await asyncio.sleep(TICK)
+                await asyncio.sleep(INTERVAL)
 
-    async def _nothing_left(self) -> bool:
+    async def _is_empty(self) -> bool:
         try:
             counts = await self._storage.counts(self._queues)
-            resting = await self._periodic_tasks.resting(counts)
-            if any(c.waiting and queue not in resting for queue, c in counts.items()):
-                resting = {*resting, *await self._paused()}
-        except Exception as error:  # noqa: BLE001 - as below: it is counted again soon
-            logger.warning("not counted: %s", error)
+            ignored = await self._periodic_tasks.resting(counts)
+            if any(c.waiting and queue not in ignored for queue, c in counts.items()):
+                ignored = {*ignored, *await self._paused_queues()}
+        except Exception as error:  # noqa: BLE001 - a storage may raise anything; the next count may succeed
+            logger.warning("counting the queues failed, trying again: %s", error)
             return False
         return not any(
-            (c.waiting and queue not in resting) or c.blocked or c.active > c.handed_off
+            (c.waiting and queue not in ignored) or c.blocked or c.active > c.handed_off
             for queue, c in counts.items()
         )
 
-    async def _paused(self) -> set[str]:
+    async def _paused_queues(self) -> set[str]:
         return {info.name for info in await self._storage.queues() if info.settings.paused}
 
-    async def _name_orphans(self) -> None:
+    async def _warn_of_orphans(self) -> None:
         known = {info.name for info in await self._storage.queues()}
         orphans = sorted(known - set(self._queues))
         if orphans:
             logger.warning("queues without a handler on this worker: %s", ", ".join(orphans))
 
-    async def _tell(self) -> None:
-        shown = 0
+    async def _keep_reporting(self) -> None:
+        reported = 0
+        changes = self._supervisor.changes
         while self._progress is not None:
-            if shown == self._supervisor.moves:
-                self._supervisor.moved.clear()
-                await self._supervisor.moved.wait()
-            shown = self._supervisor.moves
-            await self._show(self._progress)
-            await asyncio.sleep(TICK)
+            if reported == changes.count:
+                await changes.wait()
+            reported = changes.count
+            await self._call_progress(self._progress)
+            await asyncio.sleep(INTERVAL)
 
-    async def _show(self, progress: Progress) -> None:
-        self._report.seconds = time.monotonic() - self._began
-        shown = progress(self._report)
-        if inspect.isawaitable(shown):
-            await shown
+    async def _call_progress(self, progress: Progress) -> None:
+        self._report.seconds = time.monotonic() - self._started_at
+        result = progress(self._report)
+        if inspect.isawaitable(result):
+            await result
 
-    async def _final(self) -> WorkReport:
-        self._report.seconds = time.monotonic() - self._began
+    async def _final_report(self) -> WorkReport:
+        self._report.seconds = time.monotonic() - self._started_at
         if self._progress is not None:
-            await self._show(self._progress)
+            await self._call_progress(self._progress)
         return self._report

@@ -87,4 +87,4 @@ async def test_a_process_that_keeps_dying_is_said_aloud_and_its_place_filled(
         await task
 
     assert "completed" == (await outcome(app, "held", "b")).kind
-    assert 3 == caplog.text.count("exited with code 7; what it had started is a stall")
+    assert 3 == caplog.text.count("exited with code 7; the runs it had started are stalled")

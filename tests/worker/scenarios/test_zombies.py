@@ -67,7 +67,7 @@ async def test_what_a_zombie_does_is_lost_and_it_starts_anew(app: Dibs, gate: Ga
         zombie.terminate()
         _, err = await zombie.communicate()
 
-    assert "ends what runs and starts anew" in told
+    assert "all runs are stopped and the workers start again" in told
     assert LOST.encode() not in err, "said once"
     assert b'"heir"' == (await outcome(app, "held", "a")).result
     assert ["stalled", "completed"] == await kinds(app, "held", "a")

@@ -12,52 +12,55 @@ from dibs.model.job import Error, Overrides
 from dibs.model.requests import Fail, Release, RetryLater
 from dibs.model.retry import Exponential, Fixed
 from dibs.worker import messages
-from dibs.worker.supervisor.crash_recovery import after_crash, after_overrun
+from dibs.worker.supervisor.crash_recovery import Crash, recovery_action
 from dibs.worker.supervisor.held_runs import HeldRun, HeldRuns
 from tests.worker.workshop import arguments
 
 
-def held(place: int, id: str = "a", *, claimed_at: int = 0) -> messages.ClaimedRun:
-    return messages.ClaimedRun(place, id, 100 + place, claimed_at, 500, 1, 2, None)
+def claimed_run(index: int, id: str = "a", *, claimed_at: int = 0) -> messages.ClaimedRun:
+    return messages.ClaimedRun(index, id, 100 + index, claimed_at, 500, 1, 2, None)
 
 
 def test_a_run_is_held_until_its_end_is_told() -> None:
-    holdings = HeldRuns[str]()
-    holdings.claimed("p", messages.RunsClaimed("q", "lease", (held(0, "a"), held(1, "b"))))
-    words = holdings.ended("p", messages.RunsSettled("q", {"completed": [0]}))
+    held_runs = HeldRuns[str]()
+    held_runs.add("p", messages.RunsClaimed("q", "lease", (claimed_run(0, "a"), claimed_run(1, "b"))))
+    words = held_runs.remove("p", messages.RunsSettled("q", {"completed": [0]}))
 
     assert Counter(completed=1) == words
-    assert ["b"] == [holding.run.id for holding in holdings.of("p")]
-    assert (1, 1) == (len(holdings), holdings.under("lease"))
+    assert ["b"] == [held_run.run.id for held_run in held_runs.of("p")]
+    assert (1, 1) == (len(held_runs), held_runs.count_under("lease"))
 
 
 def test_an_end_is_counted_once() -> None:
-    holdings = HeldRuns[str]()
-    holdings.claimed("p", messages.RunsClaimed("q", "lease", (held(0),)))
-    holdings.ended("p", messages.RunsSettled("q", {"completed": [0]}))
+    held_runs = HeldRuns[str]()
+    held_runs.add("p", messages.RunsClaimed("q", "lease", (claimed_run(0),)))
+    held_runs.remove("p", messages.RunsSettled("q", {"completed": [0]}))
 
-    assert Counter() == holdings.ended("p", messages.RunsSettled("q", {"completed": [0]}))
-    assert 0 == holdings.under("lease")
+    assert Counter() == held_runs.remove("p", messages.RunsSettled("q", {"completed": [0]}))
+    assert 0 == held_runs.count_under("lease")
 
 
 def test_what_is_forgotten_is_under_no_lease() -> None:
-    holdings = HeldRuns[str]()
-    holdings.claimed("p", messages.RunsClaimed("q", "lease", (held(0), held(1))))
-    holdings.forget("p")
+    held_runs = HeldRuns[str]()
+    held_runs.add("p", messages.RunsClaimed("q", "lease", (claimed_run(0), claimed_run(1))))
+    held_runs.forget("p")
 
-    assert (0, 0, []) == (len(holdings), holdings.under("lease"), holdings.of("p"))
+    assert (0, 0, []) == (len(held_runs), held_runs.count_under("lease"), held_runs.of("p"))
 
 
 def test_a_request_to_stop_is_for_the_run_it_was_made_for() -> None:
     """What was claimed after the storage told of the request is another run of the id."""
-    holdings = HeldRuns[str]()
-    holdings.claimed(
-        "p", messages.RunsClaimed("q", "lease", (held(0, "a", claimed_at=5), held(1, "b", claimed_at=9)))
+    held_runs = HeldRuns[str]()
+    held_runs.add(
+        "p",
+        messages.RunsClaimed(
+            "q", "lease", (claimed_run(0, "a", claimed_at=5), claimed_run(1, "b", claimed_at=9))
+        ),
     )
-    holdings.claimed("o", messages.RunsClaimed("other", "lease", (held(0, "a", claimed_at=5),)))
+    held_runs.add("o", messages.RunsClaimed("other", "lease", (claimed_run(0, "a", claimed_at=5),)))
 
-    assert {"p": [("q", "a", 100)]} == holdings.with_ids("q", ("a", "b"), 9)
-    assert {} == holdings.with_ids("q", ("a", "b"), 9), "it was told already"
+    assert {"p": [("q", "a", 100)]} == held_runs.take_cancelled("q", ("a", "b"), 9)
+    assert {} == held_runs.take_cancelled("q", ("a", "b"), 9), "it was told already"
 
 
 def handler(**limits: int) -> Handler:
@@ -69,36 +72,39 @@ def handler(**limits: int) -> Handler:
 
 def test_only_what_was_started_is_a_stall() -> None:
     error = Error(type="ProcessDied")
-    holding = HeldRun("q", "lease", held(1))
+    held_run = HeldRun("q", "lease", claimed_run(1))
 
-    assert RetryLater(cause="stall", delay=2000, error=error) == after_crash(
-        holding, [0.0, 1.5], error, handler(), 0
+    assert RetryLater(cause="stall", delay=2000, error=error) == recovery_action(
+        held_run, handler(), Crash([0.0, 1.5], error), 0
     )
-    assert Release() == after_crash(holding, [1.5, 0.0], error, handler(), 0)
+    assert Release() == recovery_action(held_run, handler(), Crash([1.5, 0.0], error), 0)
 
 
 def test_of_a_process_ended_for_its_overrun_runs_only_these_have_timed_out() -> None:
-    neighbour, late = HeldRun("q", "lease", held(1)), HeldRun("q", "lease", held(2), overran=True)
+    neighbour, late = (
+        HeldRun("q", "lease", claimed_run(1)),
+        HeldRun("q", "lease", claimed_run(2), overran=True),
+    )
     error = Error(type="TimeoutError", message="took longer than its timeout of 0.5 s")
     again = RetryLater(cause="timeout", delay=4000, error=error)
 
-    assert Release() == after_overrun(neighbour, handler(), 0)
-    assert again == after_overrun(late, handler(), 0)
-    assert again == after_crash(late, [0.0, 0.0, 1.5], error, handler(), 0)
-    assert Fail(error=error, handled=True) == after_overrun(late, handler(max_timeouts=2), 0)
+    assert Release() == recovery_action(neighbour, handler(), None, 0)
+    assert again == recovery_action(late, handler(), None, 0)
+    assert again == recovery_action(late, handler(), Crash([0.0, 0.0, 1.5], error), 0)
+    assert Fail(error=error, handled=True) == recovery_action(late, handler(max_timeouts=2), None, 0)
 
 
 def test_the_limits_of_a_job_come_before_those_of_its_handler() -> None:
     own = Overrides(max_timeouts=3, backoff=Fixed(7))
-    late = HeldRun("q", "lease", replace(held(1), own=own), overran=True)
-    how = after_overrun(late, handler(max_timeouts=2), 0)
+    late = HeldRun("q", "lease", replace(claimed_run(1), overrides=own), overran=True)
+    how = recovery_action(late, handler(max_timeouts=2), None, 0)
 
     assert isinstance(how, RetryLater)
     assert 7000 == how.delay
 
 
 def test_a_run_ends_by_its_timeout_or_as_its_process_has_it() -> None:
-    run = HeldRun("q", "lease", held(0))
+    run = HeldRun("q", "lease", claimed_run(0))
 
     assert None is run.ends_by(0.0)
     assert 10.5 == run.ends_by(10.0)
@@ -109,9 +115,9 @@ def test_a_run_ends_by_its_timeout_or_as_its_process_has_it() -> None:
 
 
 def test_a_word_about_a_run_that_is_gone_is_about_nothing() -> None:
-    holdings = HeldRuns[str]()
-    holdings.claimed("p", messages.RunsClaimed("q", "lease", (held(0),)))
+    held_runs = HeldRuns[str]()
+    held_runs.add("p", messages.RunsClaimed("q", "lease", (claimed_run(0),)))
 
-    assert "a" == getattr(holdings.at("p", 0, 100), "run", held(9)).id
-    assert None is holdings.at("p", 0, 99)
-    assert None is holdings.at("o", 0, 100)
+    assert "a" == getattr(held_runs.find("p", 0, 100), "run", claimed_run(9)).id
+    assert None is held_runs.find("p", 0, 99)
+    assert None is held_runs.find("o", 0, 100)

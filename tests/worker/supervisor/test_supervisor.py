@@ -16,7 +16,7 @@ from dibs.model.job import Overrides
 from dibs.model.results import Counts
 from dibs.worker import run
 from dibs.worker.processes.child_main import run_event_loop
-from dibs.worker.supervisor import supervisor as processes
+from dibs.worker.supervisor import supervisor
 from dibs.worker.supervisor.worker_handle import WorkerHandle
 from tests.worker.fleet import PATIENCE, Watched, working
 from tests.worker.workshop import Gate, counted, current, ends, ids, kinds, outcome, put, request
@@ -89,16 +89,16 @@ async def test_what_was_claimed_and_not_started_is_released(
 ) -> None:
     """Of a process that dies only started jobs are stalls."""
     hidden: list[WorkerHandle] = []
-    crashed = processes.Supervisor._crashed
+    on_crash = supervisor.Supervisor._on_crash
 
-    def deny(self: processes.Supervisor, member: WorkerHandle, reason: str) -> None:
+    def deny(self: supervisor.Supervisor, worker: WorkerHandle, reason: str) -> None:
         # As if it had died between its claim and the start of the run.
-        hidden.append(member)
-        for place in range(len(member.started)):
-            member.started[place] = 0
-        crashed(self, member, reason)
+        hidden.append(worker)
+        for index in range(len(worker.started)):
+            worker.started[index] = 0
+        on_crash(self, worker, reason)
 
-    monkeypatch.setattr(processes.Supervisor, "_crashed", deny)
+    monkeypatch.setattr(supervisor.Supervisor, "_on_crash", deny)
     await put(app, "held", "a")
     async with working(app, "held") as task:
         os.kill(await gate.arrived("a"), signal.SIGKILL)
@@ -116,12 +116,12 @@ async def test_a_claim_that_nobody_was_told_of_is_released(
     app: Dibs, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process dies before it can say what it claimed: its lease is replaced and dropped."""
-    book = processes.Supervisor._book
-    monkeypatch.setattr(processes.Supervisor, "_book", lambda *_: None)
+    record_runs = supervisor.Supervisor._record_runs
+    monkeypatch.setattr(supervisor.Supervisor, "_record_runs", lambda *_: None)
     await put(app, "held", "a")
     task = asyncio.create_task(run(app, queues=["held"], processes=1))
     pid = await gate.arrived("a")
-    monkeypatch.setattr(processes.Supervisor, "_book", book)
+    monkeypatch.setattr(supervisor.Supervisor, "_record_runs", record_runs)
     os.kill(pid, signal.SIGKILL)
     gate.again("a")
     await gate.arrived("a")

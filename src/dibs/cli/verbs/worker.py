@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import sys
@@ -13,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 
 from dibs.cli import options
-from dibs.cli.live import log_as_fits, shown
-from dibs.cli.output import Code, say, write_json
-from dibs.cli.place import refuse_short_lived, run
-from dibs.cli.refusals import WrongWords
-from dibs.cli.reload import reloading
+from dibs.cli.errors import UsageError
+from dibs.cli.output import ExitCode, print_json, print_lines
+from dibs.cli.reload import run_with_reload
+from dibs.cli.storage_access import check_outlives_command
+from dibs.cli.worker_display import live_table, set_up_logging
 from dibs.client.connection.url import URL_VARIABLE
 from dibs.storage.registry import open_storage
 
@@ -65,7 +66,7 @@ def command(
     reload: bool,
     url: str | None,
     json: bool,
-) -> Code:
+) -> ExitCode:
     """Run the handlers of an application until stopped.
 
     Ctrl-C or SIGTERM claims no more, waits the grace and releases the rest; a second one releases at once.
@@ -73,9 +74,9 @@ def command(
     Example: dibs worker my_app:app --queues emails --processes 4 --url file:./jobs
     """
     if reload:
-        return run(reloading([word for word in sys.argv[1:] if word != "--reload"], Path.cwd()))
+        return asyncio.run(run_with_reload([arg for arg in sys.argv[1:] if arg != "--reload"], Path.cwd()))
     with _ahead(processes, url) as nursery:
-        log_as_fits()
+        set_up_logging()
         app = found(application, url)
         wanted = [name for name in queues.split(",") if name] if queues is not None else None
         with _listening(health) as listener:
@@ -84,9 +85,9 @@ def command(
                 "processes": processes,
                 "grace": grace,
                 "health": listener,
-                "nursery": nursery,
+                "fork_server": nursery,
             }
-            return run(_work(app, application, settings, json=json))
+            return asyncio.run(_work(app, application, settings, json=json))
 
 
 @contextmanager
@@ -112,7 +113,7 @@ def _listening(health: str | None) -> Iterator[socket.socket | None]:
     try:
         listener = _listener(*_address(health))
     except OSError as error:
-        raise WrongWords(f"cannot listen on {health}: {error.strerror}") from error
+        raise UsageError(f"cannot listen on {health}: {error.strerror}") from error
     with listener:
         yield listener
 
@@ -120,7 +121,7 @@ def _listening(health: str | None) -> Iterator[socket.socket | None]:
 def _address(health: str) -> tuple[str, int]:
     host, _, port = health.rpartition(":")
     if not port.isdecimal() or int(port) > LAST_PORT:
-        raise WrongWords(f"--health is {health!r}; say a port up to {LAST_PORT}, or HOST:PORT")
+        raise UsageError(f"--health is {health!r}; say a port up to {LAST_PORT}, or HOST:PORT")
     return host.strip("[]") or LOCAL, int(port)
 
 
@@ -136,36 +137,36 @@ def found(application: str, url: str | None) -> Dibs:
 
     if url is not None:
         # Before the application is imported: what it does then may take long, or open the place.
-        refuse_short_lived(open_storage(url))
+        check_outlives_command(open_storage(url))
         os.environ[URL_VARIABLE] = url
     sys.path.insert(0, str(Path.cwd()))
     app = import_app(application)
     if url is not None and app.url != url:
-        raise WrongWords(
+        raise UsageError(
             f"{application} names its place itself, and it is not the one of --url: leave --url out, "
             "or make the application without a URL"
         )
     return app
 
 
-async def _work(app: Dibs, reference: str, settings: dict[str, Any], *, json: bool) -> Code:
+async def _work(app: Dibs, reference: str, settings: dict[str, Any], *, json: bool) -> ExitCode:
     from dibs.worker import run as work  # noqa: PLC0415
     from dibs.worker.work_plan import cpu_count  # noqa: PLC0415
 
     async with app:
-        refuse_short_lived(app.storage)
+        check_outlives_command(app.storage)
         if settings["processes"] is None:
             settings["processes"] = cpu_count()
         started = await _started(app, settings)
-        write_json({"started": started}) if json else say(*_lines(started))
-        with shown(json=json) as progress:
+        print_json({"started": started}) if json else print_lines(*_lines(started))
+        with live_table(json=json) as progress:
             report = await work(app, reference=reference, progress=progress, **settings)
     totals = {word: report.total(word) for word in ("completed", "failed", "retried", "released")}
     if json:
-        write_json({"stopped": {"seconds": round(report.seconds, 3), **totals}})
+        print_json({"stopped": {"seconds": round(report.seconds, 3), **totals}})
     else:
-        say("stopped: " + ", ".join(f"{number} {word}" for word, number in totals.items()))
-    return Code.DONE
+        print_lines("stopped: " + ", ".join(f"{number} {word}" for word, number in totals.items()))
+    return ExitCode.DONE
 
 
 async def _started(app: Dibs, settings: dict[str, Any]) -> dict[str, Any]:

@@ -32,8 +32,8 @@ from dibs.worker.processes.child_main import (
 
 UNREACHABLE_STORAGE: Final = (
     'the jobs of this storage live in the process of the worker, and a handler with executor="process" runs '
-    "in another process: a job that it enqueues here would never run. Use current_job().then(...), or a storage "
-    "that processes share"
+    "in another process: a job that it enqueues here would never run. Use current_job().then(...), or a "
+    "storage that processes share"
 )
 
 

@@ -34,12 +34,12 @@ async def build_worker(
     send: Callable[[messages.FromWorker], None],
     stack: AsyncExitStack,
     *,
-    mortal: bool,
+    killable: bool,
 ) -> Worker:
     """Return a worker for the queues of `spec`; the stack closes its executor and its lifespan.
 
-    `send` is called with each message for the supervisor. `mortal` is whether the supervisor can kill the
-    process of the worker.
+    `send` is called with each message for the supervisor. `killable` is whether the supervisor can kill
+    the process of the worker.
     """
     handlers = [app.handlers[queue] for queue in spec.queues]
     isolated_queues = tuple(handler.queue for handler in handlers if handler.executor == "process")
@@ -63,7 +63,7 @@ async def build_worker(
         started,
         isolated,
         send,
-        killable=mortal,
+        killable=killable,
         resources=resources,
         poll=spec.poll,
     )
@@ -84,7 +84,7 @@ async def _run_worker(
     async with AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(app)
-            worker = await build_worker(app, spec, started, parent.send, stack, mortal=True)
+            worker = await build_worker(app, spec, started, parent.send, stack, killable=True)
         except BaseException as error:  # noqa: BLE001 - the lifespan is the user's code
             parent.send(messages.StartFailed(describe_error(error)))
             return

@@ -1,1 +1,1 @@
-"""The supervisor: it starts worker processes, renews their leases and recovers the jobs of dead ones."""
+"""The supervisor of workers: leases, deadlines, crash recovery, maintenance and health."""

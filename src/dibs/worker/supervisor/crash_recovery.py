@@ -1,12 +1,15 @@
-"""What a process leaves behind: settled by fence at once, long before its lease would expire."""
+"""The recovery of runs whose worker process has died: settled by fence at once, before the lease expires."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import Counter
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
+
+from attrs import define, frozen
 
 from dibs.client.calls.handler import Handler
 from dibs.client.work_report import WorkReport
@@ -18,60 +21,84 @@ from dibs.model.retry import is_exhausted
 from dibs.storage.protocol import Storage
 from dibs.worker.execution.invocation import timeout_error
 from dibs.worker.execution.outcome import counter_name
+from dibs.worker.execution.periodic import add_next_tick
 from dibs.worker.supervisor.held_runs import HeldRun
 
 logger = logging.getLogger("dibs.worker")
 
-#: Seconds between attempts while the storage cannot be asked.
-AGAIN: Final = 0.5
+#: Seconds between two attempts to settle while the storage is unavailable.
+RETRY_EVERY: Final = 0.5
 
 
-async def settle_left(
-    storage: Storage, left: Sequence[HeldRun], how: Callable[[HeldRun], SettleAction], report: WorkReport
-) -> None:
-    """Settle the runs a process held, however long the storage cannot be asked."""
-    for queue in dict.fromkeys(holding.queue for holding in left):
-        held = [holding for holding in left if holding.queue == queue]
-        hows = [how(holding) for holding in held]
-        answers = await _settle(storage, queue, list(map(_settlement, held, hows)))
-        report.add(queue, Counter(map(counter_name, hows, answers)))
+@frozen
+class Crash:
+    """An exit of a worker process that the supervisor did not cause."""
+
+    #: The `started` array of the process: 0 for runs whose handler had not started.
+    started: Sequence[float]
+    #: The error of the runs that had started.
+    error: Error
 
 
-def after_crash(
-    holding: HeldRun, started: MutableSequence[float], error: Error, handler: Handler, luck: float
+@define(eq=False)
+class CrashRecovery:
+    """Settles the runs of dead worker processes, and counts them in the report."""
+
+    _storage: Storage
+    _handlers: Mapping[str, Handler]
+    _report: WorkReport
+
+    async def settle_runs(self, held_runs: Sequence[HeldRun], crash: Crash | None) -> None:
+        """Settle the runs of one process, retrying until the storage is available.
+
+        `crash` is None if the supervisor killed the process because some of these runs overran.
+        """
+        for queue in dict.fromkeys(held_run.queue for held_run in held_runs):
+            held = [held_run for held_run in held_runs if held_run.queue == queue]
+            actions = [
+                recovery_action(held_run, self._handlers[queue], crash, random.random())  # noqa: S311 - jitter keeps no secrets
+                for held_run in held
+            ]
+            settlements = [
+                Settlement(id=held_run.run.id, fence=held_run.run.fence, action=action)
+                for held_run, action in zip(held, actions, strict=True)
+            ]
+            results = await self._settle(queue, settlements)
+            self._report.add(queue, Counter(map(counter_name, actions, results)))
+
+    async def _settle(self, queue: str, settlements: Sequence[Settlement]) -> Sequence[SettleResult]:
+        while True:
+            try:
+                return await self._storage.settle(queue, settlements)
+            except Refused:
+                # These settlements carry no value of the user's but a delay. The jobs return with the lease.
+                logger.exception("%s: the storage refused to settle the runs of a dead process", queue)
+                return [SettleResult("refused") for _ in settlements]
+            except Exception as error:  # noqa: BLE001 - a storage may raise anything; settling twice is safe
+                logger.warning(
+                    "%s: settling the runs of a dead process failed, trying again: %s", queue, error
+                )
+                await asyncio.sleep(RETRY_EVERY)
+
+
+def recovery_action(
+    held_run: HeldRun, handler: Handler, crash: Crash | None, jitter_factor: float
 ) -> SettleAction:
-    """Return how a run of a process that died is settled: only what was started is a stall."""
-    if holding.overran:
-        return after_overrun(holding, handler, luck)
-    if not started[holding.run.place]:
-        return Release()
-    limits = handler.limits.with_overrides(holding.run.own)
-    return RetryLater(cause="stall", delay=limits.backoff.delay(holding.run.stalls + 1, luck), error=error)
+    """Return the settlement of a run whose process has died, with the next tick if the job is a tick.
 
-
-def after_overrun(holding: HeldRun, handler: Handler, luck: float) -> SettleAction:
-    """Return how a run of a process is settled that was ended for its sake: the others are not to blame."""
-    if not holding.overran:
-        return Release()
-    run, limits = holding.run, handler.limits.with_overrides(holding.run.own)
-    error = timeout_error(run.timeout)
-    if is_exhausted(run.timeouts, limits.max_timeouts):
-        return Fail(error=error, handled=handler.handles_failure)
-    return RetryLater(cause="timeout", delay=limits.backoff.delay(run.timeouts + 1, luck), error=error)
-
-
-def _settlement(holding: HeldRun, how: SettleAction) -> Settlement:
-    return Settlement(id=holding.run.id, fence=holding.run.fence, action=how)
-
-
-async def _settle(storage: Storage, queue: str, settlements: Sequence[Settlement]) -> Sequence[SettleResult]:
-    while True:
-        try:
-            return await storage.settle(queue, settlements)
-        except Refused:
-            # Nothing of ours is in these settlements but a delay; the lease's end brings the jobs back.
-            logger.exception("%s: the runs of a dead process could not be settled", queue)
-            return [SettleResult("refused") for _ in settlements]
-        except Exception as error:  # noqa: BLE001 - a fault in a storage, too: settling twice is safe
-            logger.warning("%s: the storage could not be asked, trying again: %s", queue, error)
-            await asyncio.sleep(AGAIN)
+    A run that overran has timed out. After a crash, a run that had started has stalled. All other runs are
+    released.
+    """
+    run, limits = held_run.run, handler.limits.with_overrides(held_run.run.overrides)
+    action: SettleAction = Release()
+    if held_run.overran:
+        error = timeout_error(run.timeout)
+        if is_exhausted(run.timeouts, limits.max_timeouts):
+            action = Fail(error=error, handled=handler.handles_failure)
+        else:
+            delay = limits.backoff.delay(run.timeouts + 1, jitter_factor)
+            action = RetryLater(cause="timeout", delay=delay, error=error)
+    elif crash is not None and crash.started[run.index]:
+        delay = limits.backoff.delay(run.stalls + 1, jitter_factor)
+        action = RetryLater(cause="stall", delay=delay, error=crash.error)
+    return add_next_tick(handler, run.id, action, claimed_at=run.claimed_at, received_at=held_run.received_at)

@@ -1,76 +1,77 @@
-"""Deadlines as the supervisor watches them: from outside, so that a process that hangs cannot miss them."""
+"""The supervisor's watch over the deadlines of runs: a worker process that hangs cannot miss it."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from typing import Final
+
+from attrs import define
 
 from dibs.worker import messages
 from dibs.worker.supervisor.held_runs import HeldRun, HeldRuns
 from dibs.worker.supervisor.worker_handle import WorkerHandle
 
-#: Seconds between two looks.
-LOOK: Final = 0.25
-#: Seconds after a deadline by which a process has said that it noticed. One that has not does not come to
-#: it: a handler holds its interpreter, or blocks its event loop.
+#: Seconds between two checks.
+CHECK_EVERY: Final = 0.25
+#: Seconds a worker process has after a deadline to send RunTimedOut or RunOverran. A process that sends
+#: neither cannot do so: a handler holds its interpreter, or blocks its event loop.
 MARGIN: Final = 1.0
 
 
+@define(eq=False)
 class DeadlineWatch:
-    """Ends processes that no longer keep the deadlines of their runs by themselves."""
+    """A check for worker processes that do not enforce the deadlines of their runs.
 
-    def __init__(
-        self,
-        holdings: HeldRuns[WorkerHandle],
-        members: Collection[WorkerHandle],
-        end: Callable[[WorkerHandle], None],
-    ) -> None:
-        self._holdings = holdings
-        self._members = members
-        self._end = end
+    `on_overdue` is called with such a worker, and with a retiring worker whose grace has ended.
+    """
 
-    async def watch(self) -> None:
-        """Look every now and then, until cancelled."""
+    _held_runs: HeldRuns[WorkerHandle]
+    _workers: Iterable[WorkerHandle]
+    _on_overdue: Callable[[WorkerHandle], None]
+
+    async def run(self) -> None:
+        """Check every CHECK_EVERY seconds, until cancelled."""
         before = time.monotonic()
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(CHECK_EVERY)
             now = time.monotonic()
-            # Who was stopped itself, or had no CPU, cannot blame others for what they did not say meanwhile.
-            if now - before < LOOK + MARGIN / 2:
-                self._look(now)
+            # A check that comes late shows that the supervisor was stopped or had no CPU. Messages of the
+            # workers may wait in the pipes then, so read them first and check later.
+            if now - before < CHECK_EVERY + MARGIN / 2:
+                self._check(now)
             else:
                 await asyncio.sleep(MARGIN)
                 now = time.monotonic()
             before = now
 
-    def _look(self, now: float) -> None:
-        for member in list(self._members):
-            if member.expected or member.overdue or not member.can_be_ended:
+    def _check(self, now: float) -> None:
+        for worker in list(self._workers):
+            if worker.exit_expected or worker.killed_for_overrun or not worker.killable:
                 continue
-            if self._hangs(member, now) or (member.leaves_at is not None and member.leaves_at <= now):
-                self._end(member)
+            if self._hangs(worker, now) or (worker.retire_by is not None and worker.retire_by <= now):
+                self._on_overdue(worker)
 
-    def _hangs(self, member: WorkerHandle, now: float) -> bool:
-        """Tell whether runs are over their time without a word, and mark these as overrun."""
+    def _hangs(self, worker: WorkerHandle, now: float) -> bool:
+        """Return whether runs are past their deadline without a message; mark these runs as overrun."""
         found = False
-        for holding in self._holdings.of(member):
-            if _is_over(holding, member.started[holding.run.place], now):
-                holding.overran = found = True
+        for held_run in self._held_runs.of(worker):
+            if _is_past_deadline(held_run, worker.started[held_run.run.index], now):
+                held_run.overran = found = True
         return found
 
-    def late(self, member: WorkerHandle, message: messages.RunTimedOut) -> None:
-        """Give a run the time to stop that its process has given it."""
-        if holding := self._holdings.at(member, message.place, message.fence):
-            holding.stops_by = time.monotonic() + message.seconds
+    def on_timed_out(self, worker: WorkerHandle, message: messages.RunTimedOut) -> None:
+        """Extend the deadline of a run by the time that its process gives it to stop."""
+        if held_run := self._held_runs.find(worker, message.index, message.fence):
+            held_run.stops_by = time.monotonic() + message.seconds
 
-    def overran(self, member: WorkerHandle, message: messages.RunOverran) -> None:
-        """Remember that nothing but the end of the process will end a run."""
-        if holding := self._holdings.at(member, message.place, message.fence):
-            holding.overran = True
+    def on_overran(self, worker: WorkerHandle, message: messages.RunOverran) -> None:
+        """Mark a run as overrun: only the end of its process can stop it."""
+        if held_run := self._held_runs.find(worker, message.index, message.fence):
+            held_run.overran = True
 
 
-def _is_over(holding: HeldRun, started: float, now: float) -> bool:
-    ends_by = holding.ends_by(started)
+def _is_past_deadline(held_run: HeldRun, started: float, now: float) -> bool:
+    ends_by = held_run.ends_by(started)
     return ends_by is not None and ends_by + MARGIN <= now

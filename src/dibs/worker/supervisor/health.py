@@ -1,4 +1,4 @@
-"""What load balancers and orchestrators ask a worker over HTTP: does it live, and can it work."""
+"""The health endpoints of a worker over HTTP, for load balancers and orchestrators."""
 
 from __future__ import annotations
 
@@ -9,30 +9,36 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from attrs import frozen
 
-#: Seconds a client may take to say what it wants.
-PATIENCE: Final = 5.0
+#: Seconds a client may take to send its request and read the response.
+REQUEST_TIMEOUT: Final = 5.0
+#: The reason phrases of the status codes.
 PHRASES: Final = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
-class Health(Struct, frozen=True, kw_only=True):
-    """How a supervisor is."""
+@frozen(kw_only=True)
+class Health:
+    """The state of a supervisor; the body of a response holds it as JSON."""
 
-    #: It has a lease, and a worker that can claim under it.
+    #: True if the supervisor has a lease, and a worker that can claim under it.
     ready: bool
     stopping: bool
-    #: The ids of its worker processes.
+    #: The process ids of its worker processes.
     processes: tuple[int, ...]
+    #: The number of runs that its workers hold.
     running: int
 
 
 @asynccontextmanager
-async def serve_health(listener: socket.socket | None, ask: Callable[[], Health]) -> AsyncIterator[None]:
-    """Answer on a listening socket for a block: GET /healthz and /readyz, all else is 404.
+async def serve_health(
+    listener: socket.socket | None, get_health: Callable[[], Health]
+) -> AsyncIterator[None]:
+    """Answer GET /healthz and /readyz on a listening socket within the block; all other paths are 404.
 
-    /healthz is 200 while the supervisor turns, also when its storage is away: to restart it would not help.
-    /readyz is 200 while it can claim. It runs no handler, so no handler can keep it from answering.
+    /healthz is 200 while the supervisor's event loop runs, also if its storage is unavailable: a restart
+    would not help. /readyz is 200 while the supervisor can claim, else 503. With worker processes, no handler
+    can delay a response.
     """
     if listener is None:
         yield
@@ -40,9 +46,9 @@ async def serve_health(listener: socket.socket | None, ask: Callable[[], Health]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(REQUEST_TIMEOUT):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(response_to(head, ask()))
+                writer.write(response_to(head, get_health()))
                 await writer.drain()
         writer.close()
 
@@ -54,16 +60,16 @@ async def serve_health(listener: socket.socket | None, ask: Callable[[], Health]
 
 
 def response_to(head: bytes, health: Health) -> bytes:
-    """Return the response to a request of this head."""
+    """Return the HTTP response to a request with this head (request line and headers)."""
     method, _, rest = head.partition(b" ")
     path = rest.partition(b" ")[0].partition(b"?")[0]
     status = _status(method, path, health)
     body = msgspec.json.encode(health) + b"\n" if status in (200, 503) else b""
-    told = (
+    headers = (
         f"HTTP/1.1 {status} {PHRASES[status]}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
-    return told.encode() + (body if method != b"HEAD" else b"")
+    return headers.encode() + (body if method != b"HEAD" else b"")
 
 
 def _status(method: bytes, path: bytes, health: Health) -> int:

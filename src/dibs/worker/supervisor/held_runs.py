@@ -1,4 +1,4 @@
-"""Which run is in whose hands, and under which lease: what a supervisor knows of its processes."""
+"""The runs that the workers of a supervisor hold, and the leases these runs are under."""
 
 from __future__ import annotations
 
@@ -11,89 +11,95 @@ from msgspec import Struct
 
 from dibs.worker import messages
 
-M = TypeVar("M", bound=Hashable)
+W = TypeVar("W", bound=Hashable)
 
 
 class HeldRun(Struct, eq=False, gc=False):
-    """One run in the hands of one member."""
+    """One run that a worker holds."""
 
     queue: str
     lease: str
     run: messages.ClaimedRun
-    #: When this was heard of, by time.monotonic().
-    taken: float = 0.0
-    #: Its time is over, it was told to stop, and has until then, by time.monotonic().
+    #: When the message about the claim arrived, by time.monotonic().
+    received_at: float = 0.0
+    #: When a run that was cancelled after its timeout must have stopped, by time.monotonic().
     stops_by: float = 0.0
-    #: It did not.
+    #: True if the run did not stop after its timeout.
     overran: bool = False
-    #: It was told that somebody asked for it to stop.
-    told_to_cancel: bool = False
+    #: True if the worker was asked to cancel the run.
+    cancel_sent: bool = False
 
     def ends_by(self, started: float) -> float | None:
-        """Return when it must have ended that began at `started`; None is never, or by other means."""
+        """Return when a run whose handler began at `started` must have ended, by time.monotonic().
+
+        Return None if the handler has not begun, has no timeout, or has overrun already.
+        """
         if not started or self.run.timeout is None or self.overran:
             return None
         return max(self.stops_by, started + self.run.timeout / 1000)
 
 
-class HeldRuns(Generic[M]):
-    """Every run that a member said it holds, until it says otherwise."""
+class HeldRuns(Generic[W]):
+    """The runs of each worker, from the message that it claimed them to the message that it settled them."""
 
     def __init__(self) -> None:
-        self._of: dict[M, dict[int, HeldRun]] = {}
-        self._leases: Counter[str] = Counter()
+        self._by_worker: dict[W, dict[int, HeldRun]] = {}
+        self._lease_counts: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        return sum(map(len, self._of.values()))
+        return sum(map(len, self._by_worker.values()))
 
-    def claimed(self, member: M, message: messages.RunsClaimed) -> None:
-        held, queue, lease = self._of.setdefault(member, {}), message.queue, message.lease
+    def add(self, worker: W, message: messages.RunsClaimed) -> None:
+        held, queue, lease = self._by_worker.setdefault(worker, {}), message.queue, message.lease
         now = time.monotonic()
-        held.update({run.place: HeldRun(queue, lease, run, now) for run in message.runs})
-        self._leases[lease] += len(message.runs)
+        held.update({run.index: HeldRun(queue, lease, run, now) for run in message.runs})
+        self._lease_counts[lease] += len(message.runs)
 
-    def ended(self, member: M, message: messages.RunsSettled) -> Counter[str]:
-        """Take the runs back, and return how many came to which end."""
-        held = self._of.get(member, {})
-        return Counter({word: self._take(held, places) for word, places in message.ends.items()})
+    def remove(self, worker: W, message: messages.RunsSettled) -> Counter[str]:
+        """Remove the settled runs, and return how many of them came to each end."""
+        held = self._by_worker.get(worker, {})
+        return Counter({end: self._remove(held, indexes) for end, indexes in message.ends.items()})
 
-    def _take(self, held: dict[int, HeldRun], places: Iterable[int]) -> int:
-        taken = [held.pop(place) for place in places if place in held]
-        for lease, number in Counter([holding.lease for holding in taken]).items():
-            self._leases[lease] -= number
-        return len(taken)
+    def _remove(self, held: dict[int, HeldRun], indexes: Iterable[int]) -> int:
+        removed = [held.pop(index) for index in indexes if index in held]
+        for lease, number in Counter([held_run.lease for held_run in removed]).items():
+            self._lease_counts[lease] -= number
+        return len(removed)
 
-    def at(self, member: M, place: int, fence: int) -> HeldRun | None:
-        """Return what a member holds at a place, if it is still the run with this fence."""
-        holding = self._of.get(member, {}).get(place)
-        return holding if holding is not None and holding.run.fence == fence else None
+    def find(self, worker: W, index: int, fence: int) -> HeldRun | None:
+        """Return the run that a worker holds at an index, or None if it is not the run with this fence."""
+        held_run = self._by_worker.get(worker, {}).get(index)
+        return held_run if held_run is not None and held_run.run.fence == fence else None
 
-    def under(self, lease: str) -> int:
+    def count_under(self, lease: str) -> int:
         """Return how many runs are held under a lease."""
-        return self._leases[lease]
+        return self._lease_counts[lease]
 
-    def of(self, member: M) -> list[HeldRun]:
-        """Return what a member holds."""
-        return list(self._of.get(member, {}).values())
+    def of(self, worker: W) -> list[HeldRun]:
+        """Return the runs that a worker holds."""
+        return list(self._by_worker.get(worker, {}).values())
 
-    def forget(self, member: M) -> None:
-        """Take everything back that a member holds."""
-        held = self._of.pop(member, {})
-        self._take(held, list(held))
+    def forget(self, worker: W) -> None:
+        """Remove all runs of a worker."""
+        held = self._by_worker.pop(worker, {})
+        self._remove(held, list(held))
 
-    def with_ids(self, queue: str, ids: tuple[str, ...], now: int) -> dict[M, list[tuple[str, str, int]]]:
-        """Return who holds these ids of a queue, claimed before `now`, and was not told yet.
+    def take_cancelled(
+        self, queue: str, ids: tuple[str, ...], now: int
+    ) -> dict[W, list[tuple[str, str, int]]]:
+        """Return, for each worker, the runs to cancel as (queue, id, fence), each run once.
 
-        A later claim of the same id is another run, and what was said of the id then was not about it.
+        `ids` are the jobs whose cancellation the storage reported at `now`, in ms by its clock. A run that
+        was claimed at `now` or later is another run of the same id, and is left out.
         """
-        wanted, found = set(ids), dict[M, list[tuple[str, str, int]]]()
-        for member, held in self._of.items():
-            for holding in held.values():
-                run = holding.run
-                if holding.queue != queue or holding.told_to_cancel:
+        wanted, found = set(ids), dict[W, list[tuple[str, str, int]]]()
+        for worker, held in self._by_worker.items():
+            for held_run in held.values():
+                run = held_run.run
+                if held_run.queue != queue or held_run.cancel_sent:
                     continue
                 if run.id in wanted and run.claimed_at < now:
-                    # Once: a process that does not listen must not have its pipe filled.
-                    holding.told_to_cancel = True
-                    found.setdefault(member, []).append((queue, run.id, run.fence))
+                    # Once: repeated messages would fill the pipe of a process that reads none.
+                    held_run.cancel_sent = True
+                    found.setdefault(worker, []).append((queue, run.id, run.fence))
         return found

@@ -1,128 +1,200 @@
-"""The leases of one supervisor: granted, renewed from outside the processes that run handlers, dropped."""
+"""The leases of one supervisor. Its processes run handlers, so the supervisor renews the leases for them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from attrs import define, field
 
 from dibs.errors import NotRunning
 from dibs.model.results import RenewResult
 from dibs.storage.protocol import Storage
+from dibs.worker import messages
+from dibs.worker.supervisor.held_runs import HeldRuns
+from dibs.worker.supervisor.worker_handle import WorkerHandle
+from dibs.worker.supervisor.workers import Workers
 
 logger = logging.getLogger("dibs.worker")
 
-#: Jobs that one step of a drop releases.
-STEP: Final = 1000
-#: Seconds between attempts while the storage does not answer, doubling.
-RETRY: Final = (0.1, 2.0)
+#: Jobs that one call of `drop` releases.
+DROP_BATCH: Final = 1000
+#: Seconds between attempts while the storage is unavailable: the first pause, then doubled, and the longest.
+RETRY_PAUSE: Final = (0.1, 2.0)
 
 
+@define(eq=False, kw_only=True)
 class LeaseKeeper:
-    """Keeps leases alive over all queues of the supervisor, and says when one is lost.
+    """Grants, renews and drops leases over all queues of the supervisor.
 
-    A lease counts as lost when the storage says so, or when its time, measured here from before the last
-    renewal that was answered, is over: by then others may hold its jobs.
+    A lease is lost if the storage refuses to renew it, or if no renewal was answered for `seconds`, measured
+    from the time the last answered renewal was sent: other workers may hold its jobs then.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        queues: Sequence[str],
-        *,
-        holder: str,
-        lease: float,
-        every: float,
-        lost: Callable[[str], None],
-        asked: Callable[[str, RenewResult], None],
-    ) -> None:
-        self._storage = storage
-        self._queues = tuple(queues)
-        self._holder = holder
-        self._seconds = lease
-        self._every = every
-        self._lost = lost
-        self._asked = asked
-        #: Lease -> when it ends if it is not renewed, by time.monotonic().
-        self._ends: dict[str, float] = {}
+    _storage: Storage
+    _queues: Sequence[str]
+    #: The name of this supervisor that the storage shows.
+    _holder: str
+    #: The length of a lease.
+    _seconds: float
+    _renew_every: float
+    #: Called with each lease that is lost, once.
+    _on_lost: Callable[[str], None]
+    #: Called with a queue and the answer to a renewal that names jobs to cancel.
+    _on_cancel_requested: Callable[[str, RenewResult], None]
+    #: When each lease ends unless it is renewed, by time.monotonic().
+    _ends: dict[str, float] = field(factory=dict, init=False)
 
     @property
     def leases(self) -> tuple[str, ...]:
         return tuple(self._ends)
 
     async def grant(self) -> str:
-        """Take a new lease. Raises StorageError, OutcomeUnknown; nobody then holds anything under it."""
-        asked_at = time.monotonic()
+        """Return a new lease. Raise StorageError or OutcomeUnknown; no job is under the lease then."""
+        sent_at = time.monotonic()
         granted = await self._storage.grant(self._queues, self._ttl, self._holder)
-        self._ends[granted.lease] = asked_at + self._seconds
+        self._ends[granted.lease] = sent_at + self._seconds
         return granted.lease
 
-    async def grant_patiently(self) -> str:
-        """Take a new lease, however long the storage cannot be reached."""
-        pause = RETRY[0]
+    async def grant_with_retries(self) -> str:
+        """Return a new lease, retrying until the storage is available."""
+        pause = RETRY_PAUSE[0]
         while True:
             try:
                 return await self.grant()
             except NotRunning:
                 raise
-            except Exception as error:  # noqa: BLE001 - a fault in a storage, too: without a lease nothing works
-                logger.warning("no lease yet, trying again: %s", error)
+            except Exception as error:  # noqa: BLE001 - a storage may raise anything; no job can run without a lease
+                logger.warning("the storage granted no lease, trying again: %s", error)
             await asyncio.sleep(pause)
-            pause = min(pause * 2, RETRY[1])
+            pause = min(pause * 2, RETRY_PAUSE[1])
 
-    async def beat(self) -> None:
-        """Renew all leases every few seconds, until cancelled."""
+    async def keep_renewing(self) -> None:
+        """Renew all leases every `renew_every` seconds, until cancelled."""
         while True:
-            await asyncio.sleep(self._every)
+            await asyncio.sleep(self._renew_every)
             for lease in self.leases:
                 await self._renew(lease)
 
     async def _renew(self, lease: str) -> None:
-        pause = RETRY[0]
+        pause = RETRY_PAUSE[0]
         while lease in self._ends:
-            asked_at = time.monotonic()
+            sent_at = time.monotonic()
             try:
-                async with asyncio.timeout(max(0.0, self._ends[lease] - asked_at)):
-                    answers = await self._storage.renew(self._queues, lease, self._ttl)
-            except Exception as error:  # noqa: BLE001 - whatever went wrong, the heart goes on while it can
+                async with asyncio.timeout(max(0.0, self._ends[lease] - sent_at)):
+                    results = await self._storage.renew(self._queues, lease, self._ttl)
+            except Exception as error:  # noqa: BLE001 - after any error, try again while the lease lasts
                 if time.monotonic() + pause >= self._ends.get(lease, 0.0):
                     self.lose(lease, f"it could not be renewed in time: {error}")
                     return
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, RETRY[1])
+                pause = min(pause * 2, RETRY_PAUSE[1])
             else:
-                self._renewed(lease, asked_at, answers)
+                self._on_renewed(lease, sent_at, results)
                 return
 
-    def _renewed(self, lease: str, asked_at: float, answers: dict[str, RenewResult]) -> None:
+    def _on_renewed(self, lease: str, sent_at: float, results: dict[str, RenewResult]) -> None:
         if lease not in self._ends:
             return
-        if not all(answer.alive for answer in answers.values()):
+        if not all(result.alive for result in results.values()):
             self.lose(lease, "the storage refused to renew it")
             return
-        self._ends[lease] = asked_at + self._seconds
-        for queue, answer in answers.items():
-            if answer.cancel_requested:
-                self._asked(queue, answer)
+        self._ends[lease] = sent_at + self._seconds
+        for queue, result in results.items():
+            if result.cancel_requested:
+                self._on_cancel_requested(queue, result)
 
-    def lose(self, lease: str, why: str) -> None:
-        """Take in that a lease is lost, once."""
+    def lose(self, lease: str, reason: str) -> None:
+        """Stop renewing a lease and call `on_lost`, unless the lease is lost or dropped already."""
         if self._ends.pop(lease, None) is not None:
-            logger.error("a lease is lost, the worker ends what runs and starts anew: %s", why)
-            self._lost(lease)
+            logger.error("a lease is lost; all runs are stopped and the workers start again: %s", reason)
+            self._on_lost(lease)
 
-    def forget(self) -> None:
-        """Renew none of the leases any more."""
+    def forget_all(self) -> None:
+        """Stop renewing all leases."""
         self._ends.clear()
 
     async def drop(self, lease: str) -> None:
-        """Give a lease back, with all jobs still under it. Raises StorageError, OutcomeUnknown."""
+        """Drop a lease and release the jobs under it. Raise StorageError or OutcomeUnknown."""
         self._ends.pop(lease, None)
-        while any((await self._storage.drop(self._queues, lease, STEP)).values()):
+        while any((await self._storage.drop(self._queues, lease, DROP_BATCH)).values()):
             pass
 
     @property
     def _ttl(self) -> int:
         return round(self._seconds * 1000)
+
+
+@define(eq=False)
+class LeaseRotation:
+    """The lease that the workers claim under, and older leases that are dropped when no run is under them."""
+
+    _keeper: LeaseKeeper
+    _workers: Workers
+    _held_runs: HeldRuns[WorkerHandle]
+    #: The lease for new claims; None while it is being granted.
+    current: str | None = field(default=None, init=False)
+    _old: set[str] = field(factory=set, init=False)
+    _tasks: set[asyncio.Task[None]] = field(factory=set, init=False)
+
+    async def start(self) -> None:
+        """Grant the first lease and renew all leases from now on. Raise StorageError or OutcomeUnknown."""
+        self.current = await self._keeper.grant()
+        self._start_task(self._keeper.keep_renewing())
+
+    async def restart(self) -> None:
+        """Grant a lease after `forget_all`, retrying until the storage is available."""
+        self.current = await self._keeper.grant_with_retries()
+
+    async def stop(self) -> None:
+        """Drop all leases. A lease that cannot be dropped expires."""
+        for task in self._tasks:
+            task.cancel()
+        for lease in self._keeper.leases:
+            await self._drop(lease)
+
+    def forget_all(self) -> None:
+        """Forget all leases without dropping them."""
+        self._keeper.forget_all()
+        self._old.clear()
+        self.current = None
+
+    def replace(self, lease: str | None) -> None:
+        """Have the workers claim under a new lease, if `lease` is the current one."""
+        if lease is None or lease != self.current:
+            return
+        self._old.add(lease)
+        self.current = None
+        self._start_task(self._grant_next())
+
+    async def _grant_next(self) -> None:
+        self.current = await self._keeper.grant_with_retries()
+        for worker in self._workers:
+            if worker.ready:
+                worker.send(messages.UseLease(self.current))
+        self.drop_unused()
+
+    def drop_unused(self) -> None:
+        """Drop the older leases that no run is under, once every worker has adopted the current lease."""
+        if not self._old or self.current is None:
+            return
+        if any(w.ready and not w.drained and w.lease != self.current for w in self._workers):
+            return
+        for lease in [lease for lease in self._old if not self._held_runs.count_under(lease)]:
+            self._old.discard(lease)
+            self._start_task(self._drop(lease))
+
+    async def _drop(self, lease: str) -> None:
+        try:
+            await self._keeper.drop(lease)
+        except Exception as error:  # noqa: BLE001 - a storage may raise anything
+            # The lease is no longer renewed, so it expires, and any worker reaps its jobs.
+            logger.warning("a lease could not be dropped and will expire: %s", error)
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,4 +1,4 @@
-"""What a supervisor does for its queues beside watching its processes, as any other may do, too."""
+"""The supervisor's regular maintenance of its queues: reaping and pruning. Several supervisors may do it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
+from attrs import define, field
+
 from dibs.client.work_report import WorkReport
 from dibs.maintenance.prune import prune
 from dibs.maintenance.reap import ReapCandidates, reap
@@ -14,50 +16,54 @@ from dibs.storage.protocol import Storage
 
 logger = logging.getLogger("dibs.worker")
 
-#: Most seconds between two reaps of a queue: what dead holders left comes back so soon after its lease.
+#: Seconds between two reaps at most: jobs of dead workers return this soon after their lease has expired.
 REAP_EVERY: Final = 0.8
 #: Seconds between two prunes of a queue.
 PRUNE_EVERY: Final = 60.0
 
 
+@define(eq=False)
 class Maintenance:
-    """Reaps and prunes, until cancelled. What fails is for the next time."""
+    """Loops that reap and prune the queues. An error is logged, and the next turn tries again."""
 
-    def __init__(self, storage: Storage, queues: Sequence[str], report: WorkReport, heartbeat: float) -> None:
-        self._storage = storage
-        self._queues = queues
-        self._report = report
-        self._pause = min(heartbeat, REAP_EVERY)
-        self._suspicion = ReapCandidates(storage, queues)
+    _storage: Storage
+    _queues: Sequence[str]
+    _report: WorkReport
+    #: Seconds between two renewals of the lease.
+    _heartbeat: float
+    _candidates: ReapCandidates = field(init=False)
 
-    def all(self) -> list[Coroutine[Any, Any, None]]:
-        """Return the duties, to be run side by side."""
-        return [self._reap_always(), self._prune_always()]
+    def __attrs_post_init__(self) -> None:
+        self._candidates = ReapCandidates(self._storage, self._queues)
 
-    async def _reap_always(self) -> None:
+    def loops(self) -> list[Coroutine[Any, Any, None]]:
+        """Return the loops, to be run as concurrent tasks until they are cancelled."""
+        return [self._keep_reaping(), self._keep_pruning()]
+
+    async def _keep_reaping(self) -> None:
         while True:
             await self._reap()
-            await asyncio.sleep(self._pause)
+            await asyncio.sleep(min(self._heartbeat, REAP_EVERY))
 
     async def _reap(self) -> None:
         try:
-            suspects = await self._suspicion.queues()
-        except Exception as error:  # noqa: BLE001 - a fault in a storage, too: the next time may go well
-            logger.warning("no queue was reaped: %s", error)
+            candidates = await self._candidates.queues()
+        except Exception as error:  # noqa: BLE001 - a storage may raise anything; the next turn may succeed
+            logger.warning("counting the queues failed, so they were not reaped: %s", error)
             return
-        for queue in suspects:
+        for queue in candidates:
             try:
-                found = await reap(self._storage, queue)
+                reaped = await reap(self._storage, queue)
             except Exception as error:  # noqa: BLE001 - as above
-                logger.warning("%s: not reaped: %s", queue, error)
+                logger.warning("%s: reaping failed: %s", queue, error)
             else:
-                self._report.queue(queue).reaped += len(found)
+                self._report.queue(queue).reaped += len(reaped)
 
-    async def _prune_always(self) -> None:
+    async def _keep_pruning(self) -> None:
         while True:
             await asyncio.sleep(PRUNE_EVERY)
             for queue in self._queues:
                 try:
                     await prune(self._storage, queue)
                 except Exception as error:  # noqa: BLE001 - as above
-                    logger.warning("%s: not pruned: %s", queue, error)
+                    logger.warning("%s: pruning failed: %s", queue, error)

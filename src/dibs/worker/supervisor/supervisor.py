@@ -1,387 +1,323 @@
-"""The supervisor: it runs no handler, renews the lease of its workers, and ends and replaces them."""
+"""The supervisor: it starts, watches and replaces workers, and keeps the leases they claim under.
+
+It runs no handler. After a worker process was killed, `Supervisor.on_exit` starts the recovery: the file
+crash_recovery.py settles its runs, and workers.py computes the pause before it is replaced.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import random
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from dibs.client.app import Dibs
-from dibs.client.calls.handler import Handler
 from dibs.client.work_report import WorkReport
 from dibs.errors import ConfigurationError
-from dibs.model.requests import SettleAction
 from dibs.model.results import RenewResult
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
 from dibs.worker.execution import exception_info
-from dibs.worker.execution.periodic import add_next_tick
-from dibs.worker.processes.child_main import ProcessSpec
 from dibs.worker.processes.fork_server import ForkServer
-from dibs.worker.supervisor.crash_recovery import after_crash, after_overrun, settle_left
+from dibs.worker.supervisor.crash_recovery import Crash, CrashRecovery
 from dibs.worker.supervisor.deadlines import DeadlineWatch
 from dibs.worker.supervisor.health import Health
-from dibs.worker.supervisor.held_runs import HeldRun, HeldRuns
-from dibs.worker.supervisor.leases import LeaseKeeper
-from dibs.worker.supervisor.worker_handle import LocalWorkerHandle, ProcessWorkerHandle, WorkerHandle
+from dibs.worker.supervisor.held_runs import HeldRuns
+from dibs.worker.supervisor.leases import LeaseKeeper, LeaseRotation
+from dibs.worker.supervisor.worker_handle import WorkerHandle
+from dibs.worker.supervisor.workers import Workers
 from dibs.worker.work_plan import WorkPlan
 
 logger = logging.getLogger("dibs.worker")
 
-#: Seconds until a process that died is replaced, doubling with each that did not live long.
-RESTART: Final = (0.1, 5.0)
-LIVED_LONG: Final = 10.0
-#: How many processes may die at their start, before any was ready, until no more are tried.
-STARTS: Final = 5
-#: Seconds that workers have to end once they were told to interrupt what they run.
-FAREWELL: Final = 2.0
+#: Seconds `stop` waits for workers to release the runs that were interrupted, and for crash recoveries.
+STOP_TIMEOUT: Final = 2.0
 
 
-#: How a run is settled whose process is gone: by what is known of it, its handler, and luck for the jitter.
-Aftermath = Callable[[HeldRun, Handler, float], SettleAction]
+class Changes:
+    """A counter of changes that other tasks can wait for."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._event = asyncio.Event()
+
+    def notify(self) -> None:
+        self.count += 1
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Wait for the next change."""
+        self._event.clear()
+        await self._event.wait()
 
 
 class Supervisor:
-    """One lease over all its queues, and the members that claim and settle under it."""
+    """The workers of one call of `run`, and the lease over its queues that they claim and settle under."""
 
     def __init__(
-        self, app: Dibs, storage: Storage, plan: WorkPlan, report: WorkReport, nursery: ForkServer | None
+        self, app: Dibs, storage: Storage, plan: WorkPlan, report: WorkReport, fork_server: ForkServer | None
     ) -> None:
-        self._app = app
-        self._storage = storage
         self._plan = plan
         self._report = report
-        self._nursery = nursery
         self._loop = asyncio.get_running_loop()
-        self._holdings: HeldRuns[WorkerHandle] = HeldRuns()
-        self._members: set[WorkerHandle] = set()
-        self._deadlines = DeadlineWatch(self._holdings, self._members, self._end_overdue)
-        self._heartbeat = LeaseKeeper(
-            storage,
-            plan.queues,
+        self._held_runs: HeldRuns[WorkerHandle] = HeldRuns()
+        self._workers = Workers(app, plan, fork_server)
+        self._keeper = LeaseKeeper(
+            storage=storage,
+            queues=plan.queues,
             holder=f"{socket.gethostname()}:{os.getpid()}",
-            lease=plan.lease,
-            every=plan.heartbeat,
-            lost=self._lost,
-            asked=self._asked,
+            seconds=plan.lease,
+            renew_every=plan.heartbeat,
+            on_lost=self._on_lease_lost,
+            on_cancel_requested=self._on_cancel_requested,
         )
-        self._lease: str | None = None
-        self._old: set[str] = set()
-        self._stopping = False
+        self._leases = LeaseRotation(self._keeper, self._workers, self._held_runs)
+        self._deadlines = DeadlineWatch(self._held_runs, self._workers, self._kill_overdue)
+        self._recovery = CrashRecovery(storage, app.handlers, report)
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Those of the tasks that settle what died.
-        self._aftermath: set[asyncio.Task[None]] = set()
-        #: Some member could work, so one that cannot is no reason to give up.
+        self._recoveries: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        #: True since a worker was ready: from then on, a worker that cannot start does not end the call.
         self._was_ready = False
-        self._short_lives = 0
-        self._born: dict[WorkerHandle, float] = {}
-        #: What makes further work pointless; awaited by who runs the supervisor.
+        #: Raises if no worker can start: the call of `run` fails with this error.
         self.failed: asyncio.Future[None] = self._loop.create_future()
-        #: Set, and counted, whenever a run begins or ends, or a member comes or goes.
-        self.moved = asyncio.Event()
-        self.moves = 0
+        #: Notified when a run begins or ends, or a worker starts or exits.
+        self.changes = Changes()
 
     @property
-    def in_hand(self) -> int:
-        """How many runs its members hold."""
-        return len(self._holdings)
+    def held_count(self) -> int:
+        """The number of runs that the workers hold."""
+        return len(self._held_runs)
 
     @property
     def health(self) -> Health:
-        """How it is, for whoever asks from outside."""
-        able = any(member.ready and not member.leaving for member in self._members)
+        """The state that /healthz and /readyz report."""
+        able = any(worker.ready and not worker.retiring for worker in self._workers)
         return Health(
-            ready=able and self._lease is not None and not self._stopping,
+            ready=able and self._leases.current is not None and not self._stopping,
             stopping=self._stopping,
             processes=self._report.processes,
-            running=len(self._holdings),
+            running=len(self._held_runs),
         )
 
-    # -- the stages of its life ----------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------------
 
-    async def begin(self) -> None:
-        """Take a lease and start all members. Raises StorageError, OutcomeUnknown."""
-        self._lease = await self._heartbeat.grant()
-        self._spawn(self._heartbeat.beat())
-        self._spawn(self._deadlines.watch())
-        for _ in range(max(1, self._plan.processes)):
-            self._hire()
+    async def start(self) -> None:
+        """Grant a lease and start all workers. Raise StorageError or OutcomeUnknown."""
+        await self._leases.start()
+        self._start_task(self._deadlines.run())
+        self._start_workers()
 
     async def drain(self) -> None:
-        """Claim no more, and wait until nothing is in hand."""
+        """Make the workers claim no more, and wait until they hold no run."""
         self._stopping = True
-        for member in self._members:
-            if member.ready:
-                member.send(messages.DrainWorker())
+        for worker in self._workers:
+            if worker.ready:
+                worker.send(messages.DrainWorker())
             else:
-                member.kill()
-        while any(not member.drained for member in self._members):
-            await self._moved()
+                worker.shut_down()
+        while any(not worker.drained for worker in self._workers):
+            await self.changes.wait()
 
-    async def release(self) -> None:
-        """Interrupt what still runs, end all members, and give back what is left."""
+    async def stop(self) -> None:
+        """Interrupt and release the remaining runs, end all workers and drop the leases."""
         self._stopping = True
-        for member in self._members:
-            member.send(messages.StopWorker())
+        for worker in self._workers:
+            worker.send(messages.StopWorker())
         try:
-            async with asyncio.timeout(FAREWELL):
-                while any(member.ready and not member.drained for member in self._members):
-                    await self._moved()
+            async with asyncio.timeout(STOP_TIMEOUT):
+                while any(worker.ready and not worker.drained for worker in self._workers):
+                    await self.changes.wait()
         except TimeoutError:
             pass
-        await self._end_members()
-        if self._aftermath:
-            await asyncio.wait(self._aftermath, timeout=FAREWELL)
+        await self._workers.shut_down()
+        if self._recoveries:
+            await asyncio.wait(self._recoveries, timeout=STOP_TIMEOUT)
         for task in self._tasks:
             task.cancel()
-        for lease in self._heartbeat.leases:
-            await self._drop(lease)
+        await self._leases.stop()
 
-    async def _end_members(self) -> None:
-        members = list(self._members)
-        for member in members:
-            member.kill()
-        for member in members:
-            await member.gone.wait()
+    def _start_workers(self) -> None:
+        for _ in range(max(1, self._plan.processes)):
+            self._start_worker()
 
-    async def _moved(self) -> None:
-        self.moved.clear()
-        await self.moved.wait()
+    def _start_worker(self) -> None:
+        if not self._stopping:
+            self._workers.start(self)
+            self._update_processes()
 
-    def _move(self) -> None:
-        self.moves += 1
-        self.moved.set()
+    def _update_processes(self) -> None:
+        self._report.processes = self._workers.pids
+        self.changes.notify()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(self._aftermath.discard)
         return task
 
-    # -- members -------------------------------------------------------------------------------------
+    # -- messages of workers -------------------------------------------------------------------------
 
-    def _hire(self) -> None:
-        if self._stopping:
-            return
-        plan = self._plan
-        spec = ProcessSpec(app=plan.reference, queues=plan.queues, parent=os.getpid(), poll=plan.poll)
-        member: WorkerHandle = (
-            ProcessWorkerHandle(spec, self, self._nursery)
-            if plan.processes
-            else LocalWorkerHandle(self._app, spec, self)
-        )
-        self._members.add(member)
-        self._born[member] = time.monotonic()
-        self._count_processes()
-
-    def _count_processes(self) -> None:
-        self._report.processes = tuple(sorted(member.pid for member in self._members if member.pid))
-        self._move()
-
-    def heard(self, member: WorkerHandle, message: messages.FromWorker) -> None:
-        """Take in what a member says."""
+    def on_message(self, worker: WorkerHandle, message: messages.FromWorker) -> None:
+        """Update the state with a message of a worker."""
         match message:
             case messages.RunsClaimed() | messages.RunsSettled():
-                self._book(member, message)
-            case messages.LeaseAdopted() | messages.ClaimReplyLost() | messages.LeaseRejected():
-                self._heard_of_lease(member, message)
+                self._record_runs(worker, message)
+            case messages.LeaseAdopted(lease):
+                worker.lease = lease
+                self._leases.drop_unused()
+            case messages.ClaimReplyLost(lease):
+                self._replace_lease(lease)
+            case messages.LeaseRejected(lease):
+                self._keeper.lose(lease, "the storage refused a claim under it")
             case messages.ProcessReady():
-                member.ready = self._was_ready = True
-                self._count_processes()
-                if self._lease is not None:
-                    member.send(messages.UseLease(self._lease))
+                self._on_ready(worker)
             case messages.RunTimedOut():
-                self._deadlines.late(member, message)
+                self._deadlines.on_timed_out(worker, message)
             case messages.RunOverran():
-                self._deadlines.overran(member, message)
-                self._retire(member, message)
+                self._deadlines.on_overran(worker, message)
+                self._retire(worker, message)
             case messages.WorkerDrained():
-                member.drained = True
-                if any(holding.overran for holding in self._holdings.of(member)):
-                    member.overdue = True
-                    member.end()
-            case messages.StartFailed(why):
-                member.broken = why
-        self._move()
+                self._on_drained(worker)
+            case messages.StartFailed(reason):
+                worker.start_error = reason
+        self.changes.notify()
 
-    def _book(self, member: WorkerHandle, message: messages.RunsClaimed | messages.RunsSettled) -> None:
+    def _record_runs(
+        self, worker: WorkerHandle, message: messages.RunsClaimed | messages.RunsSettled
+    ) -> None:
         if isinstance(message, messages.RunsClaimed):
-            self._holdings.claimed(member, message)
+            self._held_runs.add(worker, message)
             self._report.queue(message.queue).claimed += len(message.runs)
         else:
-            self._report.add(message.queue, self._holdings.ended(member, message))
-            self._drop_old()
+            self._report.add(message.queue, self._held_runs.remove(worker, message))
+            self._leases.drop_unused()
 
-    def _heard_of_lease(
-        self,
-        member: WorkerHandle,
-        message: messages.LeaseAdopted | messages.ClaimReplyLost | messages.LeaseRejected,
-    ) -> None:
-        if isinstance(message, messages.LeaseAdopted):
-            member.lease = message.lease
-            self._drop_old()
-        elif isinstance(message, messages.ClaimReplyLost):
-            self._replace_lease(message.lease)
-        else:
-            self._heartbeat.lose(message.lease, "the storage refused a claim under it")
+    def _on_ready(self, worker: WorkerHandle) -> None:
+        worker.ready = self._was_ready = True
+        self._update_processes()
+        if self._leases.current is not None:
+            worker.send(messages.UseLease(self._leases.current))
 
-    def _retire(self, member: WorkerHandle, message: messages.RunOverran) -> None:
-        """Let a process with a handler that does not end finish its other runs; another takes its place.
+    def _on_drained(self, worker: WorkerHandle) -> None:
+        worker.drained = True
+        if any(held_run.overran for held_run in self._held_runs.of(worker)):
+            worker.killed_for_overrun = True
+            worker.kill()
 
-        They have the grace of a stop for that: some have no limit, and the one that overran has to end.
+    # -- overruns ------------------------------------------------------------------------------------
+
+    def _retire(self, worker: WorkerHandle, message: messages.RunOverran) -> None:
+        """Start the replacement of a worker whose handler does not stop, and let it finish its other runs.
+
+        It is killed after the grace even if it has not: the other runs may have no timeout, and the run that
+        overran must end.
         """
         self._report.overruns += 1
-        what = "its process is replaced" if member.can_be_ended else "it lost its fence"
-        logger.error("%s/%s: its handler goes on after its timeout; %s", message.queue, message.id, what)
-        if member.can_be_ended and not member.leaving:
-            member.leaving = True
-            member.leaves_at = time.monotonic() + self._plan.grace
-            member.send(messages.DrainWorker())
-            self._hire()
+        effect = "its process is replaced" if worker.killable else "it lost its fence"
+        logger.error("%s/%s: its handler goes on after its timeout; %s", message.queue, message.id, effect)
+        if worker.killable and not worker.retiring:
+            worker.retiring = True
+            worker.retire_by = time.monotonic() + self._plan.grace
+            worker.send(messages.DrainWorker())
+            self._start_worker()
 
-    def _end_overdue(self, member: WorkerHandle) -> None:
-        """End a process that does not keep deadlines; what it holds is settled when it is gone."""
-        member.overdue = True
-        for holding in self._holdings.of(member):
-            if holding.overran and not member.leaving:
+    def _kill_overdue(self, worker: WorkerHandle) -> None:
+        """Kill a process that does not enforce its deadlines; `on_exit` settles its runs."""
+        worker.killed_for_overrun = True
+        for held_run in self._held_runs.of(worker):
+            if held_run.overran and not worker.retiring:
                 self._report.overruns += 1
                 logger.error(
-                    "%s/%s: over its timeout, and process %d does not react: it is ended and replaced",
-                    holding.queue, holding.run.id, member.pid,
+                    "%s/%s: over its timeout, and process %d does not react: it is killed and replaced",
+                    held_run.queue, held_run.run.id, worker.pid,
                 )  # fmt: skip
-        member.end()
+        worker.kill()
 
-    def gone(self, member: WorkerHandle, reason: str) -> None:
-        """Settle what a member held that is gone, and replace it if it went unasked."""
-        self._members.discard(member)
-        born = self._born.pop(member)
-        if member.expected or (member.drained and not member.overdue):
-            # What it still holds goes back with the lease.
-            for holding in self._holdings.of(member):
-                self._report.queue(holding.queue).released += 1
-            self._holdings.forget(member)
-        elif member.broken is not None or not member.ready:
-            self._could_not_start(member, reason)
-        elif member.overdue:
-            self._leave_behind(member, after_overrun)
-            if not member.leaving:
-                self._hire()
+    # -- exits of workers ----------------------------------------------------------------------------
+
+    def on_exit(self, worker: WorkerHandle, reason: str) -> None:
+        """Settle the runs of a worker that has exited, and replace it unless its exit was intended."""
+        lived = self._workers.remove(worker)
+        if worker.exit_expected or (worker.drained and not worker.killed_for_overrun):
+            # The runs that it still holds are released when the lease is dropped.
+            for held_run in self._held_runs.of(worker):
+                self._report.queue(held_run.queue).released += 1
+            self._held_runs.forget(worker)
+        elif worker.start_error is not None or not worker.ready:
+            self._on_failed_start(worker, reason)
+        elif worker.killed_for_overrun:
+            self._start_recovery(worker, None)
+            if not worker.retiring:
+                self._start_worker()
         else:
-            self._crashed(member, reason)
-            if not member.leaving:
-                self._hire_later(time.monotonic() - born)
-        self._count_processes()
+            self._on_crash(worker, reason)
+            if not worker.retiring:
+                self._replace_later(lived)
+        self._update_processes()
 
-    def _could_not_start(self, member: WorkerHandle, reason: str) -> None:
+    def _on_failed_start(self, worker: WorkerHandle, reason: str) -> None:
         if self._stopping:
             return
-        why = member.broken or f"{reason} while it was starting"
-        hopeless = member.broken is not None or self._short_lives >= STARTS
+        error = worker.start_error or f"{reason} while it was starting"
+        hopeless = worker.start_error is not None or self._workers.starts_fail
         if self._was_ready or not hopeless:
-            logger.error("a worker process could not be replaced: %s", why)
-            self._hire_later(0)
+            logger.error("a worker process could not be started, trying again: %s", error)
+            self._replace_later(0)
         elif not self.failed.done():
-            error = why if isinstance(why, BaseException) else ConfigurationError(why)
-            self.failed.set_exception(error)
-
-    def _crashed(self, member: WorkerHandle, reason: str) -> None:
-        self._report.crashes += 1
-        logger.error("%s; what it had started is a stall", reason)
-        error = exception_info.make_error("ProcessDied", f"{reason} while it ran this")
-        self._leave_behind(
-            member, lambda holding, handler, luck: after_crash(holding, member.started, error, handler, luck)
-        )
-
-    def _leave_behind(self, member: WorkerHandle, how: Aftermath) -> None:
-        self._aftermath.add(self._spawn(self._settle_after(member, how)))
-        if self._lease is not None:
-            # It may have claimed more than it could tell.
-            self._replace_lease(self._lease)
-
-    def _hire_later(self, lived: float) -> None:
-        if lived >= LIVED_LONG:
-            self._short_lives = 0
-        pause = min(RESTART[0] * 2**self._short_lives, RESTART[1])
-        self._short_lives = min(self._short_lives + 1, 20)
-        self._loop.call_later(pause, self._hire)
-
-    async def _settle_after(self, member: WorkerHandle, how: Aftermath) -> None:
-        """Settle by fence what a process held that is gone, however long the storage cannot be asked."""
-
-        def carried(left: HeldRun) -> SettleAction:
-            handler, luck = self._app.handlers[left.queue], random.random()  # noqa: S311 - jitter keeps no secrets
-            run, settlement = left.run, how(left, handler, luck)
-            return add_next_tick(
-                handler, run.id, settlement, claimed_at=run.claimed_at, received_at=left.taken
+            self.failed.set_exception(
+                error if isinstance(error, BaseException) else ConfigurationError(error)
             )
 
-        await settle_left(self._storage, self._holdings.of(member), carried, self._report)
-        self._holdings.forget(member)
-        self._drop_old()
-        self._move()
+    def _on_crash(self, worker: WorkerHandle, reason: str) -> None:
+        self._report.crashes += 1
+        logger.error("%s; the runs it had started are stalled", reason)
+        error = exception_info.make_error("ProcessDied", f"{reason} while it ran this")
+        self._start_recovery(worker, Crash(worker.started, error))
+
+    def _replace_later(self, lived: float) -> None:
+        self._loop.call_later(self._workers.restart_pause(lived), self._start_worker)
+
+    def _start_recovery(self, worker: WorkerHandle, crash: Crash | None) -> None:
+        task = self._start_task(self._recover(worker, crash))
+        self._recoveries.add(task)
+        task.add_done_callback(self._recoveries.discard)
+        # The worker may have claimed jobs that no message named; they return when this lease is dropped.
+        self._replace_lease(self._leases.current)
+
+    async def _recover(self, worker: WorkerHandle, crash: Crash | None) -> None:
+        await self._recovery.settle_runs(self._held_runs.of(worker), crash)
+        self._held_runs.forget(worker)
+        self._leases.drop_unused()
+        self.changes.notify()
 
     # -- leases --------------------------------------------------------------------------------------
 
-    def _asked(self, queue: str, renewed: RenewResult) -> None:
-        """Pass on which runs somebody asked to stop."""
-        found = self._holdings.with_ids(queue, renewed.cancel_requested, renewed.now)
-        for member, runs in found.items():
-            member.send(messages.CancelRuns(tuple(runs)))
+    def _on_cancel_requested(self, queue: str, result: RenewResult) -> None:
+        """Ask the workers to cancel the runs that a renewal named."""
+        found = self._held_runs.take_cancelled(queue, result.cancel_requested, result.now)
+        for worker, runs in found.items():
+            worker.send(messages.CancelRuns(tuple(runs)))
 
-    def _replace_lease(self, lease: str) -> None:
-        """Claim no more under a lease; it is dropped once all that is known under it has settled."""
-        if lease != self._lease or self._stopping:
-            return
-        self._old.add(lease)
-        self._lease = None
-        self._spawn(self._lease_anew())
-
-    async def _lease_anew(self) -> None:
-        self._lease = await self._heartbeat.grant_patiently()
-        for member in self._members:
-            if member.ready:
-                member.send(messages.UseLease(self._lease))
-        self._drop_old()
-
-    def _drop_old(self) -> None:
-        if not self._old or self._lease is None:
-            return
-        if any(
-            member.ready and not member.drained and member.lease != self._lease for member in self._members
-        ):
-            return
-        for lease in [lease for lease in self._old if not self._holdings.under(lease)]:
-            self._old.discard(lease)
-            self._spawn(self._drop(lease))
-
-    async def _drop(self, lease: str) -> None:
-        try:
-            await self._heartbeat.drop(lease)
-        except Exception as error:  # noqa: BLE001 - a fault in a storage, too
-            # It is not renewed any more, so its jobs come back in time by themselves.
-            logger.warning("a lease could not be given back: %s", error)
-
-    def _lost(self, lease: str) -> None:
-        """End all members at once, for others may hold what they run, and start anew."""
-        self._heartbeat.forget()
-        self._old.clear()
-        self._lease = None
-        for member in list(self._members):
-            for holding in self._holdings.of(member):
-                self._report.queue(holding.queue).lost += 1
-            self._holdings.forget(member)
-            member.kill()
+    def _replace_lease(self, lease: str | None) -> None:
         if not self._stopping:
-            self._spawn(self._start_anew())
+            self._leases.replace(lease)
 
-    async def _start_anew(self) -> None:
-        await self._end_members()
-        self._lease = await self._heartbeat.grant_patiently()
-        for _ in range(max(1, self._plan.processes)):
-            self._hire()
+    def _on_lease_lost(self, _lease: str) -> None:
+        """Kill all workers at once, because other workers may hold the same jobs, and start new ones."""
+        self._leases.forget_all()
+        for worker in self._workers:
+            for held_run in self._held_runs.of(worker):
+                self._report.queue(held_run.queue).lost += 1
+            self._held_runs.forget(worker)
+            worker.shut_down()
+        if not self._stopping:
+            self._start_task(self._restart())
+
+    async def _restart(self) -> None:
+        await self._workers.shut_down()
+        await self._leases.restart()
+        self._start_workers()

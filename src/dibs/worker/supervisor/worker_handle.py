@@ -1,12 +1,13 @@
-"""A worker as its supervisor holds it: in a process of its own, or in this one."""
+"""The supervisor's handle on a worker: a child process, or a task in the supervisor's own process."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import MutableSequence
 from contextlib import AsyncExitStack
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+from attrs import define, field
 from msgspec.structs import replace
 
 from dibs.client.app import Dibs
@@ -23,128 +24,137 @@ from dibs.worker.processes.worker_main import build_worker, run_worker_process
 
 
 class WorkerListener(Protocol):
-    """Who hears a member. Its end comes after everything it said."""
+    """The receiver of a worker's messages and of its exit, which comes after the last message."""
 
-    def heard(self, member: WorkerHandle, message: messages.FromWorker) -> None: ...
-    def gone(self, member: WorkerHandle, reason: str) -> None: ...
+    def on_message(self, worker: WorkerHandle, message: messages.FromWorker) -> None: ...
+    def on_exit(self, worker: WorkerHandle, reason: str) -> None: ...
 
 
+@define(eq=False)
 class WorkerHandle:
-    """One worker, as far as its supervisor must remember it."""
+    """One worker and the state that its supervisor keeps of it."""
 
-    #: Whether its end would end what it runs.
-    can_be_ended = True
+    #: False if the worker shares the process of the supervisor.
+    killable: ClassVar[bool] = True
 
-    def __init__(self) -> None:
-        #: One number a place: when the run there was entered, by time.monotonic(); 0 is not yet.
-        self.started: MutableSequence[float]
-        self.pid = 0
-        self.ready = False
-        #: The lease it claims under, as it said.
-        self.lease = ""
-        self.drained = False
-        #: It is to end when it has drained; another has taken its place.
-        self.leaving = False
-        #: When it is ended, whatever its other runs do, by time.monotonic().
-        self.leaves_at: float | None = None
-        #: It is ended for a handler that did not stop in time; its other runs are not to blame.
-        self.overdue = False
-        #: Its end was asked for, so it is no crash.
-        self.expected = False
-        self.gone = asyncio.Event()
-        #: Why it cannot work, as it said.
-        self.broken: BaseException | str | None = None
+    #: One number for each run the worker can hold: when its handler was started, in seconds by
+    #: time.monotonic(); 0 if the handler has not started.
+    started: MutableSequence[float] = field(init=False)
+    #: The process id; 0 until it is known, and for a worker in the supervisor's process.
+    pid: int = field(default=0, init=False)
+    #: True since the worker sent ProcessReady.
+    ready: bool = field(default=False, init=False)
+    #: The lease of the last LeaseAdopted: the worker claims under it.
+    lease: str = field(default="", init=False)
+    #: True since the worker sent WorkerDrained.
+    drained: bool = field(default=False, init=False)
+    #: True if the worker must end as soon as it has drained; its replacement has started.
+    retiring: bool = field(default=False, init=False)
+    #: When a retiring worker is killed even if it has not drained, by time.monotonic().
+    retire_by: float | None = field(default=None, init=False)
+    #: True if the supervisor killed the worker for runs that overran; its other runs are released.
+    killed_for_overrun: bool = field(default=False, init=False)
+    #: True if the supervisor shut the worker down, so that its exit is no crash.
+    exit_expected: bool = field(default=False, init=False)
+    #: Set when the worker has exited.
+    exited: asyncio.Event = field(factory=asyncio.Event, init=False)
+    #: The reason why the worker cannot start.
+    start_error: BaseException | str | None = field(default=None, init=False)
 
     def send(self, message: messages.ToWorker) -> None:
         raise NotImplementedError
 
-    def kill(self) -> None:
-        """End it now, with all it runs."""
-        self.expected = True
-        self.end()
+    def shut_down(self) -> None:
+        """Kill the worker and expect its exit: its runs are released when the lease is dropped."""
+        self.exit_expected = True
+        self.kill()
 
-    def end(self) -> None:
-        """The same, and what it leaves behind is to be settled."""
+    def kill(self) -> None:
+        """Kill the worker with all its runs; the supervisor settles the runs when the worker has exited."""
         raise NotImplementedError
 
 
 class ProcessWorkerHandle(WorkerHandle):
-    """A worker in a process of its own."""
+    """A worker in a child process, forked by `fork_server`, or spawned if that is None."""
 
-    def __init__(self, spec: ProcessSpec, ears: WorkerListener, nursery: ForkServer | None) -> None:
+    def __init__(self, spec: ProcessSpec, listener: WorkerListener, fork_server: ForkServer | None) -> None:
         super().__init__()
-        self._ears = ears
+        self._listener = listener
         spec = replace(spec, log=current_log_config())
-        # An array in shared memory: it outlives the process, and to write it costs no message.
+        # `started` is in shared memory: the supervisor can read it after the process has died, and a write
+        # costs no message.
         self.started: Any
         self._process: ChildProcess
-        if nursery is None:
+        if fork_server is None:
             self.started = CONTEXT.RawArray("d", MAX_IN_FLIGHT)
-            self._process = SpawnedProcess(
-                run_worker_process, (self.started, encode_spec(spec)), self._hear, self._end
-            )
+            arguments = (self.started, encode_spec(spec))
+            self._process = SpawnedProcess(run_worker_process, arguments, self._on_bytes, self._on_exit)
         else:
-            self._process = forked = nursery.fork(spec, self._hear, self._end)
+            self._process = forked = fork_server.fork(spec, self._on_bytes, self._on_exit)
             self.started = forked.started
 
     def send(self, message: messages.ToWorker) -> None:
         self._process.send(messages.encode(message))
 
-    def end(self) -> None:
+    def kill(self) -> None:
         self._process.kill()
 
-    def _hear(self, raw: bytes) -> None:
+    def _on_bytes(self, raw: bytes) -> None:
         message = messages.decode_from_worker(raw)
         if isinstance(message, messages.ProcessReady):
-            # Before it holds anything: what holds something can be ended.
+            # ProcessReady arrives before any claim, so every process that holds runs has a pid to kill.
             self.pid = self._process.pid = message.pid
-        self._ears.heard(self, message)
+        self._listener.on_message(self, message)
 
-    def _end(self, reason: str) -> None:
+    def _on_exit(self, reason: str) -> None:
         if self._process.exit_code == EXIT_NO_MAIN_GUARD:
-            self.broken = MISSING_MAIN_GUARD
-        self.gone.set()
+            self.start_error = MISSING_MAIN_GUARD
+        self.exited.set()
         pid = self._process.pid
-        self._ears.gone(self, f"worker process {pid} {reason}" if pid else f"a worker process {reason}")
+        self._listener.on_exit(
+            self, f"worker process {pid} {reason}" if pid else f"a worker process {reason}"
+        )
 
 
 class LocalWorkerHandle(WorkerHandle):
-    """A worker in this process, on this loop. What runs on its threads cannot be ended."""
+    """A worker in this process, on this event loop. Its `kill` cannot stop runs on threads."""
 
-    can_be_ended = False
+    killable = False
 
-    def __init__(self, app: Dibs, spec: ProcessSpec, ears: WorkerListener) -> None:
+    def __init__(self, app: Dibs, spec: ProcessSpec, listener: WorkerListener) -> None:
         super().__init__()
         self.started = [0.0] * MAX_IN_FLIGHT
         self._loop = asyncio.get_running_loop()
-        self._ears = ears
+        self._listener = listener
         self._worker: Worker | None = None
-        self._task = self._loop.create_task(self._work(app, spec))
+        self._task = self._loop.create_task(self._run(app, spec))
 
-    async def _work(self, app: Dibs, spec: ProcessSpec) -> None:
+    async def _run(self, app: Dibs, spec: ProcessSpec) -> None:
         try:
             async with AsyncExitStack() as stack:
-                self._worker = await build_worker(app, spec, self.started, self._tell, stack, mortal=False)
-                self._tell(messages.ProcessReady(0))
+                self._worker = await build_worker(
+                    app, spec, self.started, self._pass_on, stack, killable=False
+                )
+                self._pass_on(messages.ProcessReady(0))
                 await self._worker.over
-        except BaseException as error:  # noqa: BLE001 - among others the user's code; told to the caller
-            self.broken = error
-        # Soon, as everything else it said.
-        self._loop.call_soon(self._end)
+        except BaseException as error:  # noqa: BLE001 - the lifespan is the user's code; app.work() raises its error
+            self.start_error = error
+        # call_soon, as for the messages: the exit comes after the last of them.
+        self._loop.call_soon(self._on_exit)
 
-    def _end(self) -> None:
-        self.gone.set()
-        self._ears.gone(self, "the worker ended")
+    def _on_exit(self) -> None:
+        self.exited.set()
+        self._listener.on_exit(self, "the worker ended")
 
-    def _tell(self, message: messages.FromWorker) -> None:
-        # Soon, and not now: the supervisor may answer, and the worker is in the midst of something.
-        self._loop.call_soon(self._ears.heard, self, message)
+    def _pass_on(self, message: messages.FromWorker) -> None:
+        # call_soon, not a call: the supervisor may reply at once, and the worker is in the middle of a step.
+        self._loop.call_soon(self._listener.on_message, self, message)
 
     def send(self, message: messages.ToWorker) -> None:
         if self._worker is not None:
             self._worker.receive(message)
 
-    def end(self) -> None:
+    def kill(self) -> None:
         if self._worker is not None:
             self._worker.abandon()
         else:
