@@ -1,7 +1,7 @@
-"""For pytest in your own project: the fixture `rehearsal`, over the app that your `dibs_app` returns.
+"""The pytest plugin of dibs: the fixture `rehearsal`, for the app that your fixture `dibs_app` returns.
 
-A package of its own, beside the kit: pytest imports it in every project where dibs is installed, so it
-needs nothing but pytest, and dibs itself only once the fixture is asked for.
+pytest imports this package in every project where dibs is installed. So it imports only pytest, and imports
+dibs when a test uses the fixture. For the same reason it is not a part of dibs_conformance.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def dibs_app() -> Dibs:
-    """The app to rehearse: define a fixture of this name in your conftest.py."""
+    """Return the app to rehearse. Define a fixture with this name in your conftest.py."""
     pytest.fail(
-        "the fixture `rehearsal` needs to know your app: define a fixture `dibs_app` that returns it",
+        "the fixture `rehearsal` does not know your app; define a fixture `dibs_app` that returns your app",
         pytrace=False,
     )
 
 
 @pytest.fixture
 def rehearsal(dibs_app: Dibs) -> Iterator[Rehearsal]:
-    """The app in memory for one test, with a clock that stands still; see dibs.testing.using."""
-    from dibs.testing import using  # noqa: PLC0415 - only who asks for it pays for it
+    """Yield a Rehearsal of the app, in memory and with a manual clock; see dibs.testing.using."""
+    from dibs.testing import using  # noqa: PLC0415 - only tests that use the fixture import dibs
 
     with using(dibs_app) as rehearsed:
         yield rehearsed

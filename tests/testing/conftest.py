@@ -1,4 +1,4 @@
-"""Each test begins with a service that has done nothing, in an empty directory."""
+"""Each test starts with an empty record of the application, in an empty directory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.testing import service
 
 
 @pytest.fixture(autouse=True)
-def nothing_done_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def clean_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(service, "begun", asyncio.Queue())
     service.free.clear()

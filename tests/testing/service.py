@@ -1,29 +1,30 @@
-"""A small service, as its tests see it: tasks at the top of a module, and what they did."""
+"""A small application for the tests: its tasks, and `done`, the record of their runs."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import datetime
+
+from attrs import define
 
 from dibs import Dibs, Ending, Exponential, Failure, Fixed, PermanentError, current_job
 
 app = Dibs("file:./never-made")
 done: list[str] = []
-#: A run of `patient` that has begun.
+#: Gets an item when a run of `patient` begins.
 begun: asyncio.Queue[None] = asyncio.Queue()
-#: Ends the run of `stuck`.
+#: Set by a test to end the run of `stuck`.
 free = threading.Event()
 
 
-def others() -> list[str]:
-    """What was done but for opening and closing."""
-    return [word for word in done if word not in ("opened", "closed")]
+def runs_done() -> list[str]:
+    """Return the entries of `done` that runs made, without those of the lifespan."""
+    return [entry for entry in done if entry not in ("opened", "closed")]
 
 
-@dataclass
+@define
 class Mail:
     to: str
     at: datetime
@@ -55,9 +56,9 @@ def plain(number: int) -> str:
     return str(number)
 
 
-@app.task(queue="alone", executor="process")
-def alone() -> str:
-    done.append("alone")
+@app.task(queue="isolated", executor="process")
+def isolated() -> str:
+    done.append("isolated")
     return "here"
 
 
@@ -70,7 +71,7 @@ async def chain(left: int) -> None:
 
 @app.task(queue="asks")
 async def asks(number: int) -> str:
-    """A handler that waits for the result of another."""
+    """A handler that waits for the result of another job."""
     return f"answer {await plain.options(wait=5).enqueue_and_wait(number)}"
 
 
@@ -79,9 +80,9 @@ async def refresh() -> None:
     done.append("refresh")
 
 
-@app.task(queue="for ever")
-async def for_ever() -> None:
-    await for_ever.options(delay=1).enqueue()
+@app.task(queue="endless")
+async def endless() -> None:
+    await endless.options(delay=1).enqueue()
 
 
 @app.task(queue="stubborn", backoff=Exponential(1000, 10_000))
@@ -127,6 +128,6 @@ def never() -> None:
     raise PermanentError("no")
 
 
-@app.task(queue="unsayable")
-def unsayable() -> object:
+@app.task(queue="unencodable")
+def unencodable() -> object:
     return object()

@@ -1,4 +1,4 @@
-"""The fixture in a project of a user's own, which has nothing but dibs and pytest."""
+"""The pytest fixture `rehearsal`, in a project that has only dibs and pytest."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_mail(rehearsal):
     rehearsal.sync.run_until_empty()
     assert ticket.result(wait=0) == "ADA@EXAMPLE.ORG"
 
-def test_the_next_test_begins_anew(rehearsal):
+def test_the_next_test_starts_empty(rehearsal):
     assert rehearsal.sync.run_until_empty().total("claimed") == 0
 """
 ASYNC = """
@@ -64,7 +64,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_plain_and_async_tests_ask_for_it_alike(project: Path) -> None:
+def test_plain_and_async_tests_can_use_the_fixture(project: Path) -> None:
     (project / "test_plain.py").write_text(PLAIN)
     (project / "test_async.py").write_text(ASYNC)
     ran = pytest_in(project)
@@ -73,17 +73,17 @@ def test_plain_and_async_tests_ask_for_it_alike(project: Path) -> None:
     assert not (project / "never-made").exists()
 
 
-def test_who_has_said_no_app_is_told_how(tmp_path: Path) -> None:
+def test_without_dibs_app_the_error_names_the_fixture_to_define(tmp_path: Path) -> None:
     (tmp_path / "test_none.py").write_text("def test_it(rehearsal): pass")
     ran = pytest_in(tmp_path)
 
-    assert "define a fixture `dibs_app` that returns it" in ran.stdout
+    assert "define a fixture `dibs_app` that returns your app" in ran.stdout
 
 
-def test_to_load_it_needs_nothing_but_pytest() -> None:
-    shown = (
+def test_loading_the_plugin_imports_only_pytest() -> None:
+    program = (
         "import sys, dibs_testing; print([n for n in ('dibs', 'hypothesis', 'redis') if n in sys.modules])"
     )
-    ran = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert "[]" == ran.stdout.strip()

@@ -1,4 +1,4 @@
-"""A service rehearsed: what runs, when, and that the app is afterwards where it was."""
+"""A rehearsal runs the jobs of an application as a worker does, and restores its storage afterwards."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from dibs import (
 )
 from dibs.testing import Rehearsal, using
 from tests.testing import service
-from tests.testing.service import Mail, app, done, others
+from tests.testing.service import Mail, app, done, runs_done
 
-#: Where time is moved it begins here: by the real clock an hour may be full at any moment.
+#: The start of tests that move the clock. From the real time, a tick of `refresh` could be due at any moment.
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
 # -- runs ----------------------------------------------------------------------------------------------
 
 
-async def test_nothing_runs_unless_told_to() -> None:
+async def test_jobs_run_only_when_the_test_asks() -> None:
     async with using(app) as rehearsal:
         ticket = await service.plain.enqueue(1)
         before = (await ticket.status()).state
@@ -52,9 +52,9 @@ async def test_payloads_and_results_travel_as_in_production() -> None:
             await service.send.enqueue(object())  # type: ignore[arg-type]
 
 
-async def test_a_result_that_cannot_be_stored_fails_here_too() -> None:
+async def test_a_result_that_cannot_be_encoded_fails_the_job() -> None:
     async with using(app) as rehearsal:
-        ticket = await service.unsayable.enqueue()
+        ticket = await service.unencodable.enqueue()
         await rehearsal.run_due()
 
         with pytest.raises(JobFailed, match="ResultNotSerializable"):
@@ -66,9 +66,9 @@ async def test_retries_pass_at_once_and_end_in_the_failure_handler() -> None:
         ticket = await service.send.enqueue(Mail("nobody", NOON))
         report = await rehearsal.run_until_empty()
 
-        assert ["gave up after 3"] == others()[3:]
+        assert ["gave up after 3"] == runs_done()[3:]
         assert NOON + timedelta(seconds=60) == rehearsal.now
-        assert (2, 1) == (report.of("send").retried, report.of("send").failed)
+        assert (2, 1) == (report.queue("send").retried, report.queue("send").failed)
         with pytest.raises(JobFailed, match="nobody"):
             await ticket.result(wait=0)
 
@@ -81,12 +81,12 @@ async def test_backoffs_of_an_hour_take_no_time() -> None:
         assert 4 == await ticket.result(wait=0)
 
 
-async def test_what_a_handler_enqueues_runs_too() -> None:
+async def test_jobs_that_a_handler_enqueues_run() -> None:
     async with using(app) as rehearsal:
         await service.chain.enqueue(3)
         await rehearsal.run_due()
 
-    assert ["chain 3", "chain 2", "chain 1", "chain 0"] == others()
+    assert ["chain 3", "chain 2", "chain 1", "chain 0"] == runs_done()
 
 
 async def test_a_handler_may_wait_for_another_job() -> None:
@@ -107,22 +107,22 @@ async def test_the_lifespan_surrounds_the_runs() -> None:
 
 async def test_a_handler_that_wants_a_process_runs_in_this_one() -> None:
     async with using(app) as rehearsal:
-        ticket = await service.alone.enqueue()
+        ticket = await service.isolated.enqueue()
         await rehearsal.run_due()
 
         assert "here" == await ticket.result(wait=0)
-    assert ["alone"] == others()
+    assert ["isolated"] == runs_done()
 
 
-async def test_what_never_ends_is_told() -> None:
+async def test_a_job_that_enqueues_itself_exceeds_max_runs() -> None:
     async with using(app, start=NOON) as rehearsal:
-        await service.for_ever.enqueue()
+        await service.endless.enqueue()
 
-        with pytest.raises(WaitTimeout, match="for ever"):
-            await rehearsal.run_until_empty(most=50)
+        with pytest.raises(WaitTimeout, match="endless"):
+            await rehearsal.run_until_empty(max_runs=50)
 
 
-async def test_a_paused_queue_is_left_alone() -> None:
+async def test_jobs_of_a_paused_queue_stay() -> None:
     async with using(app, start=NOON) as rehearsal:
         ticket = await service.plain.enqueue(1)
         await service.plain.queue.pause()
@@ -131,7 +131,7 @@ async def test_a_paused_queue_is_left_alone() -> None:
         assert "waiting" == (await ticket.status()).state
 
 
-async def test_a_run_is_cancelled_when_that_is_asked_for() -> None:
+async def test_a_requested_cancellation_stops_the_run() -> None:
     async with using(app) as rehearsal:
         ticket = await service.patient.enqueue()
         runs = asyncio.create_task(rehearsal.run_due())
@@ -143,7 +143,7 @@ async def test_a_run_is_cancelled_when_that_is_asked_for() -> None:
             await ticket.result(wait=0)
 
 
-async def test_runs_that_are_interrupted_are_given_back() -> None:
+async def test_interrupted_runs_are_released() -> None:
     async with using(app) as rehearsal:
         ticket = await service.patient.enqueue()
         runs = asyncio.create_task(rehearsal.run_due())
@@ -179,7 +179,7 @@ async def test_queues_of_a_higher_priority_are_served_first() -> None:
         await service.urgent.enqueue()
         await rehearsal.run_due()
 
-    assert ["urgent", "chain 0"] == others()
+    assert ["urgent", "chain 0"] == runs_done()
 
 
 async def test_a_job_that_stalled_too_often_is_not_run_again() -> None:
@@ -192,7 +192,7 @@ async def test_a_job_that_stalled_too_often_is_not_run_again() -> None:
 
             with pytest.raises(JobFailed, match="TooManyStalls"):
                 await ticket.result(wait=0)
-    assert [] == others()
+    assert [] == runs_done()
 
 
 async def test_a_run_that_takes_too_long_ends_as_in_production() -> None:
@@ -202,16 +202,16 @@ async def test_a_run_that_takes_too_long_ends_as_in_production() -> None:
         report = await rehearsal.run_until_empty()
         service.free.set()
 
-        assert (1, 1) == (report.of("patient").timed_out, report.of("patient").failed)
+        assert (1, 1) == (report.queue("patient").timed_out, report.queue("patient").failed)
         for ticket in (patient, stuck):
             with pytest.raises(JobFailed, match="timeout"):
                 await ticket.result(wait=0)
 
 
-# -- where the app lives -------------------------------------------------------------------------------
+# -- the storage of the app -------------------------------------------------------------------------------
 
 
-async def test_afterwards_the_app_lives_where_it_did() -> None:
+async def test_afterwards_the_app_uses_its_own_storage() -> None:
     async with using(app):
         await service.plain.enqueue(1)
         inside = app.url
@@ -222,7 +222,7 @@ async def test_afterwards_the_app_lives_where_it_did() -> None:
         _ = app.storage
 
 
-async def test_an_app_that_was_open_is_open_again() -> None:
+async def test_an_app_that_was_open_stays_open() -> None:
     async with Dibs("memory:") as own:
         kept = await own.queue("q").enqueue(1, id="kept")
         async with using(own):
@@ -233,13 +233,13 @@ async def test_an_app_that_was_open_is_open_again() -> None:
         assert kept.revision == found.revision
 
 
-async def test_a_test_knows_nothing_of_the_one_before() -> None:
+async def test_each_rehearsal_starts_with_an_empty_storage() -> None:
     for _ in range(2):
         async with using(app):
             assert "queued" == (await service.plain.options(id="same").enqueue(1)).verdict
 
 
-async def test_other_storages_can_be_rehearsed_on() -> None:
+async def test_a_rehearsal_can_use_another_storage() -> None:
     async with using(app, "file:./other") as rehearsal:
         ticket = await service.send.options(delay=3600).enqueue(Mail("ada@example.org", NOON))
         await rehearsal.run_until_empty()
@@ -247,7 +247,7 @@ async def test_other_storages_can_be_rehearsed_on() -> None:
         assert "ada@example.org" == (await ticket.result(wait=0)).to
 
 
-async def test_a_storage_that_takes_no_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_storage_without_a_manual_clock_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from dibs.storage.capabilities import Capabilities
     from dibs.storage.memory import MemoryStorage
 
@@ -266,7 +266,7 @@ def blocking() -> Iterator[Rehearsal]:
         yield rehearsal
 
 
-def test_a_blocking_service_is_rehearsed_alike(blocking: Rehearsal) -> None:
+def test_blocking_code_uses_the_blocking_twin(blocking: Rehearsal) -> None:
     ticket = service.plain.sync.options(delay=5).enqueue(1)
     idle = blocking.sync.run_due()
     blocking.sync.advance(5)
@@ -282,13 +282,13 @@ def test_inline_works_for_blocking_code_too() -> None:
         assert "3" == service.plain.sync.enqueue(3).result(wait=0)
 
 
-async def test_an_async_test_may_use_what_a_plain_fixture_began(blocking: Rehearsal) -> None:
+async def test_an_async_test_may_use_a_rehearsal_of_a_blocking_fixture(blocking: Rehearsal) -> None:
     await service.plain.enqueue(1)
 
     assert 1 == (await blocking.run_until_empty()).total("completed")
 
 
-def test_a_service_that_closed_its_app_can_still_be_asked(blocking: Rehearsal) -> None:
+def test_jobs_run_after_the_application_has_closed_its_app(blocking: Rehearsal) -> None:
     with app.sync:
         ticket = service.plain.sync.enqueue(1)
     report = blocking.sync.run_due()

@@ -1,4 +1,4 @@
-"""The time of a rehearsal: what falls due, what expires, and what runs by itself inline."""
+"""The clock of a rehearsal: due times, expiry, periodic tasks, and inline runs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dibs import (
-    JobFailed,
-    LeaseLost,
-    OutcomeNotKept,
-)
+from dibs import JobFailed, LeaseLost, OutcomeNotKept
 from dibs.maintenance.reap import reap
 from dibs.testing import Rehearsal, using
 from tests.testing import service
-from tests.testing.service import app, others
+from tests.testing.service import app, runs_done
 
-#: Where time is moved it begins here: by the real clock an hour may be full at any moment.
+#: The start of tests that move the clock. From the real time, a tick of `refresh` could be due at any moment.
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
@@ -60,7 +56,7 @@ async def test_leases_expire_when_time_has_passed() -> None:
                 await claim.complete()
 
 
-async def test_who_waits_in_the_storage_looks_again() -> None:
+async def test_advance_wakes_a_wait_in_the_storage() -> None:
     async with using(app, start=NOON) as rehearsal:
         await service.plain.options(delay=60).enqueue(1)
         token = (await app.storage.claim("plain", await granted(), 1)).token
@@ -75,7 +71,7 @@ async def granted() -> str:
     return (await app.storage.grant(["plain"], 1000, "me")).lease
 
 
-async def test_the_verbs_of_a_storage_are_told_the_time_of_the_test() -> None:
+async def test_calls_of_the_storage_get_the_manual_time() -> None:
     async with using(app, start=NOON):
         claim = await app.storage.claim("plain", await granted(), 1)
 
@@ -89,7 +85,7 @@ async def test_a_periodic_task_runs_at_its_times() -> None:
             await rehearsal.advance(3600)
             await rehearsal.run_due()
 
-        assert ["refresh"] * 3 == others()
+        assert ["refresh"] * 3 == runs_done()
 
 
 async def test_a_periodic_task_does_not_keep_a_queue_from_being_empty() -> None:
@@ -97,8 +93,8 @@ async def test_a_periodic_task_does_not_keep_a_queue_from_being_empty() -> None:
         await service.stubborn.enqueue()
         report = await rehearsal.run_until_empty()
 
-        # Its pauses take an hour and 57 minutes: one tick falls due on the way.
-        assert (4, 1) == (report.of("stubborn").claimed, report.of("refresh").claimed)
+        # The backoffs take 1 hour and 57 minutes, so one tick becomes due in between.
+        assert (4, 1) == (report.queue("stubborn").claimed, report.queue("refresh").claimed)
         assert 1 == (await service.refresh.queue.counts()).scheduled
 
 
@@ -106,17 +102,17 @@ async def test_inline_a_periodic_task_runs_while_time_passes() -> None:
     async with using(app, start=NOON, inline=True) as rehearsal:
         await rehearsal.advance(3 * 3600)
 
-        assert ["refresh"] * 3 == others()
+        assert ["refresh"] * 3 == runs_done()
 
 
 # -- inline --------------------------------------------------------------------------------------------
 
 
-async def test_inline_an_enqueue_has_run_when_it_returns() -> None:
+async def test_an_inline_enqueue_returns_after_the_run() -> None:
     async with using(app, inline=True):
         ticket = await service.chain.enqueue(2)
 
-        assert ["chain 2", "chain 1", "chain 0"] == others()
+        assert ["chain 2", "chain 1", "chain 0"] == runs_done()
         assert "completed" == (await ticket.status()).state
         assert "5" == await service.plain.options(wait=0).enqueue_and_wait(5)
 
@@ -136,13 +132,13 @@ async def test_inline_concurrent_enqueues_have_each_run() -> None:
 
 
 async def state_on_return(number: int) -> str:
-    """Others may have begun the run of this one: it is waited for all the same."""
+    """Enqueue inline and return the state. A run that a concurrent enqueue has started is awaited too."""
     return (await (await service.asks.enqueue(number)).status()).state
 
 
 async def test_inline_jobs_run_at_their_time_while_it_passes() -> None:
     async with using(app, start=NOON, inline=True) as rehearsal:
-        await service.for_ever.enqueue()
+        await service.endless.enqueue()
         ticket = await service.plain.options(delay=10).enqueue(1)
         await rehearsal.advance(9.5)
         early = (await ticket.status()).state
@@ -152,13 +148,13 @@ async def test_inline_jobs_run_at_their_time_while_it_passes() -> None:
         assert NOON + timedelta(seconds=10) == rehearsal.now
 
 
-async def test_a_handler_cannot_wait_for_all_runs() -> None:
+async def test_a_handler_cannot_run_the_rehearsal() -> None:
     async with using(app) as rehearsal:
         holder.append(rehearsal)
         ticket = await impossible.enqueue()
         await rehearsal.run_due()
 
-        with pytest.raises(JobFailed, match="a handler is running already"):
+        with pytest.raises(JobFailed, match="a handler cannot run the rehearsal"):
             await ticket.result(wait=0)
 
 

@@ -1,4 +1,4 @@
-"""For the tests of your own service: an app in memory, a clock moved by hand, and runs when you say so."""
+"""Support for tests of an application: jobs in memory, a manual clock, and runs at the test's request."""
 
 from dibs.testing.rehearsal import BlockingRehearsal, Rehearsal, using
 

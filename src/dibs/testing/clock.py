@@ -1,4 +1,4 @@
-"""A storage whose time is what a test says it is."""
+"""A manual clock, and a wrapper that passes its time to every call of a storage."""
 
 from __future__ import annotations
 
@@ -9,50 +9,59 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
+from attrs import field, frozen
+
 from dibs.client.options.durations import epoch_ms, utc_datetime
 from dibs.errors import ConfigurationError
 from dibs.storage.protocol import Storage
 
-#: The verbs that take the time.
-TIMED: Final = frozenset(
-    name for name, verb in vars(Storage).items() if inspect.isfunction(verb) and "now" in verb.__annotations__
+#: The methods of a storage with the parameter `now`.
+TIMED_METHODS: Final = frozenset(
+    name
+    for name, method in vars(Storage).items()
+    if inspect.isfunction(method) and "now" in method.__annotations__
 )
 
 
 class ManualClock:
-    """A storage opened with clock="manual", and the time that every verb to it is told."""
+    """The time of a storage that was opened with clock="manual".
+
+    `start` is the first time; None is the real time.
+    """
 
     def __init__(self, storage: Storage, start: datetime | None = None) -> None:
         if not storage.capabilities.manual_clock:
-            raise ConfigurationError(f"{storage.url} takes no time from a test: use memory:")
-        #: Ms since the epoch; it starts at the real time, so that datetimes in a test mean what they say.
+            raise ConfigurationError(
+                f"{storage.url} lacks the capability `manual_clock`; use memory: for tests"
+            )
+        #: Ms since the epoch. The default is the real time, so that a test can use real datetimes.
         self.now: int = time.time_ns() // 1_000_000 if start is None else epoch_ms("start", start)
-        #: Called after every verb of `storage` that takes the time: something may have moved.
-        self.heard: Callable[[], None] = lambda: None
+        #: Called after each call of a TIMED_METHODS method of `storage`.
+        self.on_call: Callable[[], None] = lambda: None
         self._storage = storage
-        #: The storage that is told the time.
-        self.storage = cast("Storage", ManualClockStorage(self, storage, heard=True))
-        #: The same, for who has no need to hear of what it does itself.
-        self.quiet = cast("Storage", ManualClockStorage(self, storage, heard=False))
+        #: The storage with the time of this clock, for the app.
+        self.storage = cast("Storage", ManualClockStorage(self, storage, notify=True))
+        #: The same storage without `on_call`, for the InlineWorker, which sets `on_call`.
+        self.silent_storage = cast("Storage", ManualClockStorage(self, storage, notify=False))
 
     @property
     def moment(self) -> datetime:
-        """The time, in UTC."""
+        """The current time, in UTC."""
         return utc_datetime(self.now)
 
     async def move_to(self, now: int) -> None:
-        """Let it be later, and let who waits in the storage look again."""
+        """Move the time forward to `now` (ms since the epoch), and wake the waits in the storage."""
         self.now = max(now, self.now)
         await self.storage.counts([info.name for info in await self._storage.queues()])
 
 
+@frozen(eq=False)
 class ManualClockStorage:
-    """Passes every call on, with the time where a verb takes it. Nothing is left out by forgetting it."""
+    """A storage that gets `now` from a manual clock. `__getattr__` forwards every method."""
 
-    def __init__(self, clock: ManualClock, storage: Storage, *, heard: bool) -> None:
-        self._clock = clock
-        self._storage = storage
-        self._heard = heard
+    _clock: ManualClock
+    _storage: Storage
+    _notify: bool = field(kw_only=True)
 
     async def __aenter__(self) -> Self:
         await self._storage.__aenter__()
@@ -64,14 +73,14 @@ class ManualClockStorage:
         await self._storage.__aexit__(kind, error, trace)
 
     def __getattr__(self, name: str) -> Any:
-        verb = getattr(self._storage, name)
-        if name not in TIMED:
-            return verb
+        method = getattr(self._storage, name)
+        if name not in TIMED_METHODS:
+            return method
 
         async def timed(*args: Any, **kwargs: Any) -> Any:
-            answer = await verb(*args, **{"now": self._clock.now, **kwargs})
-            if self._heard:
-                self._clock.heard()
-            return answer
+            result = await method(*args, **{"now": self._clock.now, **kwargs})
+            if self._notify:
+                self._clock.on_call()
+            return result
 
         return timed

@@ -1,4 +1,4 @@
-"""An app for the length of a test: where its jobs live, what time it is there, and when they run."""
+"""Rehearsals: an app on a test storage with a manual clock, whose jobs run at the test's request."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from attrs import define, field, frozen
+
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import CURRENT
 from dibs.client.options.durations import Seconds, duration_ms
@@ -19,57 +21,67 @@ from dibs.errors import ConfigurationError, NotRunning
 from dibs.model.requests import EnqueueRequest
 from dibs.storage.registry import open_storage
 from dibs.testing.clock import ManualClock
-from dibs.testing.stage import Stage
+from dibs.testing.inline_worker import InlineWorker
 
 T = TypeVar("T")
 
-#: How many runs a queue may take to be empty, unless a test says otherwise.
-MOST: Final = 10_000
+#: Default of `max_runs`: most runs of one `run_due` or `run_until_empty`.
+DEFAULT_MAX_RUNS: Final = 10_000
 
 
 def using(
     app: Dibs, url: str = "memory:", *, inline: bool = False, start: datetime | None = None, **options: Any
 ) -> Rehearsal:
-    """Let an app live elsewhere for a test: enter it with `async with`, or with `with` where all blocks.
+    """Return a context manager that makes `app` use a test storage with a manual clock.
 
-    Time stands still there unless `advance` moves it, and nothing runs unless it is told to; with `inline`
-    an enqueue returns when what is due has run. Afterwards the app lives where it did.
+    Enter it by `async with`, or by `with` in blocking code. At its end the app returns to its storage.
+
+    - `url`: the URL of the test storage. Default "memory:".
+    - `inline`: with True each enqueue runs all due jobs before it returns. Default False.
+    - `start`: the first time of the manual clock, with a time zone. Default: the real time.
+    - `options`: options of the test storage.
+
+    Raises ConfigurationError if the storage does not support a manual clock.
     """
     return Rehearsal(app, ManualClock(open_storage(url, clock="manual", **options), start), inline=inline)
 
 
+@define(eq=False)
 class Rehearsal:
-    """Runs the jobs of an app when a test says so, at the time that a test says it is."""
+    """An app on a test storage. The test moves the clock and starts the runs.
 
-    def __init__(self, app: Dibs, clock: ManualClock, *, inline: bool = False) -> None:
-        self.app = app
-        self._clock = clock
-        self._inline = inline
-        self._stack = ExitStack()
-        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+    The clock stands still except in `advance` and `run_until_empty`.
+    """
+
+    app: Dibs
+    _clock: ManualClock
+    _inline: bool = field(default=False, kw_only=True)
+    _stack: ExitStack = field(factory=ExitStack, init=False)
+    #: The lock of `_run`, and the event loop that the lock belongs to.
+    _run_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = field(default=None, init=False)
 
     @property
     def now(self) -> datetime:
-        """What time it is for the jobs, in UTC."""
+        """The time of the manual clock, in UTC."""
         return self._clock.moment
 
     @property
     def sync(self) -> BlockingRehearsal:
-        """The same, blocking."""
+        """The blocking twin of this rehearsal."""
         return BlockingRehearsal(self)
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self.app.override_storage(self._clock.storage))
         if self._inline:
-            self.app.middleware(enqueue=self._and_run)
+            self.app.middleware(enqueue=self._run_after)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Open on a loop that has ended, or on the one that runs here, it is let go as it is.
+        # An app that is open on a closed loop, or on the loop of this thread, cannot be closed from here.
         with suppress(ConfigurationError):
-            if self.app._storage_handle.loop is not None:  # noqa: SLF001 - whether there is somebody to close it
+            if self.app._storage_handle.loop is not None:  # noqa: SLF001 - a rehearsal belongs to its app
                 self.app.sync.close()
         self._stack.close()
 
@@ -86,85 +98,96 @@ class Rehearsal:
 
     # -- runs and time -------------------------------------------------------------------------------
 
-    async def run_due(self, most: int = MOST) -> WorkReport:
-        """Run what is due, and what becomes due by that; no time passes. Returns what became of the runs."""
-        report = WorkReport()
-        await self._run(report, most)
-        return report
+    async def run_due(self, max_runs: int = DEFAULT_MAX_RUNS) -> WorkReport:
+        """Run all due jobs, and the due jobs that these enqueue, and return a report. The clock stands still.
 
-    async def run_until_empty(self, most: int = MOST) -> WorkReport:
-        """Run until no job waits, not even for its time: delays and retries pass at once.
-
-        The next tick of a periodic task is not waited for. What is paused, blocked by a claim of someone
-        else's, or has no handler here stays. Raises WaitTimeout when `most` runs were not enough.
+        Raises WaitTimeout after `max_runs` runs.
         """
         report = WorkReport()
-        while (due := await self._run(report, most, ticks=False)) is not None:
+        await self._run(report, max_runs)
+        return report
+
+    async def run_until_empty(self, max_runs: int = DEFAULT_MAX_RUNS) -> WorkReport:
+        """Run jobs until no job waits, and return a report. The clock jumps to each delay and retry.
+
+        Jobs of paused queues, jobs without a handler, successors of jobs that are claimed elsewhere, and the
+        next ticks of periodic tasks stay. Raises WaitTimeout after `max_runs` runs.
+        """
+        report = WorkReport()
+        while (due := await self._run(report, max_runs, ticks=False)) is not None:
             await self._clock.move_to(due)
         return report
 
     async def advance(self, seconds: Seconds) -> None:
-        """Let time pass: what was scheduled falls due, leases and outcomes expire, as after so long.
+        """Move the clock forward: scheduled jobs become due, leases and outcomes expire.
 
-        Nothing runs by that, except inline: there each job runs on the way, at its time.
+        No job runs. With `inline=True` each job runs when the clock reaches its time.
         """
         until = self._clock.now + duration_ms("seconds", seconds)
-        await self._opened()
-        await Stage(self.app, self._clock, WorkReport(), MOST).plant()
-        while self._inline and (due := await self._run(WorkReport(), MOST)) is not None and due <= until:
+        await self._ensure_open()
+        await InlineWorker(self.app, self._clock, WorkReport(), DEFAULT_MAX_RUNS).plant_ticks()
+        while (
+            self._inline
+            and (due := await self._run(WorkReport(), DEFAULT_MAX_RUNS)) is not None
+            and due <= until
+        ):
             await self._clock.move_to(due)
         await self._clock.move_to(until)
 
-    async def _run(self, report: WorkReport, most: int, *, ticks: bool = True) -> int | None:
+    async def _run(self, report: WorkReport, max_runs: int, *, ticks: bool = True) -> int | None:
         if CURRENT.get(None) is not None:
-            raise ConfigurationError("a handler is running already: it cannot wait for all to have run")
-        await self._opened()
-        async with self._lock():
+            raise ConfigurationError(
+                "a handler cannot run the rehearsal, as it would wait for its own run; run it from the test"
+            )
+        await self._ensure_open()
+        async with self._lock_of_loop():
             began = time.monotonic()
-            due = await Stage(self.app, self._clock, report, most).run(ticks=ticks)
+            due = await InlineWorker(self.app, self._clock, report, max_runs).run_due(ticks=ticks)
             report.seconds += time.monotonic() - began
             return due
 
     @asynccontextmanager
-    async def _and_run(self, queue: str, requests: Sequence[EnqueueRequest]) -> AsyncIterator[Sequence[EnqueueRequest]]:
+    async def _run_after(
+        self, queue: str, requests: Sequence[EnqueueRequest]
+    ) -> AsyncIterator[Sequence[EnqueueRequest]]:
         yield requests
-        # What a handler enqueues runs beside it or after it, as in production: it does not wait for that.
+        # A job that a handler enqueues runs during or after the handler, as in production.
         if CURRENT.get(None) is None:
-            await self._run(WorkReport(), MOST)
+            await self._run(WorkReport(), DEFAULT_MAX_RUNS)
 
-    async def _opened(self) -> None:
-        """Open the app where it is not, or not any more: what a test asks after its service has closed it."""
+    async def _ensure_open(self) -> None:
+        """Open the app if the test has not opened it, or if the application under test has closed it."""
         try:
             _ = self.app.storage
         except NotRunning:
             await self.app.open()
 
-    def _lock(self) -> asyncio.Lock:
-        here = asyncio.get_running_loop()
-        if self._running is None or self._running[0] is not here:
-            self._running = here, asyncio.Lock()
-        return self._running[1]
+    def _lock_of_loop(self) -> asyncio.Lock:
+        loop = asyncio.get_running_loop()
+        if self._run_lock is None or self._run_lock[0] is not loop:
+            self._run_lock = loop, asyncio.Lock()
+        return self._run_lock[1]
 
 
+@frozen(eq=False)
 class BlockingRehearsal:
-    """Rehearsal, blocking."""
+    """The blocking twin of Rehearsal."""
 
-    def __init__(self, source: Rehearsal) -> None:
-        self._source = source
+    _source: Rehearsal
 
     @property
     def now(self) -> datetime:
         return self._source.now
 
-    def run_due(self, most: int = MOST) -> WorkReport:
-        return self._do("run_due", self._source.run_due(most))
+    def run_due(self, max_runs: int = DEFAULT_MAX_RUNS) -> WorkReport:
+        return self._call("run_due", self._source.run_due(max_runs))
 
-    def run_until_empty(self, most: int = MOST) -> WorkReport:
-        return self._do("run_until_empty", self._source.run_until_empty(most))
+    def run_until_empty(self, max_runs: int = DEFAULT_MAX_RUNS) -> WorkReport:
+        return self._call("run_until_empty", self._source.run_until_empty(max_runs))
 
     def advance(self, seconds: Seconds) -> None:
-        self._do("advance", self._source.advance(seconds))
+        self._call("advance", self._source.advance(seconds))
 
-    def _do(self, name: str, call: Coroutine[Any, Any, T]) -> T:
-        handle = self._source.app._storage_handle  # noqa: SLF001 - as the app's own twin does
+    def _call(self, name: str, call: Coroutine[Any, Any, T]) -> T:
+        handle = self._source.app._storage_handle  # noqa: SLF001 - a rehearsal belongs to its app
         return bridge.run(handle, f"await rehearsal.{name}(...)", call)

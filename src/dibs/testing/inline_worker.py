@@ -1,0 +1,194 @@
+"""A worker for tests, built from the executor and the settlement of the real worker.
+
+It has one lease, and neither a supervisor nor processes. `run_due` returns when every run has ended, so a
+test needs no real time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any, Final
+
+from attrs import evolve
+
+from dibs.client.app import Dibs
+from dibs.client.calls.current_job import CurrentJob
+from dibs.client.work_report import WorkReport
+from dibs.errors import WaitTimeout
+from dibs.maintenance.reap import reap
+from dibs.model import run_outcome
+from dibs.model.job import Job
+from dibs.model.requests import End, SettleAction
+from dibs.model.results import ClaimResult
+from dibs.testing.clock import ManualClock
+from dibs.worker.dispatch.round_trip import settle_singly
+from dibs.worker.execution.executor import Executor
+from dibs.worker.execution.hooks import call_hook
+from dibs.worker.execution.invocation import Invocation
+from dibs.worker.execution.outcome import counter_name, fallback_action
+from dibs.worker.execution.periodic import with_next_tick
+from dibs.worker.processes.child_main import enter_lifespan
+from dibs.worker.processes.isolated_executor import IsolatedExecutor
+from dibs.worker.supervisor.periodic_tasks import PeriodicTasks
+from dibs.worker.work_plan import queues_to_serve
+
+#: Most concurrent runs.
+MAX_RUNNING: Final = 100
+#: The lease in ms: a day. The manual clock stands still during a run, unless a handler moves it.
+LEASE_MS: Final = 86_400_000
+
+
+class InlineWorker:
+    """A worker for one call of `run_due`, in the process and on the event loop of the test."""
+
+    def __init__(self, app: Dibs, clock: ManualClock, report: WorkReport, max_runs: int) -> None:
+        self._app = app
+        self._clock = clock
+        self._storage = clock.silent_storage
+        self._report = report
+        self._max_runs = max_runs
+        # "auto" replaces executor="process": in this process a handler sees the patches of the test, and the
+        # test does not wait for the start of a process.
+        handlers = [evolve(app.handlers[queue], executor="auto") for queue in queues_to_serve(app, None)]
+        handlers.sort(key=lambda handler: -handler.queue_priority)
+        self._handlers = {handler.queue: handler for handler in handlers}
+        self._periodic_tasks = PeriodicTasks(self._storage, handlers)
+        self._running: dict[tuple[str, str, int], Invocation] = {}
+        self._ended: list[tuple[Invocation, run_outcome.Verdict]] = []
+        self._changed = asyncio.Event()
+        self._executor = Executor(
+            [0.0],
+            IsolatedExecutor(self._storage, b""),
+            ended=self._run_ended,
+            timed_out=self._ignore_timeout,
+            overran=self._ignore_overrun,
+            killable=False,
+        )
+
+    async def run_due(self, *, ticks: bool) -> int | None:
+        """Run all due jobs, and the due jobs that they enqueue. Return the next due time in ms, or None.
+
+        Without `ticks` the due times of periodic tasks are ignored, because each has a next tick.
+        """
+        async with AsyncExitStack() as stack:
+            stack.callback(self._executor.close)
+            resources = await enter_lifespan(self._app, stack)
+            queues = tuple(self._handlers)
+            lease = (await self._storage.grant(queues, LEASE_MS, "dibs.testing")).lease
+            try:
+                with self._notified():
+                    due = await self._run_all(lease, resources)
+                ignored = set() if ticks else await self._queues_with_ticks_only()
+                return min((at for queue, at in due.items() if queue not in ignored), default=None)
+            finally:
+                for run in self._running.values():
+                    self._executor.interrupt(run, "release")
+                await self._storage.drop(queues, lease, 1_000_000)
+
+    async def plant_ticks(self) -> None:
+        """Enqueue the next tick of each periodic task, as a running worker does."""
+        await self._periodic_tasks.plant()
+
+    async def _queues_with_ticks_only(self) -> set[str]:
+        return await self._periodic_tasks.resting(await self._storage.counts(list(self._handlers)))
+
+    @contextmanager
+    def _notified(self) -> Iterator[None]:
+        """Set `_changed` after each call of the app's storage during the block, also by a handler."""
+        before, self._clock.on_call = self._clock.on_call, self._changed.set
+        try:
+            yield
+        finally:
+            self._clock.on_call = before
+
+    async def _run_all(self, lease: str, resources: Any) -> dict[str, int]:
+        """Run jobs until no job is due, and return the next due time of each queue, in ms."""
+        await self.plant_ticks()
+        for queue in self._handlers:
+            await reap(self._storage, queue)
+        while True:
+            await self._settle_ended()
+            await self._deliver_cancellations(lease)
+            # Cleared before the claims, so that a change during a claim is not missed.
+            self._changed.clear()
+            claims = {queue: await self._claim(queue, lease, resources) for queue in self._handlers}
+            if any(claim.jobs for claim in claims.values()) or self._ended:
+                continue
+            if not self._running:
+                return {queue: at for queue, claim in claims.items() if (at := claim.next_due) is not None}
+            await self._changed.wait()
+
+    async def _claim(self, queue: str, lease: str, resources: Any) -> ClaimResult:
+        claim = await self._storage.claim(queue, lease, max(1, MAX_RUNNING - len(self._running)))
+        for job in claim.jobs:
+            self._start(queue, job, resources)
+        return claim
+
+    def _start(self, queue: str, job: Job, resources: Any) -> None:
+        numbers = self._report.queue(queue)
+        numbers.claimed += 1
+        if self._report.total("claimed") > self._max_runs:
+            raise WaitTimeout(
+                f"jobs are left after {self._max_runs} runs, the last of queue {queue!r}; if that job enqueues "
+                "itself, use run_due() and advance(), else pass a higher max_runs="
+            )
+        run = Invocation(self._handlers[queue], job, 0)
+        self._running[run.key] = run
+        refused = run_outcome.fail_if_stalled_too_often(job, run.limits, handled=run.handler.handles_failure)
+        if refused is not None:
+            self._ended.append((run, run_outcome.Raised(error=refused.error, permanent=True)))
+            return
+        loop = asyncio.get_running_loop()
+        run.current = CurrentJob(self._storage, queue, job, loop, run.start_timeout(), resources)
+        self._executor.start(run)
+
+    async def _deliver_cancellations(self, lease: str) -> None:
+        if not self._running:
+            return
+        for queue, state in (await self._storage.renew(tuple(self._handlers), lease, LEASE_MS)).items():
+            for (owner, id, _), run in self._running.items():
+                if owner == queue and id in state.cancel_requested:
+                    self._executor.interrupt(run, "cancel")
+
+    # -- ended runs ----------------------------------------------------------------------------------------
+
+    def _run_ended(self, run: Invocation, verdict: run_outcome.Verdict) -> None:
+        self._ended.append((run, verdict))
+        self._changed.set()
+
+    def _ignore_timeout(self, run: Invocation, seconds: float) -> None:
+        """Ignore it: the executor has interrupted the run, and tests have no supervisor to kill it."""
+
+    def _ignore_overrun(self, run: Invocation) -> None:
+        """Ignore it: the run is settled already, and a thread cannot be killed."""
+
+    async def _settle_ended(self) -> None:
+        while self._ended:
+            run, verdict = self._ended.pop(0)
+            await self._settle(run, await self._action_for(run, verdict))
+            del self._running[run.key]
+
+    async def _action_for(self, run: Invocation, verdict: run_outcome.Verdict) -> SettleAction:
+        handled = run.handler.handles_failure
+        # By the manual clock no time has passed since the claim, so a retry counts from now.
+        run.received_at = time.monotonic()
+        action = with_next_tick(
+            run, run_outcome.settle_action(run.job, run.limits, verdict, stop=run.stop, handled=handled)
+        )
+        return await call_hook(run, action) if run.handler.after and isinstance(action, End) else action
+
+    async def _settle(self, run: Invocation, action: SettleAction) -> None:
+        run.action = action
+        reply = await settle_singly(self._storage, run.handler.queue, [run])
+        if reply.error is not None:
+            raise reply.error
+        [result] = reply.results
+        fallback = fallback_action(run, result.reason) if result.status == "refused" else None
+        if fallback is not None:
+            await self._settle(run, fallback)
+            return
+        self._report.add(run.handler.queue, Counter([counter_name(action, result)]))
