@@ -129,7 +129,7 @@ async def test_nothing_is_built_for_a_record_that_nobody_wants(monkeypatch: pyte
     def built(_: Invocation) -> dict[str, Any]:
         raise AssertionError("nobody listens")
 
-    monkeypatch.setattr(Invocation, "about", property(built))
+    monkeypatch.setattr(Invocation, "log_fields", property(built))
     monkeypatch.setattr(logging.getLogger("dibs.worker"), "level", logging.WARNING)
     async with app:
         first, second = await broken.enqueue(), await plain.enqueue()

@@ -1,1 +1,1 @@
-"""The worker loop of one process: claim jobs, start their runs, settle them."""
+"""The worker loop of one process: claim jobs, start their runs, and settle them."""

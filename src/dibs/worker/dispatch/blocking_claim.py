@@ -1,7 +1,7 @@
 """The blocking claim of an idle worker process: a claim that waits in the storage until there is a job.
 
-Without it a job costs a wake-up and a claim. One blocking claim is enough for a process: it waits for the
-queue that is likeliest to get the next job, and the other queues keep their wake-ups.
+Without a blocking claim, the worker needs a wake-up and then a claim for a job. A process needs only one
+blocking claim: it waits for the queue that most likely gets the next job. The other queues use wake-ups.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ from dibs.worker.dispatch.round_trip import ClaimWait, RoundTrip
 
 logger = logging.getLogger("dibs.worker")
 
-#: Seconds that a claim blocks at most. A job whose token was lost is found after this time, and a claim on a
-#: dead connection after this time and the timeout of a reply.
+#: Longest time that a claim blocks, in seconds. A job whose wake-up was lost is found after this time. A dead
+#: connection is noticed after this time plus the timeout of a reply.
 CLAIM_WAIT: Final = 5.0
-#: Jobs that a blocking claim may return: one job, and a sign whether there are more. It takes jobs also while
-#: this process is held up and another could run them, so it takes no more.
+#: Largest number of jobs that a blocking claim returns. Two jobs show that there may be more. A larger number
+#: would take jobs from other processes while this process is too busy to run them.
 MAX_JOBS: Final = 2
-#: Seconds by which a timer may fire early, before the job is due.
+#: Seconds added to a timer for a scheduled job: a timer may fire early, before the job is due.
 TIMER_TOLERANCE: Final = 0.001
 
 
 class IdleClaim:
-    """The blocking claim of a worker process, at most one, sent while no run is in flight."""
+    """Decides when a worker process sends its one blocking claim, for which queue, and when to end it.
+
+    `wake_worker` is called when the next scheduled job of the queue falls due.
+    """
 
     def __init__(self, storage: Storage, wake_worker: Callable[[], None]) -> None:
         self._storage, self._wake_worker = storage, wake_worker
@@ -37,18 +40,18 @@ class IdleClaim:
         self._queue: QueueState | None = None
         self._trip: RoundTrip | None = None
         self._ended_early = False
-        #: Wakes the worker when the next job of the queue falls due.
+        #: The timer that calls `wake_worker`.
         self._due_timer: asyncio.TimerHandle | None = None
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a blocking claim is in flight."""
+        """True while a blocking claim is in flight."""
         return self._trip is not None and self._trip.reply is None
 
     def choose_queue(self, queues: Collection[QueueState], now: float) -> QueueState | None:
-        """Return the queue to wait for: of those without jobs, the one with the latest job.
+        """Return the queue for a blocking claim: the queue without jobs that had a job most recently.
 
-        Return None if the storage has no blocking claims, or a queue is ready to be claimed from.
+        Return None if the storage has no blocking claims, or if a queue is ready for an ordinary claim.
         """
         if not self._storage.capabilities.blocking_claim or any(queue.readiness.ready for queue in queues):
             return None
@@ -56,14 +59,14 @@ class IdleClaim:
         return max(idle, key=lambda queue: queue.readiness.active_until, default=None)
 
     def next_wait(self) -> ClaimWait:
-        """Return the wait of the next blocking claim, with an id of its own."""
+        """Return a unique id and the timeout for the next blocking claim."""
         self._count += 1
         return ClaimWait(f"{self._id_prefix}-{self._count}", CLAIM_WAIT)
 
     def sent(self, queue: QueueState, trip: RoundTrip, now: float) -> None:
-        """Remember the claim that was sent, and wake the worker when a scheduled job of the queue falls due.
+        """Record a blocking claim that was sent, and set a timer for the next scheduled job of its queue.
 
-        The timeout of the claim does not serve for that: Redis checks its timeouts ten times a second.
+        The timeout of the claim would be too coarse for this job: Redis checks timeouts ten times a second.
         """
         self._queue, self._trip, self._ended_early = queue, trip, False
         if self._due_timer is not None:
@@ -75,7 +78,11 @@ class IdleClaim:
             self._due_timer = asyncio.get_running_loop().call_later(seconds, self._wake_worker)
 
     def must_end(self, queues: Collection[QueueState], lease: str | None, now: float) -> bool:
-        """Return whether to end the wait: a job is due, the lease is another, or another queue is ready."""
+        """Return whether to end the blocking claim now.
+
+        This is so if a scheduled job of its queue is due, if the lease has changed, or if another queue is
+        ready.
+        """
         queue = self._queue
         if self._ended_early or self._trip is None or queue is None:
             return False
@@ -84,7 +91,7 @@ class IdleClaim:
         return any(other.readiness.ready for other in queues if other is not queue)
 
     async def end_early(self) -> None:
-        """End the wait, so that the claim returns at once. Never raises: without this it returns later."""
+        """Make the blocking claim return at once. Never raises: after an error it returns at its timeout."""
         trip, queue, self._ended_early = self._trip, self._queue, True
         if trip is None or trip.wait is None or queue is None:
             return

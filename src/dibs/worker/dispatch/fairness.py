@@ -1,7 +1,8 @@
-"""Capacity and fairness: which queues of a worker process are served now, and with how many jobs.
+"""Capacity and fairness: how many jobs each queue of a worker process may start now.
 
-A worker process has 100 capacity units, and each run takes the size of its handler. A queue whose next job
-does not fit keeps those behind it waiting, but only after a count has shown that the job exists.
+A worker process has 100 capacity units, and each run takes as many units as its handler has as `size`. If the
+next job of a queue does not fit, the queues behind it wait until enough runs have ended. The worker first
+counts the jobs of such a queue, so that no capacity stays free for a job that does not exist.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ UNITS: Final = 100
 
 
 class Capacity:
-    """The capacity units of a process: taken before a claim is sent, given back when a run has ended."""
+    """The capacity units of a process. Units are taken before a claim is sent, and given back after a run."""
 
     def __init__(self, units: int = UNITS) -> None:
         self.units = units
@@ -38,23 +39,23 @@ class Capacity:
 
 
 def run_size(size: int, units: int = UNITS) -> int:
-    """Return the units that one run takes. A run larger than the process takes all units."""
+    """Return the units that a run of a handler with this `size` takes: at most all units of the process."""
     return max(1, min(size, units))
 
 
 class Contender(Protocol):
-    """A queue that competes for capacity, as `share_out` sees it."""
+    """The attributes of a queue that `share_out` needs."""
 
-    #: Units that one run takes, at most UNITS.
+    #: Capacity units that one run takes, from 1 to UNITS.
     size: int
-    #: A queue with a higher priority is served first.
+    #: Queues with a higher priority are served first.
     priority: int
-    #: The number of its latest service; a higher number is more recent, 0 is never.
+    #: A number that is higher for more recent service; 0 for a queue that was never served.
     last_served: int
 
     @property
     def startable(self) -> int | None:
-        """How many of its jobs can start now at most; None is unknown."""
+        """The largest number of jobs of the queue that can start now; None if it is unknown."""
 
 
 C = TypeVar("C", bound=Contender)
@@ -63,12 +64,13 @@ C = TypeVar("C", bound=Contender)
 def share_out(queues: Sequence[C], free: int) -> tuple[list[tuple[C, int]], C | None]:
     """Return the number of jobs that each queue may start, and the queue that must wait for more capacity.
 
-    The order is priority, then least recent service; queues of equal priority share the free units equally.
-    No queue behind one whose next job does not fit is served, so that one gets its units as runs end.
+    Queues are served by priority, then by least recent service. Queues of equal priority share the `free`
+    units equally. Sharing stops at the first queue whose next job does not fit: the units that become free
+    go to this queue first.
     """
     grants: list[tuple[C, int]] = []
     if len(queues) == 1:
-        # The usual case when a job comes to an idle worker: skip the sorting.
+        # The usual case when a job comes to an idle worker needs no sorting.
         return grants, _share_equally(queues, free, grants)[1]
     order = sorted(queues, key=lambda queue: (-queue.priority, queue.last_served))
     for _, group in groupby(order, key=lambda queue: queue.priority):
@@ -83,7 +85,7 @@ def share_out(queues: Sequence[C], free: int) -> tuple[list[tuple[C, int]], C | 
 def _share_equally(peers: Sequence[C], free: int, grants: list[tuple[C, int]]) -> tuple[int, C | None]:
     for position, queue in enumerate(peers):
         if queue.size > free:
-            # Not stuck, only late: the units went to the queues before it, and next time it is the first.
+            # If its peers took the units in this round, the queue is the first of them in the next round.
             return free, queue
         number = max(1, free // (len(peers) - position) // queue.size)
         if queue.startable is not None:
@@ -94,19 +96,20 @@ def _share_equally(peers: Sequence[C], free: int, grants: list[tuple[C, int]]) -
 
 
 class Shares(NamedTuple):
-    """The result of sharing out the free capacity in one step of the worker loop."""
+    """The shares of the queues in one step of the worker loop."""
 
-    #: How many jobs of a queue may start now.
+    #: The number of jobs that may start now, by queue.
     grants: dict[QueueState, int]
-    #: Whether the process may claim at all.
+    #: True if the process may send claims.
     claiming: bool
-    #: Whether the process may prefetch: not while a queue waits for more capacity.
+    #: True if claims may ask for jobs without capacity; False while a queue waits for capacity.
     prefetching: bool
 
 
 class OversizedQueues:
-    """The queues whose next job does not fit, to be counted in one request: capacity is kept free only for
-    jobs that exist.
+    """Counts the jobs of the queues whose next job does not fit, in one request for all of them.
+
+    `wake_worker` is called when a queue may be counted again, `back_off` with each queue of a failed count.
     """
 
     def __init__(
@@ -118,7 +121,7 @@ class OversizedQueues:
         self._to_count: list[QueueState] = []
 
     def add(self, queue: QueueState, now: float) -> None:
-        """Count a queue with the next request, or later if it was counted a moment ago."""
+        """Add a queue to the next count, or snooze it if it was counted too recently."""
         queue.readiness.ready = False
         if pause := queue.readiness.recount_in(now):
             queue.readiness.snoozed = True
@@ -128,16 +131,16 @@ class OversizedQueues:
             self._to_count.append(queue)
 
     def take(self) -> Sequence[QueueState]:
-        """Return the queues to count now, and forget them."""
+        """Remove and return the queues to count now."""
         taken, self._to_count = self._to_count, []
         return taken
 
     async def count(self, queues: Sequence[QueueState]) -> None:
-        """Ask the storage which of these queues have due jobs. Never raises."""
+        """Count the jobs of these queues, and record which queues have due jobs. Never raises."""
         try:
             counts = await self._storage.counts([queue.name for queue in queues])
-        except Exception as error:  # noqa: BLE001 - a storage may raise anything; the next count may succeed
-            logger.warning("counting the jobs of large handlers failed, trying again: %s", error)
+        except Exception as error:  # noqa: BLE001 - a storage may raise anything
+            logger.warning("counting the jobs of queues with large runs failed, trying again: %s", error)
             for queue in queues:
                 queue.readiness.wake()
                 self._back_off(queue)
@@ -161,18 +164,18 @@ class Fairness:
     _queues: Collection[QueueState]
     _capacity: Capacity
     _oversized: OversizedQueues
-    #: Counts the services, see QueueState.last_served.
+    #: The latest value given to QueueState.last_served.
     _served: int = field(default=0, init=False)
 
     def share(self, now: float, *, claiming: bool) -> Shares:
-        """Return how many jobs of each queue may start now: without `claiming`, only prefetched runs."""
+        """Return the shares of all queues. Without `claiming`, only prefetched runs may start."""
         free = self._capacity.free
         wanting = [
             queue for queue in self._queues if queue.prefetch.runs or (claiming and queue.can_claim(now))
         ]
         granted, stuck = share_out(wanting, free)
         while stuck is not None and not stuck.has_jobs and free > 0:
-            # Count the queue before capacity is kept free for it, and serve the others until then.
+            # Count its jobs before keeping capacity free for them, and serve the other queues until then.
             self._oversized.add(stuck, now)
             wanting = [queue for queue in wanting if queue is not stuck]
             granted, stuck = share_out(wanting, free)
@@ -182,7 +185,7 @@ class Fairness:
         return Shares(grants, claiming, claiming and stuck is None)
 
     def _add_settling(self, grants: dict[QueueState, int], free: int, now: float) -> None:
-        """Grant the rest to queues with settlements to send: a claim costs no extra round trip there."""
+        """Grant the remaining units to queues with settlements, whose requests can carry a claim."""
         settling = [
             queue
             for queue in self._queues
@@ -196,8 +199,8 @@ class Fairness:
                 grants[queue] = left // queue.size
                 left -= queue.size * grants[queue]
 
-    def serve(self, queue: QueueState, number: int) -> None:
-        """Take the capacity for `number` runs of a queue, and put the queue behind its peers."""
+    def take(self, queue: QueueState, number: int) -> None:
+        """Take the capacity for `number` runs of a queue, and make the queue the most recently served."""
         if number:
             self._served += 1
             queue.last_served = self._served

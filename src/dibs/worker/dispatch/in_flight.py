@@ -1,7 +1,9 @@
-"""The runs that a worker process has claimed and the storage has not settled yet."""
+"""The runs of a worker process from their claim until the storage has settled them."""
 
 from __future__ import annotations
 
+import logging
+from collections import defaultdict
 from collections.abc import Container, Iterator, MutableSequence, Sequence
 from typing import Final
 
@@ -9,23 +11,29 @@ from dibs.client.calls.handler import Handler
 from dibs.model.job import Job
 from dibs.worker import messages
 from dibs.worker.dispatch.fairness import UNITS
+from dibs.worker.dispatch.queue_state import QueueState
+from dibs.worker.dispatch.round_trip import Reply
+from dibs.worker.execution.executor import runs_on_thread
 from dibs.worker.execution.invocation import Invocation
+from dibs.worker.execution.outcome import counter_name, fallback_action
 
-#: Runs that a process may have in flight, including those that have ended and wait for their settlement.
+logger = logging.getLogger("dibs.worker")
+
+#: Largest number of runs in flight in one process, including ended runs that wait for their settlement.
 MAX_IN_FLIGHT: Final = 18 * UNITS
 
 
 class InFlightRuns:
-    """The runs in flight, each with an index of its own into `started`.
+    """The runs in flight. Each run has a unique index into `started`.
 
-    `started` holds one number for each index: 0 until the handler was entered.
+    `started` holds for each index the time at which the handler was entered, or 0.
     """
 
     def __init__(self, started: MutableSequence[float]) -> None:
         self._started = started
         self._free = list(range(MAX_IN_FLIGHT))
         self._runs: dict[int, Invocation] = {}
-        #: Jobs that the claims in flight may return.
+        #: Largest number of jobs that the claims in flight can return.
         self.expected = 0
 
     def __bool__(self) -> bool:
@@ -37,11 +45,11 @@ class InFlightRuns:
 
     @property
     def free(self) -> int:
-        """How many more jobs may be claimed."""
+        """The number of jobs that may still be claimed."""
         return len(self._free) - self.expected
 
     def add(self, handler: Handler, jobs: Sequence[Job]) -> list[Invocation]:
-        """Return the runs of claimed jobs, each with an index."""
+        """Add claimed jobs, and return their runs in the same order."""
         left = len(self._free) - len(jobs)
         indexes = self._free[left:]
         runs = [Invocation(handler, job, index) for job, index in zip(jobs, indexes, strict=True)]
@@ -50,7 +58,7 @@ class InFlightRuns:
         return runs
 
     def remove(self, invocation: Invocation) -> None:
-        """Free the index of a settled run. Removing a run twice does nothing."""
+        """Remove a settled run and free its index. Ignore a run that was removed before."""
         if self._runs.get(invocation.index) is invocation:
             del self._runs[invocation.index]
             self._started[invocation.index] = 0
@@ -60,13 +68,42 @@ class InFlightRuns:
         """Return the runs with these keys that are in flight."""
         return [invocation for invocation in self if invocation.key in keys]
 
+    def settle(self, queue: QueueState, reply: Reply) -> dict[str, list[int]]:
+        """Remove the settled runs of a reply, and return their indexes by the counter they add to.
+
+        A run whose settlement was refused stays in flight if there is a fallback action for it.
+        """
+        counters: defaultdict[str, list[int]] = defaultdict(list)
+        for invocation, result in zip(reply.settled, reply.results, strict=True):
+            if result.status == "refused":
+                fallback = fallback_action(invocation, result.reason)
+                if fallback is not None:
+                    queue.settle(invocation, fallback)
+                    continue
+                fields = invocation.log_fields
+                logger.error(
+                    "%s/%s: the settlement was refused: %s", *invocation.key[:2], result.reason, extra=fields
+                )
+            counters[counter_name(invocation.action, result)].append(invocation.index)
+            self.remove(invocation)
+        return counters
+
+    def only_unstoppable(self, *, stopping: bool) -> bool:
+        """Return whether all runs in flight are handlers that the worker cannot interrupt.
+
+        These are the overrun handlers and, while `stopping`, all `def` handlers.
+        """
+        return all(
+            not run.finished and (run.overran or (stopping and runs_on_thread(run.handler))) for run in self
+        )
+
     def clear(self) -> None:
         """Forget all runs. No run may be added afterwards."""
         self._runs.clear()
 
 
 def claimed_run(invocation: Invocation) -> messages.ClaimedRun:
-    """Return the part of a run that the supervisor must know to recover it after a crash."""
+    """Return the message part that lets the supervisor settle the run if this process dies."""
     job = invocation.job
     return messages.ClaimedRun(
         invocation.index, job.id, invocation.fence, invocation.claimed_at, invocation.limits.timeout,

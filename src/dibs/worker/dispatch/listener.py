@@ -1,4 +1,4 @@
-"""WaitResult-ups for the queues without jobs, in one wait for all of them."""
+"""The wait for wake-ups of all queues that had no jobs at their latest claim."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from dibs.worker.dispatch.queue_state import QueueState
 
 logger = logging.getLogger("dibs.worker")
 
-#: Least seconds of a wait. A timer may fire early, and a queue may be due for its next claim at once.
+#: Shortest timeout of a wait, in seconds. A timer may fire a little before the time `poll_at` of a queue.
 TIMER_TOLERANCE: Final = 0.001
-#: Seconds in which several queues run out of jobs together, as at the start of a worker.
+#: Seconds to collect queues that run out of jobs at about the same time, as at the start of a worker.
 SETTLING: Final = 0.01
-#: Seconds by which a storage may report a job as due before we expect it: it has another clock.
+#: Seconds by which the clock of the storage may be ahead: it reports a job as due by its clock.
 CLOCK_TOLERANCE: Final = 0.05
 
 
 class Listener:
-    """Waits for wake-ups, and makes those queues ready that a wake-up concerns or whose next poll has come.
+    """Waits for wake-ups, and makes queues ready: after a wake-up, and when their next poll is due.
 
-    Active queues have a wait of their own. A wait starts again with each job of one of its queues, and it
-    covers all its queues, so one busy queue would otherwise cause work for many idle ones.
+    Queues that had jobs recently share one wait, idle queues another. A wait restarts with each job of one
+    of its queues and checks all its queues, so in a common wait one busy queue would cause work for many idle
+    queues. `wake_worker` is called when a queue has become ready.
     """
 
     def __init__(self, storage: Storage, poll: float, wake_worker: Callable[[], None]) -> None:
@@ -34,7 +35,7 @@ class Listener:
         self._active = _Wait(storage, poll, wake_worker, 0.0)
 
     def listen(self, queues: Sequence[QueueState]) -> None:
-        """Wait for these queues only. A wait for the same queues continues."""
+        """Wait for exactly these queues. A running wait for the same queues continues."""
         idle, active = list[QueueState](), list[QueueState]()
         now = time.monotonic()
         for queue in queues:
@@ -49,7 +50,7 @@ class Listener:
 
 
 class _Wait:
-    """One wait for any number of queues. It starts again, `pause` seconds later, when the queues change."""
+    """One wait for any number of queues. When the queues change, it restarts after `pause` seconds."""
 
     def __init__(self, storage: Storage, poll: float, wake_worker: Callable[[], None], pause: float) -> None:
         self._storage = storage
@@ -94,15 +95,15 @@ class _Wait:
         self._wake_worker()
 
     async def _wait_once(self, queues: list[QueueState]) -> bool:
-        """Wait once, and return whether a queue is ready."""
+        """Wait for one wake-up or timeout, and return whether a queue is ready."""
         began, tokens = time.monotonic(), {queue.name: queue.readiness.token for queue in queues}
         next_poll = min(queue.readiness.poll_at for queue in queues)
         timeout = max(TIMER_TOLERANCE, min(self._poll, next_poll - began))
         try:
-            # A queue without a token ends the wait as soon as one of its jobs is due.
+            # For a queue without a token, the wait ends as soon as one of its jobs is due.
             since = {name: token for name, token in tokens.items() if token}
             wake = await self._storage.wait(tuple(tokens), since=since, timeout=timeout)
-        except Exception as error:  # noqa: BLE001 - a storage may raise anything; the poll takes over
+        except Exception as error:  # noqa: BLE001 - a storage may raise anything; polling continues
             logger.warning("waiting for jobs failed, polling every %g s: %s", self._poll, error)
             await asyncio.sleep(self._poll)
             for queue in queues:
@@ -113,7 +114,7 @@ class _Wait:
             return _wake_changed(queues, wake, tokens, now) or _any_ready(queues)
         for queue in queues:
             queue.readiness.waited(wake.since.get(queue.name, ""), tokens[queue.name], now)
-        # A storage without wake-ups returns at once: wait here.
+        # A storage may return before the timeout: wait here for the rest of it.
         await asyncio.sleep(max(0.0, timeout - (now - began)))
         return _any_ready(queues)
 
@@ -125,10 +126,10 @@ def _any_ready(queues: Sequence[QueueState]) -> bool:
 def _wake_changed(
     queues: Sequence[QueueState], wake: WaitResult, tokens: Mapping[str, str], now: float
 ) -> bool:
-    """WaitResult the queues with a newer token or a due job, or all if that does not explain the wake-up.
+    """Wake the queues with a newer token or a due job, and return whether a queue was woken.
 
-    A queue without a token may have changed, too: then the next wait, which covers it, ends at once. Return
-    whether a queue was woken.
+    Wake all queues if no queue has one, as then the cause of the wake-up is unknown. A queue without a token
+    may also have changed; in that case the next wait ends at once.
     """
     explained = woken = False
     for queue in queues:

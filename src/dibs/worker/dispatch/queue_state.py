@@ -10,61 +10,70 @@ from typing import Final
 from attrs import define, field
 
 from dibs.client.calls.handler import Handler
+from dibs.model.requests import SettleAction
 from dibs.model.results import ClaimResult
 from dibs.worker.dispatch.round_trip import Reply, RoundTrip
 from dibs.worker.execution.invocation import Invocation
 
-#: Seconds without requests after an error of the storage: the first pause, doubled up to the second value.
+#: Seconds without requests after an error of the storage: the first pause, and the longest after doubling.
 BACKOFF: Final = (0.1, 2.0)
-#: Seconds between two counts of a queue whose due jobs cannot be claimed, for example because it is paused:
-#: the first pause, doubled up to the second value.
+#: Seconds between two counts of a queue whose due jobs cannot be claimed, for example because the queue is
+#: paused: the first pause, and the longest after doubling.
 RECOUNT: Final = (1.0, 60.0)
-#: Seconds between two claims of a queue without wake-ups, where the storage pushes wake-ups and checks
-#: them itself.
+#: Seconds until a queue is claimed from without a wake-up, if the storage pushes wake-ups. Such a storage
+#: itself checks now and then for lost wake-ups.
 FALLBACK_POLL: Final = 60.0
-#: A queue prefetches the jobs that this process runs in so many seconds, so a job waits here no longer.
+#: A queue prefetches as many jobs as the process runs in this number of seconds. This is also the expected
+#: longest time that a prefetched job waits here.
 PREFETCH_SECONDS: Final = 0.01
-#: Prefetched jobs of one queue at most, including those of claims in flight: two full requests in a drain.
+#: Largest number of prefetched jobs of one queue, including claims in flight. It is enough for two full
+#: requests while a queue is drained.
 MAX_PREFETCH: Final = 400
-#: Jobs that must have started before more are prefetched, so that the rest lasts for one round trip to a far
-#: storage. Two requests in flight would allow smaller ones, but requests of 100 jobs each would be half as
-#: many again.
+#: Smallest number of jobs to prefetch in one request. The other prefetched jobs then last for one round trip
+#: to a far storage. With two requests in flight, smaller ones would do, but with 100 jobs in each a drain needs
+#: half as many requests again.
 MIN_BATCH: Final = 150
-#: Seconds that settlements wait for those of the prefetched jobs: a request for a few of them costs more.
+#: Seconds that settlements wait for the settlements of prefetched runs. Requests with only a few settlements
+#: would cost more.
 SETTLEMENT_DELAY: Final = 0.005
-#: Seconds after which prefetched jobs are released: the runs before them take longer than expected.
+#: Seconds after which a prefetched job is released, because the runs before it take longer than expected.
 PREFETCH_TIMEOUT: Final = 0.5
-#: Seconds after its latest job in which a queue counts as active, see `Listener`.
+#: Seconds after its latest job during which a queue counts as active, see `Listener`.
 ACTIVE_SECONDS: Final = 5.0
 
 
 @define(eq=False)
 class Readiness:
-    """The time from which a queue may be claimed from. All times are seconds by time.monotonic()."""
+    """Decides when a queue may be claimed from. All times are by time.monotonic(), in seconds."""
 
-    #: Seconds after which the queue is claimed from without a wake-up.
+    #: Seconds until the queue is claimed from without a wake-up.
     _poll: float = FALLBACK_POLL
-    #: There may be a job to claim. While False, only a wake-up or the time `poll_at` or `due_at` changes it.
+    #: True if the queue may have a job to claim. A wake-up, or the time `due_at` or `poll_at`, sets it.
     ready: bool = True
-    #: The latest claim returned as many jobs as it asked for, or the latest count found due jobs.
+    #: True if the latest claim returned as many jobs as it asked for, or the latest count found due jobs.
     has_more: bool = False
-    #: The jobs of the queue do not fit and its next count is not due; a wait would report them at once.
+    #: True while the due jobs of the queue do not fit and it is too early for the next count. The listener
+    #: skips the queue, as a wait would report these jobs again at once.
     snoozed: bool = False
-    #: The state of the queue that the latest claim or wait saw; "" is unknown.
+    #: The token of the latest claim or wait, from which the next wait starts; "" if unknown.
     token: str = ""
-    #: The time at which the next scheduled job falls due, if the storage reported one.
+    #: The time at which the next scheduled job falls due; None if no scheduled job is known.
     due_at: float | None = None
+    #: The time at which the queue is claimed from without a wake-up.
     poll_at: float = 0.0
-    #: The queue is likely to get more jobs until this time.
+    #: The end of the time in which the queue counts as active.
     active_until: float = 0.0
-    #: No request is sent before this time.
+    #: The time before which no request is sent, because the storage raised an error.
     retry_at: float = 0.0
     _backoff: float = 0.0
     _recount_at: float = 0.0
     _recount_pause: float = 0.0
 
     def claimed(self, claim: ClaimResult, limit: int, *, conclusive: bool = True) -> None:
-        """Update from a claim of up to `limit` jobs. Stay ready if it is not `conclusive`."""
+        """Update after a claim of up to `limit` jobs.
+
+        A claim that is not `conclusive` may have missed jobs, so the queue stays ready after it.
+        """
         now = time.monotonic()
         self.token = claim.token
         self.has_more = len(claim.jobs) >= limit
@@ -78,26 +87,26 @@ class Readiness:
             self.active_until = now + ACTIVE_SECONDS
 
     def counted(self, *, due: bool) -> None:
-        """Update from a count that found due jobs or not: capacity is kept free only for due jobs."""
+        """Update after a count of the jobs; `due` is whether the count found due jobs."""
         now = time.monotonic()
         self.ready = self.has_more = due
         self.poll_at = now + self._poll
-        # A count returns no token, and with the token of the last claim each wait would end at once. Without
-        # a token a wait ends when a job is due or comes.
+        # A count returns no token. With the token of the latest claim, each wait would end at once; without a
+        # token, a wait ends when a job is due.
         self.token, self.due_at = "", None
         if due:
             self._recount_pause = min(max(self._recount_pause * 2, RECOUNT[0]), RECOUNT[1])
             self._recount_at = now + self._recount_pause
 
     def waited(self, token: str, since: str, now: float) -> None:
-        """Update from a wait from `since` on that ended at `token` without a wake-up."""
+        """Update after a wait without a wake-up, from the token `since` to the returned `token`."""
         if self.token == since:
             self.token = token
         if self.poll_at <= now or self.is_due(now):
             self.ready = True
 
     def wake(self) -> None:
-        """Allow the next claim: a job may have come."""
+        """Make the queue ready, as it may have a new job."""
         self.ready, self.snoozed = True, False
 
     def is_due(self, now: float) -> bool:
@@ -105,11 +114,11 @@ class Readiness:
         return self.due_at is not None and self.due_at <= now
 
     def recount_in(self, now: float) -> float:
-        """Return the seconds until the queue may be counted again."""
+        """Return the seconds until the next count is allowed."""
         return max(0.0, self._recount_at - now)
 
     def back_off(self) -> float:
-        """Send no request for some seconds after an error, and return these seconds."""
+        """Pause requests after an error of the storage, and return the pause in seconds."""
         self._backoff = min(max(self._backoff * 2, BACKOFF[0]), BACKOFF[1])
         self.retry_at = time.monotonic() + self._backoff
         return self._backoff
@@ -120,21 +129,21 @@ class Readiness:
 
 @define(eq=False)
 class Prefetch:
-    """The runs of a queue that were claimed before there was capacity for them."""
+    """The runs of a queue that were claimed before there was capacity to start them."""
 
-    #: Runs of the queue that fit into this process at once.
+    #: The number of runs of the queue that fit into this process at the same time.
     _slots: int
-    #: The prefetched runs, in the order of the queue.
+    #: The prefetched runs in the order of their claims.
     runs: deque[Invocation] = field(factory=deque)
-    #: Seconds that a run takes; None until the first run has ended.
+    #: The expected duration of a run in seconds; None until the first run has ended.
     _run_seconds: float | None = None
 
     def take(self, number: int) -> list[Invocation]:
-        """Remove and return up to `number` runs."""
+        """Remove and return the first runs, `number` at most."""
         return [self.runs.popleft() for _ in range(min(number, len(self.runs)))]
 
     def add_run_time(self, seconds: float) -> None:
-        """Update the expected time of a run: quickly if runs get slower, slowly if they get faster."""
+        """Update the expected duration of a run: quickly if runs get slower, slowly if they get faster."""
         expected = self._run_seconds
         if expected is None:
             self._run_seconds = seconds
@@ -144,10 +153,10 @@ class Prefetch:
             self._run_seconds = expected + (seconds - expected) / 16
 
     def wanted(self, in_flight: int) -> int:
-        """Return how many more jobs to claim than there is capacity for, so that no run waits for a reply.
+        """Return the number of jobs to prefetch with the next claim, so that no round trip causes a pause.
 
-        `in_flight` is the number of jobs that claims in flight may prefetch. The result is 0 until the first
-        runs have shown how short runs are, and until a part worth a request has started.
+        `in_flight` is the number of jobs that the claims in flight may prefetch. The result is 0 until the
+        duration of runs is known, and until enough prefetched runs have started to be worth a request.
         """
         if not self._run_seconds:
             return 0
@@ -156,7 +165,10 @@ class Prefetch:
         return more if more >= min(wanted / 2, MIN_BATCH) else 0
 
     def take_stale(self, now: float) -> list[Invocation]:
-        """Remove and return the runs that waited too long; prefetch no more until runs are short again."""
+        """Remove and return the runs that waited for PREFETCH_TIMEOUT.
+
+        If there are such runs, the queue prefetches no more jobs until runs are short again.
+        """
         stale = [run for run in self.runs if run.received_at + PREFETCH_TIMEOUT <= now]
         if stale:
             self._run_seconds = PREFETCH_TIMEOUT
@@ -166,52 +178,53 @@ class Prefetch:
 
 @define(eq=False)
 class RoundTrips:
-    """The requests for a queue that are in flight, and the settlements that wait for the next request."""
+    """The requests of a queue that are in flight, and the settlements for its next request."""
 
-    #: Runs with a settlement that the storage has not taken yet.
+    #: Runs whose settlement must be sent with the next request.
     outbox: list[Invocation] = field(factory=list)
-    #: The requests in flight, in the order they were sent: at most one, or two while both are large.
+    #: The requests in flight in the order they were sent: one, or two while both are large.
     in_flight: deque[RoundTrip] = field(factory=deque)
-    #: The jobs of the queue are being counted, see `OversizedQueues`.
+    #: True while the jobs of the queue are counted, see `OversizedQueues`.
     counting: bool = False
-    #: The outbox waits for more settlements until this time, by time.monotonic(); 0 is no wait.
+    #: The time until which the outbox waits for more settlements, by time.monotonic(); 0 if it does not wait.
     delayed_until: float = 0.0
 
     @property
     def busy(self) -> bool:
-        """Whether a request for the queue is in flight."""
+        """True while a request for the queue is in flight."""
         return self.counting or bool(self.in_flight)
 
     @property
     def prefetching(self) -> int:
-        """Jobs that the claims in flight may prefetch."""
+        """The number of jobs that the claims in flight may prefetch."""
         return sum(trip.prefetching for trip in self.in_flight)
 
     def replies(self) -> Iterator[tuple[RoundTrip, Reply]]:
-        """Remove and yield the round trips with a reply, in the order they were sent.
+        """Remove and yield the round trips that have a reply, in the order they were sent.
 
-        So jobs start in the order of the queue, if the server took the requests in the order they were sent,
-        and the reply to the latest request is the last to update the state.
+        A round trip without a reply holds back those sent after it. If the server handles the requests in the
+        order they were sent, jobs start in the order of the queue. The reply to the latest request updates the
+        state last.
         """
         while self.in_flight and (reply := self.in_flight[0].reply) is not None:
             yield self.in_flight.popleft(), reply
 
     def is_second(self, trip: RoundTrip) -> bool:
-        """Return whether the reply of `trip` must wait for the reply to the request sent before it."""
+        """Return whether `trip` is in flight behind another request."""
         return len(self.in_flight) > 1 and self.in_flight[-1] is trip
 
 
 class QueueState:
-    """One queue of a worker process: its readiness, its prefetched runs and its round trips."""
+    """The state of one queue in a worker process: readiness, prefetched runs and round trips."""
 
     def __init__(self, handler: Handler, size: int, units: int, poll: float = FALLBACK_POLL) -> None:
         self.handler = handler
         self.name = handler.queue
         #: Capacity units that one run takes.
         self.size = size
-        #: A queue with a higher priority is served first.
+        #: Queues with a higher priority are served first.
         self.priority = handler.queue_priority
-        #: The number of the latest service of this queue, counted over all queues; 0 is never.
+        #: A number that is higher for more recent service; 0 for a queue that was never served.
         self.last_served = 0
         self.readiness = Readiness(poll)
         self.prefetch = Prefetch(units // size)
@@ -219,32 +232,33 @@ class QueueState:
 
     @property
     def has_jobs(self) -> bool:
-        """Whether the queue is known to have jobs that are worth keeping capacity free for."""
+        """True if the queue is known to have jobs, so that capacity may be kept free for them."""
         return self.readiness.has_more or bool(self.prefetch.runs)
 
     @property
     def startable(self) -> int | None:
-        """How many of its jobs can start now at most; None is unknown."""
+        """The largest number of jobs of the queue that can start now; None if it is unknown."""
         return None if self.readiness.ready and not self.round_trips.busy else len(self.prefetch.runs)
 
     @property
     def needs_wakeup(self) -> bool:
-        """Whether only a wake-up, or the time of the next poll, can lead to the next claim."""
+        """True if the listener must wait for the queue: no job is known, and no request is in flight."""
         return not (self.readiness.ready or self.readiness.snoozed or self.round_trips.busy)
 
     def can_send(self, now: float) -> bool:
-        """Return whether a request may be sent."""
+        """Return whether a request may be sent: no other is in flight, and the pause after an error is over."""
         return not self.round_trips.busy and self.readiness.retry_at <= now
 
     def can_claim(self, now: float) -> bool:
-        """Return whether a claim may be sent, and may return a job."""
+        """Return whether a claim may be sent and may return a job."""
         return self.readiness.ready and self.can_send(now)
 
     def can_send_second(self, now: float) -> bool:
-        """Return whether to send a second request while one is in flight: only a large one.
+        """Return whether to send a second request while one is in flight.
 
-        While a queue is drained, neither the storage nor this process then waits for the other. Where jobs
-        come one by one, where runs are long, and in memory, where a reply comes at once, this is False.
+        Both its settlements and its claim must be large. While a queue is drained, the storage and this
+        process then need not wait for each other. The result is False where jobs come one by one, where runs
+        are long, and for a storage in memory, which replies at once.
         """
         trips, readiness = self.round_trips, self.readiness
         if len(trips.in_flight) != 1 or trips.counting or readiness.retry_at > now:
@@ -254,19 +268,27 @@ class QueueState:
         return self.wanted_prefetch() >= MIN_BATCH
 
     def wanted_prefetch(self) -> int:
-        """Return how many more jobs to claim than there is capacity for."""
+        """Return the number of jobs to prefetch with the next claim."""
         return self.prefetch.wanted(self.round_trips.prefetching)
 
     def delays_settlements(self, now: float) -> bool:
-        """Return whether the outbox waits for the settlements of prefetched runs that are about to end."""
+        """Return whether the outbox waits for the settlements of prefetched runs, which end soon."""
         trips = self.round_trips
         if not trips.outbox or not self.prefetch.runs or self.wanted_prefetch():
             return False
         trips.delayed_until = trips.delayed_until or now + SETTLEMENT_DELAY
         return now < trips.delayed_until
 
+    def settle(self, invocation: Invocation, action: SettleAction) -> None:
+        """Settle a run with `action` in the next request."""
+        invocation.action = action
+        self.round_trips.outbox.append(invocation)
+
     def claim_failed(self) -> None:
-        """Update from a failed claim: jobs that it kept from another claim in flight may still be there."""
+        """Make the queue ready after a failed claim.
+
+        The failed claim may have taken jobs that another claim in flight did not see for this reason.
+        """
         self.readiness.wake()
         for trip in self.round_trips.in_flight:
             trip.other_failed = True

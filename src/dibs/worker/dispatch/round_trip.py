@@ -1,4 +1,4 @@
-"""One round trip to the storage: settlements and a claim for one queue in one request, and its reply."""
+"""A round trip to the storage: one request with settlements and a claim for one queue, and its reply."""
 
 from __future__ import annotations
 
@@ -15,55 +15,55 @@ from dibs.worker.execution.invocation import Invocation
 
 
 class Reply(Struct, frozen=True):
-    """The result of one round trip."""
+    """The reply to one request."""
 
-    #: The runs whose settlement the storage answered, in the order of `results`.
+    #: Runs whose settlement the storage took or refused, in the order of `results`.
     settled: Sequence[Invocation] = ()
     results: Sequence[SettleResult] = ()
-    #: The runs whose settlement must be sent again.
+    #: Runs whose settlement must be sent again.
     unsettled: Sequence[Invocation] = ()
-    #: The claimed jobs; None if the request carried no claim, or the claim failed.
+    #: The result of the claim; None if the request had no claim or the claim failed.
     claim: ClaimResult | None = None
-    #: The reason why settlements must be sent again or the claim failed.
+    #: The error of the request; None if it succeeded.
     error: Exception | None = None
-    #: The storage may have claimed jobs that this process does not know (promise 7 of the contract).
+    #: True if the storage may have claimed jobs without this process knowing them (contract, promise 7).
     claim_unknown: bool = False
 
 
 class ClaimWait(Struct, frozen=True):
-    """The id of a blocking claim, by which `wake_claim` ends it, and the seconds it waits at most."""
+    """The id of a blocking claim, which `wake_claim` takes, and its timeout in seconds."""
 
     claim_id: str
     seconds: float
 
 
 class RoundTrip(Struct):
-    """One request that settles, claims, or both, from the moment it is sent until its reply is applied."""
+    """A request that settles runs, claims jobs, or does both, until its reply has been applied."""
 
-    #: The runs that the request settles.
+    #: Runs that the request settles.
     settling: Sequence[Invocation]
-    #: The lease to claim under; None if the request carries no claim.
+    #: The lease for the claim; None if the request has no claim.
     lease: str | None
-    #: Jobs for which capacity was taken before the request was sent.
+    #: The number of jobs that start at once: capacity for them is taken when the request is sent.
     reserved: int
-    #: Jobs that the claim may return at most.
+    #: The largest number of jobs that the claim returns.
     limit: int
-    #: Set if the claim blocks in the storage until there is a job.
+    #: The id and timeout of a blocking claim; None for other claims.
     wait: ClaimWait | None = None
-    #: None until the reply has arrived.
+    #: The reply; None until it has arrived.
     reply: Reply | None = None
-    #: Another claim failed while this one was in flight. That one may hold jobs, so a claim that returns
-    #: few jobs does not prove that the queue is empty.
+    #: True if another claim failed while this one was in flight. The failed claim may have held jobs that are
+    #: still in the queue, so few jobs in this reply do not prove that the queue is empty.
     other_failed: bool = False
 
     @property
     def prefetching(self) -> int:
-        """Jobs that will have to wait for capacity."""
+        """The number of claimed jobs that will wait for capacity."""
         return max(0, self.limit - self.reserved)
 
 
 async def send(storage: Storage, queue: str, trip: RoundTrip) -> Reply:
-    """Settle the runs of `trip`, and claim up to its limit if it has a lease. Never raises."""
+    """Send the request of `trip` and return the reply. Never raises: errors are part of the reply."""
     try:
         results, claim = await _send(storage, queue, trip)
     except Refused as refused:
@@ -72,7 +72,7 @@ async def send(storage: Storage, queue: str, trip: RoundTrip) -> Reply:
         return await settle_singly(storage, queue, trip.settling)
     except (StorageError, NotRunning) as error:
         return Reply(unsettled=trip.settling, error=error)
-    except Exception as error:  # noqa: BLE001 - OutcomeUnknown or a bug of a storage: the claim may have happened
+    except Exception as error:  # noqa: BLE001 - OutcomeUnknown, or a bug of a storage: it may have claimed
         return Reply(unsettled=trip.settling, error=error, claim_unknown=trip.lease is not None)
     return Reply(settled=trip.settling, results=results, claim=claim)
 
@@ -93,18 +93,18 @@ async def _send(
 
 
 async def settle_singly(storage: Storage, queue: str, runs: Sequence[Invocation]) -> Reply:
-    """Settle each run with a request of its own: a batch is refused as a whole for one bad settlement."""
+    """Settle each run in a separate request, after the storage refused all of them for one bad settlement."""
     results: list[SettleResult] = []
     for number, invocation in enumerate(runs):
         try:
             results += await storage.settle(queue, settlements([invocation]))
         except Refused as refused:
             results.append(SettleResult("refused", str(refused)))
-        except Exception as error:  # noqa: BLE001 - any error of a storage; settling twice by fence is safe
+        except Exception as error:  # noqa: BLE001 - any error of a storage; settling twice is safe by the fence
             return Reply(settled=runs[:number], results=results, unsettled=runs[number:], error=error)
     return Reply(settled=runs, results=results)
 
 
 def settlements(runs: Iterable[Invocation]) -> list[Settlement]:
-    """Return the settlement of each run, as the storage takes it."""
+    """Return the settlements of these runs for the storage."""
     return [Settlement(id=run.job.id, fence=run.fence, action=run.action) for run in runs]

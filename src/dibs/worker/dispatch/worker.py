@@ -1,7 +1,7 @@
 """The worker loop of one process: claim jobs, start their runs, and settle them.
 
-Each step of the loop sends at most one request for each queue, which carries the settlements since the last
-one and the next claim. Runs go on while requests are in flight.
+Each step of the loop sends at most one request per queue, with the settlements since the previous request and
+the next claim. Runs continue while requests are in flight.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, MutableSequence, Sequence
 from typing import Any, Final
 
@@ -25,21 +24,22 @@ from dibs.worker.dispatch.in_flight import InFlightRuns, claimed_run
 from dibs.worker.dispatch.listener import Listener
 from dibs.worker.dispatch.queue_state import FALLBACK_POLL, PREFETCH_TIMEOUT, SETTLEMENT_DELAY, QueueState
 from dibs.worker.dispatch.round_trip import ClaimWait, Reply, RoundTrip, send
-from dibs.worker.execution.executor import Executor, ProcessExecutor, runs_on_thread
+from dibs.worker.execution.executor import Executor, ProcessExecutor
 from dibs.worker.execution.invocation import Invocation
-from dibs.worker.execution.outcome import RunOutcomes, counter_name, fallback_action
+from dibs.worker.execution.outcome import RunOutcomes
 from dibs.worker.execution.periodic import with_next_tick
 
 logger = logging.getLogger("dibs.worker")
 
-#: Seconds that a timer is set after the end of a pause: a timer may fire early, and no other event follows.
+#: Seconds added to the timer for the end of a pause: a timer may fire early, and no other event may follow.
 BACKOFF_MARGIN: Final = 0.01
 
 
 class Worker:
-    """The part of a worker process that claims and settles, under the lease that its supervisor sends.
+    """The worker of one process. It claims under the lease that its supervisor sends.
 
-    The worker and its supervisor share messages only. `notify` is called with each message to the supervisor.
+    The worker and its supervisor exchange only messages: the supervisor calls `receive`, and the worker calls
+    `notify` with each message for the supervisor. `killable` is whether the supervisor can kill the process.
     """
 
     def __init__(
@@ -59,7 +59,8 @@ class Worker:
         self._notify = notify
         self._resources = resources
         self._loop = asyncio.get_running_loop()
-        # A storage that pushes wake-ups checks for lost ones itself; for the others the claims are the poll.
+        # A storage that pushes wake-ups also checks for lost wake-ups. With other storages, claims find jobs
+        # whose wake-up was lost.
         poll_queues = FALLBACK_POLL if storage.capabilities.push_wakeups else poll
         self._queues = {
             handler.queue: QueueState(handler, run_size(handler.size, units), units, poll_queues)
@@ -81,14 +82,14 @@ class Worker:
             killable=killable,
         )
         self._lease: str | None = None
-        #: The lease that the supervisor knows as adopted.
+        #: The lease that was last confirmed to the supervisor.
         self._adopted_lease = ""
         self._draining = False
         self._stopping = False
         self._drained_sent = False
         self._step_scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Done when the worker has ended.
+        #: Done when the worker has ended and its process may exit.
         self.over: asyncio.Future[None] = self._loop.create_future()
 
     def close(self) -> None:
@@ -130,7 +131,11 @@ class Worker:
                 self._return_prefetched(queue, queue.prefetch.runs.pop(), Release())
 
     def abandon(self) -> None:
-        """Interrupt and forget all runs without a request: the storage belongs to another worker by now."""
+        """End the worker at once: interrupt and forget all runs without settling them.
+
+        Called after the lease was lost, as other workers may hold these jobs by then, or when a stop takes
+        too long.
+        """
         self._draining = True
         self._listener.close()
         for task in self._tasks:
@@ -147,13 +152,13 @@ class Worker:
     # -- the worker loop -----------------------------------------------------------------------------
 
     def _step_soon(self) -> None:
-        """Schedule one step at the end of this iteration of the event loop, however often this is called."""
+        """Schedule one step for the next iteration of the event loop, shared by all events until then."""
         if not self._step_scheduled:
             self._step_scheduled = True
             self._loop.call_soon(self._step)
 
     def _step(self) -> None:
-        """Take one step of the worker loop."""
+        """Do one step of the worker loop."""
         self._step_scheduled = False
         if self.over.done():
             return
@@ -175,17 +180,17 @@ class Worker:
             self._spawn(self._oversized.count(queues))
 
     def _serve(self, queue: QueueState, shares: Shares, now: float) -> None:
-        """Start the prefetched runs of a queue, and send its next request, within its share."""
+        """Send the next request of a queue and start its prefetched runs, within its share."""
         share = shares.grants.get(queue, 0)
         prefetched = queue.prefetch.take(share)
-        self._fairness.serve(queue, len(prefetched))
-        # Sent before the runs start: otherwise the request waits for them.
+        self._fairness.take(queue, len(prefetched))
+        # The request is sent first: it would wait while the runs start.
         self._send_due(queue, share - len(prefetched), shares, now)
         for invocation in prefetched:
             self._start(queue, invocation)
 
     def _send_due(self, queue: QueueState, free: int, shares: Shares, now: float) -> None:
-        """Send the next request of a queue if it is time to, with a claim of `free` jobs and a prefetch."""
+        """Send the next request of a queue if it is due, with a claim of `free` jobs and a prefetch."""
         was_delayed = queue.round_trips.delayed_until
         if not queue.can_send(now):
             if shares.prefetching and queue.can_send_second(now):
@@ -198,7 +203,7 @@ class Worker:
             self._send(queue, free if shares.claiming else 0, prefetch)
 
     def _confirm_lease(self) -> None:
-        """Notify the supervisor of a new lease as soon as no claim under an older one is in flight."""
+        """Confirm a new lease to the supervisor once no claim under an older lease is in flight."""
         lease = self._lease
         if lease is None or lease == self._adopted_lease:
             return
@@ -208,7 +213,7 @@ class Worker:
             self._notify(messages.LeaseAdopted(lease))
 
     def _update_idle_claim(self, now: float, *, claiming: bool) -> None:
-        """Send a blocking claim if this process is idle, and end the wait of one if another job may run."""
+        """Send a blocking claim if this process is idle, or end it if another claim must be sent."""
         queues, lease = self._queues.values(), self._lease if claiming else None
         if self._idle_claim.is_waiting:
             if self._idle_claim.must_end(queues, lease, now):
@@ -227,28 +232,21 @@ class Worker:
             self._listener.listen([queue for queue in self._queues.values() if queue.needs_wakeup])
 
     def _finish_drain(self) -> None:
-        """End the worker, or notify the supervisor, once a drain is complete."""
-        if not self._draining or self._tasks or not self._only_overran():
+        """Notify the supervisor of a complete drain, and end the worker if no run needs its resources."""
+        if not self._draining or self._tasks or not self._in_flight.only_unstoppable(stopping=self._stopping):
             return
         if not self._drained_sent:
             self._drained_sent = True
             self._listener.close()
             self._notify(messages.WorkerDrained())
         if self._stopping or not self._in_flight:
-            # Otherwise the supervisor kills this process: handlers still run, and need their resources.
+            # Otherwise an overrun handler still uses its resources, and the supervisor kills this process.
             self.over.set_result(None)
-
-    def _only_overran(self) -> bool:
-        """Return whether no run is left, or only such as cannot be interrupted and are not waited for."""
-        return all(
-            not run.finished and (run.overran or (self._stopping and runs_on_thread(run.handler)))
-            for run in self._in_flight
-        )
 
     # -- requests ------------------------------------------------------------------------------------
 
     def _send(self, queue: QueueState, free: int, prefetch: int, wait: ClaimWait | None = None) -> None:
-        """Send the outbox of a queue, and a claim of `free` jobs that start at once and `prefetch` jobs."""
+        """Send the settlements of a queue, and claim `free` jobs to start at once and `prefetch` more."""
         limit = min(free + prefetch, self._in_flight.free)
         trips = queue.round_trips
         if not limit and not trips.outbox:
@@ -257,7 +255,7 @@ class Worker:
         trip = RoundTrip(settling, self._lease if limit else None, free, limit, wait)
         self._in_flight.expected += limit
         if trip.lease is not None:
-            self._fairness.serve(queue, free)
+            self._fairness.take(queue, free)
         trips.in_flight.append(trip)
         if wait is not None:
             self._idle_claim.sent(queue, trip, time.monotonic())
@@ -274,7 +272,7 @@ class Worker:
             self._step_soon()
 
     async def _round_trip(self, queue: QueueState, trip: RoundTrip) -> None:
-        """Send a request, and apply all replies whose turn has come."""
+        """Send a request, and apply the replies that have arrived in the order of their requests."""
         trip.reply = await send(self._storage, queue.name, trip)
         for arrived, reply in queue.round_trips.replies():
             self._apply(queue, arrived, reply)
@@ -282,7 +280,7 @@ class Worker:
             self._loop.call_later(PREFETCH_TIMEOUT, self._apply_second, queue, trip)
 
     def _apply_second(self, queue: QueueState, trip: RoundTrip) -> None:
-        """Apply a reply that waited long for the one before: that request may be held up by a lock."""
+        """Apply a reply that waited too long for an earlier request, which a lock may hold up."""
         if trip.reply is not None and queue.round_trips.is_second(trip) and not self.over.done():
             queue.round_trips.in_flight.pop()
             self._apply(queue, trip, trip.reply)
@@ -297,7 +295,8 @@ class Worker:
                 self._apply_error(queue, reply, trip.lease)
             else:
                 queue.readiness.reset_backoff()
-            self._apply_results(queue, reply)
+            if counters := self._in_flight.settle(queue, reply):
+                self._notify(messages.RunsSettled(queue.name, counters))
             if reply.claim is not None and trip.lease is not None:
                 started = self._apply_claim(queue, trip.lease, trip, reply.claim)
         finally:
@@ -306,7 +305,7 @@ class Worker:
                 self._capacity.give((trip.reserved - started) * queue.size)
 
     def _apply_error(self, queue: QueueState, reply: Reply, lease: str | None) -> None:
-        """Keep the settlements for the next request: settling twice by fence is safe."""
+        """Send the settlements of a failed request again, as settling twice is safe by the fence."""
         queue.round_trips.outbox[:0] = reply.unsettled
         logger.warning("%s: a request to the storage failed, trying again: %s", queue.name, reply.error)
         self._back_off(queue)
@@ -318,26 +317,8 @@ class Worker:
     def _back_off(self, queue: QueueState) -> None:
         self._loop.call_later(queue.readiness.back_off() + BACKOFF_MARGIN, self._step_soon)
 
-    def _apply_results(self, queue: QueueState, reply: Reply) -> None:
-        """Remove the settled runs, and report them to the supervisor in one message."""
-        indexes: defaultdict[str, list[int]] = defaultdict(list)
-        for invocation, result in zip(reply.settled, reply.results, strict=True):
-            if result.status == "refused":
-                fallback = fallback_action(invocation, result.reason)
-                if fallback is not None:
-                    self._add_to_outbox(queue, invocation, fallback)
-                    continue
-                fields = invocation.log_fields
-                logger.error(
-                    "%s/%s: the settlement was refused: %s", *invocation.key[:2], result.reason, extra=fields
-                )
-            indexes[counter_name(invocation.action, result)].append(invocation.index)
-            self._in_flight.remove(invocation)
-        if indexes:
-            self._notify(messages.RunsSettled(queue.name, indexes))
-
     def _apply_claim(self, queue: QueueState, lease: str, trip: RoundTrip, claim: ClaimResult) -> int:
-        """Start the claimed jobs, and keep those without capacity. Return how many were started."""
+        """Start the claimed jobs, keep those without capacity, and return the number of started jobs."""
         if claim.lost:
             self._lose_lease(lease, messages.LeaseRejected(lease))
             return 0
@@ -345,7 +326,7 @@ class Worker:
         if not claim.jobs:
             return 0
         runs = self._in_flight.add(queue.handler, claim.jobs)
-        # Sent before the first run starts, so that the supervisor knows every run if this process crashes.
+        # Sent before the first run starts: the supervisor must know all runs if this process dies.
         self._notify(messages.RunsClaimed(queue.name, lease, tuple(map(claimed_run, runs))))
         for invocation in runs[: trip.reserved]:
             self._start(queue, invocation)
@@ -368,14 +349,14 @@ class Worker:
             self._loop.call_later(PREFETCH_TIMEOUT, self._return_stale, queue)
 
     def _return_stale(self, queue: QueueState) -> None:
-        """Release the prefetched runs that waited too long: another process may have capacity for them."""
+        """Release the prefetched runs that waited too long, as another process may have capacity for them."""
         for invocation in queue.prefetch.take_stale(time.monotonic()):
             self._return_prefetched(queue, invocation, Release())
 
     def _return_prefetched(self, queue: QueueState, invocation: Invocation, action: SettleAction) -> None:
-        """Settle a run that has not started and takes no capacity."""
+        """Settle a run that has not started and holds no capacity."""
         invocation.finished = True
-        self._add_to_outbox(queue, invocation, with_next_tick(invocation, action))
+        queue.settle(invocation, with_next_tick(invocation, action))
         self._step_soon()
 
     # -- runs ----------------------------------------------------------------------------------------
@@ -393,17 +374,13 @@ class Worker:
         self._executor.start(invocation)
 
     def _settle(self, invocation: Invocation, action: SettleAction) -> None:
-        """Free the capacity of an ended run, and send its settlement with the next request."""
+        """Free the capacity of an ended run, and settle it in the next request."""
         queue = self._queues[invocation.handler.queue]
         self._capacity.give(queue.size)
         if invocation.seconds:
             queue.prefetch.add_run_time(invocation.seconds)
-        self._add_to_outbox(queue, invocation, action)
+        queue.settle(invocation, action)
         self._step_soon()
-
-    def _add_to_outbox(self, queue: QueueState, invocation: Invocation, action: SettleAction) -> None:
-        invocation.action = action
-        queue.round_trips.outbox.append(invocation)
 
     def _timed_out(self, invocation: Invocation, seconds: float) -> None:
         self._notify(messages.RunTimedOut(invocation.index, invocation.fence, seconds))
