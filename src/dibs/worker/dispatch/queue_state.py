@@ -30,7 +30,7 @@ PREFETCH_SECONDS: Final = 0.01
 #: requests while a queue is drained.
 MAX_PREFETCH: Final = 400
 #: Smallest number of jobs to prefetch in one request. The other prefetched jobs then last for one round trip
-#: to a far storage. With two requests in flight, smaller ones would do, but with 100 jobs in each a drain needs
+#: to a far storage. With two requests in flight, smaller ones would do, but with 100 jobs each a drain needs
 #: half as many requests again.
 MIN_BATCH: Final = 150
 #: Seconds that settlements wait for the settlements of prefetched runs. Requests with only a few settlements
@@ -203,8 +203,8 @@ class RoundTrips:
         """Remove and yield the round trips that have a reply, in the order they were sent.
 
         A round trip without a reply holds back those sent after it. If the server handles the requests in the
-        order they were sent, jobs start in the order of the queue. The reply to the latest request updates the
-        state last.
+        order they were sent, jobs start in the order of the queue. The state is last updated by the reply to
+        the latest request.
         """
         while self.in_flight and (reply := self.in_flight[0].reply) is not None:
             yield self.in_flight.popleft(), reply
@@ -246,7 +246,7 @@ class QueueState:
         return not (self.readiness.ready or self.readiness.snoozed or self.round_trips.busy)
 
     def can_send(self, now: float) -> bool:
-        """Return whether a request may be sent: no other is in flight, and the pause after an error is over."""
+        """Return whether a request may be sent: no other is in flight, and no pause after an error."""
         return not self.round_trips.busy and self.readiness.retry_at <= now
 
     def can_claim(self, now: float) -> bool:

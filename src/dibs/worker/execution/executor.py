@@ -10,8 +10,7 @@ from typing import Final, Protocol
 
 from dibs.client.calls.handler import Handler
 from dibs.model.run_outcome import Raised, Returned, StopReason, Verdict
-from dibs.worker.execution import exception_info
-from dibs.worker.execution.invocation import Invocation, call, call_plain, timed_out
+from dibs.worker.execution.invocation import Invocation, call, call_plain, interrupted, timed_out
 from dibs.worker.execution.threads import Threads
 
 #: Seconds an `async def` handler may continue after its cancellation before it counts as overrun.
@@ -106,17 +105,17 @@ class Executor:
         if self._enter(invocation):
             verdict = await call(invocation)
         else:
-            verdict = _interrupted()
+            verdict = interrupted()
         self._finish(invocation, verdict)
 
     def _run_plain(self, invocation: Invocation) -> Verdict:
-        return call_plain(invocation) if self._enter(invocation) else _interrupted()
+        return call_plain(invocation) if self._enter(invocation) else interrupted()
 
     async def _run_in_process(self, invocation: Invocation) -> None:
         if invocation.stop is None:
             verdict = await self._process_executor.run(invocation, lambda: self._enter(invocation))
         else:
-            verdict = _interrupted()
+            verdict = interrupted()
         self._finish(invocation, verdict)
 
     def _enter(self, invocation: Invocation) -> bool:
@@ -190,9 +189,3 @@ def runs_on_thread(handler: Handler) -> bool:
 def _counts(verdict: Verdict) -> bool:
     """Return whether the verdict of the handler counts although the run exceeded its timeout."""
     return isinstance(verdict, Returned) or (isinstance(verdict, Raised) and verdict.permanent)
-
-
-def _interrupted() -> Raised:
-    return Raised(
-        error=exception_info.make_error("Interrupted", "the run was stopped before its handler began")
-    )

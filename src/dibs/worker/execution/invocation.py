@@ -144,6 +144,12 @@ def timed_out(invocation: Invocation, verdict: Verdict | None = None) -> Raised:
     return Raised(error=replace(timeout_error(invocation.limits.timeout), traceback=trace))
 
 
+def interrupted() -> Raised:
+    """Return the verdict on a run that was stopped before its handler began."""
+    message = "the run was stopped before its handler began"
+    return Raised(error=exception_info.make_error("Interrupted", message))
+
+
 def timeout_error(timeout: int | None) -> Error:
     """Return the error of a run that took longer than `timeout` ms."""
     message = f"took longer than its timeout of {(timeout or 0) / 1000:g} s"

@@ -14,7 +14,7 @@ from dibs.errors import ConfigurationError, DibsError
 from dibs.model.run_outcome import Died, Raised, StopReason, Verdict
 from dibs.worker import messages
 from dibs.worker.execution import exception_info
-from dibs.worker.execution.invocation import Invocation
+from dibs.worker.execution.invocation import Invocation, interrupted
 from dibs.worker.processes.isolated_main import run_isolated_process
 from dibs.worker.processes.spawn import EXIT_NO_MAIN_GUARD, SpawnedProcess
 
@@ -45,7 +45,7 @@ class IsolatedExecutor:
         """
         self._idle.append(await self._start_process())
 
-    async def run(self, run: Invocation, enter: Callable[[], bool]) -> Verdict:
+    async def run(self, invocation: Invocation, enter: Callable[[], bool]) -> Verdict:
         """Run the job in an isolated process and return its verdict. Never raise.
 
         Call `enter` right before the handler starts; do not start the handler if `enter` returns False.
@@ -54,15 +54,13 @@ class IsolatedExecutor:
             process = self._idle.pop() if self._idle else await self._start_process()
         except ConfigurationError as error:
             return Raised(error=error_of(error))
-        self._busy[run.key] = process
+        self._busy[invocation.key] = process
         try:
             if not enter():
-                return Raised(
-                    error=exception_info.make_error("Interrupted", "the run was stopped before it began")
-                )
-            return await process.run(run)
+                return interrupted()
+            return await process.run(invocation)
         finally:
-            del self._busy[run.key]
+            del self._busy[invocation.key]
             self._keep(process)
 
     async def _start_process(self) -> IsolatedProcess:
@@ -76,19 +74,19 @@ class IsolatedExecutor:
         elif process.alive:
             self._idle.append(process)
 
-    def interrupt(self, run: Invocation, stop: StopReason) -> None:
+    def interrupt(self, invocation: Invocation, stop: StopReason) -> None:
         """Stop a run. A cancelled run has CANCEL_GRACE seconds; for another reason, kill its process."""
-        process = self._busy.get(run.key)
+        process = self._busy.get(invocation.key)
         if process is None:
             return
         if stop == "cancel":
             process.send(messages.CancelRun())
-            self._loop.call_later(CANCEL_GRACE, self._kill_if_running, run, process)
+            self._loop.call_later(CANCEL_GRACE, self._kill_if_running, invocation, process)
         else:
             process.kill()
 
-    def _kill_if_running(self, run: Invocation, process: IsolatedProcess) -> None:
-        if self._busy.get(run.key) is process:
+    def _kill_if_running(self, invocation: Invocation, process: IsolatedProcess) -> None:
+        if self._busy.get(invocation.key) is process:
             process.kill()
 
     def close(self) -> None:
@@ -117,12 +115,12 @@ class IsolatedProcess:
         """Wait until the process can run jobs. Raise ConfigurationError if it cannot start."""
         await self._ready
 
-    async def run(self, run: Invocation) -> Verdict:
+    async def run(self, invocation: Invocation) -> Verdict:
         """Run the job and return its verdict, which is Died if the process ended during the run."""
         self._verdict = self._loop.create_future()
-        seconds = None if run.limits.timeout is None else run.limits.timeout / 1000
+        seconds = None if invocation.limits.timeout is None else invocation.limits.timeout / 1000
         if self.alive:
-            self.send(messages.RunJob(run.handler.queue, run.job, seconds))
+            self.send(messages.RunJob(invocation.handler.queue, invocation.job, seconds))
         else:
             self._on_exit("ended before the run began")
         return await self._verdict

@@ -103,7 +103,7 @@ class IsolatedRunner:
         self._resources = resources
         self._relay = ProgressRelay(parent, Capabilities(cross_queue=spec.cross_queue))
         self._loop = asyncio.get_running_loop()
-        self._run: Invocation | None = None
+        self._invocation: Invocation | None = None
 
     def on_message(self, raw: bytes) -> None:
         message: messages.ToIsolated = messages.decode_to_isolated(raw)
@@ -111,30 +111,30 @@ class IsolatedRunner:
             case messages.RunJob():
                 self._start(message)
             case messages.CancelRun():
-                if self._run is not None:
-                    self._cancel(self._run)
+                if self._invocation is not None:
+                    self._cancel(self._invocation)
             case messages.ProgressReported(status):
                 self._relay.on_reply(status)
 
     def _start(self, message: messages.RunJob) -> None:
-        run = Invocation(self._app.handlers[message.queue], message.job, 0)
+        invocation = Invocation(self._app.handlers[message.queue], message.job, 0)
         deadline = None if message.seconds is None else time.monotonic() + message.seconds
-        run.current = CurrentJob(
+        invocation.current = CurrentJob(
             self._relay, message.queue, message.job, self._loop, deadline, self._resources
         )
-        self._run = run
-        run.task = self._loop.create_task(self._call_handler(run))
+        self._invocation = invocation
+        invocation.task = self._loop.create_task(self._call_handler(invocation))
 
-    def _cancel(self, run: Invocation) -> None:
-        run.current.request_cancel()
-        if run.task is not None and run.handler.is_async:
-            run.task.cancel()
+    def _cancel(self, invocation: Invocation) -> None:
+        invocation.current.request_cancel()
+        if invocation.task is not None and invocation.handler.is_async:
+            invocation.task.cancel()
 
-    async def _call_handler(self, run: Invocation) -> None:
-        if run.handler.is_async:
-            verdict: Verdict = await call(run)
+    async def _call_handler(self, invocation: Invocation) -> None:
+        if invocation.handler.is_async:
+            verdict: Verdict = await call(invocation)
         else:
             # On a thread: job.progress() in a `def` handler waits for this loop.
-            verdict = await asyncio.to_thread(call_plain, run)
-        self._run = None
+            verdict = await asyncio.to_thread(call_plain, invocation)
+        self._invocation = None
         self._parent.send(messages.RunFinished(verdict))
