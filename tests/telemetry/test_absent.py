@@ -1,4 +1,4 @@
-"""Whoever wants no telemetry pays nothing for it; whoever wants it without its extra is told which."""
+"""Without telemetry dibs imports no telemetry package; a missing package raises an error with its extra."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_nothing_is_imported_added_or_called() -> None:
+def test_without_telemetry_no_module_attribute_or_middleware_is_added() -> None:
     assert "{}\ncompleted\n[]\nNone None\n" == run(PROGRAM).stdout
 
 
 @pytest.mark.parametrize(
-    ("module", "needed", "extra"),
+    ("module", "package", "extra"),
     [("metrics", "prometheus_client", "dibs[metrics]"), ("tracing", "opentelemetry", "dibs[otel]")],
 )
-def test_a_missing_extra_is_named(module: str, needed: str, extra: str) -> None:
-    ran = run(f"import sys; sys.modules[{needed!r}] = None; import dibs.telemetry.{module}")
+def test_the_error_for_a_missing_package_names_the_extra(module: str, package: str, extra: str) -> None:
+    process = run(f"import sys; sys.modules[{package!r}] = None; import dibs.telemetry.{module}")
 
-    assert 1 == ran.returncode
-    assert f"pip install '{extra}'" in ran.stderr
+    assert 1 == process.returncode
+    assert f"pip install '{extra}'" in process.stderr

@@ -1,4 +1,4 @@
-"""Log records know the run they were made in, and nothing is built for those that nobody wants."""
+"""Log records carry the queue, id, attempt and fence of their run, also as JSON lines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def broken() -> None:
 
 
 @pytest.fixture
-def written() -> Iterator[io.StringIO]:
+def output() -> Iterator[io.StringIO]:
     root = logging.getLogger()
     stream, level = io.StringIO(), root.level
     handler = logs.setup_json_logging(stream=stream)
@@ -53,11 +53,11 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-async def test_what_a_handler_logs_tells_its_run(written: io.StringIO) -> None:
+async def test_a_record_of_a_handler_carries_its_run(output: io.StringIO) -> None:
     async with using(app) as rehearsal:
         await send.options(id="a").enqueue("ada")
         await rehearsal.run_due()
-    (line,) = (line for line in lines(written) if line["logger"] == "shop")
+    (line,) = (line for line in lines(output) if line["logger"] == "shop")
 
     assert ("send", "a", 1, 3) == (line["queue"], line["id"], line["attempt"], line["size"])
     assert ("INFO", "sending to ada") == (line["level"], line["message"])
@@ -65,32 +65,32 @@ async def test_what_a_handler_logs_tells_its_run(written: io.StringIO) -> None:
     assert line["time"].endswith("Z")
 
 
-async def test_a_handler_on_a_thread_is_no_different(written: io.StringIO) -> None:
+async def test_a_record_of_a_handler_on_a_thread_carries_its_run(output: io.StringIO) -> None:
     async with using(app) as rehearsal:
         ticket = await plain.enqueue()
         await rehearsal.run_due()
         fence = await ticket.result(wait=0)
-    (line,) = (line for line in lines(written) if line["logger"] == "shop")
+    (line,) = (line for line in lines(output) if line["logger"] == "shop")
 
     assert (fence, ticket.id) == (line["fence"], line["id"])
 
 
-async def test_an_exception_is_written_in_one_line(written: io.StringIO) -> None:
+async def test_an_exception_is_part_of_the_json_line(output: io.StringIO) -> None:
     async with using(app) as rehearsal:
         await broken.enqueue()
         await rehearsal.run_due()
-    (line,) = (line for line in lines(written) if line["message"] == "broke")
+    (line,) = (line for line in lines(output) if line["message"] == "broke")
 
     assert line["error"].endswith("'no'")
 
 
-def test_outside_of_a_run_there_is_nothing_to_tell(written: io.StringIO) -> None:
+def test_a_record_outside_a_run_has_no_job_attributes(output: io.StringIO) -> None:
     logger.info("started")
 
-    assert {"time", "level", "logger", "message"} == set(lines(written)[0])
+    assert {"time", "level", "logger", "message"} == set(lines(output)[0])
 
 
-def test_a_format_may_name_the_fields_outside_of_runs() -> None:
+def test_a_format_may_use_the_job_attributes_outside_a_run() -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("[%(queue)s/%(id)s] %(message)s"))
@@ -100,34 +100,34 @@ def test_a_format_may_name_the_fields_outside_of_runs() -> None:
     assert "[/] hello\n" == stream.getvalue()
 
 
-def test_said_twice_each_line_is_written_once(written: io.StringIO) -> None:
-    logs.setup_json_logging(logging.WARNING, written)
+def test_a_second_setup_adds_no_second_handler(output: io.StringIO) -> None:
+    logs.setup_json_logging(logging.WARNING, output)
     logger.info("too little")
     logger.warning("once")
 
-    assert ["once"] == [line["message"] for line in lines(written)]
+    assert ["once"] == [line["message"] for line in lines(output)]
 
 
-def test_what_json_cannot_say_is_said_as_text(written: io.StringIO) -> None:
+def test_a_value_without_json_form_is_written_as_text(output: io.StringIO) -> None:
     logger.info("odd", extra={"what": object})
 
-    assert "<class 'object'>" == lines(written)[0]["what"]
+    assert "<class 'object'>" == lines(output)[0]["what"]
 
 
-async def test_the_worker_tells_its_run_as_well(written: io.StringIO) -> None:
+async def test_a_record_of_the_worker_carries_its_run(output: io.StringIO) -> None:
     async with app:
         await broken.options(id="b").enqueue()
         await app.work(until="empty")
-    (line,) = (line for line in lines(written) if line["logger"] == "dibs.worker")
+    (line,) = (line for line in lines(output) if line["logger"] == "dibs.worker")
 
     assert line["message"].startswith("broken/b: Fail: ValueError: ")
     assert ("broken", "b", 1) == (line["queue"], line["id"], line["attempt"])
     assert line["fence"] > 0
 
 
-async def test_nothing_is_built_for_a_record_that_nobody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_worker_builds_no_extra_for_a_disabled_record(monkeypatch: pytest.MonkeyPatch) -> None:
     def built(_: Invocation) -> dict[str, Any]:
-        raise AssertionError("nobody listens")
+        raise AssertionError("the record is disabled")
 
     monkeypatch.setattr(Invocation, "log_fields", property(built))
     monkeypatch.setattr(logging.getLogger("dibs.worker"), "level", logging.WARNING)

@@ -1,4 +1,4 @@
-"""Prometheus reads what the logs of the queues say, on every storage."""
+"""The Prometheus metrics match the logs and counts of the queues, on every storage."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def send(to: str) -> None:
 
 @pytest.fixture(name="app")
 async def app_anywhere(any_place: str) -> AsyncIterator[Dibs]:
-    """An app that is alone at its place: what is there is counted."""
+    """An app on an empty storage, because the metrics count every queue of the storage."""
     async with Dibs(any_place) as there:
         yield there
 
 
 async def values(metrics: Metrics) -> dict[tuple[str, ...], float]:
-    """Every sample as (name, label values...) -> value."""
+    """Return the value of each sample by (name, label values...)."""
     found = [sample for metric in await metrics.read() for sample in metric.samples]
     return {(sample.name, *sample.labels.values()): sample.value for sample in found}
 
 
-async def test_ends_durations_and_states_are_told() -> None:
+async def test_ends_durations_and_states_are_counted() -> None:
     async with using(app, start=NOON) as rehearsal:
         metrics = Metrics(app)
         await metrics.read()
@@ -48,20 +48,20 @@ async def test_ends_durations_and_states_are_told() -> None:
         await rehearsal.run_due()
         await rehearsal.advance(31)
         await rehearsal.run_due()
-        told = await values(metrics)
+        samples = await values(metrics)
 
     assert {"completed": 1, "retried": 1, "failed": 1} == {
-        end: told["dibs_ends_total", "send", end] for end in ("completed", "retried", "failed")
+        end: samples["dibs_ends_total", "send", end] for end in ("completed", "retried", "failed")
     }
     assert (1, 1, 1, 1) == tuple(
-        told["dibs_jobs", "send", state] for state in ("waiting", "scheduled", "completed", "failed")
+        samples["dibs_jobs", "send", state] for state in ("waiting", "scheduled", "completed", "failed")
     )
-    assert 3 == told["dibs_run_seconds_count", "send"]
-    assert 1 == pytest.approx(told["dibs_wait_seconds_sum", "send"])
-    assert 2 == told["dibs_wait_seconds_bucket", "send", "0.005"]
+    assert 3 == samples["dibs_run_seconds_count", "send"]
+    assert 1 == pytest.approx(samples["dibs_wait_seconds_sum", "send"])
+    assert 2 == samples["dibs_wait_seconds_bucket", "send", "0.005"]
 
 
-async def test_what_was_there_before_is_left_out_and_what_comes_later_is_told_once(app: Dibs) -> None:
+async def test_ends_before_the_first_read_are_left_out_and_later_ends_count_once(app: Dibs) -> None:
     queue = app.queue("q")
     await queue.enqueue(1, id="a")
     await queue.cancel("a")
@@ -76,7 +76,7 @@ async def test_what_was_there_before_is_left_out_and_what_comes_later_is_told_on
     assert 0 == once["dibs_log_gaps_total", "q"]
 
 
-async def test_a_queue_that_is_new_is_read_from_its_start(app: Dibs) -> None:
+async def test_the_log_of_a_new_queue_is_read_from_its_start(app: Dibs) -> None:
     metrics = Metrics(app)
     await metrics.read()
     await app.queue("new").enqueue(1, id="a")
@@ -85,8 +85,10 @@ async def test_a_queue_that_is_new_is_read_from_its_start(app: Dibs) -> None:
     assert 1 == (await values(metrics))["dibs_ends_total", "new", "cancelled"]
 
 
-async def test_more_ends_than_a_page_holds_are_all_told(app: Dibs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dibs.telemetry.metrics.PAGE", 3)
+async def test_ends_on_several_pages_of_the_log_are_all_counted(
+    app: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dibs.telemetry.metrics.PAGE_SIZE", 3)
     metrics = Metrics(app, queues=["q"])
     await metrics.read()
     await app.queue("q").enqueue_many(app.queue("q").bind(n, id=f"{n}") for n in range(10))
@@ -94,15 +96,15 @@ async def test_more_ends_than_a_page_holds_are_all_told(app: Dibs, monkeypatch: 
         await app.queue("q").cancel(f"{number}")
     together = await asyncio.gather(values(metrics), values(metrics))
 
-    assert [10, 10] == [told["dibs_ends_total", "q", "cancelled"] for told in together]
+    assert [10, 10] == [samples["dibs_ends_total", "q", "cancelled"] for samples in together]
 
 
-async def test_only_the_queues_that_were_named_are_told(app: Dibs) -> None:
+async def test_only_the_named_queues_are_counted(app: Dibs) -> None:
     for name in ("a", "b"):
         await app.queue(name).enqueue(1)
-    told = await values(Metrics(app, queues=["a"]))
+    samples = await values(Metrics(app, queues=["a"]))
 
-    assert {"a"} == {labels[0] for _, *labels in told}
+    assert {"a"} == {labels[0] for _, *labels in samples}
 
 
 async def test_an_async_endpoint_awaits_the_text(app: Dibs) -> None:
@@ -112,12 +114,12 @@ async def test_an_async_endpoint_awaits_the_text(app: Dibs) -> None:
     assert 'dibs_jobs{queue="q",state="waiting"} 1.0' in text
 
 
-async def test_on_a_running_loop_the_async_form_is_named(app: Dibs) -> None:
+async def test_collect_on_a_running_loop_names_the_async_method(app: Dibs) -> None:
     with pytest.raises(ConfigurationError, match=r"await metrics\.text"):
         Metrics(app).collect()
 
 
-def test_a_registry_of_ones_own_takes_them_in(storage_url: str) -> None:
+def test_a_registry_collects_the_metrics(storage_url: str) -> None:
     with Dibs(storage_url).sync as app:
         app.queue("q").enqueue(1)
         registry = CollectorRegistry()
@@ -127,28 +129,28 @@ def test_a_registry_of_ones_own_takes_them_in(storage_url: str) -> None:
         assert 1 == registry.get_sample_value("dibs_jobs", labels)
 
 
-def test_they_are_served_over_http() -> None:
+def test_the_metrics_are_served_over_http() -> None:
     with Dibs("memory:").sync as app:
         app.queue("q").enqueue(1)
-        with Metrics(app._source).served(port=0) as port, urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        with Metrics(app._source).serve(port=0) as port, urlopen(f"http://127.0.0.1:{port}/metrics") as page:
             text = page.read().decode()
 
     assert 'dibs_jobs{queue="q",state="waiting"} 1.0' in text
 
 
-async def test_only_ends_are_counted_whatever_a_log_keeps(app: Dibs) -> None:
+async def test_only_ends_are_counted_at_log_level_all(app: Dibs) -> None:
     queue = app.queue("q")
     await queue.configure(log_level="all")
     metrics = Metrics(app)
     await metrics.read()
     await queue.enqueue(1, id="a")
     await queue.cancel("a")
-    told = await values(metrics)
+    samples = await values(metrics)
 
-    assert ["cancelled"] == [labels[1] for name, *labels in told if name == "dibs_ends_total"]
+    assert ["cancelled"] == [labels[1] for name, *labels in samples if name == "dibs_ends_total"]
 
 
-async def test_a_log_that_was_trimmed_unread_is_told() -> None:
+async def test_a_log_that_was_trimmed_before_the_read_counts_as_a_gap() -> None:
     async with using(app, start=NOON) as rehearsal:
         queue = send.queue
         await queue.configure(log_age=10)
@@ -161,6 +163,6 @@ async def test_a_log_that_was_trimmed_unread_is_told() -> None:
         await queue.cancel("unread")
         await rehearsal.advance(60)
         await queue.prune()
-        told = await values(metrics)
+        samples = await values(metrics)
 
-    assert 1 == told["dibs_log_gaps_total", "send"]
+    assert 1 == samples["dibs_log_gaps_total", "send"]

@@ -1,4 +1,4 @@
-"""Spans: one trace from the enqueue to the run, whatever process that is in."""
+"""One trace contains the enqueue and the run, also in different processes."""
 
 from __future__ import annotations
 
@@ -56,60 +56,60 @@ def named(spans: InMemorySpanExporter, name: str) -> ReadableSpan:
     return found
 
 
-def place(context: trace.SpanContext | None) -> tuple[int, int]:
-    """Where a span is, however its context came here."""
+def span_ids(context: trace.SpanContext | None) -> tuple[int, int]:
+    """Return the trace id and the span id of a span context."""
     assert context is not None
     return context.trace_id, context.span_id
 
 
-def of(span: ReadableSpan, name: str) -> Any:
+def attribute(span: ReadableSpan, name: str) -> Any:
     return (span.attributes or {})[name]
 
 
-async def test_a_run_leads_back_to_its_enqueue(spans: InMemorySpanExporter) -> None:
+async def test_the_span_of_a_run_is_a_child_of_the_enqueue(spans: InMemorySpanExporter) -> None:
     async with using(traced) as rehearsal:
         ticket = await inner.options(id="a").enqueue(1)
         await rehearsal.run_due()
         result = await ticket.result(wait=0)
     send, process = named(spans, "send inner"), named(spans, "process inner")
 
-    assert place(send.context) == place(process.parent)
-    assert [place(send.context)] == [place(link.context) for link in process.links]
+    assert span_ids(send.context) == span_ids(process.parent)
+    assert [span_ids(send.context)] == [span_ids(link.context) for link in process.links]
     assert str(process.context.span_id) == result
-    assert ("a", 1) == (of(process, "messaging.message.id"), of(process, "dibs.attempt"))
-    assert of(process, "dibs.fence") > 0
+    assert ("a", 1) == (attribute(process, "messaging.message.id"), attribute(process, "dibs.attempt"))
+    assert attribute(process, "dibs.fence") > 0
 
 
-async def test_an_enqueue_lies_in_the_span_it_is_made_in(spans: InMemorySpanExporter) -> None:
+async def test_the_span_of_an_enqueue_is_a_child_of_the_current_span(spans: InMemorySpanExporter) -> None:
     async with using(traced):
         with provider.get_tracer("test").start_as_current_span("request") as request:
             await inner.enqueue_many([inner.bind(1), inner.bind(2)])
     send = named(spans, "send inner")
 
-    assert place(request.get_span_context()) == place(send.parent)
-    assert 2 == of(send, "messaging.batch.message_count")
+    assert span_ids(request.get_span_context()) == span_ids(send.parent)
+    assert 2 == attribute(send, "messaging.batch.message_count")
 
 
-async def test_follow_ups_lead_back_to_the_run_that_asked_for_them(spans: InMemorySpanExporter) -> None:
+async def test_the_span_of_a_follow_up_is_a_child_of_the_run(spans: InMemorySpanExporter) -> None:
     async with using(traced) as rehearsal:
         await outer.enqueue(1)
         await rehearsal.run_due()
 
-    assert place(named(spans, "process outer").context) == place(named(spans, "process inner").parent)
+    assert span_ids(named(spans, "process outer").context) == span_ids(named(spans, "process inner").parent)
 
 
-async def test_what_a_handler_raises_stands_in_its_span_and_counts(spans: InMemorySpanExporter) -> None:
+async def test_an_exception_of_a_handler_sets_the_status_of_its_span(spans: InMemorySpanExporter) -> None:
     async with using(traced) as rehearsal:
         ticket = await broken.enqueue()
         await rehearsal.run_due()
 
-        with pytest.raises(JobFailed) as told:
+        with pytest.raises(JobFailed) as caught:
             await ticket.result(wait=0)
     assert "ERROR" == named(spans, "process broken").status.status_code.name
-    assert "dibs/telemetry" not in told.value.error.traceback
+    assert "dibs/telemetry" not in caught.value.error.traceback
 
 
-async def test_attributes_of_the_jobs_own_count(spans: InMemorySpanExporter) -> None:
+async def test_attributes_of_the_job_take_precedence(spans: InMemorySpanExporter) -> None:
     async with using(traced):
         ticket = await inner.options(attributes={"traceparent": "mine", "tenant": 7}).enqueue(1)
         status = await ticket.status()
@@ -117,16 +117,16 @@ async def test_attributes_of_the_jobs_own_count(spans: InMemorySpanExporter) -> 
     assert {"traceparent": "mine", "tenant": 7} == status.attributes
 
 
-@pytest.mark.parametrize("strange", [7, None, "no context", {"a": 1}])
-async def test_an_attribute_that_is_no_context_does_no_harm(strange: Any) -> None:
+@pytest.mark.parametrize("value", [7, None, "no context", {"a": 1}])
+async def test_an_invalid_trace_context_is_ignored(value: Any) -> None:
     async with using(traced) as rehearsal:
-        ticket = await inner.options(attributes={"traceparent": strange}).enqueue(1)
+        ticket = await inner.options(attributes={"traceparent": value}).enqueue(1)
         await rehearsal.run_due()
 
         assert "completed" == (await ticket.status()).state
 
 
-async def test_what_is_refused_ends_its_span(spans: InMemorySpanExporter) -> None:
+async def test_a_refused_enqueue_sets_the_status_of_its_span(spans: InMemorySpanExporter) -> None:
     async with using(traced):
         with pytest.raises(Refused):
             await inner.options(priority=5000).enqueue(1)
@@ -134,7 +134,7 @@ async def test_what_is_refused_ends_its_span(spans: InMemorySpanExporter) -> Non
     assert "ERROR" == named(spans, "send inner").status.status_code.name
 
 
-async def test_without_an_sdk_nothing_is_added() -> None:
+async def test_without_an_sdk_jobs_get_no_attributes() -> None:
     app = Dibs("memory:")
     trace_app(app, trace.NoOpTracerProvider())
     task = app.task(queue="q")(handlers.refresh)
@@ -148,7 +148,7 @@ async def test_without_an_sdk_nothing_is_added() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["file", "redis", "postgresql"])
-async def test_a_trace_passes_through_processes(
+async def test_a_trace_continues_in_worker_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setenv("DIBS_URL", places.place(scheme, request))

@@ -1,4 +1,4 @@
-"""An app whose runs are in processes of their own, each with spans that it writes down for the test."""
+"""An app for worker processes. Each process appends its spans to the file that $SPANS names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dibs import Dibs, current_job
 from dibs.telemetry.tracing import trace_app
 
 
-class ToFile(SpanExporter):
-    """Appends each span to the file that $SPANS names, with the process it was in."""
+class FileExporter(SpanExporter):
+    """An exporter that appends each span, with its process id, to the file that $SPANS names."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         lines = [{"process": os.getpid(), **json.loads(span.to_json())} for span in spans]
@@ -25,14 +25,14 @@ class ToFile(SpanExporter):
 
 
 provider = TracerProvider()
-provider.add_span_processor(SimpleSpanProcessor(ToFile()))
+provider.add_span_processor(SimpleSpanProcessor(FileExporter()))
 
 app = Dibs()
 trace_app(app, provider)
 
 
 @app.lifespan
-async def nothing() -> AsyncIterator[None]:
+async def no_resources() -> AsyncIterator[None]:
     yield
 
 

@@ -1,1 +1,1 @@
-"""What an app tells of its work: logs, metrics, traces. Each module is imported by who wants it, no other."""
+"""Logs, metrics and traces of an app. dibs itself imports none of these modules: import those you need."""

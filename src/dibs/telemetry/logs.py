@@ -1,7 +1,7 @@
-"""Log records that say which run they belong to, and a format that keeps it: one line of JSON each.
+"""Log records with the queue, id, attempt and fence of their run, and a formatter that writes JSON lines.
 
-Nothing is set up around a run. The job is looked for when a record has come as far as a handler of yours,
-so a message that nobody listens to costs what it costs without dibs.
+The worker does no work for it before a run. The filter looks up the job when a record reaches a logging
+handler, so a record without a handler costs the same as without dibs.
 """
 
 from __future__ import annotations
@@ -15,28 +15,32 @@ import msgspec
 
 from dibs.client.calls.current_job import CURRENT
 
-#: What a record gets that was made during a run.
-FIELDS: Final = ("queue", "id", "attempt", "fence")
-#: What every record has, so that all else was given with extra=.
-_USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+#: The attributes that the filter adds to a record.
+JOB_FIELDS: Final = ("queue", "id", "attempt", "fence")
+#: The attributes of every record. All other attributes came from `extra=` or from a filter.
+_STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class JobContextFilter(logging.Filter):
-    """Gives records the queue, id, attempt and fence of the run they were made in; it drops none.
+    """A filter that adds the queue, id, attempt and fence of the current run to each record.
 
-    Put it on a handler: `handler.addFilter(JobContextFilter())`. Then a format may say %(queue)s, outside of runs "".
+    Add it to a logging handler: `handler.addFilter(JobContextFilter())`. Then its format may contain
+    %(queue)s, %(id)s, %(attempt)s and %(fence)s, which are "" outside a run. The filter drops no record.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         job = CURRENT.get(None)
-        for field in FIELDS:
+        for field in JOB_FIELDS:
             if not hasattr(record, field):
                 setattr(record, field, "" if job is None else getattr(job, field))
         return True
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes a record as one line of JSON: time, level, logger, message, then whatever else it has."""
+    """A formatter that writes a record as one line of JSON: time, level, logger, message, other attributes.
+
+    The other attributes are those of `extra=` and of the filters. An exception is the attribute `error`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -45,25 +49,29 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= {name: value for name, value in vars(record).items() if name not in _USUAL and value != ""}
+        line |= {
+            name: value
+            for name, value in vars(record).items()
+            if name not in _STANDARD_ATTRIBUTES and value != ""
+        }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
 def setup_json_logging(level: int | str = logging.INFO, stream: IO[str] | None = None) -> logging.Handler:
-    """Let all that is logged in this process go to a stream, else to stderr, as lines of JSON.
+    """Log all records of this process as JSON lines to `stream`, or to stderr; return the logging handler.
 
-    Say it where the app is made: worker processes import that module, too. Said twice of one stream, as
-    by `dibs worker` and the app, it writes each line once, and the latest level counts.
+    Call it in the module that creates the app, because worker processes import this module too. A second
+    call for the same stream, as by `dibs worker` and the app, changes the level and adds no second handler.
     """
-    where = sys.stderr if stream is None else stream
+    target = sys.stderr if stream is None else stream
     root = logging.getLogger()
     root.setLevel(level)
-    for known in root.handlers:
-        if isinstance(known.formatter, JsonFormatter) and getattr(known, "stream", None) is where:
-            return known
-    handler = logging.StreamHandler(where)
+    for existing in root.handlers:
+        if isinstance(existing.formatter, JsonFormatter) and getattr(existing, "stream", None) is target:
+            return existing
+    handler = logging.StreamHandler(target)
     handler.setFormatter(JsonFormatter())
     handler.addFilter(JobContextFilter())
     root.addHandler(handler)

@@ -1,7 +1,7 @@
-"""Numbers for Prometheus, read from what every queue keeps anyway: its log and its counts.
+"""Metrics for Prometheus, computed at each scrape from the logs and the counts of the queues.
 
-Whoever scrapes pays, and nobody else: no worker counts anything for this, and one reader sees the runs of
-all workers, timed by the storage's own clock, also those that ended because their worker died.
+Workers do no work for the metrics. One exporter sees the runs of all workers, with the times of the storage's
+clock, and also the runs that ended because their worker died.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, get_args
+
+from attrs import frozen
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, start_http_server
@@ -26,52 +28,59 @@ from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.results import Counts, State
 from dibs.storage.protocol import LATEST, Storage
 
-#: Events in one read of a log.
-PAGE: Final = 1000
-#: Seconds: from a quick handler to one of an hour.
+#: Events in one page of a log.
+PAGE_SIZE: Final = 1000
+#: Upper bounds of the histograms in seconds: 5 ms to 1 hour.
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 STATES: Final = get_args(State)
 ENDS: Final = frozenset(get_args(AttemptKind))
 
 
 class Metrics(Collector):
-    """The numbers of an app's queues, each time somebody asks; what ended before the first time is left out.
+    """A Prometheus collector for the queues of an app.
 
-    dibs_jobs{queue,state}, dibs_ends_total{queue,end}, dibs_run_seconds{queue} and dibs_wait_seconds{queue}
-    (from due to claimed); dibs_log_gaps_total{queue} counts where the log was trimmed before it was read.
-    Ends need a queue's log at level `runs`, its default.
+    - `dibs_jobs{queue,state}`: ids in each state.
+    - `dibs_ends_total{queue,end}`: attempts by their end.
+    - `dibs_run_seconds{queue}`: histogram of the time from claim to end.
+    - `dibs_wait_seconds{queue}`: histogram of the time from due to claim.
+    - `dibs_log_gaps_total{queue}`: times that the log was trimmed before the exporter read it.
+
+    Attempts that ended before the first scrape are not counted. All but `dibs_jobs` need a queue's log at
+    level `runs`, the default. `queues` names the queues; None is all queues of the storage.
     """
 
     def __init__(self, app: Dibs, queues: Sequence[str] | None = None) -> None:
         self._app = app
         self._queues = queues
         self._offsets: dict[str, str] = {}
-        self._begun = False
-        #: Two scrapes at a time would count the same events twice.
+        self._started = False
+        #: Held during a read: two concurrent scrapes would count the same events twice.
         self._reading = asyncio.Lock()
-        self._ends = Counter("dibs_ends", "Attempts by how they ended.", ("queue", "end"), registry=None)
-        self._gaps = Counter("dibs_log_gaps", "Times the log was trimmed unread.", ("queue",), registry=None)
-        self._runs = _histogram("dibs_run_seconds", "From the claim to the end of an attempt.")
-        self._waits = _histogram("dibs_wait_seconds", "From the time a job was due to its claim.")
+        self._ends = Counter("dibs_ends", "Attempts by their end.", ("queue", "end"), registry=None)
+        self._gaps = Counter(
+            "dibs_log_gaps", "Times that the log was trimmed before it was read.", ("queue",), registry=None
+        )
+        self._runs = _histogram("dibs_run_seconds", "Time from the claim to the end of an attempt.")
+        self._waits = _histogram("dibs_wait_seconds", "Time from the due time of a job to its claim.")
 
     def describe(self) -> Iterable[Metric]:
-        """Name nothing: a registry that takes this in need not ask the storage for it."""
+        """Return (), so that registering the collector does not read from the storage."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """Read what is new. For a thread of its own; on a running event loop `await metrics.text()`."""
-        handle = self._app._storage_handle  # noqa: SLF001 - as the app's own twin does
+        """Read new events and return all metrics. It blocks; on an event loop use `await metrics.text()`."""
+        handle = self._app._storage_handle  # noqa: SLF001 - metrics is a part of dibs
         return bridge.run(handle, "await metrics.text()", self.read())
 
     async def text(self) -> bytes:
-        """Return all numbers as Prometheus reads them."""
+        """Return all metrics in the text format of Prometheus."""
         registry = CollectorRegistry()
-        registry.register(_Read(await self.read()))
+        registry.register(_Snapshot(await self.read()))
         return generate_latest(registry)
 
     @contextmanager
-    def served(self, port: int = 9464, host: str = "127.0.0.1") -> Iterator[int]:
-        """Let them be scraped over HTTP for a block, which gets the port; 0 finds a free one."""
+    def serve(self, port: int = 9464, host: str = "127.0.0.1") -> Iterator[int]:
+        """Serve the metrics over HTTP for a block, and yield the port. `port=0` selects a free port."""
         registry = CollectorRegistry()
         registry.register(self)
         server, thread = start_http_server(port, host, registry)
@@ -83,31 +92,31 @@ class Metrics(Collector):
             thread.join()
 
     async def read(self) -> list[Metric]:
-        """Read what is new in the logs, and count what is there."""
-        # Lent, so that a scrape leaves the app as it found it.
+        """Read the new events of the logs and the counts of the queues, and return all metrics."""
+        # A scrape closes the app again if the app was not open before.
         async with self._reading, self._app._storage_handle.opened_temporarily():  # noqa: SLF001
             storage = self._app.storage
             queues = self._queues or [info.name for info in await storage.queues()]
             for queue in queues:
-                await self._follow(storage, queue)
-            self._begun = True
+                await self._read_new_events(storage, queue)
+            self._started = True
             counts = await storage.counts(queues)
-        kept = (self._ends, self._runs, self._waits, self._gaps)
-        return [_jobs(counts), *(metric for one in kept for metric in one.collect())]
+        collectors = (self._ends, self._runs, self._waits, self._gaps)
+        return [_jobs(counts), *(metric for collector in collectors for metric in collector.collect())]
 
-    async def _follow(self, storage: Storage, queue: str) -> None:
-        # A queue that was not there at the first reading is read from its start.
-        after = self._offsets.get(queue) or (None if self._begun else LATEST)
+    async def _read_new_events(self, storage: Storage, queue: str) -> None:
+        # A queue that was created after the first read is read from the start of its log.
+        after = self._offsets.get(queue) or (None if self._started else LATEST)
         while True:
-            page = await storage.events(queue, after=after, limit=PAGE)
+            page = await storage.events(queue, after=after, limit=PAGE_SIZE)
             self._gaps.labels(queue).inc(page.fell_off)
             for _, event in page.events:
-                self._take(queue, event)
+                self._count(queue, event)
             after = self._offsets[queue] = page.offset
             if not page.events:
                 return
 
-    def _take(self, queue: str, event: LogEvent) -> None:
+    def _count(self, queue: str, event: LogEvent) -> None:
         if event.kind not in ENDS:
             return
         self._ends.labels(queue, event.kind).inc()
@@ -116,24 +125,24 @@ class Metrics(Collector):
             self._waits.labels(queue).observe(max(0, event.claimed_at - event.run_at) / 1000)
 
 
-class _Read(Collector):
-    """What was read already."""
+@frozen(eq=False)
+class _Snapshot(Collector):
+    """A collector of metrics that are read already."""
 
-    def __init__(self, metrics: list[Metric]) -> None:
-        self._metrics = metrics
+    _metrics: list[Metric]
 
     def collect(self) -> Iterable[Metric]:
         return self._metrics
 
 
-def _histogram(name: str, what: str) -> Histogram:
-    return Histogram(name, what, ("queue",), buckets=BUCKETS, registry=None)
+def _histogram(name: str, description: str) -> Histogram:
+    return Histogram(name, description, ("queue",), buckets=BUCKETS, registry=None)
 
 
 def _jobs(counts: dict[str, Counts]) -> Metric:
-    """Count ids by state; waiting includes scheduled, and active handed_off, as everywhere in dibs."""
-    family = GaugeMetricFamily("dibs_jobs", "Ids by the state they are in.", labels=("queue", "state"))
-    for queue, found in counts.items():
+    """Return the gauge of ids by state. `waiting` includes `scheduled`; `active` includes `handed_off`."""
+    family = GaugeMetricFamily("dibs_jobs", "Ids by state.", labels=("queue", "state"))
+    for queue, queue_counts in counts.items():
         for state in STATES:
-            family.add_metric((queue, state), getattr(found, state))
+            family.add_metric((queue, state), getattr(queue_counts, state))
     return family

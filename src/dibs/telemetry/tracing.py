@@ -1,7 +1,7 @@
-"""Spans for OpenTelemetry: one for each enqueue, one for each run, and the run's leads back to its enqueue.
+"""OpenTelemetry spans: one for each enqueue and one for each run. The run's span is a child of the enqueue's.
 
-The context travels as attributes of the job (`traceparent` and what else the propagator writes), so it
-reaches whatever process runs it, and survives what the job survives.
+The trace context is stored in the attributes of the job (`traceparent` and the other keys of the propagator),
+so it reaches the process that runs the job and lasts as long as the job.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import msgspec
+from attrs import frozen
 from msgspec.structs import replace
 
 try:
@@ -28,57 +29,61 @@ Item = TypeVar("Item", EnqueueRequest, FollowUp)
 
 
 def trace_app(app: Dibs, provider: TracerProvider | None = None) -> None:
-    """Let an app open spans, by this provider, else by the one that is set globally.
+    """Open a span for each enqueue and each run of the app, by `provider` or the global tracer provider.
 
-    Say it where the app is made: worker processes import that module, too. Where no SDK is configured,
-    spans record nothing and no attribute is added to jobs.
+    Call it in the module that creates the app, because worker processes import this module too. Without a
+    configured SDK the spans are not recorded, and jobs get no attributes.
     """
-    spans = Spans(trace.get_tracer("dibs", VERSION, provider))
+    spans = JobSpans(trace.get_tracer("dibs", VERSION, provider))
     app.middleware(enqueue=spans.enqueue, run=spans.run)
 
 
-class Spans:
-    """The two spans of a job."""
+@frozen
+class JobSpans:
+    """The middleware that opens the spans of enqueues and runs."""
 
-    def __init__(self, tracer: trace.Tracer) -> None:
-        self._tracer = tracer
+    _tracer: trace.Tracer
 
     @asynccontextmanager
-    async def enqueue(self, queue: str, requests: Sequence[EnqueueRequest]) -> AsyncIterator[Sequence[EnqueueRequest]]:
-        """Open the span of an enqueue, and send its context along."""
-        about = described(queue, "send")
+    async def enqueue(
+        self, queue: str, requests: Sequence[EnqueueRequest]
+    ) -> AsyncIterator[Sequence[EnqueueRequest]]:
+        """Open the span of an enqueue, and add its trace context to the jobs."""
+        attributes = messaging_attributes(queue, "send")
         if len(requests) == 1:
-            about["messaging.message.id"] = requests[0].job.id
+            attributes["messaging.message.id"] = requests[0].job.id
         else:
-            about["messaging.batch.message_count"] = len(requests)
-        with self._tracer.start_as_current_span(f"send {queue}", kind=SpanKind.PRODUCER, attributes=about):
-            carried = context_here()
-            yield [carrying(request, carried) for request in requests]
+            attributes["messaging.batch.message_count"] = len(requests)
+        with self._tracer.start_as_current_span(
+            f"send {queue}", kind=SpanKind.PRODUCER, attributes=attributes
+        ):
+            context = current_context()
+            yield [with_context(request, context) for request in requests]
 
     @contextmanager
     def run(self, job: CurrentJob) -> Iterator[None]:
-        """Open the span of a run, below that of its enqueue and linked to it; follow-ups continue it."""
-        about = described(job.queue, "process") | {
+        """Open the span of a run as a child of the enqueue's span; add its trace context to follow-ups."""
+        attributes = messaging_attributes(job.queue, "process") | {
             "messaging.message.id": job.id,
             "dibs.attempt": job.attempt,
             "dibs.fence": job.fence,
         }
-        sent = propagate.extract(texts(job.attributes))
-        origin = trace.get_current_span(sent).get_span_context()
+        parent = propagate.extract(text_attributes(job.attributes))
+        origin = trace.get_current_span(parent).get_span_context()
         with self._tracer.start_as_current_span(
             f"process {job.queue}",
-            context=sent,
+            context=parent,
             kind=SpanKind.CONSUMER,
-            attributes=about,
+            attributes=attributes,
             links=[Link(origin)] if origin.is_valid else (),
         ):
             yield
-            carried = context_here()
-            job.follow_ups = tuple(carrying(then, carried) for then in job.follow_ups)
+            context = current_context()
+            job.follow_ups = tuple(with_context(follow_up, context) for follow_up in job.follow_ups)
 
 
-def described(queue: str, operation: str) -> dict[str, Any]:
-    """Return what OpenTelemetry's conventions for messaging want to know."""
+def messaging_attributes(queue: str, operation: str) -> dict[str, Any]:
+    """Return the span attributes of OpenTelemetry's semantic conventions for messaging."""
     return {
         "messaging.system": "dibs",
         "messaging.destination.name": queue,
@@ -87,22 +92,22 @@ def described(queue: str, operation: str) -> dict[str, Any]:
     }
 
 
-def context_here() -> dict[str, bytes]:
-    """Return the context of the current span as attributes; nothing where nothing is recorded."""
+def current_context() -> dict[str, bytes]:
+    """Return the trace context of the current span as job attributes; {} without a configured SDK."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return {name: msgspec.json.encode(text) for name, text in carrier.items()}
 
 
-def carrying(item: Item, carried: Mapping[str, bytes]) -> Item:
-    """Return a job to be, with the context; what it says itself under these names counts."""
-    if not carried:
+def with_context(item: Item, context: Mapping[str, bytes]) -> Item:
+    """Return `item` with the trace context in its attributes; attributes of the job take precedence."""
+    if not context:
         return item
     job = item.job
-    data = replace(job.data, attributes={**carried, **job.data.attributes})
+    data = replace(job.data, attributes={**context, **job.data.attributes})
     return replace(item, job=replace(job, data=data))
 
 
-def texts(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """Return those attributes that are text: what a propagator may have written."""
+def text_attributes(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """Return the attributes with text values: a propagator writes only text."""
     return {name: value for name, value in attributes.items() if isinstance(value, str)}

@@ -91,7 +91,7 @@ class InlineWorker:
 
     async def plant_ticks(self) -> None:
         """Enqueue the next tick of each periodic task, as a running worker does."""
-        await self._periodic_tasks.plant()
+        await self._periodic_tasks.enqueue_missing_ticks()
 
     async def _queues_with_ticks_only(self) -> set[str]:
         return await self._periodic_tasks.resting(await self._storage.counts(list(self._handlers)))
@@ -133,8 +133,8 @@ class InlineWorker:
         numbers.claimed += 1
         if self._report.total("claimed") > self._max_runs:
             raise WaitTimeout(
-                f"jobs are left after {self._max_runs} runs, the last of queue {queue!r}; if that job enqueues "
-                "itself, use run_due() and advance(), else pass a higher max_runs="
+                f"jobs are left after {self._max_runs} runs, the last of queue {queue!r}; if its job "
+                "enqueues itself, use run_due() and advance(), else pass a higher max_runs="
             )
         run = Invocation(self._handlers[queue], job, 0)
         self._running[run.key] = run
