@@ -199,7 +199,7 @@ class Claim:
         )
 
     async def _follow_ups(self, then: Iterable[Bound]) -> tuple[model.FollowUp, ...]:
-        follow_ups = tuple(bound.as_then() for bound in then)
+        follow_ups = tuple(bound.as_follow_up() for bound in then)
         check_cross_queue(await self._client.storage(), self.queue, follow_ups)
         return follow_ups
 

@@ -6,18 +6,18 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from attrs import evolve
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
 
 from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.error_info import error_of
 from dibs.client.calls.handler_registry import (
     HandlerRegistry,
     HandlerSettings,
-    failure_arguments,
-    handler_of,
-    queue_arguments,
-    queue_check,
+    build_handler,
+    failure_argument_decoder,
+    queue_argument_decoder,
+    queue_data_check,
 )
 from dibs.client.calls.signature import CallSignature, check_function
 from dibs.client.connection.queue_client import QueueClient, split_ids
@@ -191,8 +191,8 @@ class Queue:
             check_function(function)
             serde = self._client.serde
             call = CallSignature(function)
-            handler = handler_of(self.name, function, serde, queue_arguments(call, serde), settings)
-            self._handlers.register(replace(handler, check=queue_check(call, serde)))
+            handler = build_handler(self.name, function, serde, queue_argument_decoder(call, serde), settings)
+            self._handlers.register(evolve(handler, check=queue_data_check(call, serde)))
             return function
 
         return declare if function is None else declare(function)
@@ -215,8 +215,8 @@ class Queue:
         def declare(function: F) -> F:
             check_function(function)
             name, serde = f"{self.name}{FAIL_SUFFIX}", self._client.serde
-            arguments = failure_arguments(CallSignature(function), serde, self._task)
-            self._handlers.register(handler_of(name, function, serde, arguments, settings))
+            arguments = failure_argument_decoder(CallSignature(function), serde, self._task)
+            self._handlers.register(build_handler(name, function, serde, arguments, settings))
             return function
 
         return declare if function is None else declare(function)

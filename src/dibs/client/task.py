@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
-from attrs import define, frozen
-from msgspec.structs import replace
+from attrs import define, evolve, frozen
 
 from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.handler import Ending
@@ -15,12 +14,12 @@ from dibs.client.calls.handler_registry import (
     HANDLER_SETTINGS,
     HandlerRegistry,
     HandlerSettings,
-    handler_of,
-    task_arguments,
-    task_check,
+    build_handler,
+    task_argument_decoder,
+    task_data_check,
 )
 from dibs.client.calls.signature import CallSignature
-from dibs.client.calls.task_settings import SCHEDULE_SETTINGS, TaskSettings, schedule_of
+from dibs.client.calls.task_settings import SCHEDULE_SETTINGS, TaskSettings, build_schedule
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.job_settings import CALL_SETTINGS, CallSettings, build_request, check_setting_names
 from dibs.client.queue import Queue
@@ -109,11 +108,11 @@ class TaskEnqueuer(Generic[P, R]):
         return Ticket(self._client, request.job.id, answer.revision, self._returns, answer)
 
     def _request(self, args: Any, kwargs: Any, *, want_outcome: bool = False) -> EnqueueRequest:
-        payload = self._call.payload(self._client.serde, args, kwargs)
+        payload = self._call.encode_arguments(self._client.serde, args, kwargs)
         return build_request(payload, self._settings, want_outcome=want_outcome)
 
     def _returns(self) -> Any:
-        return self._call.returns
+        return self._call.return_type
 
 
 class Task(TaskEnqueuer[P, R]):
@@ -202,7 +201,7 @@ class Task(TaskEnqueuer[P, R]):
             raise BadHandler(
                 f"task {self.queue.name!r} has a hook already; call both functions from one hook"
             )
-        self._handlers[self.queue.name] = replace(handler, after=hook)
+        self._handlers[self.queue.name] = evolve(handler, after=hook)
         return hook
 
 
@@ -239,8 +238,8 @@ def declare_task(
     check_setting_names(settings, HANDLER_SETTINGS | SCHEDULE_SETTINGS)
     call, serde = CallSignature(function), client.serde
     limits = cast("HandlerSettings", {n: value for n, value in settings.items() if n in HANDLER_SETTINGS})
-    handler = handler_of(client.name, function, serde, task_arguments(call, serde), limits)
-    schedule, check = schedule_of(call, serde, settings), task_check(call, serde)
-    handlers.register(replace(handler, schedule=schedule, check=check))
+    handler = build_handler(client.name, function, serde, task_argument_decoder(call, serde), limits)
+    schedule, check = build_schedule(call, serde, settings), task_data_check(call, serde)
+    handlers.register(evolve(handler, schedule=schedule, check=check))
     kind = AsyncTask if handler.is_async else Task
     return kind(client, function, handlers)

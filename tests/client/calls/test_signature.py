@@ -37,23 +37,23 @@ def test_arguments_come_back_as_the_types_of_their_parameters(serde: Serde) -> N
         Crop(3),
     )
 
-    payload = call.payload(serde, args, {"more": Size.SMALL})
+    payload = call.encode_arguments(serde, args, {"more": Size.SMALL})
 
-    assert call.arguments(serde, payload) == (args, {"more": Size.SMALL})
+    assert call.decode_arguments(serde, payload) == (args, {"more": Size.SMALL})
 
 
 @pytest.mark.parametrize("serde", [JSON, MessagePackSerde()], ids=lambda one: one.name)
 def test_keys_come_back_as_numbers(serde: Serde) -> None:
     call = CallSignature(handlers.keyed)
 
-    assert call.arguments(serde, call.payload(serde, ({5: Crop(1)},), {})) == (({5: Crop(1)},), {})
+    assert call.decode_arguments(serde, call.encode_arguments(serde, ({5: Crop(1)},), {})) == (({5: Crop(1)},), {})
 
 
 def test_defaults_stay_the_functions_own() -> None:
     """A default is not enqueued: the handler that runs says what it is."""
     call = CallSignature(handlers.thumbnail)
 
-    assert call.payload(JSON, ("a",), {}) == b'{"args":["a"],"kwargs":{}}'
+    assert call.encode_arguments(JSON, ("a",), {}) == b'{"args":["a"],"kwargs":{}}'
 
 
 WRONG = {
@@ -67,7 +67,7 @@ WRONG = {
 @pytest.mark.parametrize(("args", "kwargs", "field"), WRONG.values(), ids=WRONG)
 def test_what_the_function_would_not_take_is_refused(args: Any, kwargs: Any, field: str) -> None:
     with pytest.raises(Refused, match="thumbnail") as refused:
-        CallSignature(handlers.thumbnail).payload(JSON, args, kwargs)
+        CallSignature(handlers.thumbnail).encode_arguments(JSON, args, kwargs)
 
     assert refused.value.field == field
 
@@ -83,8 +83,8 @@ def test_models_come_back_as_they_were(serde: Serde) -> None:
     call = CallSignature(handlers.modelled)
     named = {"others": {"x": ORDER}, "frame": Frame(Size.SMALL, Crop(1))}
 
-    assert ((ORDER, *named.values()), {}) == call.arguments(serde, call.payload(serde, (ORDER,), named))
-    assert serde.decode(serde.encode(ORDER), call.returns) == ORDER
+    assert ((ORDER, *named.values()), {}) == call.decode_arguments(serde, call.encode_arguments(serde, (ORDER,), named))
+    assert serde.decode(serde.encode(ORDER), call.return_type) == ORDER
 
 
 def test_a_model_may_be_sent_as_plain_data() -> None:
@@ -96,7 +96,7 @@ def test_a_model_may_be_sent_as_plain_data() -> None:
         "lines": [{"article": str(UUID(int=1))}],
     }
 
-    assert ((ORDER,), {}) == call.arguments(JSON, call.payload(JSON, (plain,), {}))
+    assert ((ORDER,), {}) == call.decode_arguments(JSON, call.encode_arguments(JSON, (plain,), {}))
 
 
 MISFITS: dict[str, tuple[Any, Args, Kwargs, str]] = {
@@ -118,36 +118,36 @@ def test_what_its_type_hint_does_not_take_is_refused_before_it_is_sent(
     function: Any, args: Any, kwargs: Any, field: str
 ) -> None:
     with pytest.raises(Refused, match=f"'{field}' of {function.__name__}") as refused:
-        CallSignature(function).payload(JSON, args, kwargs)
+        CallSignature(function).encode_arguments(JSON, args, kwargs)
 
     assert refused.value.field == field
 
 
 def test_what_its_type_hint_takes_in_another_form_is_sent() -> None:
     """As the worker reads it, and as JSON means it: a whole number is a float, text may be a date."""
-    assert CallSignature(handlers.counted).payload(JSON, (), {"a": 1})
-    assert CallSignature(handlers.told).payload(JSON, ([1, {"any": "thing"}],), {})
-    assert CallSignature(handlers.keyed).payload(JSON, ({5: Crop(1)},), {})
+    assert CallSignature(handlers.counted).encode_arguments(JSON, (), {"a": 1})
+    assert CallSignature(handlers.told).encode_arguments(JSON, ([1, {"any": "thing"}],), {})
+    assert CallSignature(handlers.keyed).encode_arguments(JSON, ({5: Crop(1)},), {})
 
 
 def test_a_value_of_another_type_fails_the_job_for_good_and_names_the_argument() -> None:
     with pytest.raises(PermanentError, match="'width' of thumbnail"):
-        CallSignature(handlers.thumbnail).arguments(JSON, b'{"args":["a"],"kwargs":{"width":"x"}}')
+        CallSignature(handlers.thumbnail).decode_arguments(JSON, b'{"args":["a"],"kwargs":{"width":"x"}}')
 
 
 @pytest.mark.parametrize("payload", [b"", b"[1]", b'"x"', b'{"arg":[]}', b'{"args":[1],"kwargs":{"none":1}}'])
 def test_a_payload_of_another_form_fails_the_job_for_good(payload: bytes) -> None:
     with pytest.raises(PermanentError):
-        CallSignature(handlers.only).arguments(JSON, payload)
+        CallSignature(handlers.only).decode_arguments(JSON, payload)
 
 
 def test_a_payload_may_leave_out_what_is_empty() -> None:
-    assert CallSignature(handlers.only).arguments(JSON, b'{"args":[5]}') == ((5,), {})
+    assert CallSignature(handlers.only).decode_arguments(JSON, b'{"args":[5]}') == ((5,), {})
 
 
 def test_a_type_that_cannot_be_found_says_what_to_do() -> None:
     with pytest.raises(BadHandler, match=r"'Nowhere'.*TYPE_CHECKING"):
-        CallSignature(handlers.unresolved).arguments(JSON, b'{"args":[5]}')
+        CallSignature(handlers.unresolved).decode_arguments(JSON, b'{"args":[5]}')
 
 
 def nested() -> FunctionType:
@@ -158,8 +158,8 @@ def nested() -> FunctionType:
 
 BAD: dict[str, tuple[Any, str]] = {
     "lambda": (lambda: 1, "write a `def`"),
-    "nested": (nested(), "move it to the module's top"),
-    "method": (handlers.Service.method, "makes the object and calls it"),
+    "nested": (nested(), "move it to the module level"),
+    "method": (handlers.Service.method, "creates the object and calls the method"),
     "bound method": (handlers.Service().method, "write a function"),
     "object": (handlers.Service(), "write a function"),
     "partial": (functools.partial(handlers.thumbnail, "a"), "write a function"),

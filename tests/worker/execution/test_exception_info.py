@@ -63,7 +63,7 @@ def test_an_error_that_cannot_be_read_is_an_error_like_others() -> None:
     verdict = verdict_on(Nasty())
 
     assert not verdict.permanent
-    assert "(its message cannot be read: RuntimeError)" == verdict.error.message
+    assert "(no message: its __str__ raised RuntimeError)" == verdict.error.message
 
 
 def test_a_group_says_what_is_in_it() -> None:

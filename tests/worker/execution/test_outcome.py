@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
+import attrs
 import pytest
 
 from dibs.client.app import Dibs
@@ -270,7 +270,7 @@ async def test_a_failure_handler_gets_what_failed_with_retries_of_its_own(app: D
 
     add(app, "q", Raiser(PermanentError("no")), handles_failure=True)
     add(app, "q!fail", on_failure)
-    app.handlers["q!fail"] = msgspec.structs.replace(app.handlers["q!fail"], arguments=origin)
+    app.handlers["q!fail"] = attrs.evolve(app.handlers["q!fail"], arguments=origin)
     await put(app, "q", "a")
 
     report = await run(app, queues=["q"], until="empty")

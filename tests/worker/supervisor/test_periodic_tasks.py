@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from attrs import evolve
 from msgspec.structs import replace
 
 from dibs.client.app import Dibs
@@ -193,7 +194,7 @@ class Script:
         self.done = asyncio.Event()
         self.here = asyncio.Event()
         app.task(queue="quick", every=LENGTH / 1000, **settings)(ticking.quick)
-        app.handlers["quick"] = replace(app.handlers["quick"], function=self)
+        app.handlers["quick"] = evolve(app.handlers["quick"], function=self)
 
     async def __call__(self) -> Any:
         act = self.left.pop(0) if self.left else None
@@ -302,7 +303,7 @@ async def test_a_worker_that_ends_when_nothing_is_left_does_not_wait_for_ticks(m
 
 async def test_it_does_wait_for_a_tick_that_comes_back(memory: Dibs) -> None:
     script = Script(memory, ValueError("no"), "ok", backoff=Fixed(0.3))
-    memory.handlers["quick"] = replace(memory.handlers["quick"], schedule=MONTHLY)
+    memory.handlers["quick"] = evolve(memory.handlers["quick"], schedule=MONTHLY)
     await memory.get_task("quick").options(id=TICK).enqueue()
     async with working(memory, until="empty") as [task]:
         report = await asyncio.wait_for(task, 20)
@@ -313,7 +314,7 @@ async def test_it_does_wait_for_a_tick_that_comes_back(memory: Dibs) -> None:
 async def test_what_was_missed_is_skipped_before_anything_is_claimed(memory: Dibs) -> None:
     Script(memory)
     skips = replace(MONTHLY, catch_up=False)
-    memory.handlers["quick"] = replace(memory.handlers["quick"], schedule=skips)
+    memory.handlers["quick"] = evolve(memory.handlers["quick"], schedule=skips)
     long_ago = datetime.now(UTC) - timedelta(minutes=2)
     await memory.get_task("quick").options(id=TICK, run_at=long_ago).enqueue()
     async with working(memory, until="empty") as [task]:

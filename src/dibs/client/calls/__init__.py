@@ -1,1 +1,1 @@
-"""A task's function: its signature, its handler, and the job that is running it."""
+"""Calls of handlers: signatures, payloads, limits, middleware, and the job of the running handler."""

@@ -1,4 +1,4 @@
-"""A job that is ready to be enqueued: a queue, and the request that arguments and settings made."""
+"""Bound: a job with its data and settings, to be enqueued later."""
 
 from __future__ import annotations
 
@@ -9,33 +9,41 @@ from dibs.model.requests import EnqueueRequest, FollowUp
 
 
 class Bound:
-    """What `task.bind(...)` and `queue.bind(...)` return, for enqueue_many, job.then and claim.complete.
+    """A job to be enqueued later, returned by `task.bind(...)` and `queue.bind(...)`.
 
-    What is wrong with it is told where it is used, so that a batch can name all of its bad items.
+    `enqueue_many`, `job.then`, `claim.complete` and `claim.fail` take it. They raise the errors of its data
+    and settings, so that a batch can report all of its bad jobs.
     """
 
     __slots__ = ("_request", "queue")
 
     def __init__(self, queue: str, request: EnqueueRequest | Refused) -> None:
-        self.queue = queue
+        self.queue: str = queue
+        """Name of the queue."""
         self._request = request
 
     def __repr__(self) -> str:
         if isinstance(self._request, Refused):
-            return f"Bound({self.queue!r}, refused: {self._request})"
-        return f"Bound({self.queue!r}, id={self._request.job.id!r})"
+            return f"<Bound for {self.queue!r}, refused: {self._request}>"
+        return f"<Bound for {self.queue!r}, id {self._request.job.id!r}>"
 
     @property
     def request(self) -> EnqueueRequest:
-        """The request. Raises Refused when there is something wrong with it."""
+        """The request for the storage. Raises Refused if the data or a setting is not allowed."""
         if isinstance(self._request, Refused):
-            # A bound job may stand in a batch more than once, and each place gets its own index.
+            # A batch may contain a Bound more than once, and each error gets the index of its own item.
             raise copy.copy(self._request)
         return self._request
 
-    def as_then(self) -> FollowUp:
-        """Return it as a follow-up of an end; the fence guards that, so it has no request_key."""
+    def as_follow_up(self) -> FollowUp:
+        """Return the job as a follow-up of another job's end.
+
+        Raises Refused if it has a request_key: the fence of the end prevents a second enqueue already.
+        """
         request = self.request
         if request.request_key is not None:
-            raise Refused("a follow-up takes no request_key: its end happens once", field="request_key")
+            raise Refused(
+                "a follow-up cannot have a request_key; leave it out, because a job ends only once",
+                field="request_key",
+            )
         return FollowUp(queue=self.queue, job=request.job, on_conflict=request.on_conflict)

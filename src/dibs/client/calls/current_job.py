@@ -1,4 +1,4 @@
-"""What a handler may ask and tell about the job it is running."""
+"""The job of the running handler: its fields, its progress and its follow-ups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ from dibs.storage.capabilities import Capabilities
 
 
 class RunStorage(Protocol):
-    """The part of a storage that a running job needs; a worker's child process may put its own there."""
+    """The part of a storage that a running job uses.
+
+    A process of the executor "process" has no storage of its own and implements it with messages.
+    """
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -34,9 +37,12 @@ class RunStorage(Protocol):
 
 
 class CurrentJob:
-    """The job that is running here: in a `def` handler its methods block, in `async def` await them."""
+    """The job of the running handler, returned by `current_job()`.
 
-    #: What is enqueued in the same step as the completion.
+    In an `async def` handler await `progress`; in a `def` handler it blocks.
+    """
+
+    #: Jobs that the worker enqueues in the same atomic step as the completion of this run.
     follow_ups: tuple[FollowUp, ...] = ()
 
     def __init__(
@@ -50,81 +56,90 @@ class CurrentJob:
     ) -> None:
         run = job.run
         if run is None:
-            raise NotRunning(f"{queue}/{job.id} is not active")
+            raise NotRunning(f"{queue}/{job.id} is not active: only an active job has a handler")
         self._storage = storage
         self._loop = loop
         self._job = job
         self._cancelled = run.cancel_requested
-        self.queue = queue
-        self.id = job.id
-        #: Grows with every claim of this id: pass it on, and outside systems can refuse a late writer.
-        self.fence = run.fence
-        #: When the run is over its timeout, by time.monotonic(), in seconds; None is never.
-        self.deadline = deadline
-        #: What the function under @app.lifespan yielded in this process.
-        self.resources = resources
+        self.queue: str = queue
+        """Name of the queue."""
+        self.id: str = job.id
+        """Id of the job."""
+        self.fence: int = run.fence
+        """Number of this run, which grows with each claim of the id.
+
+        Pass it to other systems, so that they can refuse writes of an earlier run.
+        """
+        self.deadline: float | None = deadline
+        """Time of the timeout, in seconds of time.monotonic(); None for a run without a timeout."""
+        self.resources: Any = resources
+        """The value that the function under @app.lifespan yielded in this process."""
+
+    def __repr__(self) -> str:
+        return f"<CurrentJob {self.queue}/{self.id} fence {self.fence}>"
 
     @property
     def attempt(self) -> int:
-        """Which claim of the job this is, from 1."""
+        """Number of this claim of the job, from 1."""
         return self._job.attempts
 
     @property
     def retries(self) -> int:
-        """How often it came back because of an error."""
+        """Number of times the job returned to the queue after an error."""
         return self._job.retries
 
     @property
     def stalls(self) -> int:
-        """How often it came back because what ran it was gone."""
+        """Number of times the job returned to the queue because its worker was gone."""
         return self._job.stalls
 
     @property
     def timeouts(self) -> int:
-        """How often it came back because a run took too long."""
+        """Number of times the job returned to the queue after a timeout."""
         return self._job.timeouts
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
-        """What was enqueued with it, or amended since, up to its claim."""
+        """The attributes of the job at the time of the claim."""
         return {name: msgspec.json.decode(raw) for name, raw in self._job.data.attributes.items()}
 
     @property
     def enqueued_at(self) -> datetime:
-        """When it was enqueued, in UTC."""
+        """Time of the enqueue, in UTC."""
         return utc_datetime(self._job.enqueued_at)
 
     @property
     def run_at(self) -> datetime:
-        """From when on it was due, in UTC."""
+        """Time from which the job might start, in UTC."""
         return utc_datetime(self._job.run_at)
 
     @property
     def cancelled(self) -> bool:
-        """Whether someone asked for this run to stop. It may finish, but it will not come back."""
+        """True after a cancel of this run. The handler may finish; the job does not return to the queue."""
         return self._cancelled
 
     def request_cancel(self) -> None:
-        """For the worker: let `cancelled` be true from now on."""
+        """Set `cancelled`. The worker calls it; to cancel a job use `queue.cancel(id, running=True)`."""
         self._cancelled = True
 
     def progress(self, value: Any) -> Awaitable[None]:
-        """Keep progress, any JSON value up to 1 MiB, on the job, for everyone to see.
+        """Store the progress of the job, any JSON value of at most 1 MiB. `queue.get(id)` returns it.
 
-        Raises LeaseLost when the job is no longer held here, Refused for what JSON cannot say.
+        Raises LeaseLost if the lease of the run has ended, Refused if JSON cannot encode the value.
         """
         raw = JSON.encode(value)
         check_bytes("progress", raw, LIMITS.progress)
-        return self._here(self._report(raw))
+        return self._on_worker_loop(self._report(raw))
 
     async def _report(self, raw: bytes) -> None:
         if await self._storage.report(self.queue, self.id, self.fence, raw) == "lost":
-            raise LeaseLost(f"{self.queue}/{self.id}: its lease ended, the progress was not kept")
+            raise LeaseLost(f"{self.queue}/{self.id}: the lease has ended, so the progress was not stored")
 
     def then(self, bound: Bound) -> None:
-        """Enqueue `task.bind(...)` in the same atomic step as the completion of this run.
+        """Enqueue a job, made with `bind`, in the same atomic step as the completion of this run.
 
-        Another queue is possible where the storage is `cross_queue`. Raises Refused at once.
+        Raises Refused if the job is not allowed, or if it is for another queue and the storage does not have
+        the capability `cross_queue`.
         """
         if bound.queue != self.queue and not self._storage.capabilities.cross_queue:
             raise Refused(
@@ -132,37 +147,39 @@ class CurrentJob:
                 f"{self.queue!r}; enqueue it in the handler instead",
                 field="then",
             )
-        then = bound.as_then()
-        check_then([then])
-        self.follow_ups = (*self.follow_ups, then)
+        follow_up = bound.as_follow_up()
+        check_then([follow_up])
+        self.follow_ups = (*self.follow_ups, follow_up)
 
-    def _here(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
-        """Return the work on the worker's loop, and on another thread wait for it there."""
+    def _on_worker_loop(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        """Return an awaitable of the work on the worker's loop. On a thread without a loop, wait for it."""
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
             asyncio.run_coroutine_threadsafe(work, self._loop).result()
-            return _Finished()
+            return _Done()
         if running is self._loop:
             return work
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
-class _Finished:
-    """What is awaited when there is nothing left to wait for."""
+class _Done:
+    """An awaitable that is done already."""
 
     def __await__(self) -> Generator[Any, None, None]:
         return
         yield
 
 
-#: Set by the worker around a run, before the payload is decoded.
+#: The job of the running handler. The worker sets it before it decodes the payload.
 CURRENT: Final[ContextVar[CurrentJob]] = ContextVar("dibs_current_job")
 
 
 def current_job() -> CurrentJob:
-    """Return the job whose handler is running here. Raises NotRunning outside a handler."""
+    """Return the job of the running handler. Raises NotRunning outside a handler."""
     try:
         return CURRENT.get()
     except LookupError:
-        raise NotRunning("current_job() is for use inside a handler that a worker runs") from None
+        raise NotRunning(
+            "no job is running here: call current_job() inside a handler that a worker runs"
+        ) from None

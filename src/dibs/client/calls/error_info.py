@@ -1,4 +1,4 @@
-"""An exception as text: what a storage keeps of it. It is never rebuilt into a live one."""
+"""The stored form of an exception: texts only, from which no exception is ever built again."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from types import TracebackType
 from dibs.model.error_text import checked_error
 from dibs.model.job import Error
 
-#: Causes beyond this many say nothing new.
-DEEPEST = 8
-_ROOM = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))  # noqa: PTH120 - pathlib takes longer to import than this room
+#: Errors in a chain of causes, the exception included, that are stored at most.
+MAX_DEPTH = 8
+_PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))  # noqa: PTH120 - pathlib takes longer to import than this package
 
 
 def error_of(exception: BaseException) -> Error:
-    """Return what is kept of an exception, with its causes, cut to the limit (contract 4, error text).
+    """Return the stored form of an exception and its causes, cut to the limit of contract 4, error text.
 
-    The traceback begins at the first frame that is not ours.
+    The traceback begins at the first frame outside this package.
     """
-    return checked_error(_told(exception, DEEPEST, set()))
+    return checked_error(_build_error(exception, MAX_DEPTH, set()))
 
 
-def _told(exception: BaseException, depth: int, seen: set[int]) -> Error:
+def _build_error(exception: BaseException, depth: int, seen: set[int]) -> Error:
     seen.add(id(exception))
     cause = _cause(exception)
-    deeper = cause is not None and depth > 1 and id(cause) not in seen
+    has_next = cause is not None and depth > 1 and id(cause) not in seen
     return Error(
-        type=_name(type(exception)),
+        type=_type_name(type(exception)),
         message=_message(exception),
-        traceback="".join(traceback.format_tb(_theirs(exception.__traceback__))),
-        cause=_told(cause, depth - 1, seen) if cause is not None and deeper else None,
+        traceback="".join(traceback.format_tb(_skip_own_frames(exception.__traceback__))),
+        cause=_build_error(cause, depth - 1, seen) if cause is not None and has_next else None,
     )
 
 
@@ -40,24 +40,24 @@ def _cause(exception: BaseException) -> BaseException | None:
     return exception.__context__
 
 
-def _name(kind: type) -> str:
+def _type_name(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _message(exception: BaseException) -> str:
     try:
         text = str(exception)
-    except Exception as broken:  # noqa: BLE001 - a bad __str__ must not hide the failure it belongs to
-        text = f"(its message cannot be read: {type(broken).__name__})"
+    except Exception as broken:  # noqa: BLE001 - a __str__ that raises must not hide the exception
+        text = f"(no message: its __str__ raised {type(broken).__name__})"
     if isinstance(exception, BaseExceptionGroup):
-        parts = (f"\n- {_name(type(part))}: {_message(part)}" for part in exception.exceptions)
+        parts = (f"\n- {_type_name(type(part))}: {_message(part)}" for part in exception.exceptions)
         text += "".join(parts)
     return text
 
 
-def _theirs(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the handler on; all of it when we are all there is."""
+def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return the traceback from the first frame outside this package; all of it if it has no such frame."""
     rest = trace
-    while rest is not None and rest.tb_frame.f_code.co_filename.startswith(_ROOM):
+    while rest is not None and rest.tb_frame.f_code.co_filename.startswith(_PACKAGE_FOLDER):
         rest = rest.tb_next
     return rest or trace

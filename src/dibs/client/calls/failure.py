@@ -1,4 +1,4 @@
-"""What a failure handler is told of the job that failed for good."""
+"""Failure: the failed job that a failure handler is called with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from dibs.client.calls.signature import CallSignature, split
+from dibs.client.calls.signature import CallSignature, decode_task_payload
 from dibs.client.options.durations import utc_datetime
 from dibs.client.options.serde import Serde
 from dibs.errors import PermanentError
@@ -15,29 +15,42 @@ from dibs.model.job import Error, Job
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """A job that failed for good: what it was asked, and why it could not (contract 3, the fail job)."""
+    """A failed job with its error; a failure handler is called with it (contract 3, the fail job)."""
 
     queue: str
+    """Name of the queue of the failed job."""
     id: str
-    #: Of a task: what it was called with, as its parameters' types where they can still be made.
+    """Id of the failed job."""
     args: tuple[Any, ...] = ()
+    """Positional arguments of a failed task, converted to their type hints if that is possible."""
     kwargs: dict[str, Any] = {}
-    #: Of a queue without a task; raw bytes if they cannot be decoded.
+    """Keyword arguments of a failed task."""
     data: Any = None
-    #: type, message, traceback and cause, as text.
+    """Data of a failed job of a queue without a task; bytes if the queue's serde cannot decode them."""
     error: Error
+    """Type, message, traceback and cause of the error, as text."""
     attempts: int
+    """Number of claims."""
     retries: int
+    """Number of times the job returned to the queue after an error."""
     stalls: int
+    """Number of times the job returned to the queue because its worker was gone."""
     timeouts: int
+    """Number of times the job returned to the queue after a timeout."""
     enqueued_at: datetime
+    """Time of the enqueue, in UTC."""
 
 
 def failure_of(job: Job, serde: Serde, task: CallSignature | None) -> Failure:
-    """Return what a fail job tells. A payload that nobody can read is no reason to fail again."""
+    """Return the failed job that a fail job is about. A payload that cannot be decoded raises no error.
+
+    Raises PermanentError if the job is not a fail job.
+    """
     origin = job.origin
     if origin is None:
-        raise PermanentError(f"{job.id} is no fail job: it does not say where it comes from")
+        raise PermanentError(
+            f"{job.id} is not a fail job: it has no origin. The storage creates fail jobs; enqueue none"
+        )
     return Failure(
         queue=origin.queue,
         id=origin.id,
@@ -47,22 +60,26 @@ def failure_of(job: Job, serde: Serde, task: CallSignature | None) -> Failure:
         stalls=origin.stalls,
         timeouts=origin.timeouts,
         enqueued_at=utc_datetime(origin.enqueued_at),
-        **(_data(serde, job.data.payload) if task is None else _call(serde, job.data.payload, task)),
+        **(
+            _decode_data(serde, job.data.payload)
+            if task is None
+            else _decode_call(serde, job.data.payload, task)
+        ),
     )
 
 
-def _data(serde: Serde, payload: bytes) -> dict[str, Any]:
+def _decode_data(serde: Serde, payload: bytes) -> dict[str, Any]:
     try:
         return {"data": serde.decode(payload)}
     except ValueError:
         return {"data": payload}
 
 
-def _call(serde: Serde, payload: bytes, task: CallSignature) -> dict[str, Any]:
-    for read in (task.arguments, split):
+def _decode_call(serde: Serde, payload: bytes, task: CallSignature) -> dict[str, Any]:
+    for decode in (task.decode_arguments, decode_task_payload):
         try:
-            args, kwargs = read(serde, payload)
+            args, kwargs = decode(serde, payload)
         except PermanentError:
             continue
         return {"args": args, "kwargs": kwargs}
-    return _data(serde, payload)
+    return _decode_data(serde, payload)

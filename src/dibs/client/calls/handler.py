@@ -1,10 +1,11 @@
-"""What a queue's handler is and what it is allowed: the seam between an application and its workers."""
+"""The handler of a queue and its limits, as applications declare them and workers use them."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+from attrs import frozen
 from msgspec import UNSET, Struct
 
 from dibs.client.calls.middleware import RunMiddleware
@@ -18,20 +19,21 @@ Executor = Literal["auto", "process"]
 
 
 class HandlerLimits(Struct, frozen=True, kw_only=True):
-    """What one run may take and how often a job may come back; None is without limit. Times are ms."""
+    """Timeout and retries of a job; None is no limit. A job's overrides make one, so it is a Struct."""
 
+    #: Ms that one run may take.
     timeout: int | None = 60_000
+    #: Retries after an error.
     max_retries: int | None = 10
+    #: Retries after a timeout.
     max_timeouts: int | None = 3
+    #: Retries after the worker was gone.
     max_stalls: int | None = 3
+    #: Delay before a retry.
     backoff: Backoff = Exponential(2, 300)
 
-    def for_job(self, job: Job) -> HandlerLimits:
-        """Return these limits with the job's own in their place."""
-        return self.with_overrides(job.data.overrides)
-
     def with_overrides(self, own: Overrides | None) -> HandlerLimits:
-        """Return these limits with those of `own` in their place."""
+        """Return these limits, replaced by the limits that `own` sets."""
         if own is None:
             return self
         return HandlerLimits(
@@ -43,46 +45,56 @@ class HandlerLimits(Struct, frozen=True, kw_only=True):
         )
 
 
+DEFAULT_LIMITS: Final = HandlerLimits()
+
+
 class Ending(Struct, kw_only=True):
-    """The end of a run, not yet settled: what a hook under `@task.after` is called with, and may change."""
+    """The end of a run, before it is settled. The hook of `@task.after` gets it and may change it."""
 
     queue: str
+    """Name of the queue."""
     id: str
+    """Id of the job."""
     fence: int
+    """Number of the run."""
     attempt: int
+    """Number of the claim of the job, from 1."""
     kind: EndKind
-    #: What the handler returned, where it completed; a hook may put another value in its place.
+    """Kind of the end: "completed", "failed" or "cancelled"."""
     result: Any = None
+    """Return value of a handler that completed. A hook may replace it."""
     error: Error | None = None
-    #: Takes the place of the job's own where a hook sets it; the worker settles `retention.to_model()`.
+    """Error of a handler that failed."""
     retention: Retention | None = None
+    """Set by a hook to replace the retention of the job."""
 
 
-class Handler(Struct, frozen=True, kw_only=True):
-    """The one handler of a queue, as a worker needs it."""
+@frozen(kw_only=True, eq=False)
+class Handler:
+    """The handler of a queue, as a worker uses it."""
 
     queue: str
-    #: The user's function, plain or async.
+    #: The function of the application, `def` or `async def`.
     function: Callable[..., Any]
     is_async: bool
     serde: Serde
-    #: Payload bytes and the job -> the positional and keyword arguments of `function`. May raise
-    #: PermanentError. Called inside the run, with CURRENT set: `send(data, job)` gets current_job().
+    #: Returns the positional and keyword arguments of `function` for a job. May raise PermanentError. The
+    #: worker calls it inside the run with CURRENT set, because `send(data, job)` gets current_job().
     arguments: Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]]
-    limits: HandlerLimits = HandlerLimits()
-    #: Units of a worker process's 100 that one run takes.
+    limits: HandlerLimits = DEFAULT_LIMITS
+    #: Capacity units one run takes; a worker process has 100.
     size: int = 10
-    #: Queues with a higher one are served first.
+    #: A worker serves queues with a higher number first.
     queue_priority: int = 100
     executor: Executor = "auto"
-    #: Whether a job that fails for good gets a fail job: there is a handler for `queue!fail`.
+    #: True if the app has a handler for `queue!fail`: then a failed job gets a fail job.
     handles_failure: bool = False
-    #: Called after an end, before it is settled; may change result and retention (see Ending).
+    #: Called with the end of a run before it is settled; may change it (see Ending).
     after: Callable[[Ending], Awaitable[None] | None] | None = None
-    #: Stands around each call of the function.
+    #: Entered around each call of the function.
     middleware: RunMiddleware | None = None
-    #: Data and its payload -> nothing, or Refused where `arguments` could not be made of them: for whoever
-    #: enqueues in a process that knows the handler.
+    #: Called with data and its payload by an enqueue in a process that has the handler. Raises Refused if
+    #: `arguments` could not decode the payload.
     check: Callable[[Any, bytes], None] | None = None
-    #: What makes it periodic: its worker plants the ticks.
+    #: Schedule of a periodic task: the worker enqueues its ticks.
     schedule: Schedule | None = None

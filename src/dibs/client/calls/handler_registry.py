@@ -1,4 +1,4 @@
-"""From a function and its options to the one Handler of a queue."""
+"""Handlers: built from a function and its options, and registered by queue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final, TypedDict
 
-from msgspec.structs import replace
+from attrs import evolve
 
 from dibs.client.calls.current_job import CURRENT
 from dibs.client.calls.failure import failure_of
@@ -26,65 +26,74 @@ DataCheck = Callable[[Any, bytes], None]
 
 
 class HandlerSettings(TypedDict, total=False):
-    """What a handler may take, and how a worker serves it. They act at the moment of decision."""
+    """Options of a handler: the limits of its jobs, and how a worker serves its queue.
 
-    #: How long one run may take, in seconds; 60. None is without limit, here and below.
+    When a run ends, the worker uses the limits of the code that it runs, not those of the enqueue.
+    """
+
     timeout: Seconds | None
-    #: How often a job may come back after an error; 10, so 11 runs.
+    """Seconds that one run may take; None is no limit. Default: 60."""
     max_retries: int | None
-    #: How often after a timeout; 3.
+    """Retries after an error; None is no limit. Default: 10, so 11 runs."""
     max_timeouts: int | None
-    #: How often after its worker died; 3.
+    """Retries after a timeout; None is no limit. Default: 3."""
     max_stalls: int | None
-    #: When it comes back; Exponential(2, 300).
+    """Retries after the worker process died or its lease expired; None is no limit. Default: 3."""
     backoff: Backoff
-    #: Units of a worker process's 100 that one run takes; 10.
+    """Delay before a retry: Immediate(), Fixed(seconds) or Exponential(first, cap).
+
+    Default: Exponential(2, 300)."""
     size: int
-    #: Queues with a higher one are served first; 100.
+    """Capacity units one run takes, 1 to 100; a worker process has 100. Default: 10."""
     queue_priority: int
-    #: "process" runs each job alone in a process; "auto" on the loop or on a thread.
+    """A worker serves queues with a higher number first. Default: 100."""
     executor: Executor
+    """"auto" runs `async def` on the event loop and `def` on a thread; "process" runs each job in a process
+    that runs only this job at the time. Default: "auto"."""
 
 
 HANDLER_SETTINGS: Final = frozenset(HandlerSettings.__annotations__)
-_LIMITS: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls", "backoff")
+_LIMIT_SETTINGS: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls", "backoff")
 
 
 class HandlerRegistry(dict[str, Handler]):
-    """The handlers of an app, by queue: one for each, and each knows whether its failures are handled."""
+    """The handlers of an app by queue name; a queue has at most one."""
 
-    #: What stands around each run, if anything does.
+    #: All middleware around runs, composed to one; None without middleware.
     run_middleware: RunMiddleware | None = None
 
     def add_middleware(self, middleware: RunMiddleware) -> None:
         """Wrap each run in a middleware, also the runs of handlers that are declared later."""
         self.run_middleware = compose_run(middleware, self.run_middleware)
         for queue, handler in self.items():
-            self[queue] = replace(handler, middleware=self.run_middleware)
+            self[queue] = evolve(handler, middleware=self.run_middleware)
 
     def register(self, handler: Handler) -> None:
-        """Take a handler in. Raises DuplicateHandler."""
+        """Add a handler. Raises DuplicateHandler if its queue has one already.
+
+        With the handler of a fail queue it also sets `handles_failure` of the queue's handler.
+        """
         known = self.get(handler.queue)
         if known is not None:
             raise DuplicateHandler(
-                f"queue {handler.queue!r} is handled by {known.function.__qualname__} already; "
-                f"a queue has exactly one handler: give {handler.function.__qualname__} a queue of its own"
+                f"queue {handler.queue!r} has the handler {known.function.__qualname__} already, and a queue "
+                f"has exactly one; declare {handler.function.__qualname__} for another queue"
             )
         handled = f"{handler.queue}{FAIL_SUFFIX}" in self
-        self[handler.queue] = replace(handler, handles_failure=handled, middleware=self.run_middleware)
-        whose = handler.queue.removesuffix(FAIL_SUFFIX)
-        if whose != handler.queue and whose in self:
-            self[whose] = replace(self[whose], handles_failure=True)
+        self[handler.queue] = evolve(handler, handles_failure=handled, middleware=self.run_middleware)
+        origin = handler.queue.removesuffix(FAIL_SUFFIX)
+        if origin != handler.queue and origin in self:
+            self[origin] = evolve(self[origin], handles_failure=True)
 
 
-def handler_of(
+def build_handler(
     queue: str,
     function: Callable[..., Any],
     serde: Serde,
     arguments: ArgumentDecoder,
     settings: HandlerSettings,
 ) -> Handler:
-    """Return the handler that a function is with these settings. Raises BadHandler, Refused."""
+    """Return the handler of a queue for a function and its options. Raises BadHandler, Refused."""
     check_function(function)
     check_setting_names(settings, HANDLER_SETTINGS)
     return Handler(
@@ -93,14 +102,14 @@ def handler_of(
         is_async=inspect.iscoroutinefunction(function),
         serde=serde,
         arguments=arguments,
-        limits=limits_of(settings),
-        **_served(settings),
+        limits=build_limits(settings),
+        **_scheduling_options(settings),
     )
 
 
-def limits_of(settings: HandlerSettings) -> HandlerLimits:
-    """Return the limits, those left out at their defaults."""
-    given: dict[str, Any] = {name: settings[name] for name in _LIMITS if name in settings}
+def build_limits(settings: HandlerSettings) -> HandlerLimits:
+    """Return the limits of the options, with a default for each that is left out. Raises Refused."""
+    given: dict[str, Any] = {name: settings[name] for name in _LIMIT_SETTINGS if name in settings}
     if "timeout" in given:
         given["timeout"] = check_duration_limit("timeout", given["timeout"])
     for name in ("max_retries", "max_timeouts", "max_stalls"):
@@ -109,74 +118,80 @@ def limits_of(settings: HandlerSettings) -> HandlerLimits:
     return HandlerLimits(**given)
 
 
-def _served(settings: HandlerSettings) -> dict[str, Any]:
+def _scheduling_options(settings: HandlerSettings) -> dict[str, Any]:
     check_number("size", settings.get("size"), 1, 100)
     check_number("queue_priority", settings.get("queue_priority"), -(2**31), 2**31)
     executor = settings.get("executor", "auto")
     if executor not in ("auto", "process"):
-        raise BadHandler(f'executor is {executor!r}; it is "auto" or "process"')
+        raise BadHandler(f'executor is {executor!r}; it must be "auto" or "process"')
     return {name: settings[name] for name in ("size", "queue_priority", "executor") if name in settings}
 
 
-def task_arguments(call: CallSignature, serde: Serde) -> ArgumentDecoder:
-    """Return what turns a task's job into the arguments of its function."""
-    return lambda job: call.arguments(serde, job.data.payload)
+def task_argument_decoder(call: CallSignature, serde: Serde) -> ArgumentDecoder:
+    """Return a function that decodes the payload of a task's job to the arguments of the task."""
+    return lambda job: call.decode_arguments(serde, job.data.payload)
 
 
-def queue_arguments(call: CallSignature, serde: Serde) -> ArgumentDecoder:
-    """Return what calls a queue's handler: with the data, and with the current job if it takes a second."""
-    names = call.positional
+def queue_argument_decoder(call: CallSignature, serde: Serde) -> ArgumentDecoder:
+    """Return a function that decodes a job to the arguments of a queue's handler: (data) or (data, job)."""
+    names = call.positional_names
 
     def arguments(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        data = call.converted(names[0], decoded(serde, job.data.payload))
+        data = call.convert_argument(names[0], decode_payload(serde, job.data.payload))
         return ((data, CURRENT.get()) if len(names) > 1 else (data,)), {}
 
-    _check_takes(call, names)
+    _check_parameters(call, names)
     return arguments
 
 
-def task_check(call: CallSignature, serde: Serde) -> DataCheck:
-    """Return what refuses data that is no call of a task, for its queue takes plain data as well."""
-    return lambda _, payload: call.check(serde, payload)
+def task_data_check(call: CallSignature, serde: Serde) -> DataCheck:
+    """Return a function that raises Refused for data that is not a call of the task.
+
+    `task.queue.enqueue` takes any data, so the data may be something else.
+    """
+    return lambda _, payload: call.check_payload(serde, payload)
 
 
-def queue_check(call: CallSignature, serde: Serde) -> DataCheck:
-    """Return what refuses data that is not what a queue's handler is annotated to take."""
-    name = call.positional[0]
+def queue_data_check(call: CallSignature, serde: Serde) -> DataCheck:
+    """Return a function that raises Refused for data that does not fit the type hint of a queue's handler."""
+    name = call.positional_names[0]
 
     def check(data: Any, payload: bytes) -> None:
-        if call.takes_as_it_is(name, data):
+        if call.needs_no_conversion(name, data):
             return
         try:
-            call.converted(name, decoded(serde, payload))
+            call.convert_argument(name, decode_payload(serde, payload))
         except PermanentError as error:
             raise Refused(str(error), field="data") from error
 
     return check
 
 
-def failure_arguments(call: CallSignature, serde: Serde, task: CallSignature | None) -> ArgumentDecoder:
-    """Return what calls a failure handler: with the Failure, and the current job if it takes a second."""
-    names = call.positional
+def failure_argument_decoder(
+    call: CallSignature, serde: Serde, task: CallSignature | None
+) -> ArgumentDecoder:
+    """Return a function that decodes a fail job to (failure) or (failure, job), as its handler takes them."""
+    names = call.positional_names
 
     def arguments(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
         failure = failure_of(job, serde, task)
         return ((failure, CURRENT.get()) if len(names) > 1 else (failure,)), {}
 
-    _check_takes(call, names)
+    _check_parameters(call, names)
     return arguments
 
 
-def decoded(serde: Serde, payload: bytes) -> Any:
-    """Return a payload as data. Raises PermanentError."""
+def decode_payload(serde: Serde, payload: bytes) -> Any:
+    """Return the data of a payload. Raises PermanentError if the serde cannot decode it."""
     try:
         return serde.decode(payload)
     except ValueError as error:
-        raise PermanentError(f"the payload is no {serde.name}: {error}") from error
+        raise PermanentError(f"the serde {serde.name!r} cannot decode the payload: {error}") from error
 
 
-def _check_takes(call: CallSignature, names: list[str]) -> None:
+def _check_parameters(call: CallSignature, names: list[str]) -> None:
     if not 1 <= len(names) <= 2:
         raise BadHandler(
-            f"{call.function.__qualname__} must take the data, and the job if it wants: (data, job)"
+            f"{call.function.__qualname__} has {len(names)} positional parameters; a handler has one or two: "
+            "(data) or (data, job)"
         )

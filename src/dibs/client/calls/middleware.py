@@ -1,4 +1,4 @@
-"""What may stand around each enqueue and each run: tracing, tests. Where nothing does, nothing is called."""
+"""Middleware around enqueues and runs, composed to one function each. Tracing and tests use it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from contextlib import (
 from dibs.client.calls.current_job import CurrentJob
 from dibs.model.requests import EnqueueRequest
 
-#: Called with a queue and what is about to be enqueued there; it yields what is sent in its place.
-EnqueueMiddleware = Callable[[str, Sequence[EnqueueRequest]], AbstractAsyncContextManager[Sequence[EnqueueRequest]]]
-#: Called where a handler is about to be called, on its task or thread, with the job it is called for.
+#: Called with the name of a queue and the requests of an enqueue; yields the requests that are sent.
+EnqueueMiddleware = Callable[
+    [str, Sequence[EnqueueRequest]], AbstractAsyncContextManager[Sequence[EnqueueRequest]]
+]
+#: Called with the current job before its handler, on the same asyncio task or thread.
 RunMiddleware = Callable[[CurrentJob], AbstractContextManager[object]]
 
 
 def compose_enqueue(outer: EnqueueMiddleware, inner: EnqueueMiddleware | None) -> EnqueueMiddleware:
-    """Return the two as one."""
+    """Return a middleware that enters `outer` before `inner`."""
     if inner is None:
         return outer
 
@@ -33,7 +35,7 @@ def compose_enqueue(outer: EnqueueMiddleware, inner: EnqueueMiddleware | None) -
 
 
 def compose_run(outer: RunMiddleware, inner: RunMiddleware | None) -> RunMiddleware:
-    """Return the two as one."""
+    """Return a middleware that enters `outer` before `inner`."""
     if inner is None:
         return outer
 

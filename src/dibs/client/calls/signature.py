@@ -1,4 +1,4 @@
-"""A function as something to be called later, elsewhere: which ones can be, their names, their arguments."""
+"""Signatures of handler functions: which functions are allowed, their names, and their encoded arguments."""
 
 from __future__ import annotations
 
@@ -20,162 +20,172 @@ Kwargs = dict[str, Any]
 
 _MAIN = ("__main__", "__mp_main__")
 _QUOTED = re.compile(r"'(\w+)'")
-#: What every form of data says as it is.
+#: Types whose values each serde decodes to equal values of the same type.
 _PLAIN = (str, int, bool, float)
 
 
 class TaskPayload(msgspec.Struct, forbid_unknown_fields=True):
-    """A task's payload."""
+    """The payload of a task's job."""
 
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
 
 
 class _NoKeywords(msgspec.Struct, forbid_unknown_fields=True):
-    """Of a payload with none."""
+    """The empty keyword arguments of a payload."""
 
 
 class CallSignature:
-    """How a function is called: arguments to a payload, and a payload to arguments of the hinted types."""
+    """The signature of a function: encodes arguments to a payload, and decodes it to the hinted types."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self._signature = inspect.signature(function)
 
-    def payload(self, serde: Serde, args: Args, kwargs: Kwargs) -> bytes:
-        """Return the arguments encoded. Raises Refused naming the parameter at fault."""
-        fits = not kwargs and (tuple(map(type, args)) in self._plain or self._taken_as_they_are(args))
+    def encode_arguments(self, serde: Serde, args: Args, kwargs: Kwargs) -> bytes:
+        """Return the payload of a call. Raises Refused naming the parameter at fault."""
+        fits = not kwargs and (tuple(map(type, args)) in self._plain_types or self._need_no_conversion(args))
         if not fits:
             bound = self._bind(args, kwargs).arguments
             fits = all(self._fits(name, value) for name, value in bound.items())
         raw = serde.encode(TaskPayload(list(args), kwargs))
         if not fits:
-            self.check(serde, raw)
+            self.check_payload(serde, raw)
         return raw
 
     @cached_property
-    def _plain(self) -> frozenset[tuple[type, ...]]:
-        """The types of arguments that are what all their parameters want, as most calls have them."""
-        lists = (wanted.__args__ for wanted in self._by_position.values())
+    def _plain_types(self) -> frozenset[tuple[type, ...]]:
+        """Tuples of plain argument types that equal the hints of their parameters: most calls have one."""
+        lists = (wanted.__args__ for wanted in self._positional_types.values())
         return frozenset(types for types in lists if all(hint in _PLAIN for hint in types))
 
-    def _taken_as_they_are(self, args: Args) -> bool:
-        wanted = self._by_position.get(len(args))
+    def _need_no_conversion(self, args: Args) -> bool:
+        wanted = self._positional_types.get(len(args))
         return wanted is not None and all(map(_is_plain, wanted.__args__, args))
 
-    def check(self, serde: Serde, payload: bytes) -> None:
-        """Refuse a payload that could not be made into the arguments, as a worker would make them."""
+    def check_payload(self, serde: Serde, payload: bytes) -> None:
+        """Raise Refused for a payload that a worker could not decode to the arguments."""
         try:
-            self.arguments(serde, payload)
+            self.decode_arguments(serde, payload)
         except PermanentError as error:
-            raise _refused(str(error), str(error)) from error
+            raise _refused_call(str(error), str(error)) from error
 
     def _bind(self, args: Args, kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
         try:
             return self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise _refused(f"{self.function.__name__}{self._signature}: {error}", str(error)) from None
+            raise _refused_call(f"{self.function.__name__}{self._signature}: {error}", str(error)) from None
 
-    def arguments(self, serde: Serde, payload: bytes) -> tuple[Args, Kwargs]:
-        """Return a payload as arguments, each as its parameter's type. Raises PermanentError."""
-        if (form := self._form) is not None:
+    def decode_arguments(self, serde: Serde, payload: bytes) -> tuple[Args, Kwargs]:
+        """Return the arguments of a payload, each converted to its type hint. Raises PermanentError."""
+        if (form := self._positional_payload) is not None:
             try:
                 return serde.decode(payload, form).args, {}
             except (ValueError, TypeError, NotImplementedError):
-                # Given by name, or not what is wanted: below, the error names the one at fault.
+                # The payload has keyword arguments, or an argument does not fit. The slow way below
+                # decodes both, and its error names the parameter at fault.
                 pass
-        args, kwargs = split(serde, payload)
-        if not kwargs and len(args) in self._by_position:
+        args, kwargs = decode_task_payload(serde, payload)
+        if not kwargs and len(args) in self._positional_types:
             try:
-                return self._converted_together(args), {}
+                return self._convert_together(args), {}
             except (ValueError, TypeError, NotImplementedError):
-                # Below, each is converted by itself: the error names the one at fault.
+                # The way below converts each argument by itself, so its error names the parameter at fault.
                 pass
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise PermanentError(f"the payload does not fit {self.function.__name__}: {error}") from error
         for name, value in bound.arguments.items():
-            bound.arguments[name] = self._convert(name, value)
+            bound.arguments[name] = self._convert_parameter(name, value)
         return bound.args, bound.kwargs
 
-    def _converted_together(self, args: Args) -> Args:
-        """Convert by one call; a worker does this for every job, and binding took a quarter of its CPU."""
-        wanted = self._by_position[len(args)]
+    def _convert_together(self, args: Args) -> Args:
+        """Return positional arguments, converted by one call.
+
+        A worker does this for every job; `Signature.bind` took a quarter of the worker's CPU.
+        """
+        wanted = self._positional_types[len(args)]
         converted: Args = msgspec.convert(args, wanted, dec_hook=dec_hook, str_keys=True)
         return converted
 
     @cached_property
-    def _form(self) -> Any:
-        """A payload whose arguments are all given by position, where there is one number of them.
+    def _positional_payload(self) -> Any:
+        """Struct of a payload with positional arguments only; None if their number may vary.
 
-        To decode it as this takes a third of decoding it as anything and converting that; a Struct, because
-        of these alone msgspec remembers what they are made of.
+        Decoding to this type takes a third of the time of decoding to any type and converting. It is a
+        Struct, because msgspec caches its type information only for Structs.
         """
-        if len(self._by_position) != 1:
+        if len(self._positional_types) != 1:
             return None
-        (wanted,) = self._by_position.values()
+        (wanted,) = self._positional_types.values()
         return msgspec.defstruct(
             "ByPosition", [("args", wanted), ("kwargs", _NoKeywords)], forbid_unknown_fields=True, frozen=True
         )
 
     @cached_property
-    def _by_position(self) -> dict[int, GenericAlias]:
-        """The tuple of arguments given by position alone, for each number of them that can be."""
+    def _positional_types(self) -> dict[int, GenericAlias]:
+        """The tuple type of positional arguments for each number of arguments that a call may have."""
         known = self._signature.parameters.values()
         if any(one.kind is inspect.Parameter.KEYWORD_ONLY and one.default is one.empty for one in known):
             return {}
-        names = self.positional
+        names = self.positional_names
         needed = sum(self._signature.parameters[name].default is inspect.Parameter.empty for name in names)
         hints = tuple(self.hints.get(name, Any) for name in names)
         return {count: GenericAlias(tuple, hints[:count]) for count in range(needed, len(names) + 1)}
 
-    def converted(self, name: str, value: Any) -> Any:
-        """Return a decoded value as the type of a parameter. Raises PermanentError."""
+    def convert_argument(self, name: str, value: Any) -> Any:
+        """Return a decoded value, converted to the type hint of a parameter. Raises PermanentError."""
         try:
             return msgspec.convert(value, self.hints.get(name, Any), dec_hook=dec_hook, str_keys=True)
         except (ValueError, TypeError, NotImplementedError) as error:
             raise PermanentError(f"argument {name!r} of {self.function.__name__}: {error}") from error
 
-    def takes_as_it_is(self, name: str, value: Any) -> bool:
-        """Tell, sooner than by decoding it, whether a value comes back as what the parameter wants."""
+    def needs_no_conversion(self, name: str, value: Any) -> bool:
+        """Return whether a worker surely decodes the value to the type hint of the parameter.
+
+        For False the value must be encoded and decoded to find out.
+        """
         return _is_plain(self.hints.get(name, Any), value)
 
     def _fits(self, name: str, value: Any) -> bool:
         kind = self._signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
-            return all(self.takes_as_it_is(name, item) for item in value)
+            return all(self.needs_no_conversion(name, item) for item in value)
         if kind is inspect.Parameter.VAR_KEYWORD:
-            return all(self.takes_as_it_is(name, item) for item in value.values())
-        return self.takes_as_it_is(name, value)
+            return all(self.needs_no_conversion(name, item) for item in value.values())
+        return self.needs_no_conversion(name, value)
 
-    def _convert(self, name: str, value: Any) -> Any:
+    def _convert_parameter(self, name: str, value: Any) -> Any:
         kind = self._signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
-            return tuple(self.converted(name, item) for item in value)
+            return tuple(self.convert_argument(name, item) for item in value)
         if kind is inspect.Parameter.VAR_KEYWORD:
-            return {key: self.converted(name, item) for key, item in value.items()}
-        return self.converted(name, value)
+            return {key: self.convert_argument(name, item) for key, item in value.items()}
+        return self.convert_argument(name, value)
 
     @cached_property
     def hints(self) -> dict[str, Any]:
-        """The types of parameters and return, read when first needed: they may be defined further below."""
+        """The type hints of parameters and return value.
+
+        They are read at the first use, because they may name classes that are defined below the function.
+        """
         try:
             return get_type_hints(self.function, include_extras=True)
         except NameError as error:
             raise BadHandler(
-                f"{self.function.__name__}: {error.name!r} in its annotations cannot be found at run time; "
+                f"{self.function.__name__}: the type hint {error.name!r} does not exist at run time; "
                 "import it outside `if TYPE_CHECKING`"
             ) from error
 
     @property
-    def returns(self) -> Any:
-        """What the function says it returns."""
+    def return_type(self) -> Any:
+        """The type hint of the return value."""
         return self.hints.get("return", Any)
 
     @property
-    def positional(self) -> list[str]:
-        """The names of the parameters that may be given by position."""
+    def positional_names(self) -> list[str]:
+        """The names of the parameters that a call may pass by position."""
         by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         return [name for name, one in self._signature.parameters.items() if one.kind in by_position]
 
@@ -184,43 +194,49 @@ def _is_plain(hint: Any, value: Any) -> bool:
     return hint is Any or (hint in _PLAIN and type(value) is hint)
 
 
-def _refused(message: str, reason: str) -> Refused:
-    """Return the refusal of a call; whoever gives the reason quotes the parameter at fault first."""
+def _refused_call(message: str, reason: str) -> Refused:
+    """Return the error of a bad call. The first quoted name in `reason` is the parameter at fault."""
     named = _QUOTED.search(reason)
     return Refused(message, field=named[1] if named else "")
 
 
-def split(serde: Serde, payload: bytes) -> tuple[Args, Kwargs]:
-    """Return what a task's payload holds, as it was written. Raises PermanentError."""
+def decode_task_payload(serde: Serde, payload: bytes) -> tuple[Args, Kwargs]:
+    """Return the arguments of a task's payload without conversion to type hints. Raises PermanentError."""
     try:
         written = serde.decode(payload, TaskPayload)
     except ValueError as error:
-        raise PermanentError(f'a task\'s payload is {{"args": [...], "kwargs": {{...}}}}: {error}') from error
+        raise PermanentError(
+            f'the payload is not of the form {{"args": [...], "kwargs": {{...}}}} of a task: {error}'
+        ) from error
     return tuple(written.args), written.kwargs
 
 
 def check_function(function: Any) -> None:
-    """Refuse what a worker in another process could not import or call. Raises BadHandler."""
+    """Raise BadHandler for a function that a worker in another process could not import or call."""
     name = getattr(function, "__qualname__", None)
     if not inspect.isfunction(function) or name is None:
-        raise BadHandler(f"{function!r} cannot be a handler: write a function with `def` or `async def`")
+        raise BadHandler(f"{function!r} cannot be a handler; write a function with `def` or `async def`")
     if function.__name__ == "<lambda>":
-        raise BadHandler("a lambda cannot be a handler: a worker could not import it; write a `def` function")
+        raise BadHandler(
+            "a lambda cannot be a handler, because a worker could not import it; write a `def` function"
+        )
     if "<locals>" in name:
         raise BadHandler(
-            f"{name} is defined inside a function, where no worker can import it: move it to the module's top"
+            f"{name} is defined inside a function, so a worker cannot import it; move it to the module level"
         )
     if "." in name:
         raise BadHandler(
-            f"{name} is a method, and a worker has no object to call it on: "
-            "write a function that makes the object and calls it"
+            f"{name} is a method, and a worker has no object for it; "
+            "write a function that creates the object and calls the method"
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise BadHandler(f"{name} yields, and a job has one result: return it, and report progress instead")
+        raise BadHandler(
+            f"{name} is a generator, but a job has one result; return it, and report progress for the steps"
+        )
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return the queue name of a function: module.function. Raises BadHandler in a notebook."""
+    """Return the default queue name of a function: module.function. Raises BadHandler in a notebook."""
     module = function.__module__
     if module in _MAIN:
         module = _main_name(module, function.__name__)
@@ -228,14 +244,16 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def _main_name(module: str, function: str) -> str:
-    """Return the name under which a worker imports the program that is running."""
+    """Return the module name under which a worker imports the main program."""
     main = sys.modules[module]
     spec = getattr(main, "__spec__", None)
     if spec is not None and not spec.name.endswith("__main__"):
         return str(spec.name)
     file = getattr(main, "__file__", None)
     if file is None:
-        raise BadHandler(f'{function} is defined where there is no file: name its queue, queue="..."')
-    from pathlib import Path  # noqa: PLC0415 - only for a program that has no name as a module
+        raise BadHandler(
+            f'{function} is defined in a program without a file, so it has no name; pass queue="..."'
+        )
+    from pathlib import Path  # noqa: PLC0415 - only a program without a module name needs it
 
     return Path(file).stem

@@ -1,4 +1,4 @@
-"""From every=, cron=, tz= and catch_up= to the schedule of a task."""
+"""The options of a task, and the schedule that `every`, `cron`, `tz` and `catch_up` make."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 
 
 class TaskSettings(HandlerSettings, total=False):
-    """The same for a task, which may be periodic."""
+    """Options of a task: those of a handler, and a schedule."""
 
-    #: It runs at all multiples of this since 1970 (UTC): seconds, a timedelta, or text as in "5m", "1h30m".
     every: Seconds | str
-    #: It runs at the wall times of an expression: minute hour day-of-month month day-of-week.
+    """Interval of a periodic task: seconds, a timedelta, or text like "5m" or "1h30m". The task runs at the
+    multiples of the interval since 1970 in UTC. Default: not periodic."""
     cron: str
-    #: The zone of those wall times; "UTC".
+    """Times of a periodic task: minute, hour, day of month, month, day of week, as in "0 3 * * *". Default:
+    not periodic."""
     tz: str
-    #: Whether a run that was missed is made up for, once, or left out; True.
+    """Time zone of `cron`, as in "Europe/Berlin". Default: "UTC"."""
     catch_up: bool
+    """True runs the task once after it missed ticks; False skips to the next tick. Default: True."""
 
 
 SCHEDULE_SETTINGS: Final = frozenset({"every", "cron", "tz", "catch_up"})
@@ -39,8 +41,8 @@ _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
 _LONGEST: Final = timedelta(days=3660)
 
 
-def schedule_of(call: CallSignature, serde: Serde, settings: Mapping[str, Any]) -> Schedule | None:
-    """Return the schedule that settings make, None if none is asked for. Raises Refused, BadHandler."""
+def build_schedule(call: CallSignature, serde: Serde, settings: Mapping[str, Any]) -> Schedule | None:
+    """Return the schedule of a task's options, or None without one. Raises Refused, BadHandler."""
     given = {name: settings[name] for name in SCHEDULE_SETTINGS if settings.get(name) is not None}
     if not given:
         return None
@@ -48,29 +50,31 @@ def schedule_of(call: CallSignature, serde: Serde, settings: Mapping[str, Any]) 
     catch_up = given.get("catch_up", True)
     if not isinstance(catch_up, bool):
         raise Refused(f"catch_up is {catch_up!r}; it must be True or False", field="catch_up")
-    return Schedule(times=times, data=JobData(payload=_no_arguments(call, serde)), catch_up=catch_up)
+    return Schedule(
+        times=times, data=JobData(payload=_payload_without_arguments(call, serde)), catch_up=catch_up
+    )
 
 
 def _times(given: Mapping[str, Any]) -> Every | Cron:
     if "cron" in given:
         if "every" in given:
-            raise Refused("every and cron exclude each other: give one", field="cron")
-        from dibs.model.cron import Cron  # noqa: PLC0415 - brings calendars and zones: only for this setting
+            raise Refused("every and cron are both set; pass only one", field="cron")
+        from dibs.model.cron import Cron  # noqa: PLC0415 - imports calendars and time zones, which only this option needs
 
         return Cron(given["cron"], given.get("tz", "UTC"))
     if "tz" in given:
-        raise Refused("tz is the zone of cron; without it, it means nothing", field="tz")
+        raise Refused("tz is set without cron; pass cron, too, or leave tz out", field="tz")
     if "every" not in given:
-        raise Refused("catch_up is about a schedule: give every or cron, too", field="catch_up")
+        raise Refused("catch_up is set without a schedule; pass every or cron, too", field="catch_up")
     return Every(interval_ms(given["every"]))
 
 
 def interval_ms(every: Seconds | str) -> int:
-    """Return an interval in ms. Raises Refused."""
+    """Return an interval in ms. Raises Refused unless it is more than 0 and at most ten years."""
     seconds = _seconds(every) if isinstance(every, str) else every
     ms = duration_ms("every", seconds)
     if not 1 <= ms <= duration_ms("every", _LONGEST):
-        raise Refused(f"every is {every}; it must be more than nothing, and at most ten years", field="every")
+        raise Refused(f"every is {every}; it must be at least 1 ms and at most ten years", field="every")
     return ms
 
 
@@ -78,17 +82,18 @@ def _seconds(text: str) -> float:
     parts = _PART.findall(text)
     if not parts or text.replace(" ", "") != "".join(number + unit for number, unit in parts):
         raise Refused(
-            f'every is {text!r}; write numbers with a unit of {", ".join(_UNITS)}, as in "5m" or "1h30m"',
+            f'every is {text!r}; write numbers with the units {", ".join(_UNITS)}, as in "5m" or "1h30m"',
             field="every",
         )
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-def _no_arguments(call: CallSignature, serde: Serde) -> bytes:
+def _payload_without_arguments(call: CallSignature, serde: Serde) -> bytes:
     try:
-        return call.payload(serde, (), {})
+        return call.encode_arguments(serde, (), {})
     except Refused as refused:
         name = call.function.__name__
         raise BadHandler(
-            f"{name} is periodic, so it is called without arguments; give each a default: {refused}"
+            f"{name} is periodic, so it is called without arguments; "
+            f"add a default to each parameter: {refused}"
         ) from None

@@ -1,4 +1,4 @@
-"""From blocking code to the loop where the app is open: one background thread for all apps of a process."""
+"""Runs async calls for blocking code, on the event loop of the app or on a background thread."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ T = TypeVar("T")
 
 
 class BackgroundLoop:
-    """A thread that runs an event loop; after a fork the child starts its own."""
+    """An event loop on a thread, started at the first use. All apps of a process share one.
+
+    After a fork the child process starts a new thread, because the thread of the parent does not exist there.
+    """
 
     def __init__(self) -> None:
-        self._starting = threading.Lock()
+        self._start_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Return the loop, running."""
+        """Return the running loop."""
         if self._process != os.getpid():
-            # The parent's lock may have been held at the moment of the fork, by a thread that is not here.
-            self._starting, self._loop, self._process = threading.Lock(), None, os.getpid()
-        with self._starting:
+            # At the fork a thread of the parent may have held the lock; that thread does not exist here.
+            self._start_lock, self._loop, self._process = threading.Lock(), None, os.getpid()
+        with self._start_lock:
             if self._loop is None:
                 self._loop = _new_loop()
                 threading.Thread(target=self._loop.run_forever, name="dibs-sync", daemon=True).start()
@@ -43,7 +46,7 @@ class BackgroundLoop:
 
 def _new_loop() -> asyncio.AbstractEventLoop:
     if sys.platform == "win32":
-        # The Proactor loop of Windows lacks what some drivers need.
+        # psycopg cannot use the ProactorEventLoop, the default of Windows.
         return asyncio.SelectorEventLoop(selectors.SelectSelector())
     return asyncio.new_event_loop()
 
@@ -51,82 +54,85 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 BACKGROUND = BackgroundLoop()
 
 
-def run(handle: StorageHandle, form: str, call: Coroutine[Any, Any, T]) -> T:
-    """Run a call where the app is open, else in the background, and return what it returns.
+def run(handle: StorageHandle, async_form: str, call: Coroutine[Any, Any, T]) -> T:
+    """Run a call on the loop where the app is open, or else on the background loop; return its result.
 
-    Raises ConfigurationError on a thread whose event loop is running, naming the async form.
+    Raises ConfigurationError on a thread with a running event loop; the message recommends `async_form`.
     """
-    refuse_on_loop(form, call)
-    return _awaited(asyncio.run_coroutine_threadsafe(call, handle.loop or BACKGROUND.loop()), form)
+    refuse_on_loop(async_form, call)
+    return _wait_for_result(
+        asyncio.run_coroutine_threadsafe(call, handle.loop or BACKGROUND.loop()), async_form
+    )
 
 
-def run_with_connection(handle: StorageHandle, form: str, call: Coroutine[Any, Any, T]) -> T:
-    """The same for a call that may use a connection of this thread's own, and then does it here."""
-    refuse_on_loop(form, call)
+def run_with_connection(handle: StorageHandle, async_form: str, call: Coroutine[Any, Any, T]) -> T:
+    """Run a call as `run` does. A blocking connection that the call uses is used on this thread."""
+    refuse_on_loop(async_form, call)
     caller = CallerThread()
-    # The call begins in a copy of this context, and so knows whom to ask.
-    before = CALLER_THREAD.set(caller)
+    # The call starts in a copy of this context, so it finds this thread in CALLER_THREAD.
+    token = CALLER_THREAD.set(caller)
     try:
         future = asyncio.run_coroutine_threadsafe(call, handle.loop or BACKGROUND.loop())
     finally:
-        CALLER_THREAD.reset(before)
-    return _awaited(future, form, caller)
+        CALLER_THREAD.reset(token)
+    return _wait_for_result(future, async_form, caller)
 
 
-def _awaited(
-    future: concurrent.futures.Future[T], form: str, waiting: CallerThread | _Lookout | None = None
+def _wait_for_result(
+    future: concurrent.futures.Future[T], async_form: str, waiter: CallerThread | _PollingWaiter | None = None
 ) -> T:
-    """Return what the call returns; `waiting` is what this thread does until then, if not only that."""
+    """Wait for the result of a call and return it. `waiter` replaces the plain wait until it is done."""
     try:
-        if waiting is not None:
-            waiting.wait(future)
+        if waiter is not None:
+            waiter.wait(future)
         return future.result()
     except concurrent.futures.CancelledError:
-        raise NotRunning(f"the event loop where the app was open ended during {form}") from None
+        raise NotRunning(f"the event loop where the app was open ended during {async_form}") from None
     except RuntimeError as error:
         if not _python_exits():
             raise
-        raise NotRunning(f"Python is exiting, and could not do {form} any more: {error}") from error
+        raise NotRunning(f"Python is exiting, so {async_form} could not run: {error}") from error
     except BaseException:
-        # Ctrl-C ends the wait of this thread, so it must end the call as well.
+        # Ctrl-C ends the wait of this thread, so it must cancel the call as well.
         future.cancel()
         raise
 
 
 def _python_exits() -> bool:
-    """Tell whether the main thread is over: from then on, what waits for exit runs, and no new thread."""
+    """Return whether the main thread has ended. After that atexit functions run and no thread can start."""
     return not threading.main_thread().is_alive()
 
 
-#: Signals that a worker hears.
+#: Signals that stop a worker.
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-#: Who, on whatever thread, wants to be told of signals that arrive at a main thread waiting in `run_on_this_thread`.
+#: Callbacks for stop signals that arrive while the main thread waits in `run_on_this_thread`. A worker on
+#: another thread adds one.
 SIGNAL_LISTENERS: Final[list[Callable[[], object]]] = []
-
-
-#: Seconds that a signal may wait for a main thread in `run_on_this_thread`.
+#: Seconds between two looks of `_PollingWaiter`, so the longest delay of a signal.
 SIGNAL_POLL: Final = 0.2
 
 
-def run_on_this_thread(handle: StorageHandle, form: str, call: Coroutine[Any, Any, T]) -> T:
-    """Run a long call on a loop of this thread, where signals arrive.
+def run_on_this_thread(handle: StorageHandle, async_form: str, call: Coroutine[Any, Any, T]) -> T:
+    """Run a long call on a new loop of this thread: on the main thread it gets the signals.
 
-    If the app is open elsewhere it runs there, and what arrives here is passed on to LISTENERS.
+    If the app is open on another thread, the call runs there, and the main thread forwards the stop signals
+    to SIGNAL_LISTENERS.
     """
-    refuse_on_loop(form, call)
+    refuse_on_loop(async_form, call)
     if handle.loop is None:
         return asyncio.run(call)
     if threading.current_thread() is not threading.main_thread():
-        return run(handle, form, call)
-    with _passing_on():
+        return run(handle, async_form, call)
+    with _forward_signals():
         future = asyncio.run_coroutine_threadsafe(call, handle.loop)
-        return _awaited(future, form, _Lookout())
+        return _wait_for_result(future, async_form, _PollingWaiter())
 
 
-class _Lookout:
-    """Waits on the main thread, and looks up now and then.
+class _PollingWaiter:
+    """Waits in short steps, so that the main thread runs the handlers of signals between them.
 
-    A signal that arrives just before the wait begins does not end it: its handler would run after it.
+    A signal that arrives just before a long wait begins would not interrupt it, and its handler would run
+    only after it.
     """
 
     def wait(self, future: concurrent.futures.Future[Any]) -> None:
@@ -135,41 +141,42 @@ class _Lookout:
 
 
 @contextmanager
-def _passing_on() -> Iterator[None]:
-    before = {int(number): signal.getsignal(number) for number in SIGNALS}
+def _forward_signals() -> Iterator[None]:
+    previous = {int(number): signal.getsignal(number) for number in SIGNALS}
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        handler = before[number]
+    def forward(number: int, frame: FrameType | None) -> None:
+        handler = previous[number]
         if SIGNAL_LISTENERS:
-            for told in tuple(SIGNAL_LISTENERS):
-                told()
+            for listener in tuple(SIGNAL_LISTENERS):
+                listener()
         elif callable(handler):
             handler(number, frame)
         else:
-            # Nobody listens yet, or any more: it does what it would have done.
+            # The worker has not added its listener yet, or has removed it: apply the previous action, which
+            # is SIG_DFL or SIG_IGN.
             signal.signal(number, handler)
             signal.raise_signal(signal.Signals(number))
 
     for number in SIGNALS:
-        signal.signal(number, pass_on)
+        signal.signal(number, forward)
     try:
         yield
     finally:
-        for told_before, handler in before.items():
-            signal.signal(told_before, handler)
+        for changed, handler in previous.items():
+            signal.signal(changed, handler)
 
 
-def iterate(handle: StorageHandle, form: str, items: AsyncIterator[T]) -> Iterator[T]:
-    """Yield what an async iterator yields."""
+def iterate(handle: StorageHandle, async_form: str, items: AsyncIterator[T]) -> Iterator[T]:
+    """Yield the items of an async iterator."""
     while True:
         try:
-            yield run(handle, form, _next(items))
+            yield run(handle, async_form, _next(items))
         except _End:
             return
 
 
 class _End(Exception):
-    """StopAsyncIteration cannot pass through a future."""
+    """Stands for StopAsyncIteration, which cannot be the exception of a future."""
 
 
 async def _next(items: AsyncIterator[T]) -> T:
@@ -179,25 +186,28 @@ async def _next(items: AsyncIterator[T]) -> T:
         raise _End from None
 
 
-def next_item(handle: StorageHandle, form: str, items: AsyncIterator[T]) -> T:
-    """Return the next of an async iterator, for an iterator's own __next__."""
+def next_item(handle: StorageHandle, async_form: str, items: AsyncIterator[T]) -> T:
+    """Return the next item of an async iterator. Raises StopIteration at its end."""
     try:
-        return run(handle, form, _next(items))
+        return run(handle, async_form, _next(items))
     except _End:
         raise StopIteration from None
 
 
-def refuse_on_loop(form: str, call: Coroutine[Any, Any, Any]) -> None:
-    """Refuse to block a running event loop, and say what to write instead; or a Python that has ended."""
+def refuse_on_loop(async_form: str, call: Coroutine[Any, Any, Any]) -> None:
+    """Close the call and raise an error if this thread must not block.
+
+    Raises ConfigurationError on a thread with a running event loop, NotRunning at the end of Python.
+    """
     if sys.is_finalizing():
-        # No thread runs any more but this one, so it would wait for ever.
+        # All other threads have stopped, so this thread would wait for ever.
         call.close()
-        raise NotRunning(f"Python has all but exited, which is too late for {form}: close the app before")
+        raise NotRunning(f"Python is exiting, so {async_form} cannot run; close the app before")
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
     call.close()
     raise ConfigurationError(
-        f"a blocking call would stop the event loop that runs on this thread; write instead: {form}"
+        f"a blocking call would stop the event loop of this thread; write instead: {async_form}"
     )
