@@ -1,4 +1,4 @@
-"""Lets a duty take small steps, so that a test sees more than one."""
+"""A small batch size for reap and prune, so that a test sees more than one batch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from unittest.mock import patch
 
 
 @contextmanager
-def stepping(duty: ModuleType, step: int) -> Iterator[None]:
-    with patch.object(duty, "STEP", step):
+def batches_of(size: int, module: ModuleType) -> Iterator[None]:
+    with patch.object(module, "BATCH_SIZE", size):
         yield

@@ -1,1 +1,4 @@
-"""What must happen even if nobody looks: one duty a file. Any number of processes may do any of them."""
+"""The maintenance of queues: reaping expired runs, pruning expired records, enqueueing missing ticks.
+
+Any number of processes may run each of these functions at the same time.
+"""

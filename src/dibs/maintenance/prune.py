@@ -1,4 +1,4 @@
-"""Removing what has expired."""
+"""The removal of expired outcomes, request keys and events."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Final
 from dibs.model.results import PruneResult
 from dibs.storage.protocol import Storage
 
-#: How many records one step removes.
-STEP: Final = 1000
+#: Records that one call of the storage's `prune` removes at most.
+BATCH_SIZE: Final = 1000
 
 
 async def prune(storage: Storage, queue: str) -> PruneResult:
-    """Remove all expired outcomes and request keys of the queue and what its log need not keep.
+    """Remove all expired outcomes and request keys of a queue, and the events its log need not keep.
 
-    Returns the sums. Nobody waits for it: what has expired is absent to every verb already. Raises
-    StorageError, OutcomeUnknown; then the rest is for the next time.
+    Return the sums over all batches. A prune only frees space: every verb treats an expired record as absent.
+    Raise StorageError or OutcomeUnknown; call it again to remove the rest.
     """
     outcomes = request_keys = events = 0
     while True:
-        step = await storage.prune(queue, STEP)
-        outcomes += step.outcomes
-        request_keys += step.request_keys
-        events += step.events
-        if not step.more:
+        batch = await storage.prune(queue, BATCH_SIZE)
+        outcomes += batch.outcomes
+        request_keys += batch.request_keys
+        events += batch.events
+        if not batch.more:
             return PruneResult(outcomes=outcomes, request_keys=request_keys, events=events)

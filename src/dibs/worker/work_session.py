@@ -113,7 +113,7 @@ class _WorkSession:
             tasks = [asyncio.create_task(loop) for loop in loops]
             try:
                 # Before the first claim: a missed tick that must be skipped must not run.
-                await self._periodic_tasks.plant()
+                await self._periodic_tasks.enqueue_missing_ticks()
                 await self._supervisor.start()
                 conditions = [self._wait_until_empty()] if until == "empty" else []
                 await self._wait_for_first(self._signals.get(), *conditions)

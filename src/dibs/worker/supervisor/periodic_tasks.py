@@ -1,4 +1,4 @@
-"""Plants the missing ticks of periodic tasks: at the start of a worker, and every minute."""
+"""The periodic tasks of a worker: their missing ticks are enqueued at its start and every minute."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from dibs.client.calls.handler import Handler
-from dibs.maintenance.schedule import PLANT_EVERY, plant
+from dibs.maintenance.ticks import CHECK_EVERY, enqueue_missing_tick
 from dibs.model.results import Counts
 from dibs.model.schedule import TICK
 from dibs.storage.protocol import Storage
@@ -25,19 +25,19 @@ class PeriodicTasks:
         }
 
     async def keep(self) -> None:
-        """Plant missing ticks every minute."""
+        """Enqueue missing ticks every CHECK_EVERY seconds, until cancelled."""
         while self._schedules:
-            await asyncio.sleep(PLANT_EVERY)
-            await self.plant()
+            await asyncio.sleep(CHECK_EVERY)
+            await self.enqueue_missing_ticks()
 
-    async def plant(self) -> None:
-        """Plant missing ticks. Never raises: a schedule that fails is planted at the next call."""
+    async def enqueue_missing_ticks(self) -> None:
+        """Enqueue missing ticks. Never raise: after an error, the next call tries again."""
         for queue, schedule in self._schedules.items():
             try:
-                await plant(self._storage, queue, schedule)
+                await enqueue_missing_tick(self._storage, queue, schedule)
             except Exception as error:  # noqa: BLE001 - a storage may raise anything; the next call may succeed
                 logger.warning(
-                    "%s: planting the next tick failed, trying again in a minute: %s", queue, error
+                    "%s: enqueueing the next tick failed, trying again in a minute: %s", queue, error
                 )
 
     async def resting(self, counts: Mapping[str, Counts]) -> set[str]:

@@ -1,4 +1,4 @@
-"""The duties: bringing back what was left, removing what has expired."""
+"""Reaping expired runs and pruning expired records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dibs.model.job import JobData, NewJob, OutcomeRetention
 from dibs.model.requests import Complete, EnqueueRequest, HandOff, Settlement
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
-from tests.maintenance.stepwise import stepping
+from tests.maintenance.stepwise import batches_of
 from tests.worker.workshop import Faulty
 
 
@@ -23,24 +23,26 @@ async def claimed(
 ) -> list[Settlement]:
     """Claim so many jobs under a lease of 10 ms, at time 0."""
     data = JobData(retention=retention)
-    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=str(n), data=data)) for n in range(number)], now=0)
+    await storage.enqueue(
+        "q", [EnqueueRequest(job=NewJob(id=str(n), data=data)) for n in range(number)], now=0
+    )
     lease = (await storage.grant(["q"], 10, "test", now=0)).lease
     jobs = (await storage.claim("q", lease, number, now=0)).jobs
     return [Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in jobs if job.run]
 
 
-async def test_every_job_of_a_dead_worker_comes_back() -> None:
+async def test_every_job_of_a_dead_worker_is_reaped() -> None:
     async with open_storage("memory:", clock="manual") as storage:
         await claimed(storage, 5)
         await storage.counts(["q"], now=10)
-        with stepping(reaping, 2):
-            found = await reap(storage, "q")
+        with batches_of(2, reaping):
+            reaped = await reap(storage, "q")
 
-        assert ["stalled"] * 5 == [one.kind for one in found]
+        assert ["stalled"] * 5 == [job.kind for job in reaped]
         assert 5 == (await storage.counts(["q"]))["q"].waiting
 
 
-async def test_living_workers_keep_theirs() -> None:
+async def test_jobs_of_living_workers_are_not_reaped() -> None:
     async with open_storage("memory:", clock="manual") as storage:
         await claimed(storage, 5)
         await storage.counts(["q"], now=9)
@@ -50,56 +52,58 @@ async def test_living_workers_keep_theirs() -> None:
 
 async def test_idle_queues_are_reaped_at_first_and_then_only_counted() -> None:
     async with open_storage("memory:", clock="manual") as storage:
-        suspicion = ReapCandidates(storage, ["p", "q"])
-        assert ["p", "q"] == await suspicion.queues()
-        assert [] == await suspicion.queues()
+        candidates = ReapCandidates(storage, ["p", "q"])
+        assert ["p", "q"] == await candidates.queues()
+        assert [] == await candidates.queues()
         [job, *_] = await claimed(storage, 2)
-        assert ["q"] == await suspicion.queues()
+        assert ["q"] == await candidates.queues()
         await storage.settle("q", [job], now=0)
-        assert ["q"] == await suspicion.queues()
+        assert ["q"] == await candidates.queues()
 
 
-async def test_handed_off_runs_are_under_no_lease() -> None:
+async def test_a_queue_with_handed_off_runs_only_is_not_reaped() -> None:
     async with open_storage("memory:", clock="manual") as storage:
-        suspicion = ReapCandidates(storage, ["q"])
-        await suspicion.queues()
+        candidates = ReapCandidates(storage, ["q"])
+        await candidates.queues()
         [job] = await claimed(storage, 1)
         await storage.settle("q", [replace(job, action=HandOff())], now=0)
 
-        assert [] == await suspicion.queues()
+        assert [] == await candidates.queues()
 
 
-async def test_a_crowded_queue_is_reaped_rather_than_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reaping, "CROWDED", 4)
+async def test_a_large_queue_is_reaped_without_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaping, "MAX_COUNTED_SIZE", 4)
     async with open_storage("memory:", clock="manual") as storage:
         counting = Faulty(storage)
-        suspicion = ReapCandidates(counting, ["p", "q"])
+        candidates = ReapCandidates(counting, ["p", "q"])
         await storage.settle("q", await claimed(storage, 5), now=0)
-        await suspicion.queues()
-        assert ["q"] == await suspicion.queues()
+        await candidates.queues()
+        assert ["q"] == await candidates.queues()
         assert [("counts", ["p", "q"]), ("counts", ["p"])] == counting.asked
 
 
-async def test_no_queue_is_passed_over_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lease without jobs goes with a reap, and a count that failed said nothing."""
-    monkeypatch.setattr(reaping, "ANYWAY", 0.0)
+async def test_all_queues_are_reaped_again_even_if_a_count_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reap removes a lease without jobs; after a failed count, all queues are still due."""
+    monkeypatch.setattr(reaping, "REAP_ALL_EVERY", 0.0)
     async with open_storage("memory:", clock="manual") as storage:
         counting = Faulty(storage)
-        suspicion = ReapCandidates(counting, ["p", "q"])
-        assert ["p", "q"] == await suspicion.queues()
-        monkeypatch.setattr(reaping, "ANYWAY", 3600.0)
+        candidates = ReapCandidates(counting, ["p", "q"])
+        assert ["p", "q"] == await candidates.queues()
+        monkeypatch.setattr(reaping, "REAP_ALL_EVERY", 3600.0)
         counting.fail("counts", StorageUnavailable("nobody there"))
         with pytest.raises(StorageUnavailable):
-            await suspicion.queues()
-        assert ["p", "q"] == await suspicion.queues()
-        assert [] == await suspicion.queues()
+            await candidates.queues()
+        assert ["p", "q"] == await candidates.queues()
+        assert [] == await candidates.queues()
 
 
 async def test_everything_expired_is_removed() -> None:
     async with open_storage("memory:", clock="manual") as storage:
         await storage.settle("q", await claimed(storage, 5, OutcomeRetention(completed=100)), now=0)
         await storage.counts(["q"], now=100)
-        with stepping(pruning, 2):
+        with batches_of(2, pruning):
             done = await prune(storage, "q")
 
         assert (5, False) == (done.outcomes, done.more)
