@@ -31,8 +31,8 @@ from tests.kit.concurrent.test_levels import ALONE, SHARED  # noqa: E402
 from tests.kit.mutants import MUTANTS, Mutant  # noqa: E402
 from tests.kit.mutants.planting import Where  # noqa: E402
 from tests.kit.play import play, play_level  # noqa: E402
-from tests.kit.postgres_place import PostgresPlaces  # noqa: E402
-from tests.kit.redis_place import RedisPlaces  # noqa: E402
+from tests.kit.postgres_locations import PostgresLocations  # noqa: E402
+from tests.kit.redis_locations import RedisLocations  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def header(mutants: Sequence[Mutant], survivors: Sequence[Mutant], known: dict[s
     by_oracle = sum(name == ORACLE for name in first)
     return HEADER.format(
         all=len(mutants),
-        places=", ".join(
+        locations=", ".join(
             f"{sum(one.where == where for one in mutants)} {room.title[0].lower()}{room.title[1:]}"
             for where, room in ROOMS.items()
         ),
@@ -205,23 +205,25 @@ def measured() -> Iterator[tuple[str, Figures]]:
         targets: dict[Where, str | OpenStorage] = {
             "memory": "memory:",
             "file": f"file:{stack.enter_context(tempfile.TemporaryDirectory())}",
-            "redis": RedisPlaces(stack.enter_context(start_redis()).url),
+            "redis": RedisLocations(stack.enter_context(start_redis()).url),
         }
         postgres = stack.enter_context(start_postgres()).url
         for mutant in MUTANTS.values():
-            with pytest.MonkeyPatch.context() as patch, PostgresPlaces(postgres) as places:
+            with pytest.MonkeyPatch.context() as patch, PostgresLocations(postgres) as locations:
                 mutant.plant(patch)
-                target = targets.get(mutant.where, places)
+                target = targets.get(mutant.where, locations)
                 found = (*on_l0(mutant, target), *on_the_others(mutant, target))
             print(mutant.name, *found, flush=True)
             yield spoken(mutant), found
 
 
 def on_l0(mutant: Mutant, target: str | OpenStorage) -> tuple[str, str]:
-    failure, trial = play(mutant.examples, target=target, durable=mutant.where != "memory", tour=True)
+    failure, session = play(
+        mutant.examples, target=target, durable=mutant.where != "memory", walkthrough=True
+    )
     if failure is None:
         return NOT_FOUND, NOT_FOUND
-    return (failure.law if failure.law in {law.name for law in LAWS} else ORACLE), str(trial.examples)
+    return (failure.law if failure.law in {law.name for law in LAWS} else ORACLE), str(session.examples)
 
 
 def on_the_others(mutant: Mutant, target: str | OpenStorage) -> Iterator[str]:

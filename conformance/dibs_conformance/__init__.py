@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Failure", "LawReport", "Report", "certify"]
 
-_ROOMS: Final = {"certify": "certification", "Failure": "report", "LawReport": "report", "Report": "report"}
+_MODULES: Final = {"certify": "certification", "Failure": "report", "LawReport": "report", "Report": "report"}
 
 
 def __getattr__(name: str) -> Any:
     """Import on demand: pytest loads this package for its plugin, also where Hypothesis is not installed."""
-    if name not in _ROOMS:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -20,13 +20,13 @@ from math import isnan
 
 from dibs.errors import Refused
 from dibs.storage.capabilities import Capabilities
-from dibs_conformance.levels import RUNS, TITLES, verdict
-from dibs_conformance.levels.level import Given
-from dibs_conformance.report import CapabilityReport, Gap, LevelReport, Report
+from dibs_conformance.levels import LEVELS
+from dibs_conformance.report import LEVEL_TITLES, CapabilityReport, Gap, LevelReport, Report
+from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.report.values import Findings, untrue
-from dibs_conformance.sequential.capabilities import powers
-from dibs_conformance.sequential.trial import Progress
-from dibs_conformance.target import Bridge, OpenStorage, Places
+from dibs_conformance.sequential.capabilities import probe_capabilities
+from dibs_conformance.sequential.session import Progress
+from dibs_conformance.target import LevelPlan, Locations, LoopRunner, OpenStorage
 
 
 def certify(
@@ -49,18 +49,18 @@ def certify(
     check_level(level)
     check_effort(budget, examples)
     first = random.randrange(2**32) if seed is None else seed
-    places = Places(target)
+    locations = Locations(target)
     try:
-        return Certification(places, level, first, budget).report(examples, steps, progress)
+        return Certification(locations, level, first, budget).report(examples, steps, progress)
     finally:
-        places.clear()
+        locations.clear()
 
 
 def check_level(level: str) -> None:
-    if level in RUNS:
+    if level in LEVELS:
         return
-    planned = f"level {level} is not built yet" if level in TITLES else f"no level {level!r}"
-    raise Refused(f"{planned}; there is {', '.join(RUNS)}", field="level")
+    planned = f"level {level} is not built yet" if level in LEVEL_TITLES else f"no level {level!r}"
+    raise Refused(f"{planned}; there is {', '.join(LEVELS)}", field="level")
 
 
 def check_effort(budget: float, examples: int | None) -> None:
@@ -76,8 +76,8 @@ def check_effort(budget: float, examples: int | None) -> None:
 class Certification:
     """One run over one target."""
 
-    def __init__(self, places: Places, level: str, seed: int, budget: float) -> None:
-        self._places, self._level, self._seed = places, level, seed
+    def __init__(self, locations: Locations, level: str, seed: int, budget: float) -> None:
+        self._locations, self._level, self._seed = locations, level, seed
         self._began = time.monotonic()
         self._ends = self._began + budget
 
@@ -85,21 +85,21 @@ class Certification:
         claims, durability, found = self._ask_powers()
         levels: list[LevelReport] = []
         for name in names_up_to(self._level):
-            given = Given(
-                places=self._places,
+            plan = LevelPlan(
+                locations=self._locations,
                 claims=claims,
                 seed=self._seed,
                 budget=self._share(name),
                 examples=examples,
                 steps=steps,
                 progress=progress,
-                untried=untried(found),
+                untested=untested_capabilities(found),
             )
             broken = any(level.verdict == "broken" for level in levels)
-            levels.append(not_run(name) if broken else run_level(name, given))
+            levels.append(not_run(name) if broken else run_level(name, plan))
         reached = highest_reached(levels)
         return Report(
-            target=self._places.name,
+            target=self._locations.name,
             level=self._level,
             certified=reached == self._level and not untrue(found),
             reached=reached,
@@ -112,12 +112,12 @@ class Certification:
         )
 
     def _ask_powers(self) -> tuple[Capabilities, str, tuple[CapabilityReport, ...]]:
-        bridge = Bridge()
+        runner = LoopRunner()
         try:
-            claims, durability, found = bridge.run(powers(self._places))
+            claims, durability, found = runner.run(probe_capabilities(self._locations))
             return claims, durability, tuple(found)
         finally:
-            bridge.close()
+            runner.close()
 
     def _share(self, name: str) -> float:
         """What is left of the budget, in equal parts for this level and those above it."""
@@ -125,30 +125,32 @@ class Certification:
         return max(0.0, self._ends - time.monotonic()) / (len(names) - names.index(name))
 
 
-def untried(powers: Iterable[CapabilityReport]) -> tuple[Gap, ...]:
+def untested_capabilities(probe_capabilities: Iterable[CapabilityReport]) -> tuple[Gap, ...]:
     """The powers that are claimed and that nobody could try."""
-    claimed = (power for power in powers if power.claimed and power.found is None)
+    claimed = (power for power in probe_capabilities if power.claimed and power.found is None)
     return tuple(Gap(name=power.name, why=power.note or "it could not be tried") for power in claimed)
 
 
 def names_up_to(level: str) -> list[str]:
-    names = list(RUNS)
+    names = list(LEVELS)
     return names[: names.index(level) + 1]
 
 
-def run_level(name: str, given: Given) -> LevelReport:
+def run_level(name: str, plan: LevelPlan) -> LevelReport:
     began = time.monotonic()
-    found = RUNS[name](given)
+    found = LEVELS[name](plan)
     return report_of(name, found, round(time.monotonic() - began, 3))
 
 
 def report_of(name: str, found: Findings, seconds: float) -> LevelReport:
     fields = {field: getattr(found, field) for field in Findings.__struct_fields__}
-    return LevelReport(name=name, title=TITLES[name], verdict=verdict(found), seconds=seconds, **fields)
+    return LevelReport(
+        name=name, title=LEVEL_TITLES[name], verdict=level_verdict(found), seconds=seconds, **fields
+    )
 
 
 def not_run(name: str) -> LevelReport:
-    return LevelReport(name=name, title=TITLES[name], verdict="not run")
+    return LevelReport(name=name, title=LEVEL_TITLES[name], verdict="not run")
 
 
 def highest_reached(levels: list[LevelReport]) -> str:

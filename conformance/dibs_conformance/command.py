@@ -12,7 +12,7 @@ import rich_click as click
 
 from dibs.errors import ConfigurationError, Refused
 from dibs_conformance.certification import certify as certify_target
-from dibs_conformance.levels import RUNS
+from dibs_conformance.levels import LEVELS
 
 NOT_CERTIFIED = 1
 WRONG_WORDS = 2
@@ -20,7 +20,7 @@ WRONG_WORDS = 2
 
 @click.command("certify")
 @click.argument("url", metavar="URL", help="The storage; only places of the kit's own are touched.")
-@click.option("--level", metavar="LEVEL", default="L0", help=f"How deep: {', '.join(RUNS)}.")
+@click.option("--level", metavar="LEVEL", default="L0", help=f"How deep: {', '.join(LEVELS)}.")
 @click.option("--budget", type=float, metavar="SECONDS", default=60, help="Seconds to spend.")
 @click.option("--examples", type=int, metavar="N", help="Histories on each level, in place of the budget.")
 @click.option("--seed", type=int, metavar="N", help="Repeat the run with this seed.")

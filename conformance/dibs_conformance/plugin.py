@@ -13,10 +13,10 @@ from typing import TypeVar
 import pytest
 
 from dibs_conformance.servers import (
-    Missing,
     PostgresServer,
     RedisCluster,
     RedisServer,
+    ServerUnavailable,
     find_postgres,
     find_redis,
     start_postgres,
@@ -60,7 +60,7 @@ def pytest_report_header() -> str | None:
 def _told(name: str, find: Callable[[], Found]) -> str:
     try:
         found = find()
-    except Missing:
+    except ServerUnavailable:
         return f"no {name}"
     return f"{name} {found.version} ({found.origin})"
 
@@ -89,7 +89,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 def _or_skip(start: Callable[[], T]) -> T:
     try:
         return start()
-    except Missing as reason:
+    except ServerUnavailable as reason:
         if os.environ.get("DIBS_TEST_SERVERS") == "required":
             pytest.fail(f"DIBS_TEST_SERVERS=required, and {reason}", pytrace=False)
         pytest.skip(str(reason))

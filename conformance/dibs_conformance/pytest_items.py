@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
+import attrs
 import pytest
 
 from dibs.errors import ConfigurationError, Refused
@@ -19,10 +19,10 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.registry import factory, scheme_of
 from dibs_conformance.certification import certify, check_effort, check_level, names_up_to
 from dibs_conformance.report import LevelReport, Report
-from dibs_conformance.report.text import details, head, level_line, power_line, story
+from dibs_conformance.report.text import capability_line, details, head, level_line, story
 from dibs_conformance.target import OpenStorage
 
-POWERS: Final = tuple(field.name for field in msgspec.structs.fields(Capabilities))
+POWERS: Final = tuple(field.name for field in attrs.fields(Capabilities))
 
 
 class StorageUnderTest:
@@ -113,7 +113,7 @@ class Power(Part):
     def runtest(self) -> None:
         [power] = [one for one in self._under_test.report().capabilities if one.name == self._of]
         if not power.holds:
-            raise Found(f"{power_line(power)}: claim it only if it is there")
+            raise Found(f"{capability_line(power)}: claim it only if it is there")
 
 
 class Level(Part):

@@ -10,16 +10,22 @@ from itertools import count
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
+from attrs import field, frozen
+
+from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Storage
-from dibs.storage.registry import beside, connect, open_storage, remove, scheme_of
+from dibs.storage.registry import connect, open_storage, remove_storage, scheme_of, temporary_url
+from dibs_conformance.report.values import Findings, Gap
 
 T = TypeVar("T")
 
 #: Opens a place: the same name is the same store, a new name an empty one.
 OpenStorage = Callable[[str, Clock], AbstractAsyncContextManager[Storage]]
+#: Called with the number of histories tested so far.
+Progress = Callable[[int], None]
 
 
-class Places:
+class Locations:
     """Makes places of the kit's own, and removes what it made."""
 
     def __init__(self, target: str | OpenStorage) -> None:
@@ -36,31 +42,31 @@ class Places:
         name = f"certify_{self._run}_{next(self._numbers)}"
         if not isinstance(self.target, str):
             return name
-        own = beside(self.target, name)
+        own = temporary_url(self.target, name)
         if own is None:
             scheme = scheme_of(self.target)
             raise NotImplementedError(
                 f"the kit does not know how to make a place of its own on {scheme}: offer "
-                "place_url(url, name) beside your factory, or give certify(open_storage) instead of a URL"
+                "temporary_url(url, name) beside your factory, or give certify(open_storage) instead of a URL"
             )
         self._made.append(own)
         return own
 
-    def open(self, place: str, clock: Clock = "manual") -> AbstractAsyncContextManager[Storage]:
+    def open(self, location: str, clock: Clock = "manual") -> AbstractAsyncContextManager[Storage]:
         if isinstance(self.target, str):
-            return open_storage(place, clock)
-        return self.target(place, clock)
+            return open_storage(location, clock)
+        return self.target(location, clock)
 
-    def connect(self, place: str) -> AbstractAsyncContextManager[Any] | None:
+    def connect(self, location: str) -> AbstractAsyncContextManager[Any] | None:
         """Return a connection of the caller's own to a place, where the target offers one.
 
         For a URL the storage's package does (registry.connect); a function may have an attribute
         `connect(place)` that does the same.
         """
         if isinstance(self.target, str):
-            return connect(place)
+            return connect(location)
         offered = getattr(self.target, "connect", None)
-        return None if offered is None else cast("AbstractAsyncContextManager[Any]", offered(place))
+        return None if offered is None else cast("AbstractAsyncContextManager[Any]", offered(location))
 
     def clear(self) -> None:
         """Remove what was made."""
@@ -70,7 +76,7 @@ class Places:
         """Remove what was made, within a loop."""
         made, self._made = self._made, []
         for url in made:
-            await remove(url)
+            await remove_storage(url)
 
 
 def shown(url: str) -> str:
@@ -78,7 +84,32 @@ def shown(url: str) -> str:
     return re.sub(r"(?<=://)[^/]*@", "", url.partition("?")[0])
 
 
-class Bridge:
+@frozen(kw_only=True)
+class LevelPlan:
+    """The input of one level: the target, the seed, and how long to test."""
+
+    #: Creates and opens scratch locations in this process. `locations.target` can be pickled for another process.
+    locations: Locations
+    #: The capabilities that the storage claims. A test of an unclaimed capability is skipped.
+    claims: Capabilities
+    seed: int
+    #: Seconds to spend, approximately. The level returns after this time, or at its first failure.
+    budget: float
+    #: Number of histories to test instead of the budget, for a run that is the same on every machine.
+    examples: int | None = None
+    #: Most calls in one history.
+    steps: int = 50
+    #: Capabilities that are claimed and could not be tried. L0 reports them.
+    untested: tuple[Gap, ...] = ()
+    #: Called with the number of histories tested so far.
+    progress: Progress = field(default=lambda _: None)
+
+
+#: Tests a storage at one level.
+RunLevel = Callable[[LevelPlan], Findings]
+
+
+class LoopRunner:
     """An event loop for rules that are synchronous."""
 
     def __init__(self) -> None:
@@ -92,24 +123,26 @@ class Bridge:
         self._loop.close()
 
 
-class Opened:
+class OpenedStorage:
     """A place held open across many calls of a bridge, and reopened at will."""
 
-    def __init__(self, places: Places, bridge: Bridge, place: str, clock: Clock = "manual") -> None:
-        self.place = place
-        self._places, self._bridge, self._clock = places, bridge, clock
+    def __init__(
+        self, locations: Locations, runner: LoopRunner, location: str, clock: Clock = "manual"
+    ) -> None:
+        self.location = location
+        self._locations, self._runner, self._clock = locations, runner, clock
         self._open()
 
     def _open(self) -> None:
-        self._context = self._places.open(self.place, self._clock)
-        self.storage: Storage = self._bridge.run(_enter(self._context))
+        self._context = self._locations.open(self.location, self._clock)
+        self.storage: Storage = self._runner.run(_enter(self._context))
 
     def reopen(self) -> None:
         self.close()
         self._open()
 
     def close(self) -> None:
-        self._bridge.run(_leave(self._context))
+        self._runner.run(_leave(self._context))
 
 
 async def _enter(context: AbstractAsyncContextManager[Storage]) -> Storage:

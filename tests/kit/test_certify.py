@@ -17,20 +17,20 @@ from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance import Report, certify
 from dibs_conformance.command import certify as verb
-from dibs_conformance.report.story import StoryLines
+from dibs_conformance.report.story import StoryRecorder
 from dibs_conformance.sequential.bad_input import wrong_verdicts
 from dibs_conformance.sequential.examples import run_examples
-from dibs_conformance.sequential.lockstep import Judges
-from dibs_conformance.sequential.trial import Trial
-from dibs_conformance.target import Bridge, Places
+from dibs_conformance.sequential.lockstep import LawChecker
+from dibs_conformance.sequential.session import ExampleSession
+from dibs_conformance.target import Locations, LoopRunner
 from tests.kit import shell
 from tests.kit.play import play
 
 
 @asynccontextmanager
-async def boastful(place: str, clock: Clock) -> AsyncIterator[Storage]:
+async def boastful(location: str, clock: Clock) -> AsyncIterator[Storage]:
     """A memory storage that says it is durable and shared."""
-    async with open_storage(f"memory:{place}", clock) as storage:
+    async with open_storage(f"memory:{location}", clock) as storage:
         said = Capabilities(durable=True, shared=True, cross_queue=True, manual_clock=True)
         type(storage).capabilities = property(lambda _: said)  # type: ignore[assignment, method-assign]
         yield storage
@@ -68,7 +68,7 @@ def test_a_failure_is_told_as_the_shortest_story(monkeypatch: pytest.MonkeyPatch
 async def test_bad_input_that_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dibs.model.check_jobs.check_data", lambda *_: None)
 
-    async with Places("memory:").open("memory:no-limits", "manual") as storage:
+    async with Locations("memory:").open("memory:no-limits", "manual") as storage:
         met, wrong = await wrong_verdicts(storage)
 
     assert met > 70
@@ -77,9 +77,9 @@ async def test_bad_input_that_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) 
 
 def test_places_are_the_kits_own() -> None:
     """A URL says where; the kit makes a place of its own beside it."""
-    places = Places("memory:mine")
+    locations = Locations("memory:mine")
 
-    assert len({"memory:mine", places.new(), places.new()}) == 3
+    assert len({"memory:mine", locations.new(), locations.new()}) == 3
 
 
 def said(*words: str) -> tuple[int, str]:
@@ -132,15 +132,15 @@ def test_an_effort_that_is_none_is_wrong_words(words: str) -> None:
 def test_a_budget_ends_between_two_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not after as many as share a seed: on a slow storage these may take minutes."""
     moments = count()
-    for module in ("examples", "trial"):
+    for module in ("sequential.examples", "sequential.session"):
         monkeypatch.setattr(
             f"dibs_conformance.{module}.time", SimpleNamespace(monotonic=lambda: next(moments))
         )
-    bridge = Bridge()
-    trial = Trial(Places("memory:"), Judges((), StoryLines()), bridge, cross_queue=True)
+    runner = LoopRunner()
+    session = ExampleSession(Locations("memory:"), LawChecker((), StoryRecorder()), runner, cross_queue=True)
     try:
-        assert run_examples(trial, first_seed=1, examples=None, budget=5, steps=3) is None
+        assert run_examples(session, first_seed=1, examples=None, budget=5, steps=3) is None
     finally:
-        bridge.close()
+        runner.close()
 
-    assert 1 <= trial.examples <= 5
+    assert 1 <= session.examples <= 5

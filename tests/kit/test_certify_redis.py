@@ -6,32 +6,32 @@ import pytest
 
 from dibs_conformance.certification import certify
 from dibs_conformance.servers import RedisCluster, RedisServer
-from tests.kit.redis_place import RedisPlaces
+from tests.kit.redis_locations import RedisLocations
 
 BUDGET = 600.0
 
 
 def test_redis_keeps_the_contract(redis_server: RedisServer) -> None:
-    report = certify(RedisPlaces(redis_server.url), examples=100, budget=BUDGET, seed=1)
+    report = certify(RedisLocations(redis_server.url), examples=100, budget=BUDGET, seed=1)
 
     assert report.certified, report.text()
 
 
 def test_redis_cluster_keeps_the_contract(redis_cluster: RedisCluster) -> None:
-    report = certify(RedisPlaces(redis_cluster.url), examples=100, budget=BUDGET, seed=2)
+    report = certify(RedisLocations(redis_cluster.url), examples=100, budget=BUDGET, seed=2)
 
     assert report.certified, report.text()
 
 
 @pytest.mark.certify
 def test_redis_keeps_the_contract_for_long(redis_server: RedisServer) -> None:
-    report = certify(RedisPlaces(redis_server.url), examples=1000, budget=BUDGET)
+    report = certify(RedisLocations(redis_server.url), examples=1000, budget=BUDGET)
 
     assert report.certified, report.text()
 
 
 @pytest.mark.certify
 def test_redis_cluster_keeps_the_contract_for_long(redis_cluster: RedisCluster) -> None:
-    report = certify(RedisPlaces(redis_cluster.url), examples=1000, budget=BUDGET)
+    report = certify(RedisLocations(redis_cluster.url), examples=1000, budget=BUDGET)
 
     assert report.certified, report.text()

@@ -14,8 +14,8 @@ from dibs_conformance.servers import PostgresServer, RedisServer
 from dibs_conformance.target import OpenStorage
 from tests.kit.mutants import MUTANTS, Mutant, commit_log
 from tests.kit.play import play
-from tests.kit.postgres_place import PostgresPlaces
-from tests.kit.redis_place import RedisPlaces
+from tests.kit.postgres_locations import PostgresLocations
+from tests.kit.redis_locations import RedisLocations
 from tests.source import PROJECT
 
 NAMES = {law.name for law in LAWS}
@@ -37,12 +37,12 @@ def find(mutant: Mutant, patch: pytest.MonkeyPatch, target: str | OpenStorage, *
     """It is found, by the law it breaks or by comparing with the oracle; or it survives, as it says."""
     mutant.plant(patch)
 
-    failure, trial = play(mutant.examples, target=target, durable=durable, tour=True)
+    failure, session = play(mutant.examples, target=target, durable=durable, walkthrough=True)
 
     if mutant.survives:
-        assert failure is None, f"found after {trial.examples} histories: it does not survive any more"
+        assert failure is None, f"found after {session.examples} histories: it does not survive any more"
     else:
-        assert failure is not None, f"not found in {trial.examples} histories: breaks {mutant.breaks}"
+        assert failure is not None, f"not found in {session.examples} histories: breaks {mutant.breaks}"
 
 
 @pytest.mark.parametrize("mutant", planted_in("memory"), ids=lambda one: one.name)
@@ -59,22 +59,22 @@ def test_a_bug_in_file_is_found(mutant: Mutant, tmp_path: Path, monkeypatch: pyt
 def test_a_bug_in_redis_is_found(
     mutant: Mutant, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find(mutant, monkeypatch, RedisPlaces(redis_server.url), durable=True)
+    find(mutant, monkeypatch, RedisLocations(redis_server.url), durable=True)
 
 
 @pytest.mark.parametrize("mutant", some_of("postgres"), ids=lambda one: one.name)
 def test_a_bug_in_postgres_is_found(
     mutant: Mutant, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with PostgresPlaces(postgres_server.url) as places:
-        find(mutant, monkeypatch, places, durable=True)
+    with PostgresLocations(postgres_server.url) as locations:
+        find(mutant, monkeypatch, locations, durable=True)
 
 
 def test_a_checkpoint_after_every_commit_is_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What two of the mutants need is found to be innocent by itself."""
     commit_log.often(monkeypatch)
 
-    failure, _ = play(20, target=f"file:{tmp_path}", durable=True, tour=True)
+    failure, _ = play(20, target=f"file:{tmp_path}", durable=True, walkthrough=True)
 
     assert failure is None
 

@@ -137,8 +137,8 @@ def test_of_the_due_the_most_urgent_runs_first_and_then_the_first_in_line() -> N
     """Contract 2."""
     told = Told()
     now = told.oracle.at(5)
-    places = {"late": (0, 6), "second": (0, 5), "third": (0, 5), "first": (1, 5)}
-    jobs = [NewJob(id=id, data=JobData(priority=p), run_at=at) for id, (p, at) in places.items()]
+    order = {"late": (0, 6), "second": (0, 5), "third": (0, 5), "first": (1, 5)}
+    jobs = [NewJob(id=id, data=JobData(priority=p), run_at=at) for id, (p, at) in order.items()]
     told.oracle.enqueue("q", [EnqueueRequest(job=job) for job in jobs], now)
 
     claim = told.oracle.claim("q", "lease", 10, told.oracle.at(5))

@@ -14,10 +14,19 @@ from rich.console import Console
 from dibs_conformance import certify
 from dibs_conformance.certification import highest_reached, report_of
 from dibs_conformance.command import certify as verb
-from dibs_conformance.levels import RUNS, TITLES, Given
-from dibs_conformance.report import CapabilityReport, Failure, Findings, Gap, LawReport, LevelReport, Report
+from dibs_conformance.levels import LEVELS
+from dibs_conformance.report import (
+    LEVEL_TITLES,
+    CapabilityReport,
+    Failure,
+    Findings,
+    Gap,
+    LawReport,
+    LevelReport,
+    Report,
+)
 from dibs_conformance.report.values import LevelVerdict
-from dibs_conformance.target import Places
+from dibs_conformance.target import LevelPlan, Locations
 from tests.kit.shell import said
 
 KEPT = LawReport(name="kept law", section="1", sentence="It is.", met=3, verdict="kept")
@@ -72,12 +81,12 @@ def test_a_level_counts_only_above_reached_ones() -> None:
 def test_the_first_level_that_breaks_is_the_last_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
 
-    def breaks(given: Given) -> Findings:
-        ran.append(given.budget)
+    def breaks(plan: LevelPlan) -> Findings:
+        ran.append(plan.budget)
         return Findings(histories=1, failures=(BROKEN,))
 
-    monkeypatch.setitem(RUNS, "L0", breaks)
-    found = certify("memory:", [*RUNS][-1], budget=60)
+    monkeypatch.setitem(LEVELS, "L0", breaks)
+    found = certify("memory:", [*LEVELS][-1], budget=60)
 
     assert 1 == len(ran)
     assert {"broken", "not run"} >= {level.verdict for level in found.levels}
@@ -87,17 +96,17 @@ def test_the_first_level_that_breaks_is_the_last_that_runs(monkeypatch: pytest.M
 def test_the_levels_share_what_is_left_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     budgets = []
 
-    def quick(given: Given) -> Findings:
-        budgets.append(given.budget)
+    def quick(plan: LevelPlan) -> Findings:
+        budgets.append(plan.budget)
         return GOOD
 
-    for name in RUNS:
-        monkeypatch.setitem(RUNS, name, quick)
-    top = [*RUNS][-1]
+    for name in LEVELS:
+        monkeypatch.setitem(LEVELS, name, quick)
+    top = [*LEVELS][-1]
 
     assert certify("memory:", top, budget=600).certified
     assert sorted(budgets) == budgets
-    assert 600 / len(RUNS) > budgets[0] > 300 / len(RUNS)
+    assert 600 / len(LEVELS) > budgets[0] > 300 / len(LEVELS)
 
 
 def test_an_untrue_claim_is_no_certificate() -> None:
@@ -119,7 +128,7 @@ def test_an_untrue_claim_is_no_certificate() -> None:
     ],
 )
 def test_no_password_is_in_a_report(url: str, told: str) -> None:
-    assert told == Places(url).name
+    assert told == Locations(url).name
 
 
 def test_json_comes_back_the_same() -> None:
@@ -172,7 +181,7 @@ def test_the_page_tells_everything_and_runs_nothing() -> None:
     assert "script" not in page.tags
     assert BROKEN.why in page.text
     assert BROKEN.story[0] in page.text
-    assert all(title in page.text for title in TITLES.values())
+    assert all(title in page.text for title in LEVEL_TITLES.values())
     assert "Not tested: disk full" in page.text
 
 

@@ -39,7 +39,11 @@ CONFLICTS: tuple[OnConflict, ...] = (
     *(Update(), Update(), Update(), Reject(), Reject(failed=True)),
     *(Update(data=False, run_at="earlier"), Update(run_at="later", reset_counts=False)),
 )
-DATA = (JobData(payload=b"1"), JobData(payload=b"2", priority=1), JobData(payload=b"3", attributes={"a": b"1"}))
+DATA = (
+    JobData(payload=b"1"),
+    JobData(payload=b"2", priority=1),
+    JobData(payload=b"3", attributes={"a": b"1"}),
+)
 #: As `data` of an act: a payload of so many bytes.
 LARGE, LARGE_BYTES = -1, 1_000_000
 ERROR = Error(type="ValueError", message="no")

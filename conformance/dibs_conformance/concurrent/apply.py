@@ -13,9 +13,9 @@ from dibs.model.results import ClaimResult
 from dibs_conformance.concurrent.calls import Call
 from dibs_conformance.concurrent.possible_world import World
 from dibs_conformance.oracle import holding
-from dibs_conformance.oracle.enqueueing import begun
+from dibs_conformance.oracle.enqueueing import activate
 from dibs_conformance.oracle.matching import match, match_slot
-from dibs_conformance.oracle.numbering import Differs
+from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.queue import Queue
 
 #: Stands for "any id": what a call touched is not known.
@@ -33,7 +33,7 @@ class Part:
     #: The item's answer; None when nobody heard it.
     answer: Any
     #: Its place in the call: items take effect in list order.
-    place: int
+    position: int
     #: What the storage's time may have been: its own now, or that of a later one beside it.
     times: tuple[int, ...]
     #: Ids that calls under way at the same time touch. A claim or reap may pass over those.
@@ -50,8 +50,8 @@ class Part:
 def parts(call: Call, times: tuple[int, ...], excused: frozenset[str]) -> Iterator[Part]:
     """Take a call apart into what is atomic."""
     answered = call.fate == "answered"
-    for place, (verb, asked, answer) in enumerate(items(call, answered=answered)):
-        yield Part(call, verb, asked, answer, place, times, excused)
+    for position, (verb, asked, answer) in enumerate(items(call, answered=answered)):
+        yield Part(call, verb, asked, answer, position, times, excused)
 
 
 def items(call: Call, *, answered: bool) -> Iterator[tuple[str, Any, Any]]:
@@ -139,10 +139,10 @@ def _claim(world: World, part: Part, now: int) -> None:
     holder = queue.lease(lease, now)
     if answer.lost or holder is None:
         if (holder is None) != answer.lost:
-            raise Differs(f"claim answered lost={answer.lost}; the lease {'lives' if holder else 'is dead'}")
+            raise Mismatch(f"claim answered lost={answer.lost}; the lease {'lives' if holder else 'is dead'}")
         return
     if answer.now != now:
-        raise Differs(f"claim answered now {answer.now}, and it was {now}")
+        raise Mismatch(f"claim answered now {answer.now}, and it was {now}")
     _taken(world, part, queue, answer, lease, holder.holder)
 
 
@@ -150,22 +150,22 @@ def _taken(world: World, part: Part, queue: Queue, answer: ClaimResult, lease: s
     """Make what was claimed active, each due and in order, and see whether anything was passed over."""
     now, limit = answer.now, part.asked["limit"]
     if len(answer.jobs) > limit or len({job.id for job in answer.jobs}) < len(answer.jobs):
-        raise Differs(f"claimed {[job.id for job in answer.jobs]}, the limit is {limit}")
+        raise Mismatch(f"claimed {[job.id for job in answer.jobs]}, the limit is {limit}")
     keys = [urgency(job, job.seq) for job in answer.jobs]
     if keys != sorted(keys):
-        raise Differs(f"claimed {[job.id for job in answer.jobs]} in the wrong order")
+        raise Mismatch(f"claimed {[job.id for job in answer.jobs]} in the wrong order")
     for job in answer.jobs:
-        current = queue.known(job.id).current
+        current = queue.record(job.id).current
         if current is None or current.run is not None or current.run_at > now:
-            raise Differs(f"claimed {job.id!r}, which was not due")
-        told = begun(queue, current, lease, holder, now)
+            raise Mismatch(f"claimed {job.id!r}, which was not due")
+        told = activate(queue, current, lease, holder, now)
         match(world.numbering, (queue.name, job.id), told, job, f"claimed {job.id!r}")
     full = len(answer.jobs) == limit
     for job in queue.jobs():
         if job.run is None and job.run_at <= now and not part.may_pass(job.id):
             seq = world.numbering.actual("seq", (queue.name, job.id), job.seq)
             if not full or (keys and seq is not None and urgency(job, seq) < keys[-1]):
-                raise Differs(f"claim passed over {job.id!r}, which was due")
+                raise Mismatch(f"claim passed over {job.id!r}, which was due")
 
 
 def urgency(job: Job, seq: int) -> tuple[int, int, int]:
@@ -195,7 +195,7 @@ def _drop(world: World, part: Part, now: int) -> None:
     queue = part.call.queue
     left = world.oracle.drop(queue, part.asked["lease"], part.asked["limit"], None, now)
     if part.heard and part.answer[queue] != left and not part.excused:
-        raise Differs(f"drop left {part.answer[queue]}; the contract says {left}")
+        raise Mismatch(f"drop left {part.answer[queue]}; the contract says {left}")
 
 
 def _reap(world: World, part: Part, now: int) -> None:
@@ -206,12 +206,12 @@ def _reap(world: World, part: Part, now: int) -> None:
         return
     for told in part.answer:
         if told.id not in due:
-            raise Differs(f"reaped {told.id!r}, which was under no expired lease")
+            raise Mismatch(f"reaped {told.id!r}, which was under no expired lease")
         due.remove(told.id)
         match(world.numbering, (queue.name, told.id), holding.reap_one(queue, told.id, now), told)
     passed = [id for id in due if not part.may_pass(id)]
     if passed:
-        raise Differs(f"reap passed over {passed}")
+        raise Mismatch(f"reap passed over {passed}")
 
 
 # -- by id -------------------------------------------------------------------------------------------

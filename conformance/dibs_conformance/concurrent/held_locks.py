@@ -67,10 +67,10 @@ class Held:
 
 
 @contextmanager
-def held(troupe: Troupe, place: str) -> Iterator[Held]:
+def held(troupe: Troupe, location: str) -> Iterator[Held]:
     """Hold locks on a place from a connection beside the troupe's."""
     import psycopg  # noqa: PLC0415 - only for a Postgres, whose storage needs it as well
 
-    address, _, query = place.partition("?")
+    address, _, query = location.partition("?")
     with psycopg.connect(address, autocommit=True) as connection:
         yield Held(troupe, connection, parse_qs(query)["schema"][0])

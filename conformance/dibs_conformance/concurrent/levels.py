@@ -11,9 +11,9 @@ from dibs_conformance.concurrent.examples import Concert, Stage, Tally, composed
 from dibs_conformance.concurrent.held_locks import can_hold, held
 from dibs_conformance.concurrent.process_clients import company
 from dibs_conformance.concurrent.thread_clients import NAMES, troupe
-from dibs_conformance.levels.adding import joined
-from dibs_conformance.levels.level import Given, law_report
 from dibs_conformance.report import Failure, Findings, Gap, LawReport
+from dibs_conformance.report.findings import law_report, merge
+from dibs_conformance.target import LevelPlan
 
 CLIENTS = 3
 #: So often do free threads change turns, in s; Python's own 5 ms is longer than any verb of memory takes.
@@ -38,42 +38,42 @@ MOST = 200
 PAIRS = [(name.partition(" ")[0], name.rpartition(" ")[2]) for name, _ in RACES]
 
 
-def interleaved(given: Given) -> Findings:
+def interleaved(plan: LevelPlan) -> Findings:
     """L1: steps inside of verbs, in an order drawn from the seed."""
-    if not given.claims.manual_clock:
+    if not plan.claims.manual_clock:
         return Findings(untested=(no_clock(),))
-    inside = can_hold(given.places.target)
-    budget = given.budget / (1 + inside)
-    with troupe(given.places, CLIENTS, stepping=True) as stage:
-        found = Trying(given, budget, orders=True).findings(stage)
+    inside = can_hold(plan.locations.target)
+    budget = plan.budget / (1 + inside)
+    with troupe(plan.locations, CLIENTS, stepping=True) as stage:
+        found = Trying(plan, budget, orders=True).findings(stage)
     if not inside or found.failures:
         return found
-    return joined(found, inside_functions(given, budget))
+    return merge(found, inside_functions(plan, budget))
 
 
-def inside_functions(given: Given, budget: float) -> Findings:
+def inside_functions(plan: LevelPlan, budget: float) -> Findings:
     """Calls that stand still in the middle of a function, at a lock held from a second connection."""
-    with troupe(given.places, CLIENTS, stepping=False) as players, held(players, players.place) as stage:
-        found = Trying(given, budget).findings(stage)
+    with troupe(plan.locations, CLIENTS, stepping=False) as players, held(players, players.location) as stage:
+        found = Trying(plan, budget).findings(stage)
         sentence = "Functions that stop in the middle of each other come to what one order comes to."
         law = law_report("held inside a function", "4.2", sentence, stage.stood, broken=bool(found.failures))
-        return joined(found, Findings(laws=(law,)))
+        return merge(found, Findings(laws=(law,)))
 
 
-def at_once(given: Given) -> Findings:
+def at_once(plan: LevelPlan) -> Findings:
     """L2: threads without anybody's order, and processes where the storage is for several."""
-    if not given.claims.manual_clock:
+    if not plan.claims.manual_clock:
         return Findings(untested=(no_clock(),))
-    shares = 2 if given.claims.shared else 1
-    with troupe(given.places, CLIENTS, stepping=False) as threads, switching(SWITCHING):
-        found = Trying(given, given.budget / shares).findings(threads)
-    if not given.claims.shared:
+    shares = 2 if plan.claims.shared else 1
+    with troupe(plan.locations, CLIENTS, stepping=False) as threads, switching(SWITCHING):
+        found = Trying(plan, plan.budget / shares).findings(threads)
+    if not plan.claims.shared:
         alone = Gap(name="processes", why="the storage is not for several (`shared` is not claimed)")
-        return joined(found, Findings(spared=(alone,)))
+        return merge(found, Findings(spared=(alone,)))
     if found.failures:
         return found
-    with company(given.places, NAMES[:CLIENTS]) as processes:
-        return joined(found, Trying(given, given.budget / shares).findings(processes))
+    with company(plan.locations, NAMES[:CLIENTS]) as processes:
+        return merge(found, Trying(plan, plan.budget / shares).findings(processes))
 
 
 @contextmanager
@@ -89,8 +89,8 @@ def switching(interval: float) -> Iterator[None]:
 class Trying:
     """Plays examples on a stage until the budget, or their number, is used up, or one fails."""
 
-    def __init__(self, given: Given, budget: float, *, orders: bool = False) -> None:
-        self._given, self._orders = given, orders
+    def __init__(self, plan: LevelPlan, budget: float, *, orders: bool = False) -> None:
+        self._plan, self._orders = plan, orders
         self._ends = time.monotonic() + budget
 
     def findings(self, stage: Stage) -> Findings:
@@ -113,11 +113,11 @@ class Trying:
             # Two may miss each other: what never met by then is made to try again.
             unmet = self._unmet(concert)
             pair = PAIRS[done] if done < len(PAIRS) else next(iter(unmet), None)
-            failure = concert.try_one(composed(self._given.seed + done, CLIENTS, pair))
+            failure = concert.try_one(composed(self._plan.seed + done, CLIENTS, pair))
             if failure is not None:
                 return failure
             done += 1
-            self._given.progress(done)
+            self._plan.progress(done)
         return None
 
     def _unmet(self, concert: Concert) -> list[tuple[str, str]]:
@@ -129,8 +129,8 @@ class Trying:
         ]
 
     def _goes_on(self, done: int) -> bool:
-        if self._given.examples is not None:
-            return done < self._given.examples
+        if self._plan.examples is not None:
+            return done < self._plan.examples
         return time.monotonic() < self._ends
 
 

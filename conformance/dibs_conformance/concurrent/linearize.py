@@ -15,7 +15,7 @@ from dibs_conformance.concurrent.apply import ANY, Part, parts, weigh
 from dibs_conformance.concurrent.calls import Call, Look, Round
 from dibs_conformance.concurrent.possible_world import World
 from dibs_conformance.oracle.matching import match_event, match_slot
-from dibs_conformance.oracle.numbering import Differs
+from dibs_conformance.oracle.numbering import Mismatch
 
 MOST_TRIES = 8_000
 READS = frozenset({"get"})
@@ -90,7 +90,7 @@ class Search:
         after = world.copy()
         try:
             weigh(after, part, time)
-        except Differs as error:
+        except Mismatch as error:
             self._note(at, -left, f"{part.call.client}: {part.verb}: {error}")
             return None
         return after
@@ -99,7 +99,7 @@ class Search:
         try:
             if look is not None:
                 seen(world, self.queue, look)
-        except Differs as error:
+        except Mismatch as error:
             self._note(at, 1 - left, str(error))
             return False
         return True
@@ -116,7 +116,7 @@ def candidates(todo: Sequence[Part]) -> list[Part]:
         part
         for part in todo
         if part.call.invoked <= first
-        and not any(other.call is part.call and other.place < part.place for other in todo)
+        and not any(other.call is part.call and other.position < part.position for other in todo)
     ]
     return sorted(ready, key=lambda part: part.call.returned)
 
@@ -136,11 +136,11 @@ def apart(calls: Sequence[Call], pending: Sequence[Part] = ()) -> list[Part]:
     unheard = {id(part.call): part.call for part in pending}.values()
     told: list[Part] = []
     for call in happened:
-        beside = [other for other in (*happened, *unheard) if other is not call and other.overlaps(call)]
+        during_run = [other for other in (*happened, *unheard) if other is not call and other.overlaps(call)]
         # A call that changed nothing, or was refused, may have told the storage the time or not.
         before = [other.now for other in calls if other.invoked <= call.returned]
         times = sorted({call.now, *(now for now in before if now > call.now)})
-        ids = frozenset(id for other in beside for id in touched(other))
+        ids = frozenset(id for other in during_run for id in touched(other))
         told += parts(call, tuple(times), ids)
     return told
 
@@ -188,8 +188,8 @@ def seen(world: World, queue: str, look: Look) -> None:
                 slot,
                 max(look.now, world.oracle.now),
             )
-        except Differs as error:
-            raise Differs(f"afterwards {id!r}: {error}") from None
+        except Mismatch as error:
+            raise Mismatch(f"afterwards {id!r}: {error}") from None
     name_fail_jobs(world, queue, look.failed)
     if look.events is not None:
         same_log(world, queue, look)
@@ -204,19 +204,19 @@ def name_fail_jobs(world: World, queue: str, failed: dict[str, Slot] | object) -
             target.rename(match_origin(world, slot), id)
     gone = [id for id, known in target.ids.items() if known.current is not None and id not in failed]
     if gone:
-        raise Differs(f"{len(gone)} fail jobs are missing")
+        raise Mismatch(f"{len(gone)} fail jobs are missing")
 
 
 def match_origin(world: World, slot: Slot) -> str:
     origin = slot.current.origin if slot.current is not None else None
     if origin is None:
-        raise Differs("a fail job has no origin")
+        raise Mismatch("a fail job has no origin")
     fence = world.numbering.expected("fence", (origin.queue, origin.id), origin.fence)
     for id, known in world.oracle.queue(origin.queue + FAIL_SUFFIX).ids.items():
         made = known.current.origin if known.current is not None else None
         if id.startswith("?") and made is not None and (made.id, made.fence) == (origin.id, fence):
             return id
-    raise Differs(f"a fail job tells of a run of {origin.id!r} that did not fail")
+    raise Mismatch(f"a fail job tells of a run of {origin.id!r} that did not fail")
 
 
 def same_log(world: World, queue: str, look: Look) -> None:
@@ -227,8 +227,8 @@ def same_log(world: World, queue: str, look: Look) -> None:
     for event in look.events or ():
         mine = told.get(event.id, [])
         if not mine:
-            raise Differs(f"the log has {event.kind} of {event.id!r}, which did not happen")
+            raise Mismatch(f"the log has {event.kind} of {event.id!r}, which did not happen")
         match_event(world.numbering, queue, mine.pop(0), event)  # type: ignore[arg-type]
     missing = [id for id, rest in told.items() if rest]
     if missing:
-        raise Differs(f"the log lacks an event of {missing[0]!r}")
+        raise Mismatch(f"the log lacks an event of {missing[0]!r}")

@@ -23,7 +23,7 @@ from dibs_conformance.concurrent.calls import Call, Look
 from dibs_conformance.concurrent.performer import look, perform
 from dibs_conformance.concurrent.source_lines import Lines, homes
 from dibs_conformance.concurrent.system_calls import Mishap, System
-from dibs_conformance.target import Bridge, Opened, OpenStorage, Places
+from dibs_conformance.target import Locations, LoopRunner, OpenedStorage, OpenStorage
 
 #: Seconds in which a process must answer.
 PATIENCE = 60.0
@@ -64,11 +64,11 @@ def context() -> BaseContext:
 class Member:
     """One process, as its conductor sees it."""
 
-    def __init__(self, target: str | OpenStorage, place: str, name: str) -> None:
+    def __init__(self, target: str | OpenStorage, location: str, name: str) -> None:
         self.name = name
         self._wire, theirs = context().Pipe()
         self._process: BaseProcess = context().Process(  # type: ignore[attr-defined]
-            target=serve, args=(target, place, name, theirs), daemon=True
+            target=serve, args=(target, location, name, theirs), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -147,11 +147,11 @@ class Member:
 class Company:
     """Some members on one place, and a storage here to see what is there."""
 
-    def __init__(self, places: Places, names: Sequence[str]) -> None:
-        self.place = places.new()
-        self._bridge = Bridge()
-        self._opened = Opened(places, self._bridge, self.place)
-        self.members = [Member(places.target, self.place, name) for name in names]
+    def __init__(self, locations: Locations, names: Sequence[str]) -> None:
+        self.location = locations.new()
+        self._runner = LoopRunner()
+        self._opened = OpenedStorage(locations, self._runner, self.location)
+        self.members = [Member(locations.target, self.location, name) for name in names]
 
     def play(self, orders: Sequence[Order], seed: int) -> list[Call]:
         """Let each member do its program, all at once. The seed decides nothing here: the machine does."""
@@ -163,19 +163,19 @@ class Company:
 
     def look(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Look:
         """See everything, with everybody at rest."""
-        return self._bridge.run(look(self._opened.storage, queue, ids, now, log=log))
+        return self._runner.run(look(self._opened.storage, queue, ids, now, log=log))
 
     def close(self) -> None:
         for member in self.members:
             member.close()
         self._opened.close()
-        self._bridge.close()
+        self._runner.close()
 
 
 @contextmanager
-def company(places: Places, names: Sequence[str]) -> Iterator[Company]:
+def company(locations: Locations, names: Sequence[str]) -> Iterator[Company]:
     """Start a company, and end it whatever comes."""
-    made = Company(places, names)
+    made = Company(locations, names)
     try:
         yield made
     finally:
@@ -201,28 +201,28 @@ class Fate:
             os.kill(os.getpid(), self._doom.signal)
 
 
-def serve(target: str | OpenStorage, place: str, name: str, wire: Connection) -> None:
+def serve(target: str | OpenStorage, location: str, name: str, wire: Connection) -> None:
     """Do what comes by the wire, until it says None or is gone."""
-    fate, system, places, bridge = Fate(), System(), Places(target), Bridge()
+    fate, system, locations, runner = Fate(), System(), Locations(target), LoopRunner()
     system.stand_between()
-    opened = Opened(places, bridge, place)
+    opened = OpenedStorage(locations, runner, location)
     watched = homes(type(opened.storage))
     opened.close()
     lines = Lines(watched, fate.line)
     with lines.watched():
-        opened = Opened(places, bridge, place)
+        opened = OpenedStorage(locations, runner, location)
     wire.send(Done())
     try:
         for order, doom in orders(wire):
             fate.begin(doom if isinstance(doom, Doom) else None)
             system.begin(doom if isinstance(doom, Mishap) else None)
             with lines.watched():
-                bridge.run(perform(opened.storage, name, order, time.monotonic, wire.send))
+                runner.run(perform(opened.storage, name, order, time.monotonic, wire.send))
             system.end()
             wire.send(Done(fate.lines, system.calls, system.failed))
     finally:
         opened.close()
-        bridge.close()
+        runner.close()
 
 
 def orders(wire: Connection) -> Iterator[tuple[Order, Doom | Mishap | None]]:

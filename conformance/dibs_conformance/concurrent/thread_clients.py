@@ -14,7 +14,7 @@ from dibs_conformance.concurrent.calls import Call, Look
 from dibs_conformance.concurrent.performer import Stamp, look, perform
 from dibs_conformance.concurrent.scheduler import Stepper
 from dibs_conformance.concurrent.source_lines import homes
-from dibs_conformance.target import Bridge, Opened, Places
+from dibs_conformance.target import Locations, LoopRunner, OpenedStorage
 
 T = TypeVar("T")
 #: Seconds a round may take.
@@ -28,8 +28,8 @@ class Player:
     def __init__(self, name: str) -> None:
         self.name = name
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"kit-{name}")
-        self.opened: Opened | None = None
-        self._bridge: Bridge | None = None
+        self.opened: OpenedStorage | None = None
+        self._runner: LoopRunner | None = None
 
     @property
     def storage(self) -> Storage:
@@ -39,46 +39,46 @@ class Player:
     def does(self, work: Callable[[], T]) -> Future[T]:
         return self._thread.submit(work)
 
-    def open(self, places: Places, place: str) -> None:
-        self._bridge = self._bridge or Bridge()
-        self.opened = Opened(places, self._bridge, place)
+    def open(self, locations: Locations, location: str) -> None:
+        self._runner = self._runner or LoopRunner()
+        self.opened = OpenedStorage(locations, self._runner, location)
 
     def close(self) -> None:
         if self.opened is not None:
             self.does(self.opened.close).result()
-        if self._bridge is not None:
-            self.does(self._bridge.close).result()
+        if self._runner is not None:
+            self.does(self._runner.close).result()
         self._thread.shutdown()
 
     def perform(self, order: Order, stamp: Stamp) -> list[Call]:
         return self.run(perform(self.storage, self.name, order, stamp))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        assert self._bridge is not None  # noqa: S101 - open comes first
-        return self._bridge.run(work)
+        assert self._runner is not None  # noqa: S101 - open comes first
+        return self._runner.run(work)
 
 
 class Troupe:
     """Some players on one place; a stepper decides who goes on, or nobody does."""
 
-    def __init__(self, places: Places, size: int, *, stepping: bool) -> None:
-        place = self.place = places.new()
+    def __init__(self, locations: Locations, size: int, *, stepping: bool) -> None:
+        location = self.location = locations.new()
         self.players = [Player(name) for name in NAMES[:size]]
         first = self.players[0]
-        first.does(lambda: first.open(places, place)).result()
+        first.does(lambda: first.open(locations, location)).result()
         watched = homes(type(first.storage)) if stepping else ()
         self.stepper = Stepper(watched)
         self._stepping = stepping
         for player in self.players:
-            player.does(self._opening(player, places, place)).result()
+            player.does(self._opening(player, locations, location)).result()
 
-    def _opening(self, player: Player, places: Places, place: str) -> Callable[[], None]:
+    def _opening(self, player: Player, locations: Locations, location: str) -> Callable[[], None]:
         def opening() -> None:
             # The first one opened to find out whose lines to watch; its threads were not watched.
             if player.opened is not None:
                 player.opened.close()
             with self.stepper.adopting(player.name):
-                player.open(places, place)
+                player.open(locations, location)
 
         return opening
 
@@ -127,9 +127,9 @@ class Troupe:
 
 
 @contextmanager
-def troupe(places: Places, size: int, *, stepping: bool) -> Iterator[Troupe]:
+def troupe(locations: Locations, size: int, *, stepping: bool) -> Iterator[Troupe]:
     """Open a troupe, and close it whatever comes."""
-    made = Troupe(places, size, stepping=stepping)
+    made = Troupe(locations, size, stepping=stepping)
     try:
         yield made
     finally:

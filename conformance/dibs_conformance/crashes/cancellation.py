@@ -13,8 +13,8 @@ from dibs_conformance.concurrent.calls import Call
 from dibs_conformance.concurrent.performer import make
 from dibs_conformance.crashes.scenes import SCENES, Way
 from dibs_conformance.crashes.survivor import Witness, witness
-from dibs_conformance.levels.level import Given
 from dibs_conformance.report import Failure, Findings
+from dibs_conformance.target import LevelPlan
 
 T = TypeVar("T")
 #: More awaits than any verb has.
@@ -110,17 +110,17 @@ class Cancelling:
         return "" if sizes == list(range(1, READERS + 1)) else f"readers got {sizes} slots"
 
 
-def cancelled(given: Given, until: float) -> Findings:
+def cancelled(plan: LevelPlan, until: float) -> Findings:
     """Cancel at every await."""
-    place = given.places.new()
-    with witness(given.places, place) as seen:
+    location = plan.locations.new()
+    with witness(plan.locations, location) as seen:
         way: Way[str] = Way(
             "a cancelled caller leaves nothing half done",
             "What was cancelled at any await happened whole or not at all, and nobody gets its reply.",
             "cancel",
             seen,
             "cancelled",
-            given.seed,
+            plan.seed,
         )
         way.try_all(list(SCENES), Cancelling(seen, way).scene, until)
         return way.findings()

@@ -8,9 +8,9 @@ from dibs_conformance.crashes.proxy import Proxy, Way
 from dibs_conformance.crashes.scenes import SCENES, fewest
 from dibs_conformance.crashes.scenes import Way as Kind
 from dibs_conformance.crashes.survivor import Witness, witness
-from dibs_conformance.levels.adding import joined
-from dibs_conformance.levels.level import Given
 from dibs_conformance.report import Findings
+from dibs_conformance.report.findings import merge
+from dibs_conformance.target import LevelPlan
 
 #: A scene, and after how many bytes.
 Point = tuple[str, int]
@@ -56,16 +56,16 @@ class Cutting:
         way.judge(history)
 
 
-def cut_off(given: Given, until: float) -> Findings:
+def cut_off(plan: LevelPlan, until: float) -> Findings:
     """Cut requests, then replies."""
-    url, now = given.places.new(), time.monotonic()
+    url, now = plan.locations.new(), time.monotonic()
     with (
-        witness(given.places, url) as seen,
+        witness(plan.locations, url) as seen,
         Proxy.before(url) as proxy,
-        witness(given.places, proxy.through(url)) as client,
+        witness(plan.locations, proxy.through(url)) as client,
     ):
-        requests: Kind[Point] = Kind(*REQUEST_CUT, seen, "asked", given.seed, fewest=fewest(given))
-        replies: Kind[Point] = Kind(*REPLY_CUT, seen, "told", given.seed, fewest=fewest(given))
+        requests: Kind[Point] = Kind(*REQUEST_CUT, seen, "asked", plan.seed, fewest=fewest(plan))
+        replies: Kind[Point] = Kind(*REPLY_CUT, seen, "told", plan.seed, fewest=fewest(plan))
         cutting = Cutting(seen, client, proxy)
         sizes = cutting.sizes(requests)
         sent = [(name, n) for name, size in sizes.items() for n in range(1, size["request"] + 1)]
@@ -73,4 +73,4 @@ def cut_off(given: Given, until: float) -> Findings:
         requests.try_all(sent, lambda point: cutting.cut(requests, "request", point), (now + until) / 2)
         if requests.failure is None:
             replies.try_all(got, lambda point: cutting.cut(replies, "reply", point), until)
-        return joined(requests.findings(), replies.findings())
+        return merge(requests.findings(), replies.findings())

@@ -13,42 +13,41 @@ from dibs_conformance.crashes.os_errors import system_fails
 from dibs_conformance.crashes.power_loss import power_fails
 from dibs_conformance.crashes.proxy import has_server
 from dibs_conformance.crashes.system_call_kills import system_calls
-from dibs_conformance.levels.adding import joined
-from dibs_conformance.levels.level import Given
 from dibs_conformance.report import Findings, Gap
-from dibs_conformance.target import Bridge, Opened
+from dibs_conformance.report.findings import merge
+from dibs_conformance.target import LevelPlan, LoopRunner, OpenedStorage
 
 #: Tries one way of going wrong, until that time.
-Try = Callable[[Given, float], Findings]
+Try = Callable[[LevelPlan, float], Findings]
 
 
-def clients_that_die(given: Given) -> Findings:
+def clients_that_die(plan: LevelPlan) -> Findings:
     """L3, one way after the other, each with its share of the time."""
-    if not given.claims.manual_clock:
+    if not plan.claims.manual_clock:
         return Findings(untested=(no_clock(),))
-    ways, found = ways_for(given)
-    ends = time.monotonic() + (given.budget if given.examples is None else 0.0)
+    ways, found = ways_for(plan)
+    ends = time.monotonic() + (plan.budget if plan.examples is None else 0.0)
     for at, way in enumerate(ways):
         left = max(0.0, ends - time.monotonic()) / (len(ways) - at)
-        found = joined(found, way(given, time.monotonic() + left))
+        found = merge(found, way(plan, time.monotonic() + left))
         if found.failures:
             break
     return found
 
 
-def ways_for(given: Given) -> tuple[list[Try], Findings]:
+def ways_for(plan: LevelPlan) -> tuple[list[Try], Findings]:
     """What applies to this storage; and what does not, or cannot be tried."""
     ways: list[Try] = [cancelled]
     spared, untested = [], []
-    if given.claims.shared:
+    if plan.claims.shared:
         ways.append(killed_and_stopped)
     else:
         why = "the storage lives in one process and dies with it (`shared` is not claimed)"
         spared += [Gap(name=name, why=why) for name in ("kill -9", "stop and continue")]
-    shown, durability = told(given)
+    shown, durability = told(plan)
     if not has_server(shown):
         spared.append(Gap(name="cut connections", why="the storage has no server"))
-        if given.claims.durable and given.claims.shared:
+        if plan.claims.durable and plan.claims.shared:
             ways += [system_fails, system_calls]
         if durability.startswith("power loss") and shown.startswith("file:"):
             ways.append(power_fails)
@@ -56,21 +55,21 @@ def ways_for(given: Given) -> tuple[list[Try], Findings]:
             spared.append(
                 Gap(name="power loss", why=f"the storage does not claim to survive it: {durability}")
             )
-    elif isinstance(given.places.target, str):
+    elif isinstance(plan.locations.target, str):
         ways.append(cut_off)
     else:
         untested.append(Gap(name="cut connections", why="certify a URL, so that the kit can stand between"))
     return ways, Findings(spared=tuple(spared), untested=tuple(untested))
 
 
-def told(given: Given) -> tuple[str, str]:
+def told(plan: LevelPlan) -> tuple[str, str]:
     """What the storage says of where it is, and of what survives what."""
-    bridge = Bridge()
+    runner = LoopRunner()
     try:
-        opened = Opened(given.places, bridge, given.places.new())
+        opened = OpenedStorage(plan.locations, runner, plan.locations.new())
         try:
             return opened.storage.url, opened.storage.durability
         finally:
             opened.close()
     finally:
-        bridge.close()
+        runner.close()

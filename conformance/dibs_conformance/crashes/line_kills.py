@@ -9,9 +9,9 @@ from dibs_conformance.concurrent.process_clients import Doom, Member
 from dibs_conformance.crashes.scenes import AFTERWARDS, PATIENCE, SCENES, Way, fewest, points
 from dibs_conformance.crashes.survivor import Witness, witness
 from dibs_conformance.crashes.victim import Victim
-from dibs_conformance.levels.adding import joined
-from dibs_conformance.levels.level import Given
 from dibs_conformance.report import Findings
+from dibs_conformance.report.findings import merge
+from dibs_conformance.target import LevelPlan
 
 #: Seconds after which one who is waited for is thought to wait for the one that was stopped.
 HELD_UP = 0.2
@@ -90,13 +90,13 @@ class Dying:
         raise TimeoutError("the process neither stopped nor answered")
 
 
-def killed_and_stopped(given: Given, until: float) -> Findings:
+def killed_and_stopped(plan: LevelPlan, until: float) -> Findings:
     """SIGKILL before any line; SIGSTOP before any line, and SIGCONT once others have taken over."""
-    place, now = given.places.new(), time.monotonic()
-    with witness(given.places, place) as seen:
-        kills: Way[Point] = Way(*KILLED, seen, "killed", given.seed, fewest=fewest(given))
-        stops: Way[Point] = Way(*STOPPED, seen, "stopped", given.seed, fewest=fewest(given))
-        victim = Victim(given, place)
+    location, now = plan.locations.new(), time.monotonic()
+    with witness(plan.locations, location) as seen:
+        kills: Way[Point] = Way(*KILLED, seen, "killed", plan.seed, fewest=fewest(plan))
+        stops: Way[Point] = Way(*STOPPED, seen, "stopped", plan.seed, fewest=fewest(plan))
+        victim = Victim(plan, location)
         dying = Dying(victim, seen)
         try:
             moments = list(points(dying.sizes(kills)))
@@ -105,4 +105,4 @@ def killed_and_stopped(given: Given, until: float) -> Findings:
                 stops.try_all(moments, lambda point: dying.stop(stops, point), until)
         finally:
             victim.bury()
-        return joined(kills.findings(), stops.findings())
+        return merge(kills.findings(), stops.findings())

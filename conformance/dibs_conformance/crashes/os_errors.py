@@ -10,8 +10,8 @@ from dibs_conformance.concurrent.system_calls import ERRORS, Mishap
 from dibs_conformance.crashes.scenes import AFTERWARDS, SCENES, Way, fewest, points
 from dibs_conformance.crashes.survivor import witness
 from dibs_conformance.crashes.victim import Victim
-from dibs_conformance.levels.level import Given
 from dibs_conformance.report import Failure, Findings, Gap
+from dibs_conformance.target import LevelPlan
 
 #: A scene, a call of it, and the error.
 Point = tuple[str, int, int]
@@ -63,12 +63,12 @@ class Failing:
                 self._way.failure = Failure(law=self._way.law, why=why)
 
 
-def system_fails(given: Given, until: float) -> Findings:
+def system_fails(plan: LevelPlan, until: float) -> Findings:
     """Let each call fail with each error."""
-    place = given.places.new()
-    with witness(given.places, place) as seen:
-        way: Way[Point] = Way(*FAILED, seen, "failing", given.seed, fewest=fewest(given))
-        victim = Victim(given, place)
+    location = plan.locations.new()
+    with witness(plan.locations, location) as seen:
+        way: Way[Point] = Way(*FAILED, seen, "failing", plan.seed, fewest=fewest(plan))
+        victim = Victim(plan, location)
         failing = Failing(victim.alive(), way)
         try:
             sizes = failing.sizes()

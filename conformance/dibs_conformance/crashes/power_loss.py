@@ -22,8 +22,8 @@ from dibs_conformance.concurrent.process_clients import PATIENCE, context
 from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.crashes.scenes import Way
 from dibs_conformance.crashes.survivor import Witness
-from dibs_conformance.levels.level import Given
 from dibs_conformance.report import Failure, Findings
+from dibs_conformance.target import LevelPlan
 
 LAW = (
     "what was answered survives power loss",
@@ -58,13 +58,13 @@ class Moment:
     disk: int
 
 
-def power_fails(given: Given, until: float) -> Findings:
+def power_fails(plan: LevelPlan, until: float) -> Findings:
     """Write down what a process does to its disk, and look at what may be left of it at every moment."""
-    url = given.places.new()
+    url = plan.locations.new()
     calls, deeds = recorded(url)
-    fewest = max(FEWEST, given.examples or 0)
-    way: Way[Moment] = Way(*LAW, Witness.__new__(Witness), QUEUE, given.seed, fewest=fewest)
-    losing = Losing(given, way, calls, deeds)
+    fewest = max(FEWEST, plan.examples or 0)
+    way: Way[Moment] = Way(*LAW, Witness.__new__(Witness), QUEUE, plan.seed, fewest=fewest)
+    losing = Losing(plan, way, calls, deeds)
     way.try_all(losing.moments(), losing.lose, until)
     return way.findings()
 
@@ -72,8 +72,8 @@ def power_fails(given: Given, until: float) -> Findings:
 class Losing:
     """Lays out disks, opens them, and judges what is there."""
 
-    def __init__(self, given: Given, way: Way[Moment], calls: list[Call], deeds: list[Deed]) -> None:
-        self._given, self._way, self._calls, self._deeds = given, way, calls, deeds
+    def __init__(self, plan: LevelPlan, way: Way[Moment], calls: list[Call], deeds: list[Deed]) -> None:
+        self._plan, self._way, self._calls, self._deeds = plan, way, calls, deeds
 
     def moments(self) -> list[Moment]:
         """Every moment between two deeds, and every disk that may be left then."""
@@ -86,7 +86,7 @@ class Losing:
         return found
 
     def lose(self, moment: Moment) -> None:
-        way, url = self._way, self._given.places.new()
+        way, url = self._way, self._plan.locations.new()
         way.histories += 1
         way.count()
         disk = Disk()

@@ -14,8 +14,9 @@ from dibs_conformance.concurrent.calls import Call, Look, Round
 from dibs_conformance.concurrent.examples import GRANTS, IDS, START
 from dibs_conformance.concurrent.linearize import woven
 from dibs_conformance.concurrent.timeline import timeline
-from dibs_conformance.levels.level import Given, law_report
 from dibs_conformance.report import Failure, Findings, LawReport
+from dibs_conformance.report.findings import law_report
+from dibs_conformance.target import LevelPlan
 
 P = TypeVar("P")
 
@@ -186,9 +187,9 @@ class Way(Generic[P]):
         )
 
 
-def fewest(given: Given) -> int:
+def fewest(plan: LevelPlan) -> int:
     """How many points are tried at least."""
-    return max(len(SCENES), given.examples or 0)
+    return max(len(SCENES), plan.examples or 0)
 
 
 def spread(points: Sequence[P], seed: int) -> list[P]:

@@ -12,15 +12,15 @@ from dibs_conformance.concurrent.calls import Call, Look
 from dibs_conformance.concurrent.performer import look
 from dibs_conformance.concurrent.thread_clients import Player
 from dibs_conformance.crashes.scenes import PATIENCE, Survivor
-from dibs_conformance.target import Places
+from dibs_conformance.target import Locations
 
 
 class Witness(Survivor):
     """Does its orders one after the other."""
 
-    def __init__(self, places: Places, place: str) -> None:
+    def __init__(self, locations: Locations, location: str) -> None:
         self.player = Player("ann")
-        self.player.does(lambda: self.player.open(places, place)).result(PATIENCE)
+        self.player.does(lambda: self.player.open(locations, location)).result(PATIENCE)
         self._late: Future[list[Call]] | None = None
 
     def does(self, order: Order, patience: float) -> list[Call] | None:
@@ -46,9 +46,9 @@ class Witness(Survivor):
 
 
 @contextmanager
-def witness(places: Places, place: str) -> Iterator[Witness]:
+def witness(locations: Locations, location: str) -> Iterator[Witness]:
     """Open a witness on a place, and close it whatever comes."""
-    made = Witness(places, place)
+    made = Witness(locations, location)
     try:
         yield made
     finally:

@@ -9,9 +9,9 @@ from dibs_conformance.crashes.scenes import AFTERWARDS, SCENES, History, Way
 from dibs_conformance.crashes.strace import Asked, NoTrace, Trace, instead, traced
 from dibs_conformance.crashes.survivor import Witness, witness
 from dibs_conformance.crashes.victim import Victim
-from dibs_conformance.levels.adding import joined
-from dibs_conformance.levels.level import Given
 from dibs_conformance.report import Findings, Gap
+from dibs_conformance.report.findings import merge
+from dibs_conformance.target import LevelPlan
 
 #: A scene, a call of it, and what becomes of the call: an error by name, or "" for a kill.
 Point = tuple[str, Asked, str]
@@ -84,12 +84,12 @@ class Calling:
         way.judge(history)
 
 
-def system_calls(given: Given, until: float) -> Findings:
+def system_calls(plan: LevelPlan, until: float) -> Findings:
     """Kill at each call, then let each fail with each error."""
-    place, now = given.places.new(), time.monotonic()
-    with witness(given.places, place) as seen:
-        kills, fails = way_of(KILLED, seen, "at a call", given), way_of(FAILED, seen, "failed call", given)
-        victim = Victim(given, place)
+    location, now = plan.locations.new(), time.monotonic()
+    with witness(plan.locations, location) as seen:
+        kills, fails = way_of(KILLED, seen, "at a call", plan), way_of(FAILED, seen, "failed call", plan)
+        victim = Victim(plan, location)
         calling = Calling(victim, folder_of(seen))
         try:
             points = calling.points(kills, ERRORS)
@@ -101,12 +101,12 @@ def system_calls(given: Given, until: float) -> Findings:
             return Findings(spared=(Gap(name="kill -9 and errors at every system call", why=str(error)),))
         finally:
             victim.bury()
-        return joined(kills.findings(), fails.findings())
+        return merge(kills.findings(), fails.findings())
 
 
-def way_of(texts: tuple[str, str, str], seen: Witness, queues: str, given: Given) -> Way[Point]:
+def way_of(texts: tuple[str, str, str], seen: Witness, queues: str, plan: LevelPlan) -> Way[Point]:
     """With strace all is slow: beside what time there is, as many as were asked for, or each scene once."""
-    return Way(*texts, seen, queues, given.seed, fewest=given.examples or len(SCENES))
+    return Way(*texts, seen, queues, plan.seed, fewest=plan.examples or len(SCENES))
 
 
 def folder_of(seen: Witness) -> str:

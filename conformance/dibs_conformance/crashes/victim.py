@@ -6,7 +6,7 @@ from dibs_conformance.concurrent.actions import Hands, Order
 from dibs_conformance.concurrent.examples import START
 from dibs_conformance.concurrent.process_clients import Member
 from dibs_conformance.crashes.scenes import SCENES
-from dibs_conformance.levels.level import Given
+from dibs_conformance.target import LevelPlan
 
 #: What a process does before anything is counted.
 WARMING = (*SCENES["settle_and_claim"].before, SCENES["settle_and_claim"].act)
@@ -15,8 +15,8 @@ WARMING = (*SCENES["settle_and_claim"].before, SCENES["settle_and_claim"].act)
 class Victim:
     """A place at which there is a process whenever one is asked for."""
 
-    def __init__(self, given: Given, place: str) -> None:
-        self._target, self._place = given.places.target, place
+    def __init__(self, plan: LevelPlan, location: str) -> None:
+        self._target, self._location = plan.locations.target, location
         self._member: Member | None = None
 
     @property
@@ -32,7 +32,7 @@ class Victim:
     def alive(self) -> Member:
         """Return the process, a new one if the last was buried."""
         if self._member is None:
-            self._member = Member(self._target, self._place, "vic")
+            self._member = Member(self._target, self._location, "vic")
             # What only happens the first time, as scripts that are loaded, would count as part of each act.
             self._member.does(Order(WARMING, "warm", Hands(), START))
             self._member.calls()

@@ -15,8 +15,8 @@ from dibs_conformance.concurrent.linearize import woven
 from dibs_conformance.concurrent.thread_clients import Troupe
 from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.faults.private_servers import Station
-from dibs_conformance.levels.level import law_report
 from dibs_conformance.report import Failure, Findings
+from dibs_conformance.report.findings import law_report
 
 CLIENTS = 3
 #: Seconds after which a server that is well again must have answered.

@@ -152,7 +152,9 @@ def ended(how: SettleAction) -> Words:
 
 def followed(how: SettleAction) -> list[Words]:
     items = how.then if isinstance(how, Complete | Fail) else ()
-    return [enqueued(item.queue, EnqueueRequest(job=item.job, on_conflict=item.on_conflict)) for item in items]
+    return [
+        enqueued(item.queue, EnqueueRequest(job=item.job, on_conflict=item.on_conflict)) for item in items
+    ]
 
 
 def settle_told(asked: Asked, answer: Sequence[SettleResult]) -> Asked:

@@ -20,10 +20,9 @@ from dibs_conformance.history.check import Checked, check
 from dibs_conformance.history.random_clients import FAILED, QUEUE, Client, drain
 from dibs_conformance.history.recorder import Recorder
 from dibs_conformance.history.step import Step, read_file, write_steps
-from dibs_conformance.levels.adding import joined
-from dibs_conformance.levels.level import Given
 from dibs_conformance.report import Failure, Findings
-from dibs_conformance.target import OpenStorage, Places
+from dibs_conformance.report.findings import merge
+from dibs_conformance.target import LevelPlan, Locations, OpenStorage
 
 CLIENTS = 3
 #: Of each client in one run: together short enough for brute force, long enough to meet every rule.
@@ -36,16 +35,16 @@ PATIENCE = 300.0
 OUTSIDE = "R19"
 
 
-def free_run(given: Given) -> Findings:
+def free_run(plan: LevelPlan) -> Findings:
     """Let clients run free until the budget, or the number of runs, is used up and every rule was met."""
-    ends = time.monotonic() + given.budget
+    ends = time.monotonic() + plan.budget
     found = Findings()
     for number in range(10**6):
-        enough = time.monotonic() > ends if given.examples is None else number >= given.examples
+        enough = time.monotonic() > ends if plan.examples is None else number >= plan.examples
         if number and enough and (met(found) or number > MORE):
             break
-        found = joined(found, attempt(given, given.seed + number))
-        given.progress(found.histories)
+        found = merge(found, attempt(plan, plan.seed + number))
+        plan.progress(found.histories)
         if found.failures:
             break
     return found
@@ -55,10 +54,10 @@ def met(found: Findings) -> bool:
     return all(law.met for law in found.laws)
 
 
-def attempt(given: Given, seed: int) -> Findings:
+def attempt(plan: LevelPlan, seed: int) -> Findings:
     """One run, judged; whatever a storage raises is its failure."""
     try:
-        return judged(run_once(given, seed))
+        return judged(run_once(plan, seed))
     except Exception as error:  # noqa: BLE001 - as above
         return Findings(histories=1, failures=(Failure(law=type(error).__name__, why=str(error)),))
 
@@ -69,24 +68,24 @@ def judged(checked: Checked) -> Findings:
     return Findings(histories=1, events=checked.steps, laws=laws, failures=checked.failures)
 
 
-def run_once(given: Given, seed: int) -> Checked:
+def run_once(plan: LevelPlan, seed: int) -> Checked:
     """One run in a place of its own, from the first call to the last read."""
-    place = given.places.new()
+    location = plan.locations.new()
     steps: list[Step] = []
     with TemporaryDirectory() as folder:
-        if given.claims.shared:
-            steps += in_processes(given.places.target, place, seed, Path(folder))
-            asyncio.run(finished(given.places, place, steps))
+        if plan.claims.shared:
+            steps += in_processes(plan.locations.target, location, seed, Path(folder))
+            asyncio.run(finished(plan.locations, location, steps))
         else:
-            asyncio.run(in_one_process(given.places, place, seed, steps))
+            asyncio.run(in_one_process(plan.locations, location, seed, steps))
     return check(steps, deep=True)
 
 
-def in_processes(target: str | OpenStorage, place: str, seed: int, folder: Path) -> Iterator[Step]:
+def in_processes(target: str | OpenStorage, location: str, seed: int, folder: Path) -> Iterator[Step]:
     """Let each client have a process and a file; all share the machine's monotonic clock."""
     paths = [folder / f"client-{n}" for n in range(CLIENTS)]
     clients: list[BaseProcess] = [
-        context().Process(target=process, args=(target, place, seed, path))  # type: ignore[attr-defined]
+        context().Process(target=process, args=(target, location, seed, path))  # type: ignore[attr-defined]
         for path in paths
     ]
     for client in clients:
@@ -106,9 +105,9 @@ class ClientFailed(Exception):
     """A client that runs free ended as none should."""
 
 
-def process(target: str | OpenStorage, place: str, seed: int, path: Path) -> None:
+def process(target: str | OpenStorage, location: str, seed: int, path: Path) -> None:
     try:
-        asyncio.run(alone(Places(target), place, path.name, f"{seed}-{path.name}", path))
+        asyncio.run(alone(Locations(target), location, path.name, f"{seed}-{path.name}", path))
     except Exception as error:
         path.with_suffix(".error").write_text(f"{type(error).__name__}: {error}", "utf-8")
         raise
@@ -120,16 +119,16 @@ def said(path: Path) -> str:
     return words.read_text("utf-8") if words.exists() else ""
 
 
-async def alone(places: Places, place: str, name: str, seed: str, path: Path) -> None:
+async def alone(locations: Locations, location: str, name: str, seed: str, path: Path) -> None:
     with path.open("wb") as file:
         recorder = Recorder(lambda step: file.writelines(write_steps([step])))
-        async with places.open(place, "system") as storage:
+        async with locations.open(location, "system") as storage:
             await Client(recorder.wrap(storage, name), Random(seed), name).act(CALLS)
 
 
-async def in_one_process(places: Places, place: str, seed: int, steps: list[Step]) -> None:
+async def in_one_process(locations: Locations, location: str, seed: int, steps: list[Step]) -> None:
     recorder = Recorder(steps.append)
-    async with places.open(place, "system") as storage:
+    async with locations.open(location, "system") as storage:
         clients = [
             Client(recorder.wrap(storage, f"client-{n}"), Random(f"{seed}-{n}"), f"client-{n}")
             for n in range(CLIENTS)
@@ -138,8 +137,8 @@ async def in_one_process(places: Places, place: str, seed: int, steps: list[Step
         await finish(storage, recorder, steps)
 
 
-async def finished(places: Places, place: str, steps: list[Step]) -> None:
-    async with places.open(place, "system") as storage:
+async def finished(locations: Locations, location: str, steps: list[Step]) -> None:
+    async with locations.open(location, "system") as storage:
         await finish(storage, Recorder(steps.append), steps)
 
 

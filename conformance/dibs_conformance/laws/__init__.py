@@ -1,52 +1,52 @@
 """Laws of the contract that need no oracle: they are held against what was seen, after every call."""
 
 from dibs_conformance.laws.accepted import (
-    BlockedRuns,
+    AcceptedIsKept,
+    BlockedIsKept,
     FailJobs,
-    Kept,
     LastUpdateWins,
+    OwnOutcome,
     RequestKeys,
-    Results,
+    ResultsKept,
     RevisionsGrow,
-    Told,
 )
-from dibs_conformance.laws.law import Broken as Broken
 from dibs_conformance.laws.law import Law as Law
-from dibs_conformance.laws.observed import History as History
-from dibs_conformance.laws.observed import Seen as Seen
-from dibs_conformance.laws.reporting import CountsAgree, LeasesHold, OffsetsGrow, OneEventEach
+from dibs_conformance.laws.law import LawBroken as LawBroken
+from dibs_conformance.laws.observed import ObservedCall as ObservedCall
+from dibs_conformance.laws.observed import ObservedHistory as ObservedHistory
+from dibs_conformance.laws.reporting import CountsAgree, LeaseLifetimes, OffsetsGrow, OneEventEach
 from dibs_conformance.laws.running import (
-    EndsOnce,
+    CancelRequestedEnds,
+    ClaimOrder,
     FencesGrow,
-    InOrder,
-    MaxActive,
-    NeverComesBack,
+    LateHolderRefused,
+    MaxActiveLimit,
     NotEarly,
-    OneActive,
-    Paused,
-    StaleIsLost,
+    OneActiveRun,
+    OneEnd,
+    PausedQueue,
 )
 
 #: All of them, in the order of the report.
 LAWS: tuple[type[Law], ...] = (
-    Kept,
-    OneActive,
-    StaleIsLost,
+    AcceptedIsKept,
+    OneActiveRun,
+    LateHolderRefused,
     FencesGrow,
-    EndsOnce,
-    BlockedRuns,
+    OneEnd,
+    BlockedIsKept,
     LastUpdateWins,
-    Told,
+    OwnOutcome,
     RevisionsGrow,
-    InOrder,
+    ClaimOrder,
     NotEarly,
-    Paused,
-    MaxActive,
-    NeverComesBack,
-    LeasesHold,
+    PausedQueue,
+    MaxActiveLimit,
+    CancelRequestedEnds,
+    LeaseLifetimes,
     RequestKeys,
     FailJobs,
-    Results,
+    ResultsKept,
     OffsetsGrow,
     OneEventEach,
     CountsAgree,

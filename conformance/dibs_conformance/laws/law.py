@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dibs_conformance.laws.observed import History, Seen
+from dibs_conformance.laws.observed import ObservedCall, ObservedHistory
 
 
-class Broken(AssertionError):
+class LawBroken(AssertionError):
     """A law of the contract is broken."""
 
     def __init__(self, law: Law, why: str) -> None:
@@ -28,17 +28,17 @@ class Law:
     def begin(self) -> None:
         """Forget the last example; `met` stays."""
 
-    def before(self, seen: Seen, history: History) -> None:
+    def before(self, call: ObservedCall, history: ObservedHistory) -> None:
         """Judge a call by what was seen before it."""
 
-    def after(self, seen: Seen, history: History) -> None:
+    def after(self, call: ObservedCall, history: ObservedHistory) -> None:
         """Judge it, and its slots, once the history has taken it in."""
 
-    def hold(self, kept: object, why: str, *about: object) -> None:
+    def check(self, kept: object, why: str, *about: object) -> None:
         """Count one occasion. Raises Broken unless `kept`, saying `why.format(*about)`.
 
         Nearly every occasion is kept: what it is about, whole slots for one, is put into words only if not.
         """
         self.met += 1
         if not kept:
-            raise Broken(self, why.format(*about))
+            raise LawBroken(self, why.format(*about))

@@ -27,7 +27,7 @@ from dibs.model.results import ClaimResult, EnqueueResult, ReapedJob, SettleResu
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class ObservedCall:
     """One call: what was asked, at what time, what was answered, and the slots looked at after it."""
 
     verb: str
@@ -40,7 +40,7 @@ class Seen:
 
 
 @dataclass
-class Open:
+class OpenRun:
     """A run that was claimed and not closed."""
 
     job: Job
@@ -53,10 +53,10 @@ class Open:
 
 
 @dataclass
-class Story:
+class IdHistory:
     """One id as seen."""
 
-    open: Open | None = None
+    open: OpenRun | None = None
     #: The newest fence, kept when the id is forgotten.
     newest_fence: int = 0
     live: set[int] = field(default_factory=set)
@@ -72,7 +72,7 @@ class Story:
     #: How often the id was updated or blocked.
     updates: int = 0
 
-    def take(self, request: EnqueueRequest, answer: EnqueueResult) -> None:
+    def add(self, request: EnqueueRequest, answer: EnqueueResult) -> None:
         """An enqueue was accepted."""
         self.live.add(answer.revision)
         how, payload = request.on_conflict, request.job.data.payload
@@ -115,57 +115,57 @@ class Story:
         self.back = []
 
 
-class History:
+class ObservedHistory:
     """Every id's story, updated call by call."""
 
     def __init__(self) -> None:
-        self.stories: dict[tuple[str, str], Story] = {}
+        self.ids: dict[tuple[str, str], IdHistory] = {}
         #: Every run that closed: queue, id, fence and how it ended, None when it came back.
         self.closed: list[tuple[str, str, int, EndKind | None]] = []
 
-    def story(self, queue: str, id: str) -> Story:
-        return self.stories.setdefault((queue, id), Story())
+    def observed(self, queue: str, id: str) -> IdHistory:
+        return self.ids.setdefault((queue, id), IdHistory())
 
-    def opened(self, queue: str) -> list[Open]:
-        return [s.open for (name, _), s in self.stories.items() if name == queue and s.open is not None]
+    def open_runs(self, queue: str) -> list[OpenRun]:
+        return [s.open for (name, _), s in self.ids.items() if name == queue and s.open is not None]
 
-    def see(self, seen: Seen) -> None:
+    def add(self, call: ObservedCall) -> None:
         """Take one call in."""
-        take = getattr(self, f"_see_{seen.verb}", None)
-        if take is not None:
-            take(seen, **seen.args)
+        add = getattr(self, f"_add_{call.verb}", None)
+        if add is not None:
+            add(call, **call.args)
 
-    def _see_enqueue(self, seen: Seen, requests: list[EnqueueRequest]) -> None:
-        for request, answer in zip(requests, seen.answer, strict=True):
+    def _add_enqueue(self, call: ObservedCall, requests: list[EnqueueRequest]) -> None:
+        for request, answer in zip(requests, call.answer, strict=True):
             if accepted(answer):
-                self.story(seen.queue, request.job.id).take(request, answer)
+                self.observed(call.queue, request.job.id).add(request, answer)
 
-    def _see_claim(self, seen: Seen, lease: str, **_: Any) -> None:
-        answer: ClaimResult = seen.answer
+    def _add_claim(self, call: ObservedCall, lease: str, **_: Any) -> None:
+        answer: ClaimResult = call.answer
         for job in answer.jobs:
             assert job.run is not None  # noqa: S101 - a claimed job runs
-            story = self.story(seen.queue, job.id)
-            story.open = Open(job, job.run.fence, lease)
-            story.newest_fence = job.run.fence
+            observed = self.observed(call.queue, job.id)
+            observed.open = OpenRun(job, job.run.fence, lease)
+            observed.newest_fence = job.run.fence
 
-    def _see_settle(self, seen: Seen, settlements: list[Settlement]) -> None:
-        for settlement, answer in zip(settlements, seen.answer, strict=True):
-            self._settled(seen.queue, settlement, answer)
+    def _add_settle(self, call: ObservedCall, settlements: list[Settlement]) -> None:
+        for settlement, answer in zip(settlements, call.answer, strict=True):
+            self._settled(call.queue, settlement, answer)
 
     def _close(self, queue: str, id: str, kind: EndKind | None) -> None:
-        story = self.story(queue, id)
-        assert story.open is not None  # noqa: S101 - the caller saw it
-        self.closed.append((queue, id, story.open.fence, kind))
-        story.close(kind)
+        observed = self.observed(queue, id)
+        assert observed.open is not None  # noqa: S101 - the caller saw it
+        self.closed.append((queue, id, observed.open.fence, kind))
+        observed.close(kind)
 
     def _follow(self, how: SettleAction) -> None:
         if isinstance(how, Complete | Fail):
             for item in how.then:
-                self.story(item.queue, item.job.id).lose_track()
+                self.observed(item.queue, item.job.id).lose_track()
 
     def _settled(self, queue: str, settlement: Settlement, answer: SettleResult) -> None:
-        story = self.story(queue, settlement.id)
-        if story.open is None or story.open.fence != settlement.fence:
+        observed = self.observed(queue, settlement.id)
+        if observed.open is None or observed.open.fence != settlement.fence:
             return
         if answer.status == "done":
             self._close(queue, settlement.id, kind_of(settlement.action))
@@ -175,66 +175,66 @@ class History:
         elif answer.status == "returned":
             self._close(queue, settlement.id, None)
         elif answer.status == "handed_off":
-            story.open.lease = None
+            observed.open.lease = None
 
-    def _see_finish(self, seen: Seen, id: str, end: SettleAction, revision: int) -> None:
-        story = self.story(seen.queue, id)
-        if seen.answer == "done" and story.open is not None and story.open.covers(revision):
-            self._close(seen.queue, id, kind_of(end))
+    def _add_finish(self, call: ObservedCall, id: str, end: SettleAction, revision: int) -> None:
+        observed = self.observed(call.queue, id)
+        if call.answer == "done" and observed.open is not None and observed.open.covers(revision):
+            self._close(call.queue, id, kind_of(end))
             self._follow(end)
 
-    def _see_reap(self, seen: Seen, **_: Any) -> None:
-        reaped: list[ReapedJob] = list(seen.answer)
+    def _add_reap(self, call: ObservedCall, **_: Any) -> None:
+        reaped: list[ReapedJob] = list(call.answer)
         for one in reaped:
-            story = self.story(seen.queue, one.id)
-            if story.open is not None and story.open.fence == one.fence:
-                self._close(seen.queue, one.id, "cancelled" if one.kind == "cancelled" else None)
+            observed = self.observed(call.queue, one.id)
+            if observed.open is not None and observed.open.fence == one.fence:
+                self._close(call.queue, one.id, "cancelled" if one.kind == "cancelled" else None)
 
-    def _see_drop(self, seen: Seen, lease: str, **_: Any) -> None:
-        for id, slot in seen.slots.items():
-            story = self.story(seen.queue, id)
-            if story.open is None or story.open.lease != lease:
+    def _add_drop(self, call: ObservedCall, lease: str, **_: Any) -> None:
+        for id, slot in call.slots.items():
+            observed = self.observed(call.queue, id)
+            if observed.open is None or observed.open.lease != lease:
                 continue
             run = slot.current.run if slot.current else None
-            if run is None or run.fence != story.open.fence:
-                self._close(seen.queue, id, "cancelled" if story.open.cancel_requested else None)
+            if run is None or run.fence != observed.open.fence:
+                self._close(call.queue, id, "cancelled" if observed.open.cancel_requested else None)
 
-    def _see_cancel(self, seen: Seen, ids: list[str], *, running: bool) -> None:
-        for id, answer in zip(ids, seen.answer, strict=True):
-            story = self.story(seen.queue, id)
-            if answer == "requested" and story.open is not None:
-                story.drop_blocked()
-                story.open.cancel_requested = True
+    def _add_cancel(self, call: ObservedCall, ids: list[str], *, running: bool) -> None:
+        for id, answer in zip(ids, call.answer, strict=True):
+            observed = self.observed(call.queue, id)
+            if answer == "requested" and observed.open is not None:
+                observed.drop_blocked()
+                observed.open.cancel_requested = True
             elif answer == "cancelled":
-                self._cancelled(seen.queue, id, running=running)
+                self._cancelled(call.queue, id, running=running)
 
     def _cancelled(self, queue: str, id: str, *, running: bool) -> None:
-        story = self.story(queue, id)
-        if story.open is None:
-            story.end(set(story.live), "cancelled", 0)
-            story.lose_track()
+        observed = self.observed(queue, id)
+        if observed.open is None:
+            observed.end(set(observed.live), "cancelled", 0)
+            observed.lose_track()
             return
-        story.drop_blocked()
-        if running and story.open.lease is None:
+        observed.drop_blocked()
+        if running and observed.open.lease is None:
             self._close(queue, id, "cancelled")
 
-    def _see_amend(self, seen: Seen, id: str, patch: JobPatch) -> None:
-        story = self.story(seen.queue, id)
-        if seen.answer == "amended" and patch.payload is not UNSET and story.front is not None:
-            story.front = patch.payload
+    def _add_amend(self, call: ObservedCall, id: str, patch: JobPatch) -> None:
+        observed = self.observed(call.queue, id)
+        if call.answer == "amended" and patch.payload is not UNSET and observed.front is not None:
+            observed.front = patch.payload
 
-    def _see_retry_failed(self, seen: Seen, ids: list[str]) -> None:
-        for id, answer in zip(ids, seen.answer, strict=True):
+    def _add_retry_failed(self, call: ObservedCall, ids: list[str]) -> None:
+        for id, answer in zip(ids, call.answer, strict=True):
             if answer == "queued":
                 # What ended may be pending again: it is not followed any further.
-                story = self.story(seen.queue, id)
-                story.ended = {}
-                story.lose_track()
+                observed = self.observed(call.queue, id)
+                observed.ended = {}
+                observed.lose_track()
 
-    def _see_forget(self, seen: Seen, ids: list[str]) -> None:
+    def _add_forget(self, call: ObservedCall, ids: list[str]) -> None:
         for id in ids:
-            fence = self.story(seen.queue, id).newest_fence
-            self.stories[seen.queue, id] = Story(newest_fence=fence)
+            fence = self.observed(call.queue, id).newest_fence
+            self.ids[call.queue, id] = IdHistory(newest_fence=fence)
 
 
 def accepted(answer: EnqueueResult) -> bool:

@@ -12,7 +12,7 @@ from dibs.model.job import Slot
 from dibs.model.requests import SettingsPatch
 from dibs.model.results import ClaimResult, Counts, EventPage, GrantResult, RenewResult
 from dibs_conformance.laws.law import Law
-from dibs_conformance.laws.observed import History, Seen
+from dibs_conformance.laws.observed import ObservedCall, ObservedHistory
 
 LONGEST_OFFSET = 64
 ATTEMPT_KINDS = frozenset(get_args(AttemptKind))
@@ -32,26 +32,26 @@ class OffsetsGrow(Law):
     def begin(self) -> None:
         self.known, self.handed = {}, {}
 
-    def before(self, seen: Seen, history: History) -> None:
-        if seen.verb != "events":
+    def before(self, call: ObservedCall, history: ObservedHistory) -> None:
+        if call.verb != "events":
             return
-        page: EventPage = seen.answer
+        page: EventPage = call.answer
         offsets = [offset for offset, _ in page.events]
-        ordered = [seen.args["after"] or "", *offsets]
+        ordered = [call.args["after"] or "", *offsets]
         if offsets:
-            self.hold(all(a < b for a, b in pairwise(ordered)), "offsets {}", ordered)
-            self.hold(
+            self.check(all(a < b for a, b in pairwise(ordered)), "offsets {}", ordered)
+            self.check(
                 page.offset >= offsets[-1], "the page ends at {!r}, before {!r}", page.offset, offsets[-1]
             )
-        self.hold(len(page.offset) <= LONGEST_OFFSET, "an offset of {} characters", len(page.offset))
-        self._behind(seen.queue, page)
-        self.handed[seen.queue] = max(self.handed.get(seen.queue, ""), page.offset)
+        self.check(len(page.offset) <= LONGEST_OFFSET, "an offset of {} characters", len(page.offset))
+        self._behind(call.queue, page)
+        self.handed[call.queue] = max(self.handed.get(call.queue, ""), page.offset)
 
     def _behind(self, queue: str, page: EventPage) -> None:
         known = self.known.setdefault(queue, {})
         for offset, event in page.events:
             if offset <= self.handed.get(queue, ""):
-                self.hold(
+                self.check(
                     known.get(offset) == event, "{} appeared at {!r}, behind a reader", event.kind, offset
                 )
             known[offset] = event
@@ -74,17 +74,17 @@ class OneEventEach(Law):
         self.age: dict[str, int] = {}
         self.told: dict[tuple[str, str, int], str] = {}
 
-    def after(self, seen: Seen, history: History) -> None:
+    def after(self, call: ObservedCall, history: ObservedHistory) -> None:
         for queue, id, fence, kind in history.closed[self.taken :]:
             if queue not in self.off:
-                self.due[queue, id, fence] = (kind, seen.now)
+                self.due[queue, id, fence] = (kind, call.now)
         self.taken = len(history.closed)
-        if seen.verb == "configure":
-            self._configured(seen.queue, seen.args["patch"])
-        elif seen.verb == "events":
-            self._read(seen.queue, seen.answer, seen.now)
-        elif seen.verb == "skip":
-            self._skip(seen.queue)
+        if call.verb == "configure":
+            self._configured(call.queue, call.args["patch"])
+        elif call.verb == "events":
+            self._read(call.queue, call.answer, call.now)
+        elif call.verb == "skip":
+            self._skip(call.queue)
 
     def _configured(self, queue: str, patch: SettingsPatch) -> None:
         if patch.log_level is not UNSET:
@@ -100,18 +100,18 @@ class OneEventEach(Law):
         for offset, event in page.events:
             if event.kind in ATTEMPT_KINDS and event.fence:
                 key = (queue, event.id, event.fence)
-                self.hold(self.told.setdefault(key, offset) == offset, "two events for the attempt {}", key)
+                self.check(self.told.setdefault(key, offset) == offset, "two events for the attempt {}", key)
                 self._kind(event, self.due.pop(key, (event.kind, now))[0])
         if page.fell_off:
             self._skip(queue)
         elif not page.events:
             young = now - self.age.get(queue, 86_400_000)
             missing = [key for key, (_, at) in self.due.items() if key[0] == queue and at > young]
-            self.hold(not missing, "no event for the attempts {}", missing)
+            self.check(not missing, "no event for the attempts {}", missing)
 
     def _kind(self, event: LogEvent, ended: str | None) -> None:
         fits = event.kind == ended if ended is not None else event.kind in CAME_BACK
-        self.hold(
+        self.check(
             fits, "the attempt of {!r} is told as {}; it was {}", event.id, event.kind, ended or "a return"
         )
 
@@ -121,12 +121,12 @@ class CountsAgree(Law):
     section = "3, count"
     sentence = "Counts of at most 10,000 are exactly the ids in each state."
 
-    def after(self, seen: Seen, history: History) -> None:
-        if seen.verb != "counts" or not seen.slots:
+    def after(self, call: ObservedCall, history: ObservedHistory) -> None:
+        if call.verb != "counts" or not call.slots:
             return
-        counts: Counts = seen.answer
-        for state, size in counted(seen.slots.values(), seen.now).items():
-            self.hold(
+        counts: Counts = call.answer
+        for state, size in counted(call.slots.values(), call.now).items():
+            self.check(
                 getattr(counts, state) == size, "{}: counted {}, seen {}", state, getattr(counts, state), size
             )
 
@@ -151,7 +151,7 @@ def states_of(slot: Slot, now: int) -> list[str]:
     return [*states, slot.outcome.kind] if slot.outcome is not None else states
 
 
-class LeasesHold(Law):
+class LeaseLifetimes(Law):
     name = "leases live exactly as long as told"
     section = "3, Leases"
     sentence = (
@@ -166,33 +166,33 @@ class LeasesHold(Law):
         #: When each lease of each queue ends, as told; 0 once it was dropped.
         self.ends: dict[tuple[str, str], int] = {}
 
-    def before(self, seen: Seen, history: History) -> None:
-        if seen.verb == "grant":
-            self._granted(seen.args["queues"], seen.answer)
-        elif seen.verb == "renew":
-            self._renewed(seen.queue, seen.args["lease"], seen.args["ttl"], seen.answer)
-        elif seen.verb == "drop":
-            self.ends[seen.queue, seen.args["lease"]] = 0
-        elif seen.verb == "claim":
-            self._claimed(seen.queue, seen.args["lease"], seen.answer)
+    def before(self, call: ObservedCall, history: ObservedHistory) -> None:
+        if call.verb == "grant":
+            self._granted(call.args["queues"], call.answer)
+        elif call.verb == "renew":
+            self._renewed(call.queue, call.args["lease"], call.args["ttl"], call.answer)
+        elif call.verb == "drop":
+            self.ends[call.queue, call.args["lease"]] = 0
+        elif call.verb == "claim":
+            self._claimed(call.queue, call.args["lease"], call.answer)
 
     def _granted(self, queues: list[str], granted: GrantResult) -> None:
         for queue in queues:
             key = (queue, granted.lease)
-            self.hold(key not in self.ends, "the lease {} was granted twice", granted.lease)
+            self.check(key not in self.ends, "the lease {} was granted twice", granted.lease)
             self.ends[key] = granted.expires_at
 
     def _renewed(self, queue: str, lease: str, ttl: int, answer: RenewResult) -> None:
         ends = self.ends.get((queue, lease), 0)
         alive = answer.now < ends
-        self.hold(answer.alive == alive, "alive is {} at {}, it ends at {}", answer.alive, answer.now, ends)
+        self.check(answer.alive == alive, "alive is {} at {}, it ends at {}", answer.alive, answer.now, ends)
         if alive:
             until = max(ends, answer.now + ttl)
-            self.hold(answer.expires_at == until, "ends at {}; it should at {}", answer.expires_at, until)
+            self.check(answer.expires_at == until, "ends at {}; it should at {}", answer.expires_at, until)
             self.ends[queue, lease] = until
 
     def _claimed(self, queue: str, lease: str, answer: ClaimResult) -> None:
         alive = answer.now < self.ends.get((queue, lease), 0)
-        self.hold(
+        self.check(
             answer.lost != alive, "lost is {} at {}, under a lease alive: {}", answer.lost, answer.now, alive
         )

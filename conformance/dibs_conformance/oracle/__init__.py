@@ -4,6 +4,6 @@ It keeps the list of updates and replays it, scans lists, and takes `now` as an 
 jobs are made of and nothing of how the engine moves them.
 """
 
-from dibs_conformance.oracle.ids import Known as Known
+from dibs_conformance.oracle.ids import IdRecord as IdRecord
+from dibs_conformance.oracle.ids import OneOf as OneOf
 from dibs_conformance.oracle.storage import Oracle as Oracle
-from dibs_conformance.oracle.verdicts import OneOf as OneOf

@@ -27,10 +27,9 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.model.results import FinishStatus, SettleResult
-from dibs_conformance.oracle.enqueueing import enqueue, enqueue_fail_job, resolved
-from dibs_conformance.oracle.ids import Known, applied
+from dibs_conformance.oracle.enqueueing import enqueue, enqueue_fail_job, resolve_time
+from dibs_conformance.oracle.ids import IdRecord, OneOf, replay
 from dibs_conformance.oracle.queue import Queue
-from dibs_conformance.oracle.verdicts import OneOf
 
 
 class Queues(Protocol):
@@ -41,22 +40,22 @@ class Queues(Protocol):
 
 def settle(queues: Queues, queue: Queue, settlement: Settlement, now: int) -> SettleResult | OneOf:
     """End the run or bring it back, if it is active under exactly this fence."""
-    known, how = queue.known(settlement.id), settlement.action
-    job = known.current
+    record, how = queue.record(settlement.id), settlement.action
+    job = record.current
     if job is None or job.run is None or job.run.fence != settlement.fence:
-        return remembered(known, settlement.fence, how, now)
+        return repeated_result(record, settlement.fence, how, now)
     if isinstance(how, Complete | Fail | Cancelled):
-        return refusal(how) or ended(queues, queue, known, how, now)
+        return check_limits(how) or end_run(queues, queue, record, how, now)
     if isinstance(how, HandOff):
-        return handed_off(queue, known, job, now)
+        return hand_off(queue, record, job, now)
     if job.run.lease is None:
         return SettleResult("refused")
-    return came_back(queue, known, how, now)
+    return return_run(queue, record, how, now)
 
 
-def remembered(known: Known, fence: int, how: SettleAction, now: int) -> SettleResult | OneOf:
+def repeated_result(record: IdRecord, fence: int, how: SettleAction, now: int) -> SettleResult | OneOf:
     """A repeat is told the truth while the outcome, or what prune left of it, remembers the fence."""
-    outcome = known.outcome
+    outcome = record.outcome
     lost = SettleResult("lost")
     if outcome is None or outcome.fence != fence or not fence:
         return lost
@@ -66,7 +65,7 @@ def remembered(known: Known, fence: int, how: SettleAction, now: int) -> SettleR
         told = SettleResult("cancelled")
     else:
         return lost
-    return told if known.alive(now) else OneOf((told, lost))
+    return told if record.live_outcome(now) else OneOf((told, lost))
 
 
 def end_kind(how: SettleAction) -> EndKind | None:
@@ -81,7 +80,7 @@ def end_kind(how: SettleAction) -> EndKind | None:
             return None
 
 
-def refusal(how: End) -> SettleResult | None:
+def check_limits(how: End) -> SettleResult | None:
     """A result too large, or a follow-up that breaks a limit, refuses the settlement whole."""
     try:
         check_then(() if isinstance(how, Cancelled) else how.then)
@@ -91,28 +90,28 @@ def refusal(how: End) -> SettleResult | None:
     return SettleResult("refused") if large else None
 
 
-def ended(queues: Queues, queue: Queue, known: Known, how: End, now: int) -> SettleResult:
+def end_run(queues: Queues, queue: Queue, record: IdRecord, how: End, now: int) -> SettleResult:
     """End, then promote, then enqueue the follow-ups and the fail job."""
     kind = end_kind(how)
-    job = known.current
+    job = record.current
     assert job is not None, kind is not None  # noqa: S101 - an end ends a current
     match how:
         case Complete():
-            close(queue, known, "completed", now, result=how.result, given=how.retention)
-            follow(queues, how.then, now)
+            end_current(queue, record, "completed", now, result=how.result, given=how.retention)
+            enqueue_follow_ups(queues, how.then, now)
         case Fail():
             error = checked_error(how.error)
-            close(queue, known, "failed", now, error=error, given=how.retention)
+            end_current(queue, record, "failed", now, error=error, given=how.retention)
             if how.handled and not queue.name.endswith(FAIL_SUFFIX):
                 fail_queue = queues.queue(queue.name + FAIL_SUFFIX)
                 enqueue_fail_job(fail_queue, job.data.payload, origin(queue, job, error), now)
-            follow(queues, how.then, now)
+            enqueue_follow_ups(queues, how.then, now)
         case Cancelled():
-            close(queue, known, "cancelled", now, given=how.retention)
+            end_current(queue, record, "cancelled", now, given=how.retention)
     return SettleResult("done")
 
 
-def follow(queues: Queues, then: Iterable[FollowUp], now: int) -> None:
+def enqueue_follow_ups(queues: Queues, then: Iterable[FollowUp], now: int) -> None:
     for item in then:
         enqueue(queues.queue(item.queue), EnqueueRequest(job=item.job, on_conflict=item.on_conflict), now)
 
@@ -133,9 +132,9 @@ def origin(queue: Queue, job: Job, error: Error) -> Origin:
     )
 
 
-def close(
+def end_current(
     queue: Queue,
-    known: Known,
+    record: IdRecord,
     kind: EndKind,
     now: int,
     *,
@@ -144,10 +143,10 @@ def close(
     given: OutcomeRetention | None = None,
 ) -> None:
     """The current is gone, its outcome replaces any older one, the successor becomes waiting."""
-    job = known.current
+    job = record.current
     assert job is not None  # noqa: S101 - the caller saw it
     age, keeps = queue.retention(kind, job, given)
-    known.outcome = Outcome(
+    record.outcome = Outcome(
         kind=kind,
         fence=job.run.fence if job.run else 0,
         first=job.first,
@@ -169,39 +168,39 @@ def close(
         origin=job.origin,
     )
     queue.attempt_ended(kind, job, now, error)
-    known.current, known.beside = known.successor(), []
-    if known.current is not None:
-        queue.note("promoted", job.id, now)
-    known.tidy(now)
+    record.current, record.during_run = record.successor(), []
+    if record.current is not None:
+        queue.log_event("promoted", job.id, now)
+    record.forget_old_drops(now)
 
 
-def handed_off(queue: Queue, known: Known, job: Job, now: int) -> SettleResult:
+def hand_off(queue: Queue, record: IdRecord, job: Job, now: int) -> SettleResult:
     """The run leaves its lease; asked to cancel, it ends instead."""
     assert job.run is not None  # noqa: S101 - the caller saw it
     if job.run.lease is None:
         return SettleResult("handed_off", revision=job.revision)
     if job.run.cancel_requested:
-        close(queue, known, "cancelled", now)
+        end_current(queue, record, "cancelled", now)
         return SettleResult("cancelled")
-    known.current = replace(job, run=replace(job.run, lease=None))
-    queue.note("handed_off", job.id, now)
+    record.current = replace(job, run=replace(job.run, lease=None))
+    queue.log_event("handed_off", job.id, now)
     return SettleResult("handed_off", revision=job.revision)
 
 
-def came_back(queue: Queue, known: Known, how: SettleAction, now: int) -> SettleResult:
+def return_run(queue: Queue, record: IdRecord, how: SettleAction, now: int) -> SettleResult:
     assert isinstance(how, RetryLater | Release)  # noqa: S101 - the caller saw to the others
-    if not give_back(queue, known, how, now):
+    if not return_to_waiting(queue, record, how, now):
         return SettleResult("cancelled")
     return SettleResult("returned")
 
 
-def give_back(queue: Queue, known: Known, how: RetryLater | Release, now: int) -> bool:
+def return_to_waiting(queue: Queue, record: IdRecord, how: RetryLater | Release, now: int) -> bool:
     """Bring the current back as waiting with the list applied; False: it ended as cancelled instead."""
-    job = known.current
+    job = record.current
     assert job is not None  # noqa: S101 - the caller saw it
     assert job.run is not None  # noqa: S101
     if job.run.cancel_requested:
-        close(queue, known, "cancelled", now)
+        end_current(queue, record, "cancelled", now)
         return False
     if isinstance(how, Release):
         queue.attempt_ended("released", job, now)
@@ -210,38 +209,40 @@ def give_back(queue: Queue, known: Known, how: RetryLater | Release, now: int) -
         error = None if how.error is None else checked_error(how.error)
         queue.attempt_ended(KIND_OF_CAUSE[how.cause], job, now, error)
         returned = replace(job, seq=queue.numbers.draw(), error=error or job.error)
-        returned = replace(returned, run_at=resolved(how.run_at, how.delay, now), **counted(job, how))
-    known.current, known.beside = applied(replace(returned, run=None), known.beside), []
-    known.tidy(now)
+        returned = replace(
+            returned, run_at=resolve_time(how.run_at, how.delay, now), **raised_count(job, how)
+        )
+    record.current, record.during_run = replay(replace(returned, run=None), record.during_run), []
+    record.forget_old_drops(now)
     return True
 
 
-def counted(job: Job, how: RetryLater) -> dict[str, int]:
+def raised_count(job: Job, how: RetryLater) -> dict[str, int]:
     name = {"error": "retries", "timeout": "timeouts", "stall": "stalls"}[how.cause]
     return {name: getattr(job, name) + 1}
 
 
 def finish(queues: Queues, queue: Queue, id: str, end: End, revision: int, now: int) -> FinishStatus | OneOf:
     """End a handed-off run by a revision in its range."""
-    known = queue.known(id)
-    outcome = known.outcome
+    record = queue.record(id)
+    outcome = record.outcome
     if outcome is None or not outcome.first <= revision <= outcome.revision:
-        return finish_current(queues, queue, known, end, revision, now)
+        return finish_current(queues, queue, record, end, revision, now)
     told: FinishStatus = "done" if end_kind(end) == outcome.kind else "lost"
-    if known.alive(now):
+    if record.live_outcome(now):
         return told
-    return OneOf((told, finish_current(queues, queue, known, end, revision, now)))
+    return OneOf((told, finish_current(queues, queue, record, end, revision, now)))
 
 
 def finish_current(
-    queues: Queues, queue: Queue, known: Known, end: End, revision: int, now: int
+    queues: Queues, queue: Queue, record: IdRecord, end: End, revision: int, now: int
 ) -> FinishStatus:
-    job = known.current
+    job = record.current
     if job is None:
         return "not_found"
     if not job.first <= revision <= job.revision:
         return "lost"
     if job.run is None or job.run.lease is not None:
         return "refused"
-    ended(queues, queue, known, end, now)
+    end_run(queues, queue, record, end, now)
     return "done"

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from dibs.model.job import ActiveRun, Job, JobData, NewJob, Origin
 from dibs.model.requests import EnqueueRequest, Reject, Update
 from dibs.model.results import ClaimResult, EnqueueResult, RetryFailedStatus
-from dibs_conformance.oracle.ids import Asked, Known, started, updated
-from dibs_conformance.oracle.queue import Queue, Remembered
+from dibs_conformance.oracle.ids import AcceptedEnqueue, IdRecord, apply_enqueue, new_job
+from dibs_conformance.oracle.queue import KeyedResult, Queue
 
 
 def enqueue(queue: Queue, request: EnqueueRequest, now: int) -> EnqueueResult:
@@ -17,27 +17,27 @@ def enqueue(queue: Queue, request: EnqueueRequest, now: int) -> EnqueueResult:
     before = queue.keys.get(key) if key is not None else None
     if before is not None and now < before.expires_at:
         return replace(before.answer, repeated=True)
-    outcome = queue.known(request.job.id).alive(now) if request.want_outcome else None
-    answer = taken(queue, request, now)
+    outcome = queue.record(request.job.id).live_outcome(now) if request.want_outcome else None
+    answer = accept_or_reject(queue, request, now)
     if key is not None:
-        queue.keys[key] = Remembered(answer, now + queue.settings.request_key_age)
+        queue.keys[key] = KeyedResult(answer, now + queue.settings.request_key_age)
     return replace(answer, outcome=outcome)
 
 
-def taken(queue: Queue, request: EnqueueRequest, now: int) -> EnqueueResult:
-    known = queue.known(request.job.id)
+def accept_or_reject(queue: Queue, request: EnqueueRequest, now: int) -> EnqueueResult:
+    record = queue.record(request.job.id)
     how = request.on_conflict
     if isinstance(how, Reject):
-        rejection = rejected(known, how, now)
+        rejection = rejection_of(record, how, now)
         if rejection is not None:
             return rejection
         how = Update()
-    return accepted(queue, known, request.job, how, now)
+    return accept(queue, record, request.job, how, now)
 
 
-def rejected(known: Known, how: Reject, now: int) -> EnqueueResult | None:
+def rejection_of(record: IdRecord, how: Reject, now: int) -> EnqueueResult | None:
     """What stands in the way of a Reject, if anything does."""
-    found, current, outcome = known.state, known.current, known.alive(now)
+    found, current, outcome = record.state, record.current, record.live_outcome(now)
     if current is not None:
         return EnqueueResult("duplicate", found, current.first, current.revision)  # type: ignore[arg-type]
     blocking = ("completed", "failed") if how.failed else ("completed",)
@@ -46,35 +46,35 @@ def rejected(known: Known, how: Reject, now: int) -> EnqueueResult | None:
     return EnqueueResult(outcome.kind, "nothing", outcome.first, outcome.revision)  # type: ignore[arg-type]
 
 
-def accepted(queue: Queue, known: Known, job: NewJob, how: Update, now: int) -> EnqueueResult:
+def accept(queue: Queue, record: IdRecord, job: NewJob, how: Update, now: int) -> EnqueueResult:
     """Draw the numbers, then start, update or block."""
-    known.tidy(now)
-    found = known.state
-    asked = Asked(
+    record.forget_old_drops(now)
+    found = record.state
+    enqueued = AcceptedEnqueue(
         data=job.data,
-        run_at=resolved(job.run_at, job.delay, now),
+        run_at=resolve_time(job.run_at, job.delay, now),
         at=now,
         how=how,
         seq=queue.numbers.draw(),
         revision=queue.numbers.draw(),
     )
-    status, holder = placed(known, job.id, asked)
-    queue.note(status, job.id, now)
+    status, holder = add_to_id(record, job.id, enqueued)
+    queue.log_event(status, job.id, now)
     return EnqueueResult(status, found, holder.first, holder.revision)  # type: ignore[arg-type]
 
 
-def placed(known: Known, id: str, asked: Asked) -> tuple[str, Job]:
-    if known.current is None:
-        known.current = started(id, [asked])
-        return "queued", known.current
-    if known.current.run is None:
-        known.current = updated(known.current, asked)
-        return "updated", known.current
-    known.beside.append(asked)
-    return "blocked", started(id, known.beside)
+def add_to_id(record: IdRecord, id: str, enqueued: AcceptedEnqueue) -> tuple[str, Job]:
+    if record.current is None:
+        record.current = new_job(id, [enqueued])
+        return "queued", record.current
+    if record.current.run is None:
+        record.current = apply_enqueue(record.current, enqueued)
+        return "updated", record.current
+    record.during_run.append(enqueued)
+    return "blocked", new_job(id, record.during_run)
 
 
-def resolved(run_at: int | None, delay: int | None, now: int) -> int:
+def resolve_time(run_at: int | None, delay: int | None, now: int) -> int:
     """An absolute time, a delay from now, or now."""
     if run_at is not None:
         return run_at
@@ -84,10 +84,10 @@ def resolved(run_at: int | None, delay: int | None, now: int) -> int:
 def enqueue_fail_job(queue: Queue, payload: bytes, origin: Origin, now: int) -> str:
     """Put the fail job in its queue under a name that stands for the generated id."""
     id = f"?{queue.numbers.draw()}"
-    known = queue.known(id)
-    accepted(queue, known, NewJob(id=id, data=JobData(payload=payload)), Update(), now)
-    assert known.current is not None  # noqa: S101 - it was just put there
-    known.current = replace(known.current, origin=origin)
+    record = queue.record(id)
+    accept(queue, record, NewJob(id=id, data=JobData(payload=payload)), Update(), now)
+    assert record.current is not None  # noqa: S101 - it was just put there
+    record.current = replace(record.current, origin=origin)
     return id
 
 
@@ -103,24 +103,24 @@ def claim(queue: Queue, lease: str, limit: int, now: int) -> ClaimResult:
         room = min(limit, max(0, queue.settings.max_active - len(queue.held())))
     due = [job for job in queue.jobs() if job.run is None and job.run_at <= now]
     due.sort(key=lambda job: (-job.data.priority, job.run_at, job.seq))
-    jobs = tuple(begun(queue, job, lease, holder.holder, now) for job in due[:room])
+    jobs = tuple(activate(queue, job, lease, holder.holder, now) for job in due[:room])
     later = [job.run_at for job in queue.jobs() if job.run is None and job.run_at > now]
     return ClaimResult(jobs=jobs, now=now, next_due=min(later, default=None))
 
 
-def begun(queue: Queue, job: Job, lease: str, holder: str, now: int) -> Job:
+def activate(queue: Queue, job: Job, lease: str, holder: str, now: int) -> Job:
     run = ActiveRun(fence=queue.numbers.draw(), lease=lease, holder=holder, claimed_at=now)
     active = replace(job, attempts=job.attempts + 1, run=run)
-    queue.known(job.id).current = active
-    queue.note("claimed", job.id, now)
+    queue.record(job.id).current = active
+    queue.log_event("claimed", job.id, now)
     return active
 
 
 def retry_failed(queue: Queue, id: str, now: int) -> RetryFailedStatus:
     """Bring a failed job back from its outcome."""
-    known = queue.known(id)
-    outcome = known.alive(now)
-    if known.current is not None:
+    record = queue.record(id)
+    outcome = record.live_outcome(now)
+    if record.current is not None:
         return "live"
     if outcome is None:
         return "not_found"
@@ -128,13 +128,13 @@ def retry_failed(queue: Queue, id: str, now: int) -> RetryFailedStatus:
         return outcome.kind
     if outcome.data is None:
         return "not_kept"
-    known.tidy(now)
-    known.current, known.outcome = revived(queue, id, outcome.origin, outcome.data, now), None
-    queue.note("queued", id, now)
+    record.forget_old_drops(now)
+    record.current, record.outcome = revived_job(queue, id, outcome.origin, outcome.data, now), None
+    queue.log_event("queued", id, now)
     return "queued"
 
 
-def revived(queue: Queue, id: str, origin: Origin | None, data: JobData, now: int) -> Job:
+def revived_job(queue: Queue, id: str, origin: Origin | None, data: JobData, now: int) -> Job:
     """Waiting at now, counts 0, fresh numbers, the payload and what goes with it as kept."""
     seq, revision = queue.numbers.draw(), queue.numbers.draw()
     return Job(

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from dibs.model.requests import Release, RetryLater
 from dibs.model.results import ReapedJob, RenewResult, ReportStatus
-from dibs_conformance.oracle.ending import give_back
+from dibs_conformance.oracle.ending import return_to_waiting
 from dibs_conformance.oracle.queue import Lease, Queue
 
 
-class Unlawful(Exception):
+class ForbiddenChoice(Exception):
     """The storage chose what the contract does not leave to choose."""
 
 
@@ -37,9 +37,9 @@ def drop(queue: Queue, lease: str, limit: int, chosen: Sequence[str] | None, now
         return 0
     found.dropped = True
     held = [job.id for job, _ in queue.held(lease)]
-    released = lawful_choice("drop", held, limit, held if chosen is None else chosen)
+    released = check_choice("drop", held, limit, held if chosen is None else chosen)
     for id in released:
-        give_back(queue, queue.known(id), Release(), now)
+        return_to_waiting(queue, queue.record(id), Release(), now)
     return len(held) - len(released)
 
 
@@ -50,36 +50,38 @@ def expired(queue: Queue, now: int) -> list[str]:
 
 def reap(queue: Queue, limit: int, chosen: Sequence[str], now: int) -> list[ReapedJob]:
     """Bring back up to `limit` jobs under expired leases, those the storage chose, in its order."""
-    taken = lawful_choice("reap", expired(queue, now), limit, chosen)
+    taken = check_choice("reap", expired(queue, now), limit, chosen)
     return [reap_one(queue, id, now) for id in taken]
 
 
 def reap_one(queue: Queue, id: str, now: int) -> ReapedJob:
-    known = queue.known(id)
-    assert known.current is not None  # noqa: S101 - it is held
-    run = known.current.run
+    record = queue.record(id)
+    assert record.current is not None  # noqa: S101 - it is held
+    run = record.current.run
     assert run is not None  # noqa: S101
     assert run.lease is not None  # noqa: S101
     dropped = queue.leases[run.lease].dropped
     how = Release() if dropped else RetryLater(cause="stall")
-    if not give_back(queue, known, how, now):
+    if not return_to_waiting(queue, record, how, now):
         return ReapedJob(id, run.fence, "cancelled")
     return ReapedJob(id, run.fence, "released" if dropped else "stalled")
 
 
-def lawful_choice(verb: str, candidates: Sequence[str], limit: int, chosen: Sequence[str]) -> list[str]:
+def check_choice(verb: str, candidates: Sequence[str], limit: int, chosen: Sequence[str]) -> list[str]:
     """Up to `limit` of the candidates is what may be taken: no others, no fewer, none twice."""
     due = min(limit, len(candidates))
     if len(chosen) != due or len(set(chosen)) != due or not set(chosen) <= set(candidates):
-        raise Unlawful(f"{verb} took {sorted(chosen)}; the contract says {due} of {sorted(candidates)}")
+        raise ForbiddenChoice(
+            f"{verb} took {sorted(chosen)}; the contract says {due} of {sorted(candidates)}"
+        )
     return list(chosen)
 
 
 def report(queue: Queue, id: str, fence: int, progress: bytes) -> ReportStatus:
     """Keep progress on the active run with this fence."""
-    known = queue.known(id)
-    job = known.current
+    record = queue.record(id)
+    job = record.current
     if job is None or job.run is None or job.run.fence != fence:
         return "lost"
-    known.current = replace(job, run=replace(job.run, progress=progress))
+    record.current = replace(job, run=replace(job.run, progress=progress))
     return "reported"

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from dibs.model.job import Error, Job, JobData, Outcome, OutcomeRetention, RevisionRange
 from dibs.model.requests import Update
-from dibs_conformance.oracle.verdicts import OneOf
 
 MOST_DROPPED = 8
 
 
+@dataclass(frozen=True)
+class OneOf:
+    """Any of these answers keeps the contract."""
+
+    answers: tuple[Any, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class AcceptedEnqueue:
     """One accepted enqueue, its delay resolved."""
 
     data: JobData
@@ -28,20 +35,20 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patched:
+class Amendment:
     """One amend that reached the successor."""
 
     attributes: Mapping[str, bytes] | UnsetType = UNSET
     retention: OutcomeRetention | UnsetType = UNSET
 
 
-Entry = Asked | Patched
+Entry = AcceptedEnqueue | Amendment
 
 
-def started(id: str, entries: Sequence[Entry]) -> Job:
+def new_job(id: str, entries: Sequence[Entry]) -> Job:
     """Apply the list, in order, to an empty id: the first counts whole, whatever it says."""
     first, *rest = entries
-    assert isinstance(first, Asked)  # noqa: S101 - nothing is patched before it exists
+    assert isinstance(first, AcceptedEnqueue)  # noqa: S101 - nothing is patched before it exists
     job = Job(
         id=id,
         data=first.data,
@@ -51,23 +58,23 @@ def started(id: str, entries: Sequence[Entry]) -> Job:
         first=first.revision,
         revision=first.revision,
     )
-    return applied(job, rest)
+    return replay(job, rest)
 
 
-def applied(job: Job, entries: Sequence[Entry]) -> Job:
+def replay(job: Job, entries: Sequence[Entry]) -> Job:
     """Apply the list, in order, to a waiting job."""
     for entry in entries:
-        job = patched(job, entry) if isinstance(entry, Patched) else updated(job, entry)
+        job = apply_amendment(job, entry) if isinstance(entry, Amendment) else apply_enqueue(job, entry)
     return job
 
 
-def updated(job: Job, asked: Asked) -> Job:
-    job = replace(job, revision=asked.revision, enqueues=job.enqueues + 1)
-    job = replace(job, run_at=chosen_time(job.run_at, asked))
-    if asked.how.data:
-        job = replace(job, data=asked.data)
-    if resets(asked.how):
-        job = replace(job, attempts=0, retries=0, stalls=0, timeouts=0, error=either_error(job))
+def apply_enqueue(job: Job, enqueued: AcceptedEnqueue) -> Job:
+    job = replace(job, revision=enqueued.revision, enqueues=job.enqueues + 1)
+    job = replace(job, run_at=merge_run_at(job.run_at, enqueued))
+    if enqueued.how.data:
+        job = replace(job, data=enqueued.data)
+    if resets(enqueued.how):
+        job = replace(job, attempts=0, retries=0, stalls=0, timeouts=0, error=error_after_reset(job))
     return job
 
 
@@ -76,24 +83,24 @@ def resets(how: Update) -> bool:
     return how.data if how.reset_counts is None else how.reset_counts
 
 
-def either_error(job: Job) -> Error | None:
+def error_after_reset(job: Job) -> Error | None:
     """Whether a reset also lets go of the last error is left open: both are right."""
     return OneOf((job.error, None)) if isinstance(job.error, Error) else job.error  # type: ignore[return-value]
 
 
-def chosen_time(old: int, asked: Asked) -> int:
-    match asked.how.run_at:
+def merge_run_at(old: int, enqueued: AcceptedEnqueue) -> int:
+    match enqueued.how.run_at:
         case "always":
-            return asked.run_at
+            return enqueued.run_at
         case "never":
             return old
         case "later":
-            return max(old, asked.run_at)
+            return max(old, enqueued.run_at)
         case "earlier":
-            return min(old, asked.run_at)
+            return min(old, enqueued.run_at)
 
 
-def patched(job: Job, patch: Patched) -> Job:
+def apply_amendment(job: Job, patch: Amendment) -> Job:
     data = job.data
     if patch.attributes is not UNSET:
         data = replace(data, attributes={**data.attributes, **patch.attributes})
@@ -103,12 +110,12 @@ def patched(job: Job, patch: Patched) -> Job:
 
 
 @dataclass
-class Known:
+class IdRecord:
     """All that is known of one id."""
 
     current: Job | None = None
     #: What was enqueued, and patched, beside the active current, oldest first.
-    beside: list[Entry] = field(default_factory=list)
+    during_run: list[Entry] = field(default_factory=list)
     outcome: Outcome | None = None
     #: The dropped ranges that must still be told, oldest first.
     dropped: list[RevisionRange] = field(default_factory=list)
@@ -122,9 +129,9 @@ class Known:
             return "nothing"
         if self.current.run is None:
             return "waiting"
-        return "active+blocked" if self.beside else "active"
+        return "active+blocked" if self.during_run else "active"
 
-    def alive(self, now: int) -> Outcome | None:
+    def live_outcome(self, now: int) -> Outcome | None:
         """The outcome, unless it has expired."""
         outcome = self.outcome
         if outcome is None or (outcome.expires_at is not None and now >= outcome.expires_at):
@@ -133,24 +140,24 @@ class Known:
 
     def successor(self) -> Job | None:
         """The job that waits once the run ends."""
-        return started(self.current.id, self.beside) if self.current and self.beside else None
+        return new_job(self.current.id, self.during_run) if self.current and self.during_run else None
 
     def drop_successor(self, now: int) -> None:
         """Forget what was enqueued beside the run, and remember its range as dropped."""
         blocked = self.successor()
         assert blocked is not None  # noqa: S101 - the caller saw it
         assert self.current is not None  # noqa: S101 - a successor stands beside a current
-        self.beside = []
+        self.during_run = []
         new = (blocked.first, blocked.revision)
         if self.dropped and self.current.revision < self.dropped[-1][0]:
             new = (self.dropped.pop()[0], new[1])
         self.dropped.append(new)
         self.ever_dropped.append(new)
-        self.tidy(now)
+        self.forget_old_drops(now)
 
-    def tidy(self, now: int) -> None:
+    def forget_old_drops(self, now: int) -> None:
         """Let go of the dropped ranges nobody is promised any more."""
-        around = [live for live in (self.current, self.alive(now)) if live is not None]
+        around = [live for live in (self.current, self.live_outcome(now)) if live is not None]
         if not around:
             self.dropped = []
         latest = self.dropped[-1:]

@@ -9,9 +9,8 @@ from msgspec import Struct
 
 from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.job import Job, Slot, Successor
-from dibs_conformance.oracle.ids import Asked, Entry, Known, applied, resets
-from dibs_conformance.oracle.numbering import Differs, Kind, Numbering, Scope
-from dibs_conformance.oracle.verdicts import OneOf
+from dibs_conformance.oracle.ids import AcceptedEnqueue, Entry, IdRecord, OneOf, replay, resets
+from dibs_conformance.oracle.numbering import Kind, Mismatch, NumberMap, Scope
 
 #: The fields that hold the storage's own numbers.
 NUMBERS: dict[str, Kind] = {"seq": "seq", "first": "revision", "revision": "revision", "fence": "fence"}
@@ -21,11 +20,11 @@ ATTEMPT_KINDS = frozenset(get_args(AttemptKind))
 OPAQUE = frozenset({"reason", "token"})
 
 
-def match(numbering: Numbering, scope: Scope, expected: Any, actual: Any, path: str = "") -> None:
+def match(numbering: NumberMap, scope: Scope, expected: Any, actual: Any, path: str = "") -> None:
     """Raise Differs unless the two are alike, field by field."""
     if isinstance(expected, OneOf):
         if not any(alike(numbering, scope, answer, actual) for answer in expected.answers):
-            raise Differs(
+            raise Mismatch(
                 f"{path or 'the answer'} is {actual!r}; the contract says one of {expected.answers}"
             )
     elif isinstance(expected, Struct) and type(expected) is type(actual):
@@ -34,18 +33,18 @@ def match(numbering: Numbering, scope: Scope, expected: Any, actual: Any, path: 
         for index, pair in enumerate(zip(expected, actual, strict=True)):
             match(numbering, scope, *pair, f"{path}[{index}]")
     elif expected != actual:
-        raise Differs(f"{path or 'the answer'} is {actual!r}; the contract says {expected!r}")
+        raise Mismatch(f"{path or 'the answer'} is {actual!r}; the contract says {expected!r}")
 
 
-def alike(numbering: Numbering, scope: Scope, expected: Any, actual: Any) -> bool:
+def alike(numbering: NumberMap, scope: Scope, expected: Any, actual: Any) -> bool:
     try:
         match(numbering, scope, expected, actual)
-    except Differs:
+    except Mismatch:
         return False
     return True
 
 
-def match_fields(numbering: Numbering, scope: Scope, expected: Struct, actual: Any, path: str) -> None:
+def match_fields(numbering: NumberMap, scope: Scope, expected: Struct, actual: Any, path: str) -> None:
     # An origin speaks of another id: its numbers were paired there.
     if type(expected).__name__ == "Origin":
         scope = (expected.queue, expected.id)  # type: ignore[attr-defined]
@@ -60,27 +59,27 @@ def match_fields(numbering: Numbering, scope: Scope, expected: Struct, actual: A
             match(numbering, scope, old, new, where)
 
 
-def match_number(numbering: Numbering, scope: Scope, expected: int, actual: int, where: str) -> None:
+def match_number(numbering: NumberMap, scope: Scope, expected: int, actual: int, where: str) -> None:
     try:
         numbering.same(NUMBERS[where.rpartition(".")[2]], scope, expected, actual)
-    except Differs as error:
-        raise Differs(f"{where}: {error}") from None
+    except Mismatch as error:
+        raise Mismatch(f"{where}: {error}") from None
 
 
-def match_slot(numbering: Numbering, scope: Scope, expected: Known, actual: Slot, now: int) -> None:
+def match_slot(numbering: NumberMap, scope: Scope, expected: IdRecord, actual: Slot, now: int) -> None:
     """Compare all there is of one id. Raises Differs."""
     match(numbering, scope, expected.current, actual.current, "current")
     match_successor(numbering, scope, expected, actual.successor)
-    match(numbering, scope, expected.alive(now), actual.outcome, "outcome")
+    match(numbering, scope, expected.live_outcome(now), actual.outcome, "outcome")
     match_dropped(numbering, scope, expected, actual)
 
 
-def match_successor(numbering: Numbering, scope: Scope, expected: Known, actual: Successor | None) -> None:
+def match_successor(numbering: NumberMap, scope: Scope, expected: IdRecord, actual: Successor | None) -> None:
     """Compare both readings of the list of updates with the fold the storage keeps."""
     blocked = expected.successor()
     if blocked is None or actual is None:
         if (blocked is None) != (actual is None):
-            raise Differs(f"successor is {actual!r}; the contract says {blocked!r}")
+            raise Mismatch(f"successor is {actual!r}; the contract says {blocked!r}")
         return
     for name in ("data", "run_at", "enqueued_at", "enqueues"):
         match(numbering, scope, getattr(blocked, name), getattr(actual, name), f"successor.{name}")
@@ -89,18 +88,18 @@ def match_successor(numbering: Numbering, scope: Scope, expected: Known, actual:
     match_comeback(expected, actual)
 
 
-def match_comeback(expected: Known, actual: Successor) -> None:
+def match_comeback(expected: IdRecord, actual: Successor) -> None:
     """Try the clamp of a run that comes back at every time where it may bend."""
     assert expected.current is not None  # noqa: S101 - a successor stands beside a current
-    asked = [entry for entry in expected.beside if isinstance(entry, Asked)]
-    says = {"replaces": any(a.how.data for a in asked), "resets": any(resets(a.how) for a in asked)}
+    enqueued = [entry for entry in expected.during_run if isinstance(entry, AcceptedEnqueue)]
+    says = {"replaces": any(a.how.data for a in enqueued), "resets": any(resets(a.how) for a in enqueued)}
     for name, said in says.items():
         if getattr(actual, name) != said:
-            raise Differs(f"successor.{name} is {getattr(actual, name)}; the contract says {said}")
+            raise Mismatch(f"successor.{name} is {getattr(actual, name)}; the contract says {said}")
     clamp = clamped(actual)
-    for time in {t + step for a in asked for t in (a.run_at,) for step in (-1, 0, 1)}:
-        if clamp(time) != returned_at(expected.current, expected.beside, time):
-            raise Differs(f"successor.lo..hi takes a run that comes back at {time} to {clamp(time)}")
+    for time in {t + step for a in enqueued for t in (a.run_at,) for step in (-1, 0, 1)}:
+        if clamp(time) != returned_at(expected.current, expected.during_run, time):
+            raise Mismatch(f"successor.lo..hi takes a run that comes back at {time} to {clamp(time)}")
 
 
 def clamped(successor: Successor) -> Callable[[int], int]:
@@ -111,28 +110,28 @@ def clamped(successor: Successor) -> Callable[[int], int]:
     return clamp
 
 
-def returned_at(job: Job, beside: list[Entry], time: int) -> int:
+def returned_at(job: Job, during_run: list[Entry], time: int) -> int:
     """Replay the list on the job as if it had come back at this time."""
-    return applied(
-        Job(id=job.id, data=job.data, run_at=time, enqueued_at=0, seq=0, first=0, revision=0), beside
+    return replay(
+        Job(id=job.id, data=job.data, run_at=time, enqueued_at=0, seq=0, first=0, revision=0), during_run
     ).run_at
 
 
-def match_dropped(numbering: Numbering, scope: Scope, expected: Known, actual: Slot) -> None:
+def match_dropped(numbering: NumberMap, scope: Scope, expected: IdRecord, actual: Slot) -> None:
     """What must be told as dropped is; what never was dropped is not."""
     for old, new in numbering.revisions(scope):
         told = any(first <= new <= last for first, last in actual.dropped)
         must = any(first <= old <= last for first, last in expected.dropped)
         may = any(first <= old <= last for first, last in expected.ever_dropped)
         if told < must or told > may:
-            raise Differs(f"dropped is {actual.dropped}: revision {new} of {scope[1]!r} is told wrongly")
+            raise Mismatch(f"dropped is {actual.dropped}: revision {new} of {scope[1]!r} is told wrongly")
 
 
-def match_event(numbering: Numbering, queue: str, expected: LogEvent, actual: LogEvent) -> None:
+def match_event(numbering: NumberMap, queue: str, expected: LogEvent, actual: LogEvent) -> None:
     """Compare an event; of a note only what happened to which id, and when."""
     if expected.kind in ATTEMPT_KINDS:
         match(numbering, (queue, expected.id), expected, actual, "event")
     elif (expected.kind, expected.id, expected.at) != (actual.kind, actual.id, actual.at):
-        raise Differs(
+        raise Mismatch(
             f"event {actual.kind} of {actual.id!r}; the contract says {expected.kind} of {expected.id!r}"
         )

@@ -10,18 +10,35 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dibs_conformance.oracle.verdicts import STRIDE
+#: More numbers than one call ever draws.
+STRIDE = 100_000
 
 Kind = Literal["seq", "revision", "fence"]
 Scope = tuple[str, str]
 
 
-class Differs(AssertionError):
+class Mismatch(AssertionError):
     """The storage and the contract say different things."""
 
 
+class NumberSource:
+    """Draws seq, revision and fence: each is larger than every earlier one, and tells its call."""
+
+    def __init__(self) -> None:
+        self.call = 0
+        self._drawn = 0
+
+    def next_call(self) -> None:
+        self.call += 1
+        self._drawn = 0
+
+    def draw(self) -> int:
+        self._drawn += 1
+        return self.call * STRIDE + self._drawn
+
+
 @dataclass
-class Drawn:
+class DrawnNumbers:
     """The numbers of one kind that one queue drew, by call."""
 
     calls: list[int] = field(default_factory=list)
@@ -34,21 +51,21 @@ class Drawn:
 
     def bounds(self, call: int) -> tuple[int, int | None]:
         """What the calls right before and right after this one allow."""
-        place = bisect_left(self.calls, call)
-        low = max((a for _, a, _ in self.by_call[self.calls[place - 1]]), default=0) if place else 0
-        after = place + (place < len(self.calls) and self.calls[place] == call)
+        at = bisect_left(self.calls, call)
+        low = max((a for _, a, _ in self.by_call[self.calls[at - 1]]), default=0) if at else 0
+        after = at + (at < len(self.calls) and self.calls[at] == call)
         if after == len(self.calls):
             return low, None
         return low, min(a for _, a, _ in self.by_call[self.calls[after]])
 
 
-class Numbering:
+class NumberMap:
     """The pairs of one storage."""
 
     def __init__(self) -> None:
         self._actual: dict[tuple[Kind, Scope, int], int] = {}
         self._expected: dict[tuple[Kind, Scope, int], int] = {}
-        self._drawn: dict[tuple[Kind, str], Drawn] = {}
+        self._drawn: dict[tuple[Kind, str], DrawnNumbers] = {}
         self._revisions: dict[Scope, list[tuple[int, int]]] = {}
 
     def expected(self, kind: Kind, scope: Scope, actual: int) -> int:
@@ -66,17 +83,17 @@ class Numbering:
         """Hold a number to its pair, or pair it. Raises Differs."""
         if not expected or not actual:
             if expected != actual:
-                raise Differs(f"{kind} of {scope[1]!r} is {actual}")
+                raise Mismatch(f"{kind} of {scope[1]!r} is {actual}")
             return
         known = self._actual.get((kind, scope, expected))
         if known is None:
             self._pair(kind, scope, expected, actual)
         elif known != actual:
-            raise Differs(f"{kind} of {scope[1]!r} is {actual}; it was {known} and nothing changed it")
+            raise Mismatch(f"{kind} of {scope[1]!r} is {actual}; it was {known} and nothing changed it")
 
-    def moved(self, queue: str) -> Numbering:
+    def moved(self, queue: str) -> NumberMap:
         """The same pairs for another place, but for the fences of this queue, which may be unknown there."""
-        other = Numbering()
+        other = NumberMap()
         stays = {
             key: actual for key, actual in self._actual.items() if (key[0], key[1][0]) != ("fence", queue)
         }
@@ -90,23 +107,23 @@ class Numbering:
 
     def _pair(self, kind: Kind, scope: Scope, expected: int, actual: int) -> None:
         if (kind, scope, actual) in self._expected:
-            raise Differs(f"{kind} {actual} of {scope[1]!r} was given before; a fresh one was due")
+            raise Mismatch(f"{kind} {actual} of {scope[1]!r} was given before; a fresh one was due")
         call = expected // STRIDE
-        drawn = self._drawn.setdefault((kind, scope[0]), Drawn())
+        drawn = self._drawn.setdefault((kind, scope[0]), DrawnNumbers())
         low, high = drawn.bounds(call)
         if actual <= low or (high is not None and actual >= high):
-            raise Differs(f"{kind} {actual} of {scope[1]!r} does not grow: earlier {low}, later {high}")
+            raise Mismatch(f"{kind} {actual} of {scope[1]!r} does not grow: earlier {low}, later {high}")
         for other, number, id in drawn.by_call.get(call, ()):
             ordered = kind == "seq" or id == scope[1]
             if ordered and (other < expected) != (number < actual):
-                raise Differs(
+                raise Mismatch(
                     f"{kind} {actual} of {scope[1]!r} and {number} of {id!r} are in the wrong order"
                 )
         self._keep(kind, scope, expected, actual, call)
 
     def _keep(self, kind: Kind, scope: Scope, expected: int, actual: int, call: int) -> None:
         self._pairs(kind, scope, expected, actual)
-        self._drawn.setdefault((kind, scope[0]), Drawn()).add(call, expected, actual, scope[1])
+        self._drawn.setdefault((kind, scope[0]), DrawnNumbers()).add(call, expected, actual, scope[1])
 
     def _pairs(self, kind: Kind, scope: Scope, expected: int, actual: int) -> None:
         self._actual[kind, scope, expected] = actual

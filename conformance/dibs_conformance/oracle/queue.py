@@ -12,8 +12,8 @@ from dibs.model.events import LogEvent
 from dibs.model.job import DEFAULT_RETENTION, FAIL_SUFFIX, ActiveRun, EndKind, Error, Job, OutcomeRetention
 from dibs.model.requests import Settings
 from dibs.model.results import EnqueueResult
-from dibs_conformance.oracle.ids import Known
-from dibs_conformance.oracle.verdicts import Numbers
+from dibs_conformance.oracle.ids import IdRecord
+from dibs_conformance.oracle.numbering import NumberSource
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Lease:
 
 
 @dataclass(frozen=True)
-class Remembered:
+class KeyedResult:
     """What a request_key got."""
 
     answer: EnqueueResult
@@ -34,7 +34,7 @@ class Remembered:
 
 
 @dataclass(frozen=True)
-class Logged:
+class LoggedEvent:
     """An event and the call that caused it."""
 
     call: int
@@ -46,24 +46,26 @@ class Queue:
     """Everything of one queue."""
 
     name: str
-    numbers: Numbers
+    numbers: NumberSource
     settings: Settings = field(default_factory=Settings)
-    ids: dict[str, Known] = field(default_factory=dict)
+    ids: dict[str, IdRecord] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
-    keys: dict[str, Remembered] = field(default_factory=dict)
-    log: list[Logged] = field(default_factory=list)
+    keys: dict[str, KeyedResult] = field(default_factory=dict)
+    log: list[LoggedEvent] = field(default_factory=list)
 
-    def known(self, id: str) -> Known:
-        return self.ids.setdefault(id, Known())
+    def record(self, id: str) -> IdRecord:
+        return self.ids.setdefault(id, IdRecord())
 
     def rename(self, id: str, actual: str) -> None:
         """Give a generated id the name the storage gave it."""
-        known = self.ids.pop(id)
-        assert known.current is not None  # noqa: S101 - it was just enqueued
-        known.current = replace(known.current, id=actual)
-        self.ids[actual] = known
+        record = self.ids.pop(id)
+        assert record.current is not None  # noqa: S101 - it was just enqueued
+        record.current = replace(record.current, id=actual)
+        self.ids[actual] = record
         renamed = [(n, replace(n.event, id=actual)) for n in self.log if n.event.id == id]
-        self.log = [n for n in self.log if n.event.id != id] + [Logged(n.call, event) for n, event in renamed]
+        self.log = [n for n in self.log if n.event.id != id] + [
+            LoggedEvent(n.call, event) for n, event in renamed
+        ]
 
     def lease(self, lease: str, now: int) -> Lease | None:
         """The lease while it lives: granted, neither dropped nor expired."""
@@ -74,7 +76,7 @@ class Queue:
 
     def jobs(self) -> Iterator[Job]:
         """The currents, waiting and active."""
-        return (known.current for known in self.ids.values() if known.current is not None)
+        return (record.current for record in self.ids.values() if record.current is not None)
 
     def held(self, lease: str | None = None) -> list[tuple[Job, ActiveRun]]:
         """The jobs under this lease, or under any."""
@@ -86,7 +88,7 @@ class Queue:
         ends = [lease.expires_at for lease in self.leases.values()]
         ends += [key.expires_at for key in self.keys.values()]
         ends += [job.run_at for job in self.jobs()]
-        kept = (known.outcome for known in self.ids.values())
+        kept = (record.outcome for record in self.ids.values())
         ends += [o.expires_at for o in kept if o is not None and o.expires_at is not None]
         return sorted({end for end in ends if end > now})
 
@@ -105,10 +107,10 @@ class Queue:
 
     # -- the log -------------------------------------------------------------------------------------
 
-    def note(self, kind: str, id: str, now: int) -> None:
+    def log_event(self, kind: str, id: str, now: int) -> None:
         """Log what only the level `all` keeps; its details are not compared."""
         if self.settings.log_level == "all":
-            self.log.append(Logged(self.numbers.call, LogEvent(kind=kind, id=id, at=now)))  # type: ignore[arg-type]
+            self.log.append(LoggedEvent(self.numbers.call, LogEvent(kind=kind, id=id, at=now)))  # type: ignore[arg-type]
 
     def attempt_ended(self, kind: str, job: Job, now: int, error: Error | None = None) -> None:
         """Log the end of an attempt: of a run, of a waiting job, or of a dropped successor."""
@@ -130,4 +132,4 @@ class Queue:
             enqueues=job.enqueues,
             error=error,
         )
-        self.log.append(Logged(self.numbers.call, event))
+        self.log.append(LoggedEvent(self.numbers.call, event))

@@ -24,16 +24,16 @@ from dibs.model.results import (
     State,
 )
 from dibs_conformance.oracle import by_id, ending, enqueueing, holding
-from dibs_conformance.oracle.ids import Known
+from dibs_conformance.oracle.ids import IdRecord, OneOf
+from dibs_conformance.oracle.numbering import NumberSource
 from dibs_conformance.oracle.queue import Queue
-from dibs_conformance.oracle.verdicts import Numbers, OneOf
 
 
 class Oracle:
     """Every queue of one storage, and the latest time it was told."""
 
-    def __init__(self, numbers: Numbers | None = None) -> None:
-        self.numbers = numbers or Numbers()
+    def __init__(self, numbers: NumberSource | None = None) -> None:
+        self.numbers = numbers or NumberSource()
         self.queues: dict[str, Queue] = {}
         self.now = 0
 
@@ -94,16 +94,16 @@ class Oracle:
     def forget(self, queue: str, ids: Sequence[str], now: int) -> list[bool]:
         return [by_id.forget(self.queue(queue), id, now) for id in ids]
 
-    def get(self, queue: str, id: str) -> Known:
+    def get(self, queue: str, id: str) -> IdRecord:
         """What is known of an id, tidied to the present."""
-        known = self.queue(queue).known(id)
-        known.tidy(self.now)
-        return known
+        record = self.queue(queue).record(id)
+        record.forget_old_drops(self.now)
+        return record
 
     def list(self, queue: str, state: State) -> set[str]:
         """The ids in a state."""
         ids = self.queue(queue).ids
-        return {id for id, known in ids.items() if state in states(known, self.now)}
+        return {id for id, record in ids.items() if state in states(record, self.now)}
 
     # -- queues --------------------------------------------------------------------------------------
 
@@ -117,21 +117,21 @@ class Oracle:
         found.settings = replace(found.settings, **said)
         return found.settings
 
-    def import_(self, queue: str, id: str, known: Known, now: int) -> None:
+    def import_(self, queue: str, id: str, record: IdRecord, now: int) -> None:
         """Take a whole id in; an active job that is not handed off arrives as if released."""
         target = self.queue(queue)
-        target.ids[id] = known
-        run = known.current.run if known.current else None
+        target.ids[id] = record
+        run = record.current.run if record.current else None
         if run is not None and run.lease is not None:
-            ending.give_back(target, known, Release(), now)
+            ending.return_to_waiting(target, record, Release(), now)
 
 
 STATES: tuple[State, ...] = get_args(State)
 
 
-def states(known: Known, now: int) -> Iterator[State]:
+def states(record: IdRecord, now: int) -> Iterator[State]:
     """Every state an id counts in."""
-    job, outcome = known.current, known.alive(now)
+    job, outcome = record.current, record.live_outcome(now)
     if job is not None and job.run is None:
         yield "waiting"
         if job.run_at > now:
@@ -140,7 +140,7 @@ def states(known: Known, now: int) -> Iterator[State]:
         yield "active"
         if job.run.lease is None:
             yield "handed_off"
-        if known.beside:
+        if record.during_run:
             yield "blocked"
     if outcome is not None:
         yield outcome.kind

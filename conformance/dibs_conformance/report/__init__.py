@@ -1,11 +1,13 @@
 """What a certification found: values, and the forms they are shown in."""
 
+from dibs_conformance.report.report import Report as Report
 from dibs_conformance.report.values import CONTRACT as CONTRACT
+from dibs_conformance.report.values import LEVEL_TITLES as LEVEL_TITLES
 from dibs_conformance.report.values import CapabilityReport as CapabilityReport
 from dibs_conformance.report.values import Failure as Failure
 from dibs_conformance.report.values import Findings as Findings
 from dibs_conformance.report.values import Gap as Gap
 from dibs_conformance.report.values import LawReport as LawReport
 from dibs_conformance.report.values import LevelReport as LevelReport
-from dibs_conformance.report.values import Report as Report
+from dibs_conformance.report.values import ReportData as ReportData
 from dibs_conformance.report.values import Verdict as Verdict

@@ -7,9 +7,8 @@ from typing import Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dibs_conformance.levels import TITLES
-from dibs_conformance.report.text import power_line, verdict
-from dibs_conformance.report.values import LevelReport, Report
+from dibs_conformance.report.text import capability_line, summary
+from dibs_conformance.report.values import LEVEL_TITLES, LevelReport, ReportData
 
 #: Width and height of the drawing, and of a step of the stairs in it.
 WIDTH: Final = 860
@@ -30,25 +29,25 @@ class Stair(NamedTuple):
     y: int
 
 
-def page(report: Report) -> str:
+def page(report: ReportData) -> str:
     """Return the whole page. Everything in it that came from outside is escaped."""
     return (
         templates()
         .get_template("page.html")
         .render(
             report=report,
-            verdict=verdict(report),
+            verdict=summary(report),
             mark=mark_of(report),
             stairs=stairs(report),
             width=WIDTH,
             step=STEP,
-            height=STEP[1] * (len(TITLES) + 1) + 24,
-            powers=[power_line(power) for power in report.capabilities],
+            height=STEP[1] * (len(LEVEL_TITLES) + 1) + 24,
+            powers=[capability_line(power) for power in report.capabilities],
         )
     )
 
 
-def badge(report: Report) -> str:
+def badge(report: ReportData) -> str:
     """Return an SVG of one line: what was reached, or that the contract is broken."""
     mark = "broken" if report.failures else "reached" if report.reached else "not-tested"
     said = report.reached if mark == "reached" else mark.replace("-", " ")
@@ -59,23 +58,23 @@ def badge(report: Report) -> str:
     )
 
 
-def mark_of(report: Report) -> str:
+def mark_of(report: ReportData) -> str:
     if report.failures:
         return "broken"
     return "reached" if report.certified else "not-tested"
 
 
-def stairs(report: Report) -> list[Stair]:
+def stairs(report: ReportData) -> list[Stair]:
     """Return all levels there are, lowest first, also those that were not asked for."""
     found = {level.name: level for level in report.levels}
     run, rise = STEP
     return [
-        Stair(name, title, *coloured(found.get(name)), x=10 + run * n, y=rise * (len(TITLES) - n))
-        for n, (name, title) in enumerate(TITLES.items())
+        Stair(name, title, *marked(found.get(name)), x=10 + run * n, y=rise * (len(LEVEL_TITLES) - n))
+        for n, (name, title) in enumerate(LEVEL_TITLES.items())
     ]
 
 
-def coloured(level: LevelReport | None) -> tuple[str, str]:
+def marked(level: LevelReport | None) -> tuple[str, str]:
     if level is None:
         return "not-run", "not asked for"
     if level.verdict in ("reached", "not tested") and level.histories:
@@ -86,7 +85,7 @@ def coloured(level: LevelReport | None) -> tuple[str, str]:
 @cache
 def templates() -> Environment:
     return Environment(
-        loader=PackageLoader("dibs_conformance.report", "templates"),
+        loader=PackageLoader(__package__, "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -11,7 +11,7 @@ LONGEST_BYTES = 24
 READS = frozenset({"counts", "queues", "list", "split", "events", "export"})
 
 
-class StoryLines:
+class StoryRecorder:
     """The calls of the latest example, in order; text is made only when someone reads it."""
 
     def __init__(self) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from dibs_conformance.report.values import CapabilityReport, Failure, LevelReport, Report
+from dibs_conformance.report.values import CapabilityReport, Failure, LevelReport, ReportData
 
 
-def lines(report: Report) -> Iterator[str]:
+def lines(report: ReportData) -> Iterator[str]:
     """Tell all of the report, the verdict first and each failure's story last."""
     yield from head(report)
     for level in report.levels:
@@ -23,13 +23,13 @@ def lines(report: Report) -> Iterator[str]:
         for law in laws:
             yield f"  {law.name:<{width}}  {law.met:>9,}  {law.verdict}"
     yield ""
-    yield from map(power_line, report.capabilities)
+    yield from map(capability_line, report.capabilities)
     for failure in report.failures:
         yield ""
         yield from story(failure)
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: ReportData, console: Console) -> None:
     """Print the report as tables."""
     for line in head(report):
         console.print(line, markup=False, highlight=False)
@@ -38,15 +38,15 @@ def show(report: Report, console: Console) -> None:
         for line in details(level):
             console.print(f"{level.name}{line}", markup=False, highlight=False)
     console.print(laws_table(report))
-    for power in report.capabilities:
-        console.print(power_line(power), markup=False, highlight=False)
+    for capability in report.capabilities:
+        console.print(capability_line(capability), markup=False, highlight=False)
     for failure in report.failures:
         for line in ("", *story(failure)):
             console.print(line, markup=False, highlight=False)
 
 
-def head(report: Report) -> Iterator[str]:
-    yield f"{report.target}: {verdict(report)}"
+def head(report: ReportData) -> Iterator[str]:
+    yield f"{report.target}: {summary(report)}"
     for failure in report.failures[-1:]:
         yield f"{failure.law}: {failure.why}"
     yield (
@@ -56,7 +56,7 @@ def head(report: Report) -> Iterator[str]:
     yield f"durability: {report.durability}"
 
 
-def verdict(report: Report) -> str:
+def summary(report: ReportData) -> str:
     """Say in a sentence what the report comes to."""
     if report.failures:
         return "DOES NOT KEEP THE CONTRACT"
@@ -83,10 +83,10 @@ def details(level: LevelReport) -> Iterator[str]:
         yield f"  does not apply: {gap.name}: {gap.why}"
 
 
-def power_line(power: CapabilityReport) -> str:
-    found = "could not be tried" if power.found is None else "found" if power.found else "not found"
-    claim = "claimed" if power.claimed else "not claimed"
-    return f"{power.name}: {claim}, {found}" + (f" ({power.note})" if power.note else "")
+def capability_line(capability: CapabilityReport) -> str:
+    found = "could not be tried" if capability.found is None else "found" if capability.found else "not found"
+    claim = "claimed" if capability.claimed else "not claimed"
+    return f"{capability.name}: {claim}, {found}" + (f" ({capability.note})" if capability.note else "")
 
 
 def story(failure: Failure) -> Iterator[str]:
@@ -95,7 +95,7 @@ def story(failure: Failure) -> Iterator[str]:
         yield f"  {number:>2}. {step}"
 
 
-def levels_table(report: Report) -> Table:
+def levels_table(report: ReportData) -> Table:
     table = Table("level", "", "histories", "calls", "faults", "verdict")
     for level in report.levels:
         figures = (level.histories, level.events, sum(level.faults.values()))
@@ -103,7 +103,7 @@ def levels_table(report: Report) -> Table:
     return table
 
 
-def laws_table(report: Report) -> Table:
+def laws_table(report: ReportData) -> Table:
     table = Table("level", "law", "contract", "met", "verdict")
     for level in report.levels:
         for law in level.laws:

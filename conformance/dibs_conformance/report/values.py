@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-import msgspec
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 #: The edition of the contract that was held against the storage; it changes with the contract's meaning.
 CONTRACT: Final = "1"
+
+#: The title of each level, lowest first. `levels.LEVELS` holds the function that runs it.
+LEVEL_TITLES: Final = {
+    "L0": "one call at a time",
+    "L1": "calls interleaved",
+    "L2": "threads and processes",
+    "L3": "clients that die",
+    "L4": "servers that fail",
+}
 
 Verdict = Literal["kept", "broken", "not tested"]
 
@@ -94,7 +99,7 @@ class LevelReport(Findings, frozen=True, kw_only=True):
         )
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class ReportData(Struct, frozen=True, kw_only=True):
     """What a certification found."""
 
     target: str
@@ -131,34 +136,6 @@ class Report(Struct, frozen=True, kw_only=True):
     def events(self) -> int:
         """Return how many calls they hold."""
         return sum(level.events for level in self.levels)
-
-    def json(self) -> str:
-        """The report as JSON: the fields of this class, by name."""
-        return msgspec.json.encode(self).decode()
-
-    def text(self) -> str:
-        """The report as plain lines."""
-        from dibs_conformance.report.text import lines  # noqa: PLC0415 - values know no form but on request
-
-        return "\n".join(lines(self))
-
-    def html(self) -> str:
-        """The report as one page that needs nothing else."""
-        from dibs_conformance.report.page import page  # noqa: PLC0415 - as above
-
-        return page(self)
-
-    def badge(self) -> str:
-        """What was reached, as a small SVG for a README."""
-        from dibs_conformance.report.page import badge  # noqa: PLC0415 - as above
-
-        return badge(self)
-
-    def print(self, console: Console) -> None:
-        """Show the report on a rich console."""
-        from dibs_conformance.report.text import show  # noqa: PLC0415 - as above
-
-        show(self, console)
 
 
 def untrue(powers: tuple[CapabilityReport, ...]) -> tuple[Failure, ...]:

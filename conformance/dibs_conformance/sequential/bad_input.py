@@ -79,7 +79,7 @@ class Case:
     name: str
     call: Callable[[Storage], Awaitable[Any]]
     #: The places a BatchRefused must name; None for a single Refused.
-    places: tuple[int, ...] | None = None
+    indexes: tuple[int, ...] | None = None
 
 
 def refused_cases(fence: int) -> Iterator[Case]:
@@ -98,11 +98,11 @@ def refused_cases(fence: int) -> Iterator[Case]:
         yield Case(f"report, progress: {name}", report_with(fence, value))
 
 
-def enqueueing(name: str, requests: list[EnqueueRequest], places: tuple[int, ...] | None) -> Case:
+def enqueueing(name: str, requests: list[EnqueueRequest], indexes: tuple[int, ...] | None) -> Case:
     async def call(storage: Storage) -> None:
         await storage.enqueue("q", requests, now=NOW)
 
-    return Case(f"enqueue, {name}", call, places)
+    return Case(f"enqueue, {name}", call, indexes)
 
 
 def enqueue_to(queue: str, request: EnqueueRequest) -> Callable[[Storage], Awaitable[Any]]:
@@ -147,7 +147,9 @@ async def prepare(storage: Storage) -> int:
     granted = await storage.grant(["q"], 3_600_000, "kit", now=NOW)
     [job] = (await storage.claim("q", granted.lease, 1, now=NOW)).jobs
     attributes = {"a": b'"' + b"x" * 40 * KIB + b'"'}
-    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="seen", data=JobData(attributes=attributes)))], now=NOW)
+    await storage.enqueue(
+        "q", [EnqueueRequest(job=NewJob(id="seen", data=JobData(attributes=attributes)))], now=NOW
+    )
     assert job.run is not None  # noqa: S101 - a claimed job runs
     return job.run.fence
 
@@ -175,11 +177,11 @@ async def judge(storage: Storage, case: Case) -> str | None:
         await case.call(storage)
     except BatchRefused as group:
         found = tuple(error.index for error in group.exceptions if isinstance(error, Refused))
-        if found != case.places:
-            return f"{case.name}: BatchRefused names {found}, not {case.places}"
+        if found != case.indexes:
+            return f"{case.name}: BatchRefused names {found}, not {case.indexes}"
     except Refused:
-        if case.places is not None:
-            return f"{case.name}: Refused, where BatchRefused names {case.places}"
+        if case.indexes is not None:
+            return f"{case.name}: Refused, where BatchRefused names {case.indexes}"
     except Exception as error:  # noqa: BLE001 - the verdict is what is judged
         return f"{case.name}: {type(error).__name__} in place of Refused"
     else:

@@ -10,20 +10,20 @@ from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
-from dibs_conformance.laws import Broken
-from dibs_conformance.oracle.numbering import Differs
+from dibs_conformance.laws import LawBroken
+from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.report import Failure
 from dibs_conformance.sequential.scenarios import Scenarios
-from dibs_conformance.sequential.trial import Enough, Progress, Trial
+from dibs_conformance.sequential.session import BudgetSpent, ExampleSession, Progress
 from dibs_conformance.sequential.unimplemented import missing
-from dibs_conformance.sequential.walkthrough import take_tour
+from dibs_conformance.sequential.walkthrough import walk_through
 
 #: So many examples have a seed of their own, made from the first.
 CHUNK = 25
 
 
 def run_examples(
-    trial: Trial,
+    session: ExampleSession,
     *,
     first_seed: int,
     examples: int | None,
@@ -33,32 +33,34 @@ def run_examples(
     shrink: bool = True,
 ) -> Failure | None:
     """Run `examples`, or as many as fit into `budget` seconds; the first failure, shrunk, ends it."""
-    trial.until = time.monotonic() + budget if examples is None else math.inf
+    session.until = time.monotonic() + budget if examples is None else math.inf
     done = 0
-    while time.monotonic() < trial.until and (examples is None or done < examples):
+    while time.monotonic() < session.until and (examples is None or done < examples):
         size = CHUNK if examples is None else min(CHUNK, examples - done)
-        before = trial.examples
-        failure = run_chunk(trial, first_seed + done, size, steps, shrink=shrink)
+        before = session.examples
+        failure = run_chunk(session, first_seed + done, size, steps, shrink=shrink)
         if failure is not None:
             return failure
-        # A chunk that was cut short (see `caught`) leaves the rest of it to the next.
-        done += max(1, min(size, trial.examples - before))
+        # A chunk that was cut short (see `first_failure`) leaves the rest of it to the next.
+        done += max(1, min(size, session.examples - before))
         progress(done)
     return None
 
 
-def run_tour(trial: Trial) -> Failure | None:
+def run_walkthrough(session: ExampleSession) -> Failure | None:
     """The fixed histories that meet every law once."""
-    return caught(trial, lambda: take_tour(trial))
+    return first_failure(session, lambda: walk_through(session))
 
 
-def run_chunk(trial: Trial, chunk_seed: int, size: int, steps: int, *, shrink: bool) -> Failure | None:
-    machine = seed(chunk_seed)(type("Example", (Scenarios,), {"trial": trial}))
-    chosen = how(size, steps, shrink=shrink)
-    return caught(trial, lambda: run_state_machine_as_test(machine, settings=chosen))
+def run_chunk(
+    session: ExampleSession, chunk_seed: int, size: int, steps: int, *, shrink: bool
+) -> Failure | None:
+    machine = seed(chunk_seed)(type("Example", (Scenarios,), {"session": session}))
+    chosen = hypothesis_settings(size, steps, shrink=shrink)
+    return first_failure(session, lambda: run_state_machine_as_test(machine, settings=chosen))
 
 
-def caught(trial: Trial, play: Callable[[], None]) -> Failure | None:
+def first_failure(session: ExampleSession, play: Callable[[], None]) -> Failure | None:
     """Play; what broke, if anything did.
 
     Some choices are the storage's: which of several jobs a reap takes, in which order a page lists. When
@@ -66,23 +68,23 @@ def caught(trial: Trial, play: Callable[[], None]) -> Failure | None:
     hand, other things can be drawn, and it calls that flaky. It breaks no law, and ends the chunk. What did
     break one is told all the same, though it may not do so again.
     """
-    trial.broken = None
+    session.broken = None
     try:
         play()
-    except Enough:
+    except BudgetSpent:
         return None
     except Flaky:
-        return None if trial.broken is None else told(*trial.broken)
+        return None if session.broken is None else failure_of(*session.broken)
     except Exception as error:  # noqa: BLE001 - whatever a storage raises is its failure
-        return told(error, tuple(trial.judges.story.lines()))
+        return failure_of(error, tuple(session.checker.story.lines()))
     return None
 
 
-def told(error: Exception, story: tuple[str, ...]) -> Failure:
-    return missing(error, story) or Failure(law=name_of(error), why=str(error), story=story)
+def failure_of(error: Exception, story: tuple[str, ...]) -> Failure:
+    return missing(error, story) or Failure(law=law_name(error), why=str(error), story=story)
 
 
-def how(size: int, steps: int, *, shrink: bool) -> settings:
+def hypothesis_settings(size: int, steps: int, *, shrink: bool) -> settings:
     return settings(
         max_examples=size,
         stateful_step_count=steps,
@@ -96,7 +98,7 @@ def how(size: int, steps: int, *, shrink: bool) -> settings:
     )
 
 
-def name_of(error: Exception) -> str:
-    if isinstance(error, Broken):
+def law_name(error: Exception) -> str:
+    if isinstance(error, LawBroken):
         return error.law
-    return "the contract's answer" if isinstance(error, Differs) else type(error).__name__
+    return "the contract's answer" if isinstance(error, Mismatch) else type(error).__name__

@@ -22,7 +22,7 @@ PAGE = 250
 PARTS = (2, 7)
 
 
-class Crowd:
+class BusyQueue:
     """A queue in which much goes on."""
 
     def __init__(self, storage: Storage) -> None:
@@ -84,24 +84,24 @@ class Crowd:
 
 async def parts_of_readings(storage: Storage) -> tuple[int, list[str]]:
     """Read an export and a listing in parts; return how many readings there were, and what was wrong."""
-    crowd = Crowd(storage)
-    await crowd.gather()
+    busy = BusyQueue(storage)
+    await busy.gather()
     wrong = []
-    readings: dict[State | None, set[str]] = {None: crowd.waiting | crowd.ended, "waiting": crowd.waiting}
+    readings: dict[State | None, set[str]] = {None: busy.waiting | busy.ended, "waiting": busy.waiting}
     for state, staying in readings.items():
         for parts in PARTS:
             said = "an export" if state is None else f"the listing {state}"
-            wrong += [f"{said} in {parts} parts: {why}" for why in await faults(crowd, state, staying, parts)]
+            wrong += [f"{said} in {parts} parts: {why}" for why in await faults(busy, state, staying, parts)]
     return len(readings) * len(PARTS), wrong
 
 
-async def faults(crowd: Crowd, state: State | None, staying: set[str], parts: int) -> list[str]:
+async def faults(busy: BusyQueue, state: State | None, staying: set[str], parts: int) -> list[str]:
     """Read all parts twice, and return what the contract says otherwise."""
-    cuts = await crowd.storage.split("q", parts, state=state)
+    cuts = await busy.storage.split("q", parts, state=state)
     if len(cuts) >= parts:
         return [f"{len(cuts)} cursors, the most is {parts - 1}"]
     bounds = list(zip((None, *cuts), (*cuts, None), strict=True))[::-1]
-    first, again = [[await crowd.read(state, *part) for part in bounds] for _ in range(2)]
+    first, again = [[await busy.read(state, *part) for part in bounds] for _ in range(2)]
     times = Counter(id for part in first for id in part if id in staying)
     missing, doubled = staying - times.keys(), [id for id, count in times.items() if count > 1]
     moved = [one for one, other in zip(first, again, strict=True) if staying & {*one} != staying & {*other}]

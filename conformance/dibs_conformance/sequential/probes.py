@@ -26,7 +26,7 @@ from dibs_conformance.sequential.partitioned_reads import parts_of_readings
 from dibs_conformance.sequential.state_machine import START
 
 #: How many were tried, and what was wrong.
-Asked = tuple[int, list[str]]
+ProbeResult = tuple[int, list[str]]
 
 #: More than a count must be exact about.
 MANY = 10_001
@@ -37,16 +37,16 @@ LONG_ID = 400
 
 
 @dataclass(frozen=True)
-class Ask:
+class Probe:
     """A law, and how a storage that was opened with a manual clock is asked about it."""
 
     name: str
     section: str
     sentence: str
-    ask: Callable[[Storage], Awaitable[Asked]]
+    run: Callable[[Storage], Awaitable[ProbeResult]]
 
 
-async def large_counts(storage: Storage) -> Asked:
+async def large_counts(storage: Storage) -> ProbeResult:
     wrong = []
     for start in range(0, MANY, BATCH):
         ids = range(start, min(start + BATCH, MANY))
@@ -57,7 +57,7 @@ async def large_counts(storage: Storage) -> Asked:
     return 1, wrong
 
 
-async def bounded_log(storage: Storage) -> Asked:
+async def bounded_log(storage: Storage) -> ProbeResult:
     """Read the first event, write far more than fits, prune, and go on reading."""
     await storage.configure("q", SettingsPatch(log_level="all", log_bytes=LOG_BYTES), now=START)
     offset = (await storage.events("q", limit=1, now=START)).offset
@@ -75,7 +75,7 @@ async def bounded_log(storage: Storage) -> Asked:
     return 1, wrong
 
 
-async def whole_retention(storage: Storage) -> Asked:
+async def replaced_retention(storage: Storage) -> ProbeResult:
     """A patch that names one part of a retention."""
     kept, patch = OutcomeRetention(completed=5_000, failed=77), OutcomeRetention(failed=10)
     await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a", data=JobData(retention=kept)))], now=START)
@@ -88,7 +88,7 @@ async def whole_retention(storage: Storage) -> Asked:
     return len(said), [f"{verb} left {found}, not {patch}" for verb, found in said.items() if found != patch]
 
 
-async def told_ends(storage: Storage) -> Asked:
+async def wake_up_outcomes(storage: Storage) -> ProbeResult:
     """End ids in every way while their ends are listened to, and hold what is told against what is there."""
     hows: dict[str, SettleAction] = {
         "done": Complete(result=b"1"),
@@ -115,47 +115,47 @@ async def told_ends(storage: Storage) -> Asked:
     ]
 
 
-ASKS = (
-    Ask(
+PROBES = (
+    Probe(
         "bad input is refused whole",
         "4, Limits",
         "Every value beyond a limit is refused before anything is written.",
         wrong_verdicts,
     ),
-    Ask(
+    Probe(
         "what is at a limit is taken",
         "4, Limits",
         "A value exactly at its limit is accepted, and kept as it was.",
         wrongly_refused,
     ),
-    Ask(
+    Probe(
         "large counts are exact or say so",
         "3, count",
         "A count above 10,000 that is not exact is told as approximate.",
         large_counts,
     ),
-    Ask(
+    Probe(
         "the log is bounded by size",
         "3, Events",
         "Beyond log_bytes the oldest events go, the newest stay, and a reader behind them is told.",
         bounded_log,
     ),
-    Ask(
+    Probe(
         "a retention is replaced whole",
         "3, amend",
         "A patch of a retention takes the place of the old one, also in the parts it does not name.",
-        whole_retention,
+        replaced_retention,
     ),
-    Ask(
+    Probe(
         "parts are the whole",
         "3, split",
         "Whatever is there from the split until all parts were read is in exactly one of them, once.",
         parts_of_readings,
     ),
-    Ask(
+    Probe(
         "an end that is told is the end",
         "3, Wake-ups",
         "An outcome that a wake-up brings is the one that a read finds, as long as nothing else happens.",
-        told_ends,
+        wake_up_outcomes,
     ),
 )

@@ -10,10 +10,10 @@ from hypothesis.stateful import rule
 from dibs.model.job import FAIL_SUFFIX, NewJob
 from dibs.model.requests import EnqueueRequest, Fail, HandOff, Release, SettingsPatch, Settlement
 from dibs_conformance.sequential import strategies as some
-from dibs_conformance.sequential.state_machine import Machine
+from dibs_conformance.sequential.state_machine import LockstepMachine
 
 
-class Scenarios(Machine):
+class Scenarios(LockstepMachine):
     """The machine, with its longer rules."""
 
     @rule(queue=some.queues, data=st.data())
@@ -26,19 +26,19 @@ class Scenarios(Machine):
     def ask_to_stop(self, queue: str, data: st.DataObject) -> None:
         """A run that is asked to cancel, and then its settlement or its reap."""
         self.run(queue, data)
-        if self.handed.runs:
+        if self.issued.runs:
             owner, id, _ = self.run_at(0)
-            self.both.cancel(owner, [id], running=True)
+            self.lockstep.cancel(owner, [id], running=True)
             self.settle([0], data)
 
     @rule(queue=some.queues, id=some.ids, then=st.booleans(), data=st.data())
     def fail_for_good(self, queue: str, id: str, *, then: bool, data: st.DataObject) -> None:
         """A handled failure, and now and then the run of its fail job."""
-        self.both.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=data.draw(some.data)))])
+        self.lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=data.draw(some.data)))])
         self.claim(queue, 0, 10, alive=True)
-        runs = [run for run in self.handed.runs[-3:] if run[0] == queue]
+        runs = [run for run in self.issued.runs[-3:] if run[0] == queue]
         fail = Fail(error=data.draw(some.errors), handled=True)
-        self.both.settle(queue, [Settlement(id=one, fence=fence, action=fail) for _, one, fence in runs])
+        self.lockstep.settle(queue, [Settlement(id=one, fence=fence, action=fail) for _, one, fence in runs])
         if then:
             self.claim(queue + FAIL_SUFFIX, 0, 10, alive=True)
 
@@ -46,14 +46,14 @@ class Scenarios(Machine):
     def contend(self, queue: str, id: str, *, data: st.DataObject, more: int, amend: bool) -> None:
         """A run, what is enqueued and amended beside it, and then its settlement."""
         run = self.run_of(queue, id, data)
-        beside = [data.draw(some.requests_for(id, self.both.now)) for _ in range(more)]
-        self.both.enqueue(queue, beside)
+        beside = [data.draw(some.requests_for(id, self.lockstep.now)) for _ in range(more)]
+        self.lockstep.enqueue(queue, beside)
         if amend:
             self.amend(queue, id, data)
         if run is not None:
-            hows = some.hows(self.both.now, queue, cross_queue=self.trial.cross_queue)
+            hows = some.hows(self.lockstep.now, queue, cross_queue=self.session.cross_queue)
             twice = range(1 + data.draw(st.booleans()))
-            self.both.settle(queue, [Settlement(id=id, fence=run, action=data.draw(hows)) for _ in twice])
+            self.lockstep.settle(queue, [Settlement(id=id, fence=run, action=data.draw(hows)) for _ in twice])
 
     @rule(
         queue=some.queues,
@@ -67,36 +67,40 @@ class Scenarios(Machine):
         run = self.run_of(queue, id, data)
         if run is None:
             return
-        ends = some.ends(self.both.now, queue, cross_queue=self.trial.cross_queue)
+        ends = some.ends(self.lockstep.now, queue, cross_queue=self.session.cross_queue)
         end = Fail(error=data.draw(some.errors)) if how in ("retry", "reject") else data.draw(ends)
-        self.both.settle(queue, [Settlement(id=id, fence=run, action=end)])
+        self.lockstep.settle(queue, [Settlement(id=id, fence=run, action=end)])
         if later:
             self.pass_time(later)
         if how == "retry":
-            self.both.retry_failed(queue, [id])
+            self.lockstep.retry_failed(queue, [id])
         elif how == "amend":
             self.amend(queue, id, data)
         elif how == "repeat":
-            self.both.settle(queue, [Settlement(id=id, fence=run, action=data.draw(ends))])
+            self.lockstep.settle(queue, [Settlement(id=id, fence=run, action=data.draw(ends))])
         else:
             conflict = data.draw(st.sampled_from(some.CONFLICTS[:3]))
-            self.both.enqueue(
+            self.lockstep.enqueue(
                 queue,
-                [EnqueueRequest(job=NewJob(id=id), on_conflict=conflict, want_outcome=data.draw(st.booleans()))],
+                [
+                    EnqueueRequest(
+                        job=NewJob(id=id), on_conflict=conflict, want_outcome=data.draw(st.booleans())
+                    )
+                ],
             )
 
     @rule(queue=some.queues, id=some.ids, data=st.data())
     def make_room(self, queue: str, id: str, data: st.DataObject) -> None:
         """A run that is handed off where only one may be active, and a claim behind it."""
-        self.both.configure(queue, SettingsPatch(max_active=1))
+        self.lockstep.configure(queue, SettingsPatch(max_active=1))
         run = self.run_of(queue, id, data)
         if run is not None:
-            self.both.settle(queue, [Settlement(id=id, fence=run, action=HandOff())])
+            self.lockstep.settle(queue, [Settlement(id=id, fence=run, action=HandOff())])
             if data.draw(st.booleans()):
                 self.move(queue, 10)
         self.enqueue(queue, data)
         self.claim(queue, 0, 10, alive=True)
-        self.both.configure(queue, SettingsPatch(max_active=None))
+        self.lockstep.configure(queue, SettingsPatch(max_active=None))
 
     @rule(queue=some.queues, id=some.ids, data=st.data(), times=st.integers(2, 3))
     def come_back(self, queue: str, id: str, *, data: st.DataObject, times: int) -> None:
@@ -105,8 +109,8 @@ class Scenarios(Machine):
         for _ in range(times):
             if run is None:
                 return
-            back = data.draw(some.retries(self.both.now))
-            self.both.settle(queue, [Settlement(id=id, fence=run, action=back)])
+            back = data.draw(some.retries(self.lockstep.now))
+            self.lockstep.settle(queue, [Settlement(id=id, fence=run, action=back)])
             self.pass_time(10)
             self.claim(queue, 0, 10, alive=True)
             run = self.newest_fence(queue, id)
@@ -115,26 +119,26 @@ class Scenarios(Machine):
     def read_in_pages(self, queue: str, data: st.DataObject, limit: int) -> None:
         """More ids than fit on a page."""
         held = data.draw(some.data)
-        self.both.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=held)) for id in some.IDS])
+        self.lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=held)) for id in some.IDS])
         self.list(queue, "waiting", limit)
 
     def run_of(self, queue: str, id: str, data: st.DataObject) -> int | None:
         """Enqueue this id and claim what is due; the newest fence of the id, if it has one."""
-        self.both.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=data.draw(some.data)))])
+        self.lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=data.draw(some.data)))])
         self.claim(queue, 0, 100, alive=True)
         return self.newest_fence(queue, id)
 
     def newest_fence(self, queue: str, id: str) -> int | None:
-        fences = [fence for owner, one, fence in self.handed.runs if (owner, one) == (queue, id)]
+        fences = [fence for owner, one, fence in self.issued.runs if (owner, one) == (queue, id)]
         return fences[-1] if fences else None
 
     @rule(queue=some.queues, data=st.data())
     def pause(self, queue: str, data: st.DataObject) -> None:
         """Something is enqueued, for now or later, and the queue is paused around a claim."""
         self.enqueue(queue, data)
-        self.both.configure(queue, SettingsPatch(paused=True))
+        self.lockstep.configure(queue, SettingsPatch(paused=True))
         self.claim(queue, 0, 10, alive=True)
-        self.both.configure(queue, SettingsPatch(paused=False))
+        self.lockstep.configure(queue, SettingsPatch(paused=False))
         self.claim(queue, 0, 10, alive=True)
 
     @rule(queue=some.queues, id=some.ids, data=st.data())
@@ -143,10 +147,10 @@ class Scenarios(Machine):
         self.events(queue, 100, jump=False)
         run = self.run_of(queue, id, data)
         if run is not None:
-            self.both.settle(queue, [Settlement(id=id, fence=run, action=Release())])
+            self.lockstep.settle(queue, [Settlement(id=id, fence=run, action=Release())])
         self.pass_time(8 * some.DAY)
         self.prune(queue, 100)
-        if self.trial.durable:
+        if self.session.durable:
             self.reopen()
         self.events(queue, 1, jump=False)
 
@@ -154,13 +158,13 @@ class Scenarios(Machine):
     def drop_some(self, queue: str, *, data: st.DataObject, dead: bool) -> None:
         """A lease that is dropped job by job, and lost from the first on; its dropper may die in between."""
         held = data.draw(some.data)
-        self.both.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=held)) for id in some.IDS[:2]])
+        self.lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=held)) for id in some.IDS[:2]])
         self.grant(10, some.HOLDERS[1])
-        lease = self.handed.leases[-1]
-        self.handed.take(queue, self.both.claim(queue, lease, 10))
-        self.both.drop([queue], lease, 1)
-        self.both.renew([queue], lease, 10)
-        self.handed.take(queue, self.both.claim(queue, lease, 10))
+        lease = self.issued.leases[-1]
+        self.issued.add_claim(queue, self.lockstep.claim(queue, lease, 10))
+        self.lockstep.drop([queue], lease, 1)
+        self.lockstep.renew([queue], lease, 10)
+        self.issued.add_claim(queue, self.lockstep.claim(queue, lease, 10))
         if dead:
             self.pass_time(10)
             self.reap(queue, 10)
@@ -172,11 +176,11 @@ class Scenarios(Machine):
             self.enqueue(queue, data)
             self.enqueue(queue, data)
         self.grant(10, some.HOLDERS[1])
-        lease = self.handed.leases[-1]
+        lease = self.issued.leases[-1]
         if held:
-            self.handed.take(queue, self.both.claim(queue, lease, 10))
+            self.issued.add_claim(queue, self.lockstep.claim(queue, lease, 10))
         self.pass_time(10 + late)
-        self.handed.take(queue, self.both.claim(queue, lease, 1))
+        self.issued.add_claim(queue, self.lockstep.claim(queue, lease, 1))
         if not held:
-            self.both.renew([queue], lease, 10)
+            self.lockstep.renew([queue], lease, 10)
         self.reap(queue, data.draw(some.limits))

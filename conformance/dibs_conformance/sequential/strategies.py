@@ -202,7 +202,9 @@ def patches(draw: st.DrawFn, now: int) -> JobPatch:
         return JobPatch(retention=kept)
     if kind == "time":
         return draw(
-            st.sampled_from((JobPatch(run_at=now + 5), JobPatch(delay=7), JobPatch(run_at=now, priority=priority)))
+            st.sampled_from(
+                (JobPatch(run_at=now + 5), JobPatch(delay=7), JobPatch(run_at=now, priority=priority))
+            )
         )
     return JobPatch(attributes=attributes, payload=b"amended", delay=1, priority=priority, retention=kept)
 

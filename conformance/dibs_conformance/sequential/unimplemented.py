@@ -6,7 +6,7 @@ import inspect
 from typing import Final
 
 from dibs.storage.protocol import Storage
-from dibs_conformance.oracle.numbering import Differs
+from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.report import Failure
 
 LAW: Final = "every verb is there"
@@ -52,4 +52,4 @@ def returns(verb: str) -> str:
 def check_answer(verb: str, answer: object) -> None:
     """Refuse None, which no verb answers: the usual mark of one that is not finished."""
     if answer is None and verb in VERBS:
-        raise Differs(f"{verb}() answered None. {says(verb)}")
+        raise Mismatch(f"{verb}() answered None. {says(verb)}")

@@ -7,13 +7,13 @@ Each server has a folder of its own (0700, removed at the end), a port nobody el
 nobody else knows. Raises Missing when there is no server to start, with the reason.
 """
 
-from dibs_conformance.servers.binaries import Missing, find_postgres, find_redis
+from dibs_conformance.servers.binaries import ServerUnavailable, find_postgres, find_redis
 from dibs_conformance.servers.cluster import RedisCluster, start_redis_cluster
 from dibs_conformance.servers.postgres import PostgresServer, start_postgres
 from dibs_conformance.servers.redis import RedisServer, start_redis
 
 __all__ = [
-    "Missing",
+    "ServerUnavailable",
     "PostgresServer",
     "RedisCluster",
     "RedisServer",

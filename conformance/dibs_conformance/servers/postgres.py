@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dibs_conformance.servers.binaries import Found, Missing, find_postgres
+from dibs_conformance.servers.binaries import Found, ServerUnavailable, find_postgres
 from dibs_conformance.servers.processes import LOOPBACK, Server
 
 USER = "dibs"
@@ -66,7 +66,7 @@ class PostgresServer(Server):
         told = subprocess.run(command, capture_output=True, text=True, check=False, **self._runs_as)
         secret.unlink()
         if told.returncode:
-            raise Missing(f"initdb failed: {(told.stderr or told.stdout).strip()[-300:]}")
+            raise ServerUnavailable(f"initdb failed: {(told.stderr or told.stdout).strip()[-300:]}")
 
     def follow(self, primary: PostgresServer) -> None:
         """Make the data folder as a copy of a primary's, from which it will stream. Raises Missing."""
@@ -79,7 +79,7 @@ class PostgresServer(Server):
         ]
         told = subprocess.run(command, capture_output=True, text=True, check=False, **self._runs_as)
         if told.returncode:
-            raise Missing(f"pg_basebackup failed: {told.stderr.strip()[-300:]}")
+            raise ServerUnavailable(f"pg_basebackup failed: {told.stderr.strip()[-300:]}")
 
     def command(self) -> Sequence[str]:
         options = {
@@ -147,7 +147,7 @@ def _someone(program: Path) -> tuple[tuple[str, ...], dict[str, Any]]:
             return (), words
     if shutil.which("unshare") and _runs([*UNSHARE, str(program), "--version"], {}):
         return UNSHARE, {}
-    raise Missing(
+    raise ServerUnavailable(
         f"Postgres does not run as root; neither postgres nor nobody can reach {program}, "
         "and `unshare --user` is not allowed here"
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from dibs_conformance.servers.binaries import Missing
+from dibs_conformance.servers.binaries import ServerUnavailable
 
 LOOPBACK = "127.0.0.1"
 STARTUP_SECONDS = 20.0
@@ -58,7 +58,7 @@ class Server(ABC):
                 return
             if again:  # the children of one that was killed may hold its data for a moment
                 time.sleep(0.2)
-        raise Missing(f"{type(self).__name__} does not start: {self.complaint()}")
+        raise ServerUnavailable(f"{type(self).__name__} does not start: {self.complaint()}")
 
     def _try(self) -> bool:
         self._end(signal.SIGKILL)

@@ -12,9 +12,9 @@ from dibs.storage import memory
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.file.locks import CommitLock
 from dibs_conformance.concurrent.levels import interleaved
-from dibs_conformance.levels.level import Given, Run, verdict
 from dibs_conformance.report import Findings
-from dibs_conformance.target import Places
+from dibs_conformance.report.findings import level_verdict
+from dibs_conformance.target import LevelPlan, Locations, RunLevel
 
 ALONE = Capabilities(manual_clock=True, cross_queue=True)
 SHARED = Capabilities(manual_clock=True, cross_queue=True, durable=True, shared=True)
@@ -22,26 +22,26 @@ SHARED = Capabilities(manual_clock=True, cross_queue=True, durable=True, shared=
 ENOUGH = 300
 
 
-def tried(run: Run, target: str, claims: Capabilities, examples: int, seed: int = 1) -> Findings:
-    places = Places(target)
+def tried(run: RunLevel, target: str, claims: Capabilities, examples: int, seed: int = 1) -> Findings:
+    locations = Locations(target)
     try:
-        return run(Given(places=places, claims=claims, seed=seed, budget=600, examples=examples))
+        return run(LevelPlan(locations=locations, claims=claims, seed=seed, budget=600, examples=examples))
     finally:
-        places.clear()
+        locations.clear()
 
 
 def test_memory_without_its_lock_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """One call at a time it is without fault; steps of two in turn tear it."""
-    made = memory.Place.__init__
+    made = memory.SharedIndex.__init__
 
-    def unlocked(self: memory.Place) -> None:
+    def unlocked(self: memory.SharedIndex) -> None:
         made(self)
         self.lock = nullcontext()  # type: ignore[assignment]
 
-    monkeypatch.setattr(memory.Place, "__init__", unlocked)
+    monkeypatch.setattr(memory.SharedIndex, "__init__", unlocked)
     found = tried(interleaved, "memory:", ALONE, ENOUGH)
 
-    assert "broken" == verdict(found)
+    assert "broken" == level_verdict(found)
     assert found.failures[0].story
 
 
@@ -53,4 +53,4 @@ def test_file_without_its_lock_is_caught(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(CommitLock, "held", held)
     found = tried(interleaved, f"file:{tmp_path}", SHARED, ENOUGH)
 
-    assert "broken" == verdict(found)
+    assert "broken" == level_verdict(found)

@@ -10,9 +10,9 @@ import pytest
 
 from dibs_conformance.crashes.strace import Asked, Trace, instead
 from dibs_conformance.crashes.system_call_kills import system_calls
-from dibs_conformance.levels.level import Given, verdict
 from dibs_conformance.report import Findings
-from dibs_conformance.target import OpenStorage, Places
+from dibs_conformance.report.findings import level_verdict
+from dibs_conformance.target import LevelPlan, Locations, OpenStorage
 from tests.kit.concurrent.test_levels import SHARED
 from tests.kit.crashes.torn_place import open_torn
 
@@ -22,18 +22,20 @@ ENOUGH = 120
 
 
 def tried(target: str | OpenStorage, examples: int) -> Findings:
-    places = Places(target)
+    locations = Locations(target)
     try:
-        return system_calls(Given(places=places, claims=SHARED, seed=1, budget=0, examples=examples), 0.0)
+        return system_calls(
+            LevelPlan(locations=locations, claims=SHARED, seed=1, budget=0, examples=examples), 0.0
+        )
     finally:
-        places.clear()
+        locations.clear()
 
 
 @strace
 def test_files_survive_what_fails_below_python(tmp_path: Path) -> None:
     found = tried(f"file:{tmp_path}", 5)
 
-    assert "reached" == verdict(found), found
+    assert "reached" == level_verdict(found), found
     assert found.faults["kill -9 at a system call"]
     assert found.faults["system call failed, by strace"]
 
@@ -41,7 +43,7 @@ def test_files_survive_what_fails_below_python(tmp_path: Path) -> None:
 @strace
 def test_a_death_between_two_commits_is_caught(tmp_path: Path) -> None:
     """Planted: a settlement in two steps, killed by the kernel's count instead of the lines of Python."""
-    assert "broken" == verdict(tried(partial(open_torn, str(tmp_path)), ENOUGH))
+    assert "broken" == level_verdict(tried(partial(open_torn, str(tmp_path)), ENOUGH))
 
 
 def test_without_strace_nothing_is_said_to_be_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from dibs.storage.redis.network.connections import Connections
 from dibs_conformance.crashes.cut_connections import cut_off
-from dibs_conformance.levels.level import Given, verdict
+from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.servers import RedisServer
-from dibs_conformance.target import Places
+from dibs_conformance.target import LevelPlan, Locations
 from tests.kit.concurrent.test_levels import SHARED
 
 
@@ -24,11 +24,11 @@ def test_a_request_that_is_sent_again_in_silence_is_caught(
         return await call(self, *words, **{**options, "repeatable": True})
 
     monkeypatch.setattr(Connections, "call", insistent)
-    places = Places(redis_server.url)
+    locations = Locations(redis_server.url)
     try:
-        found = cut_off(Given(places=places, claims=SHARED, seed=1, budget=0, examples=1), 0.0)
+        found = cut_off(LevelPlan(locations=locations, claims=SHARED, seed=1, budget=0, examples=1), 0.0)
     finally:
-        places.clear()
+        locations.clear()
 
-    assert "broken" == verdict(found)
+    assert "broken" == level_verdict(found)
     assert "a cut reply tells the truth" == found.failures[0].law

@@ -13,8 +13,7 @@ from dibs_conformance.concurrent.disk_model import Deed, Disk, Recorder
 from dibs_conformance.crashes.power_loss import LAW, QUEUE, Losing, Moment, recorded
 from dibs_conformance.crashes.scenes import Way
 from dibs_conformance.crashes.survivor import Witness
-from dibs_conformance.levels.level import Given
-from dibs_conformance.target import Places
+from dibs_conformance.target import LevelPlan, Locations
 from tests.kit.concurrent.test_levels import SHARED
 
 
@@ -60,16 +59,16 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Call], list[Dee
 
 
 def failure(folder: Path, calls: Sequence[Call], deeds: Sequence[Deed], seconds: float) -> str | None:
-    places = Places(f"file:{folder}?fsync=1")
-    given = Given(places=places, claims=SHARED, seed=1, budget=seconds)
+    locations = Locations(f"file:{folder}?fsync=1")
+    plan = LevelPlan(locations=locations, claims=SHARED, seed=1, budget=seconds)
     way: Way[Moment] = Way(*LAW, Witness.__new__(Witness), QUEUE, 1, fewest=1)
-    losing = Losing(given, way, list(calls), list(deeds))
+    losing = Losing(plan, way, list(calls), list(deeds))
     try:
         way.try_all(losing.moments(), losing.lose, time.monotonic() + seconds)
         assert way.histories
         return None if way.failure is None else way.failure.why
     finally:
-        places.clear()
+        locations.clear()
 
 
 def test_the_file_storage_keeps_what_it_answered(tmp_path: Path, told: tuple[list[Call], list[Deed]]) -> None:

@@ -21,5 +21,5 @@ class TornStorage(FileStorage):
         return await super().settle(queue, settlements, now=now)
 
 
-def open_torn(folder: str, place: str, clock: Clock) -> TornStorage:
-    return TornStorage(f"{folder}/{place}", clock=clock)
+def open_torn(folder: str, location: str, clock: Clock) -> TornStorage:
+    return TornStorage(f"{folder}/{location}", clock=clock)

@@ -10,7 +10,7 @@ from dibs.errors import StorageFull
 from dibs.model.results import EnqueueResult
 from dibs.storage.redis import RedisStorage
 from dibs_conformance.faults.levels import servers_that_fail
-from dibs_conformance.levels.level import verdict
+from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.servers import RedisServer
 from tests.kit.concurrent.test_levels import ALONE, SHARED, tried
 
@@ -18,7 +18,7 @@ from tests.kit.concurrent.test_levels import ALONE, SHARED, tried
 def test_what_has_no_server_goes_up_to_l3() -> None:
     found = tried(servers_that_fail, "memory:", ALONE, 1)
 
-    assert "not tested" == verdict(found)
+    assert "not tested" == level_verdict(found)
     assert "L3" in found.untested[0].why
 
 
@@ -36,4 +36,4 @@ def test_a_lie_about_what_was_refused_is_caught(
 
     monkeypatch.setattr(RedisStorage, "enqueue", hopeful)
 
-    assert "broken" == verdict(tried(servers_that_fail, redis_server.url, SHARED, 1))
+    assert "broken" == level_verdict(tried(servers_that_fail, redis_server.url, SHARED, 1))

@@ -9,10 +9,9 @@ import pytest
 from dibs.storage.capabilities import Capabilities
 from dibs_conformance.history import random_clients as traffic
 from dibs_conformance.history.free_run import free_run
-from dibs_conformance.levels.level import Given
 from dibs_conformance.report import Findings
 from dibs_conformance.servers import PostgresServer, RedisServer
-from dibs_conformance.target import Places
+from dibs_conformance.target import LevelPlan, Locations
 from tests.kit.mutants import MUTANTS
 
 #: Bugs planted in memory, and a rule that objects.
@@ -38,12 +37,12 @@ CAUGHT = {
 
 
 def let_run(url: str, runs: int, *, shared: bool, seed: int = 1) -> Findings:
-    places = Places(url)
+    locations = Locations(url)
     claims = Capabilities(shared=shared)
     try:
-        return free_run(Given(places=places, claims=claims, seed=seed, budget=0, examples=runs))
+        return free_run(LevelPlan(locations=locations, claims=claims, seed=seed, budget=0, examples=runs))
     finally:
-        places.clear()
+        locations.clear()
 
 
 def broken(found: Findings) -> set[str]:

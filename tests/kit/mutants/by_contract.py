@@ -15,8 +15,7 @@ from dibs.model.error_text import checked_error
 from dibs.model.job import EMPTY, Slot
 from dibs.model.requests import Reject, Release, RetryLater, Settlement, Update
 from dibs.model.results import ClaimResult, SettleResult
-from dibs.storage.indexed import administration as keeping
-from dibs.storage.indexed import claiming, enqueueing, index, reading, settling
+from dibs.storage.indexed import by_id, claiming, enqueueing, index, reading, settling
 from dibs.storage.indexed.event_log import Entry, pack
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
@@ -74,14 +73,14 @@ def an_update_in_place_is_not_counted(patch: Patch) -> None:
 
 @law("fences grow")
 def after_a_forget_numbers_begin_anew(patch: Patch) -> None:
-    original = keeping.forget
+    original = by_id.forget
 
     def mutant(index: Index, queue: str, ids: list[str]) -> list[bool]:
         known = original(index, queue, ids)
         index.number = 0
         return known
 
-    patch.setattr(keeping, "forget", mutant)
+    patch.setattr(by_id, "forget", mutant)
 
 
 # -- 3. Transitions: enqueue --------------------------------------------------------------------------
@@ -150,7 +149,7 @@ def nothing_falls_due(patch: Patch) -> None:
 @law("claim: next_due is none while paused")
 def a_paused_queue_tells_what_falls_due(patch: Patch) -> None:
     def change(answer: ClaimResult, index: Index, queue: str, *_: Any) -> ClaimResult:
-        source = index.look(queue)
+        source = index.find_queue(queue)
         return replace(answer, next_due=source.next_due()) if source.settings.paused else answer
 
     changed(patch, claiming, "claim", change)
@@ -162,7 +161,7 @@ def what_was_handed_off_takes_room(patch: Patch) -> None:
         most = self.settings.max_active
         return None if most is None else max(0, most - self.active)
 
-    patch.setattr(QueueIndex, "room", property(mutant))
+    patch.setattr(QueueIndex, "headroom", property(mutant))
 
 
 @law("renew: tells the ids whose cancellation was asked")
@@ -260,12 +259,12 @@ def every_end_is_kept_as_long_as_a_completed_one(patch: Patch) -> None:
 
 @law("cancel: a handed-off current is ended as cancelled at once")
 def who_was_handed_off_is_only_asked(patch: Patch) -> None:
-    original = keeping._ask
+    original = by_id._ask
 
     def mutant(index: Index, queue: QueueIndex, slot: Slot, job: Any, run: Any) -> None:
         original(index, queue, slot, job, replace(run, lease=run.lease or "x"))
 
-    patch.setattr(keeping, "_ask", mutant)
+    patch.setattr(by_id, "_ask", mutant)
 
 
 @law("amend: an outcome's expiry counts from now")
@@ -302,7 +301,7 @@ def a_late_holder_reports(patch: Patch) -> None:
     original = settling.report
 
     def mutant(index: Index, queue: str, id: str, fence: int, progress: bytes) -> Any:
-        job = index.look(queue).slots.get(id, EMPTY).current
+        job = index.find_queue(queue).slots.get(id, EMPTY).current
         held = job.run.fence if job is not None and job.run is not None else fence
         return original(index, queue, id, held, progress)
 
@@ -345,13 +344,13 @@ def nothing_is_blocked(patch: Patch) -> None:
 
 @law("one event for each attempt: cancelled also for a waiting job and a dropped successor")
 def a_cancel_before_the_run_leaves_no_event(patch: Patch) -> None:
-    original = Index.tell
+    original = Index.log_event
 
     def mutant(self: Index, queue: QueueIndex, event: events.LogEvent) -> None:
         if (event.kind, event.attempt) != ("cancelled", 0):
             original(self, queue, event)
 
-    patch.setattr(Index, "tell", mutant)
+    patch.setattr(Index, "log_event", mutant)
 
 
 @law("events: with the error, enough to rebuild history")

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from dibs.model import events, fold, rules, transitions
 from dibs.model.job import Slot
 from dibs.model.results import SettleResult
-from dibs.storage.indexed import administration as keeping
-from dibs.storage.indexed import claiming, reading, settling
+from dibs.storage.indexed import claiming, reading, settling, whole_queue
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.listing import Listing
 from dibs.storage.indexed.queue_index import QueueIndex
@@ -42,7 +41,7 @@ def the_fence_is_a_small_counter(patch: Patch) -> None:
         self.number += 1
         return self.number
 
-    patch.setattr(Index, "draw", mutant)
+    patch.setattr(Index, "next_number", mutant)
 
 
 @breaks("a late holder is refused")
@@ -68,8 +67,8 @@ def the_least_urgent_first(patch: Patch) -> None:
     def mutant(self: QueueIndex) -> Any:
         while self.due:
             last = max(self.due)
-            self.due.keep([entry for entry in self.due if entry != last])
-            if job := self._entered(last[3], last[1], last[2], last[0]):
+            self.due.replace_all([entry for entry in self.due if entry != last])
+            if job := self._waiting_job(last[3], last[1], last[2], last[0]):
                 return job
         return None
 
@@ -99,7 +98,9 @@ def the_successor_is_gone_with_the_run(patch: Patch) -> None:
 
 @breaks("blocked is not dropped")
 def a_return_forgets_what_was_beside(patch: Patch) -> None:
-    patch.setattr(transitions, "_back_to_waiting", lambda slot, back: replace(slot, current=back, successor=None))
+    patch.setattr(
+        transitions, "_back_to_waiting", lambda slot, back: replace(slot, current=back, successor=None)
+    )
 
 
 @breaks("the last update wins")
@@ -207,24 +208,24 @@ def the_result_is_not_kept(patch: Patch) -> None:
 
 @breaks("one event for each attempt")
 def stalls_leave_no_event(patch: Patch) -> None:
-    original = Index.tell
+    original = Index.log_event
     patch.setattr(
         Index,
-        "tell",
+        "log_event",
         lambda self, queue, event: None if event.kind == "stalled" else original(self, queue, event),
     )
 
 
 @breaks("one event for each attempt")
 def a_failure_is_told_twice(patch: Patch) -> None:
-    original = Index.tell
+    original = Index.log_event
 
     def mutant(self: Index, queue: QueueIndex, event: events.LogEvent) -> None:
         original(self, queue, event)
         if event.kind == "failed":
             original(self, queue, event)
 
-    patch.setattr(Index, "tell", mutant)
+    patch.setattr(Index, "log_event", mutant)
 
 
 @breaks("counts agree")
@@ -234,7 +235,7 @@ def nothing_is_scheduled(patch: Patch) -> None:
 
 @breaks("paused takes nothing")
 def pausing_does_nothing(patch: Patch) -> None:
-    changed(patch, keeping, "configure", lambda after, *_: after)
+    changed(patch, whole_queue, "configure", lambda after, *_: after)
     original = QueueIndex.put_settings
     patch.setattr(
         QueueIndex, "put_settings", lambda self, after: original(self, replace(after, paused=False))
@@ -247,7 +248,7 @@ def one_more_than_max_active(patch: Patch) -> None:
         most = self.settings.max_active
         return None if most is None else max(0, most + 1 - (self.active - self.handed_off))
 
-    patch.setattr(QueueIndex, "room", property(mutant))
+    patch.setattr(QueueIndex, "headroom", property(mutant))
 
 
 @breaks("a waiter is told its own end")

@@ -18,11 +18,11 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance import certify
-from dibs_conformance.sequential.capabilities import joins, parks
+from dibs_conformance.sequential.capabilities import blocks_claims, joins_transactions
 from dibs_conformance.sequential.partitioned_reads import parts_of_readings
-from dibs_conformance.sequential.probes import bounded_log, large_counts, told_ends, whole_retention
+from dibs_conformance.sequential.probes import bounded_log, large_counts, replaced_retention, wake_up_outcomes
 from dibs_conformance.servers import PostgresServer, RedisServer
-from dibs_conformance.target import Places
+from dibs_conformance.target import Locations
 
 
 class Wrapped:
@@ -156,7 +156,7 @@ async def test_a_log_that_never_ends_or_hides_its_end_is_wrong(wrap: type[Wrappe
 
 async def test_a_retention_that_is_merged_is_wrong() -> None:
     async with memory(Merging) as storage:
-        _, wrong = await whole_retention(storage)
+        _, wrong = await replaced_retention(storage)
 
     assert 1 == len(wrong)
     assert wrong[0].startswith("amend left")
@@ -186,12 +186,12 @@ async def test_parts_that_are_not_the_whole_are_found(wrap: type[Wrapped], why: 
 
 async def test_a_storage_that_tells_of_no_end_is_right() -> None:
     async with memory(Wrapped) as storage:
-        assert (4, []) == await told_ends(storage)
+        assert (4, []) == await wake_up_outcomes(storage)
 
 
 async def test_ends_that_are_told_otherwise_are_found() -> None:
     async with memory(Prophet) as storage:
-        _, wrong = await told_ends(storage)
+        _, wrong = await wake_up_outcomes(storage)
 
     assert [f"a wake-up told that {id} ended" for id in ("done", "failed", "gone", "back")] == [
         one.partition(" as ")[0] for one in wrong
@@ -221,8 +221,8 @@ class Pretending(Wrapped):
 
 
 @asynccontextmanager
-async def pretending(place: str, clock: Clock) -> AsyncIterator[Any]:
-    async with open_storage(f"memory:{place}", clock) as storage:
+async def pretending(location: str, clock: Clock) -> AsyncIterator[Any]:
+    async with open_storage(f"memory:{location}", clock) as storage:
         yield Pretending(storage)
 
 
@@ -234,19 +234,19 @@ async def connection(_: str) -> AsyncIterator[Connection]:
 async def test_a_transaction_that_is_not_joined_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretending, "connect", connection, raising=False)
 
-    assert await joins(Places(pretending)) is False
+    assert await joins_transactions(Locations(pretending)) is False
 
 
 async def test_without_in_transaction_there_is_no_power_to_join() -> None:
-    assert await joins(Places("memory:")) is False
+    assert await joins_transactions(Locations("memory:")) is False
 
 
 async def test_postgres_joins(postgres_server: PostgresServer) -> None:
-    places = Places(postgres_server.url)
+    locations = Locations(postgres_server.url)
     try:
-        assert await joins(places) is True
+        assert await joins_transactions(locations) is True
     finally:
-        await places.remove()
+        await locations.remove()
 
 
 class Poll(Wrapped):
@@ -264,25 +264,25 @@ class Poll(Wrapped):
 
 
 @asynccontextmanager
-async def polling(place: str, clock: Clock) -> AsyncIterator[Any]:
-    async with open_storage(f"memory:{place}", clock) as storage:
+async def polling(location: str, clock: Clock) -> AsyncIterator[Any]:
+    async with open_storage(f"memory:{location}", clock) as storage:
         yield Poll(storage)
 
 
 async def test_a_claim_that_does_not_wait_is_not_parked() -> None:
-    assert await parks(Places(polling)) is False
+    assert await blocks_claims(Locations(polling)) is False
 
 
 async def test_without_park_there_is_no_power_to_park() -> None:
-    assert await parks(Places("memory:")) is False
+    assert await blocks_claims(Locations("memory:")) is False
 
 
 async def test_redis_parks(redis_server: RedisServer) -> None:
-    places = Places(redis_server.url)
+    locations = Locations(redis_server.url)
     try:
-        assert await parks(places) is True
+        assert await blocks_claims(locations) is True
     finally:
-        await places.remove()
+        await locations.remove()
 
 
 def test_a_claim_that_cannot_be_tried_keeps_the_level_from_being_reached() -> None:

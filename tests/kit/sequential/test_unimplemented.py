@@ -42,11 +42,11 @@ def opened(kind: type[Begun]) -> AbstractAsyncContextManager[Storage]:
     return cast("AbstractAsyncContextManager[Storage]", kind())
 
 
-def begun(place: str, clock: Clock) -> AbstractAsyncContextManager[Storage]:
+def begun(location: str, clock: Clock) -> AbstractAsyncContextManager[Storage]:
     return opened(Begun)
 
 
-def granting(place: str, clock: Clock) -> AbstractAsyncContextManager[Storage]:
+def granting(location: str, clock: Clock) -> AbstractAsyncContextManager[Storage]:
     return opened(Granting)
 
 

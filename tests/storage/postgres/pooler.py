@@ -20,7 +20,7 @@ from typing import Any, Final
 from psycopg.pq import ConnStatus, PGconn
 from psycopg.pq.abc import PGconn as Session
 
-from dibs_conformance.servers import Missing, PostgresServer
+from dibs_conformance.servers import PostgresServer, ServerUnavailable
 from dibs_conformance.servers.processes import LOOPBACK, Server
 
 SESSIONS: Final = 3
@@ -172,7 +172,7 @@ class PgBouncer(Server):
         found = os.environ.get("DIBS_PGBOUNCER") or shutil.which("pgbouncer", path=_PLACES)
         if found is None:
             self.remove()
-            raise Missing("no pgbouncer: not in DIBS_PGBOUNCER and not on PATH")
+            raise ServerUnavailable("no pgbouncer: not in DIBS_PGBOUNCER and not on PATH")
         self._program = found
         self._server = server
 

@@ -12,7 +12,7 @@ import pytest
 from dibs import Dibs
 from dibs.model.requests import SettingsPatch
 from dibs.storage.postgres import PostgresStorage, open_url
-from dibs_conformance.servers import Missing, PostgresServer
+from dibs_conformance.servers import PostgresServer, ServerUnavailable
 from tests.storage.postgres.jobs import asked, claimed, done
 from tests.storage.postgres.pooler import SESSIONS, PgBouncer, pooled
 
@@ -83,7 +83,7 @@ async def pooled_url(
     try:
         bouncer = PgBouncer(postgres_server)
         await asyncio.to_thread(bouncer.start)
-    except Missing as reason:
+    except ServerUnavailable as reason:
         pytest.skip(str(reason))
     with bouncer:
         yield bouncer.url

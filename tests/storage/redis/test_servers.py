@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs_conformance.servers import Missing, find_postgres, find_redis, start_redis
+from dibs_conformance.servers import ServerUnavailable, find_postgres, find_redis, start_redis
 from dibs_conformance.servers.processes import wait_until
 from dibs_conformance.servers.redis import RedisError
 
@@ -28,7 +28,7 @@ def test_a_variable_comes_first(tmp_path: Path) -> None:
 def test_what_is_missing_is_told(find: object, tmp_path: Path) -> None:
     nowhere = {"DIBS_REDIS_SERVER": f"{tmp_path}/no", "DIBS_POSTGRES_BIN": f"{tmp_path}/no"}
 
-    with pytest.raises(Missing, match="cannot be run"):
+    with pytest.raises(ServerUnavailable, match="cannot be run"):
         find(nowhere)  # type: ignore[operator]
 
 

@@ -15,7 +15,7 @@ from dibs.errors import StorageUnavailable
 from dibs.model.job import NewJob
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.redis import open_url
-from dibs_conformance.servers import Missing, RedisServer, start_redis
+from dibs_conformance.servers import RedisServer, ServerUnavailable, start_redis
 from dibs_conformance.servers.processes import LOOPBACK, free_port
 from tests.storage.address import address_of
 
@@ -62,7 +62,7 @@ def with_tls(proof: trustme.LeafCert, authority: Path, folder: Path) -> RedisSer
             tls_ca_cert_file=str(authority),
             tls_auth_clients="no",
         )
-    except Missing as reason:
+    except ServerUnavailable as reason:
         pytest.skip(f"this Redis is built without TLS: {reason}")
 
 

@@ -10,50 +10,52 @@ from msgspec import structs
 from dibs.model.job import Outcome, Slot
 from dibs.model.requests import Settings, SettingsPatch
 from dibs.model.results import ExportRecord
-from dibs_conformance.oracle.numbering import Differs, Kind
-from dibs_conformance.sequential.lockstep.log import Log as Pair
-from dibs_conformance.sequential.lockstep.side import MOST_PAGES, Part
+from dibs_conformance.oracle.numbering import Kind, Mismatch
+from dibs_conformance.sequential.lockstep.core import MOST_PAGES, Part
+from dibs_conformance.sequential.lockstep.log import Lockstep as Lockstep
 
 HOUR = 3_600_000
 
 
-def exported(pair: Pair, queue: str, limit: int) -> tuple[list[ExportRecord], Settings]:
+def exported(pair: Lockstep, queue: str, limit: int) -> tuple[list[ExportRecord], Settings]:
     """Everything of a queue, page by page: each id once, as the oracle knows it."""
     records, settings = pages(pair, queue, limit)
-    pair.note("export", {"queue": queue, "limit": limit}, [record.id for record in records])
+    pair.record("export", {"queue": queue, "limit": limit}, [record.id for record in records])
     check_ids(pair, queue, [record.id for record in records])
     for record in records:
-        pair.same_slot(queue, record.id, shown(record.slot, pair.now))
+        pair.compare_slot(queue, record.id, shown(record.slot, pair.now))
     return records, settings
 
 
-def export_in_parts(pair: Pair, queue: str, parts: int, limit: int) -> None:
+def export_in_parts(pair: Lockstep, queue: str, parts: int, limit: int) -> None:
     """The same, cut in parts: together they are the whole."""
-    read = [pages(pair, queue, limit, part)[0] for part in pair.parts(queue, parts)]
+    read = [pages(pair, queue, limit, part)[0] for part in pair.split(queue, parts)]
     ids = [[record.id for record in records] for records in read]
-    pair.note("export", {"queue": queue, "parts": parts, "limit": limit}, ids)
+    pair.record("export", {"queue": queue, "parts": parts, "limit": limit}, ids)
     check_ids(pair, queue, [id for part in ids for id in part])
 
 
-def pages(pair: Pair, queue: str, limit: int, part: Part = (None, None)) -> tuple[list[ExportRecord], Settings]:
+def pages(
+    pair: Lockstep, queue: str, limit: int, part: Part = (None, None)
+) -> tuple[list[ExportRecord], Settings]:
     """What an export has from one cursor up to another."""
     records: list[ExportRecord] = []
     after, until = part
     for _ in range(MOST_PAGES):
-        page = pair.await_(pair.storage.export(queue, after=after, until=until, limit=limit))
+        page = pair.wait_for(pair.storage.export(queue, after=after, until=until, limit=limit))
         records += page.records
         after = page.after
         if after is None:
             return records, page.settings
-    raise Differs(f"export of {queue!r} has no end")
+    raise Mismatch(f"export of {queue!r} has no end")
 
 
-def check_ids(pair: Pair, queue: str, ids: list[str]) -> None:
+def check_ids(pair: Lockstep, queue: str, ids: list[str]) -> None:
     """Every id that holds anything is there; one whose outcome expired may be."""
     known = pair.oracle.queue(queue).ids
-    must = {id for id, one in known.items() if one.current or one.alive(pair.now)}
+    must = {id for id, one in known.items() if one.current or one.live_outcome(pair.now)}
     if len(ids) != len(set(ids)) or not must <= set(ids) <= set(known):
-        raise Differs(f"export has {sorted(ids)}; the contract says {sorted(must)}")
+        raise Mismatch(f"export has {sorted(ids)}; the contract says {sorted(must)}")
 
 
 def shown(slot: Slot, now: int) -> Slot:
@@ -65,22 +67,22 @@ def gone(outcome: Outcome, now: int) -> bool:
     return outcome.expires_at is not None and now >= outcome.expires_at
 
 
-def move(source: Pair, target: Pair, queue: str, limit: int) -> None:
+def move(source: Lockstep, target: Lockstep, queue: str, limit: int) -> None:
     """Move a queue and compare: the slots, the counts, that it is refused twice, and the order it runs in."""
     records, settings = exported(source, queue, limit)
     export_in_parts(source, queue, limit, limit)
     target.configure(queue, SettingsPatch(**structs.asdict(settings)))
-    answers = target.run("import_", {"queue": queue}, target.storage.import_(queue, records, now=target.now))
+    answers = target.call("import_", {"queue": queue}, target.storage.import_(queue, records, now=target.now))
     if [*answers] != ["imported"] * len(records):
-        raise Differs(f"import_ into an empty place answered {answers}")
+        raise Mismatch(f"import_ into an empty place answered {answers}")
     take_in(source, target, queue, records)
-    target.look(queue)
+    target.compare_slots(queue)
     target.counts([queue])
     import_again(target, queue, records)
     run_all(target, queue)
 
 
-def take_in(source: Pair, target: Pair, queue: str, records: list[ExportRecord]) -> None:
+def take_in(source: Lockstep, target: Lockstep, queue: str, records: list[ExportRecord]) -> None:
     """Let the oracle's copy of the queue follow."""
     target.numbering = source.numbering.moved(queue)
     call = target.oracle.numbers.call
@@ -94,17 +96,19 @@ def take_in(source: Pair, target: Pair, queue: str, records: list[ExportRecord])
         target.oracle.import_(queue, record.id, known, target.now)
 
 
-def import_again(target: Pair, queue: str, records: list[ExportRecord]) -> None:
+def import_again(target: Lockstep, queue: str, records: list[ExportRecord]) -> None:
     """What is there is left alone."""
     known = target.oracle.queue(queue).ids
-    there = [record for record in records if known[record.id].current or known[record.id].alive(target.now)]
-    answers = target.run("import_", {"queue": queue}, target.storage.import_(queue, there, now=target.now))
+    there = [
+        record for record in records if known[record.id].current or known[record.id].live_outcome(target.now)
+    ]
+    answers = target.call("import_", {"queue": queue}, target.storage.import_(queue, there, now=target.now))
     if [*answers] != ["exists"] * len(there):
-        raise Differs(f"import_ of ids that exist answered {answers}")
-    target.look(queue)
+        raise Mismatch(f"import_ of ids that exist answered {answers}")
+    target.compare_slots(queue)
 
 
-def run_all(target: Pair, queue: str) -> None:
+def run_all(target: Lockstep, queue: str) -> None:
     """Claim what is due: in the same order, under fences above all that came in."""
     target.configure(queue, SettingsPatch(paused=False, max_active=None))
     lease = target.grant([queue], HOUR, "mover")

@@ -10,23 +10,23 @@ from msgspec.structs import replace
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.requests import End, EnqueueRequest, Settlement
 from dibs.model.results import ClaimResult, EnqueueResult, SettleResult
-from dibs_conformance.oracle.numbering import Differs
-from dibs_conformance.sequential.lockstep.side import Side
+from dibs_conformance.oracle.numbering import Mismatch
+from dibs_conformance.sequential.lockstep.core import LockstepCore
 
 
-class Running(Side):
+class RunVerbs(LockstepCore):
     """How jobs come in, run, and end."""
 
     def enqueue(self, queue: str, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
         args = {"requests": requests}
-        answers = self.run(
+        answers = self.call(
             "enqueue", {"queue": queue, **args}, self.storage.enqueue(queue, requests, now=self.now)
         )
-        self.saw("enqueue", queue, args, answers)
+        self.check_laws("enqueue", queue, args, answers)
         expected = self.oracle.enqueue(queue, requests, self.now)
         for request, said, answer in zip(requests, expected, answers, strict=True):
-            self.agree(queue, self._key_owner(queue, request, repeated=said.repeated), said, answer)
-        self.settled_down(queue)
+            self.compare(queue, self._key_owner(queue, request, repeated=said.repeated), said, answer)
+        self.after_write(queue)
         return answers
 
     def _key_owner(self, queue: str, request: EnqueueRequest, *, repeated: bool) -> str:
@@ -41,44 +41,46 @@ class Running(Side):
     def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
         args = {"lease": lease, "limit": limit}
         told = self.now if now is None else now
-        answer = self.run(
+        answer = self.call(
             "claim", {"queue": queue, **args}, self.storage.claim(queue, lease, limit, now=told)
         )
         self._claimed(queue, args, answer)
-        self.settled_down(queue)
+        self.after_write(queue)
         return answer
 
     def _claimed(self, queue: str, args: Mapping[str, Any], answer: ClaimResult) -> None:
-        self.saw("claim", queue, args, answer)
+        self.check_laws("claim", queue, args, answer)
         expected = self.oracle.claim(queue, args["lease"], args["limit"], self.now)
         if expected.lost:
             answer = replace(answer, next_due=None)
         self._same_jobs(queue, expected, answer)
-        self.agree(queue, "", replace(expected, jobs=()), replace(answer, jobs=()))
+        self.compare(queue, "", replace(expected, jobs=()), replace(answer, jobs=()))
 
     def _same_jobs(self, queue: str, expected: ClaimResult, answer: ClaimResult) -> None:
         ids, said = [job.id for job in answer.jobs], [job.id for job in expected.jobs]
         if ids != said:
-            raise Differs(f"claimed {ids}; the contract says {said}")
+            raise Mismatch(f"claimed {ids}; the contract says {said}")
         for old, new in zip(expected.jobs, answer.jobs, strict=True):
-            self.agree(queue, old.id, old, new)
+            self.compare(queue, old.id, old, new)
 
     def settle(self, queue: str, settlements: Sequence[Settlement]) -> Sequence[SettleResult]:
         args = {"settlements": settlements}
         work = self.storage.settle(queue, settlements, now=self.now)
-        answers = self.run("settle", {"queue": queue, **args}, work)
+        answers = self.call("settle", {"queue": queue, **args}, work)
         self._settled(queue, settlements, answers)
-        self.settled_down(*self._touched(queue, settlements))
+        self.after_write(*self._touched(queue, settlements))
         return answers
 
-    def _settled(self, queue: str, settlements: Sequence[Settlement], answers: Sequence[SettleResult]) -> None:
-        self.saw("settle", queue, {"settlements": settlements}, answers)
-        expected = self.oracle.settle(queue, [self._told(queue, s) for s in settlements], self.now)
+    def _settled(
+        self, queue: str, settlements: Sequence[Settlement], answers: Sequence[SettleResult]
+    ) -> None:
+        self.check_laws("settle", queue, {"settlements": settlements}, answers)
+        expected = self.oracle.settle(queue, [self._as_oracle_knows(queue, s) for s in settlements], self.now)
         for settlement, said, answer in zip(settlements, expected, answers, strict=True):
-            self.agree(queue, settlement.id, said, answer)
-        self.learn_fail_jobs(queue + FAIL_SUFFIX)
+            self.compare(queue, settlement.id, said, answer)
+        self.match_fail_jobs(queue + FAIL_SUFFIX)
 
-    def _told(self, queue: str, settlement: Settlement) -> Settlement:
+    def _as_oracle_knows(self, queue: str, settlement: Settlement) -> Settlement:
         """The settlement as the oracle knows the run."""
         fence = self.numbering.expected("fence", (queue, settlement.id), settlement.fence)
         return replace(settlement, fence=fence)
@@ -93,20 +95,20 @@ class Running(Side):
         args = {"settlements": settlements, "lease": lease, "limit": limit}
         work = self.storage.settle_and_claim(queue, settlements, lease, limit, now=self.now)
         # The slots are those after the claim: between the two steps nobody looked.
-        looking, self.looking = self.looking, False
-        answer = self.run("settle_and_claim", {"queue": queue, **args}, work)
+        compare_each, self.compare_each = self.compare_each, False
+        answer = self.call("settle_and_claim", {"queue": queue, **args}, work)
         self._settled(queue, settlements, answer.settled)
         self._claimed(queue, {"lease": lease, "limit": limit}, answer.claim)
-        self.looking = looking
-        self.settled_down(*self._touched(queue, settlements))
+        self.compare_each = compare_each
+        self.after_write(*self._touched(queue, settlements))
         return answer.claim
 
     def finish(self, queue: str, id: str, end: End, revision: int) -> None:
         args = {"id": id, "end": end, "revision": revision}
         work = self.storage.finish(queue, id, end, revision, now=self.now)
-        answer = self.run("finish", {"queue": queue, **args}, work)
-        self.saw("finish", queue, args, answer)
+        answer = self.call("finish", {"queue": queue, **args}, work)
+        self.check_laws("finish", queue, args, answer)
         told = self.numbering.expected("revision", (queue, id), revision)
-        self.agree(queue, id, self.oracle.finish(queue, id, end, told, self.now), answer)
-        self.learn_fail_jobs(queue + FAIL_SUFFIX)
-        self.settled_down(*self._touched(queue, [Settlement(id=id, fence=0, action=end)]))
+        self.compare(queue, id, self.oracle.finish(queue, id, end, told, self.now), answer)
+        self.match_fail_jobs(queue + FAIL_SUFFIX)
+        self.after_write(*self._touched(queue, [Settlement(id=id, fence=0, action=end)]))

@@ -11,10 +11,10 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
-from dibs.storage.postgres.network.address import Address, read
-from dibs.storage.postgres.network.connections import Connections
-from dibs.storage.postgres.network.errors import Gate
-from dibs.storage.postgres.network.server import Server
+from dibs.storage.postgres.network.address import PostgresAddress, parse_url
+from dibs.storage.postgres.network.connections import ConnectionPool
+from dibs.storage.postgres.network.errors import DriverErrors
+from dibs.storage.postgres.network.server import PostgresServer
 from dibs.storage.postgres.storage import PostgresStorage
 from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import connect, open_storage, with_option
@@ -28,17 +28,17 @@ SELECT setval('{0}.numbers', 0, false), setval('{0}.seen', 0, false)
 RESERVE: Final = 3
 
 
-class PostgresPlaces:
+class PostgresLocations:
     """A function of place and clock that can be sent to other processes."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._schemas: dict[str, str] = {}
         self._closed: list[str] = []
-        self._connections: Connections | None = None
+        self._connections: ConnectionPool | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**PostgresPlaces(self._url).__dict__}
+        return {**PostgresLocations(self._url).__dict__}
 
     def __enter__(self) -> Self:
         return self
@@ -52,62 +52,62 @@ class PostgresPlaces:
     def __repr__(self) -> str:
         return "postgres, a schema for each place"
 
-    def __call__(self, place: str, clock: Clock) -> Storage:
+    def __call__(self, location: str, clock: Clock) -> Storage:
         if clock == "system":
-            return open_storage(self._url, clock, schema=place)
-        return cast("Storage", Kept(self, place))
+            return open_storage(self._url, clock, schema=location)
+        return cast("Storage", Kept(self, location))
 
-    def connect(self, place: str) -> AbstractAsyncContextManager[Any] | None:
+    def connect(self, location: str) -> AbstractAsyncContextManager[Any] | None:
         """A connection of the caller's own: joining is tried with it."""
-        return connect(with_option(self._url, "schema", place))
+        return connect(with_option(self._url, "schema", location))
 
-    def address(self, place: str) -> Address:
-        return read(self._url, {"schema": self._schemas.get(place, place)})
+    def address(self, location: str) -> PostgresAddress:
+        return parse_url(self._url, {"schema": self._schemas.get(location, location)})
 
-    async def take(self, place: str) -> Connections:
+    async def take(self, location: str) -> ConnectionPool:
         """Let the place have a schema that is empty, or the one it has."""
         if self._connections is None:
-            address = self.address(place)
-            self._connections = Connections(address.params, Gate(address.shown, address.hosts))
-        if place in self._closed:
-            self._closed.remove(place)
+            address = self.address(location)
+            self._connections = ConnectionPool(address.params, DriverErrors(address.shown, address.hosts))
+        if location in self._closed:
+            self._closed.remove(location)
         elif len(self._closed) > RESERVE:
-            schema = self._schemas[place] = self._schemas.pop(self._closed.pop(0))
+            schema = self._schemas[location] = self._schemas.pop(self._closed.pop(0))
             async with self._connections.one() as connection:
                 await connection.execute(WIPE.format(f'"{schema}"').encode())
         else:
-            self._schemas[place] = place
-            async with open_storage(self._url, "manual", schema=place):
+            self._schemas[location] = location
+            async with open_storage(self._url, "manual", schema=location):
                 pass
         return self._connections
 
-    def leave(self, place: str) -> None:
-        self._closed.append(place)
+    def leave(self, location: str) -> None:
+        self._closed.append(location)
 
 
 class Kept:
     """A storage on a schema that outlives it."""
 
-    def __init__(self, places: PostgresPlaces, place: str) -> None:
-        self._places, self._place = places, place
+    def __init__(self, locations: PostgresLocations, location: str) -> None:
+        self._locations, self._location = locations, location
 
     async def __aenter__(self) -> Storage:
-        connections = await self._places.take(self._place)
-        address = self._places.address(self._place)
+        connections = await self._locations.take(self._location)
+        address = self._locations.address(self._location)
         storage = PostgresStorage(address, clock="manual")
-        storage._server = storage._waiting._server = WarmServer(address, connections)
+        storage._server = storage._waits.server = WarmServer(address, connections)
         return await storage.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._places.leave(self._place)
+        self._locations.leave(self._location)
 
 
-class WarmServer(Server):
+class WarmServer(PostgresServer):
     """A server whose connections are there already."""
 
-    def __init__(self, address: Address, connections: Connections) -> None:
+    def __init__(self, address: PostgresAddress, connections: ConnectionPool) -> None:
         super().__init__(address)
         self._warm = connections
 

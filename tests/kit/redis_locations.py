@@ -6,14 +6,14 @@ from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import open_storage
 
 
-class RedisPlaces:
+class RedisLocations:
     """A function of place and clock that can be sent to other processes."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def __call__(self, place: str, clock: Clock) -> Storage:
-        return open_storage(self._url, clock, prefix=place)
+    def __call__(self, location: str, clock: Clock) -> Storage:
+        return open_storage(self._url, clock, prefix=location)
 
     def __repr__(self) -> str:
         return "redis, a prefix for each place"

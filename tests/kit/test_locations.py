@@ -11,7 +11,7 @@ import redis
 from dibs.storage import registry
 from dibs_conformance.certification import certify
 from dibs_conformance.servers import PostgresServer, RedisServer
-from dibs_conformance.target import Places
+from dibs_conformance.target import Locations
 
 
 def test_a_redis_is_left_as_it_was(redis_server: RedisServer) -> None:
@@ -39,10 +39,10 @@ def test_a_postgres_is_left_as_it_was(postgres_server: PostgresServer) -> None:
 
 def test_a_scheme_without_places_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A storage whose URL has no room for a place is certified by its function."""
-    monkeypatch.setitem(registry.OURS, "mine", "tests.kit.play:play")
+    monkeypatch.setitem(registry.BUILT_IN, "mine", "tests.kit.play:play")
 
     with pytest.raises(NotImplementedError, match="certify\\(open_storage\\)"):
-        Places("mine:here").new()
+        Locations("mine:here").new()
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def test_a_scheme_without_places_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_a_place_of_ones_own_is_beside_what_was_given(url: str, own: str) -> None:
     """Each storage says itself how: the kit knows no scheme."""
-    assert own == registry.beside(url, "x")
+    assert own == registry.temporary_url(url, "x")
 
 
 async def test_a_folder_that_holds_no_jobs_is_not_removed(tmp_path: Path) -> None:
     (tmp_path / "of-somebody-else").write_text("kept")
 
-    await registry.remove(f"file:{tmp_path}")
+    await registry.remove_storage(f"file:{tmp_path}")
 
     assert (tmp_path / "of-somebody-else").exists()

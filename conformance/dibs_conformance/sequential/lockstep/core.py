@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 from dibs.model.job import FAIL_SUFFIX, Origin, Slot
 from dibs.model.results import State
 from dibs.storage.protocol import Storage
-from dibs_conformance.laws import History, Law, Seen
+from dibs_conformance.laws import Law, ObservedCall, ObservedHistory
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.matching import match, match_slot
-from dibs_conformance.oracle.numbering import Differs, Numbering
-from dibs_conformance.report.story import StoryLines
+from dibs_conformance.oracle.numbering import Mismatch, NumberMap
+from dibs_conformance.report.story import StoryRecorder
 from dibs_conformance.sequential.strategies import IDS
 from dibs_conformance.sequential.unimplemented import check_answer
-from dibs_conformance.target import Bridge, Opened
+from dibs_conformance.target import LoopRunner, OpenedStorage
 
 T = TypeVar("T")
 #: The cursors behind which a part of a reading begins, and up to which it goes; None is the end of the whole.
@@ -30,11 +30,11 @@ MOST_PAGES = 1000
 
 
 @dataclass
-class Judges:
+class LawChecker:
     """Who judges an example, and who writes down what happened."""
 
     laws: Sequence[Law]
-    story: StoryLines
+    story: StoryRecorder
 
     def __post_init__(self) -> None:
         # Most laws judge either by what was before a call or by what is after it.
@@ -46,26 +46,28 @@ class Judges:
         for law in self.laws:
             law.begin()
 
-    def judge(self, seen: Seen, history: History) -> None:
-        for judge in self._before:
-            judge(seen, history)
-        history.see(seen)
-        for judge in self._after:
-            judge(seen, history)
+    def check(self, observed: ObservedCall, history: ObservedHistory) -> None:
+        for check in self._before:
+            check(observed, history)
+        history.add(observed)
+        for check in self._after:
+            check(observed, history)
 
 
-class Side:
+class LockstepCore:
     """One place of the storage under test, and what the oracle says it holds."""
 
-    def __init__(self, opened: Opened, bridge: Bridge, judges: Judges, *, now: int, looking: bool) -> None:
+    def __init__(
+        self, opened: OpenedStorage, runner: LoopRunner, checker: LawChecker, *, now: int, compare_each: bool
+    ) -> None:
         self.opened = opened
         self.oracle = Oracle()
-        self.numbering = Numbering()
-        self.history = History()
+        self.numbering = NumberMap()
+        self.history = ObservedHistory()
         self.now = now
-        self.looking = looking
-        self._bridge = bridge
-        self._judges = judges
+        self.compare_each = compare_each
+        self._runner = runner
+        self._judges = checker
         #: Whose numbers a request_key's answer carries.
         self._key_owners: dict[tuple[str, str], str] = {}
 
@@ -73,11 +75,11 @@ class Side:
     def storage(self) -> Storage:
         return self.opened.storage
 
-    def run(self, verb: str, args: Mapping[str, Any], work: Coroutine[Any, Any, T]) -> T:
+    def call(self, verb: str, args: Mapping[str, Any], work: Coroutine[Any, Any, T]) -> T:
         """Call the storage, and write down what was called even if it raises."""
         self.oracle.at(self.now)
         try:
-            answer = self._bridge.run(work)
+            answer = self._runner.run(work)
         except Exception:
             self._judges.story.add(verb, self.now, args, "raised")
             raise
@@ -88,16 +90,16 @@ class Side:
     def pass_time(self, by: int) -> None:
         self.now += by
         self.oracle.at(self.now)
-        self.note("time passes", {"by": by}, None)
+        self.record("time passes", {"by": by}, None)
 
-    def await_(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._bridge.run(work)
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
 
-    def note(self, verb: str, args: Mapping[str, Any], answer: Any) -> None:
+    def record(self, verb: str, args: Mapping[str, Any], answer: Any) -> None:
         """Write down what was done in several calls."""
         self._judges.story.add(verb, self.now, args, answer)
 
-    def saw(
+    def check_laws(
         self,
         verb: str,
         queue: str,
@@ -106,11 +108,11 @@ class Side:
         slots: Mapping[str, Slot] | None = None,
     ) -> None:
         """Let the laws judge a call."""
-        looked = slots if slots is not None else self.slots(queue) if self.looking else {}
-        seen = Seen(verb=verb, queue=queue, now=self.now, args=args, answer=answer, slots=looked)
-        self._judges.judge(seen, self.history)
+        looked = slots if slots is not None else self.slots(queue) if self.compare_each else {}
+        observed = ObservedCall(verb=verb, queue=queue, now=self.now, args=args, answer=answer, slots=looked)
+        self._judges.check(observed, self.history)
 
-    def agree(self, queue: str, id: str, expected: Any, actual: Any) -> None:
+    def compare(self, queue: str, id: str, expected: Any, actual: Any) -> None:
         match(self.numbering, (queue, id), expected, actual)
 
     # -- looking at slots ----------------------------------------------------------------------------
@@ -119,33 +121,33 @@ class Side:
         """Every id of a queue that may be known, as the storage has it."""
         known = [id for id in self.oracle.queue(queue).ids if not id.startswith("?")]
         ids = list(dict.fromkeys([*known, *(IDS if not queue.endswith(FAIL_SUFFIX) else ())]))
-        return dict(zip(ids, self._bridge.run(self.storage.get(queue, ids, now=self.now)), strict=True))
+        return dict(zip(ids, self._runner.run(self.storage.get(queue, ids, now=self.now)), strict=True))
 
-    def look(self, *queues: str) -> None:
+    def compare_slots(self, *queues: str) -> None:
         """Compare every slot of these queues with the oracle's."""
         for queue in queues:
             for id, slot in self.slots(queue).items():
-                self.same_slot(queue, id, slot)
+                self.compare_slot(queue, id, slot)
 
-    def same_slot(self, queue: str, id: str, slot: Slot) -> None:
+    def compare_slot(self, queue: str, id: str, slot: Slot) -> None:
         try:
             match_slot(self.numbering, (queue, id), self.oracle.get(queue, id), slot, self.oracle.now)
-        except Differs as error:
-            raise Differs(f"afterwards {queue!r}/{id!r}: {error}") from None
+        except Mismatch as error:
+            raise Mismatch(f"afterwards {queue!r}/{id!r}: {error}") from None
 
-    def settled_down(self, *queues: str) -> None:
-        if self.looking:
-            self.look(*queues)
+    def after_write(self, *queues: str) -> None:
+        if self.compare_each:
+            self.compare_slots(*queues)
 
-    def parts(self, queue: str, parts: int, state: State | None = None) -> list[Part]:
+    def split(self, queue: str, parts: int, state: State | None = None) -> list[Part]:
         """Where each part of a reading begins and ends."""
         args = {"queue": queue, "parts": parts, "state": state}
-        cuts = self.run("split", args, self.storage.split(queue, parts, state=state))
+        cuts = self.call("split", args, self.storage.split(queue, parts, state=state))
         if len(cuts) >= parts:
-            raise Differs(f"split in {parts} parts answered {len(cuts)} cursors, the most is {parts - 1}")
+            raise Mismatch(f"split in {parts} parts answered {len(cuts)} cursors, the most is {parts - 1}")
         return list(zip((None, *cuts), (*cuts, None), strict=True))
 
-    def listed(
+    def read_listing(
         self, queue: str, state: State, limit: int = PAGE, part: Part = (None, None)
     ) -> list[tuple[str, Slot]]:
         """The whole listing, or a part of it, page by page."""
@@ -153,39 +155,39 @@ class Side:
         after, until = part
         for _ in range(MOST_PAGES):
             work = self.storage.list(queue, state, after=after, until=until, limit=limit, now=self.now)
-            page = self._bridge.run(work)
+            page = self._runner.run(work)
             if len(page.items) > limit:
-                raise Differs(f"list answered {len(page.items)} ids, the limit is {limit}")
+                raise Mismatch(f"list answered {len(page.items)} ids, the limit is {limit}")
             items += page.items
             after = page.after
             if after is None:
                 return items
-        raise Differs(f"list {state} of {queue!r} has no end")
+        raise Mismatch(f"list {state} of {queue!r} has no end")
 
     # -- fail jobs -----------------------------------------------------------------------------------
 
-    def learn_fail_jobs(self, queue: str) -> None:
+    def match_fail_jobs(self, queue: str) -> None:
         """Find out which ids the storage generated for the fail jobs the oracle says there are."""
         known = self.oracle.queue(queue).ids
         expected = [id for id in known if id.startswith("?")]
         if not expected:
             return
-        fresh = [(id, slot) for id, slot in self.listed(queue, "waiting") if id not in known]
+        fresh = [(id, slot) for id, slot in self.read_listing(queue, "waiting") if id not in known]
         if len(fresh) != len(expected):
-            raise Differs(f"{len(fresh)} fail jobs appeared in {queue!r}; the contract says {len(expected)}")
+            raise Mismatch(f"{len(fresh)} fail jobs appeared in {queue!r}; the contract says {len(expected)}")
         for id in expected:
-            self._rename(queue, id, fresh)
+            self._name_fail_job(queue, id, fresh)
 
-    def _rename(self, queue: str, id: str, fresh: list[tuple[str, Slot]]) -> None:
+    def _name_fail_job(self, queue: str, id: str, fresh: list[tuple[str, Slot]]) -> None:
         made = self.oracle.get(queue, id).current
         assert made is not None  # noqa: S101 - the oracle just made it
         for actual, slot in fresh:
-            if slot.current is not None and self._of(made.origin, slot.current.origin):
+            if slot.current is not None and self._same_origin(made.origin, slot.current.origin):
                 self.oracle.queue(queue).rename(id, actual)
                 return
-        raise Differs(f"no fail job in {queue!r} has the origin {made.origin}")
+        raise Mismatch(f"no fail job in {queue!r} has the origin {made.origin}")
 
-    def _of(self, expected: Origin | None, told: Origin | None) -> bool:
+    def _same_origin(self, expected: Origin | None, told: Origin | None) -> bool:
         """Whether two origins speak of the same run."""
         if expected is None or told is None or (told.queue, told.id) != (expected.queue, expected.id):
             return False

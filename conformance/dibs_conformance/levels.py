@@ -1,0 +1,42 @@
+"""The levels of a certification, lowest first. A new level is added to `LEVELS` and to `LEVEL_TITLES`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import evolve
+
+from dibs_conformance.concurrent.levels import at_once, interleaved
+from dibs_conformance.crashes.levels import clients_that_die
+from dibs_conformance.faults.levels import servers_that_fail
+from dibs_conformance.history.free_run import free_run
+from dibs_conformance.report.findings import merge
+from dibs_conformance.report.values import Findings
+from dibs_conformance.sequential.levels import one_call_at_a_time
+from dibs_conformance.target import LevelPlan, RunLevel
+
+#: One recorded run holds about as many calls as this many short examples.
+SHORT_FOR_LONG = 50
+
+
+def threads_and_processes(plan: LevelPlan) -> Findings:
+    """Run L2: short concurrent examples, then recorded runs. Each gets half of the budget.
+
+    A failure in the short examples skips the recorded runs.
+    """
+    half = evolve(plan, budget=plan.budget / 2)
+    short = at_once(half)
+    if short.failures:
+        return short
+    runs = None if plan.examples is None else max(1, plan.examples // SHORT_FOR_LONG)
+    return merge(short, free_run(evolve(half, examples=runs)))
+
+
+#: The function that runs each level. A storage reaches a level only if it reaches all levels below it.
+LEVELS: Final[dict[str, RunLevel]] = {
+    "L0": one_call_at_a_time,
+    "L1": interleaved,
+    "L2": threads_and_processes,
+    "L3": clients_that_die,
+    "L4": servers_that_fail,
+}

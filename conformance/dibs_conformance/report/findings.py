@@ -1,0 +1,44 @@
+"""Functions over the findings of a level: the verdict, the report of one law, and the sum of several findings."""
+
+from __future__ import annotations
+
+from dibs_conformance.report.values import Findings, LawReport, LevelVerdict, Verdict
+
+
+def level_verdict(found: Findings) -> LevelVerdict:
+    """A level is reached when nothing broke and nothing it is about was left out."""
+    if found.failures:
+        return "broken"
+    unmet = found.untested or any(law.verdict == "not tested" for law in found.laws)
+    return "not tested" if unmet or not found.histories else "reached"
+
+
+def law_report(name: str, section: str, sentence: str, met: int, *, broken: bool) -> LawReport:
+    """Report a law by how often it was met: never met is not tested."""
+    how: Verdict = "broken" if broken else "kept" if met else "not tested"
+    return LawReport(name=name, section=section, sentence=sentence, met=met, verdict=how)
+
+
+def merge(*found: Findings) -> Findings:
+    """Add up what was found in several ways; a law met in one of them was met."""
+    laws: dict[str, LawReport] = {}
+    for law in (law for one in found for law in one.laws):
+        before = laws.get(law.name)
+        laws[law.name] = law if before is None else merge_laws(before, law)
+    faults: dict[str, int] = {}
+    for kind, count in ((kind, count) for one in found for kind, count in one.faults.items()):
+        faults[kind] = faults.get(kind, 0) + count
+    return Findings(
+        histories=sum(one.histories for one in found),
+        events=sum(one.events for one in found),
+        faults=faults,
+        laws=tuple(laws.values()),
+        failures=tuple(failure for one in found for failure in one.failures),
+        untested=tuple(gap for one in found for gap in one.untested),
+        spared=tuple(gap for one in found for gap in one.spared),
+    )
+
+
+def merge_laws(one: LawReport, other: LawReport) -> LawReport:
+    broken = "broken" in (one.verdict, other.verdict)
+    return law_report(one.name, one.section, one.sentence, one.met + other.met, broken=broken)

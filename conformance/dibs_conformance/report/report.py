@@ -1,0 +1,44 @@
+"""The report of a certification, with the forms in which it can be shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dibs_conformance.report.values import ReportData
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class Report(ReportData, frozen=True, kw_only=True):
+    """The result of a certification. `text`, `html`, `badge`, `json` and `print` render it."""
+
+    def json(self) -> str:
+        """Return the report as JSON: one key for each field."""
+        return msgspec.json.encode(self).decode()
+
+    def text(self) -> str:
+        """Return the report as plain lines of text."""
+        from dibs_conformance.report.text import lines  # noqa: PLC0415 - loads rich only on request
+
+        return "\n".join(lines(self))
+
+    def html(self) -> str:
+        """Return the report as one HTML page without links to other files."""
+        from dibs_conformance.report.page import page  # noqa: PLC0415 - loads jinja2 only on request
+
+        return page(self)
+
+    def badge(self) -> str:
+        """Return a small SVG for a README: the level that was reached, or "broken"."""
+        from dibs_conformance.report.page import badge  # noqa: PLC0415 - loads jinja2 only on request
+
+        return badge(self)
+
+    def print(self, console: Console) -> None:
+        """Print the report as tables on a rich console."""
+        from dibs_conformance.report.text import show  # noqa: PLC0415 - loads rich only on request
+
+        show(self, console)

@@ -1,0 +1,96 @@
+"""L0, one call at a time: the machine plays a storage and the oracle side by side under a manual clock.
+
+The tour is first, then what is asked directly, then chance.
+"""
+
+from __future__ import annotations
+
+import time
+
+from dibs_conformance.laws import LAWS, Law
+from dibs_conformance.report import Failure, Findings, Gap, LawReport
+from dibs_conformance.report.findings import law_report
+from dibs_conformance.report.story import StoryRecorder
+from dibs_conformance.sequential.examples import run_examples, run_walkthrough
+from dibs_conformance.sequential.lockstep import LawChecker
+from dibs_conformance.sequential.probes import PROBES, Probe
+from dibs_conformance.sequential.session import ExampleSession
+from dibs_conformance.target import LevelPlan, Locations, LoopRunner
+
+
+def one_call_at_a_time(plan: LevelPlan) -> Findings:
+    """Play examples until the budget or their number is used up."""
+    if not plan.claims.manual_clock:
+        why = "it needs a storage that can be opened with clock='manual'"
+        return Findings(untested=(Gap(name="the machine against the oracle", why=why),))
+    runner = LoopRunner()
+    try:
+        return SequentialLevel(plan, runner).findings()
+    finally:
+        runner.close()
+
+
+class SequentialLevel:
+    """One run of L0."""
+
+    def __init__(self, plan: LevelPlan, runner: LoopRunner) -> None:
+        self._plan, self._runner = plan, runner
+        self._ends = time.monotonic() + plan.budget
+        self._laws: tuple[Law, ...] = tuple(law() for law in LAWS)
+        self._failures: list[Failure] = []
+
+    def findings(self) -> Findings:
+        session = self._trial()
+        self._keep(run_walkthrough(session))
+        on_tour, room = session.examples, True
+        # A storage that is not finished hears of its next verb, and not of limits.
+        inputs = [self._ask(run) for run in PROBES if not self._failures]
+        if not self._failures:
+            self._keep(self._play(session))
+            room = session.examples > on_tour
+        return Findings(
+            histories=session.examples,
+            events=session.calls,
+            laws=(*map(self._law, self._laws), *inputs),
+            failures=tuple(self._failures),
+            untested=(*self._plan.untested, *(() if room else (no_room(self._plan.budget),))),
+        )
+
+    def _keep(self, failure: Failure | None) -> None:
+        if failure is not None:
+            self._failures.append(failure)
+
+    def _trial(self) -> ExampleSession:
+        claims = self._plan.claims
+        checker = LawChecker(self._laws, StoryRecorder())
+        return ExampleSession(self._plan.locations, checker, self._runner, claims.durable, claims.cross_queue)
+
+    def _play(self, session: ExampleSession) -> Failure | None:
+        return run_examples(
+            session,
+            first_seed=self._plan.seed,
+            examples=self._plan.examples,
+            budget=self._ends - time.monotonic(),
+            steps=self._plan.steps,
+            progress=self._plan.progress,
+        )
+
+    def _ask(self, run: Probe) -> LawReport:
+        met, wrong = self._runner.run(in_new_place(self._plan.locations, run))
+        self._failures += [Failure(law=run.name, why=text) for text in wrong]
+        return law_report(run.name, run.section, run.sentence, met, broken=bool(wrong))
+
+    def _law(self, law: Law) -> LawReport:
+        broken = any(failure.law == law.name for failure in self._failures)
+        return law_report(law.name, law.section, law.sentence, law.met, broken=broken)
+
+
+async def in_new_place(locations: Locations, run: Probe) -> tuple[int, list[str]]:
+    async with locations.open(locations.new(), "manual") as storage:
+        return await run.run(storage)
+
+
+def no_room(budget: float) -> Gap:
+    return Gap(
+        name="the machine against the oracle", why=f"no example fitted into {budget:.3g} s: larger budget"
+    )
