@@ -22,7 +22,7 @@ from benchmarks.scenarios import BATCH, claim_and_complete, fill, requests
 from benchmarks.servers import private_servers
 from dibs.cli import output
 from dibs.storage.protocol import Storage
-from dibs.storage.registry import open_storage, remove
+from dibs.storage.registry import open_storage, remove_storage
 
 WORK: Final = ("enqueue", "claim + complete")
 #: Where a client finds the URL: everyone on the machine may read a command line.
@@ -51,7 +51,7 @@ async def rate(url: str, work: str, clients: int, jobs: int) -> float:
         await _prepare(storage, work, clients, jobs)
         children = [await _start(there, work, jobs // clients, n) for n in range(clients)]
         spans = await asyncio.gather(*(_let_go(child) for child in children))
-    await remove(there)
+    await remove_storage(there)
     return jobs / (max(end for _, end in spans) - min(begun for begun, _ in spans))
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from dibs import Dibs, Queue
-from dibs.storage.registry import OURS
+from dibs.storage.registry import BUILT_IN
 from tests.places import place
 
 
 def opened_here(scheme: str) -> bool:
-    return find_spec(OURS[scheme].partition(":")[0]) is not None
+    return find_spec(BUILT_IN[scheme].partition(":")[0]) is not None
 
 
 SCHEMES = [scheme for scheme in ("memory", "file") if opened_here(scheme)]

@@ -15,7 +15,7 @@ from dibs.client.options.ids import new_id
 from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.storage.protocol import Storage
-from dibs.storage.registry import open_storage, remove
+from dibs.storage.registry import open_storage, remove_storage
 
 JOBS: Final = 10_000
 MIB: Final = 1 << 20
@@ -42,7 +42,7 @@ async def on_redis(url: str) -> float:
         async with open_storage(there) as storage:
             await _fill(storage)
         grown = _used(redis) - before
-    await remove(there)
+    await remove_storage(there)
     return grown / MIB
 
 
@@ -76,7 +76,7 @@ async def on_postgres(url: str) -> float:
             before = size()
             await _fill(storage)
             grown = size() - before
-    await remove(there)
+    await remove_storage(there)
     return grown / MIB
 
 

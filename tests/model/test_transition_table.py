@@ -32,7 +32,7 @@ HOWS: dict[str, SettleAction] = {
     "Complete": Complete(result=b"1"),
     "Fail": Fail(error=Error(type="Oops")),
     "Cancelled": Cancelled(),
-    "Retry": RetryLater(),
+    "RetryLater": RetryLater(),
     "Release": Release(),
     "HandOff": HandOff(),
 }

@@ -16,8 +16,8 @@ from dibs.model.job import Job, NewJob, Slot
 from dibs.model.requests import Complete, EnqueueRequest, Release, RetryLater, Settlement
 from dibs.storage.indexed import enqueueing
 from dibs.storage.indexed.index import Index
-from dibs.storage.memory import MemoryStorage, place_url
-from dibs.storage.registry import open_storage, remove
+from dibs.storage.memory import MemoryStorage, temporary_url
+from dibs.storage.registry import open_storage, remove_storage
 
 LONG = 60_000
 
@@ -38,10 +38,10 @@ async def test_a_named_place_is_the_same_for_all_who_open_it() -> None:
 
 async def test_a_place_that_is_removed_is_forgotten() -> None:
     """The kit makes thousands of them in one process."""
-    url = place_url("memory:", "removed-place")
+    url = temporary_url("memory:", "removed-place")
     async with open_storage(url) as one:
         await one.enqueue("q", [request()])
-    await remove(url)
+    await remove_storage(url)
 
     async with open_storage(url) as two:
         assert 0 == (await two.counts(["q"]))["q"].waiting
@@ -72,7 +72,7 @@ async def test_it_says_that_nothing_survives() -> None:
     """In its words, its name and its capabilities."""
     storage = MemoryStorage()
 
-    assert "dies with this process" in storage.durability
+    assert "end with this process" in storage.durability
     assert not storage.capabilities.durable
     assert not storage.capabilities.shared
     assert "memory:" in repr(storage)
@@ -140,7 +140,7 @@ async def test_a_verb_that_breaks_half_way_has_not_happened() -> None:
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            await storage._step(None, breaking)
+            await storage._run_step(None, breaking)
 
         assert before == (await storage.get("q", ["a", "b"]), await storage.queues())
         assert 1 == (await storage.counts(["q"]))["q"].waiting
@@ -246,7 +246,7 @@ async def test_a_cancelled_wait_leaves_no_trace() -> None:
 
 
 def no_waiter_is_left(storage: MemoryStorage) -> bool:
-    wakeups = storage._place.wakeups
+    wakeups = storage._shared.wakeups
     return not wakeups._by_queue and not wakeups._by_id
 
 
@@ -278,7 +278,9 @@ class Hammer(threading.Thread):
                     how = (Complete(), RetryLater(), Release())[turn % 3]
                     self.running[job.id] -= 1
                     assert job.run is not None
-                    [told] = await storage.settle("q", [Settlement(id=job.id, fence=job.run.fence, action=how)])
+                    [told] = await storage.settle(
+                        "q", [Settlement(id=job.id, fence=job.run.fence, action=how)]
+                    )
                     if told.status not in ("done", "returned"):
                         self.faults.append(f"{job.id}: {told.status} by its only holder")
 

@@ -1,4 +1,4 @@
-"""What is SQLite's own here, and so not the kit's to know."""
+"""Tests of this package beyond the conformance kit: the file, its layout, its indexes, and waits."""
 
 import asyncio
 import sqlite3
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dibs_sqlite import open_url, place_url, remove_url
+from dibs_sqlite import open_url, temporary_url, remove_url
 from dibs_sqlite.database import LAYOUT
 from dibs_sqlite.queries import queries, schema
 
@@ -15,7 +15,7 @@ from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest
 
 JOB = EnqueueRequest(job=NewJob(id="a"))
-WORDS: dict[str, Any] = {"queue": "q", "priority": 0, "now": 1, "limit": 10, "lease": "x", "after": 0}
+PARAMS: dict[str, Any] = {"queue": "q", "priority": 0, "now": 1, "limit": 10, "lease": "x", "after": 0}
 
 
 async def opened(path: Path) -> None:
@@ -23,19 +23,19 @@ async def opened(path: Path) -> None:
         pass
 
 
-def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "theirs.db"
+def test_a_database_of_another_application_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
     with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE theirs (x)")
+        connection.execute("CREATE TABLE other (x)")
     connection.close()
 
-    with pytest.raises(StorageDamaged, match="none of dibs"):
+    with pytest.raises(StorageDamaged, match="another application"):
         asyncio.run(opened(path))
 
 
-def test_what_is_no_database_is_told(tmp_path: Path) -> None:
+def test_a_text_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "text.db"
-    path.write_text("no database " * 100)
+    path.write_text("not a database " * 100)
 
     with pytest.raises(StorageDamaged, match=r"text\.db"):
         asyncio.run(opened(path))
@@ -57,15 +57,15 @@ def test_an_unknown_option_is_refused() -> None:
         open_url("sqlite:x?fsnyc=1")
 
 
-def test_a_wait_hears_of_another_connection(tmp_path: Path) -> None:
+def test_a_wait_notices_a_commit_of_another_connection(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path}/jobs.db"
 
     async def wait_and_enqueue() -> bool:
-        async with open_url(url) as here, open_url(url) as there:
-            granted = await here.grant(["q"], 60_000, "test")
-            token = (await here.claim("q", granted.lease, 1)).token
-            waiting = asyncio.create_task(here.wait(["q"], since={"q": token}, timeout=60))
-            await there.enqueue("q", [JOB])
+        async with open_url(url) as storage, open_url(url) as other:
+            granted = await storage.grant(["q"], 60_000, "test")
+            token = (await storage.claim("q", granted.lease, 1)).token
+            waiting = asyncio.create_task(storage.wait(["q"], since={"q": token}, timeout=60))
+            await other.enqueue("q", [JOB])
             return (await waiting).woken
 
     assert asyncio.run(wait_and_enqueue())
@@ -75,7 +75,7 @@ def test_closing_ends_the_waits(tmp_path: Path) -> None:
     async def wait_and_close() -> None:
         async with open_url(f"sqlite:{tmp_path}/jobs.db") as storage:
             waiting = asyncio.create_task(storage.wait(["q"], timeout=60))
-            # It has looked once it is in its second wait for the loop.
+            # The storage has one thread, so the wait has read the queues when this read returns.
             await storage.get("q", ["a"])
         with pytest.raises(NotRunning):
             await waiting
@@ -83,8 +83,8 @@ def test_closing_ends_the_waits(tmp_path: Path) -> None:
     asyncio.run(wait_and_close())
 
 
-def test_a_removed_place_is_gone(tmp_path: Path) -> None:
-    url = place_url(f"sqlite:{tmp_path}/jobs.db?poll=1", "mine")
+def test_remove_url_removes_all_files(tmp_path: Path) -> None:
+    url = temporary_url(f"sqlite:{tmp_path}/jobs.db?poll=1", "mine")
     assert url == f"sqlite:{tmp_path}/jobs.db.mine?poll=1"
 
     asyncio.run(opened(tmp_path / "jobs.db.mine"))
@@ -94,15 +94,16 @@ def test_a_removed_place_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["priorities", "due", "next_due", "expired_lease", "held", "asked", "expired"]
+    "name",
+    ["priorities", "due", "next_due", "expired_lease", "held_ids", "cancel_requested_ids", "expired_ids"],
 )
-def test_what_is_asked_in_a_hurry_has_an_index(name: str) -> None:
-    """No verb that runs jobs reads ids it does not touch."""
+def test_the_queries_of_a_worker_use_an_index(name: str) -> None:
+    """Methods that workers call often read only the rows that they need."""
     connection = sqlite3.connect(":memory:")
     connection.executescript(schema())
-    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {queries()[name]}", WORDS)]
+    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {queries()[name]}", PARAMS)]
     connection.close()
-    reads = [step for step in plan if step.startswith(("SCAN slots", "SCAN leases", "USE TEMP B-TREE"))]
+    reads = [tx for tx in plan if tx.startswith(("SCAN slots", "SCAN leases", "USE TEMP B-TREE"))]
 
     assert reads == []
-    assert any("USING" in step and "INDEX" in step for step in plan), plan
+    assert any("USING" in tx and "INDEX" in tx for tx in plan), plan

@@ -1,1 +1,4 @@
-"""Where jobs live: the protocol, the registry, and one room for each storage. Rooms never see each other."""
+"""The storages: the protocol, the registry, and one package for each storage.
+
+The packages do not import each other, except that `file` builds on `indexed`, as `memory` does.
+"""

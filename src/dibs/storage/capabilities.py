@@ -1,24 +1,25 @@
-"""What a storage can do beyond the contract. The kit holds each claim against the storage, both ways."""
+"""The capabilities of a storage beyond the contract. The kit tests each flag, true or false."""
 
 from __future__ import annotations
 
-from msgspec import Struct
+from attrs import frozen
 
 
-class Capabilities(Struct, frozen=True, kw_only=True):
-    """Seven questions with one sentence each."""
+@frozen(kw_only=True)
+class Capabilities:
+    """The optional abilities of a storage."""
 
-    #: What it accepted survives the death of every process that uses it.
+    #: Accepted jobs survive the death of every process that uses the storage.
     durable: bool = False
-    #: Several processes may open the same place at once.
+    #: Several processes may open the same storage at once.
     shared: bool = False
-    #: The follow-ups of a Complete or Fail may go to other queues, in the same atomic step.
+    #: The follow-ups of Complete and Fail may go to other queues, in the same atomic step.
     cross_queue: bool = False
-    #: Enqueue and settle can join a transaction of the caller's own connection.
+    #: Enqueue and settle can run inside a transaction of the caller's connection (protocol.Transactions).
     transactions: bool = False
-    #: A wait is woken by a change, not only by a poll.
+    #: A change wakes a wait at once; without this ability a wait polls.
     push_wakeups: bool = False
-    #: It can be opened with clock="manual", and then takes the time from the caller.
+    #: The storage can be opened with clock="manual", and then takes the time from the caller.
     manual_clock: bool = False
-    #: A claim can be left with it, to be made as soon as there may be something (protocol.BlockingClaims).
+    #: A claim can wait at the server until a job comes (protocol.BlockingClaims).
     blocking_claim: bool = False

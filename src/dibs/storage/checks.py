@@ -1,8 +1,8 @@
-"""What every storage refuses at its door: one check for each verb, called before anything is read or written.
+"""The checks of the arguments of each verb. Every storage calls them before it reads or writes.
 
-Promise 8 is that bad input gets the same error from every storage, so these are for yours as well. A batch
-is judged whole; a settlement is judged by itself, at its turn, with dibs.model.check_arguments.check_settle_action.
-Each raises Refused or BatchRefused, and returns nothing but what is said.
+They give every storage the same errors for bad input (contract 4, promise 8), so a storage of another package
+calls them, too. Each check raises Refused. A settle has no check of its batch: the storage checks the action
+of each settlement by itself, with dibs.model.check_arguments.check_settle_action.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from dibs.model.requests import End, EnqueueRequest, JobPatch, SettingsPatch
 from dibs.model.results import ExportRecord, State
 from dibs.storage.protocol import Watch
 
-#: Characters of a `claim_id`, and seconds that a blocking claim may wait.
+#: The largest number of characters of a `claim_id`.
 MOST_CLAIM_ID: Final = 64
+#: The longest timeout of a blocking claim, in s.
 MOST_TIMEOUT: Final = 3600
 STATES: Final = get_args(State)
 WATCHES: Final = get_args(Watch)
 
 
 def check_enqueue(queue: str, requests: Sequence[EnqueueRequest], within: Limits = LIMITS) -> CheckedBatch:
-    """Refuse what no queue may be sent, and each bad item of the batch by its claim_id.
+    """Return the batch as checked. Raise BatchRefused, with one Refused for each bad request.
 
-    Returns the batch, known to be good; one that a client has checked comes so, and is not looked at again.
+    A CheckedBatch from the client with the same limits is not checked again.
     """
     check_jobs.check_target(queue, within)
     return check_jobs.check_batch(requests, within)
@@ -37,7 +38,7 @@ def check_enqueue(queue: str, requests: Sequence[EnqueueRequest], within: Limits
 def check_queue(
     queue: str, limit: int | None = None, *, ids: Sequence[str] = (), within: Limits = LIMITS
 ) -> None:
-    """Refuse a queue name, a limit or ids outside their bounds, for every verb that takes them."""
+    """Raise Refused for a bad name of a queue, limit or ids. Several verbs need no other check."""
     check_jobs.check_queue(queue, within)
     check_arguments.check_texts("ids", ids)
     if limit is not None:
@@ -47,11 +48,12 @@ def check_queue(
 def check_claim_blocking(
     queue: str, limit: int, claim_id: str, timeout: float, within: Limits = LIMITS
 ) -> None:
-    """Refuse a `claim_id` that is no short ASCII text, and a `timeout` out of range."""
+    """Raise Refused for bad arguments of `claim_blocking`."""
     check_queue(queue, limit, within=within)
     if not (claim_id.isascii() and claim_id.isprintable() and 1 <= len(claim_id) <= MOST_CLAIM_ID):
         raise Refused(
-            f"claim_id is {claim_id!r}; it must be 1 to {MOST_CLAIM_ID} characters of ASCII", field="claim_id"
+            f"claim_id is {claim_id!r}; it must be 1 to {MOST_CLAIM_ID} printable ASCII characters",
+            field="claim_id",
         )
     if not 0 < timeout <= MOST_TIMEOUT:
         raise Refused(
@@ -60,13 +62,13 @@ def check_claim_blocking(
 
 
 def check_list(queue: str, state: str, limit: int, within: Limits = LIMITS) -> None:
-    """Refuse a state that is none."""
+    """Raise Refused for bad arguments of `list`."""
     check_queue(queue, limit, within=within)
     check_arguments.check_word("state", state, STATES)
 
 
 def check_split(queue: str, parts: int, state: str | None, within: Limits = LIMITS) -> None:
-    """Refuse parts that are none or beyond number, and a state that is none."""
+    """Raise Refused for bad arguments of `split`."""
     check_queue(queue, within=within)
     check_arguments.check_parts(parts)
     if state is not None:
@@ -74,69 +76,72 @@ def check_split(queue: str, parts: int, state: str | None, within: Limits = LIMI
 
 
 def check_finish(queue: str, end: End, within: Limits = LIMITS) -> None:
-    """Refuse an end that breaks a limit."""
+    """Raise Refused for bad arguments of `finish`."""
     check_queue(queue, within=within)
     check_arguments.check_settle_action(end, within)
 
 
 def check_grant(queues: Sequence[str], ttl: int, holder: str, within: Limits = LIMITS) -> None:
-    """Refuse a lease that would be over at once, or a holder that no log could keep."""
+    """Raise Refused for bad arguments of `grant`."""
     check_renew(queues, ttl, within)
     check_arguments.check_holder(holder, within)
 
 
 def check_renew(queues: Sequence[str], ttl: int, within: Limits = LIMITS) -> None:
-    """Refuse a lease that would be over at once."""
+    """Raise Refused for bad arguments of `renew`."""
     check_arguments.check_queues(queues, within)
     check_arguments.check_ttl(ttl)
 
 
 def check_drop(queues: Sequence[str], limit: int, within: Limits = LIMITS) -> None:
-    """Refuse a limit that lets nothing through: the caller would ask for ever."""
+    """Raise Refused for bad arguments of `drop`."""
     check_arguments.check_queues(queues, within)
     check_arguments.check_limit(limit)
 
 
 def check_report(queue: str, progress: bytes, within: Limits = LIMITS) -> None:
-    """Refuse progress that is too large or no JSON."""
+    """Raise Refused for bad arguments of `report`."""
     check_queue(queue, within=within)
     check_values.check_bytes("progress", progress, within.progress)
     check_values.check_json("progress", progress, within.depth)
 
 
 def check_amend(queue: str, patch: JobPatch, within: Limits = LIMITS) -> None:
-    """Refuse a patch; the size of the merged attributes is for the storage to check, by check_attributes."""
+    """Raise Refused for bad arguments of `amend`.
+
+    The storage checks the merged attributes itself, with dibs.model.check_values.check_attributes.
+    """
     check_queue(queue, within=within)
     check_arguments.check_patch(patch, within)
 
 
 def check_configure(queue: str, patch: SettingsPatch, within: Limits = LIMITS) -> None:
-    """Refuse settings that no queue could have."""
+    """Raise Refused for bad arguments of `configure`."""
     check_queue(queue, within=within)
     check_arguments.check_settings(patch)
 
 
 def check_import(queue: str, records: Sequence[ExportRecord], within: Limits = LIMITS) -> None:
-    """Refuse whole ids that no storage could have exported."""
+    """Raise Refused for bad arguments of `import_`."""
     check_queue(queue, within=within)
     for record in records:
         check_arguments.check_record(record.id, record.slot, within)
 
 
 def check_counts(queues: Sequence[str], within: Limits = LIMITS) -> None:
-    """Refuse what cannot be names of queues."""
+    """Raise Refused for bad arguments of `counts`."""
     check_arguments.check_queues(queues, within)
 
 
 def check_wait(queues: Sequence[str], for_: str, ids: Sequence[str], within: Limits = LIMITS) -> None:
-    """Refuse to wait for what there is not."""
+    """Raise Refused for bad arguments of `wait`."""
     check_arguments.check_queues(queues, within)
     check_arguments.check_texts("ids", ids)
     check_arguments.check_word("for_", for_, WATCHES)
 
 
 def check_now(now: int | None, *, manual: bool) -> None:
-    """Refuse `now` where the storage has a clock of its own, and a time that is none."""
+    """Raise Refused for a bad `now`, and for any `now` unless the storage has the clock "manual"."""
     if now is None:
         return
     if not manual:

@@ -1,7 +1,7 @@
-"""The storage in memory: the index, a lock and a clock. Read this first.
+"""The storage in memory: an index, a lock and a clock. Read this storage first.
 
-Everything dies with the process. `memory:` is a place of its own each time it is opened; `memory:NAME` is
-the same place for everyone in this process who opens that name.
+Its jobs end with the process. `memory:` is a new storage each time; `memory:NAME` is the same storage for
+every opener of that name in the process.
 """
 
 from __future__ import annotations
@@ -15,15 +15,22 @@ from dibs.errors import NotRunning
 from dibs.model.results import WaitResult
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.indexed.index import Index
-from dibs.storage.indexed.storage import IndexedStorage, P, T, Verb
-from dibs.storage.indexed.wait import Alarm, Waiter, seconds_until_due, sleep_until
-from dibs.storage.indexed.waiters import Wakeups, wake_of
+from dibs.storage.indexed.session import P, T, Verb
+from dibs.storage.indexed.storage import IndexedStorage
+from dibs.storage.indexed.waiters import (
+    Deadline,
+    Waiter,
+    Wakeups,
+    seconds_until_due,
+    sleep_until,
+    wait_result,
+)
 from dibs.storage.protocol import Clock
 from dibs.storage.registry import read_options
 
 
-class Place:
-    """What the storages of one name share."""
+class SharedIndex:
+    """The index, the lock and the waiters of all MemoryStorage objects with one name."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -31,96 +38,99 @@ class Place:
         self.wakeups = Wakeups()
 
 
-_NAMED: Final[dict[str, Place]] = {}
-# A forked child has a copy of every job. If it ran them, each would run twice: it begins with nothing.
+_NAMED: Final[dict[str, SharedIndex]] = {}
+# A forked child has a copy of every job. It starts empty, because it would run each job a second time.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_NAMED.clear)
 
 
-def _place(name: str) -> Place:
-    return _NAMED.setdefault(name, Place()) if name else Place()
+def _shared_index(name: str) -> SharedIndex:
+    return _NAMED.setdefault(name, SharedIndex()) if name else SharedIndex()
 
 
 def open_url(url: str, *, clock: Clock = "system", **options: Any) -> MemoryStorage:
-    """Return the storage for `memory:` or `memory:NAME`."""
-    place, _ = read_options(url, {}, options)
-    return MemoryStorage(place.partition(":")[2].lstrip("/"), clock=clock)
+    """Return the storage of a URL `memory:` or `memory:NAME`."""
+    bare_url, _ = read_options(url, {}, options)
+    return MemoryStorage(bare_url.partition(":")[2].lstrip("/"), clock=clock)
 
 
-def place_url(url: str, name: str) -> str:
-    """Return the URL of the place of this name, in this process."""
+def temporary_url(url: str, name: str) -> str:
+    """Return the URL of the storage called `name` in this process."""
     scheme, _, _ = url.partition(":")
     return f"{scheme}:{name}"
 
 
 async def remove_url(url: str) -> None:
-    """Forget the place; whoever has it open keeps what is in it."""
-    place, _ = read_options(url, {}, {})
-    _NAMED.pop(place.partition(":")[2].lstrip("/"), None)
+    """Remove the name. Objects that have the storage open keep its jobs."""
+    bare_url, _ = read_options(url, {}, {})
+    _NAMED.pop(bare_url.partition(":")[2].lstrip("/"), None)
 
 
 class MemoryStorage(IndexedStorage):
-    """Jobs in this process, safe for threads; each step is made under one lock and never awaits."""
+    """A storage in the memory of this process, safe for threads.
+
+    Each verb runs under one lock and never awaits.
+    """
 
     capabilities = Capabilities(cross_queue=True, push_wakeups=True, manual_clock=True)
-    durability = "none: what is in memory dies with this process"
+    durability = "none: the jobs are in memory and end with this process"
 
     def __init__(self, name: str = "", *, clock: Clock = "system") -> None:
         super().__init__(clock)
         self.url = f"memory:{name}"
         self._name = name
-        self._place = _place(name)
+        self._shared = _shared_index(name)
 
     async def open(self) -> None:
-        """Open the place; after a fork it is a new one."""
+        """Open the storage. In a forked process it is a new, empty one."""
         if self._is_forked:
-            self._place = _place(self._name)
+            self._shared = _shared_index(self._name)
         self._open, self._process = True, os.getpid()
 
     async def close(self) -> None:
-        """Close this door to the place, and end the waits."""
+        """Close this object, and wake its waiters."""
         self._open = False
         if self._is_forked:
             return
-        with self._place.lock:
-            self._place.wakeups.wake_all()
+        with self._shared.lock:
+            self._shared.wakeups.wake_all()
 
-    async def _step(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        place = self._place
-        with place.lock:
+    async def _run_step(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        shared = self._shared
+        with shared.lock:
             self._tick(now)
-            answer, step = place.index.attempt(lambda index: verb(index, *args, **kwargs))
+            answer, step = shared.index.run_step(lambda index: verb(index, *args, **kwargs))
             if step:
-                place.wakeups.notify(step)
+                shared.wakeups.notify(step)
         return answer
 
-    async def _look(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._place.lock:
+    async def _read(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._shared.lock:
             self._tick(now)
-            return verb(self._place.index, *args, **kwargs)
+            return verb(self._shared.index, *args, **kwargs)
 
     def _tick(self, now: int | None) -> None:
         at = self._time(now)
-        if at > self._place.index.now:
-            self._place.index.now = at
+        if at > self._shared.index.now:
+            self._shared.index.now = at
             if self._manual:
-                self._place.wakeups.wake_all()
+                self._shared.wakeups.wake_all()
 
     async def _wait(self, waiter: Waiter, since: Mapping[str, str], timeout: float | None) -> WaitResult:
-        place = self._place
-        with place.lock:
+        shared = self._shared
+        with shared.lock:
             self._tick(None)
-            woken = place.wakeups.moved(waiter, place.index, since)
+            woken = shared.wakeups.has_changed(waiter, shared.index, since)
             if not woken:
-                place.wakeups.join(waiter)
-            due = Alarm(None if self._manual else seconds_until_due(place.index, waiter))
+                shared.wakeups.add(waiter)
+            due = Deadline(None if self._manual else seconds_until_due(shared.index, waiter))
         if not woken:
             try:
-                woken = await sleep_until(waiter, timeout, due.left) or due.rang
+                woken = await sleep_until(waiter, timeout, due.remaining) or due.passed
             finally:
-                with place.lock:
-                    place.wakeups.leave(waiter)
+                with shared.lock:
+                    shared.wakeups.remove(waiter)
         if not self._open:
             raise NotRunning(f"{self.url} was closed")
-        with place.lock:
-            return wake_of(place.wakeups, place.index, waiter, woken=woken)
+        with shared.lock:
+            return wait_result(shared.wakeups, shared.index, waiter, woken=woken)

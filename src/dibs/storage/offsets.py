@@ -1,4 +1,4 @@
-"""Offsets of a log that is numbered by its entries: which entry, and which event of those packed in it."""
+"""The offsets of events in a log of numbered entries: an entry number and the index of an event in it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ from typing import Final
 
 from dibs.errors import Refused
 
-#: Stands for the last event of an entry, however many it has: what is trimmed need not be counted then.
-LAST: Final = 0xFFFFFF
+#: The index of the last event of an entry, so that a trimmed entry needs no count of its events.
+LAST_EVENT: Final = 0xFFFFFF
 _OFFSET: Final = re.compile("[0-9a-f]{16}[.][0-9a-f]{6}")
 
 
-def offset(number: int, place: int) -> str:
-    """Return the offset of an event: hexadecimal of fixed width, so that text sorts as the log does."""
-    return f"{number:016x}.{place:06x}"
+def format_offset(number: int, index: int) -> str:
+    """Return the offset of an event: hexadecimal of fixed width, which sorts in the order of the log."""
+    return f"{number:016x}.{index:06x}"
 
 
-def parsed(after: str | None) -> tuple[int, int]:
-    """Return entry and place of an offset, (0, -1) for none. Raises Refused for what was never handed out."""
+def parse_offset(after: str | None) -> tuple[int, int]:
+    """Return the entry number and the event index of an offset, (0, -1) for None.
+
+    Raise Refused for text that is not an offset.
+    """
     if not after:
         return 0, -1
     if not _OFFSET.fullmatch(after):
         raise Refused(
-            f"after is {after!r:.80}, which is no offset of this log: take one it gave", field="after"
+            f"after is {after!r:.80}, which is not an offset of a log; pass the offset of a page",
+            field="after",
         )
-    number, _, place = after.partition(".")
-    return int(number, 16), int(place, 16)
+    number, _, index = after.partition(".")
+    return int(number, 16), int(index, 16)

@@ -1,9 +1,15 @@
-"""The contract of a storage, as a Protocol (docs/explanation/contract.md is the same in prose).
+"""The contract of a storage, as a Protocol; docs/explanation/contract.md is the same contract in prose.
 
-Each verb is one intention and one atomic step per queue. Hot verbs take and return batches: success is
-per item, in order, and bad input is refused for the whole batch before anything is written. Times are ms
-since the epoch by the storage's one clock; `now` is taken only by a storage opened with clock="manual",
-elsewhere it is refused. A manual time before one that was seen counts as that one.
+Rules for all verbs:
+
+- A verb makes one atomic step per queue. A batch is a list of independent items: each item is atomic, the
+  items are applied in order, and the verb returns one result per item, in the same order.
+- A verb checks its arguments with dibs.storage.checks before it reads or writes. Bad input raises Refused, or
+  BatchRefused for an enqueue, and changes nothing.
+- Times are ms since the epoch by the one clock of the storage, which never steps back. `now` is allowed only
+  with clock="manual"; other storages raise Refused. A manual time before an earlier one counts as that one.
+- A verb raises NotRunning before the storage is opened and after it is closed. A lost reply raises
+  OutcomeUnknown.
 """
 
 from __future__ import annotations
@@ -43,37 +49,40 @@ from dibs.storage.capabilities import Capabilities
 Clock = Literal["system", "manual"]
 Watch = Literal["work", "events", "ids"]
 
-#: As `after` of events(): where the log ends now.
+#: The `after` of `events` for the current end of the log.
 LATEST = "~"
 
 
 @runtime_checkable
 class Storage(Protocol):
-    """Where jobs live. Usable from one event loop; opened and closed as an async context manager."""
+    """A storage of jobs, for use from one event loop. Open and close it with `async with`."""
 
     @property
     def url(self) -> str:
-        """The place, fit to be shown: without passwords."""
+        """The URL of the storage without passwords, for messages and logs."""
         ...
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do beyond the contract."""
+        """The abilities of the storage beyond the contract."""
         ...
 
     @property
     def durability(self) -> str:
-        """One sentence on what survives what."""
+        """One sentence: which crashes and losses of power accepted jobs survive."""
         ...
 
     async def __aenter__(self) -> Self:
-        """Open the place, making it if it is new. Raises StorageError."""
+        """Open the storage, and create it if it does not exist. Raise StorageError if it cannot be opened."""
         ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it. Waits end, later verbs raise NotRunning, leases stay until they expire."""
+        """Close the storage.
+
+        Pending waits end, later verbs raise NotRunning, and leases stay until they expire.
+        """
         ...
 
     # -- enqueue, claim, settle ----------------------------------------------------------------------
@@ -81,86 +90,98 @@ class Storage(Protocol):
     async def enqueue(
         self, queue: str, requests: Sequence[EnqueueRequest], *, now: int | None = None
     ) -> Sequence[EnqueueResult]:
-        """Take up to 1,000 requests in, each atomic, in list order; an id may occur twice.
+        """Take in up to 1,000 requests. An id may occur more than once.
 
-        An id without a live job becomes waiting; a waiting one is updated in place; beside an active one
-        a successor is made or folded into. Under Reject a live job stays as it is (`duplicate`), and so
-        does a completed outcome, with failed=True also a failed one. A known request_key changes nothing.
-        Raises BatchRefused, and then nothing was written.
+        An id without a live job becomes waiting (`queued`). With Update, a waiting job is changed in place
+        (`updated`), and for an active job the request goes into the successor (`blocked`). With Reject, a
+        live job stays unchanged (`duplicate`), and so does an id with a kept completed outcome, and with
+        `failed` also one with a kept failed outcome. A known request_key changes nothing and returns the
+        first result.
         """
         ...
 
     async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
-        """Make up to `limit` due jobs active under the lease, each with a new fence, attempts + 1.
+        """Make up to `limit` due jobs active under the lease. Each gets a new fence and 1 more attempt.
 
-        Order: priority descending, run_at ascending, seq ascending. Never two active runs of one id,
-        never more than max_active. Paused: takes nothing. Unknown, expired or dropped lease: `lost`.
+        The order is priority descending, run_at ascending, seq ascending. An id has at most one active run,
+        and a queue at most `max_active`. A paused queue returns no jobs. An unknown, expired or dropped lease
+        returns `lost`.
         """
         ...
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
     ) -> Sequence[SettleResult]:
-        """End claimed runs or send them back, each atomic, in list order.
+        """End claimed runs or return their jobs to waiting.
 
-        Not active with exactly that fence: `lost`, nothing changes; but where the outcome remembers the
-        fence, the same end answers `done`, and a return on a cancelled one `cancelled`. A run whose
-        cancellation was requested never comes back: its return is an end as cancelled.
+        The result is `done` for an end, `returned`, `handed_off`, or `refused` for a bad action. If no run of
+        the id is active with this fence, the result is `lost` and nothing changes; only where the outcome
+        remembers the fence, a repeated end returns `done`, and a RetryLater, Release or HandOff after a
+        cancellation returns `cancelled`. After a requested cancellation, RetryLater, Release and HandOff end
+        the run as cancelled.
         """
         ...
 
     async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
     ) -> SettleAndClaimResult:
-        """Settle, then claim, in one round trip; two atomic steps."""
+        """Settle, then claim, in one round trip. The two are separate atomic steps."""
         ...
 
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
     ) -> FinishStatus:
-        """End a handed-off run from elsewhere, named by a revision in its range.
+        """End a handed-off run without its fence. `revision` is any revision in the range of the job.
 
-        In this order: the revision lies in the outcome's range: `done` for the same end, else `lost`;
-        no current: `not_found`; not in the current's range: `lost`; waiting or under a lease: `refused`.
+        The first case that applies decides. The revision is in the range of the outcome: `done` if `end` has
+        the same kind, else `lost`. There is no current: `not_found`. The revision is outside the range of the
+        current: `lost`. The current waits or is under a lease: `refused`. Otherwise the run ends: `done`.
         """
         ...
 
     # -- leases --------------------------------------------------------------------------------------
 
-    async def grant(self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None) -> GrantResult:
-        """Create a lease of `ttl` ms on each of the queues. `holder` is a name for people and the log."""
+    async def grant(
+        self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None
+    ) -> GrantResult:
+        """Create a lease of `ttl` ms on each of the queues, with a new random id.
+
+        `holder` is a name for people and the log; several leases may have the same one.
+        """
         ...
 
     async def renew(
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
     ) -> dict[str, RenewResult]:
-        """Let the lease end `ttl` ms from now, never earlier than it would have.
+        """Extend the lease to `ttl` ms from now, in each of the queues. A renewal never shortens a lease.
 
-        Unknown, expired (reaped or not) or dropped: not alive, and it stays so.
+        A lease that is unknown, expired or dropped in a queue is not alive there, and stays so.
         """
         ...
 
     async def drop(
         self, queues: Sequence[str], lease: str, limit: int, *, now: int | None = None
     ) -> dict[str, int]:
-        """Release up to `limit` jobs of the lease per queue, and return how many are left there.
+        """Release up to `limit` jobs of the lease in each queue, and return the number of jobs left under it.
 
-        Repeat until 0. From the first call on the lease is lost for renew and claim. Unknown: 0.
+        Repeat the call until the number is 0; an unknown lease has 0. From the first call on, the lease is
+        lost for renew and claim.
         """
         ...
 
     async def reap(self, queue: str, limit: int, *, now: int | None = None) -> Sequence[ReapedJob]:
-        """Bring back up to `limit` jobs under expired leases: waiting at now, stalls + 1.
+        """Return up to `limit` jobs under expired leases to waiting, due at once and with 1 more stall.
 
-        Those of a dropped lease are released without a mark; those asked to cancel end. An expired lease
-        goes with its last job. Finding nothing costs O(1); any number of processes may reap.
+        Jobs of a dropped lease are released instead, and jobs with a requested cancellation end as cancelled.
+        An expired lease is removed with its last job. A reap without work costs O(1), and any number of
+        processes may reap.
         """
         ...
 
     async def report(
         self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
     ) -> ReportStatus:
-        """Keep progress, any JSON value encoded, on the active run; `lost` under any other fence."""
+        """Store progress, one JSON value encoded as JSON, on the active run; `lost` for any other fence."""
         ...
 
     # -- by id ---------------------------------------------------------------------------------------
@@ -168,39 +189,45 @@ class Storage(Protocol):
     async def cancel(
         self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
     ) -> Sequence[CancelStatus]:
-        """Waiting: gone, outcome cancelled. Blocked: the successor is dropped. Both answer `cancelled`.
+        """Cancel waiting jobs and successors, and with `running` also active runs.
 
-        Active without a successor answers `active`. With `running` the successor, if any, is dropped and
-        the active run is asked to stop: `requested`; a handed-off one ends at once: `cancelled`.
-        Ended: `completed` or `failed`, or `cancelled`. Unknown: `not_found`.
+        A waiting job ends as cancelled, and a successor is dropped: `cancelled`. An active job without a
+        successor stays unchanged: `active`. With `running`, the run under a lease also gets
+        `cancel_requested`: `requested`; a handed-off run ends at once: `cancelled`. Without a live job the
+        result is the kind of the kept outcome, else `not_found`.
         """
         ...
 
     async def amend(self, queue: str, id: str, patch: JobPatch, *, now: int | None = None) -> AmendStatus:
-        """Change what the patch names, whole or not at all.
+        """Apply a patch to an id, as a whole or not at all.
 
-        Attributes merge into current and successor; payload, run_at and priority only while waiting, else
-        `active`; retention on current, successor and outcome, counted from now. Without a current only
-        a patch of nothing but retention is taken, on an outcome that is kept; else `not_found`.
+        Attributes are merged into current and successor. Payload, run_at, delay and priority are taken only
+        by a waiting job; else the result is `active`. Retention changes current, successor and outcome, and
+        the expiry of the outcome counts from now. Without a current, only a patch of `retention` alone is
+        taken, for an outcome that is kept; else the result is `not_found`.
         """
         ...
 
     async def retry_failed(
         self, queue: str, ids: Sequence[str], *, now: int | None = None
     ) -> Sequence[RetryFailedStatus]:
-        """Consume the failed outcome: waiting at now, counts 0, fresh revision: `queued`.
+        """Enqueue failed jobs again from their outcomes, due at once: `queued`.
 
-        A live job: `live`; a failed outcome without a payload: `not_kept`; another outcome: its word;
-        none: `not_found`.
+        All counts become 0, the revision is new, and the outcome is removed. An id with a live job is `live`;
+        a failed outcome without data is `not_kept`; another outcome returns its kind; an id without a kept
+        outcome is `not_found`.
         """
         ...
 
     async def forget(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> Sequence[bool]:
-        """Remove everything of each id, and tell whether there was anything; a holder finds it lost."""
+        """Remove everything that the queue holds about each id; return whether it held anything.
+
+        A holder of a removed run finds its fence lost.
+        """
         ...
 
     async def get(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> Sequence[Slot]:
-        """Return each id's slot, empty where nothing is known; an expired outcome is absent."""
+        """Return the slot of each id. An unknown id has an empty slot; an expired outcome is left out."""
         ...
 
     async def list(
@@ -213,59 +240,64 @@ class Storage(Protocol):
         limit: int = 100,
         now: int | None = None,
     ) -> ListPage:
-        """Return a page of the ids in a state, in no promised order; up to `until`, a cursor of split.
+        """Return a page of the ids in a state, in any order, after the cursor `after` and up to `until`.
 
-        What stays in the state for the whole listing appears exactly once.
+        An id that stays in the state during the whole listing appears exactly once. `until` is a cursor of
+        `split`.
         """
         ...
 
     async def split(self, queue: str, parts: int, *, state: State | None = None) -> Sequence[str]:
-        """Return up to `parts` - 1 cursors that cut an export in parts, or the listing of a state.
+        """Return up to `parts` - 1 cursors that divide an export, or the listing of a state, into parts.
 
-        A part is what lies behind one (`after`) and up to the next (`until`); the first begins and the last
-        ends with the whole. Parts may be read side by side, in any order, and again. What is there (or in
-        the state) from the split until every part was read is in exactly one of them, once. They are about
-        equal where the storage can tell; where it cannot, cursors are fewer, or none. `parts`: 1 to 1,000.
+        `parts` is 1 to 1,000. A part lies after one cursor (`after`) and up to the next (`until`); the first
+        part has no `after` and the last no `until`. Parts may be read in parallel, in any order, and more
+        than once. An id that exists, or is in the state, from the split until all parts are read appears in
+        exactly one part, once. The parts have about equal sizes where the storage knows them; else it returns
+        fewer cursors, or none.
         """
         ...
 
     # -- queues --------------------------------------------------------------------------------------
 
     async def counts(self, queues: Sequence[str], *, now: int | None = None) -> dict[str, Counts]:
-        """Count the ids in each state; above 10,000 the numbers may be off, and then say so."""
+        """Return the number of ids in each state.
+
+        Above 10,000 the numbers may be inexact; `approximate` is then True.
+        """
         ...
 
     async def queues(self) -> Sequence[QueueInfo]:
-        """Return the queues that were used or configured, with their settings. May lag."""
+        """Return the queues that were used or configured, with their settings. The list may lag behind."""
         ...
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
-        """Change what the patch names, and return all that holds now.
+        """Change the settings of a queue, and return all of them.
 
-        Every claim that begins after it returned obeys it, whatever the queue's length.
+        A claim that begins after the call returned obeys the new settings, however many jobs wait.
         """
         ...
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:
-        """Remove up to `limit` expired outcomes and request keys, and what the log need not keep."""
+        """Remove up to `limit` expired outcomes and request keys each, and the excess of the log."""
         ...
 
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> ExportPage:
-        """Return a page of whole ids, up to `until`, a cursor of split.
+        """Return a page of ids with all their parts, after the cursor `after` and up to the cursor `until`.
 
-        They have everything that import_ needs to make them the same elsewhere.
+        `import_` restores the ids from the records in another storage. `until` is a cursor of `split`.
         """
         ...
 
     async def import_(
         self, queue: str, records: Sequence[ExportRecord], *, now: int | None = None
     ) -> Sequence[ImportStatus]:
-        """Take whole ids in; one that exists here is left alone: `exists`.
+        """Restore exported ids. An id that exists here stays unchanged: `exists`.
 
-        Counters are raised above what comes in. An active job that is not handed off arrives as waiting,
-        as if released.
+        The numbers drawn later are above those of the records. A job under a lease arrives as waiting, as
+        after a release.
         """
         ...
 
@@ -274,10 +306,11 @@ class Storage(Protocol):
     async def events(
         self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
     ) -> EventPage:
-        """Return what the log has after an offset, oldest first; None is its start, LATEST its end.
+        """Return a page of the log after an offset, oldest event first.
 
-        Offsets are opaque text of at most 64 characters that sorts in log order. Once a reader has been
-        handed one, nothing ever appears at or before it.
+        `after` is None for the start of the log and LATEST for its end. Offsets are opaque text of at most 64
+        characters that sorts in the order of the log. After a reader has received an offset, no event appears
+        at or before it.
         """
         ...
 
@@ -290,43 +323,43 @@ class Storage(Protocol):
         since: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> WaitResult:
-        """Return when there may be something, when the next scheduled job falls due, or after `timeout` s.
+        """Wait for work, events or ids, until a scheduled job falls due, or for `timeout` s.
 
-        `since` maps a queue to the token of its latest claim (or of an earlier wait): a change after it
-        returns at once. With for_="ids", a change of one of `ids` counts. It is a hint: losing every one
-        costs latency, never correctness.
+        `for_` is `work`, `events` or `ids`; the latter waits for a change of one of `ids`. `since` maps a
+        queue to the token of its latest claim or wait: a change after that token ends the wait at once. A
+        wait is a hint: a lost wake-up costs latency, never correctness, so callers also poll at a slow rate.
         """
         ...
 
 
 class BlockingClaims(Protocol):
-    """Verbs of a storage with the capability `blocking_claim`: it holds a claim until a job comes."""
+    """The verbs of a storage with the capability `blocking_claim`, which waits for jobs at the server."""
 
     async def claim_blocking(
         self, queue: str, lease: str, limit: int, *, claim_id: str, timeout: float
     ) -> ClaimResult:
-        """Claim when there may be something, when the place is unparked, or after `timeout` s at the latest.
+        """Claim as soon as there may be a job, after `wake_claim`, or after `timeout` s at the latest.
 
-        What it answers is what a claim at that moment answers, whatever ended the wait. When it waits is a
-        hint, as in `wait`: each change that would end a wait lets at least one parked claim of the queue go
-        on, and one that takes all it may and leaves some, the next. `place` is a name of the caller's, not
-        used twice: 1 to 64 characters of ASCII. Cancelled: it is made now, or never. With a manual clock
-        it does not wait.
+        The result is that of a claim at that moment, and does not depend on the reason why the wait ended.
+        The wait is a hint, as in `wait`: each change that would end a wait lets at least one blocking claim
+        of the queue continue, and a claim that reaches its limit and leaves due jobs lets the next one
+        continue. `claim_id` is a name that the caller uses only once: 1 to 64 characters of ASCII. A
+        cancelled call claims at once or never. With a manual clock the claim does not wait.
         """
         ...
 
     async def wake_claim(self, queue: str, claim_id: str) -> None:
-        """Let the claim that is parked there, or comes to be within some seconds, go on at once."""
+        """End the wait of the blocking claim `claim_id`, also if it begins within the next seconds."""
         ...
 
 
 class Transactions(Protocol):
-    """What a storage with the capability `transactions` has besides."""
+    """The method of a storage with the capability `transactions`."""
 
     def in_transaction(self, connection: Any) -> Any:
-        """Return `enqueue` and `settle`, as above, as part of whatever transaction the connection is in.
+        """Return an object whose `enqueue` and `settle` run inside the open transaction of `connection`.
 
-        For a connection that blocks they are plain functions, called on the caller's own thread. Raises
-        Refused for what is no connection of the storage's kind.
+        For a blocking connection they are plain functions that run on the thread of the caller. Raise Refused
+        for an object that is not a connection of the storage's kind.
         """
         ...

@@ -1,4 +1,4 @@
-"""From the scheme of a URL to the storage that serves it. A storage is imported when first opened."""
+"""The registry of storages by the scheme of their URL. A storage is imported when it is first opened."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from importlib.metadata import EntryPoints
 
-#: Our own; others register a factory in this group of entry points, named as the scheme.
+#: The group of entry points where packages register factories of storages, by the name of the scheme.
 ENTRY_POINTS: Final = "dibs.storages"
-OURS: Final = {
+#: The factories of the storages in dibs.
+BUILT_IN: Final = {
     "memory": "dibs.storage.memory:open_url",
     "file": "dibs.storage.file:open_url",
     "redis": "dibs.storage.redis:open_url",
@@ -27,14 +28,14 @@ OURS: Final = {
     "postgres": "dibs.storage.postgres:open_url",
 }
 
-#: A factory takes the URL, the clock and the storage's own options.
+#: A function that takes the URL, the clock and the options of a storage.
 Factory = Callable[..., Storage]
 
 
 def open_storage(url: str, clock: Clock = "system", **options: Any) -> Storage:
-    """Return the storage at a URL, to be entered with `async with`.
+    """Return the storage at a URL. Enter it with `async with`.
 
-    Options may stand in the URL's query or be given by name. Raises UnknownScheme, UnknownOption.
+    Options are given in the query of the URL or by name. Raise UnknownScheme or UnknownOption.
     """
     if clock not in ("system", "manual"):
         raise ConfigurationError(f"clock is {clock!r}; it must be 'system' or 'manual'")
@@ -45,105 +46,108 @@ def scheme_of(url: str) -> str:
     """Return the scheme of a storage URL, in lower case."""
     scheme, colon, _ = url.partition(":")
     if not colon or not scheme:
-        # The text may be a password typed in the wrong place: it is not repeated.
+        # The message does not repeat the text, because the text may be a password.
         raise UnknownScheme(f"a storage URL begins with a scheme, as in file:./jobs; known: {known()}")
     return scheme.lower()
 
 
 def factory(scheme: str) -> Factory:
-    """Return what opens storages of a scheme."""
+    """Return the factory of a scheme. Raise UnknownScheme."""
     module, name = _target(scheme)
     return cast("Factory", attrgetter(name)(import_module(module)))
 
 
 def _target(scheme: str) -> tuple[str, str]:
-    """Return where the factory of a scheme is: its module, and its name there."""
-    if target := OURS.get(scheme):
+    """Return the module of the factory of a scheme, and the name of the factory in it."""
+    if target := BUILT_IN.get(scheme):
         module, _, name = target.partition(":")
         return module, name
     for point in _registered():
         if point.name == scheme:
             return point.module, point.attr
     raise UnknownScheme(
-        f"no storage is known for {scheme}:; known: {known()}. A storage of someone else's comes with a "
-        f"package that registers {scheme!r} in the entry-point group {ENTRY_POINTS!r}: install it"
+        f"no storage is known for {scheme}:; known: {known()}. for another "
+        f"storage, install a package that registers {scheme!r} in the entry-point group {ENTRY_POINTS!r}"
     )
 
 
-def beside(url: str, name: str) -> str | None:
-    """Return the URL of a place of one's own, of this name, on the same server or in the same folder.
+def temporary_url(url: str, name: str) -> str | None:
+    """Return the URL of a separate storage called `name` on the same server or in the same folder.
 
-    For those who make places of their own, as the kit does: `place_url(url, name)` beside a storage's
-    factory. None where the storage offers none.
+    The kit creates its own storages in this way. The URL comes from a function `temporary_url(url, name)` in
+    the module of the factory; return None if the module has no such function.
     """
-    place_url = _beside_factory(url, "place_url")
-    return None if place_url is None else str(place_url(url, name))
+    function = _function_beside_factory(url, "temporary_url")
+    return None if function is None else str(function(url, name))
 
 
-async def remove(url: str) -> None:
-    """Remove a place with everything in it: `remove_url(url)` beside a storage's factory.
+async def remove_storage(url: str) -> None:
+    """Remove a storage with everything in it, by the function `remove_url(url)` in the module of its factory.
 
-    Where there is none it does nothing.
+    Return without a change if the module has no such function.
     """
-    remove_url = _beside_factory(url, "remove_url")
+    remove_url = _function_beside_factory(url, "remove_url")
     if remove_url is not None:
         await remove_url(url)
 
 
 def connect(url: str) -> AbstractAsyncContextManager[Any] | None:
-    """Return a connection of the caller's own to the server of a place: `connect_url(url)`, as above.
+    """Return a new connection to the server of a storage, by `connect_url(url)` beside its factory.
 
-    Where a storage joins the caller's transactions, the kit tries it with this: the connection has
-    `commit()` and `rollback()` to await, and begins a transaction by itself. None where there is none.
+    The kit uses it to test the capability `transactions`: the connection begins transactions by itself, and
+    its `commit()` and `rollback()` are awaitable. Return None if the module has no such function.
     """
-    connect_url = _beside_factory(url, "connect_url")
+    connect_url = _function_beside_factory(url, "connect_url")
     return None if connect_url is None else cast("AbstractAsyncContextManager[Any]", connect_url(url))
 
 
-def _beside_factory(url: str, name: str) -> Callable[..., Any] | None:
+def _function_beside_factory(url: str, name: str) -> Callable[..., Any] | None:
     module, _ = _target(scheme_of(url))
     return getattr(import_module(module), name, None)
 
 
 def with_option(url: str, name: str, value: str) -> str:
-    """Return a URL with one option of its query set."""
+    """Return the URL with one option set in its query."""
     address, _, query = url.partition("?")
     kept = [part for part in query.split("&") if part and not part.startswith(f"{name}=")]
     return f"{address}?{'&'.join([*kept, f'{name}={value}'])}"
 
 
 def _registered() -> EntryPoints:
-    from importlib.metadata import entry_points  # noqa: PLC0415 - 12 ms of import that our own schemes spare
+    from importlib.metadata import entry_points  # noqa: PLC0415 - takes 12 ms, which built-in schemes do not need
 
     return entry_points(group=ENTRY_POINTS)
 
 
 def known() -> str:
-    """Return the schemes that can be opened here, for a message."""
-    names = {*OURS, *(point.name for point in _registered())}
+    """Return the known schemes as text for a message."""
+    names = {*BUILT_IN, *(point.name for point in _registered())}
     return ", ".join(f"{name}:" for name in sorted(names))
 
 
 def read_options(
     url: str, allowed: dict[str, Callable[[str], Any]], named: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """Return a URL without its query, and its options: the query's, each read by its function in `allowed`,
+    """Return the URL without its query, and the options.
 
-    and over them those given by name, as they are. Raises UnknownOption for any other.
+    `allowed` maps the name of an option to the function that reads its text from the query. The options in
+    `named` are taken unchanged and replace those of the query. Raise UnknownOption for other names.
     """
     for name in named:
         _check_option(name, allowed)
-    from urllib.parse import parse_qsl  # noqa: PLC0415 - brings addresses and all: only who opens a storage
+    from urllib.parse import parse_qsl  # noqa: PLC0415 - imports ipaddress and more, only when a storage is opened
 
-    place, _, query = url.partition("?")
+    bare_url, _, query = url.partition("?")
     options: dict[str, Any] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
         _check_option(name, allowed)
         try:
             options[name] = allowed[name](text)
         except ValueError:
-            raise UnknownOption(f"option {name!r} cannot be read from {text!r}") from None
-    return place, {**options, **named}
+            raise UnknownOption(
+                f"option {name!r} has the value {text!r}, which is not valid; see the options of the storage"
+            ) from None
+    return bare_url, {**options, **named}
 
 
 def _check_option(name: str, allowed: Collection[str]) -> None:
@@ -152,10 +156,13 @@ def _check_option(name: str, allowed: Collection[str]) -> None:
 
 
 def read_flag(text: str) -> bool:
-    """Read a yes or no from a URL."""
-    word = text.lower()
-    if word in ("1", "true", "yes", "on", ""):
+    """Return the flag that the text means.
+
+    Raise ValueError for other text than 1, true, yes, on, 0, false, no, off.
+    """
+    flag = text.lower()
+    if flag in ("1", "true", "yes", "on", ""):
         return True
-    if word in ("0", "false", "no", "off"):
+    if flag in ("0", "false", "no", "off"):
         return False
     raise ValueError(text)

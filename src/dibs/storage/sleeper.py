@@ -1,4 +1,4 @@
-"""The sleep of a wait: until it is woken, or for so long."""
+"""The sleep of a wait on its event loop, ended by a wake-up or a timer."""
 
 from __future__ import annotations
 
@@ -6,35 +6,38 @@ import asyncio
 
 
 class Sleeper:
-    """One at a time sleeps on it, on the event loop where it was made.
+    """A sleep of one task at a time, on the event loop that created the Sleeper.
 
-    A future for each sleep, and a timer that ends it: an Event under asyncio.timeout takes twice the CPU.
+    Each sleep is a future and a timer: an asyncio.Event under asyncio.timeout takes twice the CPU.
     """
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        #: It was woken since it was made, or since its owner took note of that.
+        #: True after a wake-up, until the owner sets it to False.
         self.woken = False
-        self._asleep: asyncio.Future[None] | None = None
+        self._sleep: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
-        """End the sleep, or the next one before it begins. On its own loop's thread."""
+        """End the current sleep, or the next one at once. Call it on the thread of the event loop."""
         self.woken = True
-        self._rouse()
+        self._end_sleep()
 
     async def sleep(self, seconds: float | None) -> bool:
-        """Sleep until woken, or so many seconds (None: for ever); tell whether it was woken, also before."""
+        """Sleep until a wake-up or for `seconds` (None for ever).
+
+        Return `woken`, also for an earlier wake-up.
+        """
         if self.woken:
             return True
-        self._asleep = self.loop.create_future()
-        timer = None if seconds is None else self.loop.call_later(max(0.0, seconds), self._rouse)
+        self._sleep = self.loop.create_future()
+        timer = None if seconds is None else self.loop.call_later(max(0.0, seconds), self._end_sleep)
         try:
-            await self._asleep
+            await self._sleep
         finally:
             if timer is not None:
                 timer.cancel()
         return self.woken
 
-    def _rouse(self) -> None:
-        if self._asleep is not None and not self._asleep.done():
-            self._asleep.set_result(None)
+    def _end_sleep(self) -> None:
+        if self._sleep is not None and not self._sleep.done():
+            self._sleep.set_result(None)

@@ -92,7 +92,9 @@ async def claim(storage: FileStorage, now: int, ttl: int) -> list[Any]:
 
 
 async def complete(storage: FileStorage, id: str, fence: int) -> str:
-    return (await storage.settle("q", [Settlement(id=id, fence=fence, action=Complete(result=b"1"))]))[0].status
+    return (await storage.settle("q", [Settlement(id=id, fence=fence, action=Complete(result=b"1"))]))[
+        0
+    ].status
 
 
 async def work(storage: FileStorage, log: str) -> int:

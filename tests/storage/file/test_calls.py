@@ -125,7 +125,7 @@ async def test_a_step_that_cannot_be_written_down_has_not_happened(tmp_path: Pat
     async with opened(tmp_path) as storage:
         await storage.enqueue("q", [request("a")])
         with pytest.raises(TypeError):
-            await storage._step(
+            await storage._run_step(
                 None, enqueueing.enqueue, "q", [request("b", payload=unsayable), request("c")]
             )
         mine = [id for id, _ in (await storage.list("q", "waiting")).items]

@@ -35,7 +35,7 @@ def written(folder: Path, content: bytes) -> str:
 def test_what_is_framed_reads_the_same(
     tmp_path_factory: pytest.TempPathFactory, number: int, body: bytes
 ) -> None:
-    path = written(tmp_path_factory.mktemp("encode_frame", numbered=True), encode_frame(number, body))
+    path = written(tmp_path_factory.mktemp("frame", numbered=True), encode_frame(number, body))
 
     assert body == read_frame(path, number)
 

@@ -26,8 +26,7 @@ from dibs.model.requests import (
     Update,
 )
 from dibs.model.results import ExportRecord
-from dibs.storage.indexed import administration as keeping
-from dibs.storage.indexed import claiming, enqueueing, settling
+from dibs.storage.indexed import by_id, claiming, enqueueing, settling, whole_queue
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 
@@ -126,7 +125,7 @@ def _tick(index: Index, ms: int) -> None:
 
 
 def _grant(index: Index, ttl: int) -> object:
-    return claiming.grant(index, QUEUES, f"lease-{index.draw()}", ttl, "h")
+    return claiming.grant(index, QUEUES, f"lease-{index.next_number()}", ttl, "h")
 
 
 def newest_lease(queue: QueueIndex) -> str:
@@ -135,26 +134,26 @@ def newest_lease(queue: QueueIndex) -> str:
 
 
 def _claim(index: Index, queue: str, limit: int) -> object:
-    return claiming.claim(index, queue, newest_lease(index.look(queue)), limit)
+    return claiming.claim(index, queue, newest_lease(index.find_queue(queue)), limit)
 
 
 def _renew(index: Index, queue: str, ttl: int) -> object:
-    return claiming.renew(index, [queue], newest_lease(index.look(queue)), ttl * 10)
+    return claiming.renew(index, [queue], newest_lease(index.find_queue(queue)), ttl * 10)
 
 
 def _drop(index: Index, queue: str, limit: int) -> object:
-    return claiming.drop(index, [queue], newest_lease(index.look(queue)), limit)
+    return claiming.drop(index, [queue], newest_lease(index.find_queue(queue)), limit)
 
 
 def _settle(index: Index, queue: str, hows: list[SettleAction]) -> object:
-    active = [slot.current for slot in index.look(queue).slots.values() if slot.current is not None]
+    active = [slot.current for slot in index.find_queue(queue).slots.values() if slot.current is not None]
     runs = [(job.id, job.run.fence) for job in active if job.run is not None]
     named = [Settlement(id=id, fence=fence, action=how) for (id, fence), how in zip(runs, hows, strict=False)]
     return settling.settle(index, queue, named, LIMITS)
 
 
 def _report(index: Index, queue: str) -> object:
-    for slot in list(index.look(queue).slots.values()):
+    for slot in list(index.find_queue(queue).slots.values()):
         if slot.current is not None and slot.current.run is not None:
             settling.report(index, queue, slot.current.id, slot.current.run.fence, b"0.5")
     return None
@@ -162,9 +161,9 @@ def _report(index: Index, queue: str) -> object:
 
 def _move(index: Index, queue: str, id: str) -> object:
     """Bring a whole id from one queue into the other."""
-    slot = index.look(queue).slots.get(id, Slot())
+    slot = index.find_queue(queue).slots.get(id, Slot())
     other = QUEUES[1 - QUEUES.index(queue)]
-    return keeping.import_(index, other, [ExportRecord(id=id, slot=slot)]) if slot != Slot() else None
+    return whole_queue.import_(index, other, [ExportRecord(id=id, slot=slot)]) if slot != Slot() else None
 
 
 ACTS: dict[str, Callable[..., object]] = {
@@ -176,12 +175,12 @@ ACTS: dict[str, Callable[..., object]] = {
     "renew": _renew,
     "drop": _drop,
     "reap": claiming.reap,
-    "prune": keeping.prune,
-    "cancel": keeping.cancel,
-    "amend": lambda index, queue, id, patch: keeping.amend(index, queue, id, patch, LIMITS),
-    "forget": lambda index, queue, id: keeping.forget(index, queue, [id]),
-    "retry_failed": lambda index, queue, id: keeping.retry_failed(index, queue, [id]),
+    "prune": whole_queue.prune,
+    "cancel": by_id.cancel,
+    "amend": lambda index, queue, id, patch: by_id.amend(index, queue, id, patch, LIMITS),
+    "forget": lambda index, queue, id: by_id.forget(index, queue, [id]),
+    "retry_failed": lambda index, queue, id: by_id.retry_failed(index, queue, [id]),
     "move": _move,
-    "configure": keeping.configure,
+    "configure": whole_queue.configure,
     "report": _report,
 }

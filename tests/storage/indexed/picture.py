@@ -33,28 +33,28 @@ def derived(queue: QueueIndex) -> dict[str, Any]:
     return {
         "line": line(queue),
         "scheduled": {
-            id for run_at, seq, id, minus in queue.scheduled if queue._entered(id, run_at, seq, minus)
+            id for run_at, seq, id, minus in queue.scheduled if queue._waiting_job(id, run_at, seq, minus)
         },
         "next due": queue.next_due(),
         "counts": (queue.waiting, queue.active, queue.handed_off, queue.blocked, dict(queue.outcomes)),
         "count of scheduled": queue.count_scheduled(),
         "held": {lease: set(ids) for lease, ids in queue.held.items()},
-        "asked": set(queue.asked),
+        "asked": set(queue.cancel_requested),
         "expired": dict(queue.expired),
         "ids": list(queue.listing.after(None)),
         "leases that end": leases_that_end(queue),
-        "keys that end": {(at, key) for at, key in queue.key_ends if ends(queue, key) == at},
+        "keys that end": {(at, key) for at, key in queue.key_expiries if ends(queue, key) == at},
     }
 
 
 def line(queue: QueueIndex) -> list[str]:
     """The ids that a claim would take, in its order."""
-    return [e[3] for e in sorted(set(queue.due)) if queue._entered(e[3], e[1], e[2], e[0])]
+    return [e[3] for e in sorted(set(queue.due)) if queue._waiting_job(e[3], e[1], e[2], e[0])]
 
 
 def leases_that_end(queue: QueueIndex) -> set[str]:
     """The leases that a reap would come to, whenever they end."""
-    return {id for at, id in queue.lease_ends if id in queue.leases and at <= queue.leases[id].expires_at}
+    return {id for at, id in queue.lease_expiries if id in queue.leases and at <= queue.leases[id].expires_at}
 
 
 def ends(queue: QueueIndex, key: str) -> int | None:

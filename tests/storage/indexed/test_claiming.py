@@ -8,8 +8,7 @@ from dibs.model.job import Job, NewJob
 from dibs.model.limits import LIMITS
 from dibs.model.requests import EnqueueRequest, HandOff, SettingsPatch, Settlement
 from dibs.model.results import ClaimResult
-from dibs.storage.indexed import administration as keeping
-from dibs.storage.indexed import claiming, enqueueing, settling
+from dibs.storage.indexed import by_id, claiming, enqueueing, settling, whole_queue
 from dibs.storage.indexed.index import Index
 
 ENDS_AT = 1100
@@ -98,7 +97,7 @@ def test_a_dropped_lease_is_lost_while_jobs_are_left_and_they_come_back_unmarked
 
 def test_a_handed_off_run_is_under_no_lease_and_in_nobody_s_way(index: Index) -> None:
     """Neither reaped nor counted in max_active."""
-    keeping.configure(index, "q", SettingsPatch(max_active=1))
+    whole_queue.configure(index, "q", SettingsPatch(max_active=1))
     [job] = take(index, 3).jobs
     assert () == take(index).jobs
     assert "handed_off" == settle(index, job, HandOff())
@@ -111,7 +110,7 @@ def test_a_handed_off_run_is_under_no_lease_and_in_nobody_s_way(index: Index) ->
 def test_a_paused_queue_gives_nothing_and_tells_of_nothing_to_come(index: Index) -> None:
     enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id="d", delay=50))])
     assert 1050 == take(index).next_due
-    keeping.configure(index, "q", SettingsPatch(paused=True))
+    whole_queue.configure(index, "q", SettingsPatch(paused=True))
 
     assert ((), None, False) == (take(index).jobs, take(index).next_due, take(index).lost)
 
@@ -119,7 +118,7 @@ def test_a_paused_queue_gives_nothing_and_tells_of_nothing_to_come(index: Index)
 @pytest.mark.parametrize("verb", ["drop", "reap"])
 def test_a_run_asked_to_cancel_does_not_come_back(index: Index, verb: str) -> None:
     take(index)
-    assert ["requested"] == keeping.cancel(index, "q", ["a"], running=True)
+    assert ["requested"] == by_id.cancel(index, "q", ["a"], running=True)
     assert ("a",) == claiming.renew(index, ["q"], "l", 50)["q"].cancel_requested
     if verb == "drop":
         claiming.drop(index, ["q"], "l", 9)
@@ -127,5 +126,5 @@ def test_a_run_asked_to_cancel_does_not_come_back(index: Index, verb: str) -> No
         index.now = ENDS_AT
         assert ["cancelled"] == [one.kind for one in claiming.reap(index, "q", 9)]
 
-    assert ["cancelled"] == keeping.cancel(index, "q", ["a"], running=False)
+    assert ["cancelled"] == by_id.cancel(index, "q", ["a"], running=False)
     assert None is index.queue("q").slots["a"].current

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from dibs.model.job import EMPTY, JobData, NewJob
 from dibs.model.limits import LIMITS
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
-from dibs.storage.indexed import administration as keeping
-from dibs.storage.indexed import claiming, enqueueing, settling
+from dibs.storage.indexed import by_id, claiming, enqueueing, settling
 from dibs.storage.indexed.index import Index
 from tests.storage.indexed.acts import Act, act, sequences
 from tests.storage.indexed.picture import derived, picture, scanned
@@ -120,7 +119,7 @@ def test_an_id_cancelled_and_enqueued_again_stands_behind_its_equals() -> None:
     index = Index()
     for id in ("a", "b"):
         enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id=id))])
-    keeping.cancel(index, "q", ["a"], running=False)
+    by_id.cancel(index, "q", ["a"], running=False)
     enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id="a"))])
     claiming.grant(index, ["q"], "l", 100, "h")
 
@@ -206,7 +205,7 @@ def test_ends_without_end_leave_no_trace_without_end() -> None:
         claim_and_settle(index)
         index.end_step()
 
-    assert 2000 > len(index.queue("q").outcome_ends)
+    assert 2000 > len(index.queue("q").outcome_expiries)
     assert 2000 > len(index.queue("q").due)
 
 

@@ -9,14 +9,14 @@ from itertools import count
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from attrs import evolve
 
 from dibs.errors import OutcomeUnknown, Refused
 from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest, SettingsPatch
 from dibs.model.results import ClaimResult
 from dibs.storage.redis import RedisStorage, open_url
-from dibs.storage.redis.wakeups import blocking_claim as parking
+from dibs.storage.redis.wakeups import blocking_claim
 from dibs_conformance.servers import RedisServer, start_redis
 
 #: Seconds in which everything here happens, and for which what is parked would wait.
@@ -245,8 +245,8 @@ async def test_where_none_can_wait_for_a_while_it_is_tried_again(monkeypatch: py
             assert [] == await of(yard.claim(1, LONG))
             assert not storage.capabilities.blocking_claim
 
-            monkeypatch.setattr(parking, "REST", 0.01)
-            storage.capabilities = replace(storage.capabilities, blocking_claim=True)
+            monkeypatch.setattr(blocking_claim, "REFUSED_PAUSE", 0.01)
+            storage.capabilities = evolve(storage.capabilities, blocking_claim=True)
             assert [] == await of(yard.claim(1, LONG))
             server.ask("CONFIG", "SET", "min-replicas-to-write", "0")
             async with asyncio.timeout(PATIENCE):

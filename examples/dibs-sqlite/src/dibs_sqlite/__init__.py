@@ -1,14 +1,21 @@
-"""A SQLite storage for dibs, written against dibs.storage.protocol and dibs.model alone.
+"""A SQLite storage for dibs: an example of a storage outside dibs, built on its protocol and its rules alone.
 
-A step of the contract is one transaction of SQLite; what it does to an id is decided by dibs.model.rules
-and dibs.model.transitions. `storage.py` is the face, `database.py` the file and its transactions, `step.py`
-what one transaction sees; the verbs are in `enqueueing.py`, `settling.py`, `claiming.py`, `keeping.py`,
-`reading.py` and `waiting.py`. "Write a storage" in the docs of dibs walks through it.
+Each method of the protocol is one SQLite transaction. dibs.model.rules and dibs.model.transitions decide what
+a method does to an id; the modules here read and write the rows.
+
+- `storage.py`: SqliteStorage, which checks arguments and runs each method as one transaction on one thread
+- `database.py`: the file, its connection and its transactions
+- `transaction.py`: the rows that one transaction reads and writes
+- `enqueueing.py`, `claiming.py`, `settling.py`, `administration.py`, `reading.py`: the protocol's methods
+- `wait.py`: wake-ups for `wait`
+- `sql/`: the tables and the queries
+
+"Write a storage" in the docs of dibs explains the decisions behind this package.
 """
 
 from dibs_sqlite.storage import SqliteStorage as SqliteStorage
 from dibs_sqlite.storage import open_url as open_url
-from dibs_sqlite.storage import place_url as place_url
+from dibs_sqlite.storage import temporary_url as temporary_url
 from dibs_sqlite.storage import remove_url as remove_url
 
-__all__ = ["SqliteStorage", "open_url", "place_url", "remove_url"]
+__all__ = ["SqliteStorage", "open_url", "temporary_url", "remove_url"]

@@ -1,12 +1,11 @@
-"""Verbs that hand jobs out: claim, and the leases that claims are under."""
+"""The methods for claims and leases: claim, settle_and_claim, grant, renew, drop and reap."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from dibs.model import events, transitions
 from dibs.model.job import Job
@@ -14,102 +13,105 @@ from dibs.model.limits import Limits
 from dibs.model.requests import Settlement
 from dibs.model.results import ClaimResult, GrantResult, ReapedJob, RenewResult, SettleAndClaimResult
 from dibs_sqlite import settling
-from dibs_sqlite.step import Lease, Queue, Step
+from dibs_sqlite.transaction import Lease, StoredQueue, Transaction
 
-#: More than any lease holds, for queries that take a limit.
-ALL = 2**62
+#: Stands for "no limit" in arithmetic and in queries.
+NO_LIMIT = 2**62
 
 
-def claim(step: Step, name: str, lease_id: str, limit: int) -> ClaimResult:
-    """Make due jobs active under a lease."""
-    queue = step.queue(name)
+def claim(tx: Transaction, name: str, lease_id: str, limit: int) -> ClaimResult:
+    """Make at most `limit` due jobs active under a lease, and return them."""
+    queue = tx.queue(name)
     lease = queue.lease(lease_id)
-    token = f"{queue.work}.{step.now}"
+    token = f"{queue.work}.{tx.now}"
     if lease is None or lease.dropped:
-        return ClaimResult(now=step.now, token=token, lost=True)
+        return ClaimResult(now=tx.now, token=token, lost=True)
     if queue.settings.paused:
-        return ClaimResult(now=step.now, token=token)
-    jobs = tuple(_take(step, queue, lease, min(limit, _room(queue))))
-    return ClaimResult(jobs=jobs, now=step.now, next_due=queue.one("next_due", now=step.now), token=token)
+        return ClaimResult(now=tx.now, token=token)
+    jobs = tuple(_claim_due(tx, queue, lease, min(limit, _free_slots(queue))))
+    return ClaimResult(jobs=jobs, now=tx.now, next_due=queue.scalar("next_due", now=tx.now), token=token)
 
 
-def _room(queue: Queue) -> int:
-    """Return how many more jobs max_active lets be claimed."""
-    most = queue.settings.max_active
-    return ALL if most is None else max(0, most - queue.one("active"))
+def _free_slots(queue: StoredQueue) -> int:
+    """Return how many more jobs may be active under max_active."""
+    max_active = queue.settings.max_active
+    return NO_LIMIT if max_active is None else max(0, max_active - queue.scalar("count_active"))
 
 
-def _take(step: Step, queue: Queue, lease: Lease, limit: int) -> list[Job]:
+def _claim_due(tx: Transaction, queue: StoredQueue, lease: Lease, limit: int) -> list[Job]:
     jobs = []
     for slot in queue.due(limit):
-        assert slot.current is not None, "what is due waits"  # noqa: S101
-        job = transitions.claim(slot.current, step.draw(), lease.id, lease.holder, step.now)
-        queue.put(job.id, slot, structs.replace(slot, current=job))
-        queue.tell(events.note_event("claimed", job.id, step.now, job))
+        assert slot.current is not None, "the query `due` returns waiting jobs"  # noqa: S101
+        job = transitions.claim(slot.current, tx.draw(), lease.id, lease.holder, tx.now)
+        queue.put(job.id, slot, replace(slot, current=job))
+        queue.log_event(events.note_event("claimed", job.id, tx.now, job))
         jobs.append(job)
     return jobs
 
 
 def settle_and_claim(
-    step: Step, name: str, settlements: Sequence[Settlement], lease: str, limit: int, limits: Limits
+    tx: Transaction, name: str, settlements: Sequence[Settlement], lease: str, limit: int, limits: Limits
 ) -> SettleAndClaimResult:
-    """Settle, then claim."""
-    settled = settling.settle(step, name, settlements, limits)
-    return SettleAndClaimResult(tuple(settled), claim(step, name, lease, limit))
+    """Settle runs and claim jobs in one transaction."""
+    settled = settling.settle(tx, name, settlements, limits)
+    return SettleAndClaimResult(tuple(settled), claim(tx, name, lease, limit))
 
 
-def grant(step: Step, names: Sequence[str], ttl: int, holder: str) -> GrantResult:
-    """Create a lease on each queue."""
-    lease = Lease(secrets.token_hex(16), holder, step.now + ttl)
+def grant(tx: Transaction, names: Sequence[str], ttl: int, holder: str) -> GrantResult:
+    """Create one lease on several queues, for `ttl` ms."""
+    lease = Lease(secrets.token_hex(16), holder, tx.now + ttl)
     for name in names:
-        step.queue(name).put_lease(lease)
-    return GrantResult(lease=lease.id, now=step.now, expires_at=lease.expires_at)
+        tx.queue(name).put_lease(lease)
+    return GrantResult(lease=lease.id, now=tx.now, expires_at=lease.expires_at)
 
 
-def renew(step: Step, names: Sequence[str], lease_id: str, ttl: int) -> dict[str, RenewResult]:
-    """Move the end of a lease, never to an earlier time."""
-    return {name: _renew(step, step.queue(name), lease_id, ttl) for name in names}
+def renew(tx: Transaction, names: Sequence[str], lease_id: str, ttl: int) -> dict[str, RenewResult]:
+    """Extend a lease to `ttl` ms from now. A renewal never shortens a lease."""
+    return {name: _renew(tx, tx.queue(name), lease_id, ttl) for name in names}
 
 
-def _renew(step: Step, queue: Queue, lease_id: str, ttl: int) -> RenewResult:
+def _renew(tx: Transaction, queue: StoredQueue, lease_id: str, ttl: int) -> RenewResult:
     lease = queue.lease(lease_id)
     if lease is None or lease.dropped:
-        return RenewResult(alive=False, now=step.now)
-    lease = replace(lease, expires_at=max(lease.expires_at, step.now + ttl))
+        return RenewResult(alive=False, now=tx.now)
+    lease = replace(lease, expires_at=max(lease.expires_at, tx.now + ttl))
     queue.put_lease(lease)
-    asked = tuple(id for (id,) in queue.query("asked", lease=lease_id))
-    return RenewResult(alive=True, now=step.now, expires_at=lease.expires_at, cancel_requested=asked)
+    ids = tuple(id for (id,) in queue.execute("cancel_requested_ids", lease=lease_id))
+    return RenewResult(alive=True, now=tx.now, expires_at=lease.expires_at, cancel_requested=ids)
 
 
-def drop(step: Step, names: Sequence[str], lease_id: str, limit: int) -> dict[str, int]:
-    """Release jobs of a lease, which is lost from now on; tell how many are left."""
-    return {name: _drop(step, step.queue(name), lease_id, limit) for name in names}
+def drop(tx: Transaction, names: Sequence[str], lease_id: str, limit: int) -> dict[str, int]:
+    """End a lease, release at most `limit` of its jobs, and return how many it still has in each queue."""
+    return {name: _drop(tx, tx.queue(name), lease_id, limit) for name in names}
 
 
-def _drop(step: Step, queue: Queue, lease_id: str, limit: int) -> int:
+def _drop(tx: Transaction, queue: StoredQueue, lease_id: str, limit: int) -> int:
     lease = queue.lease(lease_id)
     if lease is None:
         return 0
-    for id in queue.held(lease_id, limit):
-        settling.give_back(step, queue, id, stalled=False)
-    left: int = queue.one("left", lease=lease_id)
-    if left:
+    for id in queue.held_ids(lease_id, limit):
+        settling.return_job(tx, queue, id, stalled=False)
+    remaining: int = queue.scalar("count_held", lease=lease_id)
+    if remaining:
         queue.put_lease(replace(lease, dropped=True))
     else:
-        queue.query("remove_lease", lease=lease_id)
-    return left
+        queue.execute("delete_lease", lease=lease_id)
+    return remaining
 
 
-def reap(step: Step, name: str, limit: int) -> list[ReapedJob]:
-    """Bring back jobs under expired leases."""
-    queue = step.queue(name)
+def reap(tx: Transaction, name: str, limit: int) -> list[ReapedJob]:
+    """Return at most `limit` jobs of expired leases to the queue.
+
+    Their runs end as stalled, or as released if the lease was dropped before.
+    """
+    queue = tx.queue(name)
     reaped: list[ReapedJob] = []
-    while (expired := queue.query("expired_lease", now=step.now).fetchone()) is not None:
+    while (expired := queue.execute("expired_lease", now=tx.now).fetchone()) is not None:
         lease, dropped = expired
-        for id in queue.held(lease, limit - len(reaped)):
-            fence, kind = settling.give_back(step, queue, id, stalled=not dropped)
+        for id in queue.held_ids(lease, limit - len(reaped)):
+            fence, kind = settling.return_job(tx, queue, id, stalled=not dropped)
             reaped.append(ReapedJob(id, fence, kind))
-        if queue.held(lease, 1):
+        if queue.held_ids(lease, 1):
             break
-        queue.query("remove_lease", lease=lease)
+        queue.execute("delete_lease", lease=lease)
     return reaped

@@ -1,6 +1,6 @@
-"""The file and its transactions: a step of the contract is one of them, under SQLite's own write lock.
+"""The SQLite file, its connection and its transactions.
 
-Everything in here runs on the storage's one thread, which alone uses the connection.
+The storage calls everything here on its one thread, so no other thread uses the connection.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from dibs.errors import (
     StorageUnavailable,
 )
 from dibs_sqlite.queries import queries, schema
-from dibs_sqlite.step import Step
+from dibs_sqlite.transaction import Transaction
 
-#: Stands in the header of the file: "dibs" as bytes. A database of somebody else's is left alone.
-APPLICATION: Final = 0x64696273
+#: SQLite's `application_id` in the header of the file: "dibs" in ASCII. A file with another id is refused.
+APPLICATION_ID: Final = 0x64696273
+#: Version of the tables, kept as SQLite's `user_version`.
 LAYOUT: Final = 1
-#: How long a step waits for the write lock, s. Steps are short; who waits longer meets a stopped process.
-PATIENCE: Final = 30.0
-OLDEST: Final = (3, 37, 0)
+#: Time that a transaction waits for the write lock, s. It is far longer than any step takes.
+LOCK_TIMEOUT: Final = 30.0
+#: Oldest SQLite that this package works with: STRICT tables came with 3.37.
+MIN_SQLITE: Final = (3, 37, 0)
 
-#: What an error of SQLite means to the caller, by its primary code. In none of these anything was written.
-_REFUSALS: Final[dict[int, type[DibsError]]] = {
+#: Primary error codes of SQLite and the errors of dibs for them. After each of them the file is unchanged.
+_ERRORS: Final[dict[int, type[DibsError]]] = {
     sqlite3.SQLITE_BUSY: StorageUnavailable,
     sqlite3.SQLITE_LOCKED: StorageUnavailable,
     sqlite3.SQLITE_CANTOPEN: StorageUnavailable,
@@ -47,102 +49,115 @@ _REFUSALS: Final[dict[int, type[DibsError]]] = {
 
 
 class Database:
-    """One SQLite file. `manual`: the time is what callers say, and the highest that was said."""
+    """One SQLite file.
+
+    With `manual`, the clock is the highest `now` that a caller has given; otherwise it is the system's clock.
+    """
 
     def __init__(self, path: Path, *, fsync: bool, manual: bool) -> None:
         self._path, self._fsync, self._manual = path, fsync, manual
-        self._seen = 0
+        self._highest_now = 0
         self._connection: sqlite3.Connection | None = None
 
     def open(self) -> None:
-        """Open the file, making it if it is new."""
-        if sqlite3.sqlite_version_info < OLDEST:
+        """Open the file, and create it if it does not exist."""
+        if sqlite3.sqlite_version_info < MIN_SQLITE:
             raise ConfigurationError(f"SQLite is {sqlite3.sqlite_version}; dibs-sqlite needs 3.37 or newer")
-        with self._told():
+        with self._translated_errors():
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(self._path, timeout=PATIENCE, isolation_level=None)
+            self._connection = sqlite3.connect(self._path, timeout=LOCK_TIMEOUT, isolation_level=None)
             self._prepare(self._connection)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        # Write-ahead log: readers never wait, and a commit is one append. Its sync mode says what survives.
+        # With a write-ahead log, readers never wait and a commit is one append. FULL syncs the log at each
+        # commit.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {'FULL' if self._fsync else 'NORMAL'}")
         connection.execute("BEGIN IMMEDIATE")
-        application, layout = (
+        application_id, layout = (
             connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
         )
-        if not application and not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        is_empty = not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if not application_id and is_empty:
             for statement in schema().split(";\n"):
                 connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {LAYOUT}")
-        elif application != APPLICATION:
-            raise StorageDamaged(f"{self._path} is a database, but none of dibs: give another path")
+        elif application_id != APPLICATION_ID:
+            raise StorageDamaged(
+                f"{self._path} is a database of another application: choose another path for the jobs of dibs"
+            )
         elif layout > LAYOUT:
             raise StorageTooNew(
-                f"{self._path} has layout {layout}; this version of dibs-sqlite knows {LAYOUT}: upgrade it"
+                f"{self._path} has layout {layout}, and this version of dibs-sqlite knows {LAYOUT}: "
+                "upgrade dibs-sqlite"
             )
         connection.execute("COMMIT")
 
     def close(self) -> None:
-        """Close the file; the last to close it folds the write-ahead log into it."""
+        """Close the connection. The last connection to close copies the write-ahead log into the file."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(sqlite3.Error):
                 connection.close()
 
     @contextmanager
-    def step(self, now: int | None, *, writes: bool) -> Iterator[Step]:
-        """Begin a transaction at the storage's now, and commit it at the end; if it breaks, nothing was."""
+    def transaction(self, now: int | None, *, writes: bool) -> Iterator[Transaction]:
+        """Run a `with` block as one transaction: commit at its end, roll back if it raises."""
         connection = self._connection
         assert connection is not None, "opened before it is used"  # noqa: S101
-        with self._told():
+        with self._translated_errors():
             try:
+                # A writer takes the write lock before its first read, so that no row changes before it
+                # writes.
                 connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
-                step = self._begin(connection, now)
-                yield step
-                step.close()
+                tx = self._begin(connection, now)
+                yield tx
+                tx.flush()
                 self._commit(connection)
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
 
-    def _begin(self, connection: sqlite3.Connection, now: int | None) -> Step:
-        kept, number = connection.execute(queries()["place"]).fetchone()
-        said = (now or 0) if self._manual else time.time_ns() // 1_000_000
-        self._seen = max(kept, self._seen, said)
-        return Step(connection, self._seen, kept, number)
+    def _begin(self, connection: sqlite3.Connection, now: int | None) -> Transaction:
+        stored_now, number = connection.execute(queries()["storage"]).fetchone()
+        clock = (now or 0) if self._manual else time.time_ns() // 1_000_000
+        self._highest_now = max(stored_now, self._highest_now, clock)
+        return Transaction(connection, self._highest_now, stored_now, number)
 
     def _commit(self, connection: sqlite3.Connection) -> None:
         try:
             connection.execute("COMMIT")
         except sqlite3.OperationalError as error:
-            if _code(error) == sqlite3.SQLITE_IOERR:
-                # The disk may have it or not: neither yes nor no.
-                raise OutcomeUnknown(f"{self._path}: {error}") from error
+            if _primary_code(error) == sqlite3.SQLITE_IOERR:
+                # The commit may be on the disk or not, so the step may have
+                # happened.
+                raise OutcomeUnknown(
+                    f"{self._path}: the commit failed ({error}); read the job before you repeat the call"
+                ) from error
             raise
 
     def version(self) -> int:
-        """Return a number that is another one once somebody else has committed; it reads a few bytes."""
+        """Return a number that changes when another connection commits. SQLite reads a few bytes for it."""
         connection = self._connection
         if connection is None:
             return 0
-        with self._told():
+        with self._translated_errors():
             return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turn what the driver raises into our errors."""
+    def _translated_errors(self) -> Iterator[None]:
+        """Raise errors of dibs for the errors of SQLite and of the system."""
         try:
             yield
         except sqlite3.Error as error:
-            kind = _REFUSALS.get(_code(error), StorageUnavailable)
+            kind = _ERRORS.get(_primary_code(error), StorageUnavailable)
             raise kind(f"{self._path}: {error}") from error
         except OSError as error:
             raise StorageUnavailable(f"cannot open {self._path}: {error.strerror}") from error
 
 
-def _code(error: sqlite3.Error) -> int:
-    """Return the primary code: the low byte of what SQLite said."""
+def _primary_code(error: sqlite3.Error) -> int:
+    """Return SQLite's primary error code: the low byte of the extended code."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,4 +1,4 @@
-"""Verbs that take jobs in."""
+"""The methods that add jobs: enqueue and import_, and the follow-ups of an end."""
 
 from __future__ import annotations
 
@@ -12,59 +12,59 @@ from dibs.model.events import NoteKind
 from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest, FollowUp, OnConflict, Reject, Update
 from dibs.model.results import EnqueueResult, ExportRecord, ImportStatus
-from dibs_sqlite.step import Queue, Step
+from dibs_sqlite.transaction import StoredQueue, Transaction
 
 
-def enqueue(step: Step, name: str, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
-    """Take requests in, in order."""
-    queue = step.queue(name)
-    return [_take(step, queue, request) for request in requests]
+def enqueue(tx: Transaction, name: str, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
+    """Enqueue each request in order, and return its result."""
+    queue = tx.queue(name)
+    return [_enqueue(tx, queue, request) for request in requests]
 
 
-def _take(step: Step, queue: Queue, request: EnqueueRequest) -> EnqueueResult:
+def _enqueue(tx: Transaction, queue: StoredQueue, request: EnqueueRequest) -> EnqueueResult:
     key = request.request_key
-    if key is not None and (known := queue.remembered(key)) is not None:
-        return known
-    answer = admit(step, queue, request.job, request.on_conflict)
+    if key is not None and (earlier := queue.result_for_key(key)) is not None:
+        return earlier
+    result = admit(tx, queue, request.job, request.on_conflict)
     if key is not None:
-        queue.remember(key, answer)
+        queue.put_key(key, result)
     if request.want_outcome:
-        return replace(answer, outcome=transitions.unexpired(queue.get(request.job.id).outcome, step.now))
-    return answer
+        return replace(result, outcome=transitions.unexpired(queue.get(request.job.id).outcome, tx.now))
+    return result
 
 
-def admit(step: Step, queue: Queue, new: NewJob, how: OnConflict) -> EnqueueResult:
-    """Let one job meet its id, as the table of contract 3 says."""
+def admit(tx: Transaction, queue: StoredQueue, new: NewJob, on_conflict: OnConflict) -> EnqueueResult:
+    """Add one job to the slot of its id, by the table in section 3 of the contract."""
     before = queue.get(new.id)
-    if isinstance(how, Reject):
-        rejected = rules.reject(before, how, step.now)
+    if isinstance(on_conflict, Reject):
+        rejected = rules.reject(before, on_conflict, tx.now)
         if rejected is not None:
             return rejected
-        how = Update()
-    after, answer, into = rules.accept(before, new, how, step.now, step.draw())
+        on_conflict = Update()
+    after, result, part = rules.accept(before, new, on_conflict, tx.now, tx.draw())
     queue.put(new.id, before, after)
-    # What accept answers are kinds of events as well.
-    queue.tell(events.note_event(cast("NoteKind", answer.status), new.id, step.now, into))
-    return answer
+    # Each status that `accept` returns is also a kind of event.
+    queue.log_event(events.note_event(cast("NoteKind", result.status), new.id, tx.now, part))
+    return result
 
 
-def follow(step: Step, then: Sequence[FollowUp]) -> None:
-    """Enqueue the follow-ups of an end, in its own transaction."""
+def follow(tx: Transaction, then: Sequence[FollowUp]) -> None:
+    """Enqueue the follow-ups of an end, in the same transaction as the end."""
     for item in then:
-        admit(step, step.queue(item.queue), item.job, item.on_conflict)
+        admit(tx, tx.queue(item.queue), item.job, item.on_conflict)
 
 
-def import_(step: Step, name: str, records: Sequence[ExportRecord]) -> list[ImportStatus]:
-    """Take whole ids in."""
-    queue = step.queue(name)
-    return [_import_one(step, queue, record) for record in records]
+def import_(tx: Transaction, name: str, records: Sequence[ExportRecord]) -> list[ImportStatus]:
+    """Import exported slots, and return for each whether it was imported or exists already."""
+    queue = tx.queue(name)
+    return [_import_one(tx, queue, record) for record in records]
 
 
-def _import_one(step: Step, queue: Queue, record: ExportRecord) -> ImportStatus:
+def _import_one(tx: Transaction, queue: StoredQueue, record: ExportRecord) -> ImportStatus:
     here = queue.get(record.id)
-    if here.current is not None or transitions.unexpired(here.outcome, step.now) is not None:
+    if here.current is not None or transitions.unexpired(here.outcome, tx.now) is not None:
         return "exists"
-    step.number = max(step.number, *rules.numbers_in(record.slot))
-    after = rules.imported_slot(record.slot, step.now, queue.settings.retention)
+    tx.number = max(tx.number, *rules.numbers_in(record.slot))
+    after = rules.imported_slot(record.slot, tx.now, queue.settings.retention)
     queue.put(record.id, here, after)
     return "imported"

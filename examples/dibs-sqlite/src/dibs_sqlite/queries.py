@@ -1,4 +1,4 @@
-"""The SQL of this storage, read once: sections `-- name: NAME` of a file, and the layout."""
+"""The SQL of the storage: the named queries of sql/queries.sql and the tables of sql/schema.sql."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _SECTION: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 @cache
 def queries() -> dict[str, str]:
-    """Return every query by name."""
+    """Return the text of each query by its name."""
     _, *parts = _SECTION.split(_read("queries"))
     return dict(zip(parts[::2], (part.strip() for part in parts[1::2]), strict=True))
 
 
 @cache
 def schema() -> str:
-    """Return the statements that make a place."""
+    """Return the statements that create the tables and indexes."""
     return _read("schema")
 
 

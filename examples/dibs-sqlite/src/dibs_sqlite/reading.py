@@ -1,4 +1,4 @@
-"""Verbs that change nothing."""
+"""The methods that only read: get, list, split, export, counts, queues and events."""
 
 from __future__ import annotations
 
@@ -15,77 +15,79 @@ from dibs.model.job import Slot
 from dibs.model.requests import Settings
 from dibs.model.results import Counts, EventPage, ExportPage, ExportRecord, ListPage, QueueInfo, State
 from dibs.storage.protocol import LATEST
-from dibs_sqlite.step import Queue, Step
+from dibs_sqlite.transaction import StoredQueue, Transaction
 
 _OFFSET: Final = re.compile("[0-9a-f]{16}")
-_event: Final = msgspec.msgpack.Decoder(LogEvent).decode
-_settings: Final = msgspec.msgpack.Decoder(Settings).decode
+_decode_event: Final = msgspec.msgpack.Decoder(LogEvent).decode
+_decode_settings: Final = msgspec.msgpack.Decoder(Settings).decode
 
 
-def get(step: Step, name: str, ids: Sequence[str]) -> list[Slot]:
-    """Return slots as everybody may see them."""
-    queue = step.queue(name)
-    return [rules.visible(queue.get(id), step.now) for id in ids]
+def get(tx: Transaction, name: str, ids: Sequence[str]) -> list[Slot]:
+    """Return the visible slot of each id: without an expired outcome."""
+    queue = tx.queue(name)
+    return [rules.visible(queue.get(id), tx.now) for id in ids]
 
 
-def list_(step: Step, name: str, state: State, after: str | None, until: str | None, limit: int) -> ListPage:
-    """Return a page of the ids in a state; the cursor is the last id of the page."""
-    items, cursor = _page(step, step.queue(name), state, after, until, limit)
+def list_(
+    tx: Transaction, name: str, state: State, after: str | None, until: str | None, limit: int
+) -> ListPage:
+    """Return a page of the jobs in a state. The cursor is the last id of the page."""
+    items, cursor = _page(tx, tx.queue(name), state, after, until, limit)
     return ListPage(items=tuple(items), after=cursor)
 
 
-def split(step: Step, name: str, parts: int, state: State | None) -> list[str]:
-    """Return the cursors at which a listing, or an export, falls into equal parts."""
-    return step.queue(name).split(state, parts)
+def split(tx: Transaction, name: str, parts: int, state: State | None) -> list[str]:
+    """Return the cursors that divide a listing or an export into equal parts."""
+    return tx.queue(name).split(state, parts)
 
 
-def export(step: Step, name: str, after: str | None, until: str | None, limit: int) -> ExportPage:
-    """Return a page of whole ids."""
-    queue = step.queue(name)
-    items, cursor = _page(step, queue, None, after, until, limit)
+def export(tx: Transaction, name: str, after: str | None, until: str | None, limit: int) -> ExportPage:
+    """Return a page of complete slots."""
+    queue = tx.queue(name)
+    items, cursor = _page(tx, queue, None, after, until, limit)
     records = tuple(ExportRecord(id=id, slot=slot) for id, slot in items)
     return ExportPage(records=records, settings=queue.settings, after=cursor)
 
 
 def _page(
-    step: Step, queue: Queue, state: State | None, after: str | None, until: str | None, limit: int
+    tx: Transaction, queue: StoredQueue, state: State | None, after: str | None, until: str | None, limit: int
 ) -> tuple[list[tuple[str, Slot]], str | None]:
     found = list(queue.listed(state, after or "", until, limit + 1))
-    items = [(id, rules.visible(slot, step.now)) for id, slot in found[:limit]]
+    items = [(id, rules.visible(slot, tx.now)) for id, slot in found[:limit]]
     return items, items[-1][0] if len(found) > limit else None
 
 
-def counts(step: Step, names: Sequence[str]) -> dict[str, Counts]:
-    """Count ids by state."""
-    return {name: _counts(step, step.queue(name)) for name in names}
+def counts(tx: Transaction, names: Sequence[str]) -> dict[str, Counts]:
+    """Count the jobs of each queue by state."""
+    return {name: _counts(tx, tx.queue(name)) for name in names}
 
 
-def _counts(step: Step, queue: Queue) -> Counts:
-    cursor = queue.query("counts", now=step.now)
+def _counts(tx: Transaction, queue: StoredQueue) -> Counts:
+    cursor = queue.execute("counts", now=tx.now)
     names = [column[0] for column in cursor.description]
     return Counts(**dict(zip(names, cursor.fetchone(), strict=True)))
 
 
-def queues(step: Step) -> list[QueueInfo]:
-    """Return the known queues by name."""
-    return [QueueInfo(name, _settings(packed)) for name, packed in step.query("queues")]
+def queues(tx: Transaction) -> list[QueueInfo]:
+    """Return all queues, sorted by name."""
+    return [QueueInfo(name, _decode_settings(packed)) for name, packed in tx.execute("queues")]
 
 
-def events(step: Step, name: str, after: str | None, limit: int) -> EventPage:
-    """Return what the log has after an offset: the number of an event, as hexadecimal of fixed width."""
-    queue = step.queue(name)
+def events(tx: Transaction, name: str, after: str | None, limit: int) -> EventPage:
+    """Return the events after an offset. An offset is an event's number in 16 hexadecimal digits."""
+    queue = tx.queue(name)
     if after == LATEST:
         return EventPage(events=(), offset=end_of_log(queue))
-    number = _number(after)
-    rows = queue.query("page", after=number, limit=limit).fetchall()
-    told = tuple((_offset(at), _event(body)) for at, body in rows)
-    fell_off = after is not None and number < queue.trimmed
-    return EventPage(events=told, offset=told[-1][0] if told else end_of_log(queue), fell_off=fell_off)
+    first = _number(after)
+    rows = queue.execute("events_after", after=first, limit=limit).fetchall()
+    found = tuple((_offset(number), _decode_event(body)) for number, body in rows)
+    fell_off = after is not None and first < queue.trimmed
+    return EventPage(events=found, offset=found[-1][0] if found else end_of_log(queue), fell_off=fell_off)
 
 
-def end_of_log(queue: Queue) -> str:
-    """Return the offset of the last event that was ever told; "" before the first."""
-    last = queue.one("last_event") or queue.trimmed
+def end_of_log(queue: StoredQueue) -> str:
+    """Return the offset of the last event, even if it was trimmed; "" if the log never had one."""
+    last = queue.scalar("last_event") or queue.trimmed
     return _offset(last) if last else ""
 
 
@@ -94,11 +96,12 @@ def _offset(number: int) -> str:
 
 
 def _number(after: str | None) -> int:
-    """Return the number of an offset. Raises Refused for what was never handed out."""
+    """Return the number of an offset. Raises Refused for text that is not an offset."""
     if not after:
         return 0
     if not _OFFSET.fullmatch(after):
         raise Refused(
-            f"after is {after!r:.80}, which is no offset of this log: take one it gave", field="after"
+            f"after is {after!r:.80}, which is not an offset: use an offset that `events` returned",
+            field="after",
         )
     return min(int(after, 16), 2**62)

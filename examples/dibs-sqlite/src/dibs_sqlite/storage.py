@@ -1,6 +1,6 @@
-"""The face of the storage: every verb is checked at the door, then done as one transaction on one thread.
+"""SqliteStorage: it checks the arguments of a method, then runs it as one transaction on one thread.
 
-Docstrings of the verbs stand in dibs.storage.protocol.
+dibs.storage.protocol documents the methods.
 """
 
 from __future__ import annotations
@@ -22,57 +22,57 @@ from dibs.storage import checks
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Watch
 from dibs.storage.registry import read_flag, read_options
-from dibs_sqlite import claiming, enqueueing, keeping, reading, settling, waiting
+from dibs_sqlite import administration, claiming, enqueueing, reading, settling, wait
 from dibs_sqlite.database import Database
-from dibs_sqlite.step import Step
+from dibs_sqlite.transaction import Transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
-#: A verb: what it does in a transaction.
-Verb = Callable[Concatenate[Step, P], T]
+#: The implementation of a method of the protocol, called with a transaction.
+Verb = Callable[Concatenate[Transaction, P], T]
 
 _OPTIONS: Final[dict[str, Callable[[str], Any]]] = {"fsync": read_flag, "poll": float}
 
 
 def open_url(url: str, *, clock: Clock = "system", **options: Any) -> SqliteStorage:
-    """Return the storage for sqlite:PATH, relative to the working directory unless it begins with a slash."""
-    place, named = read_options(url, _OPTIONS, options)
-    return SqliteStorage(_path(place), clock=clock, **named)
+    """Return the storage for sqlite:PATH. A path without a leading slash starts at the working directory."""
+    plain_url, named = read_options(url, _OPTIONS, options)
+    return SqliteStorage(_path(plain_url), clock=clock, **named)
 
 
-def place_url(url: str, name: str) -> str:
-    """Return the URL of a place of somebody's own beside this one, as the kit wants many."""
-    place, mark, query = url.partition("?")
-    return f"{place}.{name}{mark}{query}"
+def temporary_url(url: str, name: str) -> str:
+    """Return the URL of another file next to the file of `url`. The conformance kit creates many of them."""
+    plain_url, mark, query = url.partition("?")
+    return f"{plain_url}.{name}{mark}{query}"
 
 
 async def remove_url(url: str) -> None:
-    """Remove a place that nobody has open."""
+    """Remove the file of a URL. No process may have it open."""
     await asyncio.to_thread(_unlink, _path(url.partition("?")[0]))
 
 
 def _unlink(path: str) -> None:
-    for ending in ("", "-wal", "-shm"):
-        Path(path + ending).unlink(missing_ok=True)
+    for suffix in ("", "-wal", "-shm"):
+        Path(path + suffix).unlink(missing_ok=True)
 
 
-def _path(place: str) -> str:
-    path = place.partition(":")[2]
+def _path(url: str) -> str:
+    path = url.partition(":")[2]
     if path.startswith("//"):
         path = "/" + path.lstrip("/")
     if not path or "\0" in path:
-        raise ConfigurationError("sqlite: needs the path of a file, as in sqlite:./jobs.db")
+        raise ConfigurationError("the URL sqlite: has no path of a file; write sqlite:./jobs.db")
     return path
 
 
 class SqliteStorage:
-    """Jobs in one SQLite file, for any number of processes on one machine.
+    """A storage in one SQLite file, for any number of processes on one machine.
 
-    `fsync` makes each commit survive power loss; without it commits survive the death of processes.
-    `poll` is how many seconds pass between two looks for what other processes have changed.
+    With `fsync`, each commit survives power loss; without it, commits survive the death of processes.
+    `poll` is the interval in seconds at which waits look for changes by other processes.
     """
 
-    #: It does not claim to push: from other processes it hears by its poll.
+    #: Without push_wakeups: waits find the changes of other processes by polling.
     capabilities = Capabilities(durable=True, shared=True, cross_queue=True, manual_clock=True)
 
     def __init__(
@@ -89,7 +89,7 @@ class SqliteStorage:
         self.limits = LIMITS
         self._manual = clock == "manual"
         self._database = Database(Path(path), fsync=fsync, manual=self._manual)
-        self._bell = waiting.Bell(self._version, poll)
+        self._changes = wait.ChangeNotifier(self._version, poll)
         self._thread: ThreadPoolExecutor | None = None
         self._process = 0
 
@@ -114,7 +114,7 @@ class SqliteStorage:
         thread, self._thread = self._thread, None
         if thread is None or self._process != os.getpid():
             return
-        self._bell.ring()
+        self._changes.notify()
         await asyncio.get_running_loop().run_in_executor(thread, self._database.close)
         thread.shutdown(wait=False)
 
@@ -132,25 +132,26 @@ class SqliteStorage:
 
     async def _write(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         def work() -> tuple[T, bool]:
-            with self._database.step(now, writes=True) as step:
-                answer = verb(step, *args, **kwargs)
-            return answer, step.changed
+            with self._database.transaction(now, writes=True) as tx:
+                answer = verb(tx, *args, **kwargs)
+            return answer, tx.has_written
 
         checks.check_now(now, manual=self._manual)
-        answer, changed = await self._on_thread(work)
-        if changed or self._manual:
-            self._bell.ring()
+        answer, has_written = await self._on_thread(work)
+        # A manual clock may have moved: then a job may be due without any change in the file.
+        if has_written or self._manual:
+            self._changes.notify()
         return answer
 
     async def _read(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         def work() -> T:
-            with self._database.step(now, writes=False) as step:
-                return verb(step, *args, **kwargs)
+            with self._database.transaction(now, writes=False) as tx:
+                return verb(tx, *args, **kwargs)
 
         checks.check_now(now, manual=self._manual)
         answer = await self._on_thread(work)
         if now is not None:
-            self._bell.ring()
+            self._changes.notify()
         return answer
 
     # -- enqueue, claim, settle ----------------------------------------------------------------------
@@ -223,23 +224,23 @@ class SqliteStorage:
         self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
     ) -> list[results.CancelStatus]:
         checks.check_queue(queue, ids=ids)
-        return await self._write(now, keeping.cancel, queue, ids, running)
+        return await self._write(now, administration.cancel, queue, ids, running)
 
     async def amend(
         self, queue: str, id: str, patch: JobPatch, *, now: int | None = None
     ) -> results.AmendStatus:
         checks.check_amend(queue, patch)
-        return await self._write(now, keeping.amend, queue, id, patch, self.limits)
+        return await self._write(now, administration.amend, queue, id, patch, self.limits)
 
     async def retry_failed(
         self, queue: str, ids: Sequence[str], *, now: int | None = None
     ) -> list[results.RetryFailedStatus]:
         checks.check_queue(queue, ids=ids)
-        return await self._write(now, keeping.retry_failed, queue, ids)
+        return await self._write(now, administration.retry_failed, queue, ids)
 
     async def forget(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[bool]:
         checks.check_queue(queue, ids=ids)
-        return await self._write(now, keeping.forget, queue, ids)
+        return await self._write(now, administration.forget, queue, ids)
 
     async def get(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[Slot]:
         checks.check_queue(queue, ids=ids)
@@ -273,11 +274,11 @@ class SqliteStorage:
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
         checks.check_configure(queue, patch)
-        return await self._write(now, keeping.configure, queue, patch)
+        return await self._write(now, administration.configure, queue, patch)
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> results.PruneResult:
         checks.check_queue(queue, limit)
-        return await self._write(now, keeping.prune, queue, limit)
+        return await self._write(now, administration.prune, queue, limit)
 
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
@@ -309,12 +310,13 @@ class SqliteStorage:
         timeout: float | None = None,
     ) -> results.WaitResult:
         checks.check_wait(queues, for_, ids)
-        deadline, seen = waiting.Deadline(timeout), dict(since or {})
-        with self._bell:
+        deadline, seen = wait.Deadline(timeout), dict(since or {})
+        with self._changes:
             while True:
-                bell, over = self._bell.next, deadline.over
-                look = await self._read(None, waiting.look, for_, queues, ids, seen)
-                if look.moved or over:
-                    return results.WaitResult(woken=look.moved, since=look.tokens)
-                seen = {**look.tokens, **seen}
-                await waiting.rung(bell, deadline.left(None if self._manual else look.due_in))
+                next_change, is_over = self._changes.next_change, deadline.has_passed
+                found = await self._read(None, wait.observe, for_, queues, ids, seen)
+                if found.changed or is_over:
+                    return results.WaitResult(woken=found.changed, since=found.tokens)
+                seen = {**found.tokens, **seen}
+                due_in = None if self._manual else found.due_in
+                await wait.sleep_until(next_change, deadline.seconds_left(due_in))

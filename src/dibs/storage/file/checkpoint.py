@@ -65,7 +65,7 @@ class CheckpointTrigger:
 
     @property
     def is_due(self) -> bool:
-        """Whether the next checkpoint pays: it writes at most as much as was committed since the last one.
+        """True if the next checkpoint pays: it writes at most as much as was committed since the last one.
 
         The limit on the number of commits grows with the checkpoint too. With a fixed limit, every few
         thousand small commits would rewrite a checkpoint of a million waiting jobs.

@@ -20,7 +20,7 @@ from dibs.storage.indexed.changes import Changes
 from dibs.storage.indexed.event_log import Entry
 from dibs.storage.indexed.index import Index, Step
 from dibs.storage.indexed.queue_index import QueueIndex
-from dibs.storage.indexed.records import Key, Lease
+from dibs.storage.indexed.records import Lease, RequestKey
 
 #: Slots in one frame of a checkpoint.
 SLOTS_PER_FRAME: Final = 5_000
@@ -50,7 +50,7 @@ class QueueImage(Struct, frozen=True, gc=False, array_like=True):
     name: str
     slots: list[SlotImage] = []
     leases: list[tuple[str, Lease | None]] = []
-    keys: list[tuple[str, Key | None]] = []
+    keys: list[tuple[str, RequestKey | None]] = []
     settings: Settings | None = None
     entries: list[Entry] = []
     trimmed: int = 0
@@ -84,7 +84,7 @@ def _image(queue: QueueIndex, changes: Changes) -> QueueImage:
         [(key, queue.keys.get(key)) for key in changes.keys],
         queue.settings if changes.settings is not None else None,
         changes.entries,
-        queue.log.trimmed if changes.trimmed is not None else 0,
+        queue.log.trimmed if changes.trimmed_before is not None else 0,
     )
 
 

@@ -110,7 +110,7 @@ class Replay:
         for name, queue in index.queues.items():
             # Waiters hold tokens of the old index. Raise the counter above them, so that each token reports
             # new work.
-            queue.work += self.index.look(name).work + 1
+            queue.work_version += self.index.find_queue(name).work_version + 1
         self.index, self.number, self.reloaded = index, number, True
         return True
 

@@ -24,9 +24,16 @@ from dibs.storage.file.listener import CommitWatch
 from dibs.storage.file.locks import CommitLock
 from dibs.storage.file.replay import Replay
 from dibs.storage.indexed.index import Index, Step
-from dibs.storage.indexed.storage import IndexedStorage, P, T, Verb
-from dibs.storage.indexed.wait import Alarm, Waiter, seconds_until_due, sleep_until
-from dibs.storage.indexed.waiters import Wakeups, wake_of
+from dibs.storage.indexed.session import P, T, Verb
+from dibs.storage.indexed.storage import IndexedStorage
+from dibs.storage.indexed.waiters import (
+    Deadline,
+    Waiter,
+    Wakeups,
+    seconds_until_due,
+    sleep_until,
+    wait_result,
+)
 from dibs.storage.protocol import Clock
 from dibs.storage.registry import read_flag, read_options
 
@@ -137,10 +144,10 @@ class FileStorage(IndexedStorage):
 
     # -- steps ---------------------------------------------------------------------------------------
 
-    async def _step(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _run_step(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._on_thread(lambda: self._commit(now, lambda index: verb(index, *args, **kwargs)))
 
-    async def _look(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _read(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         def look() -> T:
             self._catch_up()
             return verb(self._index_at(now), *args, **kwargs)
@@ -162,7 +169,7 @@ class FileStorage(IndexedStorage):
             self._catch_up(locked=True)
             index = self._index_at(now)
             number = index.number
-            answer, step = index.attempt(verb)
+            answer, step = index.run_step(verb)
             if step:
                 self._write(index, step, number)
         return answer
@@ -227,37 +234,39 @@ class FileStorage(IndexedStorage):
             raise read_error(error, f"cannot read {self._directory.root}") from error
         if self._replay.reloaded:
             self._replay.reloaded = False
-            self._wakeups.missed()
+            self._wakeups.wake_all_after_gap()
 
     # -- waiting -------------------------------------------------------------------------------------
 
     async def _wait(self, waiter: Waiter, since: Mapping[str, str], timeout: float | None) -> WaitResult:
-        deadline = Alarm(timeout)
+        deadline = Deadline(timeout)
         try:
             woken, due = await self._on_thread(lambda: self._join(waiter, since))
-            while not woken and not deadline.rang:
-                woken = await sleep_until(waiter, deadline.left, due.left, self._poll) or due.rang
+            while not woken and not deadline.passed:
+                woken = await sleep_until(waiter, deadline.remaining, due.remaining, self._poll) or due.passed
                 if not woken:
                     await self._on_thread(self._poll_commits)
                     woken = waiter.woken
         finally:
-            # Also if the caller is cancelled during `_join`: the thread runs its work in order, so leave
-            # follows join.
+            # Also if the caller is cancelled during `_join`: the thread runs its work in order, so `remove`
+            # follows `add`.
             if self._thread is not None:
-                self._thread.submit(self._wakeups.leave, waiter)
+                self._thread.submit(self._wakeups.remove, waiter)
         if not self._open:
             raise NotRunning(f"{self.url} was closed")
-        return await self._on_thread(lambda: wake_of(self._wakeups, self._replay.index, waiter, woken=woken))
+        return await self._on_thread(
+            lambda: wait_result(self._wakeups, self._replay.index, waiter, woken=woken)
+        )
 
-    def _join(self, waiter: Waiter, since: Mapping[str, str]) -> tuple[bool, Alarm]:
+    def _join(self, waiter: Waiter, since: Mapping[str, str]) -> tuple[bool, Deadline]:
         if self._watch is None:
             self._watch = CommitWatch(self._directory, self._on_commit_seen)
             self._watch.start()
         self._catch_up()
         index = self._index_at(None)
-        self._wakeups.join(waiter)
-        due = Alarm(None if self._manual else seconds_until_due(index, waiter))
-        return self._wakeups.moved(waiter, index, since), due
+        self._wakeups.add(waiter)
+        due = Deadline(None if self._manual else seconds_until_due(index, waiter))
+        return self._wakeups.has_changed(waiter, index, since), due
 
     def _poll_commits(self) -> None:
         # With many waits at once, the first of them that polls reads the new commits for all.

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 
-def place_url(url: str, name: str) -> str:
+def temporary_url(url: str, name: str) -> str:
     """Return the URL of the folder `name` inside the folder of `url`."""
     folder, mark, query = url.partition("?")
     return f"{folder.rstrip('/')}/{name}{mark}{query}"

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 Due = tuple[int, int, int, str]
 
 
-class Line:
+class ClaimOrder:
     """Entries, the smallest first. Most come in this order, and stay in it: O(1) however long the line is.
 
     Only what belongs before an entry that is here already (a higher priority, a job that fell due late)
@@ -43,7 +43,7 @@ class Line:
             return heappop(others)
         return in_order.popleft() if in_order else None
 
-    def keep(self, entries: Iterable[Due]) -> None:
+    def replace_all(self, entries: Iterable[Due]) -> None:
         """Let these be all there are."""
         self._in_order = deque(sorted(entries))
         self._others = []

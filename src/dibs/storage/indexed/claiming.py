@@ -17,15 +17,17 @@ from dibs.storage.indexed.records import Lease
 
 def claim(index: Index, queue: str, lease_id: str, limit: int) -> ClaimResult:
     """Make due jobs active under a lease."""
-    source = index.look(queue)
+    source = index.find_queue(queue)
     lease = source.leases.get(lease_id)
     if lease is None or not lease.alive(index.now):
-        return ClaimResult(now=index.now, token=str(source.work), lost=True)
+        return ClaimResult(now=index.now, token=str(source.work_version), lost=True)
     if source.settings.paused:
-        return ClaimResult(now=index.now, token=str(source.work))
-    room = source.room
+        return ClaimResult(now=index.now, token=str(source.work_version))
+    room = source.headroom
     jobs = _take(index, source, lease_id, lease.holder, limit if room is None else min(limit, room))
-    return ClaimResult(jobs=tuple(jobs), now=index.now, next_due=source.next_due(), token=str(source.work))
+    return ClaimResult(
+        jobs=tuple(jobs), now=index.now, next_due=source.next_due(), token=str(source.work_version)
+    )
 
 
 def _take(index: Index, queue: QueueIndex, lease: str, holder: str, limit: int) -> list[Job]:
@@ -35,11 +37,11 @@ def _take(index: Index, queue: QueueIndex, lease: str, holder: str, limit: int) 
         waiting = queue.pop_due()
         if waiting is None:
             break
-        job = transitions.claim(waiting, index.draw(), lease, holder, index.now)
+        job = transitions.claim(waiting, index.next_number(), lease, holder, index.now)
         queue.put(job.id, replace(queue.slots[job.id], current=job))
         jobs.append(job)
         if tells:
-            index.tell(queue, events.note_event("claimed", job.id, index.now, job))
+            index.log_event(queue, events.note_event("claimed", job.id, index.now, job))
     return jobs
 
 
@@ -53,7 +55,7 @@ def grant(index: Index, queues: Sequence[str], lease: str, ttl: int, holder: str
 
 def renew(index: Index, queues: Sequence[str], lease_id: str, ttl: int) -> dict[str, RenewResult]:
     """Move the end of a lease, never to an earlier time."""
-    return {name: _renew(index, index.look(name), lease_id, ttl) for name in queues}
+    return {name: _renew(index, index.find_queue(name), lease_id, ttl) for name in queues}
 
 
 def _renew(index: Index, queue: QueueIndex, lease_id: str, ttl: int) -> RenewResult:
@@ -63,13 +65,13 @@ def _renew(index: Index, queue: QueueIndex, lease_id: str, ttl: int) -> RenewRes
     expires_at = max(lease.expires_at, index.now + ttl)
     queue.put_lease(lease_id, replace(lease, expires_at=expires_at))
     held = queue.held.get(lease_id, {})
-    asked = tuple(sorted(id for id in queue.asked if id in held))
+    asked = tuple(sorted(id for id in queue.cancel_requested if id in held))
     return RenewResult(alive=True, now=index.now, expires_at=expires_at, cancel_requested=asked)
 
 
 def drop(index: Index, queues: Sequence[str], lease_id: str, limit: int) -> dict[str, int]:
     """Release jobs of a lease, which is lost from now on; tell how many are left."""
-    return {name: _drop(index, index.look(name), lease_id, limit) for name in queues}
+    return {name: _drop(index, index.find_queue(name), lease_id, limit) for name in queues}
 
 
 def _drop(index: Index, queue: QueueIndex, lease_id: str, limit: int) -> int:
@@ -85,7 +87,7 @@ def _drop(index: Index, queue: QueueIndex, lease_id: str, limit: int) -> int:
 
 def reap(index: Index, queue: str, limit: int) -> list[ReapedJob]:
     """Bring back jobs under expired leases."""
-    source = index.look(queue)
+    source = index.find_queue(queue)
     reaped: list[ReapedJob] = []
     while (lease_id := source.first_expired_lease(index.now)) is not None:
         stalled = not source.leases[lease_id].dropped

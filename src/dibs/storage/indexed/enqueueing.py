@@ -11,10 +11,10 @@ from dibs.model import events, rules, transitions
 from dibs.model.events import NoteKind
 from dibs.model.job import EMPTY, NewJob, Slot
 from dibs.model.requests import EnqueueRequest, FollowUp, OnConflict, Reject, Update
-from dibs.model.results import EnqueueResult, ImportStatus
+from dibs.model.results import EnqueueResult
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
-from dibs.storage.indexed.records import Key
+from dibs.storage.indexed.records import RequestKey
 
 
 def enqueue(index: Index, queue: str, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
@@ -32,7 +32,7 @@ def _take(index: Index, queue: QueueIndex, request: EnqueueRequest) -> EnqueueRe
     answer = admit(index, queue, request.job, request.on_conflict)
     if key is not None:
         expires_at = index.now + queue.settings.request_key_age
-        queue.put_key(key, Key(answer.status, answer.found, answer.first, answer.revision, expires_at))
+        queue.put_key(key, RequestKey(answer.status, answer.found, answer.first, answer.revision, expires_at))
     if request.want_outcome:
         kept = transitions.unexpired(queue.slots.get(request.job.id, EMPTY).outcome, index.now)
         return replace(answer, outcome=kept)
@@ -51,11 +51,11 @@ def _accept(index: Index, queue: QueueIndex, slot: Slot, new: NewJob, how: Updat
     if new.data.attributes:
         # The mapping is the caller's and may change: what was accepted is kept as it was.
         new = replace(new, data=replace(new.data, attributes=dict(new.data.attributes)))
-    slot, answer, into = rules.accept(slot, new, how, index.now, index.draw())
+    slot, answer, into = rules.accept(slot, new, how, index.now, index.next_number())
     queue.put(new.id, slot)
     if queue.settings.log_level == "all":
         kind = cast("NoteKind", answer.status)  # what accept answers are kinds of events as well
-        index.tell(queue, events.note_event(kind, new.id, index.now, into))
+        index.log_event(queue, events.note_event(kind, new.id, index.now, into))
     return answer
 
 
@@ -63,13 +63,3 @@ def follow(index: Index, then: Sequence[FollowUp]) -> None:
     """Enqueue the follow-ups of an end, in its own atomic step."""
     for item in then:
         admit(index, index.queue(item.queue), item.job, item.on_conflict)
-
-
-def import_one(index: Index, queue: QueueIndex, id: str, slot: Slot) -> ImportStatus:
-    """Take a whole id in, unless it exists here."""
-    here = queue.slots.get(id, EMPTY)
-    if here.current is not None or transitions.unexpired(here.outcome, index.now):
-        return "exists"
-    index.number = max(index.number, *rules.numbers_in(slot))
-    queue.put(id, rules.imported_slot(slot, index.now, queue.settings.retention))
-    return "imported"

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from dibs.model.events import LogEvent
 from dibs.model.results import EventPage
-from dibs.storage.offsets import LAST, offset, parsed
+from dibs.storage.offsets import LAST_EVENT, format_offset, parse_offset
 from dibs.storage.protocol import LATEST
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -80,21 +80,21 @@ class EventLog:
     def end(self) -> str:
         """The offset of the last event that was ever told; "" before the first."""
         if self.entries:
-            return offset(self.entries[-1].number, LAST)
-        return offset(self.trimmed, LAST) if self.trimmed else ""
+            return format_offset(self.entries[-1].number, LAST_EVENT)
+        return format_offset(self.trimmed, LAST_EVENT) if self.trimmed else ""
 
     def page(self, after: str | None, limit: int) -> EventPage:
         """Return up to `limit` events after an offset; None is the start of what is kept."""
-        if after == LATEST or (after and parsed(after) >= parsed(self.end)):
+        if after == LATEST or (after and parse_offset(after) >= parse_offset(self.end)):
             return EventPage(events=(), offset=self.end)
-        number, place = parsed(after)
+        number, place = parse_offset(after)
         events: list[tuple[str, LogEvent]] = []
         start = bisect_right(self.entries, number - 1, key=lambda entry: entry.number)
         for entry in islice(self.entries, start, None):
             events += _told(entry, place + 1 if entry.number == number else 0, limit - len(events))
             if len(events) == limit:
                 break
-        fell_off = after is not None and (number, place) < (self.trimmed, LAST) and self.trimmed > 0
+        fell_off = after is not None and (number, place) < (self.trimmed, LAST_EVENT) and self.trimmed > 0
         return EventPage(
             events=tuple(events), offset=events[-1][0] if events else self.end, fell_off=fell_off
         )
@@ -107,4 +107,4 @@ def _told(entry: Entry, skip: int, limit: int) -> list[tuple[str, LogEvent]]:
     last = entry.count - 1
     places = range(skip, min(skip + limit, entry.count))
     events = _decode(entry.packed)
-    return [(offset(entry.number, LAST if i == last else i), events[i]) for i in places]
+    return [(format_offset(entry.number, LAST_EVENT if i == last else i), events[i]) for i in places]

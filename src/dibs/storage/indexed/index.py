@@ -24,7 +24,7 @@ class Index:
         #: The last seq, revision, fence or entry number drawn.
         self.number = 0
         self._changed: list[QueueIndex] = []
-        self._told: dict[str, list[LogEvent]] = {}
+        self._pending_events: dict[str, list[LogEvent]] = {}
 
     def queue(self, name: str) -> QueueIndex:
         """Return a queue, at the index's time; one that is not known is made."""
@@ -35,11 +35,11 @@ class Index:
             found.advance(self.now)
         return found
 
-    def look(self, name: str) -> QueueIndex:
+    def find_queue(self, name: str) -> QueueIndex:
         """Return a queue to look into; one that is not known is not made, and nothing may be put there."""
         return self.queue(name) if name in self.queues else QueueIndex(name, _refuse_changes)
 
-    def draw(self) -> int:
+    def next_number(self) -> int:
         """Return a number above every earlier one, and at least now in us (contract 1).
 
         One counter for seq, revision and fence: what is removed needs no floor to be remembered.
@@ -48,30 +48,30 @@ class Index:
         self.number = number if number > least else least  # noqa: FURB136 - max() costs four times as much
         return self.number
 
-    def tell(self, queue: QueueIndex, event: LogEvent) -> None:
+    def log_event(self, queue: QueueIndex, event: LogEvent) -> None:
         """Say what happened; it becomes part of the one entry of this step."""
-        told = self._told.get(queue.name)
+        told = self._pending_events.get(queue.name)
         if told is None:
-            self._told[queue.name] = [event]
+            self._pending_events[queue.name] = [event]
         else:
             told.append(event)
 
-    def attempt(self, verb: Callable[[Index], T]) -> tuple[T, Step]:
+    def run_step(self, verb: Callable[[Index], T]) -> tuple[T, Step]:
         """Run a verb as one step, and return its answer and what changed; if it breaks, nothing did."""
         number = self.number
         try:
             return verb(self), self.end_step()
         except BaseException:
-            self._told = {}
+            self._pending_events = {}
             self.undo(self._close(), number)
             raise
 
     def end_step(self) -> Step:
         """Close the step, write what was told into the logs, and return what changed."""
-        if self._told:
-            for name, events in self._told.items():
+        if self._pending_events:
+            for name, events in self._pending_events.items():
                 self._log(self.queues[name], events)
-            self._told = {}
+            self._pending_events = {}
         return self._close()
 
     def _close(self) -> Step:
@@ -84,7 +84,7 @@ class Index:
         return step
 
     def _log(self, queue: QueueIndex, events: list[LogEvent]) -> None:
-        queue.put_entry(pack(self.draw(), self.now, events))
+        queue.put_entry(pack(self.next_number(), self.now, events))
         if queue.log.size > queue.settings.log_bytes:
             excess = queue.log.excess(0, queue.settings.log_bytes)
             if excess:

@@ -13,10 +13,10 @@ from heapq import heapify, heappop, heappush
 from dibs.model.job import EMPTY, ActiveRun, EndKind, Job, Outcome, Slot
 from dibs.model.requests import Settings
 from dibs.storage.indexed.changes import Changes
-from dibs.storage.indexed.claim_order import Line
+from dibs.storage.indexed.claim_order import ClaimOrder
 from dibs.storage.indexed.event_log import Entry, EventLog
 from dibs.storage.indexed.listing import Listing
-from dibs.storage.indexed.records import Key, Lease
+from dibs.storage.indexed.records import Lease, RequestKey
 
 #: (run_at, seq, id, -priority)
 Scheduled = tuple[int, int, str, int]
@@ -30,7 +30,7 @@ class QueueIndex:
         self.settings = Settings()
         self.slots: dict[str, Slot] = {}
         self.leases: dict[str, Lease] = {}
-        self.keys: dict[str, Key] = {}
+        self.keys: dict[str, RequestKey] = {}
         self.log = EventLog()
         self.listing = Listing(self.slots)
         #: What the step that is under way did; None between steps.
@@ -39,12 +39,12 @@ class QueueIndex:
         #: Whether anything was ever put here.
         self.used = False
         #: Grows whenever a claim might find more than before; what claims hand out as token.
-        self.work = 0
+        self.work_version = 0
         self._derive()
 
     def _derive(self) -> None:
         self.now = 0
-        self.due = Line()
+        self.due = ClaimOrder()
         self.scheduled: list[Scheduled] = []
         self.waiting = 0
         self.active = 0
@@ -52,18 +52,18 @@ class QueueIndex:
         self.blocked = 0
         self.outcomes: dict[EndKind, int] = {"completed": 0, "failed": 0, "cancelled": 0}
         self.held: dict[str, dict[str, None]] = {}
-        self.asked: set[str] = set()
-        self.lease_ends: list[tuple[int, str]] = []
-        self.outcome_ends: list[tuple[int, str]] = []
+        self.cancel_requested: set[str] = set()
+        self.lease_expiries: list[tuple[int, str]] = []
+        self.outcome_expiries: list[tuple[int, str]] = []
         #: How many of them there may be until they are compared with the outcomes there are.
-        self._most_ends = 1000
-        self.key_ends: list[tuple[int, str]] = []
+        self._max_expiries = 1000
+        self.key_expiries: list[tuple[int, str]] = []
         #: Outcomes that have expired, in the order they did, until prune takes them.
         self.expired: dict[str, Outcome] = {}
 
     # -- puts ----------------------------------------------------------------------------------------
 
-    def _step(self) -> Changes:
+    def _step_changes(self) -> Changes:
         if self.changes is None:
             self.changes = Changes(used_before=self.used)
             self.used = True
@@ -73,7 +73,7 @@ class QueueIndex:
     def put(self, id: str, after: Slot) -> None:
         """Let the slot of an id be `after`; EMPTY removes it."""
         before = self.slots.get(id, EMPTY)
-        changes = self.changes or self._step()
+        changes = self.changes or self._step_changes()
         if id not in changes.slots:
             changes.slots[id] = before
         if after.outcome is None and after.current is None and after == EMPTY:
@@ -97,13 +97,13 @@ class QueueIndex:
             if before.run is None:
                 self.waiting -= 1
             else:
-                self._leave(id, before.run)
+                self._remove_active(id, before.run)
         if after is None:
             return
         run = after.run
         if run is None:
             self.waiting += 1
-            self._line_up(id, after)
+            self._add_waiting(id, after)
             return
         self.active += 1
         if run.lease is None:
@@ -114,9 +114,9 @@ class QueueIndex:
             held = self.held[run.lease] = {}
         held[id] = None
         if run.cancel_requested:
-            self.asked.add(id)
+            self.cancel_requested.add(id)
 
-    def _leave(self, id: str, run: ActiveRun) -> None:
+    def _remove_active(self, id: str, run: ActiveRun) -> None:
         self.active -= 1
         if run.lease is None:
             self.handed_off -= 1
@@ -125,12 +125,12 @@ class QueueIndex:
         del held[id]
         if not held:
             del self.held[run.lease]
-        self.asked.discard(id)
+        self.cancel_requested.discard(id)
         if self.settings.max_active is not None:
-            self.work += 1
+            self.work_version += 1
 
-    def _line_up(self, id: str, job: Job) -> None:
-        self.work += 1
+    def _add_waiting(self, id: str, job: Job) -> None:
+        self.work_version += 1
         if job.run_at <= self.now:
             self.due.add((-job.data.priority, job.run_at, job.seq, id))
         else:
@@ -140,11 +140,11 @@ class QueueIndex:
 
     def _compact(self) -> None:
         """Drop the stale entries once they are the larger part, so that updates leave no trace for ever."""
-        self.due.keep([e for e in set(self.due) if self._entered(e[3], e[1], e[2], e[0])])
-        self.scheduled = [e for e in set(self.scheduled) if self._entered(e[2], e[0], e[1], e[3])]
+        self.due.replace_all([e for e in set(self.due) if self._waiting_job(e[3], e[1], e[2], e[0])])
+        self.scheduled = [e for e in set(self.scheduled) if self._waiting_job(e[2], e[0], e[1], e[3])]
         heapify(self.scheduled)
 
-    def _entered(self, id: str, run_at: int, seq: int, minus_priority: int) -> Job | None:
+    def _waiting_job(self, id: str, run_at: int, seq: int, minus_priority: int) -> Job | None:
         """Return the waiting job that an entry speaks of; None when the entry has gone stale."""
         job = self.slots.get(id, EMPTY).current
         if (
@@ -168,68 +168,70 @@ class QueueIndex:
             self.expired[id] = after
         else:
             self.outcomes[after.kind] += 1
-            heappush(self.outcome_ends, (after.expires_at, id))
-            if len(self.outcome_ends) > self._most_ends:
-                self._compact_ends()
+            heappush(self.outcome_expiries, (after.expires_at, id))
+            if len(self.outcome_expiries) > self._max_expiries:
+                self._compact_expiries()
 
-    def _compact_ends(self) -> None:
+    def _compact_expiries(self) -> None:
         """Drop the ends of outcomes that were replaced since: an id may end every second for a week."""
-        self._most_ends = 2 * sum(self.outcomes.values()) + 1000
-        if len(self.outcome_ends) <= self._most_ends:
+        self._max_expiries = 2 * sum(self.outcomes.values()) + 1000
+        if len(self.outcome_expiries) <= self._max_expiries:
             return
-        self.outcome_ends = [(at, id) for at, id in set(self.outcome_ends) if self._ends_at(id) == at]
-        heapify(self.outcome_ends)
+        self.outcome_expiries = [
+            (at, id) for at, id in set(self.outcome_expiries) if self._outcome_expiry(id) == at
+        ]
+        heapify(self.outcome_expiries)
 
-    def _ends_at(self, id: str) -> int | None:
+    def _outcome_expiry(self, id: str) -> int | None:
         outcome = self.slots.get(id, EMPTY).outcome
         return None if outcome is None else outcome.expires_at
 
     def put_lease(self, id: str, after: Lease | None) -> None:
         """Let a lease be `after`; None removes it."""
         before = self.leases.get(id)
-        self._step().leases.setdefault(id, before)
+        self._step_changes().leases.setdefault(id, before)
         if after is None:
             self.leases.pop(id, None)
             return
         self.leases[id] = after
         if before is None or after.expires_at < before.expires_at:
-            heappush(self.lease_ends, (after.expires_at, id))
+            heappush(self.lease_expiries, (after.expires_at, id))
 
-    def put_key(self, key: str, after: Key | None) -> None:
+    def put_key(self, key: str, after: RequestKey | None) -> None:
         """Let a request key be remembered as `after`; None forgets it."""
-        self._step().keys.setdefault(key, self.keys.get(key))
+        self._step_changes().keys.setdefault(key, self.keys.get(key))
         if after is None:
             self.keys.pop(key, None)
             return
         self.keys[key] = after
-        heappush(self.key_ends, (after.expires_at, key))
+        heappush(self.key_expiries, (after.expires_at, key))
 
     def put_settings(self, after: Settings) -> None:
         """Let the queue be set to `after`."""
-        changes = self._step()
+        changes = self._step_changes()
         changes.settings = changes.settings or self.settings
-        self.work += 1
+        self.work_version += 1
         self.settings = after
 
     def put_entry(self, entry: Entry) -> None:
         """Append to the log."""
-        self._step().entries.append(entry)
+        self._step_changes().entries.append(entry)
         self.log.append(entry)
 
     def put_trim(self, through: int) -> int:
         """Trim the log up to an entry's number, and return how many entries went."""
-        changes = self._step()
-        if changes.trimmed is None:
-            changes.trimmed = self.log.trimmed
+        changes = self._step_changes()
+        if changes.trimmed_before is None:
+            changes.trimmed_before = self.log.trimmed
         gone = self.log.trim(through)
-        changes.gone += gone
+        changes.trimmed_entries += gone
         return len(gone)
 
     def undo(self, changes: Changes) -> None:
         """Let everything be as before the step that made these changes."""
         # First what was trimmed: the step's own entries may be among it.
-        if changes.trimmed is not None:
-            self.log.restore(changes.gone, changes.trimmed)
+        if changes.trimmed_before is not None:
+            self.log.restore(changes.trimmed_entries, changes.trimmed_before)
         self.log.drop_last(len(changes.entries))
         if changes.settings is not None:
             self.settings = changes.settings
@@ -250,11 +252,11 @@ class QueueIndex:
         scheduled = self.scheduled
         while scheduled and scheduled[0][0] <= now:
             run_at, seq, id, minus_priority = heappop(scheduled)
-            if self._entered(id, run_at, seq, minus_priority):
+            if self._waiting_job(id, run_at, seq, minus_priority):
                 self.due.add((minus_priority, run_at, seq, id))
                 # So that a wait which begins a little later than this hears of it.
-                self.work += 1
-        ends = self.outcome_ends
+                self.work_version += 1
+        ends = self.outcome_expiries
         while ends and ends[0][0] <= now:
             self._expire(*heappop(ends))
 
@@ -269,7 +271,7 @@ class QueueIndex:
         """Take the first due job out of the line."""
         while (entry := self.due.pop()) is not None:
             minus_priority, run_at, seq, id = entry
-            if job := self._entered(id, run_at, seq, minus_priority):
+            if job := self._waiting_job(id, run_at, seq, minus_priority):
                 return job
         return None
 
@@ -278,14 +280,14 @@ class QueueIndex:
         scheduled = self.scheduled
         while scheduled:
             run_at, seq, id, minus_priority = scheduled[0]
-            if self._entered(id, run_at, seq, minus_priority):
+            if self._waiting_job(id, run_at, seq, minus_priority):
                 return run_at
             heappop(scheduled)
         return None
 
     def first_expired_lease(self, now: int) -> str | None:
         """Return a lease that has expired; O(1) when there is none."""
-        ends = self.lease_ends
+        ends = self.lease_expiries
         while ends and ends[0][0] <= now:
             expires_at, id = ends[0]
             lease = self.leases.get(id)
@@ -298,14 +300,14 @@ class QueueIndex:
 
     def count_scheduled(self) -> int:
         """Count the jobs that fall due later than now."""
-        return len({e[2] for e in self.scheduled if self._entered(e[2], e[0], e[1], e[3])})
+        return len({e[2] for e in self.scheduled if self._waiting_job(e[2], e[0], e[1], e[3])})
 
-    def pop_key_end(self) -> tuple[int, str]:
+    def pop_key_expiry(self) -> tuple[int, str]:
         """Take out the first end of a request key."""
-        return heappop(self.key_ends)
+        return heappop(self.key_expiries)
 
     @property
-    def room(self) -> int | None:
+    def headroom(self) -> int | None:
         """How many more jobs max_active lets be claimed; None is any number."""
         if self.settings.max_active is None:
             return None

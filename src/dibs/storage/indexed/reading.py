@@ -17,13 +17,15 @@ COUNTED: Final = 20_000
 
 def get(index: Index, queue: str, ids: Sequence[str]) -> list[Slot]:
     """Return slots as everybody may see them."""
-    source = index.look(queue)
+    source = index.find_queue(queue)
     return [rules.visible(source.slots.get(id, EMPTY), index.now) for id in ids]
 
 
-def list_(index: Index, queue: str, state: State, after: str | None, until: str | None, limit: int) -> ListPage:
+def list_(
+    index: Index, queue: str, state: State, after: str | None, until: str | None, limit: int
+) -> ListPage:
     """Return a page of the ids in a state; the cursor is the last id of the page."""
-    source, now = index.look(queue), index.now
+    source, now = index.find_queue(queue), index.now
     page: list[tuple[str, Slot]] = []
     for id in source.listing.after(after, until):
         slot = rules.visible(source.slots[id], now)
@@ -37,7 +39,7 @@ def list_(index: Index, queue: str, state: State, after: str | None, until: str 
 
 def counts(index: Index, queues: Iterable[str]) -> dict[str, Counts]:
     """Count ids by state."""
-    return {name: _counts(index.look(name)) for name in queues}
+    return {name: _counts(index.find_queue(name)) for name in queues}
 
 
 def _counts(queue: QueueIndex) -> Counts:
@@ -62,7 +64,7 @@ def queues(index: Index) -> list[QueueInfo]:
 
 def split(index: Index, queue: str, parts: int, state: State | None) -> list[str]:
     """Return ids at which a reading falls into equal parts; in an export what expired still has weight."""
-    source, now = index.look(queue), index.now
+    source, now = index.find_queue(queue), index.now
     ids = [
         id
         for id in source.listing.after(None)
@@ -74,7 +76,7 @@ def split(index: Index, queue: str, parts: int, state: State | None) -> list[str
 
 def export(index: Index, queue: str, after: str | None, until: str | None, limit: int) -> ExportPage:
     """Return a page of whole ids."""
-    source = index.look(queue)
+    source = index.find_queue(queue)
     records: list[ExportRecord] = []
     for id in source.listing.after(after, until):
         slot = rules.visible(source.slots[id], index.now)
@@ -88,4 +90,4 @@ def export(index: Index, queue: str, after: str | None, until: str | None, limit
 
 def events(index: Index, queue: str, after: str | None, limit: int) -> EventPage:
     """Return what the log has after an offset."""
-    return index.look(queue).log.page(after, limit)
+    return index.find_queue(queue).log.page(after, limit)

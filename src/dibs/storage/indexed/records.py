@@ -19,7 +19,7 @@ class Lease(Struct, frozen=True, gc=False, array_like=True):
         return now < self.expires_at and not self.dropped
 
 
-class Key(Struct, frozen=True, gc=False, array_like=True):
+class RequestKey(Struct, frozen=True, gc=False, array_like=True):
     """What an enqueue with a request_key was answered."""
 
     status: EnqueueStatus

@@ -20,7 +20,7 @@ from dibs.storage.indexed.queue_index import QueueIndex
 
 def settle(index: Index, queue: str, settlements: Sequence[Settlement], limits: Limits) -> list[SettleResult]:
     """Settle runs, in order."""
-    source = index.look(queue)
+    source = index.find_queue(queue)
     return [_settle(index, source, one, limits) for one in settlements]
 
 
@@ -48,7 +48,7 @@ def _apply(index: Index, queue: QueueIndex, slot: Slot, how: SettleAction) -> No
     elif isinstance(how, HandOff):
         queue.put(job.id, transitions.hand_off(slot, job, job.run))
         if queue.settings.log_level == "all":
-            index.tell(queue, events.note_event("handed_off", job.id, index.now, job))
+            index.log_event(queue, events.note_event("handed_off", job.id, index.now, job))
     else:
         _release(index, queue, slot, job)
 
@@ -57,15 +57,15 @@ def _retry(index: Index, queue: QueueIndex, slot: Slot, job: Job, how: RetryLate
     now = index.now
     run_at = how.run_at if how.run_at is not None else now + (how.delay or 0)
     error = checked_error(how.error) if how.error is not None else None
-    queue.put(job.id, transitions.retry(slot, job, how.cause, run_at, index.draw(), error))
+    queue.put(job.id, transitions.retry(slot, job, how.cause, run_at, index.next_number(), error))
     if queue.settings.log_level != "off":
-        index.tell(queue, events.attempt_event(KIND_OF_CAUSE[how.cause], job, now, error))
+        index.log_event(queue, events.attempt_event(KIND_OF_CAUSE[how.cause], job, now, error))
 
 
 def _release(index: Index, queue: QueueIndex, slot: Slot, job: Job) -> None:
     queue.put(job.id, transitions.release(slot, job))
     if queue.settings.log_level != "off":
-        index.tell(queue, events.attempt_event("released", job, index.now))
+        index.log_event(queue, events.attempt_event("released", job, index.now))
 
 
 def give_back(index: Index, queue: QueueIndex, id: str, *, stalled: bool) -> ReapedKind:
@@ -86,9 +86,9 @@ def end(index: Index, queue: QueueIndex, slot: Slot, job: Job, how: End) -> None
     queue.put(job.id, after)
     if level != "off":
         error = None if failed is None else failed.error
-        index.tell(queue, events.attempt_event(transitions.outcome_kind(how), job, now, error))
+        index.log_event(queue, events.attempt_event(transitions.outcome_kind(how), job, now, error))
         if level == "all" and after.current is not None:
-            index.tell(queue, events.note_event("promoted", job.id, now, after.current))
+            index.log_event(queue, events.note_event("promoted", job.id, now, after.current))
     if failed is not None and failed.handled and not queue.name.endswith(FAIL_SUFFIX):
         _hand_to_failure(index, queue, job, failed.error)
     if isinstance(how, (Complete, Fail)) and how.then:
@@ -104,16 +104,16 @@ def _as_kept(queue: QueueIndex, how: Fail) -> Fail:
 
 
 def _hand_to_failure(index: Index, queue: QueueIndex, job: Job, error: Error) -> None:
-    number, into = index.draw(), index.queue(queue.name + FAIL_SUFFIX)
+    number, into = index.next_number(), index.queue(queue.name + FAIL_SUFFIX)
     fail_job = transitions.fail_job(queue.name, job, error, f"{number:016x}", index.now, number)
     into.put(fail_job.id, Slot(fail_job))
     if into.settings.log_level == "all":
-        index.tell(into, events.note_event("queued", fail_job.id, index.now, fail_job))
+        index.log_event(into, events.note_event("queued", fail_job.id, index.now, fail_job))
 
 
 def finish(index: Index, queue: str, id: str, how: End, revision: int) -> FinishStatus:
     """End a handed-off run from elsewhere."""
-    source = index.look(queue)
+    source = index.find_queue(queue)
     slot = source.slots.get(id, EMPTY)
     verdict = rules.finish(slot, how, revision)
     if verdict is not None or slot.current is None:
@@ -124,7 +124,7 @@ def finish(index: Index, queue: str, id: str, how: End, revision: int) -> Finish
 
 def report(index: Index, queue: str, id: str, fence: int, progress: bytes) -> ReportStatus:
     """Keep the progress of an active run."""
-    source = index.look(queue)
+    source = index.find_queue(queue)
     slot = source.slots.get(id, EMPTY)
     job = slot.current
     if job is None or job.run is None or job.run.fence != fence:

@@ -2,17 +2,57 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from threading import get_ident
 
 from dibs.model.results import WaitResult
 from dibs.storage.indexed.index import Index, Step
 from dibs.storage.indexed.queue_index import QueueIndex
-from dibs.storage.indexed.wait import Waiter
 from dibs.storage.protocol import Watch
+from dibs.storage.sleeper import Sleeper
 
 #: How many of the latest steps with an end are remembered, for a wait that begins a little late.
 REMEMBERED = 64
+
+
+class Waiter(Sleeper):
+    """One wait: what it watches, and the loop it is to be woken on."""
+
+    def __init__(self, watch: Watch, queues: Sequence[str], ids: Sequence[str]) -> None:
+        super().__init__()
+        self.watch = watch
+        self.queues = queues
+        self.ids = frozenset(ids)
+        self._thread = get_ident()
+
+    def wake(self) -> None:
+        """End the wait, from whatever thread this is."""
+        with suppress(RuntimeError):  # its loop is closed: nobody waits any more
+            if self._thread == get_ident():
+                # Its loop does not sleep while we are here, so the call to the system that wakes it is saved.
+                super().wake()
+            else:
+                self.loop.call_soon_threadsafe(super().wake)
+
+
+class Deadline:
+    """A moment on the monotonic clock, or never."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._at = None if seconds is None else time.monotonic() + seconds
+
+    @property
+    def remaining(self) -> float | None:
+        """How many seconds are left; None for never."""
+        return None if self._at is None else max(0.0, self._at - time.monotonic())
+
+    @property
+    def passed(self) -> bool:
+        """Whether the moment has come."""
+        return self._at is not None and time.monotonic() >= self._at
 
 
 class Wakeups:
@@ -31,12 +71,12 @@ class Wakeups:
     def token(self, watch: Watch, queue: QueueIndex) -> str:
         """Return where a queue stands for those who watch this."""
         if watch == "work":
-            return str(queue.work)
+            return str(queue.work_version)
         return queue.log.end if watch == "events" else str(self._ended)
 
-    def moved(self, waiter: Waiter, index: Index, since: Mapping[str, str]) -> bool:
+    def has_changed(self, waiter: Waiter, index: Index, since: Mapping[str, str]) -> bool:
         """Tell whether something happened that the waiter has not seen."""
-        queues = [index.look(name) for name in waiter.queues]
+        queues = [index.find_queue(name) for name in waiter.queues]
         if waiter.watch == "work":
             return any(_has_work(queue, since.get(queue.name)) for queue in queues)
         if waiter.watch == "events":
@@ -55,12 +95,12 @@ class Wakeups:
             return True  # some of what happened is forgotten: let the waiter look
         return any(step > int(token) and not ids.isdisjoint(ended) for step, ended in remembered)
 
-    def join(self, waiter: Waiter) -> None:
+    def add(self, waiter: Waiter) -> None:
         """Begin a wait."""
         for key in self._keys(waiter):
             key.add(waiter)
 
-    def leave(self, waiter: Waiter) -> None:
+    def remove(self, waiter: Waiter) -> None:
         """End a wait, without a trace."""
         for key in self._keys(waiter):
             key.discard(waiter)
@@ -96,7 +136,7 @@ class Wakeups:
         for waiters in [*self._by_queue.values(), *self._by_id.values()]:
             self._wake(waiters)
 
-    def missed(self) -> None:
+    def wake_all_after_gap(self) -> None:
         """End every wait, and let those to come look: steps happened that nobody told of one by one."""
         self._ended += 1
         self._missed = self._ended
@@ -108,11 +148,25 @@ class Wakeups:
             waiter.wake()
 
 
-def wake_of(wakeups: Wakeups, index: Index, waiter: Waiter, *, woken: bool) -> WaitResult:
+def wait_result(wakeups: Wakeups, index: Index, waiter: Waiter, *, woken: bool) -> WaitResult:
     """Return the answer to a wait, as things stand."""
-    tokens = {name: wakeups.token(waiter.watch, index.look(name)) for name in waiter.queues}
+    tokens = {name: wakeups.token(waiter.watch, index.find_queue(name)) for name in waiter.queues}
     return WaitResult(woken=woken, since=tokens)
 
 
 def _has_work(queue: QueueIndex, token: str | None) -> bool:
-    return bool(queue.due) if token is None else str(queue.work) != token
+    return bool(queue.due) if token is None else str(queue.work_version) != token
+
+
+def seconds_until_due(index: Index, waiter: Waiter) -> float | None:
+    """Return how long it is until the next scheduled job of a wait for work; None when there is none."""
+    if waiter.watch != "work":
+        return None
+    due = [at for name in waiter.queues if (at := index.find_queue(name).next_due()) is not None]
+    return max(0.0, min(due) / 1000 - time.time()) if due else None
+
+
+async def sleep_until(waiter: Waiter, *seconds: float | None) -> bool:
+    """Wait until the waiter is woken, or the least of these times is over; tell whether it was woken."""
+    limits = [one for one in seconds if one is not None]
+    return await waiter.sleep(min(limits) if limits else None)

@@ -9,13 +9,13 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from dibs.storage.postgres.network.address import read
-from dibs.storage.postgres.network.connections import Connections
-from dibs.storage.postgres.network.errors import Gate
+from dibs.storage.postgres.network.address import parse_url
+from dibs.storage.postgres.network.connections import ConnectionPool
+from dibs.storage.postgres.network.errors import DriverErrors
 from dibs.storage.registry import with_option
 
 
-def place_url(url: str, name: str) -> str:
+def temporary_url(url: str, name: str) -> str:
     """Return the URL with this name as its schema."""
     return with_option(url, "schema", name)
 
@@ -23,26 +23,26 @@ def place_url(url: str, name: str) -> str:
 @asynccontextmanager
 async def connect_url(url: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     """Open a connection of the caller's own, to be joined. Raises StorageError."""
-    address = read(url, {})
-    gate = Gate(address.shown, address.hosts)
+    address = parse_url(url, {})
+    errors = DriverErrors(address.shown, address.hosts)
     try:
         connection = await psycopg.AsyncConnection.connect(**address.params)
     except (psycopg.Error, OSError) as error:
-        raise gate.unreachable(error) from None
+        raise errors.connection_failed(error) from None
     async with connection:
         yield connection
 
 
 async def remove_url(url: str) -> None:
     """Drop the schema of a URL with everything in it. Raises StorageError."""
-    address = read(url, {})
-    gate = Gate(address.shown, address.hosts)
-    connections = Connections(address.params, gate)
+    address = parse_url(url, {})
+    errors = DriverErrors(address.shown, address.hosts)
+    connections = ConnectionPool(address.params, errors)
     try:
         async with connections.one() as connection:
             schema = sql.Identifier(address.schema)
             await connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(schema))
     except psycopg.Error as error:
-        raise gate.crossed(error, writes=True, alive=True) from None
+        raise errors.translate(error, writes=True, alive=True) from None
     finally:
         await connections.close()

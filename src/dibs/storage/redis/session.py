@@ -15,13 +15,13 @@ from dibs.storage import checks
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock
 from dibs.storage.redis import keys
-from dibs.storage.redis.codec import requests as words
+from dibs.storage.redis.codec.requests import encode_id
 from dibs.storage.redis.network.errors import translate_error
-from dibs.storage.redis.network.opening import check_servers, servers_for, display_url
+from dibs.storage.redis.network.opening import check_servers, display_url, servers_for
 from dibs.storage.redis.network.scripts import script
 from dibs.storage.redis.network.servers import Servers, run_script
 from dibs.storage.redis.wakeups.listener import Subscription
-from dibs.storage.redis.wakeups.wait import Standing, Waits, standing
+from dibs.storage.redis.wakeups.wait import QueueState, RedisWaits, decode_state
 
 #: Jobs in one step: what takes longer than some ms would hold up everyone else on the server.
 STEP: Final = 1000
@@ -63,7 +63,7 @@ class RedisPlace:
             blocking_claim=not self._manual,
         )
         self._servers: Servers | None = None
-        self._waits: Waits | None = None
+        self._waits: RedisWaits | None = None
         self._known: set[str] = set()
         self._seen = 0
         self._make_servers()  # what is wrong with the URL is told now
@@ -97,7 +97,7 @@ class RedisPlace:
             raise
         self._servers = servers
         subscription = Subscription(servers.subscriber())
-        self._waits = Waits(subscription, self._look_at, self._beginning, self._poll, manual=self._manual)
+        self._waits = RedisWaits(subscription, self._read_state, self._beginning, self._poll, self._manual)
 
     async def close(self) -> None:
         """Close the connections; waits end."""
@@ -136,7 +136,9 @@ class RedisPlace:
         if servers is None:
             raise NotRunning(f"{self.url} is not open")
         beginnings = [self._beginning(one) for one in (queue, *others)]
-        return await run_script(servers, self.url, script(name), beginnings, [at, *words], repeatable=repeatable)
+        return await run_script(
+            servers, self.url, script(name), beginnings, [at, *words], repeatable=repeatable
+        )
 
     async def _plain(self, key: str, *command: Any) -> Any:
         """Send one plain command that may be repeated."""
@@ -165,7 +167,7 @@ class RedisPlace:
         replies: list[Any] = []
         self._time(now)
         for at in range(0, len(ids), SMALL_STEP):
-            part = [words.id_word(id) for id in ids[at : at + SMALL_STEP]]
+            part = [encode_id(id) for id in ids[at : at + SMALL_STEP]]
             replies += await self._run(name, queue, now, *first, *part)
         return replies
 
@@ -176,5 +178,5 @@ class RedisPlace:
         keys = [self._beginning(queue)]
         return await run_script(self._servers, self.url, script(name), keys, [*words], repeatable=True)
 
-    async def _look_at(self, queue: str) -> Standing:
-        return standing(await self._run("watch", queue, None, repeatable=True))
+    async def _read_state(self, queue: str) -> QueueState:
+        return decode_state(await self._run("watch", queue, None, repeatable=True))

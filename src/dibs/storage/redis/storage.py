@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
+from attrs import evolve
 from msgspec.structs import replace
 
 from dibs.errors import NotRunning, Refused
@@ -45,14 +46,14 @@ from dibs.model.results import (
 from dibs.storage import checks
 from dibs.storage.protocol import Clock, Watch
 from dibs.storage.redis import keys
-from dibs.storage.redis.codec import event_log as log
-from dibs.storage.redis.codec import requests as words
-from dibs.storage.redis.codec.settlements import Settling
+from dibs.storage.redis.codec import event_log
+from dibs.storage.redis.codec import requests as codec
+from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.codec.slots import decode_slot
 from dibs.storage.redis.listing import EVERYTHING, SOURCES, Ask, Listing, belongs, is_there
 from dibs.storage.redis.network.opening import split_options
 from dibs.storage.redis.session import SMALL_STEP, STEP, RedisPlace
-from dibs.storage.redis.wakeups.blocking_claim import parked
+from dibs.storage.redis.wakeups.blocking_claim import blocking_claim
 
 
 def open_url(url: str, *, clock: Clock = "system", **options: Any) -> RedisStorage:
@@ -73,12 +74,12 @@ class RedisStorage(RedisPlace):
         if not checked:
             return []
         await self._register(queue)
-        reply = await self._run("enqueue", queue, now, *words.request_words(checked))
-        return words.enqueued(requests, reply)
+        reply = await self._run("enqueue", queue, now, *codec.encode_requests(checked))
+        return codec.decode_enqueued(requests, reply)
 
     async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
         checks.check_queue(queue, limit, within=self.limits)
-        reply = await self._run("claim", queue, now, words.lease_word(lease), min(limit, STEP))
+        reply = await self._run("claim", queue, now, codec.encode_lease(lease), min(limit, STEP))
         return await self._whole_claim(queue, lease, limit, now, reply)
 
     async def claim_blocking(
@@ -87,9 +88,9 @@ class RedisStorage(RedisPlace):
         checks.check_claim_blocking(queue, limit, claim_id, timeout, within=self.limits)
         if self._servers is None or not self.capabilities.blocking_claim:
             return await self.claim(queue, lease, limit)
-        claim = ["", words.lease_word(lease), min(limit, STEP)]
+        claim = ["", codec.encode_lease(lease), min(limit, STEP)]
         beginning = self._beginning(queue)
-        reply, rest = await parked(self._servers, self.url, beginning, claim_id, timeout, claim)
+        reply, rest = await blocking_claim(self._servers, self.url, beginning, claim_id, timeout, claim)
         if rest:
             self._allow_blocking_claims(allowed=False)
         if 0 < rest < math.inf:
@@ -99,7 +100,7 @@ class RedisStorage(RedisPlace):
         return await self._whole_claim(queue, lease, limit, None, reply)
 
     def _allow_blocking_claims(self, *, allowed: bool) -> None:
-        self.capabilities = replace(self.capabilities, blocking_claim=allowed)
+        self.capabilities = evolve(self.capabilities, blocking_claim=allowed)
 
     async def wake_claim(self, queue: str, claim_id: str) -> None:
         checks.check_claim_blocking(queue, 1, claim_id, 1.0, within=self.limits)
@@ -109,16 +110,16 @@ class RedisStorage(RedisPlace):
         self, queue: str, lease: str, limit: int, now: int | None, reply: list[Any]
     ) -> ClaimResult:
         """Go on where a step ended early: at its bound, or among stale entries."""
-        claim, tired = words.claim(reply)
+        claim, tired = codec.decode_claim(reply)
         wanted = min(limit, STEP)
         while tired or len(claim.jobs) == wanted < limit:
             step = min(limit - len(claim.jobs), STEP)
-            reply = await self._run("claim", queue, now, words.lease_word(lease), step)
-            more, tired = words.claim(reply)
+            reply = await self._run("claim", queue, now, codec.encode_lease(lease), step)
+            more, tired = codec.decode_claim(reply)
             wanted += step if not tired else len(more.jobs)
             claim = replace(more, jobs=claim.jobs + more.jobs, lost=more.lost and not claim.jobs)
         if self._waits is not None:
-            self._waits.saw(queue, claim.now)
+            self._waits.note_time(queue, claim.now)
         return claim
 
     async def settle(
@@ -130,10 +131,10 @@ class RedisStorage(RedisPlace):
             return []
         settling = await self._settling(queue, settlements)
         reply = await self._run(
-            "settle", queue, now, queue, len(settlements), *settling.words, *settling.follow_ups,
+            "settle", queue, now, queue, len(settlements), *settling.arguments, *settling.follow_ups,
             others=settling.targets,
         )  # fmt: skip
-        return settling.answers(reply)
+        return settling.decode(reply)
 
     async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
@@ -141,35 +142,37 @@ class RedisStorage(RedisPlace):
         checks.check_queue(queue, limit, within=self.limits)
         settling = await self._settling(queue, settlements)
         settled, claimed = await self._run(
-            "settle_and_claim", queue, now, queue, len(settlements), words.lease_word(lease),
-            min(limit, STEP), *settling.words, *settling.follow_ups, others=settling.targets,
+            "settle_and_claim", queue, now, queue, len(settlements), codec.encode_lease(lease),
+            min(limit, STEP), *settling.arguments, *settling.follow_ups, others=settling.targets,
         )  # fmt: skip
         claim = await self._whole_claim(queue, lease, limit, now, claimed)
-        return SettleAndClaimResult(tuple(settling.answers(settled)), claim)
+        return SettleAndClaimResult(tuple(settling.decode(settled)), claim)
 
-    async def _settling(self, queue: str, settlements: Sequence[Settlement]) -> Settling:
-        settling = Settling(queue, self.limits, cross_queue=self.capabilities.cross_queue)
+    async def _settling(self, queue: str, settlements: Sequence[Settlement]) -> SettlementBatch:
+        settling = SettlementBatch(queue, self.limits, cross_queue=self.capabilities.cross_queue)
         settling.add(settlements)
-        await self._register(*settling.named)
+        await self._register(*settling.created_queues)
         return settling
 
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
     ) -> FinishStatus:
         checks.check_queue(queue, within=self.limits)
-        settling = Settling(queue, self.limits, cross_queue=self.capabilities.cross_queue)
+        settling = SettlementBatch(queue, self.limits, cross_queue=self.capabilities.cross_queue)
         settling.check(end)
-        word = settling.settlement(0, end)
-        await self._register(*settling.named)
+        word = settling.encode(0, end)
+        await self._register(*settling.created_queues)
         reply = await self._run(
-            "finish", queue, now, queue, words.id_word(id), str(revision), word, *settling.follow_ups,
+            "finish", queue, now, queue, codec.encode_id(id), str(revision), word, *settling.follow_ups,
             others=settling.targets,
         )  # fmt: skip
         return cast("FinishStatus", reply.decode())
 
     # -- leases --------------------------------------------------------------------------------------
 
-    async def grant(self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None) -> GrantResult:
+    async def grant(
+        self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None
+    ) -> GrantResult:
         checks.check_grant(queues, ttl, holder, self.limits)
         await self._register(*queues)
         lease = secrets.token_hex(16)
@@ -183,8 +186,8 @@ class RedisStorage(RedisPlace):
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
     ) -> dict[str, RenewResult]:
         checks.check_renew(queues, ttl, self.limits)
-        replies = await self._each("renew", queues, now, words.lease_word(lease), ttl)
-        return {queue: words.renewed(reply) for queue, reply in zip(queues, replies, strict=True)}
+        replies = await self._each("renew", queues, now, codec.encode_lease(lease), ttl)
+        return {queue: codec.decode_renewed(reply) for queue, reply in zip(queues, replies, strict=True)}
 
     async def drop(
         self, queues: Sequence[str], lease: str, limit: int, *, now: int | None = None
@@ -197,7 +200,7 @@ class RedisStorage(RedisPlace):
         left, released = 1, 0
         while left and released < limit:
             step = min(limit - released, SMALL_STEP)
-            left = await self._run("drop", queue, now, words.lease_word(lease), step)
+            left = await self._run("drop", queue, now, codec.encode_lease(lease), step)
             released += step
         return left
 
@@ -206,7 +209,7 @@ class RedisStorage(RedisPlace):
         reaped: list[ReapedJob] = []
         while len(reaped) < limit:
             step = min(limit - len(reaped), SMALL_STEP)
-            more = words.reaped(await self._run("reap", queue, now, step))
+            more = codec.decode_reaped(await self._run("reap", queue, now, step))
             reaped += more
             if len(more) < step:
                 break
@@ -216,7 +219,7 @@ class RedisStorage(RedisPlace):
         self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
     ) -> ReportStatus:
         checks.check_report(queue, progress, self.limits)
-        reply = await self._run("report", queue, now, words.id_word(id), str(fence), progress)
+        reply = await self._run("report", queue, now, codec.encode_id(id), str(fence), progress)
         return cast("ReportStatus", reply.decode())
 
     # -- by id ---------------------------------------------------------------------------------------
@@ -231,7 +234,7 @@ class RedisStorage(RedisPlace):
     async def amend(self, queue: str, id: str, patch: JobPatch, *, now: int | None = None) -> AmendStatus:
         checks.check_amend(queue, patch, self.limits)
         most = self.limits.attributes
-        reply = await self._run("amend", queue, now, words.id_word(id), most, *words.patch_words(patch))
+        reply = await self._run("amend", queue, now, codec.encode_id(id), most, *codec.encode_patch(patch))
         if reply.startswith(b"large "):
             raise Refused(f"attributes have {int(reply[6:])} bytes; the limit is {most}", field="attributes")
         return cast("AmendStatus", reply.decode())
@@ -258,7 +261,7 @@ class RedisStorage(RedisPlace):
         self._time(now)
         for begin in range(0, len(ids), STEP):
             part = ids[begin : begin + STEP]
-            reply = await self._run("get", queue, now, *map(words.id_word, part), repeatable=True)
+            reply = await self._run("get", queue, now, *map(codec.encode_id, part), repeatable=True)
             at = int(reply[0])
             slots += [decode_slot(id, reply[4 * i + 1 : 4 * i + 5], at) for i, id in enumerate(part)]
         return slots, at
@@ -299,19 +302,21 @@ class RedisStorage(RedisPlace):
         }
 
     async def queues(self) -> Sequence[QueueInfo]:
-        names = await self._plain(keys.registry_key(self._prefix), "SMEMBERS", keys.registry_key(self._prefix))
+        names = await self._plain(
+            keys.registry_key(self._prefix), "SMEMBERS", keys.registry_key(self._prefix)
+        )
         known = []
         for name in sorted(raw.decode() for raw in names):
             key = self._beginning(name) + "meta"
-            used, *values = await self._plain(key, "HMGET", key, "number", *words.SETTINGS)
+            used, *values = await self._plain(key, "HMGET", key, "number", *codec.SETTINGS)
             if used is not None:
-                known.append(QueueInfo(name, words.settings_of(values)))
+                known.append(QueueInfo(name, codec.decode_settings(values)))
         return known
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
         checks.check_configure(queue, patch, self.limits)
         await self._register(queue)
-        return words.settings_of(await self._run("configure", queue, now, *words.settings_words(patch)))
+        return codec.decode_settings(await self._run("configure", queue, now, *codec.encode_settings(patch)))
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:
         checks.check_queue(queue, limit, within=self.limits)
@@ -323,7 +328,7 @@ class RedisStorage(RedisPlace):
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> ExportPage:
         checks.check_queue(queue, limit, within=self.limits)
-        settings = words.settings_of(await self._run("configure", queue, None))
+        settings = codec.decode_settings(await self._run("configure", queue, None))
         listing = Listing(self._asking(queue), EVERYTHING, after, until)
         items, more = await listing.page(limit, partial(self._slots, queue, now=None), is_there)
         records = tuple(ExportRecord(id=id, slot=slot) for id, slot in items)
@@ -337,7 +342,7 @@ class RedisStorage(RedisPlace):
         statuses: list[ImportStatus] = []
         self._time(now)
         for at in range(0, len(records), STEP):
-            reply = await self._run("import", queue, now, *words.record_words(records[at : at + STEP]))
+            reply = await self._run("import", queue, now, *codec.encode_records(records[at : at + STEP]))
             statuses += ["imported" if one else "exists" for one in reply]
         return statuses
 
@@ -348,7 +353,9 @@ class RedisStorage(RedisPlace):
     ) -> EventPage:
         checks.check_queue(queue, limit, within=self.limits)
         self._time(now)
-        return log.page(await self._run_bare("events", queue, log.page_words(after, limit)), after, limit)
+        return event_log.decode_page(
+            await self._run_bare("events", queue, event_log.encode_page_request(after, limit)), after, limit
+        )
 
     async def wait(
         self,

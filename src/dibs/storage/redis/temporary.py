@@ -6,11 +6,11 @@ from redis.exceptions import RedisError
 
 from dibs.storage.redis import keys
 from dibs.storage.redis.network.errors import translate_error
-from dibs.storage.redis.network.opening import split_options, servers_for, display_url
+from dibs.storage.redis.network.opening import display_url, servers_for, split_options
 from dibs.storage.registry import with_option
 
 
-def place_url(url: str, name: str) -> str:
+def temporary_url(url: str, name: str) -> str:
     """Return the URL with this name as its prefix."""
     return with_option(url, "prefix", name)
 

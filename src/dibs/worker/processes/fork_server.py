@@ -21,7 +21,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dibs.storage.registry import OURS
+from dibs.storage.registry import BUILT_IN
 from dibs.worker.dispatch.in_flight import MAX_IN_FLIGHT
 from dibs.worker.processes.child_main import ProcessSpec, encode_spec
 from dibs.worker.processes.child_process import ChildProcess, exit_reason, kill_process_group
@@ -50,7 +50,7 @@ class ForkServer:
         The import of another storage may start threads or open connections, which do not survive a fork.
         """
         self._scheme = scheme
-        if scheme in OURS:
+        if scheme in BUILT_IN:
             self._process.preload(scheme)
 
     def fork(

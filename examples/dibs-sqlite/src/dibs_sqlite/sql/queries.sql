@@ -1,20 +1,20 @@
--- Every query of the storage. A section `-- name: NAME` is one statement; comments under it are its contract.
+-- Every query of the storage. A section `-- name: NAME` is one statement; comments below the name explain it.
 
--- name: place
-SELECT now, number FROM place;
+-- name: storage
+SELECT now, number FROM storage;
 
--- name: keep_place
-UPDATE place SET now = :now, number = :number;
+-- name: save_storage
+UPDATE storage SET now = :now, number = :number;
 
 -- name: queue
-SELECT settings, work, gone, log_size, trimmed FROM queues WHERE queue = :queue;
+SELECT settings, work, removal, log_bytes, trimmed FROM queues WHERE queue = :queue;
 
--- name: keep_queue
-INSERT INTO queues (queue, settings, work, gone, log_size, trimmed)
-VALUES (:queue, :settings, :work, :gone, :log_size, :trimmed)
+-- name: save_queue
+INSERT INTO queues (queue, settings, work, removal, log_bytes, trimmed)
+VALUES (:queue, :settings, :work, :removal, :log_bytes, :trimmed)
 ON CONFLICT (queue) DO UPDATE SET
-    settings = excluded.settings, work = excluded.work, gone = excluded.gone,
-    log_size = excluded.log_size, trimmed = excluded.trimmed;
+    settings = excluded.settings, work = excluded.work, removal = excluded.removal,
+    log_bytes = excluded.log_bytes, trimmed = excluded.trimmed;
 
 -- name: queues
 SELECT queue, settings FROM queues ORDER BY queue;
@@ -22,21 +22,23 @@ SELECT queue, settings FROM queues ORDER BY queue;
 -- name: slot
 SELECT body FROM slots WHERE queue = :queue AND id = :id;
 
--- name: keep_slot
--- `changed` NULL leaves it as it was.
-INSERT INTO slots (queue, id, state, priority, run_at, seq, lease, asked, blocked, ended, expires_at, changed, body)
-VALUES (:queue, :id, :state, :priority, :run_at, :seq, :lease, :asked, :blocked, :ended, :expires_at,
-        ifnull(:changed, 0), :body)
+-- name: save_slot
+-- With `ending` NULL, the column keeps its value.
+INSERT INTO slots (queue, id, state, priority, run_at, seq, lease, cancel_requested, blocked, outcome, expires_at,
+                   ending, body)
+VALUES (:queue, :id, :state, :priority, :run_at, :seq, :lease, :cancel_requested, :blocked, :outcome, :expires_at,
+        ifnull(:ending, 0), :body)
 ON CONFLICT (queue, id) DO UPDATE SET
     state = excluded.state, priority = excluded.priority, run_at = excluded.run_at, seq = excluded.seq,
-    lease = excluded.lease, asked = excluded.asked, blocked = excluded.blocked, ended = excluded.ended,
-    expires_at = excluded.expires_at, changed = ifnull(:changed, changed), body = excluded.body;
+    lease = excluded.lease, cancel_requested = excluded.cancel_requested, blocked = excluded.blocked,
+    outcome = excluded.outcome, expires_at = excluded.expires_at, ending = ifnull(:ending, ending),
+    body = excluded.body;
 
--- name: remove_slot
+-- name: delete_slot
 DELETE FROM slots WHERE queue = :queue AND id = :id;
 
 -- name: priorities
--- Those that waiting jobs have, highest first: one look into the index for each.
+-- The priorities of waiting jobs, highest first. The recursion does one index lookup for each priority.
 WITH RECURSIVE used (priority) AS (
     SELECT max(priority) FROM slots WHERE queue = :queue AND state = 'w'
     UNION ALL
@@ -46,56 +48,59 @@ WITH RECURSIVE used (priority) AS (
 SELECT priority FROM used WHERE priority IS NOT NULL;
 
 -- name: due
--- The first due jobs of one priority.
-SELECT id, body FROM slots
+-- The first due jobs of one priority, in the order of claims.
+SELECT body FROM slots
 WHERE queue = :queue AND state = 'w' AND priority = :priority AND run_at <= :now
 ORDER BY run_at, seq LIMIT :limit;
 
 -- name: next_due
+-- The time at which the next scheduled job becomes due.
 SELECT min(run_at) FROM slots WHERE queue = :queue AND state = 'w' AND run_at > :now;
 
--- name: fell_due
--- Whether a job fell due after one time, up to another.
+-- name: became_due
+-- 1 if a waiting job became due after the time :after, and at :now at the latest.
 SELECT EXISTS (SELECT 1 FROM slots WHERE queue = :queue AND state = 'w' AND run_at > :after AND run_at <= :now);
 
--- name: active
+-- name: count_active
 SELECT count(*) FROM slots WHERE queue = :queue AND lease IS NOT NULL;
 
 -- name: lease
 SELECT holder, expires_at, dropped FROM leases WHERE queue = :queue AND lease = :lease;
 
--- name: keep_lease
+-- name: save_lease
 INSERT INTO leases (queue, lease, holder, expires_at, dropped)
 VALUES (:queue, :lease, :holder, :expires_at, :dropped)
 ON CONFLICT (queue, lease) DO UPDATE SET expires_at = excluded.expires_at, dropped = excluded.dropped;
 
--- name: remove_lease
+-- name: delete_lease
 DELETE FROM leases WHERE queue = :queue AND lease = :lease;
 
 -- name: expired_lease
 SELECT lease, dropped FROM leases WHERE queue = :queue AND expires_at <= :now ORDER BY expires_at LIMIT 1;
 
--- name: held
+-- name: held_ids
+-- Ids of the jobs that are active under a lease.
 SELECT id FROM slots WHERE queue = :queue AND lease = :lease LIMIT :limit;
 
--- name: left
+-- name: count_held
 SELECT count(*) FROM slots WHERE queue = :queue AND lease = :lease;
 
--- name: asked
-SELECT id FROM slots WHERE queue = :queue AND lease = :lease AND asked = 1 ORDER BY id;
+-- name: cancel_requested_ids
+SELECT id FROM slots WHERE queue = :queue AND lease = :lease AND cancel_requested = 1 ORDER BY id;
 
 -- name: request_key
-SELECT answer FROM request_keys WHERE queue = :queue AND key = :key AND expires_at > :now;
+SELECT result FROM request_keys WHERE queue = :queue AND key = :key AND expires_at > :now;
 
--- name: keep_request_key
-INSERT OR REPLACE INTO request_keys (queue, key, answer, expires_at) VALUES (:queue, :key, :answer, :expires_at);
+-- name: save_request_key
+INSERT OR REPLACE INTO request_keys (queue, key, result, expires_at) VALUES (:queue, :key, :result, :expires_at);
 
 -- name: prune_request_keys
 DELETE FROM request_keys WHERE queue = :queue AND key IN (
     SELECT key FROM request_keys WHERE queue = :queue AND expires_at <= :now ORDER BY expires_at LIMIT :limit
 );
 
--- name: expired
+-- name: expired_ids
+-- Ids whose outcome has expired, the oldest first.
 SELECT id FROM slots WHERE queue = :queue AND expires_at <= :now ORDER BY expires_at LIMIT :limit;
 
 -- name: counts
@@ -105,14 +110,14 @@ SELECT
     count(*) FILTER (WHERE state IN ('a', 'h')) AS active,
     count(*) FILTER (WHERE state = 'h') AS handed_off,
     count(*) FILTER (WHERE blocked) AS blocked,
-    count(*) FILTER (WHERE ended = 'completed' AND ifnull(expires_at > :now, true)) AS completed,
-    count(*) FILTER (WHERE ended = 'failed' AND ifnull(expires_at > :now, true)) AS failed,
-    count(*) FILTER (WHERE ended = 'cancelled' AND ifnull(expires_at > :now, true)) AS cancelled
+    count(*) FILTER (WHERE outcome = 'completed' AND ifnull(expires_at > :now, true)) AS completed,
+    count(*) FILTER (WHERE outcome = 'failed' AND ifnull(expires_at > :now, true)) AS failed,
+    count(*) FILTER (WHERE outcome = 'cancelled' AND ifnull(expires_at > :now, true)) AS cancelled
 FROM slots WHERE queue = :queue;
 
 -- name: list
--- A page of the ids in a state, in the order of their bytes; `state` NULL is every id there is to see, `until` NULL
--- the end. Any blob sorts behind all text.
+-- A page of the ids in a state, in the order of their bytes. `state` NULL stands for every visible id, `until`
+-- NULL for no end: SQLite sorts the empty blob behind all text.
 SELECT id, body FROM slots
 WHERE queue = :queue AND id > :after AND id <= ifnull(:until, x'') AND CASE :state
     WHEN 'waiting' THEN state = 'w'
@@ -121,12 +126,12 @@ WHERE queue = :queue AND id > :after AND id <= ifnull(:until, x'') AND CASE :sta
     WHEN 'handed_off' THEN state = 'h'
     WHEN 'blocked' THEN blocked
     ELSE (:state IS NULL AND state IS NOT NULL)
-        OR (ended IS NOT NULL AND ended = ifnull(:state, ended) AND ifnull(expires_at > :now, true))
+        OR (outcome IS NOT NULL AND outcome = ifnull(:state, outcome) AND ifnull(expires_at > :now, true))
 END
 ORDER BY id LIMIT :limit;
 
 -- name: split
--- The last id of each part but the last, where the ids of a page without end fall into equal parts.
+-- The last id of each part but the last, when the ids in a state are divided into :parts parts of equal size.
 SELECT max(id) FROM (
     SELECT id, ntile(:parts) OVER (ORDER BY id) AS part FROM slots
     WHERE queue = :queue AND CASE :state
@@ -136,17 +141,17 @@ SELECT max(id) FROM (
         WHEN 'handed_off' THEN state = 'h'
         WHEN 'blocked' THEN blocked
         ELSE (:state IS NULL AND state IS NOT NULL)
-            OR (ended IS NOT NULL AND ended = ifnull(:state, ended) AND ifnull(expires_at > :now, true))
+            OR (outcome IS NOT NULL AND outcome = ifnull(:state, outcome) AND ifnull(expires_at > :now, true))
     END
 ) WHERE part < :parts GROUP BY part ORDER BY part;
 
--- name: changed
-SELECT changed FROM slots WHERE queue = :queue AND id = :id;
+-- name: ending
+SELECT ending FROM slots WHERE queue = :queue AND id = :id;
 
--- name: append
+-- name: append_event
 INSERT INTO events (queue, number, at, body) VALUES (:queue, :number, :at, :body);
 
--- name: page
+-- name: events_after
 SELECT number, body FROM events WHERE queue = :queue AND number > :after ORDER BY number LIMIT :limit;
 
 -- name: last_event
@@ -155,5 +160,5 @@ SELECT max(number) FROM events WHERE queue = :queue;
 -- name: oldest_events
 SELECT number, at, length(body) FROM events WHERE queue = :queue ORDER BY number;
 
--- name: trim
+-- name: trim_events
 DELETE FROM events WHERE queue = :queue AND number <= :through;

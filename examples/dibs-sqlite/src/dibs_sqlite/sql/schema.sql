@@ -1,56 +1,64 @@
--- The layout of one place: run once, in the transaction that makes the file ours.
+-- The tables of one storage. Database._prepare runs these statements once, in the transaction that marks the
+-- file.
 --
--- An id is one row of `slots`: all of it packed in `body`, and beside it what is asked for by index. Nothing
--- is decided in SQL. Times are ms since the epoch; numbers are drawn from `place`.
+-- A slot (everything known of one id) is one row of `slots`. Its `body` is the whole slot as MessagePack; the
+-- other columns repeat the values that queries search by. All decisions about a job are made in Python. All
+-- times are ms since the epoch. seq, revision, fence, offset and the numbers below come from one counter,
+-- storage.number.
 
-CREATE TABLE place (
-    one INTEGER PRIMARY KEY CHECK (one = 1),
-    -- The highest time a step was made at: the clock never steps back.
+CREATE TABLE storage (
+    singleton INTEGER PRIMARY KEY CHECK (singleton = 1),
+    -- The highest time of any step. It makes sure that the clock of the storage never steps back.
     now INTEGER NOT NULL,
-    -- The last seq, revision, fence or offset that was drawn.
+    -- The last number drawn.
     number INTEGER NOT NULL
 ) STRICT;
 
-INSERT INTO place VALUES (1, 0, 0);
+INSERT INTO storage VALUES (1, 0, 0);
 
 CREATE TABLE queues (
     queue TEXT PRIMARY KEY,
+    -- A dibs.model.requests.Settings as MessagePack.
     settings BLOB NOT NULL,
-    -- Drawn whenever a claim might find more than before.
+    -- A number drawn by each step after which a claim may find more jobs.
     work INTEGER NOT NULL,
-    -- Drawn whenever an id was removed.
-    gone INTEGER NOT NULL,
-    -- The bytes of the log, and the number of the last event that was trimmed.
-    log_size INTEGER NOT NULL,
+    -- A number drawn by each step that removes an id.
+    removal INTEGER NOT NULL,
+    -- Size of the queue's log in bytes.
+    log_bytes INTEGER NOT NULL,
+    -- Number of the last event that was removed from the log; 0 before the first removal.
     trimmed INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE slots (
     queue TEXT NOT NULL,
     id TEXT NOT NULL,
-    -- Of the current: w waiting, a active under a lease, h handed off; NULL without one.
+    -- State of the current job: w waiting, a active under a lease, h handed off; NULL without a current job.
     state TEXT CHECK (state IN ('w', 'a', 'h')),
     priority INTEGER,
     run_at INTEGER,
     seq INTEGER,
     lease TEXT,
-    asked INTEGER NOT NULL,
+    -- 1 if the current run was asked to cancel.
+    cancel_requested INTEGER NOT NULL,
+    -- 1 if a successor is blocked by the current run.
     blocked INTEGER NOT NULL,
-    -- Of the outcome: its kind and when it expires, NULL for never.
-    ended TEXT,
+    -- Kind of the outcome (completed, failed, cancelled), and the time it expires; NULL for never.
+    outcome TEXT,
     expires_at INTEGER,
-    -- Drawn when something about the id came to an end: who waits for it looks again.
-    changed INTEGER NOT NULL,
+    -- A number drawn when a run of the id ends or an enqueue is cancelled: waits for the id compare it with
+    -- their token.
+    ending INTEGER NOT NULL,
     -- A dibs.model.job.Slot as MessagePack.
     body BLOB NOT NULL,
     PRIMARY KEY (queue, id)
 ) STRICT;
 
--- The order of claims. One step down this index for each priority in use, then the due ones of it.
-CREATE INDEX slots_in_line ON slots (queue, priority, run_at, seq) WHERE state = 'w';
+-- The order of claims: the query `priorities` finds the priorities in use, then `due` reads each in order.
+CREATE INDEX slots_claim_order ON slots (queue, priority, run_at, seq) WHERE state = 'w';
 CREATE INDEX slots_by_time ON slots (queue, run_at) WHERE state = 'w';
-CREATE INDEX slots_held ON slots (queue, lease) WHERE lease IS NOT NULL;
-CREATE INDEX slots_asked ON slots (queue, lease) WHERE asked = 1;
+CREATE INDEX slots_by_lease ON slots (queue, lease) WHERE lease IS NOT NULL;
+CREATE INDEX slots_cancel_requested ON slots (queue, lease) WHERE cancel_requested = 1;
 CREATE INDEX slots_expiring ON slots (queue, expires_at) WHERE expires_at IS NOT NULL;
 
 CREATE TABLE leases (
@@ -58,24 +66,26 @@ CREATE TABLE leases (
     lease TEXT NOT NULL,
     holder TEXT NOT NULL,
     expires_at INTEGER NOT NULL,
+    -- 1 once drop() was called for the lease and some of its jobs are still active.
     dropped INTEGER NOT NULL,
     PRIMARY KEY (queue, lease)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX leases_expiring ON leases (queue, expires_at);
 
--- What an enqueue with a request_key was answered: a packed dibs.model.results.EnqueueResult.
+-- The result of each enqueue with a request_key: a dibs.model.results.EnqueueResult as MessagePack.
 CREATE TABLE request_keys (
     queue TEXT NOT NULL,
     key TEXT NOT NULL,
-    answer BLOB NOT NULL,
+    result BLOB NOT NULL,
     expires_at INTEGER NOT NULL,
     PRIMARY KEY (queue, key)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX request_keys_expiring ON request_keys (queue, expires_at);
 
--- The logs: a packed dibs.model.events.Event a row, its number is its offset.
+-- The logs of all queues: a dibs.model.events.LogEvent as MessagePack in each row. The number is the event's
+-- offset.
 CREATE TABLE events (
     queue TEXT NOT NULL,
     number INTEGER NOT NULL,

@@ -1,4 +1,4 @@
-"""Pages of a queue's log, from what events.lua answers."""
+"""Pages of a queue's event log, from the replies of storage/redis/lua/events.lua."""
 
 from __future__ import annotations
 
@@ -7,99 +7,105 @@ from typing import Any, Final
 
 from dibs.model.events import EventKind, LogEvent
 from dibs.model.results import EventPage
-from dibs.storage.offsets import LAST, offset, parsed
+from dibs.storage.offsets import LAST_EVENT, format_offset, parse_offset
 from dibs.storage.protocol import LATEST
-from dibs.storage.redis.codec import jobs as codec
-from dibs.storage.redis.codec.requests import Word
+from dibs.storage.redis.codec import jobs
+from dibs.storage.redis.codec.requests import Argument
 
-#: As include/log.lua numbers them, from 1.
+#: In the order of EVENT_KINDS in storage/redis/lua/include/event_log.lua, which counts from 1.
 KINDS: Final[tuple[EventKind, ...]] = (
     "completed", "failed", "cancelled", "retried", "stalled", "timed_out", "released", "queued", "updated",
     "blocked", "promoted", "claimed", "handed_off", "cancel_requested", "amended", "forgotten", "paused",
     "resumed", "configured",
 )  # fmt: skip
-#: Up to here they are ends of attempts.
-ATTEMPTS: Final = 7
+#: The first kinds are ends of attempts; this is their number.
+ATTEMPT_KINDS: Final = 7
 _ENTRY: Final = Layout(">QI")
 _EVENT: Final = Layout(">BBH")
 
 
-def page_words(after: str | None, limit: int) -> list[Word]:
-    """Return what to ask for a page. Raises Refused for what is no offset."""
+def encode_page_request(after: str | None, limit: int) -> list[Argument]:
+    """Return the arguments of events.lua for a page. Raises Refused for a wrong offset."""
     if not after:
         return ["", limit]
     if after == LATEST:
         return [LATEST, 0]
-    number, place = parsed(after)
-    if place == LAST:
+    number, index = parse_offset(after)
+    if index == LAST_EVENT:
         return [str(number + 1), limit]
-    # The entry it points into is read again, for what follows in it.
-    return [str(number), limit + place + 1]
+    # The offset is inside an entry: read the entry again for its later events.
+    return [str(number), limit + index + 1]
 
 
-def page(reply: list[Any], after: str | None, limit: int) -> EventPage:
-    """Return the events behind an offset."""
-    trimmed, last = int(reply[0]), number_of(reply[1])
+def decode_page(reply: list[Any], after: str | None, limit: int) -> EventPage:
+    """Return the events after an offset."""
+    trimmed, last = int(reply[0]), entry_number(reply[1])
     newest = last or trimmed
-    end = offset(newest, LAST) if newest else ""
-    if after == LATEST or (after and parsed(after) >= parsed(end)):
+    end = format_offset(newest, LAST_EVENT) if newest else ""
+    if after == LATEST or (after and parse_offset(after) >= parse_offset(end)):
         return EventPage(events=(), offset=end)
-    number, place = parsed(after)
+    number, index = parse_offset(after)
     events: list[tuple[str, LogEvent]] = []
     for entry, raw in zip(reply[2::2], reply[3::2], strict=True):
-        at = number_of(entry)
-        events += _told(at, events_in(raw), place + 1 if at == number else 0)[: limit - len(events)]
+        at = entry_number(entry)
+        events += _with_offsets(at, decode_events(raw), index + 1 if at == number else 0)[
+            : limit - len(events)
+        ]
     return EventPage(
         events=tuple(events),
         offset=events[-1][0] if events else end,
-        fell_off=after is not None and (number, place) < (trimmed, LAST) and trimmed > 0,
+        fell_off=after is not None and (number, index) < (trimmed, LAST_EVENT) and trimmed > 0,
     )
 
 
-def number_of(entry: bytes) -> int:
-    """Return the number of an entry's id; 0 for none."""
+def entry_number(entry: bytes) -> int:
+    """Return the number in the id of a stream entry; 0 for b""."""
     return int(entry.partition(b"-")[0] or 0)
 
 
-def _told(number: int, events: list[LogEvent], skip: int) -> list[tuple[str, LogEvent]]:
+def _with_offsets(number: int, events: list[LogEvent], skip: int) -> list[tuple[str, LogEvent]]:
     last = len(events) - 1
-    return [(offset(number, LAST if i == last else i), event) for i, event in enumerate(events) if i >= skip]
+    return [
+        (format_offset(number, LAST_EVENT if i == last else i), event)
+        for i, event in enumerate(events)
+        if i >= skip
+    ]
 
 
-def events_in(raw: bytes) -> list[LogEvent]:
-    """Return the events of one entry."""
+def decode_events(raw: bytes) -> list[LogEvent]:
+    """Unpack the events of one entry."""
     now, count = _ENTRY.unpack_from(raw)
     at, events = _ENTRY.size, []
     for _ in range(count):
         kind, has, size = _EVENT.unpack_from(raw, at)
         start = at + _EVENT.size
         at = start + size
-        told = codec.Head(raw, at) if has & 1 else None
-        at = told.end if told else at
+        head = jobs.Head(raw, at) if has & 1 else None
+        at = head.end if head else at
         error = None
         if has & 2:
-            part, at = codec.section(raw, at)
-            error = codec.decode_error(part)
-        events.append(_event(kind, raw[start : start + size].decode(), now, told, error))
+            part, at = jobs.read_sized(raw, at)
+            error = jobs.decode_error(part)
+        events.append(_event(kind, raw[start : start + size].decode(), now, head, error))
     return events
 
 
-def _event(kind: int, id: str, now: int, told: codec.Head | None, error: Any) -> LogEvent:
-    if told is None:
+def _event(kind: int, id: str, now: int, head: jobs.Head | None, error: Any) -> LogEvent:
+    if head is None:
         return LogEvent(kind=KINDS[kind - 1], id=id, at=now)
     return LogEvent(
         kind=KINDS[kind - 1],
         id=id,
         at=now,
-        attempt=told.attempts if told.fence else 0,
-        fence=told.fence,
-        enqueued_at=told.enqueued_at,
-        run_at=told.run_at,
-        claimed_at=told.claimed_at,
-        finished_at=now if kind <= ATTEMPTS else None,
-        holder=told.holder,
-        first=told.first,
-        revision=told.revision,
-        enqueues=told.enqueues,
+        attempt=head.attempts if head.fence else 0,
+        fence=head.fence,
+        enqueued_at=head.enqueued_at,
+        run_at=head.run_at,
+        claimed_at=head.claimed_at,
+        finished_at=now if kind <= ATTEMPT_KINDS else None,
+        holder=head.holder,
+        first=head.first,
+        revision=head.revision,
+        enqueues=head.enqueues,
         error=error,
     )

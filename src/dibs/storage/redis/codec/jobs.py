@@ -1,4 +1,7 @@
-"""Jobs as the strings that the Lua files read and write; the layouts stand in lua/include/*.lua."""
+"""Jobs as bytes, as the Lua scripts read and write them.
+
+The layouts are in storage/redis/lua/include/job_record.lua, attributes.lua and settle_run.lua (origin).
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,16 @@ from dibs.model.job import (
     Overrides,
 )
 
-LONG, ACTIVE, ERROR, ORIGIN, PROGRESS, LISTED, ASKED, AWAY = 1, 2, 4, 8, 16, 32, 64, 128
-ENDS: Final[tuple[EndKind, ...]] = ("completed", "failed", "cancelled")
-LETTERS: Final[dict[EndKind, str]] = {"completed": "c", "failed": "f", "cancelled": "x"}
-KIND_OF_LETTER: Final = {letter: kind for kind, letter in LETTERS.items()}
+LONG, ACTIVE, ERROR, ORIGIN, PROGRESS, LISTED, CANCEL_REQUESTED, HANDED_OFF = 1, 2, 4, 8, 16, 32, 64, 128
+OUTCOME_KINDS: Final[tuple[EndKind, ...]] = ("completed", "failed", "cancelled")
+KIND_LETTERS: Final[dict[EndKind, str]] = {"completed": "c", "failed": "f", "cancelled": "x"}
+KIND_OF_LETTER: Final = {letter: kind for kind, letter in KIND_LETTERS.items()}
 
 _HEAD: Final = Layout(">BhQQ")
 _TIME: Final = Layout(">Q")
 _LONG: Final = Layout(">QQIIIII")
 _RUN: Final = Layout(">QQ32s")
-#: All of these and the size of the holder, as most claimed jobs begin.
+#: Head, run and size of the holder: the first bytes of most claimed jobs.
 _CLAIMED: Final = Layout(">BhQQQQQIIIIIQQ32sI")
 _SIZE: Final = Layout(">I")
 _ORIGIN: Final = Layout(">QQQIIII")
@@ -43,12 +46,12 @@ _decode_overrides: Final = Decoder(Overrides).decode
 
 
 def sized(raw: bytes) -> bytes:
-    """Return bytes with their size before them."""
+    """Return bytes after their size."""
     return _SIZE.pack(len(raw)) + raw
 
 
-def section(raw: bytes, at: int) -> tuple[bytes, int]:
-    """Return the sized bytes at a place, and the place behind them."""
+def read_sized(raw: bytes, at: int) -> tuple[bytes, int]:
+    """Return the sized bytes at `at`, and the position after them."""
     start = at + 4
     end = start + int.from_bytes(raw[at:start])
     return raw[start:end], end
@@ -58,7 +61,7 @@ def section(raw: bytes, at: int) -> tuple[bytes, int]:
 
 
 def encode_data(data: JobData) -> bytes:
-    """Return all of data but its priority, which stands in the head."""
+    """Pack all fields of the data except the priority, which is in the head."""
     if not data.attributes and data.overrides is None and data.retention is None:
         return b"\0" + data.payload
     flags, parts = 0, []
@@ -77,17 +80,17 @@ def encode_data(data: JobData) -> bytes:
 def decode_data(raw: bytes, priority: int) -> JobData:
     flags, at = raw[0], 1
     if not flags:
-        # Said, because a mapping that is left out is made anew for each.
+        # NO_ATTRIBUTES is passed because msgspec makes a new default mapping for each Struct.
         return JobData(payload=raw[1:], attributes=NO_ATTRIBUTES, priority=priority)
     attributes, overrides, retention = NO_ATTRIBUTES, None, None
     if flags & 1:
-        part, at = section(raw, at)
+        part, at = read_sized(raw, at)
         attributes = decode_attributes(part)
     if flags & 2:
-        part, at = section(raw, at)
+        part, at = read_sized(raw, at)
         overrides = _decode_overrides(part)
     if flags & 4:
-        part, at = section(raw, at)
+        part, at = read_sized(raw, at)
         retention = decode_retention(part.decode())
     return JobData(
         payload=raw[at:], attributes=attributes, priority=priority, overrides=overrides, retention=retention
@@ -101,17 +104,17 @@ def encode_attributes(attributes: Mapping[str, bytes]) -> bytes:
 def decode_attributes(raw: bytes) -> dict[str, bytes]:
     attributes, at = {}, 0
     while at < len(raw):
-        name, at = section(raw, at)
-        attributes[name.decode()], at = section(raw, at)
+        name, at = read_sized(raw, at)
+        attributes[name.decode()], at = read_sized(raw, at)
     return attributes
 
 
 def encode_retention(retention: OutcomeRetention) -> str:
-    """Return `completed,failed,cancelled,keep`: nothing for UNSET, * for ever, - for keeping no payload."""
-    words = [_age(getattr(retention, kind)) for kind in ENDS]
+    """Return `completed,failed,cancelled,keep`: ages in ms, "" for UNSET, "*" for ever, "-" for no payload."""
+    parts = [_age(getattr(retention, kind)) for kind in OUTCOME_KINDS]
     keep = retention.keep_payload
-    words.append("" if isinstance(keep, UnsetType) else "".join(LETTERS[kind] for kind in keep) or "-")
-    return ",".join(words)
+    parts.append("" if isinstance(keep, UnsetType) else "".join(KIND_LETTERS[kind] for kind in keep) or "-")
+    return ",".join(parts)
 
 
 def _age(age: int | UnsetType | None) -> str:
@@ -131,14 +134,16 @@ def decode_retention(text: str) -> OutcomeRetention:
 
 
 def encode_job(job: Job) -> bytes:
-    """Return the record of a current."""
+    """Return the record of a job."""
     run = job.run
     flags = LONG | (ACTIVE if run else 0)
     flags |= (ERROR if job.error is not None else 0) | (ORIGIN if job.origin is not None else 0)
     if run is not None:
-        flags |= (PROGRESS if run.progress is not None else 0) | (ASKED if run.cancel_requested else 0)
-        flags |= AWAY if run.lease is None else 0
-    parts = [head(flags, job, job.data.priority)]
+        flags |= (PROGRESS if run.progress is not None else 0) | (
+            CANCEL_REQUESTED if run.cancel_requested else 0
+        )
+        flags |= HANDED_OFF if run.lease is None else 0
+    parts = [encode_head(flags, job, job.data.priority)]
     if run is not None:
         parts.append(encode_run(run.fence, run.claimed_at, run.lease, run.holder))
     if job.error is not None:
@@ -152,12 +157,12 @@ def encode_job(job: Job) -> bytes:
 
 def encode_run(fence: int, claimed_at: int, lease: str | None, holder: str) -> bytes:
     raw = (lease or "").encode()
-    # Another storage's lease is of no use here: an active job under one arrives as if released.
+    # A lease of another storage may have another length. Its zero bytes match no lease: the import releases the job.
     return _RUN.pack(fence, claimed_at, raw if len(raw) == 32 else bytes(32)) + sized(holder.encode())
 
 
-def head(flags: int, job: Job | Outcome, priority: int) -> bytes:
-    """Return the head of a job, without its run."""
+def encode_head(flags: int, job: Job | Outcome, priority: int) -> bytes:
+    """Pack the head of a job or outcome, without its run."""
     seq = job.seq if isinstance(job, Job) else job.revision
     return (
         _HEAD.pack(flags, priority, seq, job.run_at)
@@ -169,7 +174,7 @@ def head(flags: int, job: Job | Outcome, priority: int) -> bytes:
 
 
 class Head:
-    """What the head of a record says."""
+    """The fields in the head of a record."""
 
     __slots__ = (
         "attempts", "claimed_at", "end", "enqueued_at", "enqueues", "fence", "first", "flags", "holder",
@@ -194,7 +199,7 @@ class Head:
             self.enqueues, self.attempts, self.retries, self.stalls, self.timeouts = 1, 0, 0, 0, 0
         if self.flags & ACTIVE:
             self.fence, self.claimed_at, lease = _RUN.unpack_from(raw, at)
-            holder, at = section(raw, at + 48)
+            holder, at = read_sized(raw, at + 48)
             self.lease, self.holder = lease.decode(), holder.decode()
         else:
             self.fence, self.claimed_at, self.lease, self.holder = 0, None, "", ""
@@ -202,41 +207,41 @@ class Head:
 
 
 def decode_job(id: str, raw: bytes) -> Job:
-    """Return the current that a record tells of."""
+    """Return the job of a record."""
     if raw[0] == LONG | ACTIVE:
         return _decode_claimed(id, raw)
-    told = Head(raw)
-    flags, at = told.flags, told.end
+    head = Head(raw)
+    flags, at = head.flags, head.end
     error = origin = progress = None
     if flags & ERROR:
-        part, at = section(raw, at)
+        part, at = read_sized(raw, at)
         error = decode_error(part)
     if flags & ORIGIN:
-        part, at = section(raw, at)
+        part, at = read_sized(raw, at)
         origin = decode_origin(part)
     if flags & PROGRESS:
-        progress, at = section(raw, at)
+        progress, at = read_sized(raw, at)
     return Job(
         id=id,
-        data=decode_data(raw[at:], told.priority),
-        run_at=told.run_at,
-        enqueued_at=told.enqueued_at,
-        seq=told.seq,
-        first=told.first,
-        revision=told.revision,
-        enqueues=told.enqueues,
-        attempts=told.attempts,
-        retries=told.retries,
-        stalls=told.stalls,
-        timeouts=told.timeouts,
+        data=decode_data(raw[at:], head.priority),
+        run_at=head.run_at,
+        enqueued_at=head.enqueued_at,
+        seq=head.seq,
+        first=head.first,
+        revision=head.revision,
+        enqueues=head.enqueues,
+        attempts=head.attempts,
+        retries=head.retries,
+        stalls=head.stalls,
+        timeouts=head.timeouts,
         error=error,
         origin=origin,
-        run=_run(told, progress) if flags & ACTIVE else None,
+        run=_run(head, progress) if flags & ACTIVE else None,
     )
 
 
 def _decode_claimed(id: str, raw: bytes) -> Job:
-    """Decode an active job without error, origin and progress, in half the time of the general way."""
+    """Decode an active job without error, origin and progress, in half the time of the general code."""
     (
         _, priority, seq, run_at, enqueued_at, first, revision, enqueues,
         attempts, retries, stalls, timeouts, fence, claimed_at, lease, size,
@@ -260,15 +265,15 @@ def _decode_claimed(id: str, raw: bytes) -> Job:
     )
 
 
-def _run(told: Head, progress: bytes | None) -> ActiveRun:
-    assert told.claimed_at is not None  # noqa: S101 - an active job was claimed
+def _run(head: Head, progress: bytes | None) -> ActiveRun:
+    assert head.claimed_at is not None  # noqa: S101 - an active job was claimed
     return ActiveRun(
-        fence=told.fence,
-        lease=None if told.flags & AWAY else told.lease,
-        holder=told.holder,
-        claimed_at=told.claimed_at,
+        fence=head.fence,
+        lease=None if head.flags & HANDED_OFF else head.lease,
+        holder=head.holder,
+        claimed_at=head.claimed_at,
         progress=progress,
-        cancel_requested=bool(told.flags & ASKED),
+        cancel_requested=bool(head.flags & CANCEL_REQUESTED),
     )
 
 

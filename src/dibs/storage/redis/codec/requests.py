@@ -1,4 +1,4 @@
-"""What the scripts are asked, and what they answer: requests as words, answers as values."""
+"""Arguments of the scripts from requests of the model, and results of the model from their replies."""
 
 from __future__ import annotations
 
@@ -28,106 +28,116 @@ from dibs.model.results import (
     ReapedKind,
     RenewResult,
 )
-from dibs.storage.redis.codec import jobs as codec
+from dibs.storage.redis.codec import jobs
 from dibs.storage.redis.codec import slots
 
-Word = bytes | str | int
+Argument = bytes | str | int
 
 RULES: Final = {"always": 0, "never": 16, "later": 32, "earlier": 48}
-STATUSES: Final[tuple[EnqueueStatus, ...]] = (
+ENQUEUE_STATUSES: Final[tuple[EnqueueStatus, ...]] = (
     "queued", "updated", "blocked", "duplicate", "completed", "failed",
 )  # fmt: skip
-FOUND: Final[tuple[FoundState, ...]] = ("nothing", "waiting", "active", "active+blocked")
+FOUND_STATES: Final[tuple[FoundState, ...]] = ("nothing", "waiting", "active", "active+blocked")
 SETTINGS: Final = tuple(Settings.__struct_fields__)
 
 _REQUEST: Final = Layout(">BBhQB")
-#: What a request begins with that says nothing but id and payload, the flags of its data included.
+#: The first bytes of a request with only an id and a payload, including the flags of its data.
 _PLAIN: Final = _REQUEST.pack(4 | 8 | RULES["always"], 0, 0, 0, 0) + b"\0"
 _ENQUEUED: Final = Layout(">BBBQQ")
 
 
-def id_word(id: str) -> bytes:
-    """Return an id as bytes; what cannot be an id becomes one that nobody has."""
+def encode_id(id: str) -> bytes:
+    """Return an id as bytes; a text that is not valid Unicode becomes an id that no job has."""
     return id.encode("utf-8", "surrogatepass")
 
 
 # -- enqueue -----------------------------------------------------------------------------------------
 
 
-def request_words(requests: CheckedBatch) -> list[Word]:
-    """Return what all of them begin with, nothing where each has its own, then id and the rest by turns."""
-    words: list[Word] = []
+def encode_requests(requests: CheckedBatch) -> list[Argument]:
+    """Return the common first bytes of all requests (b"" if they differ), then id, rest, id, rest, ..."""
+    arguments: list[Argument] = []
     if requests.plain:
-        words.append(_PLAIN)
+        arguments.append(_PLAIN)
         for request in requests:
             job = request.job
-            words += (job.id, job.data.payload)
-        return words
-    words.append(b"")
+            arguments += (job.id, job.data.payload)
+        return arguments
+    arguments.append(b"")
     for request in requests:
         job = request.job
-        word = request_word(job, request.on_conflict, request.request_key, wants=request.want_outcome)
-        words += (job.id, word)
-    return words
+        request_bytes = encode_request(
+            job, request.on_conflict, request.request_key, want_outcome=request.want_outcome
+        )
+        arguments += (job.id, request_bytes)
+    return arguments
 
 
-def request_word(job: Any, how: OnConflict, key: str | None, *, wants: bool = False) -> bytes:
-    if isinstance(how, Reject):
-        mode = 2 if how.failed else 1
+def encode_request(
+    job: Any, on_conflict: OnConflict, key: str | None, *, want_outcome: bool = False
+) -> bytes:
+    if isinstance(on_conflict, Reject):
+        mode = 2 if on_conflict.failed else 1
     else:
-        mode = (4 if how.data else 0) | (8 if how.resets else 0) | RULES[how.run_at]
+        mode = (4 if on_conflict.data else 0) | (8 if on_conflict.resets else 0) | RULES[on_conflict.run_at]
     time, at = 0, 0
     if job.run_at is not None:
         time, at = 1, job.run_at
     elif job.delay is not None:
         time, at = 2, job.delay
     data, raw_key = job.data, b"" if key is None else key.encode()
-    head = _REQUEST.pack(mode, time | (4 if wants else 0), data.priority, at, len(raw_key))
-    return head + raw_key + codec.encode_data(data)
+    head = _REQUEST.pack(mode, time | (4 if want_outcome else 0), data.priority, at, len(raw_key))
+    return head + raw_key + jobs.encode_data(data)
 
 
-def enqueued(requests: Sequence[EnqueueRequest], reply: list[Any]) -> list[EnqueueResult]:
+def decode_enqueued(requests: Sequence[EnqueueRequest], reply: list[Any]) -> list[EnqueueResult]:
     answers, now, outcomes, first = reply
     if first:
         number = int(first)
         return [EnqueueResult("queued", "nothing", n, n) for n in range(number, number + len(requests))]
-    kept = iter(outcomes)
-    told = []
-    for request, (status, found, again, first, last) in zip(
+    outcomes_left = iter(outcomes)
+    results = []
+    for request, (status, found, repeated, first, last) in zip(
         requests, _ENQUEUED.iter_unpack(answers), strict=True
     ):
         outcome = None
-        if request.want_outcome and not again:
-            outcome = slots.alive(next(kept), int(now))
-        told.append(EnqueueResult(STATUSES[status - 1], FOUND[found - 1], first, last, outcome, bool(again)))
-    return told
+        if request.want_outcome and not repeated:
+            outcome = slots.live_outcome(next(outcomes_left), int(now))
+        results.append(
+            EnqueueResult(
+                ENQUEUE_STATUSES[status - 1], FOUND_STATES[found - 1], first, last, outcome, bool(repeated)
+            )
+        )
+    return results
 
 
-def lease_word(lease: str) -> str:
-    """Return a lease, or one that nobody has for what cannot be one."""
+def encode_lease(lease: str) -> str:
+    """Return a lease; a text that cannot be a lease becomes an unknown one."""
     return lease if len(lease) == 32 and lease.isascii() else "-" * 32
 
 
 def work_token(work: str, next_due: str) -> str:
-    """Return where a queue stands for those who claim: its count of work, and when a job falls due next.
+    """Return the token of a queue for claims: its number of the last change of work, and its next due time, ms.
 
-    The count does not move when time alone makes a job due, so a claim says up to when it was right.
+    The number does not change when a scheduled job falls due. With the due time the token expires by itself.
     """
     return f"{work}/{next_due}"
 
 
-def work_has_moved(since: str, work: str, now: int) -> bool:
-    """Tell whether a claim may find more than the one whose token this is."""
+def work_changed(since: str, work: str, now: int) -> bool:
+    """Return whether a claim may find more jobs than the claim that returned the token `since`."""
     count, _, due = since.partition("/")
     return count != work or (due.isdecimal() and int(due) <= now)
 
 
-def claim(reply: list[Any]) -> tuple[ClaimResult, bool]:
-    """Return what a claim took, and whether it ended early."""
+def decode_claim(reply: list[Any]) -> tuple[ClaimResult, bool]:
+    """Return the result of a claim, and whether the search gave up early and needs another claim."""
     status, now, due, token, taken = reply
-    jobs = tuple(codec.decode_job(id.decode(), raw) for id, raw in zip(taken[::2], taken[1::2], strict=True))
+    claimed = tuple(
+        jobs.decode_job(id.decode(), raw) for id, raw in zip(taken[::2], taken[1::2], strict=True)
+    )
     claim = ClaimResult(
-        jobs=jobs,
+        jobs=claimed,
         now=int(now),
         next_due=int(due) if due else None,
         token=work_token(token.decode(), due.decode() if due else ""),
@@ -136,75 +146,75 @@ def claim(reply: list[Any]) -> tuple[ClaimResult, bool]:
     return claim, status == b"incomplete"
 
 
-def reaped(reply: list[Any]) -> list[ReapedJob]:
+def decode_reaped(reply: list[Any]) -> list[ReapedJob]:
     return [
         ReapedJob(id.decode(), int(fence), cast("ReapedKind", kind.decode()))
         for id, fence, kind in zip(reply[::3], reply[1::3], reply[2::3], strict=True)
     ]
 
 
-def renewed(reply: list[Any]) -> RenewResult:
-    now, expires_at, *asked = reply
+def decode_renewed(reply: list[Any]) -> RenewResult:
+    now, expires_at, *cancel_requested = reply
     if not expires_at:
         return RenewResult(alive=False, now=int(now))
-    ids = tuple(sorted(id.decode() for id in asked))
+    ids = tuple(sorted(id.decode() for id in cancel_requested))
     return RenewResult(alive=True, now=int(now), expires_at=int(expires_at), cancel_requested=ids)
 
 
-def record_words(records: Iterable[ExportRecord]) -> list[Word]:
-    words: list[Word] = []
+def encode_records(records: Iterable[ExportRecord]) -> list[Argument]:
+    arguments: list[Argument] = []
     for record in records:
-        words += [record.id, *slots.encode_slot(record.slot), max(slots.numbers_of(record.slot))]
-    return words
+        arguments += [record.id, *slots.encode_slot(record.slot), max(slots.numbers_of(record.slot))]
+    return arguments
 
 
 # -- settings and patches ----------------------------------------------------------------------------
 
 
-def settings_words(patch: SettingsPatch) -> list[Word]:
-    words: list[Word] = []
+def encode_settings(patch: SettingsPatch) -> list[Argument]:
+    arguments: list[Argument] = []
     for name, value in ((name, getattr(patch, name)) for name in patch.__struct_fields__):
         if value is UNSET:
             continue
-        words += [name, _setting(name, value)]
-    return words
+        arguments += [name, _encode_setting(name, value)]
+    return arguments
 
 
-def _setting(name: str, value: Any) -> str:
+def _encode_setting(name: str, value: Any) -> str:
     if name == "retention":
-        return codec.encode_retention(value)
+        return jobs.encode_retention(value)
     if value is None:
         return ""
     return str(int(value)) if isinstance(value, int) else str(value)
 
 
-def settings_of(values: Sequence[bytes | None]) -> Settings:
-    """Return settings from their fields, as Redis keeps them."""
+def decode_settings(values: Sequence[bytes | None]) -> Settings:
+    """Return settings from the values of their fields in the hash `meta`; None is a default."""
     named: dict[str, Any] = {}
     for name, raw in zip(SETTINGS, values, strict=True):
         if raw is not None:
-            named[name] = _read_setting(name, raw.decode())
+            named[name] = _decode_setting(name, raw.decode())
     return convert({**asdict(Settings()), **named}, Settings)
 
 
-def _read_setting(name: str, text: str) -> Any:
+def _decode_setting(name: str, text: str) -> Any:
     if name == "paused":
         return text == "1"
     if name == "retention":
-        return codec.decode_retention(text)
+        return jobs.decode_retention(text)
     if name == "log_level":
         return text
     return int(text) if text else None
 
 
-def patch_words(patch: JobPatch) -> list[Word]:
-    words: list[Word] = []
+def encode_patch(patch: JobPatch) -> list[Argument]:
+    arguments: list[Argument] = []
     for name in ("payload", "priority", "run_at", "delay"):
         value = getattr(patch, name)
         if value is not UNSET:
-            words += [name, value]
+            arguments += [name, value]
     if patch.retention is not UNSET:
-        words += ["retention", codec.encode_retention(patch.retention)]
+        arguments += ["retention", jobs.encode_retention(patch.retention)]
     if patch.attributes is not UNSET:
-        words += ["attributes", codec.encode_attributes(patch.attributes)]
-    return words
+        arguments += ["attributes", jobs.encode_attributes(patch.attributes)]
+    return arguments

@@ -1,10 +1,12 @@
-"""Encode settlements as script arguments, in the layout that lua/include/settle_run.lua reads."""
+"""Settlements as script arguments; storage/redis/lua/include/settle_run.lua documents the layout."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from struct import Struct as Layout
 from typing import Final
+
+from attrs import define, field
 
 from dibs.errors import Refused
 from dibs.model.check_arguments import check_settle_action
@@ -24,80 +26,96 @@ from dibs.model.requests import (
 )
 from dibs.model.results import SettleResult, SettleStatus
 from dibs.model.rules import ONLY_END
-from dibs.storage.redis.codec import jobs as codec
-from dibs.storage.redis.codec.requests import Word, id_word, request_word
+from dibs.storage.redis.codec import jobs
+from dibs.storage.redis.codec.requests import Argument, encode_id, encode_request
 
-SETTLED: Final[tuple[SettleStatus, ...]] = ("done", "returned", "handed_off", "cancelled", "lost", "refused")
-CAUSES: Final = {"error": 4, "timeout": 5, "stall": 6}
-DONE: Final = SettleResult("done")
+SETTLE_STATUSES: Final[tuple[SettleStatus, ...]] = (
+    "done",
+    "returned",
+    "handed_off",
+    "cancelled",
+    "lost",
+    "refused",
+)
+CAUSE_NUMBERS: Final = {"error": 4, "timeout": 5, "stall": 6}
+DONE_RESULT: Final = SettleResult("done")
 
 _SETTLEMENT: Final = Layout(">QBBQH")
 _SETTLED: Final = Layout(">BQ")
 
 
-class Settling:
-    """Settlements as words; `queues` are those of their follow-ups, `reasons` why some are refused."""
+@define
+class SettlementBatch:
+    """Settlements of one queue as script arguments."""
 
-    def __init__(self, queue: str, limits: Limits, *, cross_queue: bool) -> None:
-        self.queue, self.limits, self.cross_queue = queue, limits, cross_queue
-        #: Whether the queue is a fail queue: what fails there is kept for ever, and has no fail job.
-        self.fails = queue.endswith(FAIL_SUFFIX)
-        self.words: list[Word] = []
-        self.follow_ups: list[Word] = []
-        self.queues: list[str] = []
-        self.reasons: dict[int, str] = {}
-        self.handled = False
+    queue: str
+    limits: Limits
+    cross_queue: bool = field(kw_only=True)
+    #: Whether the queue is a fail queue. Failures there are kept for ever and enqueue no fail job.
+    is_fail_queue: bool = field(init=False)
+    #: Id and packed settlement of each settlement.
+    arguments: list[Argument] = field(factory=list, init=False)
+    #: Index of the queue in KEYS, id and packed request of each follow-up.
+    follow_ups: list[Argument] = field(factory=list, init=False)
+    #: Queues of the follow-ups, each once.
+    queues: list[str] = field(factory=list, init=False)
+    #: Why a settlement is refused, by its index.
+    reasons: dict[int, str] = field(factory=dict, init=False)
+    has_fail_job: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.is_fail_queue = self.queue.endswith(FAIL_SUFFIX)
 
     @property
     def targets(self) -> list[str]:
-        """The queues beside its own, as KEYS: its fail queue (itself where it has none), then the others."""
-        return [self.queue if self.fails else self.queue + FAIL_SUFFIX, *self.queues]
+        """The queues of KEYS[2] and later: the fail queue (the queue itself if it is one), then `queues`."""
+        return [self.queue if self.is_fail_queue else self.queue + FAIL_SUFFIX, *self.queues]
 
     @property
-    def named(self) -> list[str]:
-        """The queues that are written to beside its own."""
-        return [*self.queues, *([self.queue + FAIL_SUFFIX] if self.handled else [])]
+    def created_queues(self) -> list[str]:
+        """The other queues in which these settlements enqueue jobs."""
+        return [*self.queues, *([self.queue + FAIL_SUFFIX] if self.has_fail_job else [])]
 
     def add(self, settlements: Iterable[Settlement]) -> None:
         for index, one in enumerate(settlements):
-            if plain := self.plain(one):
-                self.words += (id_word(one.id), plain)
+            if plain := self.encode_plain(one):
+                self.arguments += (encode_id(one.id), plain)
                 continue
-            reason = self._refusal(one.action)
+            reason = self._refusal_reason(one.action)
             if reason:
                 self.reasons[index] = reason
-            self.words.append(id_word(one.id))
-            self.words.append(self.settlement(one.fence, one.action, bad=bool(reason)))
+            self.arguments.append(encode_id(one.id))
+            self.arguments.append(self.encode(one.fence, one.action, breaks_limit=bool(reason)))
 
-    def plain(self, one: Settlement) -> bytes | None:
-        """Return what a completion that says no more than its result is; None for whatever else there is.
+    def encode_plain(self, one: Settlement) -> bytes | None:
+        """Pack a completion without follow-ups and retention; return None for any other settlement.
 
-        Most are, and the general way, which gives the same bytes, takes three times as long.
+        Most settlements are plain. `encode` packs the same bytes in three times the time.
         """
-        how = one.action
-        if not isinstance(how, Complete) or how.then != () or how.retention is not None:
+        action = one.action
+        if not isinstance(action, Complete) or action.then != () or action.retention is not None:
             return None
         if not 0 <= one.fence <= 2**53:
             return None
-        result = how.result
+        result = action.result
         if result is None:
             return _SETTLEMENT.pack(one.fence, 1, 0, 0, 0)
         if not isinstance(result, bytes) or len(result) > self.limits.result:
             return None
-        return _SETTLEMENT.pack(one.fence, 1, 16, 0, 0) + codec.sized(result)
+        return _SETTLEMENT.pack(one.fence, 1, 16, 0, 0) + jobs.sized(result)
 
-    def _refusal(self, how: SettleAction) -> str:
+    def _refusal_reason(self, action: SettleAction) -> str:
         try:
-            self.check(how)
+            self.check(action)
         except Refused as refused:
             return str(refused)
         return ""
 
-    def check(self, how: SettleAction) -> None:
-        """Refuse a settlement that breaks a limit. Raises Refused."""
-        check_settle_action(how, self.limits)
-        if isinstance(how, Complete | Fail):
-            self._check_queues(how.then)
+    def check(self, action: SettleAction) -> None:
+        """Raise Refused if a settlement breaks a limit."""
+        check_settle_action(action, self.limits)
+        if isinstance(action, Complete | Fail):
+            self._check_queues(action.then)
 
     def _check_queues(self, then: Iterable[FollowUp]) -> None:
         for item in then:
@@ -108,60 +126,60 @@ class Settling:
                     field="then",
                 )
 
-    def settlement(self, fence: int, how: SettleAction, *, bad: bool = False) -> bytes:
-        """Return one settlement, and take its follow-ups in."""
-        if bad:
-            return _SETTLEMENT.pack(_fence(fence), _kind(how), 1, 0, 0)
-        has, at, follows, parts = 0, 0, 0, []
-        if isinstance(how, Complete | Fail | Cancelled) and how.retention is not None:
+    def encode(self, fence: int, action: SettleAction, *, breaks_limit: bool = False) -> bytes:
+        """Pack one settlement, and add its follow-ups to `follow_ups`."""
+        if breaks_limit:
+            return _SETTLEMENT.pack(_fence(fence), _kind(action), 1, 0, 0)
+        has, at, follow_up_count, parts = 0, 0, 0, []
+        if isinstance(action, Complete | Fail | Cancelled) and action.retention is not None:
             has |= 4
-            parts.append(codec.sized(codec.encode_retention(how.retention).encode()))
-        if isinstance(how, Complete | Fail):
-            follows = self._follow(how.then)
-        if isinstance(how, Fail):
-            has |= 8 | (64 if self.fails else 32 if how.handled else 0)
-            self.handled = self.handled or (how.handled and not self.fails)
-            parts.append(codec.sized(codec.encode_error(checked_error(how.error, self.limits))))
-        elif isinstance(how, Complete) and how.result is not None:
+            parts.append(jobs.sized(jobs.encode_retention(action.retention).encode()))
+        if isinstance(action, Complete | Fail):
+            follow_up_count = self._add_follow_ups(action.then)
+        if isinstance(action, Fail):
+            has |= 8 | (64 if self.is_fail_queue else 32 if action.handled else 0)
+            self.has_fail_job = self.has_fail_job or (action.handled and not self.is_fail_queue)
+            parts.append(jobs.sized(jobs.encode_error(checked_error(action.error, self.limits))))
+        elif isinstance(action, Complete) and action.result is not None:
             has |= 16
-            parts.append(codec.sized(how.result))
-        elif isinstance(how, RetryLater):
-            has |= 2 if how.run_at is not None else 0
-            at = how.run_at if how.run_at is not None else how.delay or 0
-            if how.error is not None:
+            parts.append(jobs.sized(action.result))
+        elif isinstance(action, RetryLater):
+            has |= 2 if action.run_at is not None else 0
+            at = action.run_at if action.run_at is not None else action.delay or 0
+            if action.error is not None:
                 has |= 8
-                parts.append(codec.sized(codec.encode_error(checked_error(how.error, self.limits))))
-        return _SETTLEMENT.pack(_fence(fence), _kind(how), has, at, follows) + b"".join(parts)
+                parts.append(jobs.sized(jobs.encode_error(checked_error(action.error, self.limits))))
+        return _SETTLEMENT.pack(_fence(fence), _kind(action), has, at, follow_up_count) + b"".join(parts)
 
-    def _follow(self, then: Sequence[FollowUp]) -> int:
+    def _add_follow_ups(self, then: Sequence[FollowUp]) -> int:
         for item in then:
             if item.queue not in self.queues:
                 self.queues.append(item.queue)
-            # KEYS[1] and KEYS[2] are the queue itself and its fail queue.
+            # KEYS[1] and KEYS[2] are the queue and its fail queue.
             number = 3 + self.queues.index(item.queue)
-            self.follow_ups += [number, item.job.id, request_word(item.job, item.on_conflict, None)]
+            self.follow_ups += [number, item.job.id, encode_request(item.job, item.on_conflict, None)]
         return len(then)
 
-    def answers(self, raw: bytes) -> list[SettleResult]:
-        told = []
+    def decode(self, raw: bytes) -> list[SettleResult]:
+        results = []
         for index, (status, revision) in enumerate(_SETTLED.iter_unpack(raw)):
-            word = SETTLED[status - 1]
-            if word == "done":
-                told.append(DONE)
-            elif word == "refused":
-                told.append(SettleResult(word, self.reasons.get(index, ONLY_END)))
+            status_name = SETTLE_STATUSES[status - 1]
+            if status_name == "done":
+                results.append(DONE_RESULT)
+            elif status_name == "refused":
+                results.append(SettleResult(status_name, self.reasons.get(index, ONLY_END)))
             else:
-                told.append(SettleResult(word, revision=revision))
-        return told
+                results.append(SettleResult(status_name, revision=revision))
+        return results
 
 
 def _fence(fence: int) -> int:
-    """Return a fence, or 0, which no run has, for what cannot be one."""
+    """Return a fence; 0, which no run has, for a number out of range."""
     return fence if 0 <= fence <= 2**53 else 0
 
 
-def _kind(how: SettleAction) -> int:
-    match how:
+def _kind(action: SettleAction) -> int:
+    match action:
         case Complete():
             return 1
         case Fail():
@@ -169,7 +187,7 @@ def _kind(how: SettleAction) -> int:
         case Cancelled():
             return 3
         case RetryLater():
-            return CAUSES[how.cause]
+            return CAUSE_NUMBERS[action.cause]
         case Release():
             return 7
         case HandOff():

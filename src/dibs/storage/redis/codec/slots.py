@@ -1,4 +1,7 @@
-"""Successors, outcomes and whole slots as strings; the layouts stand in lua/include/fold.lua and ends.lua."""
+"""Successors, outcomes and slots as bytes.
+
+The layouts are in storage/redis/lua/include/fold.lua, outcomes.lua and drop_successor.lua.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Final
 from dibs.model.job import EMPTY, Outcome, Slot, Successor
 from dibs.storage.redis.codec.jobs import (
     ACTIVE,
-    ENDS,
+    OUTCOME_KINDS,
     LONG,
     Head,
     decode_data,
@@ -21,8 +24,8 @@ from dibs.storage.redis.codec.jobs import (
     encode_job,
     encode_origin,
     encode_run,
-    head,
-    section,
+    encode_head,
+    read_sized,
     sized,
 )
 
@@ -33,13 +36,13 @@ _SUCCESSOR: Final = Layout(">BhQQQQQQQI")
 _RANGE: Final = Layout(">QQ")
 
 
-def encode_successor(blocked: Successor) -> bytes:
-    flags = blocked.replaces | (blocked.lo is not None) << 1 | (blocked.hi is not None) << 2
-    flags |= blocked.resets << 3
+def encode_successor(successor: Successor) -> bytes:
+    flags = successor.replaces | (successor.lo is not None) << 1 | (successor.hi is not None) << 2
+    flags |= successor.resets << 3
     return _SUCCESSOR.pack(
-        flags, blocked.data.priority, blocked.run_at, blocked.lo or 0, blocked.hi or 0, blocked.enqueued_at,
-        blocked.seq, blocked.first, blocked.revision, blocked.enqueues,
-    ) + encode_data(blocked.data)  # fmt: skip
+        flags, successor.data.priority, successor.run_at, successor.lo or 0, successor.hi or 0, successor.enqueued_at,
+        successor.seq, successor.first, successor.revision, successor.enqueues,
+    ) + encode_data(successor.data)  # fmt: skip
 
 
 def decode_successor(raw: bytes) -> Successor:
@@ -60,7 +63,7 @@ def decode_successor(raw: bytes) -> Successor:
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
-    flags = ENDS.index(outcome.kind) + 1
+    flags = OUTCOME_KINDS.index(outcome.kind) + 1
     flags |= FOR_EVER if outcome.expires_at is None else 0
     flags |= (HAS_ERROR if outcome.error is not None else 0) | (
         HAS_ORIGIN if outcome.origin is not None else 0
@@ -68,7 +71,7 @@ def encode_outcome(outcome: Outcome) -> bytes:
     flags |= (HAS_RESULT if outcome.result is not None else 0) | (HAS_DATA if outcome.data is not None else 0)
     priority = outcome.data.priority if outcome.data else 0
     parts = [_OUTCOME.pack(flags, outcome.ended_at, outcome.expires_at or 0)]
-    parts.append(head(LONG | (0 if outcome.claimed_at is None else ACTIVE), outcome, priority))
+    parts.append(encode_head(LONG | (0 if outcome.claimed_at is None else ACTIVE), outcome, priority))
     if outcome.claimed_at is not None:
         parts.append(encode_run(outcome.fence, outcome.claimed_at, None, outcome.holder))
     if outcome.error is not None:
@@ -82,49 +85,54 @@ def encode_outcome(outcome: Outcome) -> bytes:
 
 def decode_outcome(raw: bytes) -> Outcome:
     flags, ended_at, expires_at = _OUTCOME.unpack_from(raw)
-    told = Head(raw, _OUTCOME.size)
-    at, error, origin, result = told.end, None, None, None
+    head = Head(raw, _OUTCOME.size)
+    at, error, origin, result = head.end, None, None, None
     if flags & HAS_ERROR:
-        part, at = section(raw, at)
+        part, at = read_sized(raw, at)
         error = decode_error(part)
     if flags & HAS_ORIGIN:
-        part, at = section(raw, at)
+        part, at = read_sized(raw, at)
         origin = decode_origin(part)
     if flags & HAS_RESULT:
-        result, at = section(raw, at)
+        result, at = read_sized(raw, at)
     return Outcome(
-        kind=ENDS[(flags & 3) - 1],
-        fence=told.fence,
-        first=told.first,
-        revision=told.revision,
+        kind=OUTCOME_KINDS[(flags & 3) - 1],
+        fence=head.fence,
+        first=head.first,
+        revision=head.revision,
         ended_at=ended_at,
         expires_at=None if flags & FOR_EVER else expires_at,
         result=result,
         error=error,
-        enqueues=told.enqueues,
-        enqueued_at=told.enqueued_at,
-        run_at=told.run_at,
-        claimed_at=told.claimed_at,
-        holder=told.holder,
-        attempts=told.attempts,
-        retries=told.retries,
-        stalls=told.stalls,
-        timeouts=told.timeouts,
-        data=decode_data(raw[at:], told.priority) if flags & HAS_DATA else None,
+        enqueues=head.enqueues,
+        enqueued_at=head.enqueued_at,
+        run_at=head.run_at,
+        claimed_at=head.claimed_at,
+        holder=head.holder,
+        attempts=head.attempts,
+        retries=head.retries,
+        stalls=head.stalls,
+        timeouts=head.timeouts,
+        data=decode_data(raw[at:], head.priority) if flags & HAS_DATA else None,
         origin=origin,
     )
 
 
-def alive(raw: bytes | None, now: int) -> Outcome | None:
-    """Return an outcome unless it has expired."""
+def live_outcome(raw: bytes | None, now: int) -> Outcome | None:
+    """Return a packed outcome unless it has expired at the time `now`, ms.
+
+    A wait estimates `now` and may be a millisecond early, so `now` counts as at least the time of the end.
+    """
     outcome = decode_outcome(raw) if raw else None
-    if outcome is None or (outcome.expires_at is not None and now >= outcome.expires_at):
+    if outcome is None or (
+        outcome.expires_at is not None and max(now, outcome.ended_at) >= outcome.expires_at
+    ):
         return None
     return outcome
 
 
 def encode_slot(slot: Slot) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return current, successor, outcome and dropped ranges; empty where there is none."""
+    """Return current, successor, outcome and dropped ranges as bytes, b"" for an absent part."""
     return (
         b"" if slot.current is None else encode_job(slot.current),
         b"" if slot.successor is None else encode_successor(slot.successor),
@@ -134,9 +142,9 @@ def encode_slot(slot: Slot) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def decode_slot(id: str, parts: list[bytes | None], now: int) -> Slot:
-    """Return a slot as everybody may see it: an expired outcome is absent."""
+    """Return a slot from its packed parts. An expired outcome counts as absent."""
     current, successor, ended, dropped = parts
-    outcome = alive(ended, now)
+    outcome = live_outcome(ended, now)
     if current is None and outcome is None:
         return EMPTY
     return Slot(
@@ -148,7 +156,7 @@ def decode_slot(id: str, parts: list[bytes | None], now: int) -> Slot:
 
 
 def numbers_of(slot: Slot) -> Iterator[int]:
-    """Yield every number that was drawn for a slot."""
+    """Yield all revisions, sequence numbers and fences of a slot, and 0."""
     yield 0
     for part in (slot.current, slot.successor, slot.outcome):
         if part is not None:

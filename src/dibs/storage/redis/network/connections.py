@@ -228,7 +228,9 @@ class Connections:
             if time.monotonic() - started > CONNECT_TIMEOUT:
                 break  # the server accepts connections and does not answer: more attempts only take longer
         elapsed = time.monotonic() - started
-        raise StorageUnavailable(f"cannot reach {self.url}: {reason}; tried {attempts} times in {elapsed:.1f} s")
+        raise StorageUnavailable(
+            f"cannot reach {self.url}: {reason}; tried {attempts} times in {elapsed:.1f} s"
+        )
 
     async def close(self) -> None:
         """Close idle connections now, and each busy one when its request ends."""

@@ -1,9 +1,10 @@
-"""A parked claim: it lies at the server behind a blocking pop, and is made when a token comes.
+"""A blocking claim: the server keeps it behind a BLPOP, and runs it when a job is enqueued.
 
-A server does the commands of a connection in their order. So a claim that was sent behind a BLPOP waits
-there, whole, and when a script puts a token down (include/commit.lua) it is made in the same turn of the
-server: a job goes from an enqueue to a worker with one message, by the same script as any claim. A token says
-nothing, so one too many, and one that is lost, do what a wake-up does that is doubled or lost.
+A server runs the commands of a connection in their order. A claim that follows a BLPOP on its connection runs right
+after the BLPOP ends, in the same turn of the server: after the script that enqueued a job has pushed one element
+(release_blocking_claim in storage/redis/lua/include/commit.lua). So a job goes from an enqueue to a worker with one
+message, by the same script as any claim. The element has no content: one too many is a wake-up too many, and a lost
+one is a lost wake-up.
 """
 
 from __future__ import annotations
@@ -20,42 +21,43 @@ from dibs.storage.redis.network.servers import ERROR_REPLIES, Servers
 
 log: Final = logging.getLogger("dibs.storage.redis")
 
-#: What a server says to those that wait when it becomes a replica: no reason to park no more.
+#: Start of the reply to all blocked commands when a server becomes a replica; later ones may block again.
 DEMOTED: Final = "UNBLOCKED"
-#: What it says of a command that it does not have; who runs it may have renamed it.
+#: Part of the reply to a command that the server does not have, perhaps because it was renamed.
 UNKNOWN: Final = "unknown command"
-#: Least seconds that it waits: Redis 6.2 takes a ms for no time at all, which is for ever.
-LEAST: Final = 0.01
-#: Seconds until one is parked again where none can wait: mostly the server writes nothing for a while.
-REST: Final = 60.0
+#: Shortest timeout in seconds: Redis 6.2 rounds 0.001 to 0, and BLPOP with 0 never ends.
+MIN_TIMEOUT: Final = 0.01
+#: Seconds without blocking claims after the server refused a BLPOP, for example while it has no replicas.
+REFUSED_PAUSE: Final = 60.0
 
 
-async def parked(
-    servers: Servers, url: str, beginning: str, place: str, timeout: float, words: list[Any]
+async def blocking_claim(
+    servers: Servers, url: str, prefix: str, claim_id: str, timeout: float, arguments: list[Any]
 ) -> tuple[list[Any] | None, float]:
-    """Park a claim of these words, and return its reply, and for how many seconds none can be parked here.
+    """Send a blocking claim; return its reply, and the seconds for which the caller sends no other.
 
-    The reply is None where the claim was not made, and has to be made the common way. Raises StorageError,
+    The reply is None if the claim did not run, and the caller must claim without blocking. Raises StorageError,
     OutcomeUnknown.
     """
-    first = ("BLPOP", beginning + "parked", f"{beginning}parked:{place}", f"{max(timeout, LEAST):.3f}")
-    claim = ("EVALSHA", script("claim").sha, 1, beginning, *words)
+    # "parked" is part of key names, so it stays.
+    blpop = ("BLPOP", prefix + "parked", f"{prefix}parked:{claim_id}", f"{max(timeout, MIN_TIMEOUT):.3f}")
+    claim = ("EVALSHA", script("claim").sha, 1, prefix, *arguments)
     try:
-        waited, reply = await servers.call_blocking(beginning, first, claim, timeout)
+        popped, reply = await servers.call_blocking(prefix, blpop, claim, timeout)
     except ERROR_REPLIES:
-        # It did not run: the script is not known, or the queue is on another server, or cannot be reached.
+        # The claim did not run: the server has not loaded the script, or another server has the queue.
         return None, 0.0
     except RedisError as error:
         raise translate_error(error, url) from None
-    rest = rest_after(waited)
-    if rest:
-        log.info("%s lets no claim wait (%s): jobs are picked up with a request more", url, waited)
-    return reply, rest
+    pause = pause_after(popped)
+    if pause:
+        log.info("%s refuses blocking claims (%s): each pick-up of a job takes one more request", url, popped)
+    return reply, pause
 
 
-def rest_after(waited: Any) -> float:
-    """Return for how many seconds none is parked after this reply to the command that waits."""
-    if not isinstance(waited, ResponseError) or str(waited).startswith(DEMOTED):
+def pause_after(popped: Any) -> float:
+    """Return the seconds without blocking claims after this reply to BLPOP; math.inf for an unknown command."""
+    if not isinstance(popped, ResponseError) or str(popped).startswith(DEMOTED):
         return 0.0
-    for_good = isinstance(waited, NoPermissionError) or UNKNOWN in str(waited)
-    return math.inf if for_good else REST
+    permanent = isinstance(popped, NoPermissionError) or UNKNOWN in str(popped)
+    return math.inf if permanent else REFUSED_PAUSE

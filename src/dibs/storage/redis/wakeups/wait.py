@@ -1,238 +1,219 @@
-"""wait(): a look at each queue, and then sleep until a message, the next due job, or the slow poll.
+"""`wait` on Redis: which look is saved, and how states are compared.
 
-A look is saved where messages have told where a queue stands: before the sleep of a worker that has just
-claimed, and after it. To lose a message costs a slow poll, for then there is a look.
+A worker that has just claimed needs no look before its sleep, and a message makes the look after the sleep
+unnecessary: both tell the state of the queue. After a lost message there is a look.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
+
+from attrs import define, field
 
 from dibs.errors import NotRunning
 from dibs.model.job import Outcome
 from dibs.model.results import WaitResult
 from dibs.storage.protocol import Watch
-from dibs.storage.redis.codec.requests import work_has_moved, work_token
-from dibs.storage.redis.codec.slots import alive
-from dibs.storage.redis.wakeups.listener import Subscription, Waiter
+from dibs.storage.redis.codec.requests import work_changed, work_token
+from dibs.storage.redis.codec.slots import live_outcome
+from dibs.storage.redis.wakeups.listener import Subscription
+from dibs.storage.wait_loop import QueueWait
 
+#: The last part of the channel names, by what a wait watches.
 CHANNELS: Final[dict[Watch, str]] = {"work": "work", "events": "told", "ids": "ended"}
 
 
-class Standing(NamedTuple):
-    """Where a queue stands (look.lua)."""
+class QueueState(NamedTuple):
+    """State of one queue, as storage/redis/lua/watch.lua returns it."""
 
+    #: Time of the server, ms.
     now: int
+    #: Numbers of the last change of work and of the last end.
     work: str = ""
     ended: str = ""
-    told: str = ""
+    last_log_entry: str = ""
     next_due: int | None = None
-    ready: bool = False
+    has_due: bool = False
 
-    def count(self, watch: Watch) -> int:
-        """Return the number that grows with each message of a channel."""
+    def number(self, watch: Watch) -> int:
+        """Return the number that each message of a channel increases."""
         return int(self.work if watch == "work" else self.ended)
 
     def token(self, watch: Watch) -> str:
         if watch == "work":
             return work_token(self.work, "" if self.next_due is None else str(self.next_due))
-        return self.ended if watch == "ids" else self.told
+        return self.ended if watch == "ids" else self.last_log_entry
 
 
-def standing(reply: list[Any]) -> Standing:
-    now, work, ended, told, due, ready = reply
-    return Standing(
-        int(now), work.decode(), ended.decode(), told.decode(),
-        int(due) if due else None, bool(ready),
+def decode_state(reply: list[Any]) -> QueueState:
+    now, work, ended, last_log_entry, due, has_due = reply
+    return QueueState(
+        int(now), work.decode(), ended.decode(), last_log_entry.decode(),
+        int(due) if due else None, bool(has_due),
     )  # fmt: skip
 
 
-#: Looks at a queue, and tells the beginning of its keys.
-Look = Callable[[str], Awaitable[Standing]]
+#: States by queue.
+States = Mapping[str, QueueState]
 
 
-class Waits:
-    """All waits of one open storage."""
+@define(eq=False)
+class RedisWaits:
+    """The waits of one open storage."""
 
-    def __init__(
-        self,
-        subscription: Subscription,
-        look: Look,
-        beginning: Callable[[str], str],
-        poll: float,
-        *,
-        manual: bool,
-    ) -> None:
-        self._subscription, self._look, self._beginning = subscription, look, beginning
-        self._poll, self._manual = poll, manual
-        self._closed = False
-        #: The storage's clock, one for each queue, and when it was read here.
-        self._clocks: dict[str, tuple[int, float]] = {}
+    subscription: Subscription
+    #: Reads the state of a queue from the server.
+    read_state: Callable[[str], Awaitable[QueueState]]
+    #: Returns the prefix of the keys of a queue.
+    key_prefix: Callable[[str], str]
+    #: Seconds between looks without messages.
+    poll: float
+    manual: bool
+    closed: bool = field(default=False, init=False)
+    #: A time of the server in ms, by queue, and the monotonic time at which it was read.
+    clocks: dict[str, tuple[int, float]] = field(factory=dict, init=False)
 
-    def saw(self, queue: str, now: int) -> None:
-        """Take note of what time it is for a queue, ms."""
-        self._clocks[queue] = (now, time.monotonic())
+    def note_time(self, queue: str, now: int) -> None:
+        """Store the time of the server, ms, as a reply for this queue has it."""
+        self.clocks[queue] = (now, time.monotonic())
 
     async def close(self) -> None:
-        self._closed = True
-        await self._subscription.close()
+        self.closed = True
+        await self.subscription.close()
 
     def wake_all(self) -> None:
-        self._subscription.wake_all()
+        self.subscription.wake_all()
 
     async def wait(
         self,
         queues: Sequence[str],
         watch: Watch,
-        ids: Sequence[str],
+        ids: Collection[str],
         since: Mapping[str, str],
         timeout: float | None,
     ) -> WaitResult:
-        wait = _Wait(queues, watch, frozenset(ids), dict(since))
-        channels = {self._beginning(queue) + CHANNELS[watch]: queue for queue in queues}
-        waiter = Waiter(wait.ids)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        try:
-            # Subscribed first: what happens after the look is heard.
-            await self._subscription.listen(channels, waiter)
-            return await self._until(wait, channels, waiter, deadline)
-        finally:
-            self._subscription.leave(channels, waiter)
+        return await RedisWait(self, queues, watch, ids, since).run(timeout)
 
-    async def _until(
-        self, wait: _Wait, channels: Mapping[str, str], waiter: Waiter, deadline: float | None
-    ) -> WaitResult:
-        known = self._remembered(wait, channels)
-        while True:
-            # Whatever is told from here on counts, also what happened just before the look.
-            heard, waiter.woken = waiter.woken, False
-            stands = known or await self._look_at(channels, wait.watch)
-            moved = self._moved(wait, channels, stands) or (heard and wait.watch == "ids")
-            left = None if deadline is None else deadline - time.monotonic()
-            if moved or (left is not None and left <= 0):
-                return wait.told(stands, self._ends(wait, channels, stands), woken=moved)
-            wait.remember(stands)
-            due = await self._sleep(wait, stands, waiter, left)
-            if self._closed:
-                raise NotRunning("the storage was closed")
-            if due:
-                return wait.told(stands, {}, woken=True)
-            known = self._as_told(wait, channels, stands) if waiter.woken else None
 
-    async def _look_at(self, channels: Mapping[str, str], watch: Watch) -> dict[str, Standing]:
-        if self._closed:
-            raise NotRunning("the storage was closed")
-        # Of this moment: what was missed meanwhile makes it another.
-        latest = self._subscription.latest if self._subscription.hears(channels) else {}
-        found = await asyncio.gather(*map(self._look, channels.values()))
-        for (channel, queue), stands in zip(channels.items(), found, strict=True):
-            self.saw(queue, stands.now)
-            if watch != "events":
-                latest[channel] = max(latest.get(channel, 0), stands.count(watch))
-        return dict(zip(channels.values(), found, strict=True))
+class RedisWait(QueueWait[States]):
+    """One call of `wait` on Redis."""
 
-    def _remembered(self, wait: _Wait, channels: Mapping[str, str]) -> dict[str, Standing] | None:
-        """Return where the queues stand if that is known; None asks for a look."""
+    def __init__(
+        self,
+        waits: RedisWaits,
+        queues: Sequence[str],
+        watch: Watch,
+        ids: Collection[str],
+        since: Mapping[str, str],
+    ) -> None:
+        super().__init__(queues, watch, ids, since)
+        self._waits, self._subscription = waits, waits.subscription
+        self._channels = {waits.key_prefix(queue) + CHANNELS[watch]: queue for queue in queues}
+
+    async def subscribe(self) -> None:
+        await self._subscription.listen(self._channels, self)
+
+    def unsubscribe(self) -> None:
+        self._subscription.leave(self._channels, self)
+
+    def check_open(self) -> None:
+        if self._waits.closed:
+            raise NotRunning("the storage was closed while a wait was pending")
+
+    def ends_on_message(self) -> bool:
+        return self._waits.manual
+
+    async def look(self) -> States:
+        self.check_open()
+        # Take the dictionary before the look: a lost connection replaces it, and this look must not fill the new one.
+        latest = self._subscription.latest if self._subscription.is_confirmed(self._channels) else {}
+        found = await asyncio.gather(*map(self._waits.read_state, self._channels.values()))
+        for (channel, queue), state in zip(self._channels.items(), found, strict=True):
+            self._waits.note_time(queue, state.now)
+            if self.watch != "events":
+                latest[channel] = max(latest.get(channel, 0), state.number(self.watch))
+        return dict(zip(self._channels.values(), found, strict=True))
+
+    def recall(self) -> States | None:
         latest = self._subscription.latest
-        if self._manual or wait.watch == "events" or not self._subscription.hears(channels):
+        if (
+            self._waits.manual
+            or self.watch == "events"
+            or not self._subscription.is_confirmed(self._channels)
+        ):
             return None
-        found: dict[str, Standing] = {}
-        for channel, queue in channels.items():
-            newest, clock = latest.get(channel), self._clocks.get(queue)
+        states: dict[str, QueueState] = {}
+        for channel, queue in self._channels.items():
+            newest, clock = latest.get(channel), self._waits.clocks.get(queue)
             if newest is None or clock is None:
                 return None
             now = clock[0] + round((time.monotonic() - clock[1]) * 1000)
-            if wait.watch == "ids":
-                found[queue] = Standing(now, ended=str(newest))
+            if self.watch == "ids":
+                states[queue] = QueueState(now, ended=str(newest))
                 continue
-            count, _, due = wait.since.get(queue, "").partition("/")
-            if not count.isdecimal() or int(count) < newest:
+            number, _, due = self.since.get(queue, "").partition("/")
+            if not number.isdecimal() or int(number) < newest:
                 return None
-            found[queue] = Standing(now, work=count, next_due=int(due) if due.isdecimal() else None)
-        return found
+            states[queue] = QueueState(now, work=number, next_due=int(due) if due.isdecimal() else None)
+        return states
 
-    def _as_told(
-        self, wait: _Wait, channels: Mapping[str, str], stands: Mapping[str, Standing]
-    ) -> dict[str, Standing] | None:
-        """Return where the queues stand after a message; None asks for a look."""
+    def recall_after_message(self, state: States) -> States | None:
         latest = self._subscription.latest
-        if self._manual or wait.watch == "events":
+        if self._waits.manual or self.watch == "events":
             return None
-        found = dict(stands)
-        for channel, queue in channels.items():
+        states = dict(state)
+        for channel, queue in self._channels.items():
             if channel not in latest:
                 return None
-            newest, stood = str(latest[channel]), stands[queue]
-            if wait.watch == "ids":
-                found[queue] = Standing(stood.now, ended=newest)
-            elif newest != stood.work:
-                # When the next falls due was not told: the token says now, and the claim will know.
-                found[queue] = Standing(stood.now, work=newest, next_due=stood.now)
-        return found
+            newest, before = str(latest[channel]), state[queue]
+            if self.watch == "ids":
+                states[queue] = QueueState(before.now, ended=newest)
+            elif newest != before.work:
+                # The message does not include next_due. The token says now; the next claim returns the right time.
+                states[queue] = QueueState(before.now, work=newest, next_due=before.now)
+        return states
 
-    def _moved(self, wait: _Wait, channels: Mapping[str, str], stands: Mapping[str, Standing]) -> bool:
-        for channel, queue in channels.items():
-            since, stood = wait.since.get(queue), stands[queue]
-            if since is None:
-                moved = wait.watch == "work" and stood.ready
-            elif wait.watch == "work":
-                moved = work_has_moved(since, stood.work, stood.now)
-            else:
-                moved = since != stood.token(wait.watch) and self._concerns(wait, channel, since)
-            if moved:
-                return True
-        return False
-
-    def _concerns(self, wait: _Wait, channel: str, since: str) -> bool:
-        """Tell whether what happened after a token may be what is waited for."""
-        if wait.watch != "ids" or not since.isdecimal():
+    def has_changed(self, state: States, *, was_woken: bool) -> bool:
+        if was_woken and self.watch == "ids":
             return True
-        return self._subscription.ended_since(channel, int(since), wait.ids)
+        return any(
+            self._queue_changed(channel, queue, state[queue]) for channel, queue in self._channels.items()
+        )
 
-    def _ends(
-        self, wait: _Wait, channels: Mapping[str, str], stands: Mapping[str, Standing]
-    ) -> dict[str, Outcome]:
-        """Return how the ids ended that are waited for, as far as it was told."""
+    def _queue_changed(self, channel: str, queue: str, state: QueueState) -> bool:
+        since = self.since.get(queue)
+        if since is None:
+            return self.watch == "work" and state.has_due
+        if self.watch == "work":
+            return work_changed(since, state.work, state.now)
+        if since == state.token(self.watch):
+            return False
+        if self.watch == "events" or not since.isdecimal():
+            return True
+        return self._subscription.may_have_ended(channel, int(since), self.ids)
+
+    def tokens(self, state: States) -> dict[str, str]:
+        return {queue: one.token(self.watch) for queue, one in state.items()}
+
+    def outcomes(self, state: States) -> dict[str, Outcome]:
         found: dict[str, Outcome] = {}
-        for channel, queue in channels.items() if wait.watch == "ids" else ():
-            since = wait.since.get(queue, "")
+        for channel, queue in self._channels.items() if self.watch == "ids" else ():
+            since = self.since.get(queue, "")
             if since.isdecimal():
-                told = self._subscription.outcomes_since(channel, int(since), wait.ids)
-                ends = {id: alive(raw, stands[queue].now) for id, raw in told.items()}
-                found.update((id, outcome) for id, outcome in ends.items() if outcome is not None)
+                packed = self._subscription.outcomes_since(channel, int(since), self.ids)
+                outcomes = {id: live_outcome(raw, state[queue].now) for id, raw in packed.items()}
+                found.update((id, outcome) for id, outcome in outcomes.items() if outcome is not None)
         return found
 
-    async def _sleep(
-        self, wait: _Wait, stands: Mapping[str, Standing], waiter: Waiter, left: float | None
-    ) -> bool:
-        """Sleep until there is reason to look again; True when a job has fallen due."""
-        due = None if self._manual or wait.watch != "work" else seconds_until_due(stands.values())
-        seconds = self._poll if left is None else min(self._poll, left)
-        if due is not None and due <= seconds:
-            return not await waiter.sleep(due)
-        return await waiter.sleep(seconds) and self._manual
+    def seconds_until_due(self, state: States) -> float | None:
+        """Return the seconds until the next scheduled job, by the clock of the server."""
+        if self._waits.manual or self.watch != "work":
+            return None
+        seconds = [(one.next_due - one.now) / 1000 for one in state.values() if one.next_due is not None]
+        return max(0.0, min(seconds)) if seconds else None
 
-
-class _Wait:
-    """What one wait watches, and up to where it has seen each queue."""
-
-    def __init__(
-        self, queues: Sequence[str], watch: Watch, ids: frozenset[str], since: dict[str, str]
-    ) -> None:
-        self.queues, self.watch, self.ids, self.since = queues, watch, ids, since
-
-    def remember(self, stands: Mapping[str, Standing]) -> None:
-        self.since = {queue: one.token(self.watch) for queue, one in stands.items()}
-
-    def told(self, stands: Mapping[str, Standing], outcomes: Mapping[str, Outcome], *, woken: bool) -> WaitResult:
-        since = {queue: one.token(self.watch) for queue, one in stands.items()}
-        return WaitResult(woken=woken, since=since, outcomes=outcomes)
-
-
-def seconds_until_due(stands: Any) -> float | None:
-    """Return how long it is until the next scheduled job, by the clock of the storage."""
-    waits = [(one.next_due - one.now) / 1000 for one in stands if one.next_due is not None]
-    return max(0.0, min(waits)) if waits else None
+    def seconds_until_poll(self, state: States) -> float:
+        return self._waits.poll

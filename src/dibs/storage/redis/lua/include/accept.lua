@@ -7,8 +7,8 @@
 --           16 * rule (storage/redis/lua/include/fold.lua)
 -- time      0 now, 1 `at` is run_at, 2 `at` is a delay in ms; + 4 the caller wants the outcome
 -- answer    B status, B found, B repeated, I8 first, I8 revision
--- status    STATUS_... below; STATUSES in storage/redis/codec/requests.py has the same order
--- found     FOUND_... below; FOUND in storage/redis/codec/requests.py has the same order
+-- status    STATUS_... below; ENQUEUE_STATUSES in storage/redis/codec/requests.py has the same order
+-- found     FOUND_... below; FOUND_STATES in storage/redis/codec/requests.py has the same order
 
 -- @include outcomes
 

@@ -9,7 +9,7 @@
 -- follow-ups  three arguments each, after all settlements: the index of its queue in KEYS, the id, the request
 --             (storage/redis/lua/include/accept.lua)
 -- answer      B status, I8 revision
--- status      STATUS_... below; SETTLED in storage/redis/codec/settlements.py has the same order
+-- status      STATUS_... below; SETTLE_STATUSES in storage/redis/codec/settlements.py has the same order
 
 -- @include accept
 -- @include fast_complete

@@ -32,8 +32,7 @@ from dibs.model.requests import (
     Update,
 )
 from dibs.model.results import ExportRecord
-from dibs.storage.indexed import administration as keeping
-from dibs.storage.indexed import claiming, enqueueing, reading, settling
+from dibs.storage.indexed import by_id, claiming, enqueueing, reading, settling, whole_queue
 from dibs.storage.indexed.index import Index
 
 DAY = 86_400_000
@@ -62,7 +61,7 @@ def ended(index: Index, end: End, id: str = "a", queue: str = "q", **data: objec
     for job in claiming.claim(index, queue, "l", 100).jobs:
         assert job.run is not None
         settling.settle(index, queue, [Settlement(id=job.id, fence=job.run.fence, action=end)], LIMITS)
-    outcome = index.look(queue).slots[id].outcome
+    outcome = index.find_queue(queue).slots[id].outcome
     assert outcome is not None
     return outcome
 
@@ -94,7 +93,7 @@ def test_the_first_that_says_how_long_counts(
 ) -> None:
     """The end, then the job, then the queue, then the default; 0 and None are said, UNSET is not."""
     index = index_at(1000)
-    keeping.configure(index, "q", SettingsPatch(retention=retention(kind, of_queue)))
+    whole_queue.configure(index, "q", SettingsPatch(retention=retention(kind, of_queue)))
     end = replace(ENDS[kind], retention=retention(kind, of_end))
     outcome = ended(index, end, retention=retention(kind, of_job))
     ms = DEFAULTS[kind] if kept == "default" else kept
@@ -113,7 +112,7 @@ def test_an_outcome_that_is_not_kept_holds_nothing_but_still_answers_repeats() -
     assert (None, None) == (outcome.result, outcome.data)
     assert [Slot()] == reading.get(index, "q", ["a"])
     assert ["done"] == [s.status for s in settling.settle(index, "q", [repeat], LIMITS)]
-    assert 1 == keeping.prune(index, "q", 10).outcomes
+    assert 1 == whole_queue.prune(index, "q", 10).outcomes
     assert ["lost"] == [s.status for s in settling.settle(index, "q", [repeat], LIMITS)]
 
 
@@ -124,16 +123,16 @@ def test_prune_to_the_end_takes_all_and_then_says_so(expired: int, limit: int) -
     for number in range(expired):
         job = NewJob(id=str(number))
         enqueueing.enqueue(index, "q", [EnqueueRequest(job=job, request_key=f"k{number}")])
-        keeping.cancel(index, "q", [str(number)], running=False)
+        by_id.cancel(index, "q", [str(number)], running=False)
     index.now += 8 * DAY
     counts = []
-    while (step := keeping.prune(index, "q", limit)).more:
+    while (step := whole_queue.prune(index, "q", limit)).more:
         counts.append((step.outcomes, step.request_keys))
     counts.append((step.outcomes, step.request_keys))
 
     assert (expired, expired) == tuple(sum(column) for column in zip(*counts, strict=True))
     assert all(outcomes <= limit and keys <= limit for outcomes, keys in counts)
-    assert ({}, {}) == (index.look("q").slots, index.look("q").keys)
+    assert ({}, {}) == (index.find_queue("q").slots, index.find_queue("q").keys)
 
 
 def test_prune_leaves_what_is_still_kept() -> None:
@@ -141,8 +140,8 @@ def test_prune_leaves_what_is_still_kept() -> None:
     ended(index, ENDS["completed"], "kept", retention=OutcomeRetention(completed=None))
     put(index, "waiting")
 
-    assert 0 == keeping.prune(index, "q", 10).outcomes
-    assert {"kept", "waiting"} == set(index.look("q").slots)
+    assert 0 == whole_queue.prune(index, "q", 10).outcomes
+    assert {"kept", "waiting"} == set(index.find_queue("q").slots)
 
 
 def test_a_priority_amended_on_a_scheduled_job_counts_when_it_falls_due() -> None:
@@ -150,7 +149,7 @@ def test_a_priority_amended_on_a_scheduled_job_counts_when_it_falls_due() -> Non
     for id in ("a", "b"):
         enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id=id, run_at=2000))])
     for priority in (9, -9, 5):
-        assert "amended" == keeping.amend(index, "q", "b", JobPatch(priority=priority), LIMITS)
+        assert "amended" == by_id.amend(index, "q", "b", JobPatch(priority=priority), LIMITS)
     claiming.grant(index, ["q"], "l", 10**6, "h")
 
     assert 2 == reading.counts(index, ["q"])["q"].scheduled
@@ -166,24 +165,24 @@ def test_amending_the_retention_of_one_end_leaves_another_end_alone(kind: EndKin
     ended(index, ENDS[kind], retention=OutcomeRetention(completed=None, failed=None, cancelled=None))
     other = next(name for name in ENDS if name != kind)
 
-    assert "amended" == keeping.amend(index, "q", "a", JobPatch(retention=retention(other, 5)), LIMITS)
-    assert index.look("q").slots["a"].outcome is not None
-    assert None is index.look("q").slots["a"].outcome.expires_at  # type: ignore[union-attr]
+    assert "amended" == by_id.amend(index, "q", "a", JobPatch(retention=retention(other, 5)), LIMITS)
+    assert index.find_queue("q").slots["a"].outcome is not None
+    assert None is index.find_queue("q").slots["a"].outcome.expires_at  # type: ignore[union-attr]
 
-    assert "amended" == keeping.amend(index, "q", "a", JobPatch(retention=retention(kind, 5)), LIMITS)
-    assert 1005 == index.look("q").slots["a"].outcome.expires_at  # type: ignore[union-attr]
+    assert "amended" == by_id.amend(index, "q", "a", JobPatch(retention=retention(kind, 5)), LIMITS)
+    assert 1005 == index.find_queue("q").slots["a"].outcome.expires_at  # type: ignore[union-attr]
 
 
 def test_an_amend_that_grows_too_large_is_refused_whole() -> None:
     """Nothing of the patch is taken: not in the current, not in the successor."""
     index = index_at(1000)
     put(index, attributes={"a": b'"' + b"x" * 40_000 + b'"'})
-    before = index.look("q").slots["a"]
+    before = index.find_queue("q").slots["a"]
     patch = JobPatch(attributes={"b": b'"' + b"x" * 40_000 + b'"'}, priority=5)
     with pytest.raises(Refused):
-        keeping.amend(index, "q", "a", patch, LIMITS)
+        by_id.amend(index, "q", "a", patch, LIMITS)
 
-    assert before == index.look("q").slots["a"]
+    assert before == index.find_queue("q").slots["a"]
 
 
 JOB = Job(id="a", data=JobData(), run_at=0, enqueued_at=0, seq=50, first=50, revision=60, attempts=1)
@@ -209,18 +208,18 @@ ENDED = Outcome(kind="completed", fence=9000, first=1, revision=2, ended_at=0, e
 )
 def test_an_import_raises_the_counters_above_what_comes_in(slot: Slot, highest: int) -> None:
     index = index_at(0)
-    assert ["imported"] == keeping.import_(index, "q", [ExportRecord(id="a", slot=slot)])
+    assert ["imported"] == whole_queue.import_(index, "q", [ExportRecord(id="a", slot=slot)])
 
-    assert highest < index.draw()
+    assert highest < index.next_number()
 
 
 def test_an_import_into_an_id_that_exists_changes_nothing() -> None:
     index = index_at(1000)
     put(index)
-    before = (index.look("q").slots["a"], index.number)
+    before = (index.find_queue("q").slots["a"], index.number)
 
-    assert ["exists"] == keeping.import_(index, "q", [ExportRecord(id="a", slot=Slot(JOB))])
-    assert before == (index.look("q").slots["a"], index.number)
+    assert ["exists"] == whole_queue.import_(index, "q", [ExportRecord(id="a", slot=Slot(JOB))])
+    assert before == (index.find_queue("q").slots["a"], index.number)
 
 
 def test_a_forgotten_id_is_told_to_those_who_wait_for_it() -> None:
@@ -228,7 +227,7 @@ def test_a_forgotten_id_is_told_to_those_who_wait_for_it() -> None:
     index = index_at(1000)
     put(index)
     index.end_step()
-    keeping.forget(index, "q", ["a"])
+    by_id.forget(index, "q", ["a"])
 
     assert [["a"]] == [changes.ended for _, changes in index.end_step()]
 
@@ -237,10 +236,12 @@ def test_a_payload_changed_by_its_caller_later_is_kept_as_it_was() -> None:
     """What was accepted is the storage's own."""
     index, attributes = index_at(1000), {"k": b"1"}
     enqueueing.enqueue(
-        index, "q", [EnqueueRequest(job=NewJob(id="a", data=JobData(attributes=attributes)), on_conflict=Update())]
+        index,
+        "q",
+        [EnqueueRequest(job=NewJob(id="a", data=JobData(attributes=attributes)), on_conflict=Update())],
     )
     attributes["k"] = b"2"
-    job = index.look("q").slots["a"].current
+    job = index.find_queue("q").slots["a"].current
 
     assert job is not None
     assert {"k": b"1"} == job.data.attributes
@@ -250,14 +251,14 @@ def test_what_fails_for_good_in_a_fail_queue_is_kept_for_ever() -> None:
     """Whatever its job, its queue or its handler says."""
     index = index_at(1000)
     ended(index, Fail(error=Error(type="Oops"), handled=True), payload=b"p")
-    [fail_id] = index.look("q!fail").slots
-    keeping.configure(index, "q!fail", SettingsPatch(retention=OutcomeRetention(failed=0)))
+    [fail_id] = index.find_queue("q!fail").slots
+    whole_queue.configure(index, "q!fail", SettingsPatch(retention=OutcomeRetention(failed=0)))
     claiming.grant(index, ["q!fail"], "l", 10**9, "h")
     [job] = claiming.claim(index, "q!fail", "l", 9).jobs
     assert job.run is not None
     end = Fail(error=Error(type="Again"), handled=True, retention=OutcomeRetention(failed=0))
     settling.settle(index, "q!fail", [Settlement(id=fail_id, fence=job.run.fence, action=end)], LIMITS)
-    outcome = index.look("q!fail").slots[fail_id].outcome
+    outcome = index.find_queue("q!fail").slots[fail_id].outcome
 
     assert outcome is not None
     assert (None, b"p") == (outcome.expires_at, outcome.data.payload if outcome.data else None)

@@ -1,0 +1,136 @@
+"""The methods for administrators: cancel, amend, retry_failed, forget, configure and prune."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from dibs.model import events, rules, transitions
+from dibs.model.check_values import check_attributes
+from dibs.model.job import EMPTY, Job, Outcome, Slot
+from dibs.model.limits import Limits
+from dibs.model.requests import Cancelled, JobPatch, Settings, SettingsPatch
+from dibs.model.results import AmendStatus, CancelStatus, PruneResult, RetryFailedStatus
+from dibs_sqlite import settling
+from dibs_sqlite.transaction import StoredQueue, Transaction
+
+
+def cancel(tx: Transaction, name: str, ids: Sequence[str], running: bool) -> list[CancelStatus]:  # noqa: FBT001
+    """Cancel waiting and blocked jobs. With `running`, also ask active runs to cancel."""
+    queue = tx.queue(name)
+    return [_cancel(tx, queue, id, running=running) for id in ids]
+
+
+def _cancel(tx: Transaction, queue: StoredQueue, id: str, *, running: bool) -> CancelStatus:
+    slot = queue.get(id)
+    job, verdict = slot.current, rules.cancel(slot, tx.now, running=running)
+    if job is None or verdict == "active":
+        return verdict
+    slot = _without_successor(tx, queue, id, slot)
+    if job.run is None or (running and job.run.lease is None):
+        settling.end(tx, queue, slot, job, Cancelled())
+    elif running and not job.run.cancel_requested:
+        queue.put(id, slot, transitions.request_cancel(slot, job, job.run))
+        queue.log_event(events.note_event("cancel_requested", id, tx.now, job))
+    return verdict
+
+
+def _without_successor(tx: Transaction, queue: StoredQueue, id: str, slot: Slot) -> Slot:
+    successor = slot.successor
+    if successor is None:
+        return slot
+    after = transitions.drop_successor(slot, successor, tx.now)
+    queue.put(id, slot, after)
+    queue.log_event(events.dropped_event(id, successor, tx.now))
+    return after
+
+
+def amend(tx: Transaction, name: str, id: str, patch: JobPatch, limits: Limits) -> AmendStatus:
+    """Change a job by a patch, completely or not at all. Raises Refused if its attributes grow too large."""
+    queue = tx.queue(name)
+    slot = queue.get(id)
+    verdict = rules.amend(slot, patch, tx.now)
+    if verdict != "amended":
+        return verdict
+    after = transitions.amend(slot, patch, tx.now)
+    for part in (after.current, after.successor):
+        if part is not None and patch.attributes is not UNSET:
+            check_attributes(part.data.attributes, limits)
+    queue.put(id, slot, after)
+    queue.log_event(events.note_event("amended", id, tx.now, after.current or after.outcome))
+    return verdict
+
+
+def retry_failed(tx: Transaction, name: str, ids: Sequence[str]) -> list[RetryFailedStatus]:
+    """Enqueue failed jobs again, from their outcomes."""
+    queue = tx.queue(name)
+    return [_retry_failed(tx, queue, id) for id in ids]
+
+
+def _retry_failed(tx: Transaction, queue: StoredQueue, id: str) -> RetryFailedStatus:
+    slot = queue.get(id)
+    verdict, outcome = rules.retry_failed(slot, tx.now), slot.outcome
+    if verdict != "queued" or outcome is None or outcome.data is None:
+        return verdict
+    after = transitions.retry_failed(slot, outcome, id, outcome.data, tx.now, tx.draw())
+    queue.put(id, slot, after)
+    queue.log_event(events.note_event("queued", id, tx.now, after.current))
+    return verdict
+
+
+def forget(tx: Transaction, name: str, ids: Sequence[str]) -> list[bool]:
+    """Remove each id with its outcome, and return whether it existed.
+
+    No record of its last fence is needed, because each new number is above every earlier one.
+    """
+    queue = tx.queue(name)
+    return [_forget(tx, queue, id) for id in ids]
+
+
+def _forget(tx: Transaction, queue: StoredQueue, id: str) -> bool:
+    slot = queue.get(id)
+    visible = rules.visible(slot, tx.now)
+    if slot is not EMPTY:
+        queue.put(id, slot, EMPTY)
+    if visible is EMPTY:
+        return False
+    part: Job | Outcome | None = visible.current or visible.outcome
+    queue.log_event(events.note_event("forgotten", id, tx.now, part))
+    return True
+
+
+def configure(tx: Transaction, name: str, patch: SettingsPatch) -> Settings:
+    """Change the settings that a patch contains, and return the new settings."""
+    queue = tx.queue(name)
+    before = queue.settings
+    fields = {field: getattr(patch, field) for field in patch.__struct_fields__}
+    after = replace(before, **{field: value for field, value in fields.items() if value is not UNSET})
+    if after == before:
+        return before
+    # A change of the log level is logged if the old or the new level includes it.
+    if after.log_level == "all":
+        queue.configure(after)
+    if before.paused != after.paused:
+        queue.log_event(events.note_event("paused" if after.paused else "resumed", "", tx.now))
+    if replace(before, paused=after.paused) != after:
+        queue.log_event(events.note_event("configured", "", tx.now))
+    queue.configure(after)
+    return after
+
+
+def prune(tx: Transaction, name: str, limit: int) -> PruneResult:
+    """Remove expired outcomes, request keys and events, at most `limit` of the first two."""
+    queue = tx.queue(name)
+    ids = [id for (id,) in queue.execute("expired_ids", now=tx.now, limit=limit).fetchall()]
+    for id in ids:
+        slot = queue.get(id)
+        queue.put(id, slot, EMPTY if slot.current is None else replace(slot, outcome=None))
+    keys = queue.execute("prune_request_keys", now=tx.now, limit=limit).rowcount
+    return PruneResult(
+        outcomes=len(ids),
+        request_keys=keys,
+        events=queue.trim_log(oldest_at=tx.now - queue.settings.log_age),
+        more=limit in (len(ids), keys),
+    )

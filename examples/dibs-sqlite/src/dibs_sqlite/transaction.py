@@ -1,0 +1,269 @@
+"""The rows that one transaction reads and writes: clock, counter, and queues with their slots and logs.
+
+Only StoredQueue.put writes slots, so the columns that queries search by always agree with the slot's body.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from typing import Any, Final, get_args
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dibs.model.events import AttemptKind, LogEvent
+from dibs.model.job import EMPTY, Slot
+from dibs.model.requests import Settings
+from dibs.model.results import EnqueueResult
+from dibs_sqlite.queries import queries
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode_slot: Final = msgspec.msgpack.Decoder(Slot).decode
+_decode_settings: Final = msgspec.msgpack.Decoder(Settings).decode
+_decode_result: Final = msgspec.msgpack.Decoder(EnqueueResult).decode
+_ATTEMPT_KINDS: Final = frozenset(get_args(AttemptKind))
+
+
+class Lease(Struct, frozen=True):
+    """A lease on one queue. It is alive while now < expires_at, unless it was dropped."""
+
+    id: str
+    holder: str
+    expires_at: int
+    dropped: bool = False
+
+
+class Transaction:
+    """One SQLite transaction at one time of the storage's clock."""
+
+    def __init__(self, connection: sqlite3.Connection, now: int, stored_now: int, number: int) -> None:
+        #: The time of every change in this transaction, ms since the epoch.
+        self.now = now
+        #: The last number drawn.
+        self.number = number
+        self._stored = (stored_now, number)
+        self._connection = connection
+        self._changes_before = connection.total_changes
+        self._queues: dict[str, StoredQueue] = {}
+
+    def execute(self, name: str, **params: Any) -> sqlite3.Cursor:
+        """Execute the query `name` of sql/queries.sql."""
+        return self._connection.execute(queries()[name], params)
+
+    def scalar(self, name: str, **params: Any) -> Any:
+        """Return the first column of the first row of a query, or None without rows."""
+        row = self.execute(name, **params).fetchone()
+        return None if row is None else row[0]
+
+    def draw(self) -> int:
+        """Draw a seq, revision, fence or offset: a number above every earlier one.
+
+        It is at least the time in us, so that numbers also grow after an old copy of the file is restored.
+        """
+        self.number = max(self.number + 1, self.now * 1000)
+        return self.number
+
+    def queue(self, name: str) -> StoredQueue:
+        """Return a queue. An unknown queue is created by the first write to it."""
+        if name not in self._queues:
+            self._queues[name] = StoredQueue(self, name)
+        return self._queues[name]
+
+    def flush(self) -> None:
+        """Write the changed rows of `queues` and `storage`, if the transaction has written anything."""
+        for queue in self._queues.values():
+            queue.flush()
+        if self.has_written and (self.now, self.number) != self._stored:
+            self.execute("save_storage", now=self.now, number=self.number)
+
+    @property
+    def has_written(self) -> bool:
+        """True if the transaction has changed a row."""
+        return self._connection.total_changes != self._changes_before
+
+
+class StoredQueue:
+    """One queue within a transaction."""
+
+    #: Number of the last step after which a claim may find more jobs.
+    work: int
+    #: Number of the last step that removed an id.
+    removal: int
+    #: Size of the log in bytes.
+    log_bytes: int
+    #: Number of the last event that was removed from the log.
+    trimmed: int
+
+    def __init__(self, tx: Transaction, name: str) -> None:
+        self.name = name
+        self._tx = tx
+        row = tx.execute("queue", queue=name).fetchone()
+        packed, self.work, self.removal, self.log_bytes, self.trimmed = row or (None, 0, 0, 0, 0)
+        self.settings = Settings() if packed is None else _decode_settings(packed)
+        self._stored = None if row is None else self._row()
+        self._is_used = self._has_more_work = self._has_removed = False
+
+    def _row(self) -> dict[str, Any]:
+        return {
+            "settings": _encode(self.settings),
+            "work": self.work,
+            "removal": self.removal,
+            "log_bytes": self.log_bytes,
+            "trimmed": self.trimmed,
+        }
+
+    def flush(self) -> None:
+        """Write the queue's row, if it has changed."""
+        if self._has_more_work:
+            self.work = self._tx.draw()
+        if self._has_removed:
+            self.removal = self._tx.draw()
+        row = self._row()
+        if row != self._stored and (self._is_used or self._stored is not None):
+            self.execute("save_queue", **row)
+
+    def execute(self, name: str, **params: Any) -> sqlite3.Cursor:
+        """Execute a query with this queue as its parameter `queue`."""
+        return self._tx.execute(name, queue=self.name, **params)
+
+    def scalar(self, name: str, **params: Any) -> Any:
+        """Return the first column of the first row of a query about this queue, or None without rows."""
+        return self._tx.scalar(name, queue=self.name, **params)
+
+    # -- slots ---------------------------------------------------------------------------------------
+
+    def get(self, id: str) -> Slot:
+        """Return the slot of an id, or EMPTY for an unknown id. The slot's outcome may have expired."""
+        body = self.scalar("slot", id=searchable(id))
+        return EMPTY if body is None else _decode_slot(body)
+
+    def put(self, id: str, before: Slot, after: Slot) -> None:
+        """Replace slot `before` of an id by `after`, and delete its row if `after` is empty."""
+        self._is_used = True
+        job, outcome = after.current, after.outcome
+        waits = job is not None and job.run is None
+        # Under max_active, the end of any active job may allow another claim.
+        if waits or (self.settings.max_active is not None and before.current is not None):
+            self._has_more_work = True
+        if job is None and outcome is None:
+            self._has_removed = True
+            self.execute("delete_slot", id=id)
+            return
+        run = job.run if job is not None else None
+        has_ended = outcome is not before.outcome or after.dropped != before.dropped or job is None
+        self.execute(
+            "save_slot",
+            id=id,
+            state=None if job is None else "w" if run is None else "h" if run.lease is None else "a",
+            priority=job.data.priority if job is not None else None,
+            run_at=job.run_at if job is not None else None,
+            seq=job.seq if job is not None else None,
+            lease=run.lease if run is not None else None,
+            cancel_requested=run is not None and run.lease is not None and run.cancel_requested,
+            blocked=after.successor is not None,
+            outcome=outcome.kind if outcome is not None else None,
+            expires_at=outcome.expires_at if outcome is not None else None,
+            ending=self._tx.draw() if has_ended else None,
+            body=_encode(after),
+        )
+
+    def due(self, limit: int) -> list[Slot]:
+        """Return the first `limit` due slots in the order of claims."""
+        found: list[Slot] = []
+        for (priority,) in self.execute("priorities").fetchall():
+            if len(found) >= limit:
+                break
+            rows = self.execute("due", priority=priority, now=self._tx.now, limit=limit - len(found))
+            found += [_decode_slot(body) for (body,) in rows]
+        return found
+
+    def listed(
+        self, state: str | None, after: str, until: str | None, limit: int
+    ) -> Iterator[tuple[str, Slot]]:
+        """Yield the ids above `after` and up to `until` in a state (None: any), each with its slot."""
+        bounds = {"after": searchable(after), "until": None if until is None else searchable(until)}
+        rows = self.execute("list", state=state, **bounds, now=self._tx.now, limit=limit)
+        return ((id, _decode_slot(body)) for id, body in rows)
+
+    def split(self, state: str | None, parts: int) -> list[str]:
+        """Return the ids that divide the ids in a state into `parts` parts of equal size."""
+        rows = self.execute("split", state=state, parts=parts, now=self._tx.now)
+        return [id for (id,) in rows]
+
+    # -- settings, leases, request keys ----------------------------------------------------------------
+
+    def configure(self, settings: Settings) -> None:
+        """Replace the settings of the queue."""
+        self._is_used = self._has_more_work = True
+        self.settings = settings
+
+    def lease(self, id: str) -> Lease | None:
+        """Return a lease, or None if it is unknown or has expired."""
+        row = self.execute("lease", lease=searchable(id)).fetchone()
+        if row is None or row[1] <= self._tx.now:
+            return None
+        return Lease(id, row[0], row[1], bool(row[2]))
+
+    def put_lease(self, lease: Lease) -> None:
+        """Store a lease."""
+        self._is_used = True
+        self.execute(
+            "save_lease",
+            lease=lease.id,
+            holder=lease.holder,
+            expires_at=lease.expires_at,
+            dropped=lease.dropped,
+        )
+
+    def held_ids(self, lease: str, limit: int) -> list[str]:
+        """Return the ids of at most `limit` jobs that are active under a lease."""
+        return [id for (id,) in self.execute("held_ids", lease=searchable(lease), limit=limit)]
+
+    def result_for_key(self, key: str) -> EnqueueResult | None:
+        """Return the first result of a request_key, marked as repeated; None for an unknown key."""
+        packed = self.scalar("request_key", key=key, now=self._tx.now)
+        return None if packed is None else replace(_decode_result(packed), repeated=True)
+
+    def put_key(self, key: str, result: EnqueueResult) -> None:
+        """Store the result of a request_key."""
+        self._is_used = True
+        expires_at = self._tx.now + self.settings.request_key_age
+        self.execute("save_request_key", key=key, result=_encode(result), expires_at=expires_at)
+
+    # -- the log ---------------------------------------------------------------------------------------
+
+    def log_event(self, event: LogEvent) -> None:
+        """Append an event to the queue's log, if the log level includes its kind."""
+        level = self.settings.log_level
+        if level == "off" or (level == "runs" and event.kind not in _ATTEMPT_KINDS):
+            return
+        self._is_used = True
+        body = _encode(event)
+        self.execute("append_event", number=self._tx.draw(), at=self._tx.now, body=body)
+        self.log_bytes += len(body)
+        if self.log_bytes > self.settings.log_bytes:
+            self.trim_log(oldest_at=0)
+
+    def trim_log(self, oldest_at: int) -> int:
+        """Remove events from before `oldest_at` and events beyond log_bytes; return how many were removed."""
+        count = 0
+        for number, at, size in self.execute("oldest_events"):
+            if at >= oldest_at and self.log_bytes <= self.settings.log_bytes:
+                break
+            self.log_bytes -= size
+            self.trimmed = number
+            count += 1
+        if count:
+            self.execute("trim_events", through=self.trimmed)
+        return count
+
+
+def searchable(text: str) -> str:
+    """Return text as a query parameter: "", which matches no row, for text that UTF-8 cannot encode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return ""
+    return text

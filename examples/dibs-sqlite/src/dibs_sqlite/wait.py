@@ -1,0 +1,145 @@
+"""The waits of a storage: when a wait looks for changes, and which changes wake it.
+
+SQLite sends no notification of a commit. It has `PRAGMA data_version`, a number that changes when another
+connection commits and costs a few bytes to read. One task polls that number for all waits of the storage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from dibs.storage.protocol import Watch
+from dibs_sqlite.reading import end_of_log
+from dibs_sqlite.transaction import StoredQueue, Transaction, searchable
+
+
+class Observation(Struct, frozen=True):
+    """The state of the queues of one wait."""
+
+    #: True if a queue has changed since its token.
+    changed: bool
+    #: The current token of each queue.
+    tokens: Mapping[str, str]
+    #: Seconds until the next scheduled job is due; None if no job is scheduled.
+    due_in: float | None
+
+
+def observe(
+    tx: Transaction, watch: Watch, names: Sequence[str], ids: Sequence[str], since: Mapping[str, str]
+) -> Observation:
+    """Compare the queues with the tokens in `since`.
+
+    A wait for work without a token reports a change if a job is due now. Other waits without a token report
+    none.
+    """
+    queues = [tx.queue(name) for name in names]
+    tokens = {queue.name: _token(tx, queue, watch) for queue in queues}
+    changed = [_has_changed(tx, queue, watch, ids, since.get(queue.name)) for queue in queues]
+    due = [queue.scalar("next_due", now=tx.now) for queue in queues] if watch == "work" else []
+    next_due = min((at for at in due if at is not None), default=None)
+    return Observation(any(changed), tokens, None if next_due is None else (next_due - tx.now) / 1000)
+
+
+def _token(tx: Transaction, queue: StoredQueue, watch: Watch) -> str:
+    if watch == "work":
+        return f"{queue.work}.{tx.now}"
+    return end_of_log(queue) if watch == "events" else str(tx.number)
+
+
+def _has_changed(
+    tx: Transaction, queue: StoredQueue, watch: Watch, ids: Sequence[str], token: str | None
+) -> bool:
+    if watch == "events":
+        return token is not None and token != end_of_log(queue)
+    if watch == "work":
+        work, _, seen_at = (token or f"{queue.work}.0").partition(".")
+        return work != str(queue.work) or bool(queue.scalar("became_due", after=_number(seen_at), now=tx.now))
+    return token is not None and any(_ending(queue, id) > _number(token) for id in ids)
+
+
+def _ending(queue: StoredQueue, id: str) -> int:
+    """Return the number of an id's last ending; for an unknown id, that of the last removal in the queue."""
+    found = queue.scalar("ending", id=searchable(id))
+    return queue.removal if found is None else int(found)
+
+
+def _number(token: str) -> int:
+    # Treat a token of another storage as 0: the wait then reports a change, and its caller looks once too
+    # often.
+    return int(token) if token.isdecimal() and len(token) < 19 else 0
+
+
+class ChangeNotifier:
+    """Wakes all waits of a storage, and polls for commits of other connections while a wait is pending.
+
+    A wait enters it as a context manager, takes `next_change`, and reads the file after that. So a change
+    between the read and the sleep is not missed.
+    """
+
+    def __init__(self, version: Callable[[], Awaitable[int]], poll: float) -> None:
+        self._version, self._poll = version, poll
+        self._next_change = asyncio.Event()
+        self._waits = 0
+        self._polling: asyncio.Task[None] | None = None
+
+    def notify(self) -> None:
+        """Wake every wait."""
+        changed, self._next_change = self._next_change, asyncio.Event()
+        changed.set()
+
+    @property
+    def next_change(self) -> asyncio.Event:
+        """The event that the next call of `notify` sets."""
+        return self._next_change
+
+    def __enter__(self) -> None:
+        self._waits += 1
+        if self._polling is None:
+            self._polling = asyncio.create_task(self._poll_version())
+
+    def __exit__(self, *_: object) -> None:
+        self._waits -= 1
+        if not self._waits and self._polling is not None:
+            self._polling.cancel()
+            self._polling = None
+
+    async def _poll_version(self) -> None:
+        seen = await self._version()
+        # Another connection may have committed between the first read of a wait and the read of `seen`.
+        self.notify()
+        while True:
+            await asyncio.sleep(self._poll)
+            version = await self._version()
+            if version != seen:
+                seen = version
+                self.notify()
+
+
+class Deadline:
+    """A number of seconds from now, or never."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._at = None if seconds is None else time.monotonic() + seconds
+
+    def seconds_left(self, *others: float | None) -> float | None:
+        """Return the smallest of the seconds left and `others`, or None if all are None."""
+        left = None if self._at is None else max(0.0, self._at - time.monotonic())
+        return min((seconds for seconds in (left, *others) if seconds is not None), default=None)
+
+    @property
+    def has_passed(self) -> bool:
+        """True if the deadline is over."""
+        return self._at is not None and time.monotonic() >= self._at
+
+
+async def sleep_until(event: asyncio.Event, timeout: float | None) -> None:
+    """Wait for an event, for at most `timeout` seconds."""
+    try:
+        async with asyncio.timeout(timeout):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,88 @@
+"""The verbs of a whole queue that change it: configure, prune, import_."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from dibs.model import events, rules, transitions
+from dibs.model.events import NoteKind
+from dibs.model.job import EMPTY, Slot
+from dibs.model.requests import Settings, SettingsPatch
+from dibs.model.results import ExportRecord, ImportStatus, PruneResult
+from dibs.storage.indexed.index import Index
+from dibs.storage.indexed.queue_index import QueueIndex
+
+
+def configure(index: Index, queue: str, patch: SettingsPatch) -> Settings:
+    """Change what a patch names."""
+    source = index.queue(queue)
+    before = source.settings
+    named = {name: getattr(patch, name) for name in patch.__struct_fields__}
+    after = replace(before, **{name: value for name, value in named.items() if value is not UNSET})
+    if after == before:
+        return before
+    source.put_settings(after)
+    if "all" in (before.log_level, after.log_level):
+        if before.paused != after.paused:
+            kind: NoteKind = "paused" if after.paused else "resumed"
+            index.log_event(source, events.note_event(kind, "", index.now))
+        if replace(before, paused=after.paused) != after:
+            index.log_event(source, events.note_event("configured", "", index.now))
+    return after
+
+
+def prune(index: Index, queue: str, limit: int) -> PruneResult:
+    """Remove what has expired."""
+    source = index.find_queue(queue)
+    outcomes = _prune_outcomes(source, limit)
+    keys = _prune_keys(source, index.now, limit)
+    settings = source.settings
+    excess = source.log.excess(index.now - settings.log_age, settings.log_bytes)
+    trimmed = source.log.entries[:excess]
+    if trimmed:
+        source.put_trim(trimmed[-1].number)
+    return PruneResult(
+        outcomes=outcomes,
+        request_keys=keys,
+        events=sum(entry.count for entry in trimmed),
+        more=limit in (outcomes, keys),
+    )
+
+
+def _prune_outcomes(queue: QueueIndex, limit: int) -> int:
+    ids = list(islice(queue.expired, limit))
+    for id in ids:
+        slot = queue.slots[id]
+        queue.put(id, EMPTY if slot.current is None else replace(slot, outcome=None))
+    return len(ids)
+
+
+def _prune_keys(queue: QueueIndex, now: int, limit: int) -> int:
+    count = 0
+    while queue.key_expiries and queue.key_expiries[0][0] <= now and count < limit:
+        expires_at, key = queue.pop_key_expiry()
+        known = queue.keys.get(key)
+        if known is not None and known.expires_at == expires_at:
+            queue.put_key(key, None)
+            count += 1
+    return count
+
+
+def import_(index: Index, queue: str, records: Sequence[ExportRecord]) -> list[ImportStatus]:
+    """Take whole ids in."""
+    source = index.queue(queue)
+    return [import_one(index, source, record.id, record.slot) for record in records]
+
+
+def import_one(index: Index, queue: QueueIndex, id: str, slot: Slot) -> ImportStatus:
+    """Take a whole id in, unless it exists here."""
+    here = queue.slots.get(id, EMPTY)
+    if here.current is not None or transitions.unexpired(here.outcome, index.now):
+        return "exists"
+    index.number = max(index.number, *rules.numbers_in(slot))
+    queue.put(id, rules.imported_slot(slot, index.now, queue.settings.retention))
+    return "imported"
