@@ -20,6 +20,7 @@ ROOMS = {
         "dibs.storage.offsets",
         "dibs.storage.registry",
         "dibs.storage.sleeper",
+        "dibs.storage.wait_loop",
     ),
     "indexed": ("dibs.storage.indexed",),
     "memory": ("dibs.storage.memory",),

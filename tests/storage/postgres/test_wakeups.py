@@ -27,7 +27,7 @@ def options() -> dict[str, float]:
 async def begun(storage: PostgresStorage, **what: Any) -> asyncio.Task[Any]:
     """A wait that has looked and now waits."""
     task = asyncio.create_task(storage.wait(["q"], timeout=PROMPT, **what))
-    while not any(not waiter.woken for waiter in storage._waiting._bell._waiters):  # noqa: ASYNC110
+    while not any(not wait.woken for wait in storage._waits.notifications.waits):  # noqa: ASYNC110
         await asyncio.sleep(0.005)
     await asyncio.sleep(0.05)
     return task
@@ -119,10 +119,10 @@ async def test_without_notifications_the_poll_finds_it(
     """As behind a pooler in transaction mode: the echo never comes."""
     monkeypatch.setattr("dibs.storage.postgres.wakeups.listener.ECHO_SECONDS", 0.05)
     async with opening(poll=0.1) as storage:
-        storage._waiting._listener._channel = "another"
+        storage._waits.listener._channel = "another"
         await storage.enqueue("q", [asked("x")])
         await claimed(storage)
-        monkeypatch.setattr("dibs.storage.postgres.wakeups.listener.Bell.ring", lambda *_: None)
+        monkeypatch.setattr("dibs.storage.postgres.wakeups.listener.Notifications.receive", lambda *_: None)
         waiting = asyncio.create_task(storage.wait(["q"], timeout=PROMPT))
         await asyncio.sleep(0.3)
         await storage.enqueue("q", [asked("a")])

@@ -21,8 +21,8 @@ from dibs.model.job import (
 from dibs.model.limits import LIMITS
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.redis.codec.jobs import decode_retention, encode_retention
-from dibs.storage.redis.codec.requests import request_word, request_words
-from dibs.storage.redis.codec.settlements import Settling
+from dibs.storage.redis.codec.requests import encode_request, encode_requests
+from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.codec.slots import decode_slot, encode_slot
 from dibs_conformance.sequential.strategies import DATA, ERRORS, RETENTIONS
 
@@ -54,21 +54,23 @@ successors = st.builds(
 @given(datas)
 def test_what_says_no_more_than_its_payload_is_written_the_same_the_short_way(data: JobData) -> None:
     request = EnqueueRequest(job=NewJob(id="a", data=data))
-    head, id, rest = request_words(check_batch([request]))
+    head, id, rest = encode_requests(check_batch([request]))
 
     assert isinstance(head, bytes)
     assert isinstance(rest, bytes)
-    assert ("a", request_word(request.job, request.on_conflict, None)) == (id, head + rest)
+    assert ("a", encode_request(request.job, request.on_conflict, None)) == (id, head + rest)
 
 
 @given(st.integers(-1, 2**53 + 1), st.none() | st.binary(max_size=100))
 def test_a_plain_completion_is_written_the_same_the_short_way(fence: int, result: bytes | None) -> None:
     how = Complete(result=result)
-    settling = Settling("q", LIMITS, cross_queue=True)
+    settling = SettlementBatch("q", LIMITS, cross_queue=True)
     settling.add([Settlement(id="a", fence=fence, action=how)])
 
-    assert [b"a", settling.settlement(fence, how)] == settling.words
-    assert (0 <= fence <= 2**53) == (settling.plain(Settlement(id="a", fence=fence, action=how)) is not None)
+    assert [b"a", settling.encode(fence, how)] == settling.arguments
+    assert (0 <= fence <= 2**53) == (
+        settling.encode_plain(Settlement(id="a", fence=fence, action=how)) is not None
+    )
 
 
 @given(jobs, st.none() | successors, st.lists(st.tuples(numbers, numbers), max_size=8))
@@ -112,9 +114,9 @@ def test_a_plain_job_is_small() -> None:
     assert (
         1
         == len(
-            encode_slot(Slot(Job(id="a", data=JobData(), run_at=1, enqueued_at=1, seq=1, first=1, revision=1)))[
-                0
-            ]
+            encode_slot(
+                Slot(Job(id="a", data=JobData(), run_at=1, enqueued_at=1, seq=1, first=1, revision=1))
+            )[0]
         )
         - 63
     )

@@ -16,7 +16,9 @@ from dibs_conformance.servers import RedisServer, start_redis
 
 
 def request(id: str, *, priority: int = 0, **more: int) -> EnqueueRequest:
-    return EnqueueRequest(job=NewJob(id=id, data=JobData(payload=b'{"width":200}', priority=priority), **more))
+    return EnqueueRequest(
+        job=NewJob(id=id, data=JobData(payload=b'{"width":200}', priority=priority), **more)
+    )
 
 
 async def everything(storage: RedisStorage, size: int = 7) -> list[str]:

@@ -50,7 +50,9 @@ BY_HAND = {"reap"}
 
 TIMES: dict[str, Any] = {"run_at": 1, "enqueued_at": 1, "first": 2, "revision": 2}
 RECORDS = [
-    ExportRecord(id="waiting", slot=Slot(current=Job(id="waiting", data=JobData(payload=b"x"), seq=2, **TIMES))),
+    ExportRecord(
+        id="waiting", slot=Slot(current=Job(id="waiting", data=JobData(payload=b"x"), seq=2, **TIMES))
+    ),
     ExportRecord(
         id="over", slot=Slot(outcome=Outcome(kind="completed", fence=3, ended_at=1, expires_at=None, **TIMES))
     ),

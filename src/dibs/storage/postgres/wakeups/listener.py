@@ -1,7 +1,7 @@
-"""Hints by LISTEN, on a connection of their own; losing every one of them costs a poll, nothing else.
+"""Wake-ups by LISTEN, on a separate connection. A lost notification costs the time until the next poll.
 
-A listener that dies is noticed and restored. Behind a pooler that hands sessions round, notifications go
-nowhere: an echo of our own tells, and then only the poll is left.
+The listener reconnects when its connection is lost. A pooler in transaction mode delivers no notifications;
+the listener detects this with an echo, a notification that it sends to itself, and the waits poll.
 """
 
 from __future__ import annotations
@@ -10,136 +10,133 @@ import asyncio
 import logging
 import secrets
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
 import psycopg
+from attrs import define, field
 from psycopg import AsyncConnection, sql
 
 from dibs.errors import StorageError
 from dibs.storage.protocol import Watch
-from dibs.storage.sleeper import Sleeper
+from dibs.storage.wait_loop import QueueWait
 
 log: Final = logging.getLogger("dibs.storage.postgres")
 
 Connection = AsyncConnection[Any]
+Wait = QueueWait[Any]
 
-#: How many of the latest ends are remembered, for a wait that begins a little late.
-REMEMBERED: Final = 64
-#: How long an echo may take before a connection counts as deaf, and how often a quiet one is asked, s.
+#: Notifications about ended ids that are kept for each queue, for waits that begin a little late.
+KEPT_NOTIFICATIONS: Final = 64
+#: Seconds that an echo may take before notifications count as undelivered.
 ECHO_SECONDS: Final = 2.0
+#: Seconds without a notification after which the listener sends an echo.
 QUIET_SECONDS: Final = 30.0
-#: How many sessions of a pooler are asked whether it is they who listen.
-SESSIONS: Final = 100
-#: How long a restored listener waits before it tries again: doubled each time, up to the second.
+#: The most sessions of a pooler on which the listener runs UNLISTEN.
+MAX_SESSIONS: Final = 100
+#: Seconds until the listener connects again: the first pause, doubled each time up to the longest.
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 5.0
 
 _LETTERS: Final[dict[str, Watch]] = {"w": "work", "e": "events", "i": "ids"}
 
 
-class Waiter(Sleeper):
-    """One wait: what it watches."""
+@define(eq=False)
+class Notifications:
+    """Counts of the notifications of each queue, and the pending waits."""
 
-    def __init__(self, watch: Watch, queues: Sequence[str], ids: Sequence[str]) -> None:
-        super().__init__()
-        self.watch = watch
-        self.queues = queues
-        self.ids = frozenset(ids)
+    #: Marks tokens of this object; tokens of another process, or of an earlier open storage, do not compare.
+    _era: str = field(factory=lambda: secrets.token_hex(4), init=False)
+    _counts: defaultdict[tuple[Watch, str], int] = field(factory=lambda: defaultdict(int), init=False)
+    #: For each queue, counts with the ids that ended; None for more ids than fit.
+    _ended: defaultdict[str, deque[tuple[int, frozenset[str] | None]]] = field(
+        factory=lambda: defaultdict(lambda: deque(maxlen=KEPT_NOTIFICATIONS)), init=False
+    )
+    _names: dict[int, str] = field(factory=dict, init=False)
+    waits: set[Wait] = field(factory=set, init=False)
 
-
-class Bell:
-    """What was rung so far, and who waits for it."""
-
-    def __init__(self) -> None:
-        #: A token of another process, or of this one before it closed, says nothing here.
-        self._era = secrets.token_hex(4)
-        self._rung: defaultdict[tuple[Watch, str], int] = defaultdict(int)
-        self._ends: defaultdict[str, deque[tuple[int, frozenset[str] | None]]] = defaultdict(
-            lambda: deque(maxlen=REMEMBERED)
-        )
-        self._names: dict[int, str] = {}
-        self._waiters: set[Waiter] = set()
-
-    def learn(self, number: int, name: str) -> None:
-        """Take note of which queue a number in a notification stands for."""
+    def note_queue(self, number: int, name: str) -> None:
+        """Store the name of the queue that has this number in notifications."""
         self._names[number] = name
 
     def token(self, watch: Watch, queue: str) -> str:
-        """Return where a queue stands for those who watch this."""
-        return f"{self._era}.{self._rung[watch, queue]}"
+        """Return the token of a queue: it changes with each notification."""
+        return f"{self._era}.{self._counts[watch, queue]}"
 
-    def moved(self, waiter: Waiter, queue: str, token: str) -> bool:
-        """Tell whether something was rung that the holder of the token has not heard."""
+    def may_have_changed(self, wait: Wait, queue: str, token: str) -> bool:
+        """Return whether a notification after this token concerns the wait."""
         era, _, count = token.partition(".")
         if era != self._era or not count.isdecimal():
             return False
-        now = self._rung[waiter.watch, queue]
-        if waiter.watch != "ids" or now - int(count) > REMEMBERED:
+        now = self._counts[wait.watch, queue]
+        if wait.watch != "ids" or now - int(count) > KEPT_NOTIFICATIONS:
             return now > int(count)
-        later = [ids for number, ids in self._ends[queue] if number > int(count)]
-        return any(ids is None or not ids.isdisjoint(waiter.ids) for ids in later)
+        later = [ids for number, ids in self._ended[queue] if number > int(count)]
+        return any(ids is None or not ids.isdisjoint(wait.ids) for ids in later)
 
-    def join(self, waiter: Waiter) -> None:
-        self._waiters.add(waiter)
+    def add(self, wait: Wait) -> None:
+        self.waits.add(wait)
 
-    def leave(self, waiter: Waiter) -> None:
-        self._waiters.discard(waiter)
+    def remove(self, wait: Wait) -> None:
+        self.waits.discard(wait)
 
-    def ring(self, payload: str) -> None:
-        """Take a notification: the queue's number, what happened, and the ids that ended if they fit."""
-        number, kinds, ids = (*payload.split(" ", 2), "", "")[:3]
+    def receive(self, payload: str) -> None:
+        """Count a notification and wake its waits.
+
+        The payload has the queue's number, a letter for each watch, and the ids that ended if they fit.
+        """
+        number, letters, ids = (*payload.split(" ", 2), "", "")[:3]
         name = self._names.get(int(number))
         if name is None:
-            self.ring_all()
+            self.wake_all()
             return
-        named = frozenset(msgspec.json.decode(ids, type=list[str])) if ids else None
-        for letter in kinds:
-            self._one(_LETTERS[letter], name, named)
+        ended = frozenset(msgspec.json.decode(ids, type=list[str])) if ids else None
+        for letter in letters:
+            self._wake(_LETTERS[letter], name, ended)
 
-    def _one(self, watch: Watch, queue: str, ids: frozenset[str] | None) -> None:
-        self._rung[watch, queue] += 1
+    def _wake(self, watch: Watch, queue: str, ids: frozenset[str] | None) -> None:
+        self._counts[watch, queue] += 1
         if watch == "ids":
-            self._ends[queue].append((self._rung[watch, queue], ids))
-        for waiter in self._waiters:
-            concerned = waiter.watch == watch and queue in waiter.queues
-            if concerned and (watch != "ids" or ids is None or not ids.isdisjoint(waiter.ids)):
-                waiter.wake()
+            self._ended[queue].append((self._counts[watch, queue], ids))
+        for wait in self.waits:
+            concerned = wait.watch == watch and queue in wait.queues
+            if concerned and (watch != "ids" or ids is None or not ids.isdisjoint(wait.ids)):
+                wait.wake()
 
-    def ring_all(self) -> None:
-        """End every wait: something may have gone unheard, or the storage closes."""
-        for key in self._rung:
-            self._rung[key] += 1
-        for ends in self._ends.values():
-            ends.clear()
-        for waiter in self._waiters:
-            waiter.wake()
+    def wake_all(self) -> None:
+        """Wake every wait and change every token: notifications may be lost, or the storage closes."""
+        for key in self._counts:
+            self._counts[key] += 1
+        for ended in self._ended.values():
+            ended.clear()
+        for wait in self.waits:
+            wait.wake()
 
 
+@define(eq=False)
 class Listener:
-    """A task that listens and rings, from the first wait to the end of the storage."""
+    """A task that receives notifications, from the first wait until the storage closes."""
 
-    def __init__(
-        self, bell: Bell, channel: str, connect: Callable[[], Awaitable[Connection]], place: str
-    ) -> None:
-        self._bell = bell
-        self._channel = channel
-        self._connect = connect
-        self._place = place
-        self._task: asyncio.Task[None] | None = None
-        self._heard = asyncio.Event()
-        self._quiet = False
+    _notifications: Notifications
+    _channel: str
+    _connect: Callable[[], Awaitable[Connection]]
+    #: Names the server in log messages.
+    _url: str
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    #: Set once the first attempt to listen has succeeded or failed.
+    _ready: asyncio.Event = field(factory=asyncio.Event, init=False)
+    #: Whether a warning about missing notifications was logged.
+    _warned: bool = field(default=False, init=False)
 
     async def start(self) -> None:
-        """Begin to listen, if nobody does yet, and wait until it is so, or turned out not to work."""
+        """Start the task unless it runs, and wait until it listens or its first attempt has failed."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="dibs-listen")
-        if not self._heard.is_set():
-            await self._heard.wait()
+        if not self._ready.is_set():
+            await self._ready.wait()
 
     async def stop(self) -> None:
-        """Stop listening."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -153,74 +150,69 @@ class Listener:
                     await self._listen()
                     pause = FIRST_PAUSE
                 except (psycopg.Error, StorageError, OSError) as error:
-                    self._tell(error)
-                self._heard.set()
+                    self._warn_once(error)
+                self._ready.set()
                 await asyncio.sleep(pause)
                 pause = min(LONGEST_PAUSE, 2 * pause)
         finally:
-            self._heard.set()
+            self._ready.set()
 
-    def _tell(self, why: BaseException | str) -> None:
-        """Say once that hints are gone, until they are back."""
-        if not self._quiet:
-            self._quiet = True
-            log.warning("%s: no wake-ups, polling until they are back: %s", self._place, why)
+    def _warn_once(self, reason: BaseException | str) -> None:
+        """Log that notifications do not arrive, unless it was logged since they last arrived."""
+        if not self._warned:
+            self._warned = True
+            log.warning("%s: no wake-ups, polling until they are back: %s", self._url, reason)
 
     async def _listen(self) -> None:
-        """Listen until the connection dies or turns out deaf."""
+        """Receive notifications until the connection is lost or an echo does not arrive."""
         connection = await self._connect()
         async with connection:
             await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
-            while await self._echo(connection):
-                if self._quiet:
-                    self._quiet = False
-                    log.warning("%s: wake-ups are back", self._place)
-                # What happened while nobody listened went unheard.
-                if not self._heard.is_set():
-                    self._heard.set()
-                self._bell.ring_all()
-                while await self._take(connection, QUIET_SECONDS):
+            while await self._echo_arrives(connection):
+                if self._warned:
+                    self._warned = False
+                    log.warning("%s: wake-ups are back", self._url)
+                if not self._ready.is_set():
+                    self._ready.set()
+                # Notifications before the LISTEN are lost.
+                self._notifications.wake_all()
+                while await self._receive(connection, QUIET_SECONDS):
                     pass
-            self._tell("notifications do not come through (a pooler in transaction mode?)")
-            # Whoever is about to wait need not wait for that.
-            self._heard.set()
+            self._warn_once("notifications do not arrive (a pooler in transaction mode?)")
+            # New waits need not wait for the UNLISTEN.
+            self._ready.set()
             await self._unlisten(connection)
             await asyncio.sleep(QUIET_SECONDS)
 
     async def _unlisten(self, connection: Connection) -> None:
-        """Let no session of a pooler go on listening for us: ask whichever comes, until it was the one."""
+        """UNLISTEN on the sessions that the pooler gives us, until we hit the session that listens."""
         channel = sql.Identifier(self._channel)
-        asked = sql.SQL(
+        query = sql.SQL(
             "SELECT count(*) FROM pg_listening_channels() one (name) WHERE name = {}; UNLISTEN {}"
         )
-        for _ in range(SESSIONS):
-            cursor = await connection.execute(asked.format(sql.Literal(self._channel), channel))
+        for _ in range(MAX_SESSIONS):
+            cursor = await connection.execute(query.format(sql.Literal(self._channel), channel))
             if await cursor.fetchone() != (0,):
                 return
 
-    async def _take(self, connection: Connection, seconds: float) -> bool:
-        """Ring what comes within some time; tell whether anything came."""
-        came = False
+    async def _receive(self, connection: Connection, seconds: float) -> bool:
+        """Receive notifications within some seconds; return whether any arrived."""
+        arrived = False
         async for notice in connection.notifies(timeout=seconds, stop_after=1):
-            came = True
+            arrived = True
             if not notice.payload.startswith("echo"):
-                self._bell.ring(notice.payload)
-        return came
+                self._notifications.receive(notice.payload)
+        return arrived
 
-    async def _echo(self, connection: Connection) -> bool:
-        """Tell whether a notification of our own comes back, asked for on a connection of its own."""
-        said = f"echo {secrets.token_hex(4)}"
-        other = await self._connect()
-        async with other:
-            await other.execute("SELECT pg_notify(%s, %s)", [self._channel, said])
+    async def _echo_arrives(self, connection: Connection) -> bool:
+        """Send a notification on a second connection; return whether it arrives on the first."""
+        echo = f"echo {secrets.token_hex(4)}"
+        sender = await self._connect()
+        async with sender:
+            await sender.execute("SELECT pg_notify(%s, %s)", [self._channel, echo])
         async for notice in connection.notifies(timeout=ECHO_SECONDS):
-            if notice.payload == said:
+            if notice.payload == echo:
                 return True
             if not notice.payload.startswith("echo"):
-                self._bell.ring(notice.payload)
+                self._notifications.receive(notice.payload)
         return False
-
-
-def earliest(times: Iterable[float | None]) -> float | None:
-    """Return the least of some times, None being no limit."""
-    return min((one for one in times if one is not None), default=None)

@@ -1,167 +1,215 @@
-"""How a wait waits: for a notification, for the next scheduled job, and for the slow poll behind both.
+"""`wait` on Postgres: which look is saved, and how states are compared.
 
-The first look at the server is saved where nothing can have changed unheard: notifications are on, and what
-the last claim found is remembered. So an idle worker, and whoever waits for a result, ask nothing until told.
+The first look is saved while notifications arrive and the result of the last claim is known. So an idle
+worker, and a caller that waits for a result, send no query until a notification arrives.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 from typing import Final, NamedTuple
 
-from dibs.model.results import ClaimResult, WaitResult
-from dibs.storage.postgres.network.server import Server
-from dibs.storage.postgres.wakeups.listener import Bell, Listener, Waiter, earliest
-from dibs.storage.protocol import Watch
+from attrs import define, field
 
-#: How long the server goes on notifying after a look, with some to spare, s.
-HEARD_SECONDS: Final = 25.0
-#: How soon a log is looked at again that holds entries which may not be shown yet, s.
+from dibs.model.results import ClaimResult, WaitResult
+from dibs.storage.postgres.network.server import PostgresServer
+from dibs.storage.postgres.wakeups.listener import Listener, Notifications
+from dibs.storage.protocol import Watch
+from dibs.storage.wait_loop import QueueWait
+
+#: Seconds after a look for which the server notifies, with a reserve.
+NOTIFIED_SECONDS: Final = 25.0
+#: Seconds until the next look at a log with entries that are not yet visible to readers.
 HIDDEN_SECONDS: Final = 0.02
 
 
-class Look(NamedTuple):
-    """Where a queue stands (watch() in 0009); times in ms."""
+class WatchRow(NamedTuple):
+    """State of one queue: a row of watch() in storage/postgres/migrations/0009_reading.sql; times in ms."""
 
     name: str
     number: int = 0
     now: int = 0
-    #: A claim would find something.
+    #: Whether a claim would find a job.
     due: bool = False
     next_due: int | None = None
     ends_at: int | None = None
     hidden: bool = False
-    #: Until now nobody was known to listen.
+    #: Whether the server did not notify before this look.
     unheard: bool = False
 
 
-class Left(NamedTuple):
-    """What a claim left behind: its token, and in how many seconds the next scheduled job was due then."""
+class WaitState(NamedTuple):
+    """States of all queues of a wait, and their tokens."""
+
+    rows: Sequence[WatchRow]
+    tokens: Mapping[str, str]
+
+
+class AfterClaim(NamedTuple):
+    """State of a queue after a claim that took all due jobs."""
 
     token: str
+    #: Seconds until the next scheduled job, counted from `at`.
     due_in: float | None
+    #: Monotonic time of the claim.
     at: float
 
 
-class Waiting:
-    """The waits of one storage."""
+@define(eq=False)
+class PostgresWaits:
+    """The waits of one open storage."""
 
-    def __init__(self, server: Server, poll: float, *, manual: bool) -> None:
-        self._server = server
-        self._poll = poll
-        self._manual = manual
-        self._bell = Bell()
-        self._listener = Listener(self._bell, server.queries.channel, server.connect, server.url)
-        self._looked: dict[tuple[Watch, str], float] = {}
-        self._left: dict[str, Left] = {}
+    server: PostgresServer
+    #: Seconds between looks without notifications.
+    poll: float
+    manual: bool = field(kw_only=True)
+    notifications: Notifications = field(factory=Notifications, init=False)
+    listener: Listener = field(init=False)
+    #: Monotonic time of the last look, by watch and queue.
+    _looked_at: dict[tuple[Watch, str], float] = field(factory=dict, init=False)
+    _after_claim: dict[str, AfterClaim] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        server = self.server
+        self.listener = Listener(self.notifications, server.queries.channel, server.connect, server.url)
 
     async def close(self) -> None:
         """End every wait."""
-        await self._listener.stop()
-        self._bell.ring_all()
+        await self.listener.stop()
+        self.notifications.wake_all()
 
     def token(self, queue: str) -> str:
-        """Return the token of a claim that begins now; an empty one while nobody would be told of work."""
-        return self._bell.token("work", queue) if self._heard("work", [queue]) > 0 else ""
+        """Return the token for a claim that begins now; "" while the server does not notify of work."""
+        notified = self.seconds_notified("work", [queue]) > 0
+        return self.notifications.token("work", queue) if notified else ""
 
-    def claimed(self, queue: str, claim: ClaimResult, limit: int) -> None:
-        """Take note of what a claim left in the line; one that got all it wanted cannot know."""
+    def note_claim(self, queue: str, claim: ClaimResult, limit: int) -> None:
+        """Store the state of a queue after a claim. A claim that reached its limit leaves an unknown state."""
         if claim.lost or len(claim.jobs) >= limit:
-            self._left.pop(queue, None)
+            self._after_claim.pop(queue, None)
             return
         due_in = None if claim.next_due is None else (claim.next_due - claim.now) / 1000
-        self._left[queue] = Left(claim.token, due_in, time.monotonic())
+        self._after_claim[queue] = AfterClaim(claim.token, due_in, time.monotonic())
 
-    def _heard(self, watch: Watch, queues: Iterable[str]) -> float:
-        """Return for how many seconds at least the server will notify of all of these."""
+    def after_claim(self, queue: str, token: str | None) -> WatchRow | None:
+        """Return the state that the last claim left, in ms from now; None unless the claim had this token."""
+        after = self._after_claim.get(queue)
+        if after is None or not after.token or after.token != token:
+            return None
+        if after.due_in is None:
+            return WatchRow(queue)
+        return WatchRow(queue, next_due=max(0, round((after.at + after.due_in - time.monotonic()) * 1000)))
+
+    def note_look(self, watch: Watch, row: WatchRow) -> None:
+        self.notifications.note_queue(row.number, row.name)
+        self._looked_at[watch, row.name] = time.monotonic()
+
+    def seconds_notified(self, watch: Watch, queues: Iterable[str]) -> float:
+        """Return the seconds for which the server will notify of all of these queues; negative: it may not."""
         now = time.monotonic()
-        looked = min((self._looked.get((watch, queue), -inf) for queue in queues), default=now)
-        return looked + HEARD_SECONDS - now
+        looked_at = min((self._looked_at.get((watch, queue), -inf) for queue in queues), default=now)
+        return looked_at + NOTIFIED_SECONDS - now
 
-    async def wait(self, waiter: Waiter, since: Mapping[str, str], timeout: float | None) -> WaitResult:
-        """Wait for what the waiter watches."""
-        await self._listener.start()
-        deadline = None if timeout is None else time.monotonic() + timeout
-        self._bell.join(waiter)
-        try:
-            woken, tokens = await self._until(waiter, since, deadline)
-        finally:
-            self._bell.leave(waiter)
-        return WaitResult(woken=woken, since=tokens)
+    async def wait(
+        self,
+        queues: Sequence[str],
+        watch: Watch,
+        ids: Collection[str],
+        since: Mapping[str, str],
+        timeout: float | None,
+    ) -> WaitResult:
+        return await PostgresWait(self, queues, watch, ids, since).run(timeout)
 
-    async def _until(
-        self, waiter: Waiter, since: Mapping[str, str], deadline: float | None
-    ) -> tuple[bool, dict[str, str]]:
-        looks = self._remembered(waiter, since)
-        while True:
-            looks = await self._look(waiter) if looks is None else looks
-            tokens = self._tokens(waiter, looks)
-            if waiter.watch == "events":
-                # Who says nothing waits for what comes after the first look.
-                since = {**tokens, **since}
-            if any(self._news(waiter, look, since) for look in looks):
-                return True, tokens
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return waiter.woken, tokens
-            due = None if self._manual else earliest(_seconds_to(look) for look in looks)
-            hidden = HIDDEN_SECONDS if any(look.hidden for look in looks) else None
-            heard = self._heard(waiter.watch, (look.name for look in looks))
-            pause = earliest((self._poll, left, due, hidden, max(0.0, heard)))
-            woken = await waiter.sleep(pause or 0.0)
-            self._server.check_open()
-            if woken or (due is not None and due == pause):
-                return True, tokens
-            looks = None
 
-    def _remembered(self, waiter: Waiter, since: Mapping[str, str]) -> list[Look] | None:
-        """Return what a look would find where that is known; a notification under way will still ring."""
-        if self._manual or waiter.watch == "events" or self._heard(waiter.watch, waiter.queues) <= 0:
+class PostgresWait(QueueWait[WaitState]):
+    """One call of `wait` on Postgres."""
+
+    def __init__(
+        self,
+        waits: PostgresWaits,
+        queues: Sequence[str],
+        watch: Watch,
+        ids: Collection[str],
+        since: Mapping[str, str],
+    ) -> None:
+        super().__init__(queues, watch, ids, since)
+        self._waits, self._notifications = waits, waits.notifications
+
+    async def subscribe(self) -> None:
+        await self._waits.listener.start()
+        self._notifications.add(self)
+
+    def unsubscribe(self) -> None:
+        self._notifications.remove(self)
+
+    def check_open(self) -> None:
+        self._waits.server.check_open()
+
+    def ends_on_message(self) -> bool:
+        return True
+
+    def recall(self) -> WaitState | None:
+        waits = self._waits
+        # A notification that is under way wakes the wait later.
+        if waits.manual or self.watch == "events" or waits.seconds_notified(self.watch, self.queues) <= 0:
             return None
-        if waiter.watch == "ids":
-            return [Look(name) for name in waiter.queues]
-        left = [(name, self._left.get(name)) for name in waiter.queues]
-        if any(one is None or not one.token or one.token != since.get(name) for name, one in left):
-            return None
-        return [_look_of(name, one) for name, one in left if one is not None]
+        if self.watch == "ids":
+            return self._state([WatchRow(name) for name in self.queues])
+        rows = [waits.after_claim(name, self.since.get(name)) for name in self.queues]
+        known = [row for row in rows if row is not None]
+        return self._state(known) if len(known) == len(rows) else None
 
-    async def _look(self, waiter: Waiter) -> list[Look]:
-        params = {"queues": list(waiter.queues), "kind": waiter.watch, "now": 0 if self._manual else None}
-        rows = await self._server.fetch(self._server.queries["watch"], params, writes=False)
-        looks = [Look(*row) for row in rows]
-        for look in looks:
-            self._bell.learn(look.number, look.name)
-            self._looked[waiter.watch, look.name] = time.monotonic()
-        return looks
+    async def look(self) -> WaitState:
+        server = self._waits.server
+        now = 0 if self._waits.manual else None
+        params = {"queues": list(self.queues), "kind": self.watch, "now": now}
+        rows = [WatchRow(*row) for row in await server.fetch(server.queries["watch"], params, writes=False)]
+        for row in rows:
+            self._waits.note_look(self.watch, row)
+        return self._state(rows)
 
-    def _news(self, waiter: Waiter, look: Look, since: Mapping[str, str]) -> bool:
-        token = since.get(look.name)
-        if waiter.watch == "events":
-            return token is not None and not token.startswith(_entry(look.ends_at))
-        if token is not None and self._bell.moved(waiter, look.name, token):
+    def _state(self, rows: Sequence[WatchRow]) -> WaitState:
+        if self.watch == "events":
+            ends = {row.name: _log_end(row.ends_at) for row in rows}
+            return WaitState(rows, {name: ends.get(name, "") for name in self.queues})
+        return WaitState(rows, {name: self._notifications.token(self.watch, name) for name in self.queues})
+
+    def has_changed(self, state: WaitState, *, was_woken: bool) -> bool:
+        return any(self._queue_changed(row) for row in state.rows)
+
+    def _queue_changed(self, row: WatchRow) -> bool:
+        since = self.since.get(row.name)
+        if self.watch == "events":
+            return since is not None and not since.startswith(_log_end(row.ends_at))
+        if since is not None and self._notifications.may_have_changed(self, row.name, since):
             return True
-        return look.due if waiter.watch == "work" else look.unheard
+        return row.due if self.watch == "work" else row.unheard
 
-    def _tokens(self, waiter: Waiter, looks: Sequence[Look]) -> dict[str, str]:
-        if waiter.watch == "events":
-            ends = {look.name: _entry(look.ends_at) for look in looks}
-            return {name: ends.get(name, "") for name in waiter.queues}
-        return {name: self._bell.token(waiter.watch, name) for name in waiter.queues}
+    def remember(self, state: WaitState) -> None:
+        """Compare events with the first look if the caller gave no token; work and ids with the caller's
+        tokens.
+        """
+        if self.watch == "events":
+            self.since = {**state.tokens, **self.since}
+
+    def tokens(self, state: WaitState) -> Mapping[str, str]:
+        return state.tokens
+
+    def seconds_until_due(self, state: WaitState) -> float | None:
+        if self._waits.manual:
+            return None
+        times = [row.next_due - row.now for row in state.rows if row.next_due is not None]
+        return max(0.0, min(times) / 1000) if times else None
+
+    def seconds_until_poll(self, state: WaitState) -> float:
+        # A queue that does not exist has no row, and no time of a look.
+        notified = self._waits.seconds_notified(self.watch, (row.name for row in state.rows))
+        seconds = min(self._waits.poll, max(0.0, notified))
+        return min(seconds, HIDDEN_SECONDS) if any(row.hidden for row in state.rows) else seconds
 
 
-def _look_of(name: str, left: Left) -> Look:
-    """Return a look at a queue as a claim left it, in ms from now."""
-    if left.due_in is None:
-        return Look(name)
-    return Look(name, next_due=max(0, round((left.at + left.due_in - time.monotonic()) * 1000)))
-
-
-def _seconds_to(look: Look) -> float | None:
-    return None if look.next_due is None else max(0.0, (look.next_due - look.now) / 1000)
-
-
-def _entry(ends_at: int | None) -> str:
-    """Return the end of a log as the first part of its last event's offset."""
+def _log_end(ends_at: int | None) -> str:
+    """Return the first part of the offset of the last event in a log."""
     return "" if ends_at is None else f"{ends_at:016x}"

@@ -119,13 +119,10 @@ def decode_outcome(raw: bytes) -> Outcome:
 
 
 def live_outcome(raw: bytes | None, now: int) -> Outcome | None:
-    """Return a packed outcome unless it has expired at the time `now`, ms.
-
-    A wait estimates `now` and may be a millisecond early, so `now` counts as at least the time of the end.
-    """
+    """Return a packed outcome unless it has expired at the time `now`, ms."""
     outcome = decode_outcome(raw) if raw else None
     if outcome is None or (
-        outcome.expires_at is not None and max(now, outcome.ended_at) >= outcome.expires_at
+        outcome.expires_at is not None and now >= outcome.expires_at
     ):
         return None
     return outcome

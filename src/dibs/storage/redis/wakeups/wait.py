@@ -18,7 +18,7 @@ from dibs.model.job import Outcome
 from dibs.model.results import WaitResult
 from dibs.storage.protocol import Watch
 from dibs.storage.redis.codec.requests import work_changed, work_token
-from dibs.storage.redis.codec.slots import live_outcome
+from dibs.storage.redis.codec.slots import decode_outcome
 from dibs.storage.redis.wakeups.listener import Subscription
 from dibs.storage.wait_loop import QueueWait
 
@@ -204,8 +204,12 @@ class RedisWait(QueueWait[States]):
             since = self.since.get(queue, "")
             if since.isdecimal():
                 packed = self._subscription.outcomes_since(channel, int(since), self.ids)
-                outcomes = {id: live_outcome(raw, state[queue].now) for id, raw in packed.items()}
-                found.update((id, outcome) for id, outcome in outcomes.items() if outcome is not None)
+                for id, raw in packed.items():
+                    outcome = decode_outcome(raw)
+                    # `now` may be an estimate from before the end.
+                    now = max(state[queue].now, outcome.ended_at)
+                    if outcome.expires_at is None or now < outcome.expires_at:
+                        found[id] = outcome
         return found
 
     def seconds_until_due(self, state: States) -> float | None:
