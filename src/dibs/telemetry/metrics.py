@@ -23,7 +23,7 @@ except ImportError as error:
     ) from error
 
 from dibs.client.app import Dibs
-from dibs.client.sync import background_loop as bridge
+from dibs.client.sync import background_loop
 from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.results import Counts, State
 from dibs.storage.protocol import LATEST, Storage
@@ -70,7 +70,7 @@ class Metrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """Read new events and return all metrics. It blocks; on an event loop use `await metrics.text()`."""
         handle = self._app._storage_handle  # noqa: SLF001 - metrics is a part of dibs
-        return bridge.run(handle, "await metrics.text()", self.read())
+        return background_loop.run(handle, "await metrics.text()", self.read())
 
     async def text(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""

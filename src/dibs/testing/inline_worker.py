@@ -89,7 +89,7 @@ class InlineWorker:
                     self._executor.interrupt(run, "release")
                 await self._storage.drop(queues, lease, 1_000_000)
 
-    async def plant_ticks(self) -> None:
+    async def enqueue_missing_ticks(self) -> None:
         """Enqueue the next tick of each periodic task, as a running worker does."""
         await self._periodic_tasks.enqueue_missing_ticks()
 
@@ -107,7 +107,7 @@ class InlineWorker:
 
     async def _run_all(self, lease: str, resources: Any) -> dict[str, int]:
         """Run jobs until no job is due, and return the next due time of each queue, in ms."""
-        await self.plant_ticks()
+        await self.enqueue_missing_ticks()
         for queue in self._handlers:
             await reap(self._storage, queue)
         while True:

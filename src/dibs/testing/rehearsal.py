@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import CURRENT
 from dibs.client.options.durations import Seconds, duration_ms
-from dibs.client.sync import background_loop as bridge
+from dibs.client.sync import background_loop
 from dibs.client.work_report import WorkReport
 from dibs.errors import ConfigurationError, NotRunning
 from dibs.model.requests import EnqueueRequest
@@ -54,6 +54,7 @@ class Rehearsal:
     """
 
     app: Dibs
+    """The app under test."""
     _clock: ManualClock
     _inline: bool = field(default=False, kw_only=True)
     _stack: ExitStack = field(factory=ExitStack, init=False)
@@ -125,7 +126,7 @@ class Rehearsal:
         """
         until = self._clock.now + duration_ms("seconds", seconds)
         await self._ensure_open()
-        await InlineWorker(self.app, self._clock, WorkReport(), DEFAULT_MAX_RUNS).plant_ticks()
+        await InlineWorker(self.app, self._clock, WorkReport(), DEFAULT_MAX_RUNS).enqueue_missing_ticks()
         while (
             self._inline
             and (due := await self._run(WorkReport(), DEFAULT_MAX_RUNS)) is not None
@@ -190,4 +191,4 @@ class BlockingRehearsal:
 
     def _call(self, name: str, call: Coroutine[Any, Any, T]) -> T:
         handle = self._source.app._storage_handle  # noqa: SLF001 - a rehearsal belongs to its app
-        return bridge.run(handle, f"await rehearsal.{name}(...)", call)
+        return background_loop.run(handle, f"await rehearsal.{name}(...)", call)

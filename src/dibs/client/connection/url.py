@@ -36,7 +36,7 @@ def _from_project() -> str | None:
 
 
 def _url_in(project: Path) -> str | None:
-    import tomllib  # noqa: PLC0415 - as above
+    import tomllib  # noqa: PLC0415 - as for pathlib in `_from_project`
 
     try:
         tool = tomllib.loads(project.read_text("utf-8")).get("tool", {})
