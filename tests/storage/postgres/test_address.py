@@ -6,7 +6,7 @@ import pytest
 
 from dibs.errors import UnknownOption
 from dibs.storage.postgres import open_url
-from dibs.storage.postgres.network.address import read
+from dibs.storage.postgres.network.address import parse_url
 
 
 def test_the_url_is_shown_without_its_password() -> None:
@@ -22,14 +22,14 @@ def test_a_password_in_the_query_is_hidden_as_well() -> None:
 
 def test_options_may_stand_in_the_query_or_be_given_by_name() -> None:
     assert ("x", 2.5) == (
-        read("postgresql://h/db?schema=x&poll=2.5", {}).schema,
-        read("postgres://h?poll=2.5", {}).poll,
+        parse_url("postgresql://h/db?schema=x&poll=2.5", {}).schema,
+        parse_url("postgres://h?poll=2.5", {}).poll,
     )
-    assert "y" == read("postgresql://h/db?schema=x", {"schema": "y"}).schema
+    assert "y" == parse_url("postgresql://h/db?schema=x", {"schema": "y"}).schema
 
 
 def test_a_driver_s_own_parameters_go_through() -> None:
-    assert "3" == read("postgresql://h/db?connect_timeout=3", {}).params["connect_timeout"]
+    assert "3" == parse_url("postgresql://h/db?connect_timeout=3", {}).params["connect_timeout"]
 
 
 @pytest.mark.parametrize(
@@ -42,19 +42,19 @@ def test_a_driver_s_own_parameters_go_through() -> None:
 )
 def test_unknown_options_are_refused_and_the_known_listed(url: str, options: dict[str, str]) -> None:
     with pytest.raises(UnknownOption, match=r"known: poll, schema|cannot be read"):
-        read(url, options)
+        parse_url(url, options)
 
 
 def test_a_url_that_cannot_be_read_is_not_repeated() -> None:
     with pytest.raises(UnknownOption) as caught:
-        read("postgresql://u:pa%ss@h/db", {})
+        parse_url("postgresql://u:pa%ss@h/db", {})
 
     assert "pa%ss" not in str(caught.value)
     assert caught.value.__cause__ is None
 
 
 def test_a_socket_is_named_by_its_folder() -> None:
-    address = read("postgresql:///db?host=/var/run/pg&port=5433", {})
+    address = parse_url("postgresql:///db?host=/var/run/pg&port=5433", {})
 
     assert "/var/run/pg:5433" == address.hosts
     assert "host=%2Fvar%2Frun%2Fpg" in address.shown

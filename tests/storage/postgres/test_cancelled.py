@@ -41,7 +41,7 @@ async def test_its_connection_is_used_again(
     assert slow.cancelled()
     other, _ = await echo(storage, 3)
     assert other != pid, "nobody gets a connection on which a reply is owed"
-    clearing = storage._server.check_open()._clearing
+    clearing = storage._server.check_open()._discarding
     await asyncio.gather(*clearing)
 
     assert {pid, other} >= {(await echo(storage, n))[0] for n in range(3)}
@@ -60,7 +60,7 @@ async def test_nobody_gets_the_reply_of_another(storage: PostgresStorage) -> Non
         for n, answer in enumerate(answers):
             assert isinstance(answer, asyncio.CancelledError) or answer[1] == 100 * round_ + n  # type: ignore[index]
 
-    assert 10 >= len(storage._server.check_open()._idle) + len(storage._server.check_open()._clearing)
+    assert 10 >= len(storage._server.check_open()._idle) + len(storage._server.check_open()._discarding)
 
 
 async def test_what_was_sent_happens(storage: PostgresStorage, connect: Callable[[], Any]) -> None:
@@ -73,7 +73,7 @@ async def test_what_was_sent_happens(storage: PostgresStorage, connect: Callable
     update.cancel()
     await asyncio.gather(update, return_exceptions=True)
     await holder.rollback()
-    await asyncio.gather(*storage._server.check_open()._clearing)
+    await asyncio.gather(*storage._server.check_open()._discarding)
 
     assert 2 == (await storage.counts(["q"]))["q"].waiting
 

@@ -21,7 +21,7 @@ from dibs.errors import (
 )
 from dibs.storage.postgres import PostgresStorage, open_url
 from dibs.storage.postgres.network import errors as gate
-from dibs.storage.postgres.network.errors import Gate
+from dibs.storage.postgres.network.errors import DriverErrors
 from dibs_conformance.servers import PostgresServer
 from tests.storage.postgres.jobs import asked
 
@@ -62,7 +62,7 @@ async def test_a_database_that_is_not_there_is_told(postgres_server: PostgresSer
 @pytest.mark.parametrize(
     ("column", "value", "kind", "words"),
     [
-        (0, 120_011, StorageUnavailable, "too old"),
+        (0, 120_011, StorageUnavailable, "Postgres 13 or newer"),
         (2, "LATIN1", ConfigurationError, "UTF8"),
         (6, "repeatable read", ConfigurationError, "read committed"),
     ],
@@ -74,7 +74,7 @@ async def test_a_server_that_will_not_do_is_refused(
     row[column] = value
 
     with pytest.raises(kind, match=words):
-        await opening()._server._look(Answering(row), None)  # type: ignore[arg-type]
+        await opening()._server._inspect(Answering(row), None)  # type: ignore[arg-type]
 
 
 class Answering:
@@ -92,7 +92,7 @@ class Answering:
 
 async def test_a_server_that_may_lose_commits_says_so(opening: Opening) -> None:
     storage = opening()
-    storage._server._say("off", "on", standby=False)
+    storage._server._report_durability("off", "on", standby=False)
 
     assert "synchronous_commit is off" in storage.durability
     assert "weak" in storage.durability
@@ -108,7 +108,7 @@ async def test_a_missing_right_is_told(
         pass
     url = f"postgresql://{schema}_guest:guest@127.0.0.1:{postgres_server.port}/postgres"
 
-    with pytest.raises(StorageError, match="a right is missing"):
+    with pytest.raises(StorageError, match="lacks a privilege"):
         await open_url(url, schema=schema).__aenter__()
 
 
@@ -119,7 +119,7 @@ async def test_a_read_only_server_is_told(
         pass
     url = postgres_server.url + "?options=-c%20default_transaction_read_only%3Don"
     async with open_url(url, schema=schema) as storage:
-        with pytest.raises(StorageReadOnly, match="nothing happened"):
+        with pytest.raises(StorageReadOnly, match="nothing was changed"):
             await storage.enqueue("q", [asked("a")])
 
 
@@ -232,9 +232,9 @@ async def test_conflicts_are_tried_again_and_then_given_up() -> None:
         raise psycopg.errors.DeadlockDetected("others")
 
     with pytest.raises(psycopg.errors.DeadlockDetected):
-        await gate.again(collide)
+        await gate.retry_conflicts(collide)
 
-    assert gate.TRIES == tries
+    assert gate.MAX_TRIES == tries
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ async def test_conflicts_are_tried_again_and_then_given_up() -> None:
     ],
 )
 def test_each_class_of_error_has_its_own(error: psycopg.Error, kind: str) -> None:
-    assert kind == type(Gate("place", "host:1").crossed(error, writes=True, alive=True)).__name__
+    assert kind == type(DriverErrors("place", "host:1").translate(error, writes=True, alive=True)).__name__
 
 
 async def test_what_was_closed_is_not_running(opening: Opening) -> None:

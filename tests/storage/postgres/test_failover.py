@@ -80,7 +80,7 @@ async def test_a_standby_is_read_and_not_written_until_it_is_promoted(pair: Pair
     async with address_of(pair[0].port) as address, open_url(place(pair, address)) as storage:
         await storage.enqueue("q", [asked("a")])
         await fail_over(pair, address, promote=False)
-        with pytest.raises(StorageReadOnly, match="nothing happened"):
+        with pytest.raises(StorageReadOnly, match="nothing was changed"):
             await again(lambda: storage.enqueue("q", [asked("b")]))
         (slot,) = await storage.get("q", ["a"])
         assert slot.current is not None

@@ -65,5 +65,5 @@ async def test_a_place_that_changed_under_way_is_told(opening: Opening, connect:
         await connection.execute("DROP FUNCTION reap(text, integer, bigint)")
         await connection.commit()
 
-        with pytest.raises(StorageTooNew, match="restart with the same version"):
+        with pytest.raises(StorageTooNew, match="with the same version"):
             await storage.reap("q", 1)

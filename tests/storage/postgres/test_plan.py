@@ -151,14 +151,14 @@ async def test_each_priority_in_use_is_read_in_order(storage: PostgresStorage, c
     ]
 
 
-async def test_who_claims_much_sweeps_up_behind_it(
+async def test_who_claims_much_vacuums(
     storage: PostgresStorage, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dibs.storage.postgres.sweeper.ENOUGH", 5)
+    monkeypatch.setattr("dibs.storage.postgres.vacuum.CLAIMS_PER_VACUUM", 5)
     await storage.enqueue("q", [asked(f"{n}") for n in range(10)])
     await claimed(storage)
-    assert storage._sweeper._task is not None
-    await storage._sweeper._task
+    assert storage._vacuum._task is not None
+    await storage._vacuum._task
     look = await connect()
     # Before 15 the server's statistics are gathered by a process of their own, a little later.
     async with asyncio.timeout(60):

@@ -58,7 +58,7 @@ async def test_a_session_keeps_nothing_of_ours(
     storage = opening()
     queries = storage._server.queries
     made_up = queries["server"].replace(b"pg_backend_pid()", b"-1")
-    monkeypatch.setitem(queries._made, "server", made_up)
+    monkeypatch.setitem(queries._filled, "server", made_up)
     async with storage:
         connections = storage._server.check_open()
         await every_verb(storage)

@@ -36,7 +36,9 @@ async def test_an_enqueue_waits_for_one_that_is_rolled_back(
 ) -> None:
     mine = await connect()
     await storage.in_transaction(mine).enqueue("q", [asked("a", b"mine")])
-    theirs = asyncio.create_task(storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"), on_conflict=Reject())]))
+    theirs = asyncio.create_task(
+        storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"), on_conflict=Reject())])
+    )
     await blocked(await connect())
     await mine.rollback()
 

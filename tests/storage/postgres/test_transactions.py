@@ -98,7 +98,7 @@ async def test_a_transaction_that_failed_already_is_told(storage: PostgresStorag
     mine = await connect()
     with pytest.raises(psycopg.errors.DivisionByZero):
         await mine.execute("SELECT 1 / 0")
-    with pytest.raises(StorageError, match="nothing happened"):
+    with pytest.raises(StorageError, match="nothing was changed"):
         await storage.in_transaction(mine).enqueue("q", [asked("a")])
 
 
@@ -136,7 +136,9 @@ async def test_nor_the_first_failure_in_one(
         Settlement(
             id=job.id,
             fence=job.run.fence,
-            action=Fail(error=Error(type="E"), handled=True, then=(FollowUp(queue="next", job=NewJob(id=job.id)),)),
+            action=Fail(
+                error=Error(type="E"), handled=True, then=(FollowUp(queue="next", job=NewJob(id=job.id)),)
+            ),
         )
         for job in (a, b)
         if job.run

@@ -1,4 +1,4 @@
-"""Bringing a schema up to this version: numbered files, each once, by one process at a time."""
+"""Migrations: numbered SQL files that bring a schema up to the layout of this version of dibs."""
 
 from __future__ import annotations
 
@@ -12,46 +12,47 @@ from dibs.storage.postgres.queries import Migration, Queries, migrations
 
 log: Final = logging.getLogger("dibs.storage.postgres")
 
-Connection = AsyncConnection[Any]
 
+async def migrate(connection: AsyncConnection[Any], queries: Queries, url: str) -> None:
+    """Apply the missing migrations, in one transaction under an advisory lock.
 
-async def prepare(connection: Connection, queries: Queries, place: str) -> None:
-    """Apply what is missing. Raises StorageTooNew when the schema has migrations we do not know.
-
-    All of it is one transaction under a lock that goes with it: several processes may prepare at once, and
-    one that dies leaves nothing half done.
+    Several processes may call this at the same time, and a process that dies applies either all of them or
+    none. Raises StorageTooNew if the schema has a migration that this version of dibs does not know.
     """
-    ours = migrations()
-    if await _applied(connection, queries, place, ours) == ours[-1].number:
+    known = migrations()
+    if await _latest_applied(connection, queries, url, known) == known[-1].number:
         return
     async with connection.transaction():
         await connection.execute(queries["lock"], {})
-        done = await _applied(connection, queries, place, ours)
+        latest = await _latest_applied(connection, queries, url, known)
         await connection.execute(queries["create_schema"], {})
         await connection.execute(queries["enter"], {})
-        for migration in ours:
-            if migration.number > done:
+        for migration in known:
+            if migration.number > latest:
                 await _apply(connection, queries, migration)
-        if done < ours[-1].number:
-            log.info("%s: brought from layout %s to %s", place, done, ours[-1].number)
+        if latest < known[-1].number:
+            log.info("%s: migrated the schema from layout %s to %s", url, latest, known[-1].number)
 
 
-async def _applied(connection: Connection, queries: Queries, place: str, ours: tuple[Migration, ...]) -> int:
-    """Return the number of the latest migration that stands in the schema, 0 for a new one."""
+async def _latest_applied(
+    connection: AsyncConnection[Any], queries: Queries, url: str, known: tuple[Migration, ...]
+) -> int:
+    """Return the number of the latest migration in the schema, 0 for a new schema."""
     found = await connection.execute(queries["known"], {"schema": queries.plain})
     row = await found.fetchone()
     if row is None or not row[0]:
         return 0
     row = await (await connection.execute(queries["applied"], {})).fetchone()
     number: int = (row[0] if row else None) or 0
-    if number > ours[-1].number:
+    if number > known[-1].number:
         raise StorageTooNew(
-            f"{place} has layout {number}; this version of dibs knows {ours[-1].number}: upgrade dibs here"
+            f"{url} has layout {number}, and this version of dibs knows layouts up to {known[-1].number}: "
+            "upgrade dibs here"
         )
     return number
 
 
-async def _apply(connection: Connection, queries: Queries, migration: Migration) -> None:
-    # Without parameters, so that a file may hold many statements and percent signs.
+async def _apply(connection: AsyncConnection[Any], queries: Queries, migration: Migration) -> None:
+    # Sent without parameters, because a file holds several statements and percent signs.
     await connection.execute(queries.filled(migration.text).encode())
     await connection.execute(queries["applied_now"], {"number": migration.number, "name": migration.name})

@@ -1,6 +1,7 @@
-"""The SQL of this storage: files of named queries, read once, with the schema's name put in.
+"""The SQL queries and migrations, read from their files and filled in with the name of the schema.
 
-A file holds sections `-- name: NAME`; the comment lines under that are the query's contract.
+A file in sql/ holds sections that begin with `-- name: NAME`. The comment below that line says what the query
+returns.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _SECTION: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 _FILES: Final = ("columns", "place", "verbs", "reading")
 
-#: What each state of list() asks of `live` (l) and of `ended` (e); None stands for an export: everything.
+#: For each state that list() takes: the conditions on `live` (l) and on `ended` (e). None selects every id.
 _STATES: Final = {
     None: ("true", "true"),
     "waiting": ("l.state = 'w'", "false"),
@@ -32,7 +33,7 @@ _STATES: Final = {
 
 
 class Migration(NamedTuple):
-    """One numbered file of migrations/."""
+    """A numbered file in migrations/."""
 
     number: int
     name: str
@@ -41,7 +42,7 @@ class Migration(NamedTuple):
 
 @cache
 def sections() -> dict[str, str]:
-    """Return every query by name, as it stands in its file."""
+    """Return the text of every query by its name, with its placeholders."""
     found: dict[str, str] = {}
     for name in _FILES:
         text = (files(__package__) / "sql" / f"{name}.sql").read_text("utf-8")
@@ -63,7 +64,7 @@ def _without_comments(body: str) -> str:
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """Return the numbered migrations, in order."""
+    """Return the migrations in the order of their numbers."""
     folder = files(__package__) / "migrations"
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
     return tuple(
@@ -78,22 +79,23 @@ class Queries:
     def __init__(self, schema: str) -> None:
         schema_name = quoted(schema)
         self.plain = schema
-        #: As it stands in queries that are sent with parameters, where the driver reads a percent sign.
+        #: The quoted name for queries with parameters, in which psycopg reads %% as a percent sign.
         self.schema = schema_name.replace("%", "%%")
         self.channel = f"dibs_{sha256(schema.encode()).hexdigest()[:24]}"
         columns = sections()
         job, run, successor, outcome = (columns[name] for name in ("job", "run", "successor", "outcome"))
-        self._words = {
+        self._values = {
             "schema": self.schema,
             "name": schema_name,
             "name_text": schema_name.replace("'", "''"),
             "channel": self.channel,
-            "lock": str(_lock("numbers", schema)),
-            "log_class": str(_lock("log", schema) >> 32 & 0x7FFFFFFF),
+            "lock": str(_lock_key("numbers", schema)),
+            "log_class": str(_lock_key("log", schema) >> 32 & 0x7FFFFFFF),
             "setting": f"dibs.{self.channel}",
-            "migration_lock": str(_lock("migrations", schema)),
-            # A plan made while a table was empty would read it whole once it is not. And what is switched off
-            # counts as a cost of 1e10, for which JIT would compile each statement: 4 x slower on 15.
+            "migration_lock": str(_lock_key("migrations", schema)),
+            # A plan that was made while a table was empty would later scan the whole table, so sequential
+            # scans are disabled. Postgres adds 1e10 to the cost of a disabled node, and for such a cost JIT
+            # would compile each statement, which is 4 times slower on Postgres 15.
             "pinned": f"SET search_path = {schema_name}, pg_temp SET plan_cache_mode = force_generic_plan "
             "SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off",
             "slot": f"clock.now_ms, j.state::text, {job}, {run}, {successor}, {outcome}, "
@@ -101,52 +103,55 @@ class Queries:
             "claimed": re.sub(r"\bj\.", "c.", job),
             "kept": re.sub(r"\bo\.", "(e.kept).", outcome),
         }
-        self._made: dict[str, bytes] = {}
+        self._filled: dict[str, bytes] = {}
 
     def __getitem__(self, name: str) -> bytes:
-        """Return a query by name, ready to be sent."""
-        made = self._made.get(name)
-        if made is None:
-            made = self._made[name] = self.filled(sections()[name]).encode()
-        return made
+        """Return a query by its name, filled in and encoded."""
+        query = self._filled.get(name)
+        if query is None:
+            query = self._filled[name] = self.filled(sections()[name]).encode()
+        return query
 
     def page(self, state: str | None, *, ends: bool = False) -> bytes:
-        """Return the query for a page of the ids in a state, None for all; if it `ends`, up to `until`."""
-        # In a condition that also holds without an end the index would not be read up to it, but on and on.
+        """Return the query for a page of the ids in a state (None: every id); `ends` adds an upper bound."""
+        # A condition such as `until IS NULL OR id <= until` would make Postgres read the index beyond
+        # `until`.
         name = f"page {state} up to" if ends else f"page {state}"
         live, ended = ("AND l.id <= %(until)s", "AND e.id <= %(until)s") if ends else ("", "")
         text = sections()["page"].replace("{live_end}", live).replace("{ended_end}", ended)
         return self._of_state(name, text, state)
 
     def split(self, state: str | None) -> bytes:
-        """Return the query for where to cut the ids in a state, None for all."""
+        """Return the query for the cursors that split the ids in a state (None: every id) into parts."""
         return self._of_state(f"split {state}", sections()["split"], state)
 
     def _of_state(self, name: str, text: str, state: str | None) -> bytes:
-        if name not in self._made:
+        if name not in self._filled:
             live, ended = _STATES[state]
             text = text.replace("{live_filter}", live).replace("{ended_filter}", ended)
-            self._made[name] = self.filled(text).encode()
-        return self._made[name]
+            self._filled[name] = self.filled(text).encode()
+        return self._filled[name]
 
     def filled(self, text: str) -> str:
-        """Put names in; braces around anything else are SQL's own."""
-        return _PLACEHOLDER.sub(lambda found: self._words.get(found[1], found[0]), text)
+        """Replace the placeholders that are known here; other braces belong to the SQL."""
+        return _PLACEHOLDER.sub(lambda found: self._values.get(found[1], found[0]), text)
 
 
 def quoted(schema: str) -> str:
-    """Return a schema's name as an identifier. Raises ConfigurationError for what cannot be one."""
+    """Return the name of a schema as a quoted identifier. Raises ConfigurationError if it cannot be one."""
     try:
         size = len(schema.encode())
     except UnicodeEncodeError:
         size = 0
     if not 0 < size <= 63 or "\0" in schema:
-        raise ConfigurationError("schema must have 1 to 63 bytes of UTF-8 and no NUL")
+        raise ConfigurationError("schema must be 1 to 63 bytes of UTF-8 without NUL")
     if schema.startswith("pg_"):
-        raise ConfigurationError(f"schema {schema!r}: names that begin with pg_ belong to Postgres itself")
+        raise ConfigurationError(
+            f"schema {schema!r}: Postgres reserves names that begin with pg_; choose another"
+        )
     return '"' + schema.replace('"', '""') + '"'
 
 
-def _lock(what: str, schema: str) -> int:
-    """Return the key of an advisory lock for one purpose in one schema."""
-    return int.from_bytes(sha256(f"dibs {what} {schema}".encode()).digest()[:8], "big", signed=True)
+def _lock_key(purpose: str, schema: str) -> int:
+    """Return the key of the advisory lock for a purpose in a schema."""
+    return int.from_bytes(sha256(f"dibs {purpose} {schema}".encode()).digest()[:8], "big", signed=True)

@@ -1,13 +1,16 @@
-"""The Postgres storage: each verb checked at the door, then one statement, then its rows as values.
+"""The verbs of the Postgres storage: each checks its arguments, runs one statement, and decodes its rows.
 
-Transitions are in migrations/*.sql; docstrings of the verbs stand in dibs.storage.protocol.
+The SQL functions that decide are in migrations/. The verbs are documented in dibs.storage.protocol.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
+
+from psycopg import AsyncConnection
+from psycopg import Connection as BlockingConnection
 
 from dibs.errors import Refused
 from dibs.model.job import EMPTY, Slot
@@ -38,22 +41,21 @@ from dibs.model.results import (
 )
 from dibs.storage import checks
 from dibs.storage.capabilities import Capabilities
-from dibs.storage.postgres.codec import event_log, rows
-from dibs.storage.postgres.codec import parameters as asking
-from dibs.storage.postgres.codec.parameters import askable
-from dibs.storage.postgres.network.address import read
-from dibs.storage.postgres.session import MOST, Door
-from dibs.storage.postgres.wakeups.listener import Waiter
+from dibs.storage.postgres.codec import event_log, parameters, rows
+from dibs.storage.postgres.codec.parameters import sendable_id
+from dibs.storage.postgres.network.address import parse_url
+from dibs.storage.postgres.session import MAX_LIMIT, PostgresSession
+from dibs.storage.postgres.transactions import AsyncTransaction, BlockingTransaction
 from dibs.storage.protocol import Clock, Watch
 
 
 def open_url(url: str, *, clock: Clock = "system", **options: Any) -> PostgresStorage:
-    """Return the storage for postgresql://USER@HOST/DATABASE?schema=NAME."""
-    return PostgresStorage(read(url, options), clock=clock)
+    """Return the storage of a URL: postgresql://USER@HOST/DATABASE?schema=NAME."""
+    return PostgresStorage(parse_url(url, options), clock=clock)
 
 
-class PostgresStorage(Door):
-    """Jobs in a schema of a Postgres database, for any number of processes at once."""
+class PostgresStorage(PostgresSession):
+    """Jobs in one schema of a Postgres database. Any number of processes may use it at the same time."""
 
     capabilities = Capabilities(
         durable=True, shared=True, cross_queue=True, transactions=True, push_wakeups=True, manual_clock=True
@@ -64,25 +66,27 @@ class PostgresStorage(Door):
     async def enqueue(
         self, queue: str, requests: Sequence[EnqueueRequest], *, now: int | None = None
     ) -> list[EnqueueResult]:
-        name, params = self.asked(queue, requests, now)
+        name, params = self.enqueue_query(queue, requests, now)
         if not requests:
             return []
         return rows.enqueued_of(await self._write(name, params), len(requests))
 
     async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
-        params = {**self._call(queue, now, limit), "lease": lease_of(lease)}
-        token = self._waiting.token(queue)
-        return self._noted(queue, rows.claim_of(await self._write("claim", params), lease, token), limit)
+        params = {**self._call(queue, now, limit), "lease": sendable_lease(lease)}
+        token = self._waits.token(queue)
+        return self._count_claim(
+            queue, rows.claim_of(await self._write("claim", params), lease, token), limit
+        )
 
-    def _noted(self, queue: str, claim: ClaimResult, limit: int) -> ClaimResult:
-        self._sweeper.count(len(claim.jobs))
-        self._waiting.claimed(queue, claim, limit)
+    def _count_claim(self, queue: str, claim: ClaimResult, limit: int) -> ClaimResult:
+        self._vacuum.count(len(claim.jobs))
+        self._waits.note_claim(queue, claim, limit)
         return claim
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
     ) -> list[SettleResult]:
-        params, reasons = self.settling(queue, settlements, now)
+        params, reasons = self.settle_params(queue, settlements, now)
         if not settlements:
             return []
         ((statuses, revisions),) = await self._write("settle", params)
@@ -91,15 +95,15 @@ class PostgresStorage(Door):
     async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
     ) -> SettleAndClaimResult:
-        params, reasons = asking.settlements(settlements, self.limits)
-        params |= {**self._call(queue, now, limit), "lease": lease_of(lease)}
+        params, reasons = parameters.settlements(settlements, self.limits)
+        params |= {**self._call(queue, now, limit), "lease": sendable_lease(lease)}
         if not settlements:
             return SettleAndClaimResult((), await self.claim(queue, lease, limit, now=now))
-        token = self._waiting.token(queue)
+        token = self._waits.token(queue)
         found = await self._write("settle_and_claim", params)
         settled = rows.settled_of(found[0][0], found[0][1], reasons)
         claim = rows.claim_of([row[2:] for row in found], lease, token)
-        return SettleAndClaimResult(tuple(settled), self._noted(queue, claim, limit))
+        return SettleAndClaimResult(tuple(settled), self._count_claim(queue, claim, limit))
 
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
@@ -107,18 +111,20 @@ class PostgresStorage(Door):
         checks.check_finish(queue, end, self.limits)
         params = {
             **self._call(queue, now),
-            "id": askable(id),
-            "kind": asking.KINDS[type(end)],
+            "id": sendable_id(id),
+            "kind": parameters.KINDS[type(end)],
             "result": end.result if isinstance(end, Complete) else None,
-            "details": asking.details_of(end),
-            "revision": revision if abs(revision) <= asking.INT8 else -1,
+            "details": parameters.details_of(end),
+            "revision": revision if abs(revision) <= parameters.INT8 else -1,
         }
         status: FinishStatus = await self._answer("finish", params)
         return status
 
     # -- leases --------------------------------------------------------------------------------------
 
-    async def grant(self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None) -> GrantResult:
+    async def grant(
+        self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None
+    ) -> GrantResult:
         checks.check_grant(queues, ttl, holder, self.limits)
         lease = secrets.token_hex(16)
         params = {
@@ -135,7 +141,7 @@ class PostgresStorage(Door):
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
     ) -> dict[str, RenewResult]:
         checks.check_renew(queues, ttl, self.limits)
-        params = {"queues": list(queues), "lease": lease_of(lease), "ttl": ttl, "now": self._at(now)}
+        params = {"queues": list(queues), "lease": sendable_lease(lease), "ttl": ttl, "now": self._at(now)}
         (_, at, *_), *found = await self._write("renew", params)
         alive = {
             name: RenewResult(alive=True, now=at, expires_at=ends, cancel_requested=tuple(asked))
@@ -149,8 +155,8 @@ class PostgresStorage(Door):
         checks.check_drop(queues, limit, self.limits)
         params = {
             "queues": list(queues),
-            "lease": lease_of(lease),
-            "limit": min(limit, MOST),
+            "lease": sendable_lease(lease),
+            "limit": min(limit, MAX_LIMIT),
             "now": self._at(now),
         }
         left = dict(await self._write("drop", params))
@@ -163,7 +169,12 @@ class PostgresStorage(Door):
         self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
     ) -> ReportStatus:
         checks.check_report(queue, progress, self.limits)
-        params = {"id": askable(id), "fence": fence, "progress": progress.decode(), **self._call(queue, now)}
+        params = {
+            "id": sendable_id(id),
+            "fence": fence,
+            "progress": progress.decode(),
+            **self._call(queue, now),
+        }
         return "reported" if await self._answer("report", params) else "lost"
 
     # -- by id ---------------------------------------------------------------------------------------
@@ -175,18 +186,19 @@ class PostgresStorage(Door):
 
     async def amend(self, queue: str, id: str, patch: JobPatch, *, now: int | None = None) -> AmendStatus:
         checks.check_amend(queue, patch, self.limits)
-        said, payload = asking.patch(patch)
+        changes, payload = parameters.patch(patch)
         params = {
             **self._call(queue, now),
-            "id": askable(id),
-            "patch": said,
+            "id": sendable_id(id),
+            "patch": changes,
             "payload": payload,
             "most": self.limits.attributes,
         }
         answer: str = await self._answer("amend", params)
         if answer.isdecimal():
-            most = self.limits.attributes
-            raise Refused(f"attributes have {answer} bytes; the limit is {most}", field="attributes")
+            # The function returns the size of the merged attributes if it exceeds the limit.
+            limit = self.limits.attributes
+            raise Refused(f"attributes have {answer} bytes; the limit is {limit}", field="attributes")
         return answer  # type: ignore[return-value]
 
     async def retry_failed(
@@ -200,11 +212,11 @@ class PostgresStorage(Door):
     async def _by_ids(
         self, name: str, queue: str, ids: Sequence[str], now: int | None, **more: Any
     ) -> list[Any]:
-        params = {**self._call(queue, now, ids=ids), "ids": [askable(id) for id in ids], **more}
+        params = {**self._call(queue, now, ids=ids), "ids": [sendable_id(id) for id in ids], **more}
         return list(await self._answer(name, params)) if ids else []
 
     async def get(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[Slot]:
-        params = {**self._call(queue, now, ids=ids), "ids": [askable(id) for id in ids]}
+        params = {**self._call(queue, now, ids=ids), "ids": [sendable_id(id) for id in ids]}
         return [rows.slot_of(row[1:]) for row in await self._read("get", params)] if ids else []
 
     async def list(
@@ -231,15 +243,15 @@ class PostgresStorage(Door):
     async def _page(
         self, state: State | None, params: dict[str, Any], after: str | None, until: str | None
     ) -> tuple[Sequence[tuple[str, Slot]], str | None]:
-        """Return a page of ids, and the cursor to go on with: the last id of the page."""
-        most = params["limit"]
-        asked = {**params, "after": askable(after or ""), "limit": most + 1}
+        """Return a page of ids, and the cursor of the next page, which is the last id of this one."""
+        limit = params["limit"]
+        paged = {**params, "after": sendable_id(after or ""), "limit": limit + 1}
         if until is not None:
-            asked["until"] = askable(until)
+            paged["until"] = sendable_id(until)
         query = self._server.queries.page(state, ends=until is not None)
-        found = await self._server.fetch(query, asked, writes=False)
-        page = [(row[0], rows.slot_of(row[1:])) for row in found[:most]]
-        cursor = page[-1][0] if len(found) > most else None
+        found = await self._server.fetch(query, paged, writes=False)
+        page = [(row[0], rows.slot_of(row[1:])) for row in found[:limit]]
+        cursor = page[-1][0] if len(found) > limit else None
         return [(id, slot) for id, slot in page if slot is not EMPTY], cursor
 
     # -- queues --------------------------------------------------------------------------------------
@@ -259,14 +271,14 @@ class PostgresStorage(Door):
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
         checks.check_configure(queue, patch, self.limits)
-        params = {**self._call(queue, now), "patch": asking.settings(patch)}
+        params = {**self._call(queue, now), "patch": parameters.settings(patch)}
         return rows.settings_of((await self._write("configure", params))[0]).settings
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:
         params = self._call(queue, now, limit)
-        ((outcomes, keys, told),) = await self._write("prune", params)
+        ((outcomes, keys, events),) = await self._write("prune", params)
         more = outcomes + keys >= params["limit"]
-        return PruneResult(outcomes=outcomes, request_keys=keys, events=told, more=more)
+        return PruneResult(outcomes=outcomes, request_keys=keys, events=events, more=more)
 
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
@@ -285,8 +297,8 @@ class PostgresStorage(Door):
         params = {
             **self._call(queue, now),
             "ids": [record.id for record in records],
-            "records": [asking.record(record.slot) for record in records],
-            "floor": asking.highest([record.slot for record in records]),
+            "records": [parameters.record(record.slot) for record in records],
+            "floor": parameters.highest_number([record.slot for record in records]),
         }
         return await self._answer("import", params) if records else []
 
@@ -296,9 +308,9 @@ class PostgresStorage(Door):
         self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
     ) -> EventPage:
         params = self._call(queue, now, limit)
-        # One entry more: the first may have been read to its end.
-        asked = {**params, "since": event_log.since(after), "limit": params["limit"] + 1}
-        return event_log.page(await self._read("events", asked), after, params["limit"])
+        # One more entry than asked for: the reader may already have all events of the first entry.
+        paged = {**params, "since": event_log.since(after), "limit": params["limit"] + 1}
+        return event_log.page(await self._read("events", paged), after, params["limit"])
 
     async def wait(
         self,
@@ -311,10 +323,30 @@ class PostgresStorage(Door):
     ) -> WaitResult:
         checks.check_wait(queues, for_, ids, self.limits)
         self._at(None)
-        return await self._waiting.wait(Waiter(for_, queues, ids), since or {}, timeout)
+        return await self._waits.wait(queues, for_, ids, since or {}, timeout)
+
+    # -- in a transaction of the caller ---------------------------------------------------------------
+
+    @overload
+    def in_transaction(self, connection: AsyncConnection[Any]) -> AsyncTransaction: ...
+    @overload
+    def in_transaction(self, connection: BlockingConnection[Any]) -> BlockingTransaction: ...
+
+    def in_transaction(self, connection: Any) -> AsyncTransaction | BlockingTransaction:
+        """Return enqueue() and settle() that run in the current transaction of a psycopg 3 connection.
+
+        On a blocking connection they are plain functions and run on the caller's thread. Raises Refused for
+        any other object.
+        """
+        if isinstance(connection, BlockingConnection):
+            return BlockingTransaction(self, connection)
+        if isinstance(connection, AsyncConnection):
+            return AsyncTransaction(self, connection)
+        kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
+        raise Refused(f"connection is a {kind}; it must be a connection of psycopg 3", field="connection")
 
 
-def lease_of(lease: str) -> str | None:
-    """Return a lease as it may be sent; what none can be called is one that is unknown."""
+def sendable_lease(lease: str) -> str | None:
+    """Return a lease that can be sent as a uuid, or None for a text that no lease can have."""
     is_hex = len(lease) == 32 and all(ch in "0123456789abcdef" for ch in lease)
     return lease if is_hex else None

@@ -1,4 +1,4 @@
-"""What the kit and tests need of a place: one of their own, its end, and a connection beside it."""
+"""Temporary schemas for the conformance kit and for tests, and connections for callers' transactions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dibs.storage.registry import with_option
 
 
 def temporary_url(url: str, name: str) -> str:
-    """Return the URL with this name as its schema."""
+    """Return the URL with `name` as its schema."""
     return with_option(url, "schema", name)
 
 
 @asynccontextmanager
 async def connect_url(url: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-    """Open a connection of the caller's own, to be joined. Raises StorageError."""
+    """Open a connection for in_transaction(), outside of any storage. Raises StorageError."""
     address = parse_url(url, {})
     errors = DriverErrors(address.shown, address.hosts)
     try:
@@ -34,7 +34,7 @@ async def connect_url(url: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
 
 
 async def remove_url(url: str) -> None:
-    """Drop the schema of a URL with everything in it. Raises StorageError."""
+    """Drop the schema of a URL and all its tables. Raises StorageError."""
     address = parse_url(url, {})
     errors = DriverErrors(address.shown, address.hosts)
     connections = ConnectionPool(address.params, errors)

@@ -1,7 +1,7 @@
-"""The log of a queue as pages: entries of the server's unpacked, with an offset for each event.
+"""Pages of the event log of a queue.
 
-An offset is the entry's number and the place in it, in hexadecimal of fixed width, so text sorts as the
-log does.
+The server stores entries of one or more events. The offset of an event is the number of its entry and its
+index in the entry, both in hexadecimal of fixed width, so that offsets sort as text in the order of the log.
 """
 
 from __future__ import annotations
@@ -18,53 +18,53 @@ from dibs.storage.protocol import LATEST
 Row = Sequence[Any]
 
 _unpack: Final = msgspec.json.Decoder(list[LogEvent]).decode
-_LAST_PLACE: Final = 0xFFFFFF
-#: Above every number: an offset that never was one is beyond everything, as "~" is.
+_LAST_INDEX: Final = 0xFFFFFF
+#: Above every entry number. A text that is no offset is read as this number, after the end of the log.
 _BEYOND: Final = 2**63 - 1
 
 
-def offset(n: int, place: int) -> str:
-    """Return the offset of an event."""
-    return f"{n:016x}.{place:06x}"
+def offset(number: int, index: int) -> str:
+    """Return the offset of an event from its entry's number and its index in the entry."""
+    return f"{number:016x}.{index:06x}"
 
 
 def parsed(after: str | None) -> tuple[int, int]:
-    """Return where an offset points: an entry and the place in it; None is the start."""
+    """Return the entry number and the index of an offset; None is the start of the log."""
     if not after:
         return 0, -1
     try:
-        n, place = (int(part, 16) for part in after.split("."))
+        number, index = (int(part, 16) for part in after.split("."))
     except ValueError:
         return _BEYOND, 0
-    return min(n, _BEYOND), place
+    return min(number, _BEYOND), index
 
 
 def since(after: str | None) -> int | None:
-    """Return the number to read from; None reads the end."""
+    """Return the entry number to read from; None reads the end of the log."""
     return None if after == LATEST else parsed(after)[0]
 
 
-def page(rows: Sequence[Row], after: str | None, most: int) -> EventPage:
-    """Return up to `most` events of some entries, the first of which may have been read in part."""
+def page(rows: Sequence[Row], after: str | None, limit: int) -> EventPage:
+    """Return up to `limit` events after an offset; the reader may have read a part of the first entry."""
     trimmed = rows[0][0] or 0
     if after == LATEST:
         return EventPage(events=(), offset=_end(rows[0], trimmed))
-    number, place = parsed(after)
+    last_number, last_index = parsed(after)
     events: list[tuple[str, LogEvent]] = []
-    for _, n, _, packed in rows:
-        if n is None or len(events) >= most:
+    for _, number, _, packed in rows:
+        if number is None or len(events) >= limit:
             break
-        begin = place + 1 if n == number else 0
-        told = _unpack(packed)[begin:]
-        events += [(offset(n, at), event) for at, event in enumerate(told, begin)]
-    del events[most:]
-    # "" is the start of an empty log: who was handed it may have missed what came and went.
-    fell_off = after is not None and number < trimmed
-    here = offset(trimmed, _LAST_PLACE) if fell_off else after or ""
+        begin = last_index + 1 if number == last_number else 0
+        entry = _unpack(packed)[begin:]
+        events += [(offset(number, index), event) for index, event in enumerate(entry, begin)]
+    del events[limit:]
+    # "" is the offset of an empty log. Its reader may have missed events that were added and trimmed since.
+    fell_off = after is not None and last_number < trimmed
+    here = offset(trimmed, _LAST_INDEX) if fell_off else after or ""
     return EventPage(events=tuple(events), offset=events[-1][0] if events else here, fell_off=fell_off)
 
 
 def _end(last: Row, trimmed: int) -> str:
     if last[1] is not None:
         return offset(last[1], last[2] - 1)
-    return offset(trimmed, _LAST_PLACE) if trimmed else ""
+    return offset(trimmed, _LAST_INDEX) if trimmed else ""

@@ -1,4 +1,4 @@
-"""From values to parameters: one array per field, which is how a batch travels in one statement."""
+"""Convert values to query parameters: one array per field, so that one statement carries a whole batch."""
 
 from __future__ import annotations
 
@@ -54,57 +54,57 @@ def text_of(value: object) -> str | None:
 
 
 def attributes_text(data: JobData) -> str | None:
-    """Return attributes as one JSON object, their values byte for byte as they are."""
+    """Return attributes as one JSON object; the bytes of each value stay as they are."""
     if not data.attributes:
         return None
     return _encode({name: Raw(value) for name, value in data.attributes.items()}).decode()
 
 
-def when_of(run_at: int | None, delay: int | None) -> int | None:
-    """Return a time as start_time() in 0004_enqueue.sql reads it."""
+def start_of(run_at: int | None, delay: int | None) -> int | None:
+    """Encode a start time for start_time() in 0004_enqueue.sql: `run_at` as it is, a delay as -1 - delay."""
     if run_at is not None:
         return run_at
     return None if delay is None else -1 - delay
 
 
-def how_of(how: OnConflict) -> int:
-    """Return an on_conflict as the bits of the type `request`."""
-    if how is DEFAULT_UPDATE:
+def on_conflict_bits(on_conflict: OnConflict) -> int:
+    """Encode `on_conflict` as the bits that the SQL type `request` has in `how`."""
+    if on_conflict is DEFAULT_UPDATE:
         return 0
-    if isinstance(how, Reject):
-        return REJECTS | (REJECTS_FAILED if how.failed else 0)
-    bits = _RULES[how.run_at]
-    return bits | (0 if how.data else KEEPS_DATA) | (0 if how.resets else KEEPS_COUNTS)
+    if isinstance(on_conflict, Reject):
+        return REJECTS | (REJECTS_FAILED if on_conflict.failed else 0)
+    bits = _RULES[on_conflict.run_at]
+    return bits | (0 if on_conflict.data else KEEPS_DATA) | (0 if on_conflict.resets else KEEPS_COUNTS)
 
 
-#: What a batch of plain requests leaves out.
-_NOTHING_SAID: Final = dict.fromkeys(
+#: Parameters that are NULL for a batch of plain requests.
+_ALL_DEFAULTS: Final = dict.fromkeys(
     ("priorities", "whens", "hows", "attributes", "overrides", "retentions", "keys", "wants")
 )
 
 
 def _array(values: list[Any]) -> list[Any] | None:
-    """Return the array of a field; one that says nothing need not travel."""
+    """Return the array of a field, or None if every element is None."""
     return None if values.count(None) == len(values) else values
 
 
-def requests(asked: CheckedBatch) -> Params:
+def requests(batch: CheckedBatch) -> Params:
     """Return the parameters of an enqueue."""
-    jobs = [request.job for request in asked]
+    jobs = [request.job for request in batch]
     ids = [job.id for job in jobs]
-    if asked.plain:
+    if batch.plain:
         once = len(set(ids)) == len(ids)
-        return {**_NOTHING_SAID, "ids": ids, "payloads": [job.data.payload for job in jobs], "plain": once}
+        return {**_ALL_DEFAULTS, "ids": ids, "payloads": [job.data.payload for job in jobs], "plain": once}
     data = [job.data for job in jobs]
-    hows = _array([how_of(request.on_conflict) or None for request in asked])
-    keys = _array([request.request_key for request in asked])
-    wants = [request.want_outcome for request in asked]
+    hows = _array([on_conflict_bits(request.on_conflict) or None for request in batch])
+    keys = _array([request.request_key for request in batch])
+    wants = [request.want_outcome for request in batch]
     rejects = any(how is not None and how & REJECTS for how in hows or ())
     return {
         "ids": ids,
         "payloads": [each.payload for each in data],
         "priorities": _array([each.priority or None for each in data]),
-        "whens": _array([when_of(job.run_at, job.delay) for job in jobs]),
+        "whens": _array([start_of(job.run_at, job.delay) for job in jobs]),
         "hows": hows,
         "attributes": _array([attributes_text(each) for each in data]),
         "overrides": _array([text_of(each.overrides) for each in data]),
@@ -116,8 +116,8 @@ def requests(asked: CheckedBatch) -> Params:
 
 
 def settlements(given: Sequence[Settlement], limits: Limits) -> tuple[Params, list[str]]:
-    """Return the parameters of a settle, and for each settlement why it is refused, or nothing."""
-    reasons = [refusal(one.action, limits) for one in given]
+    """Return the parameters of a settle, and for each settlement the reason of its refusal, or ""."""
+    reasons = [refusal_reason(one.action, limits) for one in given]
     kinds = [KINDS[type(one.action)] for one in given]
     details = [
         details_of(one.action) if not reason else '{"refused": true}'
@@ -127,7 +127,7 @@ def settlements(given: Sequence[Settlement], limits: Limits) -> tuple[Params, li
     plain = len(set(ids)) == len(ids) and set(kinds) == {"completed"} and not any(details)
     results = [one.action.result if isinstance(one.action, Complete) else None for one in given]
     params = {
-        "ids": [askable(id) for id in ids],
+        "ids": [sendable_id(id) for id in ids],
         "fences": [one.fence if -INT8 <= one.fence <= INT8 else 0 for one in given],
         "kinds": None if plain else kinds,
         "results": _array([r if not why else None for r, why in zip(results, reasons, strict=True)]),
@@ -137,36 +137,36 @@ def settlements(given: Sequence[Settlement], limits: Limits) -> tuple[Params, li
     return params, reasons
 
 
-def refusal(how: SettleAction, limits: Limits) -> str:
-    """Return why a settlement is refused, or nothing."""
+def refusal_reason(action: SettleAction, limits: Limits) -> str:
+    """Return the reason why a settlement is refused, or ""."""
     try:
-        check_arguments.check_settle_action(how, limits)
+        check_arguments.check_settle_action(action, limits)
     except Refused as refused:
         return str(refused)
     return ""
 
 
-def details_of(how: SettleAction) -> str | None:
-    """Return what a settlement carries beside its result: for most, nothing."""
-    if type(how) is Complete and not how.then and how.retention is None:
+def details_of(action: SettleAction) -> str | None:
+    """Return the fields of a settlement other than its result as JSON, or None if all have their defaults."""
+    if type(action) is Complete and not action.then and action.retention is None:
         return None
-    said: dict[str, Any] = {}
-    if isinstance(how, RetryLater):
-        said = {"cause": how.cause, "when": when_of(how.run_at, how.delay)}
-    elif isinstance(how, Complete | Fail | Cancelled) and how.retention is not None:
-        said["retention"] = how.retention
-    if isinstance(how, Fail | RetryLater) and how.error is not None:
-        said["error"] = checked_error(how.error)
-    if isinstance(how, Fail) and how.handled:
-        said["handled"] = True
-    if isinstance(how, Complete | Fail) and how.then:
-        said["then"] = [_follow_up(item) for item in how.then]
-    return text_of({name: value for name, value in said.items() if value is not None} or None)
+    fields: dict[str, Any] = {}
+    if isinstance(action, RetryLater):
+        fields = {"cause": action.cause, "when": start_of(action.run_at, action.delay)}
+    elif isinstance(action, Complete | Fail | Cancelled) and action.retention is not None:
+        fields["retention"] = action.retention
+    if isinstance(action, Fail | RetryLater) and action.error is not None:
+        fields["error"] = checked_error(action.error)
+    if isinstance(action, Fail) and action.handled:
+        fields["handled"] = True
+    if isinstance(action, Complete | Fail) and action.then:
+        fields["then"] = [_follow_up(item) for item in action.then]
+    return text_of({name: value for name, value in fields.items() if value is not None} or None)
 
 
 def _follow_up(item: FollowUp) -> dict[str, Any]:
     job, data = item.job, item.job.data
-    said = {
+    fields = {
         "queue": item.queue,
         "id": job.id,
         "payload": data.payload,
@@ -174,35 +174,35 @@ def _follow_up(item: FollowUp) -> dict[str, Any]:
         "attributes": {name: Raw(value) for name, value in data.attributes.items()} or None,
         "overrides": data.overrides,
         "retention": data.retention,
-        "when": when_of(job.run_at, job.delay),
-        "how": how_of(item.on_conflict),
+        "when": start_of(job.run_at, job.delay),
+        "how": on_conflict_bits(item.on_conflict),
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def patch(asked: JobPatch) -> tuple[str, bytes | None]:
-    """Return a patch as JSON, and its payload apart."""
-    said: dict[str, Any] = {}
-    if asked.attributes is not UNSET:
-        said["attributes"] = {name: Raw(value) for name, value in asked.attributes.items()}
-    if asked.payload is not UNSET:
-        said["payload"] = True
-    if asked.run_at is not UNSET or asked.delay is not UNSET:
-        said["when"] = asked.run_at if asked.run_at is not UNSET else -1 - (asked.delay or 0)
-    if asked.priority is not UNSET:
-        said["priority"] = asked.priority
-    if asked.retention is not UNSET:
-        said["retention"] = asked.retention
-    return _encode(said).decode(), None if asked.payload is UNSET else asked.payload
+def patch(given: JobPatch) -> tuple[str, bytes | None]:
+    """Return a patch as JSON without its payload, and the payload."""
+    changes: dict[str, Any] = {}
+    if given.attributes is not UNSET:
+        changes["attributes"] = {name: Raw(value) for name, value in given.attributes.items()}
+    if given.payload is not UNSET:
+        changes["payload"] = True
+    if given.run_at is not UNSET or given.delay is not UNSET:
+        changes["when"] = given.run_at if given.run_at is not UNSET else -1 - (given.delay or 0)
+    if given.priority is not UNSET:
+        changes["priority"] = given.priority
+    if given.retention is not UNSET:
+        changes["retention"] = given.retention
+    return _encode(changes).decode(), None if given.payload is UNSET else given.payload
 
 
-def settings(asked: SettingsPatch) -> str:
-    """Return the settings that are to change, as JSON."""
-    return _encode(asked).decode()
+def settings(given: SettingsPatch) -> str:
+    """Return the changed settings as JSON."""
+    return _encode(given).decode()
 
 
-def askable(id: str) -> str:
-    """Return an id as it may be sent; one that no job can have becomes the empty one, which none has."""
+def sendable_id(id: str) -> str:
+    """Return an id as text that can be sent; "", which no job has, for an id that no job can have."""
     try:
         id.encode()
     except UnicodeEncodeError:
@@ -210,23 +210,23 @@ def askable(id: str) -> str:
     return "" if "\0" in id else id
 
 
-# -- whole ids from elsewhere ------------------------------------------------------------------------
+# -- whole ids, for import_ ---------------------------------------------------------------------------
 
 
 def record(slot: Slot) -> str:
-    """Return a whole id as JSON with the columns of `live` and `ended` as keys."""
-    said: dict[str, Any] = {}
+    """Return a whole id as JSON; the keys are the columns of `live` and `ended`."""
+    fields: dict[str, Any] = {}
     dropped = [number for span in slot.dropped for number in span] or None
     if slot.current is not None:
-        said["current"] = {**_job(slot.current, slot.successor), "dropped": dropped}
+        fields["current"] = {**_job(slot.current, slot.successor), "dropped": dropped}
         dropped = None
     if slot.outcome is not None:
-        said["outcome"] = {**_outcome(slot.outcome), "dropped": dropped}
-    return _encode(said).decode()
+        fields["outcome"] = {**_outcome(slot.outcome), "dropped": dropped}
+    return _encode(fields).decode()
 
 
-def _plain(value: Struct, *left_out: str) -> dict[str, Any]:
-    return {name: item for name, item in asdict(value).items() if name not in left_out}
+def _plain(value: Struct, *excluded: str) -> dict[str, Any]:
+    return {name: item for name, item in asdict(value).items() if name not in excluded}
 
 
 def _data(data: JobData | None) -> dict[str, Any]:
@@ -243,20 +243,20 @@ def _hex(value: bytes | None) -> str | None:
 def _job(job: Job, successor: Successor | None) -> dict[str, Any]:
     run = job.run
     after = None if successor is None else {**_plain(successor, "data"), **_data(successor.data)}
-    said = {**_plain(job, "data", "run"), **_data(job.data), "next": after, "state": "w"}
-    return said if run is None else {**said, **_run(run)}
+    fields = {**_plain(job, "data", "run"), **_data(job.data), "next": after, "state": "w"}
+    return fields if run is None else {**fields, **_run(run)}
 
 
 def _run(run: ActiveRun) -> dict[str, Any]:
     progress = None if run.progress is None else Raw(run.progress)
-    said = {**_plain(run, "lease"), "progress": progress}
-    return {**said, "state": "h" if run.lease is None else "a"}
+    fields = {**_plain(run, "lease"), "progress": progress}
+    return {**fields, "state": "h" if run.lease is None else "a"}
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
     return {**_plain(outcome, "data"), **_data(outcome.data), "result": _hex(outcome.result)}
 
 
-def highest(slots: Sequence[Slot]) -> int:
-    """Return the highest number in some slots: what is drawn from now on must be above."""
+def highest_number(slots: Sequence[Slot]) -> int:
+    """Return the highest seq, fence or revision in some slots. Numbers drawn afterwards must be higher."""
     return max((number for slot in slots for number in rules.numbers_in(slot)), default=0)

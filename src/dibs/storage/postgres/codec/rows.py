@@ -1,4 +1,4 @@
-"""From rows to values: what the server answers, in the column order of sql/columns.sql."""
+"""Convert rows to values. The columns have the order of sql/columns.sql."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _retention: Final = msgspec.json.Decoder(OutcomeRetention).decode
 _error: Final = msgspec.json.Decoder(Error).decode
 _origin: Final = msgspec.json.Decoder(Origin).decode
 
-#: How many columns each takes.
+#: Numbers of columns.
 JOB: Final = 18
 RUN: Final = 6
 SUCCESSOR: Final = 15
@@ -46,7 +46,7 @@ OUTCOME: Final = 23
 def data_of(
     payload: bytes, attributes: str | None, priority: int, overrides: str | None, kept: str | None
 ) -> JobData:
-    """Return what an update replaces as one."""
+    """Return the part of a job that an update replaces as a whole."""
     return JobData(
         payload=payload,
         attributes=NO_ATTRIBUTES if attributes is None else attributes_of(attributes),
@@ -57,7 +57,7 @@ def data_of(
 
 
 def attributes_of(text: str) -> dict[str, bytes]:
-    """Return attributes, each value byte for byte as it came."""
+    """Return attributes; the bytes of each JSON value stay as they were stored."""
     return {name: bytes(value) for name, value in _attributes(text).items()}
 
 
@@ -85,8 +85,8 @@ def job_of(row: Row, run: ActiveRun | None) -> Job:
 
 
 def run_of(row: Row) -> ActiveRun | None:
-    """Return a run from its columns, None for a job that waits."""
-    fence, claimed_at, lease, holder, asked, progress = row
+    """Return a run from its columns, or None for a waiting job."""
+    fence, claimed_at, lease, holder, cancel_requested, progress = row
     if fence is None:
         return None
     return ActiveRun(
@@ -95,7 +95,7 @@ def run_of(row: Row) -> ActiveRun | None:
         holder=holder,
         claimed_at=claimed_at,
         progress=None if progress is None else progress.encode(),
-        cancel_requested=bool(asked),
+        cancel_requested=bool(cancel_requested),
     )
 
 
@@ -147,19 +147,19 @@ def outcome_of(row: Row) -> Outcome:
 
 
 def slot_of(row: Row) -> Slot:
-    """Return all there is of an id, an expired outcome being absent; a row of `get` without its id."""
+    """Return the slot in a row of `get` without its first column. An expired outcome is left out."""
     now, state = row[0], row[1]
     parts = row[2:]
     job, run, parts = parts[:JOB], parts[JOB : JOB + RUN], parts[JOB + RUN :]
     successor, outcome = parts[:SUCCESSOR], parts[SUCCESSOR:]
     current = None if state is None else job_of(job, run_of(run))
-    alive = outcome[0] is not None and (outcome[5] is None or now < outcome[5])
-    if current is None and not alive:
+    unexpired = outcome[0] is not None and (outcome[5] is None or now < outcome[5])
+    if current is None and not unexpired:
         return EMPTY
     return Slot(
         current,
         None if successor[11] is None else successor_of(successor),
-        outcome_of(outcome[:OUTCOME]) if alive else None,
+        outcome_of(outcome[:OUTCOME]) if unexpired else None,
         _ranges([*(outcome[OUTCOME] or ()), *(outcome[OUTCOME + 1] or ())]),
     )
 
@@ -169,35 +169,36 @@ def _ranges(flat: Sequence[int]) -> tuple[RevisionRange, ...]:
 
 
 def enqueued_of(rows: Sequence[Row], count: int) -> list[EnqueueResult]:
-    """Return the answers of an enqueue, with the outcomes that were asked for."""
+    """Return the results of an enqueue, with the outcomes of requests that have want_outcome."""
     statuses, founds, firsts, revisions, repeats, *_ = rows[0]
     if statuses is None:
         return [EnqueueResult("queued", "nothing", n, n) for n in revisions]
-    answers = [
-        EnqueueResult(statuses[i], founds[i], firsts[i], revisions[i], repeated=repeats[i]) for i in range(count)
+    results = [
+        EnqueueResult(statuses[i], founds[i], firsts[i], revisions[i], repeated=repeats[i])
+        for i in range(count)
     ]
-    for _, _, _, _, _, place, *outcome in rows[1:]:
-        if not answers[place - 1].repeated:
-            answers[place - 1] = replace(answers[place - 1], outcome=outcome_of(outcome))
-    return answers
+    for _, _, _, _, _, number, *outcome in rows[1:]:
+        if not results[number - 1].repeated:
+            results[number - 1] = replace(results[number - 1], outcome=outcome_of(outcome))
+    return results
 
 
 def settled_of(
     statuses: Sequence[Any] | None, revisions: Sequence[Any] | None, reasons: Sequence[str]
 ) -> list[SettleResult]:
-    """Return the answers of a settle, with the reasons known here."""
+    """Return the results of a settle, with the refusal reasons that were found before it was sent."""
     if statuses is None:
         return [SettleResult("done")] * len(reasons)
-    answers = []
+    results = []
     for i, status in enumerate(statuses):
         reason = "" if status != "refused" else reasons[i] or ONLY_END
         revision = revisions[i] if revisions is not None and i < len(revisions) else None
-        answers.append(SettleResult(status, reason, revision or 0))
-    return answers
+        results.append(SettleResult(status, reason, revision or 0))
+    return results
 
 
 def claim_of(rows: Sequence[Row], lease: str, token: str) -> ClaimResult:
-    """Return what a claim took under a lease: a row for each job, then one with what they have in common."""
+    """Return the result of a claim: one row for each job, and a last row for the whole claim."""
     lost, now, next_due, holder, *_ = rows[-1]
     jobs = tuple(
         job_of(row[5:], ActiveRun(fence=row[4], lease=lease, holder=holder, claimed_at=now))
@@ -207,7 +208,7 @@ def claim_of(rows: Sequence[Row], lease: str, token: str) -> ClaimResult:
 
 
 def settings_of(row: Row) -> QueueInfo:
-    """Return a queue and what it is set to."""
+    """Return a queue and its settings."""
     name, paused, max_active, retention, level, age, size, keys = row
     settings = Settings(
         paused=paused,
@@ -222,5 +223,5 @@ def settings_of(row: Row) -> QueueInfo:
 
 
 def by_name(rows: Iterable[Row]) -> dict[str, Row]:
-    """Return rows by their first column."""
+    """Return rows as a mapping by their first column."""
     return {row[0]: row for row in rows}

@@ -1,4 +1,4 @@
-"""The URL of a place: what in it is ours, what is the driver's, and how it may be shown."""
+"""The URL of a Postgres storage: our options, the driver's parameters, and a form without secrets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote, urlencode
 
 import psycopg
-from msgspec import Struct
+from attrs import frozen
 from psycopg.conninfo import conninfo_to_dict
 
 from dibs.errors import UnknownOption
@@ -15,11 +15,15 @@ _OURS: Final = {"schema": str, "poll": float}
 _SECRETS: Final = {"password", "sslpassword", "passfile"}
 
 
-class Address(Struct, frozen=True, kw_only=True):
-    """Where a storage is. Its parameters hold the password, so it is never shown."""
+@frozen(kw_only=True)
+class PostgresAddress:
+    """A parsed URL. Its repr shows no password."""
 
+    #: The driver's connection parameters, the password among them.
     params: dict[str, Any]
+    #: The schema that holds the tables.
     schema: str
+    #: The longest delay after a lost notification, in seconds.
     poll: float
 
     def __repr__(self) -> str:
@@ -27,7 +31,7 @@ class Address(Struct, frozen=True, kw_only=True):
 
     @property
     def hosts(self) -> str:
-        """Host and port, as a person would name them."""
+        """Host and port of each server, for messages."""
         hosts = str(self.params.get("host") or "localhost").split(",")
         ports = str(self.params.get("port") or "5432").split(",")
         ports = ports * len(hosts) if len(ports) == 1 else ports
@@ -47,24 +51,30 @@ class Address(Struct, frozen=True, kw_only=True):
         return f"postgresql://{where}/{quote(name, safe='')}?{query}"
 
 
-def read(url: str, options: dict[str, Any]) -> Address:
-    """Read a URL and options given by name. Raises UnknownOption; what is wrong is named, never repeated."""
+def parse_url(url: str, options: dict[str, Any]) -> PostgresAddress:
+    """Parse a URL and options that were passed by name.
+
+    Raises UnknownOption, which names the option and does not quote its value.
+    """
     for name in sorted(set(options) - set(_OURS)):
         raise UnknownOption(f"unknown option {name!r}; known: {', '.join(sorted(_OURS))}")
-    place, _, query = url.partition("?")
-    named, drivers = _sorted_out(query)
+    location, _, query = url.partition("?")
+    named, drivers = _split_query(query)
     named |= options
-    scheme, _, rest = place.partition(":")
+    scheme, _, rest = location.partition(":")
     if not rest.startswith("//"):
         raise UnknownOption(f"{scheme}: needs two slashes, as in postgresql://user@host/database")
     rebuilt = f"postgresql:{rest}" + (f"?{urlencode(drivers, quote_via=quote)}" if drivers else "")
-    return Address(params=_conninfo(rebuilt), schema=named.get("schema", "dibs"), poll=named.get("poll", 1.0))
+    return PostgresAddress(
+        params=_conninfo(rebuilt), schema=named.get("schema", "dibs"), poll=named.get("poll", 1.0)
+    )
 
 
-def _sorted_out(query: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+def _split_query(query: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Split the query of a URL into our options and the driver's parameters."""
     ours: dict[str, Any] = {}
     drivers = []
-    # As libpq reads it: a plus sign is a plus sign.
+    # libpq does not read a plus sign as a space, unlike urllib's parse_qs.
     for name, _, text in (part.partition("=") for part in query.split("&") if part):
         name, text = unquote(name), unquote(text)  # noqa: PLW2901
         kind = _OURS.get(name)
@@ -86,8 +96,10 @@ def _conninfo(url: str) -> dict[str, Any]:
         if "query parameter" in why:
             name = why.partition('"')[2].partition('"')[0]
             known = ", ".join(sorted(_OURS))
-            raise UnknownOption(f"unknown option {name!r}; known: {known}, and those of libpq") from None
-        # The driver quotes the part it could not read, which may be the password.
+            raise UnknownOption(
+                f"unknown option {name!r}; known: {known}, and the parameters of libpq"
+            ) from None
+        # The driver's message quotes the part that it could not parse, which may be the password.
         raise UnknownOption(
             "the postgresql: URL cannot be read; special characters in user and password are written as %XX"
         ) from None

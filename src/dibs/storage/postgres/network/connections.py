@@ -1,6 +1,6 @@
-"""A few open connections, handed out last in first out, so that few of them stay warm.
+"""A pool of connections, lent last in first out, so that only as many stay open as are needed.
 
-Ours and not psycopg_pool: nothing here needs its worker tasks, and a verb pays for every await on its way.
+Why not psycopg_pool: its worker tasks are not needed here, and each `await` on the way adds to every call.
 """
 
 from __future__ import annotations
@@ -16,95 +16,103 @@ from psycopg import AsyncConnection, waiting
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 
-from dibs.storage.postgres.network.errors import Gate
+from dibs.storage.postgres.network.errors import DriverErrors
 
-#: Statements are prepared by the driver when it has seen them this often; never behind a pooler, which may
-#: hand the next transaction to another session.
+#: Executions of a statement before the driver prepares it. Statements are never prepared behind a pooler,
+#: because a pooler may run the next transaction in another session.
 PREPARE_AFTER: Final = 3
-MOST: Final = 10
-CONNECT_SECONDS: Final = 10
+#: Connections that one storage has open at the same time.
+MAX_CONNECTIONS: Final = 10
+#: Timeout for opening a connection, in seconds.
+CONNECT_TIMEOUT: Final = 10
 
-#: How long a close waits for statements that nobody waits for any more, s.
-FAREWELL: Final = 5.0
-#: How long the driver waits between two looks whether it was interrupted, s: as it does by itself.
+#: Seconds that a close waits for statements whose callers were cancelled.
+CLOSE_TIMEOUT: Final = 5.0
+#: Seconds between two checks for an interrupt while the driver waits; the driver's own default.
 INTERVAL: Final = 0.1
 
 RV = TypeVar("RV")
 
 
-class Connection(AsyncConnection[Any]):
-    """A connection on which a statement may run to its end though its caller was cancelled.
+class PooledConnection(AsyncConnection[Any]):
+    """A connection whose statement runs to its end even if its caller is cancelled.
 
-    The driver would open another connection for each, to cancel what is over in a millisecond (behind a
-    pooler perhaps somebody else's), and be interrupted in that where a loop ends: it says so on stderr.
+    psycopg would open a second connection to cancel a statement that takes a millisecond. Behind a pooler
+    that could cancel the statement of another client. When the event loop closes, the cancellation itself is
+    interrupted, and psycopg prints that to stderr.
     """
 
-    #: Whether it does: for single statements, not for what has to be rolled back.
-    goes_on = False
-    #: What is still to be read for a caller who is gone.
-    owed: PQGen[Any] | None = None
+    #: Whether statements run to their end. True for single statements; False for transactions, which psycopg
+    #: must roll back.
+    finish_when_cancelled = False
+    #: The reply of a statement whose caller was cancelled, still to be read.
+    unread: PQGen[Any] | None = None
 
     async def wait(self, gen: PQGen[RV], interval: float = INTERVAL, timeout: float | None = None) -> RV:
-        if not self.goes_on:
+        if not self.finish_when_cancelled:
             return await super().wait(gen, interval, timeout)
         try:
             return await waiting.wait_async(gen, self.pgconn.socket, interval=interval, timeout=timeout)
         except asyncio.CancelledError:
             if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
-                self.owed = gen
+                self.unread = gen
             raise
 
-    async def read_away(self) -> None:
-        """Read what is owed. Raises the driver's errors; what it raises leaves the connection of no use."""
-        gen, self.owed = self.owed, None
+    async def discard_reply(self) -> None:
+        """Read and discard `unread`. Raises the driver's errors."""
+        gen, self.unread = self.unread, None
         if gen is not None:
             await waiting.wait_async(gen, self.pgconn.socket, interval=INTERVAL)
 
 
-class Connections:
-    """The connections of one storage, on one event loop."""
+class ConnectionPool:
+    """The connections of one storage, for one event loop."""
 
-    def __init__(self, conninfo: dict[str, Any], gate: Gate) -> None:
-        self._conninfo = {"connect_timeout": CONNECT_SECONDS, "application_name": "dibs", **conninfo}
-        self._gate = gate
-        self._idle: list[Connection] = []
-        self._room = asyncio.Semaphore(MOST)
-        #: Whether statements may be prepared.
+    def __init__(self, conninfo: dict[str, Any], errors: DriverErrors) -> None:
+        self._conninfo = {"connect_timeout": CONNECT_TIMEOUT, "application_name": "dibs", **conninfo}
+        self._errors = errors
+        self._idle: list[PooledConnection] = []
+        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
+        #: Whether the driver may prepare statements; False behind a pooler.
         self.prepares = True
         self._closed = False
-        #: Connections on which a statement ends for nobody.
-        self._clearing: set[asyncio.Task[None]] = set()
+        #: Tasks that discard the replies of cancelled callers.
+        self._discarding: set[asyncio.Task[None]] = set()
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> PooledConnection:
         """Open a connection. Raises StorageUnavailable."""
         try:
-            connection = await Connection.connect(**self._conninfo, autocommit=True)
+            connection = await PooledConnection.connect(**self._conninfo, autocommit=True)
         except (psycopg.Error, OSError) as error:
-            raise self._gate.unreachable(error) from None
+            raise self._errors.connection_failed(error) from None
         connection.prepare_threshold = PREPARE_AFTER if self.prepares else None
         return connection
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[Connection]:
-        """Lend a connection; one that was broken meanwhile is not given to the next."""
-        await self._room.acquire()
+    async def one(self) -> AsyncIterator[PooledConnection]:
+        """Lend a connection for the block. A broken connection is closed afterwards, not lent again."""
+        await self._free.acquire()
         connection = None
         try:
-            connection = self._fresh() or await self.connect()
+            connection = self._idle_connection() or await self.connect()
             yield connection
         finally:
-            if connection is not None and connection.owed is not None:
-                # It keeps its room meanwhile: whoever cancels much opens no more than others.
-                task = asyncio.ensure_future(self._clear(connection))
-                self._clearing.add(task)
-                task.add_done_callback(self._clearing.discard)
+            if connection is not None and connection.unread is not None:
+                # The connection still counts towards MAX_CONNECTIONS, so that a caller who cancels often
+                # opens no more connections than others.
+                task = asyncio.ensure_future(self._discard(connection))
+                self._discarding.add(task)
+                task.add_done_callback(self._discarding.discard)
             else:
-                self._room.release()
+                self._free.release()
                 if connection is not None:
-                    await self._back(connection)
+                    await self._give_back(connection)
 
-    def _fresh(self) -> Connection | None:
-        """Return an idle connection on which nothing came: unasked, a server speaks only to leave."""
+    def _idle_connection(self) -> PooledConnection | None:
+        """Return an idle connection that is still open, or None.
+
+        Unread data on an idle connection means that the server is closing it.
+        """
         while self._idle:
             connection = self._idle.pop()
             if not connection.closed and not _readable(connection.fileno()):
@@ -112,34 +120,34 @@ class Connections:
             connection.pgconn.finish()
         return None
 
-    async def _back(self, connection: Connection) -> None:
+    async def _give_back(self, connection: PooledConnection) -> None:
         usable = not connection.closed and connection.pgconn.transaction_status == TransactionStatus.IDLE
         if usable and not self._closed:
             self._idle.append(connection)
         else:
             await connection.close()
 
-    async def _clear(self, connection: Connection) -> None:
-        """Let a statement end that nobody waits for any more; only then may the connection be used again."""
+    async def _discard(self, connection: PooledConnection) -> None:
+        """Read the reply of a cancelled caller, and then give the connection back."""
         try:
-            await connection.read_away()
+            await connection.discard_reply()
         except (psycopg.Error, OSError):
-            # Of no interest to anybody; the connection may still be good.
+            # The caller is gone, so there is no one to raise to. The connection may still be usable.
             pass
         except BaseException:
             connection.pgconn.finish()
             raise
         finally:
-            self._room.release()
-        await self._back(connection)
+            self._free.release()
+        await self._give_back(connection)
 
     async def close(self) -> None:
-        """Close what is idle; what is lent is closed when it comes back."""
+        """Close idle connections now, and lent connections when they are given back."""
         self._closed = True
-        # Who was cancelled a moment ago says so in the next turn of the loop.
+        # A caller that was cancelled just now gives its connection back in the next iteration of the loop.
         await asyncio.sleep(0)
-        if self._clearing:
-            await asyncio.wait(self._clearing, timeout=FAREWELL)
+        if self._discarding:
+            await asyncio.wait(self._discarding, timeout=CLOSE_TIMEOUT)
         idle, self._idle = self._idle, []
         for connection in idle:
             await connection.close()
@@ -148,6 +156,6 @@ class Connections:
 def _readable(fileno: int) -> bool:
     if not hasattr(select, "poll"):
         return bool(select.select([fileno], [], [], 0)[0])
-    look = select.poll()
-    look.register(fileno, select.POLLIN | select.POLLHUP | select.POLLERR)
-    return bool(look.poll(0))
+    poll = select.poll()
+    poll.register(fileno, select.POLLIN | select.POLLHUP | select.POLLERR)
+    return bool(poll.poll(0))

@@ -1,4 +1,7 @@
-"""Where the driver's errors become ours: each says whether anything happened, and never a password."""
+"""Conversion of psycopg's errors into ours: each of ours says whether the statement may have taken effect.
+
+No message holds a password.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 import psycopg
+from attrs import frozen
 from psycopg import errors as pg
 
 from dibs.errors import (
@@ -23,14 +27,15 @@ from dibs.errors import (
 
 T = TypeVar("T")
 
-#: Rolled back by the server because of others: nothing happened, and the same call may succeed at once.
+#: The server rolled the statement back because of a concurrent one. Nothing happened, and a retry may
+#: succeed.
 CONFLICTS: Final = (pg.SerializationFailure, pg.DeadlockDetected, pg.LockNotAvailable)
-#: How often such a call is made in all.
-TRIES: Final = 6
+#: Attempts at a statement that runs into CONFLICTS, the first one included.
+MAX_TRIES: Final = 6
 
 _FULL: Final = (pg.DiskFull, pg.OutOfMemory, pg.ConfigurationLimitExceeded)
 _READ_ONLY: Final = (pg.ReadOnlySqlTransaction,)
-#: What a function or table of another version looks like from here.
+#: Raised when the schema has the functions or tables of another version of dibs.
 _OTHER_VERSION: Final = (
     pg.UndefinedFunction,
     pg.UndefinedTable,
@@ -45,70 +50,73 @@ _WRONG_PASSWORD: Final = (pg.InvalidPassword, pg.InvalidAuthorizationSpecificati
 
 
 class ReadLost(StorageUnavailable):
-    """A connection was lost under a statement that only reads: it may be run again."""
+    """The connection was lost during a statement that only reads. The statement may be run again."""
 
 
-class Gate:
-    """Knows the place, as it may be shown, and turns what the driver raises there into our errors."""
+@frozen
+class DriverErrors:
+    """Translates the errors of psycopg for one server."""
 
-    def __init__(self, place: str, hosts: str) -> None:
-        self._place = place
-        self._hosts = hosts
+    #: The URL without its secrets, for messages.
+    url: str
+    #: Hosts and ports, for messages about connecting.
+    hosts: str
 
-    def unreachable(self, error: BaseException) -> StorageError:
+    def connection_failed(self, error: BaseException) -> StorageError:
         """Return our error for a connection that could not be opened."""
         why = first_line(error)
         if isinstance(error, _WRONG_PASSWORD) or "authentication failed" in why:
-            return StorageUnavailable(f"{self._place}: the server refuses the user or the password: {why}")
+            return StorageUnavailable(f"{self.url}: the server refuses the user or the password: {why}")
         if isinstance(error, _BUSY):
-            return StorageUnavailable(f"{self._hosts} takes no connection now: {why}")
+            return StorageUnavailable(f"{self.hosts} accepts no connections at the moment: {why}")
         return StorageUnavailable(
-            f"cannot reach Postgres at {self._hosts}: {why}. Is it running, and does it listen there?"
+            f"cannot connect to Postgres at {self.hosts}: {why}. Is it running, and does it listen there?"
         )
 
-    def crossed(self, error: psycopg.Error, *, writes: bool, alive: bool) -> DibsError:
-        """Return our error for what went wrong in a statement; `alive` says the connection still is."""
+    def translate(self, error: psycopg.Error, *, writes: bool, alive: bool) -> DibsError:
+        """Return our error for a failed statement. `alive` says whether the connection is still usable."""
         why = first_line(error)
         if isinstance(error, _GONE) or not alive or isinstance(error, pg.ConnectionException):
-            return self._lost(why, writes=writes)
+            return self._connection_lost(why, writes=writes)
         if isinstance(error, CONFLICTS):
             return StorageError(
-                f"{self._place}: others were in the way {TRIES} times, nothing happened: {why}"
+                f"{self.url}: conflicts with concurrent statements in {MAX_TRIES} attempts, "
+                f"nothing was changed: {why}"
             )
         if isinstance(error, _READ_ONLY):
-            return StorageReadOnly(f"{self._place} is read-only (a standby?), nothing happened: {why}")
+            return StorageReadOnly(f"{self.url} is read-only, perhaps a standby; nothing was changed: {why}")
         if isinstance(error, _FULL):
-            return StorageFull(f"{self._place} has no room left, nothing happened: {why}")
+            return StorageFull(f"{self.url} is out of space, nothing was changed: {why}")
         if isinstance(error, pg.InsufficientPrivilege):
-            return StorageError(f"{self._place}: a right is missing, nothing happened: {why}")
+            return StorageError(f"{self.url}: the role lacks a privilege, nothing was changed: {why}")
         if isinstance(error, _OTHER_VERSION):
             return StorageTooNew(
-                f"{self._place} is not laid out as this version of dibs knows it: {why}. It was migrated or "
-                "removed under way: restart with the same version everywhere"
+                f"{self.url} does not have the layout of this version of dibs: {why}. It was migrated or "
+                "removed while it was open: restart every process with the same version"
             )
         if isinstance(error, psycopg.DataError):
-            return Refused(f"{self._place} cannot keep that, nothing happened: {why}")
-        return StorageError(f"{self._place}: nothing happened: {why}")
+            return Refused(f"{self.url} cannot store this value, nothing was changed: {why}")
+        return StorageError(f"{self.url}: nothing was changed: {why}")
 
-    def _lost(self, why: str, *, writes: bool) -> DibsError:
+    def _connection_lost(self, why: str, *, writes: bool) -> DibsError:
         if writes:
-            return OutcomeUnknown(f"{self._place}: the connection was lost before the answer came: {why}")
-        return ReadLost(f"{self._place}: the connection was lost: {why}")
+            return OutcomeUnknown(f"{self.url}: the connection was lost before the reply arrived: {why}")
+        return ReadLost(f"{self.url}: the connection was lost: {why}")
 
 
 def first_line(error: BaseException) -> str:
-    """Return what the server said, without the detail, which may quote values, and without the query."""
+    """Return the server's message without its detail, which may quote values, and without the query."""
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     text = primary or str(error).strip() or type(error).__name__
     return text.splitlines()[0]
 
 
-async def again(work: Callable[[], Awaitable[T]]) -> T:
-    """Do work that the server may roll back because of others, a bounded number of times."""
-    for attempt in range(TRIES - 1):
+async def retry_conflicts(work: Callable[[], Awaitable[T]]) -> T:
+    """Await `work()`, up to MAX_TRIES times while it raises one of CONFLICTS."""
+    for attempt in range(MAX_TRIES - 1):
         try:
             return await work()
         except CONFLICTS:
-            # Full jitter, so that two that met do not meet again.
+            # Full jitter: two statements that collided do not collide again.
             await asyncio.sleep(random.random() * 0.005 * 2**attempt)  # noqa: S311 - no secret
     return await work()

@@ -1,4 +1,5 @@
--- What is selected of a job (j) and its run, a successor (j.next) and an outcome (o), in the order in which rows.py reads it.
+-- The columns of a job (j) and its run, a successor (j.next) and an outcome (o), in the order in which
+-- postgres/codec/rows.py reads them.
 
 -- name: job
 j.id, j.payload, j.attributes::text, j.priority, j.overrides::text, j.retention::text,

@@ -1,7 +1,8 @@
--- Reading: jobs, pages of them, queues, the log. Nothing here writes, but that a manual clock moves on.
+-- Queries that read jobs, pages of jobs, queues and the event log. They write only the time of a manual clock.
 
 -- name: get
--- A row for each id in list order: its place, its current, successor and outcome, and its dropped ranges.
+-- Returns a row for each id in the order of %(ids)s: the id, its current, successor and outcome, and its dropped
+-- ranges.
 WITH clock AS MATERIALIZED (SELECT {schema}.tick(%(now)s::bigint) AS now_ms)
 SELECT a.id, {slot}
 FROM clock, unnest(%(ids)b::text[]) WITH ORDINALITY AS a (id, place)
@@ -11,9 +12,9 @@ LEFT JOIN {schema}.ended o ON o.q = k.q AND o.id = a.id
 ORDER BY a.place
 
 -- name: page
--- Up to `limit` ids after one, with all there is of each, in the order of the ids. The filters say which, and
--- up to which; an id whose outcome has expired counts as without. The queue is a subquery, not a join: only so
--- does the planner see that the index has the ids in order, and reads a page of it and not all that follows.
+-- Returns up to %(limit)s ids above %(after)s in ascending order, each with its whole slot. The filters select a state
+-- and an upper bound. An expired outcome is left out. The queue is a subquery, not a join, because only then does the
+-- planner use the order of the index and stop after one page.
 WITH clock AS MATERIALIZED (SELECT {schema}.tick(%(now)s::bigint) AS now_ms),
      k AS MATERIALIZED (SELECT q FROM {schema}.queues WHERE name = %(queue)s),
      ids AS MATERIALIZED (
@@ -33,8 +34,8 @@ LEFT JOIN LATERAL (SELECT * FROM {schema}.ended e WHERE e.q = k.q AND e.id = ids
 ORDER BY ids.id
 
 -- name: split
--- The last id of each part but the last, in order, where the ids that the filters let pass fall into `parts` equal
--- parts. An id that is in both tables weighs twice.
+-- Splits the ids that pass the filters into %(parts)s equal parts, and returns the last id of each part except the
+-- last, in ascending order. An id that is in both tables counts twice.
 WITH clock AS MATERIALIZED (SELECT {schema}.tick(%(now)s::bigint) AS now_ms),
      k AS MATERIALIZED (SELECT q FROM {schema}.queues WHERE name = %(queue)s),
      ids AS (
@@ -55,6 +56,7 @@ SELECT k.name, k.paused, k.max_active, k.retention::text, k.log_level, k.log_age
 FROM {schema}.queues k WHERE k.name = %(queue)s
 
 -- name: events
--- A row for each entry from a number on, oldest first; without any, one row with the mark of the log.
+-- Returns a row for each log entry from number %(since)s on, oldest first. If there are no entries, returns one row
+-- with the number up to which the log was trimmed.
 SELECT e.trimmed, e.n, e.count, e.packed
 FROM {schema}.read_events(%(queue)s::text, %(since)s::bigint, %(limit)s::integer, %(now)s::bigint) e

@@ -1,7 +1,8 @@
--- The verbs of the protocol: each is one call of one function, and so one atomic step in one round trip.
+-- The verbs of the storage protocol. Each calls one function: one atomic step in one round trip.
 
 -- name: enqueue
--- One row of arrays in list order; `statuses` NULL: every one queued as new.
+-- Returns one row of arrays in the order of the requests. NULL in `statuses` means that every request was queued
+-- as a new job.
 SELECT e.statuses, e.founds, e.firsts, e.revisions, e.repeats
 FROM {schema}.enqueue(
     %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(payloads)b::bytea[],
@@ -9,7 +10,8 @@ FROM {schema}.enqueue(
     %(overrides)b::text[], %(retentions)b::text[], %(keys)b::text[], NULL) e
 
 -- name: enqueue_wanting
--- The same, and one more row for each outcome that was asked for and is there, with its place in the list.
+-- Returns the row of enqueue, and one more row for each existing outcome that a request wants. `place` is the
+-- number of the request, from 1.
 SELECT e.statuses, e.founds, e.firsts, e.revisions, e.repeats, e.place, {kept}
 FROM {schema}.enqueue(
     %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(payloads)b::bytea[],
@@ -17,20 +19,22 @@ FROM {schema}.enqueue(
     %(overrides)b::text[], %(retentions)b::text[], %(keys)b::text[], %(wants)b::boolean[]) e
 
 -- name: claim
--- A row for each job in the order of the line, with its fence; then one whose job is NULL, with the rest.
+-- Returns a row for each job in the order of claims, with its fence, and a last row for the whole claim, in which
+-- the columns of the job are NULL.
 SELECT c.lost, c.now_ms, c.next_due, c.holder, c.fence, {claimed}
 FROM {schema}.claim(%(queue)s::text, %(lease)s::uuid, %(limit)s::integer, %(now)s::bigint) c
 
 -- name: settle
--- One row: statuses and revisions in list order; `statuses` NULL: all done.
+-- Returns one row: statuses and revisions in the order of the settlements. NULL in `statuses` means that all are
+-- `done`.
 SELECT s.statuses, s.revisions
 FROM {schema}.settle(
     %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(fences)b::bigint[],
     %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[]) s
 
 -- name: settle_and_claim
--- The rows of claim, each with the answers of settle in front: two steps, the second after the first, because
--- it is handed the first one's answer.
+-- Returns the rows of claim, each preceded by the columns of settle. Postgres runs claim after settle because an
+-- argument of claim depends on the row of settle.
 SELECT s.statuses, s.revisions, c.lost, c.now_ms, c.next_due, c.holder, c.fence, {claimed}
 FROM {schema}.settle(
     %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(fences)b::bigint[],
@@ -39,8 +43,8 @@ LATERAL {schema}.claim(
     CASE WHEN s IS NULL THEN %(queue)s::text ELSE %(queue)s::text END, %(lease)s::uuid, %(limit)s::integer,
     %(now)s::bigint) c
 
--- name: know
--- Queues have their rows from here on; sent on a connection of the storage's own, before one of the caller's is used.
+-- name: register_queues
+-- Inserts the rows of new queues. Sent on a connection of the storage, before a statement on the caller's.
 SELECT {schema}.know_queues(%(queues)b::text[])
 
 -- name: finish

@@ -1,0 +1,53 @@
+"""VACUUM of the table `live` after many claims.
+
+A claim leaves a dead index entry at the front of the claim order, and each later claim steps over these
+entries until a vacuum removes them. Autovacuum looks once a minute. In a minute a million entries can pile
+up, which makes a claim 35 ms slower. With one vacuum per 50,000 claimed jobs a claim loses at most 1 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+import psycopg
+
+from dibs.errors import DibsError
+from dibs.storage.postgres.network.server import PostgresServer
+
+log: Final = logging.getLogger("dibs.storage.postgres")
+
+#: Jobs that a storage claims between two vacuums.
+CLAIMS_PER_VACUUM: Final = 50_000
+
+
+class Vacuum:
+    """Count the jobs that one storage claims, and vacuum `live` on a separate connection when it is due."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self._claimed = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def count(self, claimed: int) -> None:
+        """Add claimed jobs to the count, and start a vacuum if enough were claimed."""
+        self._claimed += claimed
+        if self._claimed >= CLAIMS_PER_VACUUM and (self._task is None or self._task.done()):
+            self._claimed = 0
+            self._task = asyncio.create_task(self._run(), name="dibs-vacuum")
+
+    async def _run(self) -> None:
+        try:
+            connection = await self._server.connect()
+            async with connection:
+                await connection.execute(self._server.queries["vacuum"], {})
+        except (psycopg.Error, DibsError) as error:
+            # A role that does not own the table may not vacuum it; autovacuum still does.
+            log.info("%s: could not vacuum, autovacuum will: %s", self._server.url, error)
+
+    async def close(self) -> None:
+        """Cancel a running vacuum, and wait until it has stopped."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
