@@ -220,7 +220,7 @@ def a_retry_without_an_error_wipes_the_last(patch: Patch) -> None:
 @law("Fail(then=[]): every follow-up is enqueued in the same step")
 def only_the_first_follow_up_counts(patch: Patch) -> None:
     original = enqueueing.follow
-    patch.setattr(settling, "follow", lambda index, then: original(index, then[:1]))
+    patch.setattr(settling, "enqueue_follow_ups", lambda index, then: original(index, then[:1]))
 
 
 @law("the fail queue: what fails there for good is kept for ever")
@@ -228,7 +228,7 @@ def a_failed_fail_job_is_kept_like_any_other(patch: Patch) -> None:
     def mutant(queue: QueueIndex, how: Any) -> Any:
         return replace(how, error=checked_error(how.error))
 
-    patch.setattr(settling, "_as_kept", mutant)
+    patch.setattr(settling, "_as_stored", mutant)
 
 
 @law("finish: a revision in the outcome's range is done or lost")
@@ -259,12 +259,12 @@ def every_end_is_kept_as_long_as_a_completed_one(patch: Patch) -> None:
 
 @law("cancel: a handed-off current is ended as cancelled at once")
 def who_was_handed_off_is_only_asked(patch: Patch) -> None:
-    original = by_id._ask
+    original = by_id._request_cancel
 
     def mutant(index: Index, queue: QueueIndex, slot: Slot, job: Any, run: Any) -> None:
         original(index, queue, slot, job, replace(run, lease=run.lease or "x"))
 
-    patch.setattr(by_id, "_ask", mutant)
+    patch.setattr(by_id, "_request_cancel", mutant)
 
 
 @law("amend: an outcome's expiry counts from now")
@@ -337,7 +337,7 @@ def every_run_arrives_as_waiting(patch: Patch) -> None:
     changed(patch, rules, "imported_slot", change)
 
 
-@law("counts agree")
+@law("counts match the jobs")
 def nothing_is_blocked(patch: Patch) -> None:
     changed(patch, reading, "_counts", lambda counts, *_: replace(counts, blocked=0))
 

@@ -16,11 +16,10 @@ from msgspec.structs import replace
 
 from dibs.model.job import EMPTY, Job, JobData, Outcome, Slot, Successor
 from dibs.model.requests import Settings
-from dibs.storage.indexed.changes import Changes
 from dibs.storage.indexed.event_log import Entry
 from dibs.storage.indexed.index import Index, Step
 from dibs.storage.indexed.queue_index import QueueIndex
-from dibs.storage.indexed.records import Lease, RequestKey
+from dibs.storage.indexed.records import Changes, Lease, RequestKey
 
 #: Slots in one frame of a checkpoint.
 SLOTS_PER_FRAME: Final = 5_000

@@ -18,23 +18,23 @@ from dibs.storage.indexed.queue_index import QueueIndex
 
 
 def cancel(index: Index, queue: str, ids: Sequence[str], running: bool) -> list[CancelStatus]:  # noqa: FBT001
-    """Cancel what waits or is blocked; with `running`, ask what is active to stop."""
+    """Cancel waiting jobs and successors; with `running`, request the cancellation of active runs."""
     source = index.find_queue(queue)
     return [_cancel(index, source, id, running=running) for id in ids]
 
 
 def _cancel(index: Index, queue: QueueIndex, id: str, *, running: bool) -> CancelStatus:
     slot = queue.slots.get(id, EMPTY)
-    job, verdict = slot.current, rules.cancel(slot, index.now, running=running)
-    if job is None or verdict == "active":
-        return verdict
+    job, status = slot.current, rules.cancel(slot, index.now, running=running)
+    if job is None or status == "active":
+        return status
     if job.run is None:
         settling.end(index, queue, slot, job, Cancelled())
-        return verdict
+        return status
     slot = _without_successor(index, queue, id, slot)
     if running:
-        _ask(index, queue, slot, job, job.run)
-    return verdict
+        _request_cancel(index, queue, slot, job, job.run)
+    return status
 
 
 def _without_successor(index: Index, queue: QueueIndex, id: str, slot: Slot) -> Slot:
@@ -48,7 +48,7 @@ def _without_successor(index: Index, queue: QueueIndex, id: str, slot: Slot) -> 
     return slot
 
 
-def _ask(index: Index, queue: QueueIndex, slot: Slot, job: Job, run: ActiveRun) -> None:
+def _request_cancel(index: Index, queue: QueueIndex, slot: Slot, job: Job, run: ActiveRun) -> None:
     if run.lease is None:
         settling.end(index, queue, slot, job, Cancelled())
     elif not run.cancel_requested:
@@ -58,12 +58,12 @@ def _ask(index: Index, queue: QueueIndex, slot: Slot, job: Job, run: ActiveRun) 
 
 
 def amend(index: Index, queue: str, id: str, patch: JobPatch, limits: Limits) -> AmendStatus:
-    """Change what a patch names, whole or not at all. Raises Refused when attributes grow too large."""
+    """Apply a patch as a whole. Raise Refused if the merged attributes are too large."""
     source = index.find_queue(queue)
     slot = source.slots.get(id, EMPTY)
-    verdict = rules.amend(slot, patch, index.now)
-    if verdict != "amended":
-        return verdict
+    status = rules.amend(slot, patch, index.now)
+    if status != "amended":
+        return status
     after = transitions.amend(slot, patch, index.now)
     for part in (after.current, after.successor):
         if part is not None and patch.attributes is not UNSET:
@@ -75,16 +75,16 @@ def amend(index: Index, queue: str, id: str, patch: JobPatch, limits: Limits) ->
 
 
 def retry_failed(index: Index, queue: str, ids: Sequence[str]) -> list[RetryFailedStatus]:
-    """Let failed jobs wait again."""
+    """Enqueue failed jobs again from their outcomes."""
     source = index.find_queue(queue)
     return [_retry_failed(index, source, id) for id in ids]
 
 
 def _retry_failed(index: Index, queue: QueueIndex, id: str) -> RetryFailedStatus:
     slot = queue.slots.get(id, EMPTY)
-    verdict, outcome = rules.retry_failed(slot, index.now), slot.outcome
-    if verdict != "queued" or outcome is None or outcome.data is None:
-        return verdict
+    status, outcome = rules.retry_failed(slot, index.now), slot.outcome
+    if status != "queued" or outcome is None or outcome.data is None:
+        return status
     after = transitions.retry_failed(slot, outcome, id, outcome.data, index.now, index.next_number())
     queue.put(id, after)
     if queue.settings.log_level == "all":
@@ -93,16 +93,16 @@ def _retry_failed(index: Index, queue: QueueIndex, id: str) -> RetryFailedStatus
 
 
 def forget(index: Index, queue: str, ids: Sequence[str]) -> list[bool]:
-    """Remove everything of each id."""
+    """Remove each id; return whether the queue held anything of it."""
     source = index.find_queue(queue)
     return [_forget(index, source, id) for id in ids]
 
 
 def _forget(index: Index, queue: QueueIndex, id: str) -> bool:
     slot = queue.slots.get(id, EMPTY)
-    known = slot.current is not None or transitions.unexpired(slot.outcome, index.now) is not None
+    existed = slot.current is not None or transitions.unexpired(slot.outcome, index.now) is not None
     if slot is not EMPTY:
         queue.put(id, EMPTY)
-    if known and queue.settings.log_level == "all":
+    if existed and queue.settings.log_level == "all":
         index.log_event(queue, events.note_event("forgotten", id, index.now, slot.current or slot.outcome))
-    return known
+    return existed

@@ -1,4 +1,4 @@
-"""What may be claimed now, in the order of claims."""
+"""The due jobs of a queue in the order of claims."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ Due = tuple[int, int, int, str]
 
 
 class ClaimOrder:
-    """Entries, the smallest first. Most come in this order, and stay in it: O(1) however long the line is.
+    """A priority queue of due jobs, smallest entry first.
 
-    Only what belongs before an entry that is here already (a higher priority, a job that fell due late)
-    goes through a heap.
+    Most entries arrive in order and go through a deque, in O(1). Only an entry that sorts before an earlier
+    one (a higher priority, a job that fell due late) goes through a heap.
     """
 
     def __init__(self) -> None:
         self._in_order: deque[Due] = deque()
-        self._others: list[Due] = []
+        self._out_of_order: list[Due] = []
 
     def __len__(self) -> int:
-        return len(self._in_order) + len(self._others)
+        return len(self._in_order) + len(self._out_of_order)
 
     def __iter__(self) -> Iterator[Due]:
         yield from self._in_order
-        yield from self._others
+        yield from self._out_of_order
 
     def add(self, entry: Due) -> None:
-        """Put an entry in its place."""
+        """Add an entry."""
         in_order = self._in_order
         if not in_order or in_order[-1] < entry:
             in_order.append(entry)
         else:
-            heappush(self._others, entry)
+            heappush(self._out_of_order, entry)
 
     def pop(self) -> Due | None:
-        """Take out the smallest; None when there is none."""
-        others, in_order = self._others, self._in_order
-        if others and (not in_order or others[0] < in_order[0]):
-            return heappop(others)
+        """Remove and return the smallest entry; None if there is no entry."""
+        out_of_order, in_order = self._out_of_order, self._in_order
+        if out_of_order and (not in_order or out_of_order[0] < in_order[0]):
+            return heappop(out_of_order)
         return in_order.popleft() if in_order else None
 
     def replace_all(self, entries: Iterable[Due]) -> None:
-        """Let these be all there are."""
+        """Replace all entries by these."""
         self._in_order = deque(sorted(entries))
-        self._others = []
+        self._out_of_order = []

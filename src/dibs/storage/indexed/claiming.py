@@ -1,4 +1,4 @@
-"""Verbs that hand jobs out: claim, and the leases that claims are under."""
+"""The verbs that hand out jobs: claim, and the verbs of leases."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dibs.storage.indexed.records import Lease
 
 
 def claim(index: Index, queue: str, lease_id: str, limit: int) -> ClaimResult:
-    """Make due jobs active under a lease."""
+    """Make up to `limit` due jobs active under a lease."""
     source = index.find_queue(queue)
     lease = source.leases.get(lease_id)
     if lease is None or not lease.alive(index.now):
         return ClaimResult(now=index.now, token=str(source.work_version), lost=True)
     if source.settings.paused:
         return ClaimResult(now=index.now, token=str(source.work_version))
-    room = source.headroom
-    jobs = _take(index, source, lease_id, lease.holder, limit if room is None else min(limit, room))
+    headroom = source.headroom
+    jobs = _take(index, source, lease_id, lease.holder, limit if headroom is None else min(limit, headroom))
     return ClaimResult(
         jobs=tuple(jobs), now=index.now, next_due=source.next_due(), token=str(source.work_version)
     )
@@ -32,7 +32,7 @@ def claim(index: Index, queue: str, lease_id: str, limit: int) -> ClaimResult:
 
 def _take(index: Index, queue: QueueIndex, lease: str, holder: str, limit: int) -> list[Job]:
     jobs: list[Job] = []
-    tells = queue.settings.log_level == "all"
+    logs = queue.settings.log_level == "all"
     while len(jobs) < limit:
         waiting = queue.pop_due()
         if waiting is None:
@@ -40,13 +40,13 @@ def _take(index: Index, queue: QueueIndex, lease: str, holder: str, limit: int) 
         job = transitions.claim(waiting, index.next_number(), lease, holder, index.now)
         queue.put(job.id, replace(queue.slots[job.id], current=job))
         jobs.append(job)
-        if tells:
+        if logs:
             index.log_event(queue, events.note_event("claimed", job.id, index.now, job))
     return jobs
 
 
 def grant(index: Index, queues: Sequence[str], lease: str, ttl: int, holder: str) -> GrantResult:
-    """Create a lease with this id on each queue."""
+    """Create a lease with the id `lease` on each queue."""
     expires_at = index.now + ttl
     for name in queues:
         index.queue(name).put_lease(lease, Lease(holder, expires_at))
@@ -54,7 +54,7 @@ def grant(index: Index, queues: Sequence[str], lease: str, ttl: int, holder: str
 
 
 def renew(index: Index, queues: Sequence[str], lease_id: str, ttl: int) -> dict[str, RenewResult]:
-    """Move the end of a lease, never to an earlier time."""
+    """Extend a lease in each queue."""
     return {name: _renew(index, index.find_queue(name), lease_id, ttl) for name in queues}
 
 
@@ -65,12 +65,12 @@ def _renew(index: Index, queue: QueueIndex, lease_id: str, ttl: int) -> RenewRes
     expires_at = max(lease.expires_at, index.now + ttl)
     queue.put_lease(lease_id, replace(lease, expires_at=expires_at))
     held = queue.held.get(lease_id, {})
-    asked = tuple(sorted(id for id in queue.cancel_requested if id in held))
-    return RenewResult(alive=True, now=index.now, expires_at=expires_at, cancel_requested=asked)
+    requested = tuple(sorted(id for id in queue.cancel_requested if id in held))
+    return RenewResult(alive=True, now=index.now, expires_at=expires_at, cancel_requested=requested)
 
 
 def drop(index: Index, queues: Sequence[str], lease_id: str, limit: int) -> dict[str, int]:
-    """Release jobs of a lease, which is lost from now on; tell how many are left."""
+    """Release up to `limit` jobs of a lease in each queue; return the number of jobs left under it."""
     return {name: _drop(index, index.find_queue(name), lease_id, limit) for name in queues}
 
 
@@ -86,7 +86,7 @@ def _drop(index: Index, queue: QueueIndex, lease_id: str, limit: int) -> int:
 
 
 def reap(index: Index, queue: str, limit: int) -> list[ReapedJob]:
-    """Bring back jobs under expired leases."""
+    """Return up to `limit` jobs under expired leases to waiting."""
     source = index.find_queue(queue)
     reaped: list[ReapedJob] = []
     while (lease_id := source.first_expired_lease(index.now)) is not None:

@@ -1,4 +1,4 @@
-"""Verbs that take jobs in."""
+"""The enqueue of requests and follow-ups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dibs.storage.indexed.records import RequestKey
 
 
 def enqueue(index: Index, queue: str, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
-    """Take requests in, in order."""
+    """Take in requests in order."""
     into = index.queue(queue)
     return [_take(index, into, request) for request in requests]
 
@@ -29,37 +29,37 @@ def _take(index: Index, queue: QueueIndex, request: EnqueueRequest) -> EnqueueRe
         known = queue.keys.get(key)
         if known is not None and index.now < known.expires_at:
             return EnqueueResult(known.status, known.found, known.first, known.revision, repeated=True)
-    answer = admit(index, queue, request.job, request.on_conflict)
+    result = admit(index, queue, request.job, request.on_conflict)
     if key is not None:
         expires_at = index.now + queue.settings.request_key_age
-        queue.put_key(key, RequestKey(answer.status, answer.found, answer.first, answer.revision, expires_at))
+        queue.put_key(key, RequestKey(result.status, result.found, result.first, result.revision, expires_at))
     if request.want_outcome:
         kept = transitions.unexpired(queue.slots.get(request.job.id, EMPTY).outcome, index.now)
-        return replace(answer, outcome=kept)
-    return answer
+        return replace(result, outcome=kept)
+    return result
 
 
-def admit(index: Index, queue: QueueIndex, new: NewJob, how: OnConflict) -> EnqueueResult:
-    """Let one job meet its id, as the table of contract 3 says."""
+def admit(index: Index, queue: QueueIndex, new: NewJob, on_conflict: OnConflict) -> EnqueueResult:
+    """Enqueue one job by its rule for known ids (contract 3, enqueue)."""
     slot = queue.slots.get(new.id, EMPTY)
-    if isinstance(how, Reject):
-        return rules.reject(slot, how, index.now) or _accept(index, queue, slot, new, Update())
-    return _accept(index, queue, slot, new, how)
+    if isinstance(on_conflict, Reject):
+        return rules.reject(slot, on_conflict, index.now) or _accept(index, queue, slot, new, Update())
+    return _accept(index, queue, slot, new, on_conflict)
 
 
-def _accept(index: Index, queue: QueueIndex, slot: Slot, new: NewJob, how: Update) -> EnqueueResult:
+def _accept(index: Index, queue: QueueIndex, slot: Slot, new: NewJob, rule: Update) -> EnqueueResult:
     if new.data.attributes:
-        # The mapping is the caller's and may change: what was accepted is kept as it was.
+        # Copy the mapping: the caller may change it after the enqueue.
         new = replace(new, data=replace(new.data, attributes=dict(new.data.attributes)))
-    slot, answer, into = rules.accept(slot, new, how, index.now, index.next_number())
+    slot, result, into = rules.accept(slot, new, rule, index.now, index.next_number())
     queue.put(new.id, slot)
     if queue.settings.log_level == "all":
-        kind = cast("NoteKind", answer.status)  # what accept answers are kinds of events as well
+        kind = cast("NoteKind", result.status)  # each status of rules.accept is a NoteKind, too
         index.log_event(queue, events.note_event(kind, new.id, index.now, into))
-    return answer
+    return result
 
 
-def follow(index: Index, then: Sequence[FollowUp]) -> None:
-    """Enqueue the follow-ups of an end, in its own atomic step."""
-    for item in then:
+def enqueue_follow_ups(index: Index, follow_ups: Sequence[FollowUp]) -> None:
+    """Enqueue the follow-ups of an end, in the same step."""
+    for item in follow_ups:
         admit(index, index.queue(item.queue), item.job, item.on_conflict)

@@ -1,4 +1,4 @@
-"""The log of one queue: packed entries in order, bounded by age and size."""
+"""The log of one queue: packed entries in order, limited by age and size."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ _decode: Final = msgspec.msgpack.Decoder(list[LogEvent]).decode
 
 
 class Entry(Struct, frozen=True, gc=False, array_like=True):
-    """What one atomic step told. `number` is drawn like a revision, so entries sort by it."""
+    """The events of one step. `number` is drawn like a revision, so that entries sort by it."""
 
     number: int
+    #: The time of the step, in ms since the epoch.
     at: int
+    #: The number of events.
     count: int
+    #: The events as msgpack.
     packed: bytes
 
 
@@ -33,78 +36,80 @@ def pack(number: int, at: int, events: list[LogEvent]) -> Entry:
 
 
 class EventLog:
-    """Entries oldest first. Trimming moves `trimmed`, the number of the last entry that is gone."""
+    """The entries of a log, oldest first."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        #: The size of all entries, in bytes.
         self.size = 0
+        #: The number of the last trimmed entry; 0 before the first trim.
         self.trimmed = 0
 
     def append(self, entry: Entry) -> None:
-        """Put an entry at the end."""
+        """Append an entry."""
         self.entries.append(entry)
         self.size += len(entry.packed)
 
     def drop_last(self, count: int) -> None:
-        """Take the last entries away again: the step that told them did not happen."""
+        """Remove the last `count` entries, to undo the step that appended them."""
         for entry in self.entries[len(self.entries) - count :]:
             self.size -= len(entry.packed)
         del self.entries[len(self.entries) - count :]
 
-    def excess(self, oldest_at: int, most_bytes: int) -> int:
-        """Return how many of the oldest entries are older than that, or beyond that many bytes."""
+    def excess(self, oldest_at: int, max_bytes: int) -> int:
+        """Return the number of oldest entries that are older than `oldest_at` (ms) or exceed `max_bytes`."""
         size, count = self.size, 0
         for entry in self.entries:
-            if entry.at >= oldest_at and size <= most_bytes:
+            if entry.at >= oldest_at and size <= max_bytes:
                 break
             size -= len(entry.packed)
             count += 1
         return count
 
     def trim(self, through: int) -> list[Entry]:
-        """Forget the entries up to a number, and return them."""
+        """Remove and return the entries up to the number `through`."""
         count = bisect_right(self.entries, through, key=lambda entry: entry.number)
-        gone = self.entries[:count]
+        removed = self.entries[:count]
         del self.entries[:count]
-        self.size -= sum(len(entry.packed) for entry in gone)
+        self.size -= sum(len(entry.packed) for entry in removed)
         self.trimmed = max(self.trimmed, through)
-        return gone
+        return removed
 
-    def restore(self, gone: list[Entry], trimmed: int) -> None:
-        """Undo a trim."""
-        self.entries[:0] = gone
-        self.size += sum(len(entry.packed) for entry in gone)
+    def restore(self, removed: list[Entry], trimmed: int) -> None:
+        """Undo a trim that removed the entries `removed`."""
+        self.entries[:0] = removed
+        self.size += sum(len(entry.packed) for entry in removed)
         self.trimmed = trimmed
 
     @property
     def end(self) -> str:
-        """The offset of the last event that was ever told; "" before the first."""
+        """The offset of the last event of the log, also after it was trimmed; "" before the first event."""
         if self.entries:
             return format_offset(self.entries[-1].number, LAST_EVENT)
         return format_offset(self.trimmed, LAST_EVENT) if self.trimmed else ""
 
     def page(self, after: str | None, limit: int) -> EventPage:
-        """Return up to `limit` events after an offset; None is the start of what is kept."""
+        """Return up to `limit` events after an offset. None is the start of the log, LATEST its end."""
         if after == LATEST or (after and parse_offset(after) >= parse_offset(self.end)):
             return EventPage(events=(), offset=self.end)
-        number, place = parse_offset(after)
+        number, position = parse_offset(after)
         events: list[tuple[str, LogEvent]] = []
         start = bisect_right(self.entries, number - 1, key=lambda entry: entry.number)
         for entry in islice(self.entries, start, None):
-            events += _told(entry, place + 1 if entry.number == number else 0, limit - len(events))
+            events += _events_of(entry, position + 1 if entry.number == number else 0, limit - len(events))
             if len(events) == limit:
                 break
-        fell_off = after is not None and (number, place) < (self.trimmed, LAST_EVENT) and self.trimmed > 0
+        fell_off = after is not None and (number, position) < (self.trimmed, LAST_EVENT) and self.trimmed > 0
         return EventPage(
             events=tuple(events), offset=events[-1][0] if events else self.end, fell_off=fell_off
         )
 
 
-def _told(entry: Entry, skip: int, limit: int) -> list[tuple[str, LogEvent]]:
-    """Return up to `limit` events of an entry, after the first `skip` of them, each with its offset."""
+def _events_of(entry: Entry, skip: int, limit: int) -> list[tuple[str, LogEvent]]:
+    """Return up to `limit` events of an entry with their offsets, without the first `skip` events."""
     if skip >= entry.count:
         return []
     last = entry.count - 1
-    places = range(skip, min(skip + limit, entry.count))
+    positions = range(skip, min(skip + limit, entry.count))
     events = _decode(entry.packed)
-    return [(format_offset(entry.number, LAST_EVENT if i == last else i), events[i]) for i in places]
+    return [(format_offset(entry.number, LAST_EVENT if i == last else i), events[i]) for i in positions]

@@ -1,4 +1,4 @@
-"""One place: its queues, its clock and its numbers."""
+"""The index of one storage: its queues, its clock and its numbers."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dibs.model.events import LogEvent
-from dibs.storage.indexed.changes import Changes
 from dibs.storage.indexed.event_log import pack
 from dibs.storage.indexed.queue_index import QueueIndex
+from dibs.storage.indexed.records import Changes
 
+#: The changes of one step, for each queue that it changed.
 Step = list[tuple[QueueIndex, Changes]]
 T = TypeVar("T")
 
 
 class Index:
-    """Everything that memory and file know. Not safe for threads: a storage holds its lock around a step."""
+    """The data of a memory or file storage. It is not safe for threads: a storage locks it during a step."""
 
     def __init__(self) -> None:
         self.queues: dict[str, QueueIndex] = {}
-        #: The highest time seen; the clock never steps back.
+        #: The time in ms since the epoch; it never steps back.
         self.now = 0
-        #: The last seq, revision, fence or entry number drawn.
+        #: The last number drawn for a seq, revision, fence or log entry.
         self.number = 0
         self._changed: list[QueueIndex] = []
         self._pending_events: dict[str, list[LogEvent]] = {}
 
     def queue(self, name: str) -> QueueIndex:
-        """Return a queue, at the index's time; one that is not known is made."""
+        """Return a queue, advanced to the time of the index. Create it if it is unknown."""
         found = self.queues.get(name)
         if found is None:
             found = self.queues[name] = QueueIndex(name, self._changed.append)
@@ -36,20 +37,21 @@ class Index:
         return found
 
     def find_queue(self, name: str) -> QueueIndex:
-        """Return a queue to look into; one that is not known is not made, and nothing may be put there."""
+        """Return a queue to read; an unknown queue is returned empty, is not created, and refuses changes."""
         return self.queue(name) if name in self.queues else QueueIndex(name, _refuse_changes)
 
     def next_number(self) -> int:
-        """Return a number above every earlier one, and at least now in us (contract 1).
+        """Return a number above every earlier one, and at least the current time in us (contract 1, Numbers).
 
-        One counter for seq, revision and fence: what is removed needs no floor to be remembered.
+        Seq, revision and fence share one counter, so that the index need not remember the last fence of a
+        removed id.
         """
         number, least = self.number + 1, self.now * 1000
         self.number = number if number > least else least  # noqa: FURB136 - max() costs four times as much
         return self.number
 
     def log_event(self, queue: QueueIndex, event: LogEvent) -> None:
-        """Say what happened; it becomes part of the one entry of this step."""
+        """Add an event to the log entry of this step."""
         told = self._pending_events.get(queue.name)
         if told is None:
             self._pending_events[queue.name] = [event]
@@ -57,7 +59,7 @@ class Index:
             told.append(event)
 
     def run_step(self, verb: Callable[[Index], T]) -> tuple[T, Step]:
-        """Run a verb as one step, and return its answer and what changed; if it breaks, nothing did."""
+        """Run a verb as one step; return its result and the changes. Undo all changes if the verb raises."""
         number = self.number
         try:
             return verb(self), self.end_step()
@@ -67,7 +69,7 @@ class Index:
             raise
 
     def end_step(self) -> Step:
-        """Close the step, write what was told into the logs, and return what changed."""
+        """End the step: append its events to the logs, and return its changes."""
         if self._pending_events:
             for name, events in self._pending_events.items():
                 self._log(self.queues[name], events)
@@ -91,7 +93,7 @@ class Index:
                 queue.put_trim(queue.log.entries[excess - 1].number)
 
     def undo(self, step: Step, number: int) -> None:
-        """Let everything be as before a step, which could not be written down."""
+        """Undo a step that could not be written. `number` is the last number drawn before it."""
         for queue, changes in reversed(step):
             queue.undo(changes)
         self._close()
@@ -101,4 +103,4 @@ class Index:
 
 
 def _refuse_changes(queue: QueueIndex) -> None:
-    raise AssertionError(f"{queue.name!r} was only looked into")
+    raise AssertionError(f"queue {queue.name!r} was opened for reading by find_queue, and was changed")

@@ -1,4 +1,4 @@
-"""Ids in order, for paging through a queue. Costs nothing until somebody lists."""
+"""The sorted ids of a queue, for listings. They cost nothing before the first listing."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Protocol
 
 
 class Ids(Sized, Iterable[str], Protocol):
-    """The ids there are."""
+    """The current ids of a queue."""
 
     def __contains__(self, id: object, /) -> bool: ...
 
 
 class Listing:
-    """A sorted list of ids, made at the first listing and kept up from then on.
+    """A sorted list of ids, created at the first listing and updated from then on.
 
-    A tree on the hot path would cost each enqueue 2 to 3 us. New ids go to the end of the list and are
-    sorted in when the next page is asked for, which for a nearly sorted list is one pass; ids that are
-    gone are skipped, and swept out when they are the larger part.
+    A tree would cost each enqueue 2 to 3 us. Instead, new ids are appended, and the next page sorts the list,
+    which is one pass for a nearly sorted list. Removed ids are skipped, and deleted once they are the larger
+    part.
     """
 
     def __init__(self, ids: Ids) -> None:
@@ -27,23 +27,23 @@ class Listing:
         self._dirty = False
 
     def add(self, id: str) -> None:
-        """Take note of an id that was not there."""
+        """Add a new id."""
         if self._sorted is not None:
             self._sorted.append(id)
             self._dirty = True
             if self._is_mostly_gone(self._sorted):
-                # Nobody has listed for a while: it is made anew when somebody does.
+                # There was no listing for a while: the next one creates the list again.
                 self._sorted = None
 
     def after(self, id: str | None, until: str | None = None) -> Iterator[str]:
-        """Yield the ids behind one and up to another, in order; None is before the first, behind the last."""
+        """Yield the ids after `id` and up to `until`, in order; None is no bound."""
         ordered = self._ordered()
         start = 0 if id is None else bisect_right(ordered, id)
         end = len(ordered) if until is None else bisect_right(ordered, until)
         latest = None
-        for place in range(start, end):
-            found = ordered[place]
-            # An id that was removed and came again stands in the list twice.
+        for position in range(start, end):
+            found = ordered[position]
+            # An id that was removed and added again is in the list twice.
             if found != latest and found in self._ids:
                 yield found
             latest = found

@@ -1,8 +1,8 @@
-"""The jobs of one queue, indexed so that claim and settle cost O(log n) whatever waits.
+"""The index of one queue. Claim and settle cost O(log n), however many jobs wait.
 
-`put` is the one door: every change of a slot passes it, and what is derived from slots (heaps, counts,
-what a lease holds, what expires) is kept up there and nowhere else. Heaps hold entries that may have
-gone stale; an entry counts only if it still says what the slot says.
+Every change of a slot goes through `QueueIndex.put`, which alone updates the derived data: heaps, counts, the
+jobs of each lease, the expiries. Entries of heaps may be stale; an entry counts only if it agrees with its
+slot.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from heapq import heapify, heappop, heappush
 
 from dibs.model.job import EMPTY, ActiveRun, EndKind, Job, Outcome, Slot
 from dibs.model.requests import Settings
-from dibs.storage.indexed.changes import Changes
 from dibs.storage.indexed.claim_order import ClaimOrder
 from dibs.storage.indexed.event_log import Entry, EventLog
 from dibs.storage.indexed.listing import Listing
-from dibs.storage.indexed.records import Lease, RequestKey
+from dibs.storage.indexed.records import Changes, Lease, RequestKey
 
-#: (run_at, seq, id, -priority)
+#: The entry of a scheduled job: (run_at, seq, id, -priority).
 Scheduled = tuple[int, int, str, int]
 
 
 class QueueIndex:
-    """One queue. `on_change` is called at the first change of every atomic step."""
+    """The slots, leases, request keys and log of one queue.
+
+    `on_change` is called with the QueueIndex at the first change of each step.
+    """
 
     def __init__(self, name: str, on_change: Callable[[QueueIndex], None]) -> None:
         self.name = name
@@ -33,12 +35,12 @@ class QueueIndex:
         self.keys: dict[str, RequestKey] = {}
         self.log = EventLog()
         self.listing = Listing(self.slots)
-        #: What the step that is under way did; None between steps.
+        #: The changes of the current step; None between steps and before its first change.
         self.changes: Changes | None = None
         self._on_change = on_change
-        #: Whether anything was ever put here.
+        #: True after the first change.
         self.used = False
-        #: Grows whenever a claim might find more than before; what claims hand out as token.
+        #: Grows whenever a claim might find more jobs than before. It is the token of claims and waits.
         self.work_version = 0
         self._derive()
 
@@ -55,10 +57,10 @@ class QueueIndex:
         self.cancel_requested: set[str] = set()
         self.lease_expiries: list[tuple[int, str]] = []
         self.outcome_expiries: list[tuple[int, str]] = []
-        #: How many of them there may be until they are compared with the outcomes there are.
+        #: The length of outcome_expiries above which stale entries are dropped.
         self._max_expiries = 1000
         self.key_expiries: list[tuple[int, str]] = []
-        #: Outcomes that have expired, in the order they did, until prune takes them.
+        #: Expired outcomes in the order of their expiry, until prune removes them.
         self.expired: dict[str, Outcome] = {}
 
     # -- puts ----------------------------------------------------------------------------------------
@@ -71,7 +73,7 @@ class QueueIndex:
         return self.changes
 
     def put(self, id: str, after: Slot) -> None:
-        """Let the slot of an id be `after`; EMPTY removes it."""
+        """Set the slot of an id to `after`; EMPTY removes the id."""
         before = self.slots.get(id, EMPTY)
         changes = self.changes or self._step_changes()
         if id not in changes.slots:
@@ -139,13 +141,13 @@ class QueueIndex:
             self._compact()
 
     def _compact(self) -> None:
-        """Drop the stale entries once they are the larger part, so that updates leave no trace for ever."""
+        """Drop stale entries, which grow with every update. It is called once they are the larger part."""
         self.due.replace_all([e for e in set(self.due) if self._waiting_job(e[3], e[1], e[2], e[0])])
         self.scheduled = [e for e in set(self.scheduled) if self._waiting_job(e[2], e[0], e[1], e[3])]
         heapify(self.scheduled)
 
     def _waiting_job(self, id: str, run_at: int, seq: int, minus_priority: int) -> Job | None:
-        """Return the waiting job that an entry speaks of; None when the entry has gone stale."""
+        """Return the waiting job of an entry; None if the entry is stale."""
         job = self.slots.get(id, EMPTY).current
         if (
             job is not None
@@ -173,7 +175,7 @@ class QueueIndex:
                 self._compact_expiries()
 
     def _compact_expiries(self) -> None:
-        """Drop the ends of outcomes that were replaced since: an id may end every second for a week."""
+        """Drop the expiries of replaced outcomes: an id may end every second, with a retention of a week."""
         self._max_expiries = 2 * sum(self.outcomes.values()) + 1000
         if len(self.outcome_expiries) <= self._max_expiries:
             return
@@ -187,7 +189,7 @@ class QueueIndex:
         return None if outcome is None else outcome.expires_at
 
     def put_lease(self, id: str, after: Lease | None) -> None:
-        """Let a lease be `after`; None removes it."""
+        """Set a lease to `after`; None removes it."""
         before = self.leases.get(id)
         self._step_changes().leases.setdefault(id, before)
         if after is None:
@@ -198,7 +200,7 @@ class QueueIndex:
             heappush(self.lease_expiries, (after.expires_at, id))
 
     def put_key(self, key: str, after: RequestKey | None) -> None:
-        """Let a request key be remembered as `after`; None forgets it."""
+        """Set a request key to `after`; None removes it."""
         self._step_changes().keys.setdefault(key, self.keys.get(key))
         if after is None:
             self.keys.pop(key, None)
@@ -207,19 +209,19 @@ class QueueIndex:
         heappush(self.key_expiries, (after.expires_at, key))
 
     def put_settings(self, after: Settings) -> None:
-        """Let the queue be set to `after`."""
+        """Set the settings of the queue."""
         changes = self._step_changes()
         changes.settings = changes.settings or self.settings
         self.work_version += 1
         self.settings = after
 
     def put_entry(self, entry: Entry) -> None:
-        """Append to the log."""
+        """Append an entry to the log."""
         self._step_changes().entries.append(entry)
         self.log.append(entry)
 
     def put_trim(self, through: int) -> int:
-        """Trim the log up to an entry's number, and return how many entries went."""
+        """Trim the log up to the entry number `through`; return the number of removed entries."""
         changes = self._step_changes()
         if changes.trimmed_before is None:
             changes.trimmed_before = self.log.trimmed
@@ -228,8 +230,8 @@ class QueueIndex:
         return len(gone)
 
     def undo(self, changes: Changes) -> None:
-        """Let everything be as before the step that made these changes."""
-        # First what was trimmed: the step's own entries may be among it.
+        """Undo the changes of a step."""
+        # Restore the trimmed entries first: they may include entries that the step appended.
         if changes.trimmed_before is not None:
             self.log.restore(changes.trimmed_entries, changes.trimmed_before)
         self.log.drop_last(len(changes.entries))
@@ -245,7 +247,7 @@ class QueueIndex:
     # -- time ----------------------------------------------------------------------------------------
 
     def advance(self, now: int) -> None:
-        """Let what is due by now be due, and what has expired be expired."""
+        """Advance the time of the queue: jobs fall due and outcomes expire."""
         if now <= self.now:
             return
         self.now = now
@@ -254,7 +256,7 @@ class QueueIndex:
             run_at, seq, id, minus_priority = heappop(scheduled)
             if self._waiting_job(id, run_at, seq, minus_priority):
                 self.due.add((minus_priority, run_at, seq, id))
-                # So that a wait which begins a little later than this hears of it.
+                # A wait that begins after this moment must notice the change.
                 self.work_version += 1
         ends = self.outcome_expiries
         while ends and ends[0][0] <= now:
@@ -268,7 +270,7 @@ class QueueIndex:
         self.outcomes[outcome.kind] -= 1
 
     def pop_due(self) -> Job | None:
-        """Take the first due job out of the line."""
+        """Remove and return the first due job; None if there is none."""
         while (entry := self.due.pop()) is not None:
             minus_priority, run_at, seq, id = entry
             if job := self._waiting_job(id, run_at, seq, minus_priority):
@@ -276,7 +278,7 @@ class QueueIndex:
         return None
 
     def next_due(self) -> int | None:
-        """Return the earliest run_at later than now."""
+        """Return the earliest run_at later than now; None if no job is scheduled."""
         scheduled = self.scheduled
         while scheduled:
             run_at, seq, id, minus_priority = scheduled[0]
@@ -286,7 +288,7 @@ class QueueIndex:
         return None
 
     def first_expired_lease(self, now: int) -> str | None:
-        """Return a lease that has expired; O(1) when there is none."""
+        """Return the id of an expired lease, or None. It costs O(1) if there is none."""
         ends = self.lease_expiries
         while ends and ends[0][0] <= now:
             expires_at, id = ends[0]
@@ -299,16 +301,16 @@ class QueueIndex:
         return None
 
     def count_scheduled(self) -> int:
-        """Count the jobs that fall due later than now."""
+        """Return the number of jobs that fall due later than now."""
         return len({e[2] for e in self.scheduled if self._waiting_job(e[2], e[0], e[1], e[3])})
 
     def pop_key_expiry(self) -> tuple[int, str]:
-        """Take out the first end of a request key."""
+        """Remove and return the earliest expiry of a request key, as (expires_at, key)."""
         return heappop(self.key_expiries)
 
     @property
     def headroom(self) -> int | None:
-        """How many more jobs max_active lets be claimed; None is any number."""
+        """The number of jobs that max_active still allows to claim; None for no limit."""
         if self.settings.max_active is None:
             return None
         return max(0, self.settings.max_active - (self.active - self.handed_off))

@@ -1,4 +1,4 @@
-"""Verbs that change nothing."""
+"""The verbs that only read."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dibs.model.results import Counts, EventPage, ExportPage, ExportRecord, List
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 
-#: Up to here the scheduled jobs are counted one by one.
+#: The largest number of scheduled entries that are counted one by one.
 COUNTED: Final = 20_000
 
 
 def get(index: Index, queue: str, ids: Sequence[str]) -> list[Slot]:
-    """Return slots as everybody may see them."""
+    """Return the slots of ids, without expired outcomes."""
     source = index.find_queue(queue)
     return [rules.visible(source.slots.get(id, EMPTY), index.now) for id in ids]
 
@@ -24,7 +24,7 @@ def get(index: Index, queue: str, ids: Sequence[str]) -> list[Slot]:
 def list_(
     index: Index, queue: str, state: State, after: str | None, until: str | None, limit: int
 ) -> ListPage:
-    """Return a page of the ids in a state; the cursor is the last id of the page."""
+    """Return a page of the ids in a state. The cursor is the last id of the page."""
     source, now = index.find_queue(queue), index.now
     page: list[tuple[str, Slot]] = []
     for id in source.listing.after(after, until):
@@ -63,7 +63,7 @@ def queues(index: Index) -> list[QueueInfo]:
 
 
 def split(index: Index, queue: str, parts: int, state: State | None) -> list[str]:
-    """Return ids at which a reading falls into equal parts; in an export what expired still has weight."""
+    """Return the last ids of equal parts of an export or listing. An export counts expired ids, too."""
     source, now = index.find_queue(queue), index.now
     ids = [
         id
@@ -75,7 +75,7 @@ def split(index: Index, queue: str, parts: int, state: State | None) -> list[str
 
 
 def export(index: Index, queue: str, after: str | None, until: str | None, limit: int) -> ExportPage:
-    """Return a page of whole ids."""
+    """Return a page of ids with all their parts."""
     source = index.find_queue(queue)
     records: list[ExportRecord] = []
     for id in source.listing.after(after, until):
@@ -89,5 +89,5 @@ def export(index: Index, queue: str, after: str | None, until: str | None, limit
 
 
 def events(index: Index, queue: str, after: str | None, limit: int) -> EventPage:
-    """Return what the log has after an offset."""
+    """Return a page of the log after an offset."""
     return index.find_queue(queue).log.page(after, limit)

@@ -1,29 +1,69 @@
-"""What an index keeps beside slots: leases and request keys."""
+"""The entries of an index besides slots: leases, request keys, and the changes of a step."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
+from dibs.model.job import Slot
+from dibs.model.requests import Settings
 from dibs.model.results import EnqueueStatus, FoundState
+from dibs.storage.indexed.event_log import Entry
 
 
 class Lease(Struct, frozen=True, gc=False, array_like=True):
     """A lease on one queue. Alive while now < expires_at, unless it was dropped."""
 
     holder: str
+    #: The end of the lease, in ms since the epoch.
     expires_at: int
+    #: True after the first `drop`.
     dropped: bool = False
 
     def alive(self, now: int) -> bool:
-        """Tell whether it may be renewed and claimed under."""
+        """Return whether the lease may be renewed, and used by a claim."""
         return now < self.expires_at and not self.dropped
 
 
 class RequestKey(Struct, frozen=True, gc=False, array_like=True):
-    """What an enqueue with a request_key was answered."""
+    """The result of an enqueue with a request_key, for as long as the key is remembered."""
 
     status: EnqueueStatus
     found: FoundState
     first: int
     revision: int
     expires_at: int
+
+
+class Changes:
+    """The changes of one step in one queue: enough to write the step to a file and to undo it.
+
+    Each mapping holds the values before the step; the index holds the values after it.
+    """
+
+    __slots__ = (
+        "ended",
+        "entries",
+        "trimmed_entries",
+        "keys",
+        "leases",
+        "settings",
+        "slots",
+        "trimmed_before",
+        "used_before",
+    )
+
+    def __init__(self, *, used_before: bool) -> None:
+        #: True if the queue existed before the step.
+        self.used_before = used_before
+        self.slots: dict[str, Slot] = {}
+        self.leases: dict[str, Lease | None] = {}
+        self.keys: dict[str, RequestKey | None] = {}
+        self.settings: Settings | None = None
+        #: The entries that the step appended to the log.
+        self.entries: list[Entry] = []
+        #: EventLog.trimmed before the step; None if the step did not trim the log.
+        self.trimmed_before: int | None = None
+        #: The entries that the step removed from the log.
+        self.trimmed_entries: list[Entry] = []
+        #: The ids whose outcome or dropped ranges changed, or that are gone: waiters may wait for them.
+        self.ended: list[str] = []

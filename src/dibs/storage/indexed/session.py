@@ -25,7 +25,7 @@ Verb = Callable[Concatenate[Index, P], T]
 
 
 class IndexedSession(ABC):
-    """The base of a storage whose jobs are in an Index. A subclass locks the index, keeps it current and stores it."""
+    """The base of a storage whose jobs are in an Index. A subclass locks the index and stores its changes."""
 
     capabilities: Capabilities
     durability: str
@@ -71,7 +71,7 @@ class IndexedSession(ABC):
 
     @property
     def _is_forked(self) -> bool:
-        """True if a parent process opened the storage. The threads of the storage do not exist after a fork."""
+        """True if a parent process opened the storage: a forked child has none of its threads."""
         return self._process not in (0, os.getpid())
 
     def _check_open(self) -> None:

@@ -1,4 +1,4 @@
-"""Who waits for what in one place, and who is woken by a step. Waiters may sit on several loops."""
+"""The waits on an index, and the wake-ups by steps. Waiters may belong to several event loops."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.protocol import Watch
 from dibs.storage.sleeper import Sleeper
 
-#: How many of the latest steps with an end are remembered, for a wait that begins a little late.
-REMEMBERED = 64
+#: The number of latest steps with ended ids that a queue remembers, for waits with an earlier token.
+REMEMBERED_STEPS = 64
 
 
 class Waiter(Sleeper):
-    """One wait: what it watches, and the loop it is to be woken on."""
+    """One wait: its watch, queues and ids, and the event loop on which it sleeps."""
 
     def __init__(self, watch: Watch, queues: Sequence[str], ids: Sequence[str]) -> None:
         super().__init__()
@@ -29,53 +29,53 @@ class Waiter(Sleeper):
         self._thread = get_ident()
 
     def wake(self) -> None:
-        """End the wait, from whatever thread this is."""
-        with suppress(RuntimeError):  # its loop is closed: nobody waits any more
+        """End the wait. Any thread may call this."""
+        with suppress(RuntimeError):  # the event loop is closed, and the wait with it
             if self._thread == get_ident():
-                # Its loop does not sleep while we are here, so the call to the system that wakes it is saved.
+                # This is the thread of the loop, so the loop is awake: save the system call that wakes it.
                 super().wake()
             else:
                 self.loop.call_soon_threadsafe(super().wake)
 
 
 class Deadline:
-    """A moment on the monotonic clock, or never."""
+    """A deadline `seconds` from now on the monotonic clock; None for never."""
 
     def __init__(self, seconds: float | None) -> None:
         self._at = None if seconds is None else time.monotonic() + seconds
 
     @property
     def remaining(self) -> float | None:
-        """How many seconds are left; None for never."""
+        """The remaining time in s; None for never."""
         return None if self._at is None else max(0.0, self._at - time.monotonic())
 
     @property
     def passed(self) -> bool:
-        """Whether the moment has come."""
+        """True once the deadline has passed."""
         return self._at is not None and time.monotonic() >= self._at
 
 
 class Wakeups:
-    """The waits of one place. Every method is called under the storage's lock."""
+    """The waiters of one index. The caller of each method holds the lock of the storage."""
 
     def __init__(self) -> None:
         self._by_queue: defaultdict[tuple[Watch, str], set[Waiter]] = defaultdict(set)
         self._by_id: defaultdict[tuple[str, str], set[Waiter]] = defaultdict(set)
-        self._ends: defaultdict[str, deque[tuple[int, tuple[str, ...]]]] = defaultdict(
-            lambda: deque(maxlen=REMEMBERED)
+        self._ended_ids: defaultdict[str, deque[tuple[int, tuple[str, ...]]]] = defaultdict(
+            lambda: deque(maxlen=REMEMBERED_STEPS)
         )
-        self._ended = 0
-        #: Steps with an end up to here may have been missed.
-        self._missed = 0
+        self._end_steps = 0
+        #: Tokens below this number are too old: steps between them and now were not seen one by one.
+        self._oldest_token = 0
 
     def token(self, watch: Watch, queue: QueueIndex) -> str:
-        """Return where a queue stands for those who watch this."""
+        """Return the current token of a queue for a watch."""
         if watch == "work":
             return str(queue.work_version)
-        return queue.log.end if watch == "events" else str(self._ended)
+        return queue.log.end if watch == "events" else str(self._end_steps)
 
     def has_changed(self, waiter: Waiter, index: Index, since: Mapping[str, str]) -> bool:
-        """Tell whether something happened that the waiter has not seen."""
+        """Return whether an event after the tokens in `since` may concern the waiter."""
         queues = [index.find_queue(name) for name in waiter.queues]
         if waiter.watch == "work":
             return any(_has_work(queue, since.get(queue.name)) for queue in queues)
@@ -86,22 +86,22 @@ class Wakeups:
     def _ended_since(self, queue: str, ids: frozenset[str], token: str | None) -> bool:
         if token is None:
             return False
-        if not token.isdecimal() or int(token) < self._missed:
-            return True  # what happened since is not known: let the waiter look
-        remembered = self._ends.get(queue)
+        if not token.isdecimal() or int(token) < self._oldest_token:
+            return True  # the steps since the token are unknown: let the waiter check
+        remembered = self._ended_ids.get(queue)
         if not remembered:
             return False
-        if len(remembered) == REMEMBERED and remembered[0][0] > int(token):
-            return True  # some of what happened is forgotten: let the waiter look
+        if len(remembered) == REMEMBERED_STEPS and remembered[0][0] > int(token):
+            return True  # some steps since the token are forgotten: let the waiter check
         return any(step > int(token) and not ids.isdisjoint(ended) for step, ended in remembered)
 
     def add(self, waiter: Waiter) -> None:
-        """Begin a wait."""
+        """Add a waiter."""
         for key in self._keys(waiter):
             key.add(waiter)
 
     def remove(self, waiter: Waiter) -> None:
-        """End a wait, without a trace."""
+        """Remove a waiter, and the sets that become empty."""
         for key in self._keys(waiter):
             key.discard(waiter)
         for queue in waiter.queues:
@@ -117,7 +117,7 @@ class Wakeups:
         return [self._by_queue[waiter.watch, queue] for queue in waiter.queues]
 
     def notify(self, step: Step) -> None:
-        """Wake those whom a step concerns."""
+        """Wake the waiters that a step concerns."""
         for queue, changes in step:
             name = queue.name
             if changes.slots or changes.settings is not None:
@@ -125,21 +125,21 @@ class Wakeups:
             if changes.entries:
                 self._wake(self._by_queue.get(("events", name), ()))
             if changes.ended:
-                self._ended += 1
-                self._ends[name].append((self._ended, tuple(changes.ended)))
+                self._end_steps += 1
+                self._ended_ids[name].append((self._end_steps, tuple(changes.ended)))
                 if self._by_id:
                     for id in changes.ended:
                         self._wake(self._by_id.get((name, id), ()))
 
     def wake_all(self) -> None:
-        """End every wait: the storage closes, or time was moved by hand."""
+        """Wake every waiter: the storage closes, or a manual clock moved."""
         for waiters in [*self._by_queue.values(), *self._by_id.values()]:
             self._wake(waiters)
 
     def wake_all_after_gap(self) -> None:
-        """End every wait, and let those to come look: steps happened that nobody told of one by one."""
-        self._ended += 1
-        self._missed = self._ended
+        """Wake every waiter after steps that `notify` did not see. Waits with earlier tokens end at once."""
+        self._end_steps += 1
+        self._oldest_token = self._end_steps
         self.wake_all()
 
     @staticmethod
@@ -149,7 +149,7 @@ class Wakeups:
 
 
 def wait_result(wakeups: Wakeups, index: Index, waiter: Waiter, *, woken: bool) -> WaitResult:
-    """Return the answer to a wait, as things stand."""
+    """Return the result of a wait, with the current tokens."""
     tokens = {name: wakeups.token(waiter.watch, index.find_queue(name)) for name in waiter.queues}
     return WaitResult(woken=woken, since=tokens)
 
@@ -159,7 +159,7 @@ def _has_work(queue: QueueIndex, token: str | None) -> bool:
 
 
 def seconds_until_due(index: Index, waiter: Waiter) -> float | None:
-    """Return how long it is until the next scheduled job of a wait for work; None when there is none."""
+    """Return the time in s until a scheduled job of a wait for work falls due; None without one."""
     if waiter.watch != "work":
         return None
     due = [at for name in waiter.queues if (at := index.find_queue(name).next_due()) is not None]
@@ -167,6 +167,6 @@ def seconds_until_due(index: Index, waiter: Waiter) -> float | None:
 
 
 async def sleep_until(waiter: Waiter, *seconds: float | None) -> bool:
-    """Wait until the waiter is woken, or the least of these times is over; tell whether it was woken."""
+    """Wait for a wake-up, or for the shortest of these times in s. Return whether the waiter was woken."""
     limits = [one for one in seconds if one is not None]
     return await waiter.sleep(min(limits) if limits else None)

@@ -18,7 +18,7 @@ from dibs.storage.indexed.queue_index import QueueIndex
 
 
 def configure(index: Index, queue: str, patch: SettingsPatch) -> Settings:
-    """Change what a patch names."""
+    """Change the settings of a queue and return all of them."""
     source = index.queue(queue)
     before = source.settings
     named = {name: getattr(patch, name) for name in patch.__struct_fields__}
@@ -36,7 +36,7 @@ def configure(index: Index, queue: str, patch: SettingsPatch) -> Settings:
 
 
 def prune(index: Index, queue: str, limit: int) -> PruneResult:
-    """Remove what has expired."""
+    """Remove expired outcomes and request keys, and trim the log to its age and size."""
     source = index.find_queue(queue)
     outcomes = _prune_outcomes(source, limit)
     keys = _prune_keys(source, index.now, limit)
@@ -73,15 +73,15 @@ def _prune_keys(queue: QueueIndex, now: int, limit: int) -> int:
 
 
 def import_(index: Index, queue: str, records: Sequence[ExportRecord]) -> list[ImportStatus]:
-    """Take whole ids in."""
+    """Restore exported ids."""
     source = index.queue(queue)
-    return [import_one(index, source, record.id, record.slot) for record in records]
+    return [_import_record(index, source, record.id, record.slot) for record in records]
 
 
-def import_one(index: Index, queue: QueueIndex, id: str, slot: Slot) -> ImportStatus:
-    """Take a whole id in, unless it exists here."""
-    here = queue.slots.get(id, EMPTY)
-    if here.current is not None or transitions.unexpired(here.outcome, index.now):
+def _import_record(index: Index, queue: QueueIndex, id: str, slot: Slot) -> ImportStatus:
+    """Restore an exported id, unless it exists here."""
+    existing = queue.slots.get(id, EMPTY)
+    if existing.current is not None or transitions.unexpired(existing.outcome, index.now):
         return "exists"
     index.number = max(index.number, *rules.numbers_in(slot))
     queue.put(id, rules.imported_slot(slot, index.now, queue.settings.retention))
