@@ -1,14 +1,15 @@
-"""`python -m dibs` is `dibs`."""
+"""`python -m dibs`: the same as the command `dibs`."""
 
 
 def main() -> None:
     """Run the command line.
 
-    Imported only now: each worker process imports anew the script that started it, and needs no verbs.
+    The import is inside the function, because each worker process that is spawned imports this script and
+    needs no commands.
     """
-    from dibs.cli.main import main as run  # noqa: PLC0415 - see above
+    from dibs.cli.main import main as run_cli  # noqa: PLC0415 - see the docstring
 
-    run()
+    run_cli()
 
 
 if __name__ == "__main__":

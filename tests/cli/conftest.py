@@ -1,4 +1,4 @@
-"""A place and a shell for each test."""
+"""A working directory and a shell for each test."""
 
 from __future__ import annotations
 

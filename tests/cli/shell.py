@@ -1,4 +1,4 @@
-"""How these tests type: in this process for speed, in one of its own where exit codes and signals count."""
+"""Running `dibs` in tests: in this process for speed, or as a new process for exit codes and signals."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dibs.cli.main import app
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 
-#: A new process for each command: the coverage of an installed `dibs` without needing one.
+#: Command line of a new process, which works without an installed `dibs` script.
 DIBS = (sys.executable, "-c", "from dibs.cli.main import main; main()")
-#: What whoever runs the tests may wish help to look like.
+#: Environment variables that change the look of help; the tests remove them.
 PLAIN: dict[str, str | None] = dict.fromkeys(("FORCE_COLOR", "TERMINAL_WIDTH", "RICH_CLICK_THEME"))
 
 
 class Shell:
-    """Types `dibs` words at one place."""
+    """Runs `dibs` commands in one folder, with one storage."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,14 +34,14 @@ class Shell:
         return CliRunner(env=env).invoke(app, words, input=stdin)
 
     def json(self, *words: str, code: int = 0) -> Any:
-        """The JSON that a verb prints, which left with this code."""
+        """Return the JSON that a command prints; it must exit with this code."""
         result = self.type(*words, "--json")
 
         assert (code, "") == (result.exit_code, result.stderr)
         return json.loads(result.stdout)
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
-        """A process that was not told any URL but its own."""
+        """Start a process without DIBS_URL."""
         env = {name: value for name, value in os.environ.items() if name != "DIBS_URL"}
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         return subprocess.Popen([*DIBS, *words], cwd=self.folder, env=env, text=True, **options)
@@ -64,7 +64,7 @@ async def claim_one(storage: Storage, queue: str) -> int:
 
 
 def in_storage(shell: Shell, work: Any) -> Any:
-    """Run `work(storage)` on the place, from a test that is not async because click's verbs are not."""
+    """Run the coroutine function `work` with the open storage, from a test that is not async."""
     import asyncio
 
     async def opened() -> Any:

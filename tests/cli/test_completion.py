@@ -1,4 +1,4 @@
-"""Words for a shell: what a real bash is answered, and what is written where."""
+"""Shell completion: completions of commands and options, and the files of --install-completion."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dibs.cli.completion import HOMES, VARIABLE
+from dibs.cli.completion import SHELLS, VARIABLE
 from dibs.cli.main import app
 from tests.cli.shell import Shell
 
 
 def completed(*words: str) -> list[str]:
-    """What a shell is offered for the last of these words."""
-    asked = {
+    """Return the completions for the last of these words."""
+    environment = {
         VARIABLE: "bash_complete",
         "COMP_WORDS": " ".join(("dibs", *words)),
         "COMP_CWORD": str(len(words)),
     }
-    said = CliRunner(env=asked).invoke(app, prog_name="dibs").stdout
+    output = CliRunner(env=environment).invoke(app, prog_name="dibs").stdout
 
-    return [line.partition(",")[2] for line in said.splitlines()]
+    return [line.partition(",")[2] for line in output.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,13 @@ def test_a_real_bash_completes(shell: Shell) -> None:
     assert "counts" == done.stdout.strip()
 
 
-@pytest.mark.parametrize("name", HOMES)
-def test_it_is_put_where_the_shell_looks_once(
+@pytest.mark.parametrize("name", SHELLS)
+def test_the_script_and_the_profile_line_are_written_once(
     shell: Shell, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SHELL", f"/usr/bin/{name}")
-    home, profile = HOMES[name], tmp_path / (HOMES[name].profile or "none")
+    home, profile = SHELLS[name], tmp_path / (SHELLS[name].profile or "none")
     profile.write_text("mine")
     codes = [shell.type("--install-completion", *named).exit_code for named in ([], [name])]
 
@@ -74,7 +74,7 @@ def test_it_is_put_where_the_shell_looks_once(
 
 
 @pytest.mark.parametrize("words", [("--install-completion", "dash"), ("--show-completion",)])
-def test_another_shell_is_a_mistake(
+def test_an_unknown_shell_is_a_usage_error(
     shell: Shell, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -82,4 +82,4 @@ def test_another_shell_is_a_mistake(
     result = shell.type(*words)
 
     assert (2, "", []) == (result.exit_code, result.stdout, [*tmp_path.iterdir()])
-    assert "no completion for 'dash'; name one of bash, zsh, fish" in result.stderr
+    assert "no completion for the shell 'dash'; use one of bash, zsh, fish" in result.stderr

@@ -1,4 +1,4 @@
-"""The demo as a newcomer meets it: run, run again, change something, press Ctrl-C."""
+"""`dibs demo` from the shell: a first run, a second run, changed files, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from dibs.storage.protocol import Storage
 from tests.cli.shell import DIBS, Shell
-from tests.cli.test_shapes import SHAPES, differences
+from tests.cli.test_json_output import SHAPES, differences
 from tests.places import complaints, place
 
 UNREADABLE = Path("/proc/self/mem")
@@ -60,7 +60,7 @@ def test_a_second_run_processes_only_what_changed(shell: Shell, tree: Path) -> N
 def test_it_runs_on_a_server_too(
     scheme: str, shell: Shell, tree: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The same demo at another place, with all of its ideas."""
+    """The demo with another storage, with all of its demonstrations."""
     url = place(scheme, request)
     first = demo(shell, tree, "--url", url, "--processes", "2")
 
@@ -72,7 +72,7 @@ def test_it_runs_on_a_server_too(
 
 
 @pytest.mark.skipif(not UNREADABLE.exists(), reason="only Linux has a file that even root cannot read")
-def test_a_file_that_cannot_be_read_is_retried_and_told(shell: Shell) -> None:
+def test_a_file_that_cannot_be_read_is_retried_and_reported(shell: Shell) -> None:
     result = demo(shell, UNREADABLE)
 
     assert (1, 0, 3) == (result["failed"], result["processed"], result["figures"]["retries"])
@@ -87,7 +87,7 @@ def test_without_a_terminal_it_prints_plain_lines(shell: Shell, tree: Path) -> N
     assert [] == [line for line in lines if not line.isprintable()]
     assert IDEAS <= {line.split()[0] for line in lines if line.strip()}
     assert lines[-1].startswith(
-        "30 files (2.2 kB), 30 of them now, all digests right, 3 of 3 ideas shown, in "
+        "30 files (2.2 kB), 30 of them now, all digests correct, 3 of 3 demonstrations succeeded, in "
     )
     assert not Path(".dibs-demo").exists()
 
@@ -99,12 +99,12 @@ def test_on_a_terminal_it_shows_a_bar(shell: Shell, tree: Path) -> None:
         [*DIBS, "demo", str(tree)], stdout=theirs, stderr=theirs, cwd=shell.folder, env=env
     )
     os.close(theirs)
-    screen = read_all(ours)
+    display = read_all(ours)
 
     assert 0 == process.wait(timeout=30)
-    assert "━" in screen
-    assert "\x1b[" in screen
-    assert "3 of 3 ideas shown" in screen
+    assert "━" in display
+    assert "\x1b[" in display
+    assert "3 of 3 demonstrations succeeded" in display
 
 
 def read_all(descriptor: int) -> str:
@@ -113,7 +113,7 @@ def read_all(descriptor: int) -> str:
         try:
             piece = os.read(descriptor, 65536)
         except OSError:
-            # What Linux says when the last writer of a pseudo-terminal has gone.
+            # Linux raises EIO after the last writer of a pseudo-terminal has closed it.
             piece = b""
         if not piece:
             os.close(descriptor)
@@ -121,26 +121,26 @@ def read_all(descriptor: int) -> str:
         seen += piece
 
 
-def test_memory_says_what_it_cannot_show(shell: Shell, tree: Path) -> None:
+def test_with_memory_no_worker_is_killed(shell: Shell, tree: Path) -> None:
     done = shell.run("demo", str(tree), "--url", "memory:")
 
-    told = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
+    first_words = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
     assert 0 == done.returncode
-    assert "dies with this process: no kill is shown, and a second run begins anew" in done.stdout
-    assert IDEAS - {"killed"} == IDEAS & told
-    assert "2 of 2 ideas shown" in done.stdout
+    assert "jobs end with this process, so no worker is killed and no job is kept" in done.stdout
+    assert IDEAS - {"killed"} == IDEAS & first_words
+    assert "2 of 2 demonstrations succeeded" in done.stdout
 
 
 @pytest.mark.parametrize("words", [["nowhere"], ["--processes", "0"], ["--url", "nope:"]])
-def test_wrong_words_are_refused_before_anything_begins(shell: Shell, words: list[str]) -> None:
+def test_a_usage_error_is_reported_before_the_demo_starts(shell: Shell, words: list[str]) -> None:
     done = shell.run("demo", *words)
 
     assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
     assert not Path(".dibs-demo").exists()
 
 
-def test_an_interrupted_run_is_taken_up_again(shell: Shell, tmp_path: Path) -> None:
-    """Nothing is lost, and nothing that had completed is done twice."""
+def test_the_next_run_continues_an_interrupted_one(shell: Shell, tmp_path: Path) -> None:
+    """No job is lost, and no completed job runs again."""
     tree = tmp_path / "many"
     tree.mkdir()
     for number in range(3000):
@@ -171,7 +171,7 @@ async def interrupted(shell: Shell, tree: Path) -> Any:
 
 
 async def completed(shell: Shell) -> Counter[str]:
-    """How often each file's job completed, by the log."""
+    """Return how often the job of each file completed, by the event log."""
     async with shell.storage() as storage:
         return Counter([event.id async for event in log(storage) if event.kind == "completed"])
 

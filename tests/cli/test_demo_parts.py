@@ -1,4 +1,4 @@
-"""The pure parts of the demo: walking, reading, figures, words."""
+"""Parts of the demo without a storage: finding files, digests, statistics, the summary line."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.cli.demo import digest
-from dibs.cli.demo.figures import Spread, figures, percentile, spread
+from dibs.cli.demo.figures import Percentiles, compute_figures, percentile, percentiles
+from dibs.cli.demo.file_tree import find_files, standard_library
 from dibs.cli.demo.ideas import Idea
-from dibs.cli.demo.result import Result, last_line, size
-from dibs.cli.demo.walk import standard_library, walk
+from dibs.cli.demo.result import DemoResult, format_size, summary
 from dibs.model.job import Outcome
 
 
@@ -26,7 +26,7 @@ def test_every_regular_file_is_found_in_order(tmp_path: Path) -> None:
     plant(tmp_path, "b/x", "a", ".hidden/y")
     (tmp_path / "link").symlink_to(tmp_path / "a")
     os.mkfifo(tmp_path / "pipe")
-    found = walk(tmp_path)
+    found = find_files(tmp_path)
 
     assert [".hidden/y", "a", "b/x"] == [str(Path(file.path).relative_to(tmp_path)) for file in found.files]
     assert [] == found.skipped
@@ -35,22 +35,22 @@ def test_every_regular_file_is_found_in_order(tmp_path: Path) -> None:
 def test_the_demo_does_not_walk_into_its_own_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path, "a", ".dibs-demo/format", "sub/.dibs-demo/format", "elsewhere/format")
     monkeypatch.chdir(tmp_path)
-    found = walk(tmp_path, avoid=Path("elsewhere"))
+    found = find_files(tmp_path, exclude=Path("elsewhere"))
 
     assert [str(tmp_path / "a")] == [file.path for file in found.files]
 
 
-def test_a_file_may_stand_for_a_tree(tmp_path: Path) -> None:
+def test_a_single_file_is_found(tmp_path: Path) -> None:
     plant(tmp_path, "a", "b")
 
-    assert [str(tmp_path / "a")] == [file.path for file in walk(tmp_path / "a").files]
+    assert [str(tmp_path / "a")] == [file.path for file in find_files(tmp_path / "a").files]
 
 
 def test_a_path_that_cannot_be_an_id_is_skipped_with_a_reason(tmp_path: Path) -> None:
     deep = "/".join(["d" * 100] * 6)
     plant(tmp_path, f"{deep}/long")
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/not-utf8-\xff")).write_text("")
-    found = walk(tmp_path)
+    found = find_files(tmp_path)
 
     assert [] == found.files
     assert ["512", "surrogate"] == sorted(
@@ -59,7 +59,7 @@ def test_a_path_that_cannot_be_an_id_is_skipped_with_a_reason(tmp_path: Path) ->
 
 
 def test_the_standard_library_comes_without_packages_and_caches() -> None:
-    found = walk(None)
+    found = find_files(None)
 
     assert found.root == str(standard_library())
     assert len(found.files) > 500
@@ -79,7 +79,7 @@ def test_a_file_is_read_whole(tmp_path: Path, content: bytes, lines: int) -> Non
     assert "" == digest.check(str(path), found)
 
 
-def test_a_wrong_digest_is_told(tmp_path: Path) -> None:
+def test_a_wrong_digest_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x")
     wrong = replace(digest.read(str(path)), sha256="0" * 64)
@@ -87,7 +87,7 @@ def test_a_wrong_digest_is_told(tmp_path: Path) -> None:
     assert "000000000000..." in digest.check(str(path), wrong)
 
 
-def test_a_file_that_changed_or_went_proves_nothing(tmp_path: Path) -> None:
+def test_a_changed_or_removed_file_is_not_compared(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x")
     found = digest.read(str(path))
@@ -103,8 +103,8 @@ def test_a_percentile_is_a_value_that_occurred(rank: int, value: int) -> None:
     assert value == percentile([4, 1, 3, 2], rank)
 
 
-def test_the_spread_of_nothing_is_nothing() -> None:
-    assert Spread(0, 0) == spread([])
+def test_without_values_the_percentiles_are_0() -> None:
+    assert Percentiles(0, 0) == percentiles([])
 
 
 def outcome(run_at: int, claimed_at: int | None, ended_at: int) -> Outcome:
@@ -122,22 +122,22 @@ def outcome(run_at: int, claimed_at: int | None, ended_at: int) -> Outcome:
     )
 
 
-def test_figures_count_waiting_from_the_beginning_of_this_run() -> None:
-    found = figures([outcome(100, 250, 260), outcome(210, 220, 300)], 2.0, since=200)
+def test_waiting_time_is_counted_from_the_start_of_this_run() -> None:
+    found = compute_figures([outcome(100, 250, 260), outcome(210, 220, 300)], 2.0, since=200)
 
     assert (2, 1.0, 2, 4) == (found.jobs, found.jobs_per_second, found.retries, found.stalls)
-    assert (Spread(10, 50), Spread(10, 80)) == (found.wait_ms, found.run_ms)
+    assert (Percentiles(10, 50), Percentiles(10, 80)) == (found.wait_ms, found.run_ms)
 
 
 @pytest.mark.parametrize(
     ("number", "said"), [(999, "999 bytes"), (1000, "1.0 kB"), (10**12, "1.0 TB"), (10**15, "1.0 PB")]
 )
-def test_sizes_are_said_as_people_say_them(number: int, said: str) -> None:
-    assert said == size(number)
+def test_sizes_have_a_decimal_unit(number: int, said: str) -> None:
+    assert said == format_size(number)
 
 
-def test_a_run_is_good_only_if_all_of_it_was() -> None:
-    good = Result(url="", root="", figures=figures([], 0))
+def test_a_run_is_good_if_every_part_of_it_is() -> None:
+    good = DemoResult(url="", root="", figures=compute_figures([], 0))
     shown, hidden = Idea("x", shown=True, told=""), Idea("x", shown=False, told="")
     good.ideas = [shown]
 
@@ -145,5 +145,5 @@ def test_a_run_is_good_only_if_all_of_it_was() -> None:
     assert not replace(good, interrupted=True).good
     assert not replace(good, mismatches=["x"]).good
     assert not replace(good, ideas=[shown, hidden]).good
-    assert "1 DIGESTS WRONG" in last_line(replace(good, mismatches=["x"]))
-    assert "Run it again" in last_line(replace(good, interrupted=True))
+    assert "1 DIGESTS WRONG" in summary(replace(good, mismatches=["x"]))
+    assert "Run it again" in summary(replace(good, interrupted=True))

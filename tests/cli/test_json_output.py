@@ -1,4 +1,4 @@
-"""What --json prints has the shape that docs/reference/cli.md shows."""
+"""Compares the JSON of the commands with the examples in docs/reference/cli.md."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SHAPES = {
     for name, text in re.findall(r"<!-- shape: (\S+) -->\n```json\n(.*?)```", PAGE, re.DOTALL)
 }
 
-# Their keys are the user's own, or only those that were said.
+# Objects with any keys: those of the user, or only the settings that were made.
 FREE = {"attributes", "overrides", "retention"}
-# Their values are the user's own.
+# Fields with any value of the user.
 ANY = {"value", "progress"}
 
 
 def differences(shown: Any, printed: Any, path: str = "") -> list[str]:
-    """Where two JSON values differ in shape: in keys or in types. Null goes with everything."""
+    """Return the differences of two JSON values in keys and types. Null matches every type."""
     if shown is None or printed is None or path.rpartition(".")[2] in ANY:
         return []
     if isinstance(shown, dict) and isinstance(printed, dict):
@@ -56,7 +56,7 @@ def differences_in_keys(shown: dict[str, Any], printed: dict[str, Any], path: st
 
 
 async def everything_at_once(storage: Storage) -> None:
-    """An id that is active+blocked with an outcome, which has come back once, beside one that failed."""
+    """Create a job that is active+blocked, has an outcome and was retried, and a second job that failed."""
     data = JobData(
         payload=b'{"to": "x"}',
         attributes={"tries": b"3"},
@@ -96,24 +96,24 @@ VERBS = {
 
 
 @pytest.mark.parametrize(("name", "words"), VERBS.items(), ids=VERBS)
-def test_the_page_shows_what_is_printed(full: Shell, name: str, words: tuple[str, ...]) -> None:
+def test_the_page_shows_the_printed_json(full: Shell, name: str, words: tuple[str, ...]) -> None:
     assert [] == differences(SHAPES[name], full.json(*words))
 
 
 @pytest.mark.parametrize(("id", "verb"), [("w", "amend"), ("f", "retry")])
-def test_other_verbs_have_the_shape_of_cancel(full: Shell, id: str, verb: str) -> None:
+def test_amend_and_retry_print_the_json_of_cancel(full: Shell, id: str, verb: str) -> None:
     words = ["--attribute", "a=1"] if verb == "amend" else []
 
     assert [] == differences(SHAPES["cancel"], full.json(verb, "emails", id, *words))
 
 
-def test_listed_jobs_have_the_shape_of_show(full: Shell) -> None:
+def test_list_prints_jobs_like_show(full: Shell) -> None:
     for state in ("active", "blocked", "failed"):
         for job in full.json("list", "emails", "--state", state)["jobs"]:
             assert [] == differences(SHAPES["show"], job)
 
 
-def test_each_event_has_its_shape(full: Shell) -> None:
+def test_events_prints_the_documented_json(full: Shell) -> None:
     result = full.type("events", "emails", "--json")
     events = [json.loads(line) for line in result.stdout.splitlines()]
 
@@ -121,7 +121,7 @@ def test_each_event_has_its_shape(full: Shell) -> None:
     assert [] == [found for event in events for found in differences(SHAPES["events"], event)]
 
 
-def test_the_origin_of_a_fail_job_is_told_as_the_page_says(full: Shell) -> None:
+def test_the_origin_of_a_fail_job_has_the_documented_fields(full: Shell) -> None:
     jobs = full.json("list", "emails!fail")["jobs"]
     said = re.search(r"`origin` is the job that failed: (.*?)\. `overrides`", PAGE, re.DOTALL)
 
@@ -129,7 +129,7 @@ def test_the_origin_of_a_fail_job_is_told_as_the_page_says(full: Shell) -> None:
     assert set(re.findall(r"`(\w+)`", said[1])) == set(jobs[0]["current"]["origin"])
 
 
-def test_a_difference_would_be_seen() -> None:
+def test_differences_are_found() -> None:
     shown = {"a": 1, "b": {"c": "x"}, "d": [{"e": 1}]}
 
     assert [".a: only on the page", ".z: only printed"] == differences(shown, {**without(shown, "a"), "z": 1})

@@ -1,4 +1,4 @@
-"""The way in: help, errors, exit codes, verbs of others."""
+"""The `dibs` command itself: help, errors, exit codes, commands of other packages."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pathlib import Path
 import pytest
 import rich_click as click
 
-from dibs.cli import main, outside
-from dibs.cli.output import Code, plain
-from dibs.cli.refusals import WrongWords, code_of, first_of
+from dibs.cli import main, plugins
+from dibs.cli.errors import UsageError, exit_code_of, first_of
+from dibs.cli.output import ExitCode, escape
 from dibs.errors import NoStorage, OutcomeUnknown, Refused, StorageFull
 from tests.cli.shell import DIBS, Shell
 
-OURS = [verb.name for verb in main.VERBS if not verb.extra]
+BUILT_IN = [verb.name for verb in main.COMMANDS if not verb.extra]
 
 
-def test_help_names_every_verb_and_what_to_try_first(shell: Shell) -> None:
+def test_help_lists_every_command_and_the_demo(shell: Shell) -> None:
     for words in ([], ["--help"], ["-h"]):
         result = shell.type(*words)
 
         assert 0 == result.exit_code
-        assert [] == [verb.name for verb in main.VERBS if f" {verb.name} " not in result.stdout]
+        assert [] == [verb.name for verb in main.COMMANDS if f" {verb.name} " not in result.stdout]
         assert "dibs demo" in result.stdout
 
 
-@pytest.mark.parametrize("verb", OURS)
+@pytest.mark.parametrize("verb", BUILT_IN)
 def test_each_verb_has_an_example_and_its_common_options(shell: Shell, verb: str) -> None:
     result = shell.type(verb, "--help")
 
@@ -39,28 +39,28 @@ def test_each_verb_has_an_example_and_its_common_options(shell: Shell, verb: str
     assert "--json" in result.stdout
 
 
-def test_help_is_drawn_as_it_is_written(shell: Shell) -> None:
-    """What looks like a style is text, paragraphs stand apart, and verbs in their panels."""
+def test_help_texts_are_printed_as_they_are(shell: Shell) -> None:
+    """Square brackets stay, paragraphs have a blank line between them, commands are in panels."""
     screen = shell.type("--help").stdout
-    panels = ["Options", *dict.fromkeys(verb.panel for verb in main.VERBS)]
+    panels = ["Options", *dict.fromkeys(verb.panel for verb in main.COMMANDS)]
 
     assert "url under [tool.dibs] in" in screen
     assert ["", "dibs demo", ""] == [
-        line.strip() for line in screen.partition("nothing set up:")[2].splitlines()
+        line.strip() for line in screen.partition("and no setup:")[2].splitlines()
     ][1:4]
     assert panels == [line.split("─")[1].strip() for line in screen.splitlines() if line.startswith("╭")]
 
 
-def test_help_explains_what_can_be_typed(shell: Shell) -> None:
+def test_help_explains_arguments_and_defaults(shell: Shell) -> None:
     screen = shell.type("enqueue", "--help").stdout
 
     assert "enqueue [OPTIONS] QUEUE JSON" in screen
-    assert "The payload; - reads it from stdin. [required]" in screen
-    assert "-1000 to 1000, higher first. [default: 0]" in screen
+    assert "Payload of the job. Use - to read it from stdin. [required]" in screen
+    assert "-1000 to 1000. Higher runs first. [default: 0]" in screen
 
 
 def loaded(*words: str) -> set[str]:
-    """The modules in a process in which these words were typed."""
+    """Return the modules that a `dibs` process imports for these arguments."""
     watch = "import atexit, sys; atexit.register(lambda: print(*sys.modules))"
     code = f"{watch}; from dibs.cli.main import app; app({list(words)})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -68,7 +68,7 @@ def loaded(*words: str) -> set[str]:
     return {*done.stdout.splitlines()[-1].split()}
 
 
-def test_a_verb_is_imported_only_to_run_it() -> None:
+def test_a_command_is_imported_only_to_run_it() -> None:
     assert set() == HEAVY & loaded("--help")
 
 
@@ -82,8 +82,8 @@ HEAVY = {
 }
 
 
-def test_a_verb_that_draws_nothing_needs_nothing_to_draw_with(shell: Shell) -> None:
-    """Nor what looks for verbs of other packages, which reads their metadata as mail."""
+def test_a_command_without_a_table_does_not_import_rich(shell: Shell) -> None:
+    """It does not import importlib.metadata either, which needs the email package."""
     assert set() == {"rich", "importlib.metadata", "email", "dibs.worker"} & loaded(
         "enqueue", "q", "1", "--url", shell.url
     )
@@ -107,28 +107,28 @@ def test_a_typing_mistake_gets_a_suggestion(shell: Shell) -> None:
         (StorageFull(), 1),
         (PermissionError(13, "no", "x"), 1),
         (NoStorage(), 2),
-        (WrongWords(), 2),
+        (UsageError(), 2),
         (OutcomeUnknown(), 3),
         (KeyError(), 3),
     ],
 )
 def test_every_error_has_its_code(error: Exception, code: int) -> None:
-    assert Code(code) == code_of(error)
+    assert ExitCode(code) == exit_code_of(error)
 
 
-def test_of_several_errors_the_first_is_told() -> None:
+def test_the_first_of_several_errors_is_printed() -> None:
     group = ExceptionGroup("tasks", [ExceptionGroup("more", [StorageFull("no room")]), KeyError()])
 
     assert "no room" == str(first_of(group))
 
 
 CASES = {
-    "wrong json": (("enqueue", "q", "{"), 2, "the payload is no JSON"),
+    "wrong json": (("enqueue", "q", "{"), 2, "the payload is not valid JSON"),
     "text without quotes": (("enqueue", "q", "hello"), 2, """'"hello"'"""),
     "a limit": (("enqueue", "q", "1", "--priority", "5000"), 1, "priority is 5000"),
     "an empty id": (("enqueue", "q", "1", "--id", ""), 1, "id is empty"),
     "a reserved queue": (("enqueue", "q!fail", "1"), 1, "'!fail'"),
-    "no id": (("show", "q"), 2, "which id"),
+    "no id": (("show", "q"), 2, "the id is missing"),
     "an unknown option": (("counts", "--nope"), 2, "--nope"),
     "no number": (("list", "q", "--limit", "x"), 2, "'x' is not a valid number (see"),
     "a number out of bounds": (("list", "q", "--limit", "0"), 2, "1<=x<=1000"),
@@ -140,12 +140,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("words", "code", "said"), CASES.values(), ids=CASES)
-def test_a_mistake_is_one_clear_line(shell: Shell, words: tuple[str, ...], code: int, said: str) -> None:
+@pytest.mark.parametrize(("words", "code", "message"), CASES.values(), ids=CASES)
+def test_a_mistake_is_one_clear_line(shell: Shell, words: tuple[str, ...], code: int, message: str) -> None:
     result = shell.type(*words)
 
     assert (code, "", 1) == (result.exit_code, result.stdout, len(result.stderr.splitlines()))
-    assert said in result.stderr
+    assert message in result.stderr
     assert result.stderr.startswith("dibs: ")
     assert not Path("nowhere").exists()
 
@@ -158,7 +158,7 @@ def test_with_json_an_error_is_json(shell: Shell) -> None:
 
 
 def test_no_password_is_shown() -> None:
-    assert "cannot reach redis://***@host/0" == plain("cannot reach redis://user:pa:ss@host/0")
+    assert "cannot reach redis://***@host/0" == escape("cannot reach redis://user:pa:ss@host/0")
 
 
 def test_exit_codes_reach_the_shell(shell: Shell) -> None:
@@ -170,7 +170,7 @@ def test_exit_codes_reach_the_shell(shell: Shell) -> None:
     assert [2, 0, 2] == codes
 
 
-def test_the_place_is_the_option_then_the_variable_then_the_project(shell: Shell) -> None:
+def test_the_url_is_the_option_then_the_variable_then_the_project(shell: Shell) -> None:
     Path("pyproject.toml").write_text("[tool.dibs]\nurl = 'file:./from-project'\n")
     shell.run("enqueue", "q", "1")
     shell.type("enqueue", "q", "1", url="file:./from-variable")
@@ -179,14 +179,14 @@ def test_the_place_is_the_option_then_the_variable_then_the_project(shell: Shell
     assert ["from-option", "from-project", "from-variable"] == sorted(p.name for p in Path().glob("from-*"))
 
 
-def test_without_any_place_it_says_how_to_name_one(shell: Shell) -> None:
+def test_without_a_url_the_error_says_how_to_set_one(shell: Shell) -> None:
     result = shell.run("counts")
 
     assert 2 == result.returncode
     assert "DIBS_URL" in result.stderr
 
 
-def test_a_broken_pipe_is_no_traceback(shell: Shell) -> None:
+def test_a_broken_pipe_prints_no_traceback(shell: Shell) -> None:
     shell.type("enqueue", "q", "1")
     words = " ".join(f"'{word}'" for word in (*DIBS, "show", "--url", shell.url))
     done = subprocess.run(["sh", "-c", f"{words} | true"], capture_output=True, text=True, check=False)
@@ -194,8 +194,10 @@ def test_a_broken_pipe_is_no_traceback(shell: Shell) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_verb_of_another_package_is_listed_and_run(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    bring(monkeypatch, "greet", f"{__name__}:greet")
+def test_a_command_of_another_package_is_listed_and_run(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, "greet", f"{__name__}:greet")
 
     assert " greet " in shell.type("--help").stdout
     assert "hello ada\n" == shell.type("greet", "ada").output
@@ -207,39 +209,39 @@ def test_a_verb_of_another_package_is_listed_and_run(shell: Shell, monkeypatch: 
 @click.argument("name", help="The name.")
 @click.pass_context
 def greet(ctx: click.Context, name: str) -> str:
-    """Say hello; what it returns is nobody's exit code."""
+    """Say hello. The returned text is not an exit code."""
     if name == "nobody":
         ctx.exit(7)
     click.echo(f"hello {name}")
     return name
 
 
-def bring(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    """Let a package be installed that brings a verb."""
-    points = EntryPoints([EntryPoint(name, value, outside.GROUP)])
+def install(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """Pretend that an installed package has a command."""
+    points = EntryPoints([EntryPoint(name, value, plugins.GROUP)])
     monkeypatch.setattr("importlib.metadata.entry_points", points.select)
 
 
-def test_a_verb_that_is_no_command_is_told(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    bring(monkeypatch, "greet", f"{__name__}:bring")
+def test_an_entry_point_that_is_not_a_click_command_is_a_usage_error(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, "greet", f"{__name__}:install")
     result = shell.type("greet", "ada")
 
     assert (2, "") == (result.exit_code, result.stdout)
-    assert "is not a command of click's" in result.stderr
+    assert "is not a click command" in result.stderr
 
 
-def test_a_verb_whose_extra_is_missing_says_what_to_install(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bring(monkeypatch, "certify", "a_module_that_is_not_there:certify")
+def test_a_missing_extra_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "certify", "a_module_that_is_not_there:certify")
     result = shell.type("certify", "file:./x")
 
     assert 2 == result.exit_code
     assert "pip install 'dibs[conformance]'" in result.stderr
 
 
-def test_worker_processes_do_not_pay_for_the_command_line() -> None:
-    """A process that is spawned imports the script that spawned it, by what it asks for at its top."""
+def test_worker_processes_do_not_import_the_command_line() -> None:
+    """A spawned worker process imports the module of the `dibs` script."""
     [script] = entry_points(group="console_scripts", name="dibs")
     imported = f"import {script.module}, sys; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", imported], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""A move takes everything along, and a death at any step loses and doubles nothing."""
+"""`dibs move` moves everything, and a crash at any step loses no job and duplicates none."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from dibs.storage.registry import open_storage
 from tests.cli.shell import Shell
 
 
-class Died(Exception):
-    """The process is no more."""
+class Crashed(Exception):
+    """Raised by CrashingStorage in place of a killed process."""
 
 
-class Mortal:
-    """A storage that dies at the n-th step taken through it."""
+class CrashingStorage:
+    """A storage that raises Crashed at its n-th call, before or after the call."""
 
-    def __init__(self, storage: Storage, lives: list[int], *, after: bool) -> None:
-        self._storage, self._lives, self._after = storage, lives, after
+    def __init__(self, storage: Storage, countdown: list[int], *, after: bool) -> None:
+        self._storage, self._countdown, self._after = storage, countdown, after
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._storage, name)
 
         async def step(*args: Any, **kwargs: Any) -> Any:
-            self._lives[0] -= 1
-            if self._lives[0] == 0 and not self._after:
-                raise Died
+            self._countdown[0] -= 1
+            if self._countdown[0] == 0 and not self._after:
+                raise Crashed
             answer = await verb(*args, **kwargs)
-            if self._lives[0] == 0:
-                raise Died
+            if self._countdown[0] == 0:
+                raise Crashed
             return answer
 
         return step
@@ -55,7 +55,7 @@ def silent(_queue: str, _count: int) -> None:
 
 
 async def filled(storage: Storage) -> None:
-    """One id of each kind, and many that wait."""
+    """Fill a storage with one job of each state, and many waiting jobs."""
     many = [
         EnqueueRequest(job=NewJob(id=f"{n:03}", data=JobData(payload=b"%d" % n, priority=n % 3)))
         for n in range(120)
@@ -82,7 +82,7 @@ async def everything(storage: Storage) -> dict[str, dict[str, Slot]]:
     }
 
 
-async def test_everything_arrives_as_it_was(tmp_path: Path) -> None:
+async def test_everything_is_moved_unchanged(tmp_path: Path) -> None:
     async with open_storage(f"file:{tmp_path}/a") as source, open_storage("memory:") as target:
         await filled(source)
         before = await everything(source)
@@ -97,36 +97,36 @@ async def test_everything_arrives_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-async def test_a_death_at_any_step_loses_and_doubles_nothing(*, after: bool) -> None:
-    """Every step of a move, each killed once, before it or after it; then the move is repeated."""
-    died, step = True, 0
-    while died:
+async def test_a_crash_at_any_step_loses_and_duplicates_no_job(*, after: bool) -> None:
+    """Crash before or after each call of a move, then repeat the move."""
+    crashed, step = True, 0
+    while crashed:
         step += 1
-        died = await killed_at(step, after=after)
+        crashed = await crash_at(step, after=after)
 
     assert step > 20
 
 
-async def killed_at(step: int, *, after: bool) -> bool:
+async def crash_at(step: int, *, after: bool) -> bool:
     async with open_storage("memory:") as source, open_storage("memory:") as target:
         await filled(source)
-        before, lives, died = await everything(source), [step], False
+        before, countdown, crashed = await everything(source), [step], False
         try:
-            mortal = [Mortal(one, lives, after=after) for one in (source, target)]
-            await move(mortal[0], mortal[1], [*before], wait=False, progress=silent)
-        except Died:
-            died = True
+            crashing = [CrashingStorage(one, countdown, after=after) for one in (source, target)]
+            await move(crashing[0], crashing[1], [*before], wait=False, progress=silent)
+        except Crashed:
+            crashed = True
             lease = (await target.grant(["q"], 60_000, "test")).lease
             early = (await target.claim("q", lease, 1)).jobs
             assert () == early or {} == (await everything(source))["q"]
             if early:
-                return died
+                return crashed
         await move(source, target, [*before], wait=False, progress=silent)
 
         assert before == await everything(target)
         assert {"q": {}, "q!fail": {}} == await everything(source)
         assert not (await target.export("q")).settings.paused
-        return died
+        return crashed
 
 
 async def test_active_jobs_are_refused_or_waited_for() -> None:
@@ -145,7 +145,7 @@ async def test_active_jobs_are_refused_or_waited_for() -> None:
         assert {"q": Moved(1)} == await moving
 
 
-async def test_another_job_of_the_same_name_stays_where_it_was() -> None:
+async def test_another_job_with_the_same_id_stays_in_the_source() -> None:
     async with open_storage("memory:") as source, open_storage("memory:") as target:
         await source.enqueue(
             "q",
@@ -163,7 +163,7 @@ async def test_another_job_of_the_same_name_stays_where_it_was() -> None:
         assert b"new" == slot.current.data.payload
 
 
-def test_the_verb_moves_and_tells(shell: Shell) -> None:
+def test_the_command_moves_and_prints_the_numbers(shell: Shell) -> None:
     there = f"file:{shell.folder}/there"
     shell.type("enqueue", "q", "1", "--id", "a")
     answer = shell.json("move", "--from", shell.url, "--to", there)
@@ -173,14 +173,14 @@ def test_the_verb_moves_and_tells(shell: Shell) -> None:
     assert 0 == shell.type("show", "q", "a", url=there).exit_code
 
 
-def test_what_lives_in_one_process_cannot_be_moved(shell: Shell) -> None:
+def test_a_memory_storage_cannot_be_moved(shell: Shell) -> None:
     result = shell.type("move", "--from", "memory:", "--to", shell.url)
 
     assert 1 == result.exit_code
     assert "inside one process" in result.stderr
 
 
-def test_one_place_is_not_two(shell: Shell) -> None:
+def test_source_and_target_must_differ(shell: Shell) -> None:
     shell.type("enqueue", "q", "1", "--id", "a")
 
     assert 1 == shell.type("move", "--from", shell.url, "--to", shell.url).exit_code

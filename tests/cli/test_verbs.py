@@ -1,4 +1,4 @@
-"""What each verb does to the place, and what a person reads."""
+"""The effect of each command on the storage, and its output."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ def fail(id: str) -> object:
 
 
 def test_an_enqueued_job_is_counted_listed_and_shown(shell: Shell) -> None:
-    said = shell.type("enqueue", "q", '{"to": "ada"}', "--id", "a", "--priority", "7", "--attribute", "n=[1]")
+    enqueued = shell.type(
+        "enqueue", "q", '{"to": "ada"}', "--id", "a", "--priority", "7", "--attribute", "n=[1]"
+    )
     shown = shell.json("show", "q", "a")
 
-    assert "queued q/a\n" == said.stdout
+    assert "queued q/a\n" == enqueued.stdout
     assert 1 == shell.json("counts")["queues"]["q"]["waiting"]
     assert ["a"] == [job["id"] for job in shell.json("list", "q")["jobs"]]
     assert {"to": "ada"} == shown["current"]["payload"]["value"]
     assert (7, {"n": [1]}) == (shown["current"]["priority"], shown["current"]["attributes"])
 
 
-def test_a_generated_id_is_told(shell: Shell) -> None:
+def test_a_generated_id_is_printed(shell: Shell) -> None:
     answer = shell.json("enqueue", "q", "1")
 
     assert "waiting" == shell.json("show", "q", answer["id"])["state"]
@@ -52,21 +54,21 @@ def test_waiting_includes_scheduled(shell: Shell) -> None:
     assert (2, 1) == (counts["waiting"], counts["scheduled"])
 
 
-def test_reject_leaves_a_known_id_alone(shell: Shell) -> None:
+def test_reject_does_not_change_an_existing_job(shell: Shell) -> None:
     shell.type("enqueue", "q", "1", "--id", "a")
 
     assert "duplicate" == shell.json("enqueue", "q", "2", "--id", "a", "--reject", code=1)["status"]
     assert 1 == shell.json("show", "q", "a")["current"]["payload"]["value"]
 
 
-def test_an_unknown_id_is_refused_and_said(shell: Shell) -> None:
+def test_show_of_an_unknown_id_exits_with_1(shell: Shell) -> None:
     shell.type("enqueue", "q", "1")
-    result = shell.type("show", "q", "nobody")
+    result = shell.type("show", "q", "unknown")
 
-    assert (1, "nothing is known of q/nobody\n") == (result.exit_code, result.stdout)
+    assert (1, "q/unknown does not exist\n") == (result.exit_code, result.stdout)
 
 
-def test_cancel_answers_for_each_id_and_refuses_when_one_is_left(shell: Shell) -> None:
+def test_cancel_prints_an_answer_for_each_id(shell: Shell) -> None:
     shell.type("enqueue", "q", "1", "--id", "a")
     result = shell.type("cancel", "q", "a", "b")
 
@@ -74,7 +76,7 @@ def test_cancel_answers_for_each_id_and_refuses_when_one_is_left(shell: Shell) -
     assert ["cancelled  q/a", "not_found  q/b"] == result.stdout.splitlines()
 
 
-def test_a_running_job_is_asked_to_stop_only_if_wanted(shell: Shell) -> None:
+def test_an_active_job_is_asked_to_stop_only_with_running(shell: Shell) -> None:
     shell.type("enqueue", "q", "1", "--id", "a")
     in_storage(shell, lambda storage: claim_one(storage, "q"))
 
@@ -84,7 +86,7 @@ def test_a_running_job_is_asked_to_stop_only_if_wanted(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("which", ["a", "--all"])
-def test_a_failed_job_is_sent_round_again(shell: Shell, which: str) -> None:
+def test_a_failed_job_is_enqueued_again(shell: Shell, which: str) -> None:
     shell.type("enqueue", "q", "1", "--id", "a")
     in_storage(shell, fail("a"))
 
@@ -92,12 +94,12 @@ def test_a_failed_job_is_sent_round_again(shell: Shell, which: str) -> None:
     assert "waiting" == shell.json("show", "q", "a")["state"]
 
 
-def test_retry_wants_ids_or_all(shell: Shell) -> None:
+def test_retry_needs_ids_or_all(shell: Shell) -> None:
     assert 2 == shell.type("retry", "q").exit_code
     assert 2 == shell.type("retry", "q", "a", "--all").exit_code
 
 
-def test_amend_changes_what_it_names(shell: Shell) -> None:
+def test_amend_changes_the_given_fields(shell: Shell) -> None:
     shell.type("enqueue", "q", "1", "--id", "a", "--attribute", "x=1")
     shell.type("amend", "q", "a", "--payload", "2", "--attribute", "y=2", "--at", "2100-01-01T00:00:00+00:00")
     job = shell.json("show", "q", "a")["current"]
@@ -109,7 +111,7 @@ def test_amend_changes_what_it_names(shell: Shell) -> None:
 @pytest.mark.parametrize(
     "words", [[], ["--delay", "1", "--at", "2100-01-01"], ["--at", "noon"], ["--attribute", "x"]]
 )
-def test_amend_refuses_words_that_make_no_sense(shell: Shell, words: list[str]) -> None:
+def test_amend_refuses_wrong_arguments(shell: Shell, words: list[str]) -> None:
     assert 2 == shell.type("amend", "q", "a", *words).exit_code
 
 
@@ -131,7 +133,7 @@ def test_prune_removes_what_has_expired(shell: Shell) -> None:
     assert {"outcomes": 0, "request_keys": 0, "events": 0} == shell.json("prune")["queues"]["q"]
 
 
-def test_events_go_on_from_an_offset(shell: Shell) -> None:
+def test_events_continue_after_an_offset(shell: Shell) -> None:
     for id in ("a", "b"):
         shell.type("enqueue", "q", "1", "--id", id)
         shell.type("cancel", "q", id)
@@ -143,7 +145,7 @@ def test_events_go_on_from_an_offset(shell: Shell) -> None:
     assert "" == shell.type("events", "q", "--after", "now").stdout
 
 
-def test_follow_prints_what_happens_later(shell: Shell) -> None:
+def test_follow_prints_new_events(shell: Shell) -> None:
     shell.type("enqueue", "q", "1", "--id", "a")
     shell.type("cancel", "q", "a")
     follower = shell.start("events", "q", "--follow", "--json", "--url", shell.url)
@@ -159,7 +161,7 @@ def test_follow_prints_what_happens_later(shell: Shell) -> None:
     assert ["a", "b"] == [json.loads(line)["id"] for line in (first, second)]
 
 
-def test_watch_counts_again(shell: Shell) -> None:
+def test_watch_prints_changed_counts(shell: Shell) -> None:
     shell.type("enqueue", "q", "1")
     watcher = shell.start("counts", "--watch", "--json", "--url", shell.url)
     assert watcher.stdout is not None
@@ -173,14 +175,14 @@ def test_watch_counts_again(shell: Shell) -> None:
     assert [1, 2] == [counts["queues"]["q"]["waiting"] for counts in (first, second)]
 
 
-def test_tables_are_not_cut_where_there_is_no_terminal(shell: Shell) -> None:
+def test_without_a_terminal_tables_are_not_cut(shell: Shell) -> None:
     id = "a-long-id-" * 20
     shell.type("enqueue", "q", "1", "--id", id)
 
     assert id in shell.type("list", "q").stdout
 
 
-def test_what_is_shown_cannot_move_the_cursor(shell: Shell) -> None:
+def test_control_characters_are_escaped(shell: Shell) -> None:
     shell.type("enqueue", "q", '"\\u001b[2J"', "--id", "a\x1b[31m\u202e[red]b")
     in_storage(shell, fail("a\x1b[31m\u202e[red]b"))
     words = [("list", "q", "--state", "failed"), ("show", "q", "a\x1b[31m\u202e[red]b"), ("events", "q")]
@@ -190,18 +192,18 @@ def test_what_is_shown_cannot_move_the_cursor(shell: Shell) -> None:
     assert all("a\\x1b[31m\\u202e[red]b" in screen for screen in screens)
 
 
-def test_a_directory_is_explained_file_by_file(shell: Shell) -> None:
+def test_show_lists_the_files_of_a_directory(shell: Shell) -> None:
     shell.type("enqueue", "q", "1")
     screen = shell.type("show").stdout
     top = {entry["path"].partition("/")[0] for entry in shell.json("show")["files"]}
 
-    assert f"place       {shell.url}" in screen
-    assert "survives the death of every process" in screen
-    assert "held by whoever writes" in screen
+    assert f"storage     {shell.url}" in screen
+    assert "jobs survive the death of every process" in screen
+    assert "locked by the process that writes" in screen
     assert top == {path.name for path in Path("jobs").iterdir() if path.is_file() or any(path.iterdir())}
 
 
-def test_everything_in_a_real_directory_has_a_meaning(shell: Shell) -> None:
+def test_every_entry_of_a_directory_is_explained(shell: Shell) -> None:
     from dibs.cli.file_listing import MEANINGS
 
     shell.type("enqueue", "q", "1")

@@ -1,4 +1,4 @@
-"""`dibs worker` as a service manager meets it."""
+"""`dibs worker` as a process: output, signals, --health, --reload, usage errors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from dibs.cli.refusals import WrongWords
-from dibs.cli.verbs.worker import _listening
+from dibs.cli.errors import UsageError
+from dibs.cli.verbs.worker import _listen
 from tests.cli.shell import Shell
-from tests.cli.test_shapes import SHAPES, differences
+from tests.cli.test_json_output import SHAPES, differences
 
 APPLICATION = """
 from dibs import Dibs
@@ -35,7 +35,7 @@ def other() -> None: ...
 """
 
 
-def speaks_ipv6() -> bool:
+def has_ipv6() -> bool:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -43,21 +43,21 @@ def speaks_ipv6() -> bool:
     return True
 
 
-NEEDS_IPV6 = pytest.mark.skipif(not speaks_ipv6(), reason="this machine has no IPv6")
+NEEDS_IPV6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 
 
 @pytest.fixture
-def place(shell: Shell) -> Shell:
+def service(shell: Shell) -> Shell:
     (shell.folder / "my_app.py").write_text(APPLICATION)
     shell.type("enqueue", "double", '{"args": [21]}', "--id", "a")
     return shell
 
 
-def test_it_says_where_it_works_and_stops_when_told(place: Shell) -> None:
-    worker = place.start("worker", "my_app:app", "--url", place.url, "--processes", "1", "--json")
+def test_it_prints_its_settings_and_stops_after_sigterm(service: Shell) -> None:
+    worker = service.start("worker", "my_app:app", "--url", service.url, "--processes", "1", "--json")
     assert worker.stdout is not None
     started = json.loads(worker.stdout.readline())
-    asyncio.run(ended(place, "double"))
+    asyncio.run(ended(service, "double"))
     worker.send_signal(signal.SIGTERM)
     out, _ = worker.communicate(timeout=30)
 
@@ -65,27 +65,29 @@ def test_it_says_where_it_works_and_stops_when_told(place: Shell) -> None:
     assert [] == differences(SHAPES["worker"], started)
     assert [] == differences(SHAPES["worker-stopped"], json.loads(out))
     assert 1 == json.loads(out)["stopped"]["completed"]
-    assert 42 == place.json("show", "double", "a")["outcome"]["result"]["value"]
+    assert 42 == service.json("show", "double", "a")["outcome"]["result"]["value"]
 
 
 async def ended(shell: Shell, queue: str) -> None:
-    """Return when the job `a` of a queue has ended: by then the worker hears signals."""
+    """Wait until the job `a` of a queue has ended. From then on the worker handles signals."""
     async with shell.storage() as storage:
         while (await storage.get(queue, ["a"]))[0].outcome is None:
             await storage.wait([queue], for_="ids", ids=["a"], timeout=0.1)
 
 
-def test_people_read_the_same(place: Shell) -> None:
-    place.type("enqueue", "other", "{}", "--id", "a")
-    worker = place.start("worker", "my_app:app", "--url", place.url, "--processes", "0", "--queues", "other")
+def test_without_json_it_prints_lines(service: Shell) -> None:
+    service.type("enqueue", "other", "{}", "--id", "a")
+    worker = service.start(
+        "worker", "my_app:app", "--url", service.url, "--processes", "0", "--queues", "other"
+    )
     assert worker.stdout is not None
     lines = [worker.stdout.readline() for _ in range(3)]
-    asyncio.run(ended(place, "other"))
+    asyncio.run(ended(service, "other"))
     worker.send_signal(signal.SIGINT)
     out, err = worker.communicate(timeout=30)
 
-    assert f"dibs worker at {place.url}; " in lines[0]
-    assert "this one" in lines[1]
+    assert f"dibs worker at {service.url}; " in lines[0]
+    assert "jobs run in this process" in lines[1]
     assert "other                my_app.other" in lines[2]
     assert out.startswith("stopped: 1 completed")
     assert "double" in err
@@ -99,20 +101,20 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("words", "said"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_one_clear_line(place: Shell, words: tuple[str, ...], said: str) -> None:
-    done = place.run("worker", *words, "--url", place.url)
+@pytest.mark.parametrize(("words", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_usage_error_is_one_line(service: Shell, words: tuple[str, ...], message: str) -> None:
+    done = service.run("worker", *words, "--url", service.url)
 
     assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
-    assert said in done.stderr
+    assert message in done.stderr
 
 
-def test_a_url_beside_one_of_the_application_is_refused(place: Shell) -> None:
+def test_a_url_that_differs_from_the_application_s_is_refused(service: Shell) -> None:
     Path("fixed.py").write_text("from dibs import Dibs\napp = Dibs('file:./here')\n")
-    done = place.run("worker", "fixed:app", "--url", place.url)
+    done = service.run("worker", "fixed:app", "--url", service.url)
 
     assert 2 == done.returncode
-    assert "names its place itself" in done.stderr
+    assert "has a URL of its own" in done.stderr
 
 
 FAILING = """
@@ -135,15 +137,15 @@ async def pools():
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
-def test_a_lifespan_that_fails_is_one_clear_error(place: Shell, processes: str) -> None:
-    (place.folder / "failing.py").write_text(FAILING)
-    done = place.run("worker", "failing:app", "--url", place.url, "--processes", processes)
+def test_a_failing_lifespan_is_one_line(service: Shell, processes: str) -> None:
+    (service.folder / "failing.py").write_text(FAILING)
+    done = service.run("worker", "failing:app", "--url", service.url, "--processes", processes)
 
     assert 0 != done.returncode
     assert (1, 1) == (len(done.stderr.splitlines()), done.stderr.count("no database here"))
 
 
-def asked(address: str, path: str) -> tuple[int, dict[str, Any]]:
+def get(address: str, path: str) -> tuple[int, dict[str, Any]]:
     try:
         with urlopen(f"http://{address}{path}", timeout=30) as answer:
             return answer.status, json.load(answer)
@@ -166,37 +168,37 @@ def hang() -> None:
 """
 
 
-def test_health_is_told_whatever_a_handler_holds(place: Shell) -> None:
-    (place.folder / "hanging.py").write_text(HANGING)
-    place.type("enqueue", "hang", "{}")
-    words = ("worker", "hanging:app", "--url", place.url, "--processes", "1", "--health", "0", "--json")
-    worker = place.start(*words, "--grace", "0")
+def test_health_answers_while_a_task_holds_the_gil(service: Shell) -> None:
+    (service.folder / "hanging.py").write_text(HANGING)
+    service.type("enqueue", "hang", "{}")
+    words = ("worker", "hanging:app", "--url", service.url, "--processes", "1", "--health", "0", "--json")
+    worker = service.start(*words, "--grace", "0")
     assert worker.stdout is not None
     address = json.loads(worker.stdout.readline())["started"]["health"]
     assert "hanging\n" == worker.stdout.readline()
-    alive, ready = asked(address, "/healthz"), asked(address, "/readyz")
+    alive, ready = get(address, "/healthz"), get(address, "/readyz")
     worker.terminate()
     worker.communicate(timeout=60)
 
     assert (200, True, False, 1) == (alive[0], alive[1]["ready"], alive[1]["stopping"], alive[1]["running"])
     assert 1 == len(alive[1]["processes"])
-    assert "127.0.0.1" == address.partition(":")[0], "to this machine alone"
+    assert "127.0.0.1" == address.partition(":")[0], "the default host"
     assert 200 == ready[0]
     assert 0 == worker.returncode
 
 
-def test_a_port_that_is_taken_is_a_mistake(place: Shell) -> None:
+def test_a_port_in_use_is_a_usage_error(service: Shell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = place.run("worker", "my_app:app", "--url", place.url, "--health", port)
+        done = service.run("worker", "my_app:app", "--url", service.url, "--health", port)
 
     assert 2 == done.returncode
     assert f"cannot listen on {port}" in done.stderr
 
 
 @pytest.mark.parametrize("words", ["http", "127.0.0.1", "8080x", "-1", "65536", "localhost:", ""])
-def test_an_address_without_a_port_is_a_mistake(words: str) -> None:
-    with pytest.raises(WrongWords, match="say a port up to 65535, or HOST:PORT"), _listening(words):
+def test_an_address_without_a_port_is_a_usage_error(words: str) -> None:
+    with pytest.raises(UsageError, match=r"write PORT \(up to 65535\) or HOST:PORT"), _listen(words):
         pass
 
 
@@ -210,38 +212,38 @@ def test_an_address_without_a_port_is_a_mistake(words: str) -> None:
         pytest.param("[::1]:0", "::1", marks=NEEDS_IPV6),
     ],
 )
-def test_health_is_told_where_it_says(words: str, host: str) -> None:
-    with _listening(words) as listener:
+def test_health_listens_on_the_given_host(words: str, host: str) -> None:
+    with _listen(words) as listener:
         assert listener is not None
         assert host == listener.getsockname()[0]
 
 
-def test_away_from_a_terminal_the_log_is_json_from_every_process(place: Shell) -> None:
-    (place.folder / "raising.py").write_text(
+def test_without_a_terminal_the_log_of_every_process_is_json(service: Shell) -> None:
+    (service.folder / "raising.py").write_text(
         APPLICATION.replace("return 2 * number", 'raise OSError("boom")')
     )
-    worker = place.start("worker", "raising:app", "--url", place.url, "--processes", "1", "--grace", "0")
+    worker = service.start("worker", "raising:app", "--url", service.url, "--processes", "1", "--grace", "0")
     assert worker.stderr is not None
-    told = json.loads(worker.stderr.readline())
+    record = json.loads(worker.stderr.readline())
     worker.terminate()
     worker.communicate(timeout=60)
 
     assert ("INFO", "dibs.worker", "double", "a") == tuple(
-        told[key] for key in ("level", "logger", "queue", "id")
+        record[key] for key in ("level", "logger", "queue", "id")
     )
-    assert "boom" in told["message"]
+    assert "boom" in record["message"]
 
 
-def test_in_a_terminal_a_table_moves(place: Shell) -> None:
+def test_a_terminal_shows_a_live_table(service: Shell) -> None:
     ours, theirs = os.openpty()
-    worker = place.start(
-        "worker", "my_app:app", "--url", place.url, "--processes", "0", "--queues", "double", stdout=theirs
+    worker = service.start(
+        "worker", "my_app:app", "--url", service.url, "--processes", "0", "--queues", "double", stdout=theirs
     )
     os.close(theirs)
     shown = b""
     while b"timeouts" not in shown or b"this process" not in shown:
         shown += os.read(ours, 4096)
-    asyncio.run(ended(place, "double"))
+    asyncio.run(ended(service, "double"))
     worker.terminate()
     while b"stopped: 1 completed" not in shown:
         shown += os.read(ours, 4096)
@@ -251,17 +253,17 @@ def test_in_a_terminal_a_table_moves(place: Shell) -> None:
     assert 0 == worker.returncode
 
 
-def test_reload_starts_anew_when_the_source_changes(place: Shell) -> None:
-    words = ("worker", "my_app:app", "--url", place.url, "--processes", "0", "--reload", "--json")
-    worker = place.start(*words)
+def test_reload_restarts_after_a_change(service: Shell) -> None:
+    words = ("worker", "my_app:app", "--url", service.url, "--processes", "0", "--reload", "--json")
+    worker = service.start(*words)
     assert worker.stdout is not None
     first = json.loads(worker.stdout.readline())
-    asyncio.run(ended(place, "double"))
-    (place.folder / "my_app.py").write_text(APPLICATION.replace('"other"', '"another"'))
+    asyncio.run(ended(service, "double"))
+    (service.folder / "my_app.py").write_text(APPLICATION.replace('"other"', '"another"'))
     assert "stopped" in json.loads(worker.stdout.readline())
     second = json.loads(worker.stdout.readline())
-    place.type("enqueue", "another", "{}", "--id", "a")
-    asyncio.run(ended(place, "another"))
+    service.type("enqueue", "another", "{}", "--id", "a")
+    asyncio.run(ended(service, "another"))
     worker.terminate()
     out, _ = worker.communicate(timeout=60)
 
@@ -270,16 +272,18 @@ def test_reload_starts_anew_when_the_source_changes(place: Shell) -> None:
     assert (0, 1) == (worker.returncode, json.loads(out)["stopped"]["completed"])
 
 
-def test_reload_waits_for_a_change_when_the_worker_cannot_start(place: Shell) -> None:
-    (place.folder / "my_app.py").write_text("import nowhere")
-    worker = place.start("worker", "my_app:app", "--url", place.url, "--processes", "0", "--reload", "--json")
+def test_reload_waits_for_a_change_if_the_worker_cannot_start(service: Shell) -> None:
+    (service.folder / "my_app.py").write_text("import nowhere")
+    worker = service.start(
+        "worker", "my_app:app", "--url", service.url, "--processes", "0", "--reload", "--json"
+    )
     assert worker.stdout is not None
     assert worker.stderr is not None
     assert "cannot import my_app" in worker.stderr.readline()
-    assert "starts again when the source changes" in worker.stderr.readline()
-    (place.folder / "my_app.py").write_text(APPLICATION)
+    assert "will start again when the source changes" in worker.stderr.readline()
+    (service.folder / "my_app.py").write_text(APPLICATION)
     assert "started" in json.loads(worker.stdout.readline())
-    asyncio.run(ended(place, "double"))
+    asyncio.run(ended(service, "double"))
     worker.terminate()
     worker.communicate(timeout=60)
 

@@ -1,1 +1,1 @@
-"""The command line. It may import everything below it, and storages only through their registry."""
+"""The command line. It imports every layer of dibs below it, and storages only through the registry."""

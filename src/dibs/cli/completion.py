@@ -1,4 +1,4 @@
-"""Completion: click's scripts for three shells, shown, or put where each of them looks."""
+"""Shell completion for bash, zsh and fish: print click's script, or install it in the home directory."""
 
 from __future__ import annotations
 
@@ -8,82 +8,85 @@ from typing import Final, NamedTuple
 
 import rich_click as click
 
-from dibs.cli.output import say
-from dibs.cli.refusals import WrongWords
+from dibs.cli.errors import UsageError
+from dibs.cli.output import print_lines
 
 PROGRAM: Final = "dibs"
-#: What the scripts set when they ask for words.
+#: Environment variable that the scripts set when they ask for completions.
 VARIABLE: Final = "_DIBS_COMPLETE"
-#: Stands for a shell that was not named: the one of $SHELL.
-YOURS: Final = "yours"
+#: Value of the options without a shell: use the shell of $SHELL.
+CURRENT: Final = "yours"
 
 
-class Home(NamedTuple):
-    """Where a shell finds a completion, from the home directory."""
+class ShellFiles(NamedTuple):
+    """The files of one shell, relative to the home directory."""
 
+    #: The completion script.
     script: str
-    #: The file the shell reads when it starts, and the line there that makes it find the script.
+    #: The file that the shell reads when it starts; empty if the shell finds the script without it.
     profile: str = ""
+    #: The line in `profile` that loads the script.
     line: str = ""
 
 
-HOMES: Final = {
-    "bash": Home(".bash_completions/dibs.sh", ".bashrc", "source ~/.bash_completions/dibs.sh"),
-    "zsh": Home(".zfunc/_dibs", ".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"),
-    # Looks into that directory by itself.
-    "fish": Home(".config/fish/completions/dibs.fish"),
+SHELLS: Final = {
+    "bash": ShellFiles(".bash_completions/dibs.sh", ".bashrc", "source ~/.bash_completions/dibs.sh"),
+    "zsh": ShellFiles(".zfunc/_dibs", ".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"),
+    # fish loads every script of this directory.
+    "fish": ShellFiles(".config/fish/completions/dibs.fish"),
 }
 
 
 def script_for(shell: str) -> str:
-    """Return the script that makes a shell ask `dibs` for words. Raises WrongWords for one that has none."""
-    # Needed by nobody who types a verb.
+    """Return the completion script of a shell. Raises UsageError for an unknown shell."""
+    # Imported here, because no command needs it.
     from click.shell_completion import get_completion_class  # noqa: PLC0415
 
-    completion = get_completion_class(shell) if shell in HOMES else None
+    completion = get_completion_class(shell) if shell in SHELLS else None
     if completion is None:
-        raise WrongWords(f"there is no completion for {shell!r}; name one of {', '.join(HOMES)}")
+        raise UsageError(f"dibs has no completion for the shell {shell!r}; use one of {', '.join(SHELLS)}")
     return completion(click.Group(PROGRAM), {}, PROGRAM, VARIABLE).source()
 
 
-def put(shell: str) -> Path:
-    """Write the script where the shell finds it, and into the shell's profile the line it needs; once."""
-    script, home = script_for(shell), HOMES[shell]
-    path = Path.home() / home.script
+def install_script(shell: str) -> Path:
+    """Write the completion script of a shell, and once the line in its profile; return the script's path."""
+    script, files = script_for(shell), SHELLS[shell]
+    path = Path.home() / files.script
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(script, "utf-8")
-    if home.profile:
-        profile = Path.home() / home.profile
+    if files.profile:
+        profile = Path.home() / files.profile
         before = profile.read_text("utf-8", "replace") if profile.exists() else ""
-        if home.line not in before.splitlines():
+        if files.line not in before.splitlines():
             gap = "" if before.endswith("\n") or not before else "\n"
-            with profile.open("a", encoding="utf-8") as end:
-                end.write(f"{gap}{home.line}\n")
+            with profile.open("a", encoding="utf-8") as file:
+                file.write(f"{gap}{files.line}\n")
     return path
 
 
-def _named(shell: str) -> str:
-    return Path(os.environ.get("SHELL", "")).name if shell == YOURS else shell
+def _shell_name(shell: str) -> str:
+    return Path(os.environ.get("SHELL", "")).name if shell == CURRENT else shell
 
 
 def _show(ctx: click.Context, _param: click.Parameter, shell: str | None) -> None:
     if shell is not None and not ctx.resilient_parsing:
-        click.echo(script_for(_named(shell)))
+        click.echo(script_for(_shell_name(shell)))
         ctx.exit()
 
 
 def _install(ctx: click.Context, _param: click.Parameter, shell: str | None) -> None:
     if shell is not None and not ctx.resilient_parsing:
-        name = _named(shell)
-        say(f"{name} completes dibs from its next start on, by {put(name)}")
+        name = _shell_name(shell)
+        print_lines(f"installed {install_script(name)}: start a new {name} to complete dibs commands")
         ctx.exit()
 
 
 install = click.option(
-    "--install-completion", metavar="[SHELL]", is_flag=False, flag_value=YOURS, is_eager=True,
-    expose_value=False, callback=_install, help="Let bash, zsh or fish complete verbs and options.",
+    "--install-completion", metavar="[SHELL]", is_flag=False, flag_value=CURRENT, is_eager=True,
+    expose_value=False, callback=_install,
+    help="Install completion for a shell: bash, zsh or fish. Default: that of $SHELL.",
 )  # fmt: skip
 show = click.option(
-    "--show-completion", metavar="[SHELL]", is_flag=False, flag_value=YOURS, is_eager=True,
-    expose_value=False, callback=_show, help="Print the script for it, to put it where you want.",
+    "--show-completion", metavar="[SHELL]", is_flag=False, flag_value=CURRENT, is_eager=True,
+    expose_value=False, callback=_show, help="Print the completion script, to install it yourself.",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The way in: which verbs there are, and the one that is meant; its module is imported only to run it."""
+"""The `dibs` command: a list of all commands, and the group that imports only the one that runs."""
 
 from __future__ import annotations
 
@@ -9,111 +9,112 @@ from typing import Any, Final, NamedTuple
 
 import rich_click as click
 
-from dibs.cli import completion, outside
-from dibs.cli.output import Code, warn
-from dibs.cli.refusals import tell
+from dibs.cli import completion, plugins
+from dibs.cli.errors import print_error
+from dibs.cli.output import ExitCode, print_warning
 from dibs.version import VERSION
 
 
-class Verb(NamedTuple):
-    """A line of the table of contents."""
+class CommandInfo(NamedTuple):
+    """A line in the list of commands that `dibs --help` prints."""
 
     name: str
+    #: Heading of the box that the command is listed in.
     panel: str
     summary: str
-    #: What brings the verb, when it lives outside the engine; empty for our own.
+    #: The extra of dibs that installs the command; empty for commands of dibs itself.
     extra: str = ""
 
 
-SEE, JOBS, QUEUES, KIT = "See it work", "Jobs", "Queues", "For authors of storages"
+START, JOBS, QUEUES, STORAGES = "Getting started", "Jobs", "Queues", "Testing a storage"
 
-VERBS: Final = (
-    Verb("demo", SEE, "Watch real work go through a durable queue; takes less than a minute."),
-    Verb("worker", SEE, "Run the handlers of an application until stopped."),
-    Verb("enqueue", JOBS, "Put a job into a queue."),
-    Verb("show", JOBS, "Show all there is of one id; without an id, explain the whole place."),
-    Verb("list", JOBS, "List the jobs of a queue that are in one state."),
-    Verb("cancel", JOBS, "Cancel jobs: queued ones at once, running ones if asked."),
-    Verb("retry", JOBS, "Send failed jobs round again."),
-    Verb("amend", JOBS, "Change a job that is queued already."),
-    Verb("counts", QUEUES, "Count the jobs in each state; --watch keeps counting."),
-    Verb("events", QUEUES, "Read the log of a queue; --follow waits for more."),
-    Verb("pause", QUEUES, "Stop a queue from being claimed from; what runs, runs on."),
-    Verb("resume", QUEUES, "Let a paused queue go on."),
-    Verb("prune", QUEUES, "Remove what has expired."),
-    Verb("move", QUEUES, "Move every queue to another place."),
-    Verb("spark", QUEUES, "Keep the history of every run as tables, and draw a report of it."),
-    Verb("certify", KIT, "Hold a storage against the contract.", extra="conformance"),
-    Verb("check-history", KIT, "Hold a recorded history, or a queue's log, against it.", extra="conformance"),
+COMMANDS: Final = (
+    CommandInfo("demo", START, "Run a demo on real files: workers, retries and a crash, in about a minute."),
+    CommandInfo("worker", START, "Run the tasks of an application until stopped."),
+    CommandInfo("enqueue", JOBS, "Add a job to a queue."),
+    CommandInfo("show", JOBS, "Show one job; without a queue and id, describe the storage."),
+    CommandInfo("list", JOBS, "List the jobs of a queue in one state."),
+    CommandInfo("cancel", JOBS, "Cancel waiting jobs; with --running, ask active ones to stop."),
+    CommandInfo("retry", JOBS, "Enqueue failed jobs again."),
+    CommandInfo("amend", JOBS, "Change the payload, attributes, priority or time of a job."),
+    CommandInfo("counts", QUEUES, "Count the jobs in each state; --watch repeats it."),
+    CommandInfo("events", QUEUES, "Print the event log of a queue; --follow waits for new events."),
+    CommandInfo("pause", QUEUES, "Stop claims from a queue. Running jobs continue."),
+    CommandInfo("resume", QUEUES, "Allow claims from a paused queue again."),
+    CommandInfo("prune", QUEUES, "Remove expired outcomes, request keys and events."),
+    CommandInfo("move", QUEUES, "Move all queues to another storage."),
+    CommandInfo("spark", QUEUES, "Keep the history of all runs as Parquet tables, and report on it."),
+    CommandInfo("certify", STORAGES, "Test a storage against the contract.", extra="conformance"),
+    CommandInfo("check-history", STORAGES, "Check a recorded history or a queue's log.", extra="conformance"),
 )
-OURS: Final = {verb.name: verb for verb in VERBS}
+BUILT_IN: Final = {info.name: info for info in COMMANDS}
 
-#: How help looks. Subcommands have it from here, those of other packages, too, if rich-click draws them.
-LOOKS: Final = {
-    # What is written in a help text is what is read: `[tool.dibs]` is no style.
+#: Style of help pages. Subcommands inherit it, also those of other packages if they use rich-click.
+HELP_STYLE: Final = {
+    # Print help texts as they are: `[tool.dibs]` would otherwise be read as a style.
     "text_markup": None,
     "text_paragraph_linebreaks": "\n\n",
     "padding_helptext_first_line": (0, 0, 1, 0),
-    # Colours are for terminals and for whoever sets FORCE_COLOR; rich-click adds logs of GitHub's.
+    # Colours for terminals and FORCE_COLOR only; rich-click would use them in logs of GitHub Actions, too.
     "force_terminal": None,
     "show_arguments": True,
     "style_commands_table_expand": False,
 }
 
 
-class Verbs(click.RichGroup):
-    """A group that knows its verbs by name and summary, and loads the one that is run."""
+class LazyGroup(click.RichGroup):
+    """A command group that lists its commands by name and summary, and imports a command only to run it."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        for verb in VERBS:
-            self.add_command(_stub(verb.name, verb.panel, verb.summary))
+        for info in COMMANDS:
+            self.add_command(_stub(info.name, info.panel, info.summary))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name our own in the order of the table, then those of others."""
-        return [*OURS, *(name for name in _origins(ctx) if name not in OURS)]
+        """Return the built-in commands in the order of COMMANDS, then those of other packages."""
+        return [*BUILT_IN, *(name for name in _plugin_packages(ctx) if name not in BUILT_IN)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return what help and completion need to know of a verb."""
-        if cmd_name in OURS:
+        """Return a command without its implementation, for help and completion."""
+        if cmd_name in BUILT_IN:
             return self.commands[cmd_name]
-        origin = _origins(ctx).get(cmd_name)
-        return None if origin is None else _stub(cmd_name, "From other packages", f"From {origin}.")
+        package = _plugin_packages(ctx).get(cmd_name)
+        return None if package is None else _stub(cmd_name, "From other packages", f"From {package}.")
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the verb itself, imported now."""
+        """Import and return the command that `args` names."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, _load(name) if name else command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb that was typed; Ctrl-C is told in a line of our own, where click would add another."""
+        """Run the command. Print one line for Ctrl-C, where click would print an empty line before it."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            warn("interrupted")
-            return Code.INTERRUPTED
+            print_warning("interrupted")
+            return ExitCode.INTERRUPTED
 
-    def main(self, args: Sequence[str] | None = None, *of_click: Any, **extra: Any) -> Any:
-        """Run, and turn every error into one line and an exit code."""
+    def main(self, args: Sequence[str] | None = None, *click_args: Any, **extra: Any) -> Any:
+        """Run the command line, and exit with a code and one line on stderr for any error."""
         words = sys.argv[1:] if args is None else [*args]
         try:
-            code = super().main(words, *of_click, **{**extra, "standalone_mode": False})
+            code = super().main(words, *click_args, **{**extra, "standalone_mode": False})
         except click.Abort:
-            warn("interrupted")
-            code = Code.INTERRUPTED
-        except Exception as error:  # noqa: BLE001 - the last door: whatever comes here is told, not thrown
-            code = tell(error, as_json="--json" in words)
-        # What a verb of another package returns need not be meant for the shell.
-        sys.exit(code if isinstance(code, int) else Code.DONE)
+            print_warning("interrupted")
+            code = ExitCode.INTERRUPTED
+        except Exception as error:  # noqa: BLE001 - each error becomes a line and an exit code
+            code = print_error(error, as_json="--json" in words)
+        # A command of another package may return a value that is not an exit code.
+        sys.exit(code if isinstance(code, int) else ExitCode.DONE)
 
 
-def _origins(ctx: click.Context) -> dict[str, str]:
-    if outside.GROUP not in ctx.meta:
-        # Help asks for each panel, and to look through all that is installed takes 10 ms.
-        ctx.meta[outside.GROUP] = outside.origins()
-    found: dict[str, str] = ctx.meta[outside.GROUP]
+def _plugin_packages(ctx: click.Context) -> dict[str, str]:
+    if plugins.GROUP not in ctx.meta:
+        # Cached, because help asks once per panel, and a search of the installed packages takes 10 ms.
+        ctx.meta[plugins.GROUP] = plugins.packages_by_command()
+    found: dict[str, str] = ctx.meta[plugins.GROUP]
     return found
 
 
@@ -122,38 +123,39 @@ def _stub(name: str, panel: str, summary: str) -> click.Command:
 
 
 def _load(name: str) -> click.Command:
-    verb = OURS.get(name)
-    if verb is None or verb.extra:
-        return outside.load(name, verb.extra if verb else "")
+    info = BUILT_IN.get(name)
+    if info is None or info.extra:
+        return plugins.load(name, info.extra if info else "")
     command: click.Command = import_module(f"dibs.cli.verbs.{name}").command
     return command
 
 
 @click.group(
     "dibs",
-    cls=Verbs,
+    cls=LazyGroup,
     invoke_without_command=True,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "show_default": True,
-        "rich_help_config": LOOKS,
+        "rich_help_config": HELP_STYLE,
     },
 )
 @click.option_panel("Options")
 @click.version_option(
-    VERSION, prog_name="dibs", message="%(prog)s %(version)s", help="Print the version and leave."
+    VERSION, prog_name="dibs", message="%(prog)s %(version)s", help="Print the version and exit."
 )
 @completion.install
 @completion.show
 @click.pass_context
 def app(ctx: click.Context) -> None:
-    """A job queue in which calling dibs on an id means nobody else runs it.
+    """A job queue for Python that runs at most one job of an id at a time.
 
-    See it work, on the files of this machine, with nothing set up:
+    Try it on files of this machine. It needs no server and no setup:
 
         dibs demo
 
-    Then your own. A queue is a name, a job is JSON, a place is a URL:
+    Then use it. A job is JSON with an id, a queue is a name, and a URL says
+    where the jobs are stored:
 
         export DIBS_URL=file:./jobs
         dibs enqueue emails '{"to": "ada@example.org"}' --id welcome-42
@@ -161,11 +163,12 @@ def app(ctx: click.Context) -> None:
         dibs show emails welcome-42
         dibs worker my_app:app
 
-    The place is --url, else $DIBS_URL, else url under [tool.dibs] in the
-    nearest pyproject.toml. With --json a verb prints JSON for programs. The
-    --help of each verb has an example.
+    The storage is --url, else $DIBS_URL, else url under [tool.dibs] in the
+    nearest pyproject.toml. With --json a command prints JSON for programs.
+    `dibs COMMAND --help` explains a command with an example.
 
-    Exit codes: 0 done, 1 refused, 2 wrong words, 3 unknown outcome.
+    Exit codes: 0 done, 1 refused by the storage, 2 usage error, 3 outcome
+    unknown, 130 interrupted.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -174,6 +177,6 @@ def app(ctx: click.Context) -> None:
 def main() -> None:
     """Run the command line."""
     for stream in (sys.stdout, sys.stderr):
-        # An id may hold what this terminal's encoding cannot say; that is no reason to stop.
+        # Print characters that the terminal's encoding does not have, in an id for example, as escapes.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     app()

@@ -1,4 +1,4 @@
-"""What several verbs let be typed, said once: the place, the form of the answer, a queue, ids."""
+"""Options, arguments and types that several commands share."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import rich_click as click
 
 
 class Number(click.IntRange):
-    """An integer within bounds. By its own name a mistake would be "no valid integer range"."""
+    """An integer within bounds. Without this name, click's error message would say "integer range"."""
 
     name = "number"
 
 
 class Seconds(click.FloatRange):
-    """A length of time within bounds. What is no number is within all of click's."""
+    """A number of seconds within bounds. Refuses NaN, which click accepts within any bounds."""
 
     name = "number of seconds"
 
@@ -27,9 +27,14 @@ class Seconds(click.FloatRange):
 
 
 url = click.option(
-    "--url", metavar="URL", help="The place. Else $DIBS_URL, else url under [tool.dibs] in pyproject.toml."
+    "--url",
+    metavar="URL",
+    help="The storage, as file:./jobs or redis://localhost. "
+    "Default: $DIBS_URL, else url under [tool.dibs] in pyproject.toml.",
 )
-json = click.option("--json", is_flag=True, help="Print JSON for programs, as docs/reference/cli.md says.")
-queue = click.argument("queue", metavar="QUEUE", help="The queue's name.")
-queues = click.argument("queues", metavar="[QUEUE...]", nargs=-1, help="All there are if left out.")
-ids = click.argument("ids", metavar="ID...", nargs=-1, required=True, help="One or more ids.")
+json = click.option("--json", is_flag=True, help="Print JSON for programs, on one line.")
+queue = click.argument("queue", metavar="QUEUE", help="Name of the queue.")
+queues = click.argument(
+    "queues", metavar="[QUEUE...]", nargs=-1, help="Names of queues. Default: all queues."
+)
+ids = click.argument("ids", metavar="ID...", nargs=-1, required=True, help="Ids of one or more jobs.")

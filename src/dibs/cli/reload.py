@@ -1,4 +1,4 @@
-"""A worker that is started anew whenever its source changes: for development."""
+"""`dibs worker --reload`: run a worker in a child process, and restart it when the source changes."""
 
 from __future__ import annotations
 
@@ -12,71 +12,76 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dibs.cli.output import Code, warn
+from dibs.cli.output import ExitCode, print_warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Seconds without a change until it is taken for the last of an edit: editors write in several steps.
-SETTLE: Final = 0.1
-#: Seconds that what runs has to end when the source changes; then it is released.
-FAREWELL: Final = 2.0
-CHANGES: Final = {"modified", "created", "deleted", "moved"}
+#: Time without a further change before a restart, s. Editors write a file in several steps.
+SETTLE_TIME: Final = 0.1
+#: Time that running jobs have to end before a restart, s. After it they are released.
+RESTART_GRACE: Final = 2.0
+#: Kinds of watchdog events that count as a change; reading a file is an event, too.
+CHANGE_EVENTS: Final = {"modified", "created", "deleted", "moved"}
 
 
-async def reloading(words: Sequence[str], folder: Path) -> Code:
-    """Run `dibs WORDS` in a process, and again after each change of a .py file; return its last code."""
+async def run_with_reload(args: Sequence[str], folder: Path) -> ExitCode:
+    """Run `dibs ARGS` in a child process, and restart it after each change of a .py file in the folder.
+
+    Return the exit code of the last child after SIGTERM or Ctrl-C.
+    """
     loop = asyncio.get_running_loop()
     changed, stopped = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     with watching(folder, lambda: loop.call_soon_threadsafe(changed.set)):
         while True:
-            # In a group of its own: a Ctrl-C must not reach it twice, from the terminal and from here.
+            # In its own process group, so that a Ctrl-C reaches the worker once: from here, not from the
+            # terminal too.
             worker = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "dibs", *words, process_group=0
+                sys.executable, "-m", "dibs", *args, process_group=0
             )
-            await _first(worker.wait(), changed.wait(), stopped.wait())
+            await _wait_for_any(worker.wait(), changed.wait(), stopped.wait())
             if stopped.is_set():
-                return await _ended(worker, stopped)
+                return await _forward_signals(worker, stopped)
             if not changed.is_set():
-                warn("the worker ended; it starts again when the source changes")
-                await _first(changed.wait(), stopped.wait())
+                print_warning("the worker ended; it will start again when the source changes")
+                await _wait_for_any(changed.wait(), stopped.wait())
                 if stopped.is_set():
-                    return Code(worker.returncode or 0)
-            await _settled(changed)
-            warn("the source changed: starting again")
-            await _replaced(worker)
+                    return ExitCode(worker.returncode or 0)
+            await _wait_until_settled(changed)
+            print_warning("the source changed: restarting the worker")
+            await _stop(worker)
 
 
-async def _first(*events: Awaitable[Any]) -> None:
+async def _wait_for_any(*events: Awaitable[Any]) -> None:
     tasks = [asyncio.ensure_future(event) for event in events]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
 
 
-async def _settled(changed: asyncio.Event) -> None:
+async def _wait_until_settled(changed: asyncio.Event) -> None:
     while changed.is_set():
         changed.clear()
-        await asyncio.sleep(SETTLE)
+        await asyncio.sleep(SETTLE_TIME)
 
 
-async def _ended(worker: Process, stopped: asyncio.Event) -> Code:
-    """Pass each signal on: the first lets the worker wait for its grace, the second does not."""
+async def _forward_signals(worker: Process, stopped: asyncio.Event) -> ExitCode:
+    """Send SIGTERM to the worker for each signal until it ends. The second skips the grace period."""
     while worker.returncode is None:
         if stopped.is_set():
             stopped.clear()
             worker.terminate()
-        await _first(worker.wait(), stopped.wait())
-    return Code.DONE if worker.returncode == 0 else Code.REFUSED
+        await _wait_for_any(worker.wait(), stopped.wait())
+    return ExitCode.DONE if worker.returncode == 0 else ExitCode.REFUSED
 
 
-async def _replaced(worker: Process) -> None:
+async def _stop(worker: Process) -> None:
     with suppress(ProcessLookupError):
         worker.terminate()
         try:
-            async with asyncio.timeout(FAREWELL):
+            async with asyncio.timeout(RESTART_GRACE):
                 await worker.wait()
         except TimeoutError:
             worker.terminate()
@@ -84,20 +89,20 @@ async def _replaced(worker: Process) -> None:
 
 
 @contextmanager
-def watching(folder: Path, told: Callable[[], object]) -> Iterator[None]:
-    """Call `told`, from another thread, whenever Python source below a folder changes."""
+def watching(folder: Path, on_change: Callable[[], object]) -> Iterator[None]:
+    """Call `on_change`, on another thread, when a .py file below a folder changes."""
     from watchdog.events import FileSystemEvent, FileSystemEventHandler  # noqa: PLC0415 - only for --reload
     from watchdog.observers import Observer  # noqa: PLC0415
 
-    class Source(FileSystemEventHandler):
+    class SourceHandler(FileSystemEventHandler):
         def on_any_event(self, event: FileSystemEvent) -> None:
-            # To read a file is an event, too; and editors write aside, then rename.
+            # Many editors write a temporary file and rename it, so look at both paths of an event.
             paths = (os.fsdecode(event.src_path), os.fsdecode(event.dest_path))
-            if event.event_type in CHANGES and any(path.endswith(".py") for path in paths):
-                told()
+            if event.event_type in CHANGE_EVENTS and any(path.endswith(".py") for path in paths):
+                on_change()
 
     observer = Observer()
-    observer.schedule(Source(), os.fspath(folder), recursive=True)
+    observer.schedule(SourceHandler(), os.fspath(folder), recursive=True)
     observer.start()
     try:
         yield

@@ -1,1 +1,1 @@
-"""`dibs demo`: real files, a durable queue, several worker processes, and every result checked."""
+"""`dibs demo`: one job for each file of a folder, run by worker processes, with every result checked."""

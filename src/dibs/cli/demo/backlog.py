@@ -1,4 +1,4 @@
-"""What an earlier run of the demo has done already, and what is left to do."""
+"""The files of the demo, sorted by the state of their jobs after an earlier run."""
 
 from __future__ import annotations
 
@@ -7,60 +7,61 @@ from itertools import islice
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
+from attrs import define, field
 
 from dibs.cli.demo.digest import Digest
-from dibs.cli.demo.walk import Found
+from dibs.cli.demo.file_tree import FoundFile
 from dibs.model.job import Outcome, Slot
 from dibs.storage.protocol import Storage
 
 QUEUE = "files"
-#: How many ids are looked up at once.
-PAGE = 1000
+#: Number of ids that are read from the storage at once.
+PAGE_SIZE = 1000
 
 T = TypeVar("T")
 
 
-class Backlog(Struct, kw_only=True):
-    """The files of a walk, by what is known of them."""
+@define
+class Backlog:
+    """The files of the demo, by the state of their jobs."""
 
-    #: Unchanged since their job ended, with what it found.
-    done: dict[str, Digest]
-    #: Never seen, failed or changed: to be enqueued.
-    fresh: list[Found]
-    #: Enqueued by an earlier run that was interrupted: they wait, or come back by themselves.
-    pending: list[Found]
+    #: Results of the files that have not changed since their job completed, by path.
+    done: dict[str, Digest] = field(factory=dict)
+    #: Files to enqueue: they are new or changed, or their job failed.
+    new: list[FoundFile] = field(factory=list)
+    #: Files whose job an interrupted run left in the queue, waiting or active.
+    pending: list[FoundFile] = field(factory=list)
 
     @property
-    def to_do(self) -> list[Found]:
-        """Every file whose job has yet to end."""
-        return [*self.pending, *self.fresh]
+    def to_do(self) -> list[FoundFile]:
+        """All files whose job has not ended."""
+        return [*self.pending, *self.new]
 
 
-async def backlog_of(storage: Storage, files: Iterable[Found]) -> Backlog:
-    """Ask the storage what is known of the files."""
-    backlog = Backlog(done={}, fresh=[], pending=[])
+async def backlog_of(storage: Storage, files: Iterable[FoundFile]) -> Backlog:
+    """Sort files by the state of their jobs in the storage."""
+    backlog = Backlog()
     async for file, slot in slots_of(storage, files):
-        digest = digest_in(slot.outcome)
+        digest = digest_from(slot.outcome)
         if slot.current is not None:
             backlog.pending.append(file)
         elif digest and (digest.size, digest.mtime_ns) == (file.size, file.mtime_ns):
             backlog.done[file.path] = digest
         else:
-            backlog.fresh.append(file)
+            backlog.new.append(file)
     return backlog
 
 
-async def slots_of(storage: Storage, files: Iterable[Found]) -> AsyncIterator[tuple[Found, Slot]]:
-    """Yield each file with what is known of its id."""
-    for page in pages(files, PAGE):
+async def slots_of(storage: Storage, files: Iterable[FoundFile]) -> AsyncIterator[tuple[FoundFile, Slot]]:
+    """Yield each file with the slot of its id."""
+    for page in pages(files, PAGE_SIZE):
         slots = await storage.get(QUEUE, [file.path for file in page])
         for pair in zip(page, slots, strict=True):
             yield pair
 
 
-def digest_in(outcome: Outcome | None) -> Digest | None:
-    """Return what a completed job found; None for any other end, or for what is no digest of ours."""
+def digest_from(outcome: Outcome | None) -> Digest | None:
+    """Return the result of a completed job; None for other outcomes and for results of another kind."""
     if outcome is None or outcome.result is None:
         return None
     try:
@@ -70,7 +71,7 @@ def digest_in(outcome: Outcome | None) -> Digest | None:
 
 
 def pages(items: Iterable[T], size: int) -> Iterator[Sequence[T]]:
-    """Cut items into lists of at most `size`."""
+    """Yield items in lists of at most `size`."""
     rest = iter(items)
     while page := list(islice(rest, size)):
         yield page

@@ -1,4 +1,4 @@
-"""What a job of the demo finds out about a file."""
+"""The result of a demo job: the digest of a file."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-CHUNK = 1 << 20
+#: Bytes that are read at once.
+CHUNK_SIZE = 1 << 20
 
 
 class Digest(Struct, frozen=True, gc=False):
-    """A file as the handler read it. The outcome of its job holds this for ever."""
+    """The content of a file as its job read it. The outcome of the job keeps it for ever."""
 
     size: int
     mtime_ns: int
@@ -21,23 +22,23 @@ class Digest(Struct, frozen=True, gc=False):
 
 
 def read(path: str) -> Digest:
-    """Read a file piece by piece: its digest, its lines, and how it was when it was opened."""
+    """Read a file in chunks, and return its digest. `mtime_ns` is that of the moment it was opened."""
     digest, lines, size, last = hashlib.sha256(), 0, 0, b"\n"
     with Path(path).open("rb", buffering=0) as file:
         about = os.fstat(file.fileno())
-        while piece := file.read(CHUNK):
+        while piece := file.read(CHUNK_SIZE):
             digest.update(piece)
             lines += piece.count(b"\n")
             size += len(piece)
             last = piece[-1:]
-    # A last line without its newline is a line, too.
+    # Count a last line that has no newline.
     return Digest(size, about.st_mtime_ns, lines + (last != b"\n"), digest.hexdigest())
 
 
-def check(path: str, kept: Digest) -> str:
-    """Compute the digest of a file directly; return what is wrong with the kept one, if anything.
+def check(path: str, stored: Digest) -> str:
+    """Compute the digest of a file again; return a message if the job's digest is wrong, otherwise "".
 
-    A file that has changed since its job read it proves nothing: that is no fault.
+    A file that was changed or removed since its job read it cannot be checked: that returns "".
     """
     try:
         with Path(path).open("rb") as file:
@@ -45,6 +46,6 @@ def check(path: str, kept: Digest) -> str:
             direct = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return ""
-    if direct == kept.sha256 or (about.st_size, about.st_mtime_ns) != (kept.size, kept.mtime_ns):
+    if direct == stored.sha256 or (about.st_size, about.st_mtime_ns) != (stored.size, stored.mtime_ns):
         return ""
-    return f"{path}: the job found {kept.sha256[:12]}..., a direct computation {direct[:12]}..."
+    return f"{path}: the job computed {stored.sha256[:12]}..., a second computation {direct[:12]}..."

@@ -1,4 +1,4 @@
-"""The numbers at the end, from what the outcomes say."""
+"""Statistics of a demo run, computed from the outcomes of its jobs."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from msgspec import Struct
 from dibs.model.job import Outcome
 
 
-class Spread(Struct, frozen=True):
-    """Two percentiles, ms."""
+class Percentiles(Struct, frozen=True):
+    """The median and the 95th percentile, ms."""
 
     p50: int
     p95: int
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """How the jobs of one run of the demo went."""
+    """Statistics of the file jobs of one run of the demo."""
 
     jobs: int
     seconds: float
     jobs_per_second: float
-    #: From when a job was due to when it was claimed.
-    wait_ms: Spread
-    #: From its claim to its end.
-    run_ms: Spread
+    #: Time from when a job was due until it was claimed.
+    wait_ms: Percentiles
+    #: Time from the claim of a job until its end.
+    run_ms: Percentiles
     retries: int
     stalls: int
     timeouts: int
 
 
-def figures(outcomes: Iterable[Outcome], seconds: float, since: int = 0) -> Figures:
-    """Sum up the outcomes of the jobs that ended in this run, which began at `since`.
+def compute_figures(outcomes: Iterable[Outcome], seconds: float, since: int = 0) -> Figures:
+    """Compute the statistics of the jobs that ended in this run.
 
-    What an interrupted run left behind has waited since then: the time in between was nobody's fault.
+    `since` is the start of the run, ms since the epoch. The waiting time of jobs that an interrupted run left
+    in the queue is counted from there.
     """
     ended = list(outcomes)
     claimed = [outcome for outcome in ended if outcome.claimed_at is not None]
@@ -43,17 +44,17 @@ def figures(outcomes: Iterable[Outcome], seconds: float, since: int = 0) -> Figu
         jobs=len(ended),
         seconds=round(seconds, 3),
         jobs_per_second=round(len(ended) / seconds, 1) if seconds > 0 else 0.0,
-        wait_ms=spread([max(0, (o.claimed_at or 0) - max(o.run_at, since)) for o in claimed]),
-        run_ms=spread([max(0, o.ended_at - (o.claimed_at or 0)) for o in claimed]),
+        wait_ms=percentiles([max(0, (o.claimed_at or 0) - max(o.run_at, since)) for o in claimed]),
+        run_ms=percentiles([max(0, o.ended_at - (o.claimed_at or 0)) for o in claimed]),
         retries=sum(outcome.retries for outcome in ended),
         stalls=sum(outcome.stalls for outcome in ended),
         timeouts=sum(outcome.timeouts for outcome in ended),
     )
 
 
-def spread(values: Sequence[int]) -> Spread:
-    """Return the two percentiles, by nearest rank; 0 of nothing."""
-    return Spread(percentile(values, 50), percentile(values, 95))
+def percentiles(values: Sequence[int]) -> Percentiles:
+    """Return both percentiles, by nearest rank; 0 without values."""
+    return Percentiles(percentile(values, 50), percentile(values, 95))
 
 
 def percentile(values: Sequence[int], rank: int) -> int:

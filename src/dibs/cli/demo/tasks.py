@@ -1,4 +1,4 @@
-"""The application of the demo: what its worker processes import and run."""
+"""The application of the demo, which its worker processes import."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from typing import Final
 from dibs import Dibs, Exponential, Failure, current_job
 from dibs.cli.demo.digest import Digest, read
 
-#: Short, so that a retry is seen within the demo: 0.2, 0.4 and 0.8 s.
+#: Pauses of 0.2, 0.4 and 0.8 s: short enough to see all retries during the demo.
 BACKOFF: Final = Exponential(0.2, 1)
 RETRIES: Final = 3
 
-#: Without a URL: the demo puts it into DIBS_URL, for itself and for its worker processes.
+#: It has no URL: the demo sets DIBS_URL for this process and for its worker processes.
 app = Dibs()
 
 
 @app.task(queue="files", timeout=None, max_retries=RETRIES, backoff=BACKOFF)
 def hash_file(path: str) -> Digest:
-    """Read one file."""
+    """Return the digest of a file."""
     return read(path)
 
 
 @hash_file.on_failure
 def give_up(failure: Failure) -> str:
-    """What an application does when a job failed for good: here, one line."""
+    """Handle a job that failed after all retries: return one line about it."""
     return f"{failure.id}: {failure.error.type} after {failure.attempts} runs"
 
 
 @app.task(queue="busy")
 async def stay_busy(seconds: float) -> None:
-    """Keep an id active for a while, so that a duplicate meets it there."""
+    """Keep an id active for a time, so that it can be enqueued again meanwhile."""
     await asyncio.sleep(seconds)
 
 
 @app.task(queue="missing", max_retries=RETRIES, backoff=BACKOFF)
 def read_missing(path: str) -> Digest:
-    """Read a file that is not there."""
+    """Fail: the file does not exist."""
     return read(path)
 
 
 @read_missing.on_failure
 def give_up_missing(failure: Failure) -> str:
-    """The same, for the file that is not there."""
+    """Handle the failure of `read_missing`: return one line about it."""
     return f"{failure.id}: {failure.error.type} after {failure.attempts} runs"
 
 
 @app.task(queue="killed", backoff=BACKOFF)
 def kill_the_worker() -> int:
-    """Kill the process that runs this, the first time; return which run it was that came through."""
+    """Kill this process in the first run. Return the number of the run, from the second run on."""
     attempt = current_job().attempt
     if attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,1 +1,1 @@
-"""One module for each verb, each with a function `command`; dibs.cli.main lists them, and imports one."""
+"""One module for each command, with a function `command`. dibs.cli.main imports the one that runs."""

@@ -1,30 +1,30 @@
-"""`dibs amend`: a job that is queued already is changed where it stands."""
+"""`dibs amend`: change a job that is in a queue."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import rich_click as click
 from msgspec import UNSET, UnsetType
 
 from dibs.cli import options
-from dibs.cli.output import Code
-from dibs.cli.place import opened, run
-from dibs.cli.refusals import WrongWords
-from dibs.cli.verdicts import tell_each
-from dibs.cli.words import delay_of, json_of, pairs_of, time_of
+from dibs.cli.errors import UsageError
+from dibs.cli.output import ExitCode, print_answers
+from dibs.cli.parsing import delay_ms, parse_json, parse_pairs, parse_time
+from dibs.cli.storage_access import connect
 from dibs.client.options.serde import JSON
 from dibs.model.requests import JobPatch
 
 
 @click.command("amend")
 @options.queue
-@click.argument("id", metavar="ID", help="The job's id.")
-@click.option("--payload", metavar="JSON", help="A new payload.")
-@click.option("--attribute", metavar="NAME=JSON", multiple=True, help="An attribute to set; may be repeated.")
-@click.option("--priority", type=int, metavar="N", help="-1000 to 1000, higher first.")
-@click.option("--delay", type=float, metavar="SECONDS", help="Run that long from now.")
-@click.option("--at", metavar="TIME", help="Run at a time, ISO 8601 with a zone.")
+@click.argument("id", metavar="ID", help="Id of the job.")
+@click.option("--payload", metavar="JSON", help="New payload of a waiting job.")
+@click.option("--attribute", metavar="NAME=JSON", multiple=True, help="Set an attribute. May be repeated.")
+@click.option("--priority", type=int, metavar="N", help="New priority, -1000 to 1000. Higher runs first.")
+@click.option("--delay", type=float, metavar="SECONDS", help="Run the job this many seconds from now.")
+@click.option("--at", metavar="TIME", help="Run the job at this time, as 2030-01-31T09:00:00+01:00.")
 @options.url
 @options.json
 def command(
@@ -38,38 +38,40 @@ def command(
     at: str | None,
     url: str | None,
     json: bool,
-) -> Code:
-    """Change a job where it stands: attributes at any time, the rest while it waits.
+) -> ExitCode:
+    """Change a job in a queue: its attributes at any time, everything else only while it waits.
 
-    Taken whole or not at all. Leaves with 1 if the job is active or unknown.
+    If one of the changes is not possible, none is made. Options that are left out stay as they are.
+    Exit code 1 if the job is active or does not exist.
 
-    Example: dibs amend emails welcome-42 --priority 10 --attribute tries=3 --url file:./jobs
+    Example:
+        dibs amend emails welcome-42 --priority 10 --url file:./jobs
     """
     if delay is not None and at is not None:
-        raise WrongWords("--delay and --at exclude each other")
+        raise UsageError("--delay and --at cannot be used together: use one of them")
     patch = JobPatch(
-        payload=UNSET if payload is None else JSON.encode(json_of(payload, "--payload")),
+        payload=UNSET if payload is None else JSON.encode(parse_json(payload, "--payload")),
         attributes=_attributes(attribute),
-        priority=_given(priority),
-        delay=_given(delay_of(delay)),
-        run_at=UNSET if at is None else time_of(at, "--at"),
+        priority=_or_unset(priority),
+        delay=_or_unset(delay_ms(delay)),
+        run_at=UNSET if at is None else parse_time(at, "--at"),
     )
     if patch == JobPatch():
-        raise WrongWords("nothing to change: give --payload, --attribute, --priority, --delay or --at")
-    return run(_amend(queue, id, patch, url, json=json))
+        raise UsageError("there is no change: add --payload, --attribute, --priority, --delay or --at")
+    return asyncio.run(_amend(queue, id, patch, url, json=json))
 
 
-def _given(value: int | None) -> int | UnsetType:
+def _or_unset(value: int | None) -> int | UnsetType:
     return UNSET if value is None else value
 
 
 def _attributes(pairs: tuple[str, ...]) -> Any:
     if not pairs:
         return UNSET
-    return {name: JSON.encode(value) for name, value in pairs_of(pairs, "--attribute").items()}
+    return {name: JSON.encode(value) for name, value in parse_pairs(pairs, "--attribute").items()}
 
 
-async def _amend(queue: str, id: str, patch: JobPatch, url: str | None, *, json: bool) -> Code:
-    async with opened(url) as storage:
+async def _amend(queue: str, id: str, patch: JobPatch, url: str | None, *, json: bool) -> ExitCode:
+    async with connect(url) as storage:
         answer = await storage.amend(queue, id, patch)
-    return tell_each(queue, [id], [answer], good=("amended",), json=json)
+    return print_answers(queue, [id], [answer], good=("amended",), json=json)

@@ -1,34 +1,36 @@
-"""`dibs cancel`: queued jobs end at once, running ones are asked to stop."""
+"""`dibs cancel`: cancel waiting jobs, and ask active ones to stop."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import rich_click as click
 
 from dibs.cli import options
-from dibs.cli.output import Code
-from dibs.cli.place import opened, run
-from dibs.cli.verdicts import tell_each
+from dibs.cli.output import ExitCode, print_answers
+from dibs.cli.storage_access import connect
 
 
 @click.command("cancel")
 @options.queue
 @options.ids
-@click.option("--running", is_flag=True, help="Ask runs that have begun to stop, too.")
+@click.option("--running", is_flag=True, help="Also ask active jobs to stop.")
 @options.url
 @options.json
-def command(queue: str, ids: tuple[str, ...], *, running: bool, url: str | None, json: bool) -> Code:
-    """Cancel jobs. A waiting job ends; beside an active one, what is blocked is dropped.
+def command(queue: str, ids: tuple[str, ...], *, running: bool, url: str | None, json: bool) -> ExitCode:
+    """Cancel jobs. A waiting job ends at once, and so does a job that is blocked by an active one.
 
-    Leaves with 1 if any of the ids could not be cancelled: it is active, it has ended, or it is unknown.
+    An active job is only asked to stop, and only with --running. Exit code 1 if one of the jobs is active
+    (without --running), has ended or does not exist.
 
-    Example: dibs cancel emails welcome-42 --running --url file:./jobs
+    Example:
+        dibs cancel emails welcome-42 --running --url file:./jobs
     """
-    return run(_cancel(queue, ids, url, running=running, json=json))
+    return asyncio.run(_cancel(queue, ids, url, running=running, json=json))
 
 
-async def _cancel(queue: str, ids: Sequence[str], url: str | None, *, running: bool, json: bool) -> Code:
-    async with opened(url) as storage:
+async def _cancel(queue: str, ids: Sequence[str], url: str | None, *, running: bool, json: bool) -> ExitCode:
+    async with connect(url) as storage:
         answers = await storage.cancel(queue, ids, running=running)
-    return tell_each(queue, ids, answers, good=("cancelled", "requested"), json=json)
+    return print_answers(queue, ids, answers, good=("cancelled", "requested"), json=json)

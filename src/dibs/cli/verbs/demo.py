@@ -1,7 +1,8 @@
-"""`dibs demo`: real files go through a durable queue."""
+"""`dibs demo`: run a demo on the files of a folder."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Iterator
@@ -12,17 +13,16 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from dibs.cli import options
-from dibs.cli.demo.screen import Screen, screen_for
-from dibs.cli.demo.walk import HOME, Walk, standard_library, walk
-from dibs.cli.files import folder_of
-from dibs.cli.output import Code, say, table, write_json
-from dibs.cli.place import run
-from dibs.cli.refusals import WrongWords
+from dibs.cli.demo.display import Display, display_for
+from dibs.cli.demo.file_tree import QUEUE_DIRECTORY, FileTree, find_files, standard_library
+from dibs.cli.errors import UsageError
+from dibs.cli.file_listing import directory_of
+from dibs.cli.output import ExitCode, print_json, print_lines, print_table
 from dibs.client.connection.url import URL_VARIABLE
 from dibs.storage.registry import open_storage
 
 if TYPE_CHECKING:
-    from dibs.cli.demo.result import Result
+    from dibs.cli.demo.result import DemoResult
 
 
 @click.command("demo")
@@ -31,38 +31,42 @@ if TYPE_CHECKING:
     metavar="[PATH]",
     type=click.Path(path_type=Path),
     required=False,
-    help="A directory; the standard library of this Python if left out.",
+    help="A folder or file. Default: the standard library of this Python.",
 )
 @click.option(
     "--processes",
     type=options.Number(min=1),
     metavar="N",
-    help="Worker processes; one per CPU, at least 2, if left out.",
+    help="Worker processes. Default: one per CPU, 2 to 8.",
 )
-@click.option("--url", metavar="URL", default=f"file:{HOME}", help="Where the queue lives.")
+@click.option("--url", metavar="URL", default=f"file:{QUEUE_DIRECTORY}", help="The storage of the jobs.")
 @options.json
-def command(path: Path | None, *, processes: int | None, url: str, json: bool) -> Code:
-    """Watch real work go through a durable queue: one job for each file, every digest checked.
+def command(path: Path | None, *, processes: int | None, url: str, json: bool) -> ExitCode:
+    """Run a demo: enqueue one job for each file of a folder, and let worker processes compute its SHA-256.
 
-    Run it again, and only what changed is processed. Ctrl-C loses nothing: the next run goes on.
+    Meanwhile the demo shows how dibs blocks a duplicate, retries a failure and recovers from a killed
+    worker. At the end it checks every result. It only reads your files.
 
-    Example: dibs demo ~/Documents
+    A second run processes only files that changed. After Ctrl-C, the next run continues.
+
+    Example:
+        dibs demo ~/Documents
     """
     if path is not None and not path.exists():
-        raise WrongWords(f"there is no {path}")
-    storage, screen = open_storage(url), screen_for(json=json)
-    screen.say(f"the files below {path or standard_library()}, as jobs")
-    found = walk(path, avoid=folder_of(storage.url))
+        raise UsageError(f"there is no file or folder {path}")
+    storage, display = open_storage(url), display_for(json=json)
+    display.print_lines(f"dibs demo: one job for each file below {path or standard_library()}")
+    found = find_files(path, exclude=directory_of(storage.url))
     several = processes or min(8, max(2, os.cpu_count() or 1))
     number = several if storage.capabilities.shared else 0
     with _environment(url):
-        result = _play(found, number, screen)
-    return _tell(result, found, json=json)
+        result = _run(found, number, display)
+    return _print_result(result, found, json=json)
 
 
 @contextmanager
 def _environment(url: str) -> Iterator[None]:
-    """Let the worker processes know the place, and let the log be quiet: a kill here is part of the show."""
+    """Set the URL for worker processes, and hide the log: it would report the killed worker as an error."""
     before, logger = os.environ.get(URL_VARIABLE), logging.getLogger("dibs")
     os.environ[URL_VARIABLE], level = url, logger.level
     logger.setLevel(logging.CRITICAL)
@@ -75,22 +79,22 @@ def _environment(url: str) -> Iterator[None]:
             os.environ[URL_VARIABLE] = before
 
 
-def _play(found: Walk, processes: int, screen: Screen) -> Result:
-    from dibs.cli.demo.play import Plan, play  # noqa: PLC0415 - brings the application, whose place is known now
+def _run(found: FileTree, processes: int, display: Display) -> DemoResult:
+    from dibs.cli.demo.runner import DemoPlan, run_demo  # noqa: PLC0415 - imports the application
 
-    return run(play(Plan(walk=found, processes=processes), screen))
+    return asyncio.run(run_demo(DemoPlan(find_files=found, processes=processes), display))
 
 
-def _tell(result: Result, found: Walk, *, json: bool) -> Code:
-    from dibs.cli.demo.result import COLUMNS, for_programs, last_line, rows  # noqa: PLC0415
+def _print_result(result: DemoResult, found: FileTree, *, json: bool) -> ExitCode:
+    from dibs.cli.demo.result import COLUMNS, rows, summary, to_json  # noqa: PLC0415
 
     if json:
-        write_json(for_programs(result))
+        print_json(to_json(result))
     else:
-        say(*(f"  skipped   {path}: {why}" for path, why in found.skipped[:3]))
-        table(COLUMNS, rows(result))
-        say(*(f"failed: {failure}" for failure in result.failures))
-        say(*(f"WRONG: {mismatch}" for mismatch in result.mismatches), "", last_line(result))
+        print_lines(*(f"  skipped   {path}: {reason}" for path, reason in found.skipped[:3]))
+        print_table(COLUMNS, rows(result))
+        print_lines(*(f"failed: {failure}" for failure in result.failures))
+        print_lines(*(f"WRONG: {mismatch}" for mismatch in result.mismatches), "", summary(result))
     if result.interrupted:
-        return Code.INTERRUPTED
-    return Code.DONE if result.good else Code.REFUSED
+        return ExitCode.INTERRUPTED
+    return ExitCode.DONE if result.good else ExitCode.REFUSED

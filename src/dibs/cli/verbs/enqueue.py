@@ -1,32 +1,34 @@
-"""`dibs enqueue`: a job is put into a queue."""
+"""`dibs enqueue`: add a job to a queue."""
 
 from __future__ import annotations
+
+import asyncio
 
 import rich_click as click
 
 from dibs.cli import options
-from dibs.cli.output import Code, say, write_json
-from dibs.cli.place import opened, run
-from dibs.cli.words import json_of, pairs_of
+from dibs.cli.output import ExitCode, print_json, print_lines
+from dibs.cli.parsing import parse_json, parse_pairs
+from dibs.cli.storage_access import connect
 from dibs.client.options.job_settings import JobSettings, build_request
 from dibs.client.options.serde import JSON
 from dibs.model.requests import EnqueueRequest, Reject
 from dibs.model.results import EnqueueResult
 
-#: What a request came to when nothing was put into the queue.
-LEFT_ALONE = ("duplicate", "completed", "failed")
+#: Statuses of a request that did not change the queue.
+REJECTED = ("duplicate", "completed", "failed")
 
 
 @click.command("enqueue")
 @options.queue
-@click.argument("data", metavar="JSON", help="The payload; - reads it from stdin.")
-@click.option("--id", metavar="ID", help="Generated when left out.")
-@click.option("--delay", type=float, metavar="SECONDS", help="Not before that long from now.")
-@click.option("--priority", type=int, metavar="N", default=0, help="-1000 to 1000, higher first.")
+@click.argument("data", metavar="JSON", help="Payload of the job. Use - to read it from stdin.")
+@click.option("--id", metavar="ID", help="Id of the job. Default: a generated id.")
 @click.option(
-    "--attribute", metavar="NAME=JSON", multiple=True, help="To find and to route by; may be repeated."
+    "--delay", type=float, metavar="SECONDS", help="Run the job no earlier than this many seconds from now."
 )
-@click.option("--reject", is_flag=True, help="Leave a known id as it is, and leave with 1.")
+@click.option("--priority", type=int, metavar="N", default=0, help="-1000 to 1000. Higher runs first.")
+@click.option("--attribute", metavar="NAME=JSON", multiple=True, help="Set an attribute. May be repeated.")
+@click.option("--reject", is_flag=True, help="Change nothing if the id exists already, with exit code 1.")
 @options.url
 @options.json
 def command(
@@ -40,10 +42,14 @@ def command(
     reject: bool,
     url: str | None,
     json: bool,
-) -> Code:
-    """Put a job into a queue. A waiting job of the same id is updated; beside an active one it is blocked.
+) -> ExitCode:
+    """Add a job to a queue.
 
-    Example: dibs enqueue emails '{"to": "ada@example.org"}' --id welcome-42 --url file:./jobs
+    If a job with the same id is waiting, it gets the new payload. If one is active, the new job is blocked
+    and runs after it. The payload of a task is {"args": [...], "kwargs": {...}}.
+
+    Example:
+        dibs enqueue emails '{"to": "ada"}' --id welcome-42 --url file:./jobs
     """
     settings: JobSettings = {"priority": priority}
     if id is not None:
@@ -51,21 +57,21 @@ def command(
     if delay is not None:
         settings["delay"] = delay
     if attribute:
-        settings["attributes"] = pairs_of(attribute, "--attribute")
+        settings["attributes"] = parse_pairs(attribute, "--attribute")
     if reject:
         settings["on_conflict"] = Reject()
-    request = build_request(JSON.encode(json_of(data, "the payload")), settings)
-    return run(_enqueue(queue, request, url, json=json))
+    request = build_request(JSON.encode(parse_json(data, "the payload")), settings)
+    return asyncio.run(_enqueue(queue, request, url, json=json))
 
 
-async def _enqueue(queue: str, request: EnqueueRequest, url: str | None, *, json: bool) -> Code:
-    async with opened(url, new=True) as storage:
+async def _enqueue(queue: str, request: EnqueueRequest, url: str | None, *, json: bool) -> ExitCode:
+    async with connect(url, create=True) as storage:
         (answer,) = await storage.enqueue(queue, [request])
     if json:
-        write_json(_shape(queue, request.job.id, answer))
+        print_json(_shape(queue, request.job.id, answer))
     else:
-        say(f"{answer.status} {queue}/{request.job.id}")
-    return Code.REFUSED if answer.status in LEFT_ALONE else Code.DONE
+        print_lines(f"{answer.status} {queue}/{request.job.id}")
+    return ExitCode.REFUSED if answer.status in REJECTED else ExitCode.DONE
 
 
 def _shape(queue: str, id: str, answer: EnqueueResult) -> dict[str, object]:

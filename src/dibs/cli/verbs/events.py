@@ -1,42 +1,48 @@
-"""`dibs events`: the log of a queue, and what is added to it."""
+"""`dibs events`: print the event log of a queue."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import rich_click as click
 
-from dibs.cli import options, shapes
-from dibs.cli.output import plain, say, warn, write_json
-from dibs.cli.place import opened, run
+from dibs.cli import json_output, options
+from dibs.cli.output import escape, print_json, print_lines, print_warning
+from dibs.cli.storage_access import connect
 from dibs.model.events import LogEvent
 from dibs.model.results import EventPage
 from dibs.storage.protocol import LATEST, Storage
 
-PAGE = 1000
-#: How often --follow looks even if nothing wakes it, s.
-SLOW_POLL = 1.0
+#: Number of events read at once.
+PAGE_SIZE = 1000
+#: Longest time between two reads of --follow, s, when no wake-up arrives.
+POLL_INTERVAL = 1.0
 
 
 @click.command("events")
 @options.queue
-@click.option("--after", metavar="OFFSET", help="From there on; 'now' for what is yet to come.")
-@click.option("--follow", is_flag=True, help="Wait for more until interrupted.")
+@click.option(
+    "--after", metavar="OFFSET", help="Start after this offset, or with 'now' at the end of the log."
+)
+@click.option("--follow", is_flag=True, help="Wait for new events, until Ctrl-C.")
 @options.url
 @options.json
 def command(queue: str, *, after: str | None, follow: bool, url: str | None, json: bool) -> None:
-    """Read the log of a queue, oldest first: one line for each end of an attempt.
+    """Print the event log of a queue, oldest events first.
 
-    Each line begins with its offset; --after goes on from one and never misses or repeats any.
+    By default the log has one event for each attempt that ended. Each line begins with the event's offset.
+    --after OFFSET continues after a line you have seen: it skips and repeats no event.
 
-    Example: dibs events emails --follow --url file:./jobs
+    Example:
+        dibs events emails --follow --url file:./jobs
     """
-    run(_events(queue, LATEST if after == "now" else after, url, follow=follow, json=json))
+    asyncio.run(_events(queue, LATEST if after == "now" else after, url, follow=follow, json=json))
 
 
 async def _events(queue: str, after: str | None, url: str | None, *, follow: bool, json: bool) -> None:
     since: Mapping[str, str] | None = None
-    async with opened(url) as storage:
+    async with connect(url) as storage:
         while True:
             page = await _page(storage, queue, after, json=json)
             after = page.offset
@@ -44,27 +50,29 @@ async def _events(queue: str, after: str | None, url: str | None, *, follow: boo
                 continue
             if not follow:
                 return
-            wake = await storage.wait([queue], for_="events", since=since, timeout=SLOW_POLL)
+            wake = await storage.wait([queue], for_="events", since=since, timeout=POLL_INTERVAL)
             since = wake.since
 
 
 async def _page(storage: Storage, queue: str, after: str | None, *, json: bool) -> EventPage:
-    page = await storage.events(queue, after=after, limit=PAGE)
+    page = await storage.events(queue, after=after, limit=PAGE_SIZE)
     if page.fell_off:
-        warn(f"what came directly after {after} is no longer kept: some events are missing here")
+        print_warning(f"events after {after} are missing here: the log's limit of age or size removed them")
     for offset, event in page.events:
         if json:
-            write_json(shapes.event(queue, offset, event))
+            print_json(json_output.event(queue, offset, event))
         else:
-            say(_line(offset, event))
+            print_lines(_line(offset, event))
     return page
 
 
 def _line(offset: str, event: LogEvent) -> str:
     took = "" if event.claimed_at is None or event.finished_at is None else _took(event)
-    tries = f" attempt {event.attempt}" if event.attempt else ""
+    attempt = f" attempt {event.attempt}" if event.attempt else ""
     error = f"  {event.error.type}: {event.error.message}" if event.error else ""
-    return plain(f"{offset}  {shapes.time(event.at)}  {event.kind:<10} {event.id}{tries}{took}{error}")
+    return escape(
+        f"{offset}  {json_output.time(event.at)}  {event.kind:<10} {event.id}{attempt}{took}{error}"
+    )
 
 
 def _took(event: LogEvent) -> str:

@@ -1,4 +1,4 @@
-"""`dibs move`: every queue of one place goes to another, by export, import_ and forget."""
+"""`dibs move`: move all queues from one storage to another, by export, import_ and forget."""
 
 from __future__ import annotations
 
@@ -14,87 +14,96 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from dibs.cli import options
-from dibs.cli.output import Code, say, table, warn, write_json
-from dibs.cli.place import opened, run
+from dibs.cli.output import ExitCode, print_json, print_lines, print_table, print_warning
+from dibs.cli.storage_access import connect
 from dibs.errors import Refused
 from dibs.model.job import JobData, NewJob, Slot
 from dibs.model.requests import EnqueueRequest, Reject, Settings, SettingsPatch
 from dibs.model.results import ExportRecord
 from dibs.storage.protocol import Storage
 
-#: Ids that travel in one step.
-STEP: Final = 100
-#: How often a move that waits for active jobs looks again, s.
-PAUSE: Final = 0.2
-#: Where the place that is moved to remembers, while a move is under way, which queues were paused before.
+#: Number of ids that one step moves.
+BATCH_SIZE: Final = 100
+#: Time between two looks at active jobs with --wait, s.
+POLL_INTERVAL: Final = 0.2
+#: Queue of the target that holds the original settings of each queue while a move is in progress.
 NOTES: Final = "dibs.move"
-#: The year 2200: a note is a job that never falls due.
+#: A time in the year 2200, ms since the epoch: a note is a waiting job that never becomes due.
 NEVER: Final = 7_258_118_400_000
 
-#: Told how many ids of a queue are on their way or there.
+#: Called with a queue and the number of its ids that are moved.
 Progress = Callable[[str, int], None]
 
 
 class Moved(Struct, frozen=True):
-    """What became of one queue: ids that are there now, and ids that stay where they were."""
+    """The result for one queue."""
 
+    #: Number of ids that are in the target now.
     moved: int = 0
+    #: Number of ids that stay in the source.
     left: int = 0
 
 
 @click.command("move")
-@click.option("--from", "source", metavar="URL", required=True, help="The place to empty.")
-@click.option("--to", "target", metavar="URL", required=True, help="The place to fill.")
-@click.option("--wait", is_flag=True, help="Wait until no job is active, rather than refuse.")
+@click.option("--from", "source", metavar="URL", required=True, help="Storage to move from.")
+@click.option("--to", "target", metavar="URL", required=True, help="Storage to move to.")
+@click.option("--wait", is_flag=True, help="Wait until no job is active. Default: stop with an error.")
 @options.json
-def command(source: str, target: str, *, wait: bool, json: bool) -> Code:
-    """Move every queue to another place: jobs in their order, successors, counts, outcomes and settings.
+def command(source: str, target: str, *, wait: bool, json: bool) -> ExitCode:
+    """Move all queues to another storage: jobs in their order, successors, counts, outcomes and settings.
 
-    Both places are named, so there is no --url. Queues are paused on both sides until all of it is there.
-    Killed at any moment, the same command goes on where it stopped. Logs and request keys stay behind.
+    The command uses --from and --to in place of --url. It pauses the queues in both storages until everything
+    is moved. If it is killed, repeat it: it continues where it stopped. Logs and request keys are not moved.
 
-    Example: dibs move --from file:./jobs --to postgresql://localhost/jobs
+    Example:
+        dibs move --from file:./jobs --to postgresql://localhost/jobs
     """
-    done = run(_move(source, target, wait=wait, json=json))
+    done = asyncio.run(_move(source, target, wait=wait, json=json))
     if json:
-        write_json({"queues": {name: asdict(moved) for name, moved in done.items()}})
+        print_json({"queues": {name: asdict(moved) for name, moved in done.items()}})
     elif done:
-        table(["queue", "#moved", "#left"], [(name, each.moved, each.left) for name, each in done.items()])
+        print_table(
+            ["queue", "#moved", "#left"], [(name, each.moved, each.left) for name, each in done.items()]
+        )
     else:
-        say("there are no queues here")
+        print_lines(f"{source} has no queues")
     if any(each.left for each in done.values()):
-        warn("some ids are in both places, as different jobs: they stay where they were")
-        return Code.REFUSED
-    return Code.DONE
+        print_warning("some ids exist in both storages as different jobs: they stay in the source")
+        return ExitCode.REFUSED
+    return ExitCode.DONE
 
 
 async def _move(source_url: str, target_url: str, *, wait: bool, json: bool) -> dict[str, Moved]:
-    async with opened(source_url) as source, opened(target_url, new=True) as target:
+    async with connect(source_url) as source, connect(target_url, create=True) as target:
         if source.url == target.url:
-            raise Refused(f"{source.url} is both places", field="to")
+            raise Refused(f"--from and --to are both {source.url}: name two storages", field="to")
         names = [info.name for info in await source.queues() if info.name != NOTES]
-        with bar(shown=not json and sys.stderr.isatty()) as progress:
+        with progress_bar(shown=not json and sys.stderr.isatty()) as progress:
             return await move(source, target, names, wait=wait, progress=progress)
 
 
 async def move(
     source: Storage, target: Storage, queues: Sequence[str], *, wait: bool, progress: Progress
 ) -> dict[str, Moved]:
-    """Move queues whole, so that a death in between loses and doubles nothing.
+    """Move queues completely. A process that dies in between loses no job and duplicates none.
 
-    Both sides stand still until everything is there. An id is imported before it is forgotten; found on both
-    sides after a death, it is known by the first of its revisions, which no other job has.
+    The queues are paused in both storages until everything is moved. An id is imported before it is
+    forgotten. If it is in both storages after a crash, its first revision, which no other job has, shows that
+    it is the same job.
     """
-    settings = {name: await hold(source, target, name) for name in queues}
-    await quiet(source, queues, wait=wait)
+    settings = {name: await pause(source, target, name) for name in queues}
+    await wait_until_idle(source, queues, wait=wait)
     moved = {name: await move_queue(source, target, name, progress) for name in queues}
-    for name, were in settings.items():
-        await let_go(source, target, name, were)
+    for name, original in settings.items():
+        await restore(source, target, name, original)
     return moved
 
 
-async def hold(source: Storage, target: Storage, queue: str) -> Settings:
-    """Pause a queue on both sides, and note at the target how it was; a note from before counts."""
+async def pause(source: Storage, target: Storage, queue: str) -> Settings:
+    """Pause a queue in both storages, and return its original settings.
+
+    The settings are noted in the target before. If an interrupted move left a note, that note is returned.
+    """
     settings = (await source.export(queue, limit=1)).settings
     job = NewJob(id=queue, data=JobData(payload=msgspec.json.encode(settings)), run_at=NEVER)
     await target.enqueue(NOTES, [EnqueueRequest(job=job, on_conflict=Reject())])
@@ -105,26 +114,26 @@ async def hold(source: Storage, target: Storage, queue: str) -> Settings:
     return msgspec.json.decode(note.current.data.payload, type=Settings)
 
 
-async def let_go(source: Storage, target: Storage, queue: str, settings: Settings) -> None:
-    """Set the queue as it was on both sides; the note goes last."""
+async def restore(source: Storage, target: Storage, queue: str, settings: Settings) -> None:
+    """Give the queue its original settings in both storages, then remove the note."""
     await target.configure(queue, SettingsPatch(**asdict(settings)))
     await source.configure(queue, SettingsPatch(paused=settings.paused))
     await target.forget(NOTES, [queue])
 
 
-async def quiet(source: Storage, queues: Sequence[str], *, wait: bool) -> None:
-    """Return once no job is active under a lease. Raises Refused unless it may wait."""
+async def wait_until_idle(source: Storage, queues: Sequence[str], *, wait: bool) -> None:
+    """Wait until no job is active under a lease. Raises Refused if one is and `wait` is false."""
     while busy := await active(source, queues):
         if not wait:
             shown = ", ".join(f"{name}: {count}" for name, count in busy.items())
             raise Refused(
-                f"jobs are active ({shown}) and nothing was moved: --wait waits for them, "
-                "`dibs resume` lets the queues go on"
+                f"jobs are active ({shown}) and no job was moved: use --wait to wait for them, "
+                "or `dibs resume` to continue without a move"
             )
         for name in busy:
-            # Those whose holder died will not end by themselves.
-            await source.reap(name, STEP)
-        await asyncio.sleep(PAUSE)
+            # Jobs of a worker that died stay active until they are reaped.
+            await source.reap(name, BATCH_SIZE)
+        await asyncio.sleep(POLL_INTERVAL)
 
 
 async def active(source: Storage, queues: Sequence[str]) -> dict[str, int]:
@@ -134,89 +143,91 @@ async def active(source: Storage, queues: Sequence[str]) -> dict[str, int]:
 
 
 async def move_queue(source: Storage, target: Storage, queue: str, progress: Progress) -> Moved:
-    """Move what a queue holds, page by page."""
+    """Move the ids of a queue, page by page."""
     moved = left = 0
     after: str | None = None
     while True:
-        page = await source.export(queue, after=after, limit=STEP)
-        there = await take(source, target, queue, page.records)
-        moved += there
-        left += len(page.records) - there
+        page = await source.export(queue, after=after, limit=BATCH_SIZE)
+        count = await move_records(source, target, queue, page.records)
+        moved += count
+        left += len(page.records) - count
         progress(queue, moved)
         if page.after is None:
             return Moved(moved, left)
         after = page.after
 
 
-async def take(source: Storage, target: Storage, queue: str, records: Sequence[ExportRecord]) -> int:
-    """Import some ids and forget them where they came from; return how many are at the target now."""
+async def move_records(source: Storage, target: Storage, queue: str, records: Sequence[ExportRecord]) -> int:
+    """Import ids into the target and forget them in the source; return how many were moved."""
     if not records:
         return 0
     statuses = await target.import_(queue, records)
     ids = [record.id for record in records]
-    there = dict(zip(ids, await target.get(queue, ids), strict=True))
-    mine = [
+    in_target = dict(zip(ids, await target.get(queue, ids), strict=True))
+    imported = [
         record
         for record, status in zip(records, statuses, strict=True)
-        if status == "imported" or is_same(there[record.id], record.slot)
+        if status == "imported" or is_same(in_target[record.id], record.slot)
     ]
-    gone = await unchanged(source, target, queue, mine)
-    await source.forget(queue, gone)
-    return len(gone)
+    unchanged = await revert_changed(source, target, queue, imported)
+    await source.forget(queue, unchanged)
+    return len(unchanged)
 
 
-def is_same(there: Slot, here: Slot) -> bool:
-    """Tell whether what is at the target came from here: the same first revision, unless it is another job's.
+def is_same(target: Slot, source: Slot) -> bool:
+    """Return whether the slot in the target was imported from the source: both have the same first revision.
 
-    Two places can draw one number in the same millisecond; then what the job carries tells them apart. An
-    update at the target changes what it carries, but draws a revision of its own.
+    Two storages may draw the same number in the same millisecond. Then the data of the jobs decides. An
+    update in the target changes the data too, but it also draws a new revision.
     """
-    mine, its = here.current or here.outcome, there.current or there.outcome
-    if mine is None or its is None or mine.first != its.first:
+    ours, theirs = source.current or source.outcome, target.current or target.outcome
+    if ours is None or theirs is None or ours.first != theirs.first:
         return False
-    return mine.data == its.data or mine.revision != its.revision
+    return ours.data == theirs.data or ours.revision != theirs.revision
 
 
-async def unchanged(source: Storage, target: Storage, queue: str, records: Sequence[ExportRecord]) -> list[str]:
-    """Return the ids that are still as they were exported; the others go from the target again.
+async def revert_changed(
+    source: Storage, target: Storage, queue: str, records: Sequence[ExportRecord]
+) -> list[str]:
+    """Return the ids that did not change since their export, and remove the changed ones from the target.
 
-    Somebody enqueued into the queue that is being moved: the next move takes what there is then.
+    An id changes if a program enqueues it during the move. The next move takes its new state.
     """
     ids = [record.id for record in records]
     now = await source.get(queue, ids)
     same = [
         record.id
         for record, slot in zip(records, now, strict=True)
-        if latest_of(slot) == latest_of(record.slot)
+        if revisions_of(slot) == revisions_of(record.slot)
     ]
     changed = sorted(set(ids) - set(same))
     if changed:
-        warn(f"{queue}: {len(changed)} ids were changed while they moved and stay; move again")
+        print_warning(f"{queue}: {len(changed)} ids changed during the move and were not moved: move again")
         await target.forget(queue, changed)
     return same
 
 
-def latest_of(slot: Slot) -> list[int]:
-    """Return what tells one moment of an id from another; an outcome may expire under way."""
+def revisions_of(slot: Slot) -> list[int]:
+    """Return the revisions that each enqueue changes. The outcome is left out: it may expire meanwhile."""
     return [part.revision for part in (slot.current, slot.successor) if part is not None]
 
 
-def bar(*, shown: bool) -> AbstractContextManager[Progress]:
-    """Return a progress bar on stderr, or one that says nothing."""
+def progress_bar(*, shown: bool) -> AbstractContextManager[Progress]:
+    """Return a progress display on stderr, or one that shows nothing."""
     if not shown:
         return nullcontext(lambda _queue, _count: None)
-    return Bar()
+    return ProgressBar()
 
 
-class Bar:
-    """A line for each queue."""
+class ProgressBar:
+    """A progress display on stderr, with a line for each queue."""
 
     def __init__(self) -> None:
         from rich.console import Console  # noqa: PLC0415 - as in output.py: rich is slow to import
-        from rich.progress import Progress as Lines  # noqa: PLC0415
+        from rich.progress import Progress as RichProgress  # noqa: PLC0415
         from rich.progress import TextColumn  # noqa: PLC0415
 
-        self._lines = Lines(
+        self._display = RichProgress(
             TextColumn("{task.description}", markup=False),
             TextColumn("{task.completed} moved"),
             console=Console(stderr=True),
@@ -225,13 +236,13 @@ class Bar:
         self._tasks: dict[str, Any] = {}
 
     def __enter__(self) -> Progress:
-        self._lines.start()
-        return self._tell
+        self._display.start()
+        return self._update
 
     def __exit__(self, *_: object) -> None:
-        self._lines.stop()
+        self._display.stop()
 
-    def _tell(self, queue: str, count: int) -> None:
+    def _update(self, queue: str, count: int) -> None:
         if queue not in self._tasks:
-            self._tasks[queue] = self._lines.add_task(ascii(queue)[1:-1], total=None)
-        self._lines.update(self._tasks[queue], completed=count)
+            self._tasks[queue] = self._display.add_task(ascii(queue)[1:-1], total=None)
+        self._display.update(self._tasks[queue], completed=count)

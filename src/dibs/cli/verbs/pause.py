@@ -1,12 +1,14 @@
-"""`dibs pause`: nothing more is claimed from a queue."""
+"""`dibs pause`: stop workers from claiming jobs of a queue."""
 
 from __future__ import annotations
+
+import asyncio
 
 import rich_click as click
 
 from dibs.cli import options
-from dibs.cli.output import say, write_json
-from dibs.cli.place import opened, run
+from dibs.cli.output import print_json, print_lines
+from dibs.cli.storage_access import connect
 from dibs.model.requests import SettingsPatch
 
 
@@ -15,18 +17,21 @@ from dibs.model.requests import SettingsPatch
 @options.url
 @options.json
 def command(queue: str, *, url: str | None, json: bool) -> None:
-    """Stop a queue from being claimed from. What runs, runs on; what is enqueued, waits.
+    """Stop all workers from claiming jobs of a queue, until `dibs resume`.
 
-    Example: dibs pause emails --url file:./jobs
+    Jobs that are active run to their end. New jobs can be enqueued; they wait.
+
+    Example:
+        dibs pause emails --url file:./jobs
     """
-    run(set_paused(queue, url, paused=True, json=json))
+    asyncio.run(set_paused(queue, url, paused=True, json=json))
 
 
 async def set_paused(queue: str, url: str | None, *, paused: bool, json: bool) -> None:
-    """Pause or resume a queue, and say which."""
-    async with opened(url, new=True) as storage:
+    """Pause or resume a queue, and print its new state."""
+    async with connect(url, create=True) as storage:
         settings = await storage.configure(queue, SettingsPatch(paused=paused))
     if json:
-        write_json({"queue": queue, "paused": settings.paused})
+        print_json({"queue": queue, "paused": settings.paused})
     else:
-        say(f"{'paused' if settings.paused else 'resumed'} {queue}")
+        print_lines(f"{'paused' if settings.paused else 'resumed'} {queue}")

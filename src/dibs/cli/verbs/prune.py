@@ -1,19 +1,20 @@
-"""`dibs prune`: what has expired is removed."""
+"""`dibs prune`: remove expired data."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import rich_click as click
 
 from dibs.cli import options
-from dibs.cli.output import say, table, write_json
-from dibs.cli.place import names_of_queues, opened, run
+from dibs.cli.output import print_json, print_lines, print_table
+from dibs.cli.storage_access import connect, select_queues
 from dibs.model.results import PruneResult
 from dibs.storage.protocol import Storage
 
-#: How much is removed in one step of the storage: others get in between.
-STEP = 1000
+#: Maximum number of entries that one step removes, so that other processes can work between two steps.
+BATCH_SIZE = 1000
 
 
 @click.command("prune")
@@ -21,32 +22,33 @@ STEP = 1000
 @options.url
 @options.json
 def command(queues: tuple[str, ...], *, url: str | None, json: bool) -> None:
-    """Remove expired outcomes and request keys, and what the log need not keep, from some queues or all.
+    """Remove expired outcomes and request keys, and old events of the log.
 
-    Workers do this on their own; it is for places where no worker runs.
+    Workers do this automatically. Use the command for a storage without a running worker.
 
-    Example: dibs prune --url file:./jobs
+    Example:
+        dibs prune --url file:./jobs
     """
-    run(_prune(queues, url, json=json))
+    asyncio.run(_prune(queues, url, json=json))
 
 
 async def _prune(queues: Sequence[str], url: str | None, *, json: bool) -> None:
-    async with opened(url) as storage:
-        names = await names_of_queues(storage, queues)
-        pruned = {name: await _all_of(storage, name) for name in names}
+    async with connect(url) as storage:
+        names = await select_queues(storage, queues)
+        pruned = {name: await _prune_queue(storage, name) for name in names}
     if json:
-        write_json({"queues": pruned})
+        print_json({"queues": pruned})
     elif pruned:
         columns = ["queue", "#outcomes", "#request keys", "#events"]
-        table(columns, [(name, *numbers.values()) for name, numbers in pruned.items()])
+        print_table(columns, [(name, *numbers.values()) for name, numbers in pruned.items()])
     else:
-        say("there are no queues here")
+        print_lines("the storage has no queues")
 
 
-async def _all_of(storage: Storage, queue: str) -> dict[str, int]:
+async def _prune_queue(storage: Storage, queue: str) -> dict[str, int]:
     total = {"outcomes": 0, "request_keys": 0, "events": 0}
     step = PruneResult(more=True)
     while step.more:
-        step = await storage.prune(queue, STEP)
+        step = await storage.prune(queue, BATCH_SIZE)
         total = {name: number + getattr(step, name) for name, number in total.items()}
     return total

@@ -1,11 +1,12 @@
-"""`dibs resume`: a paused queue goes on."""
+"""`dibs resume`: let workers claim jobs of a paused queue again."""
 
 from __future__ import annotations
+
+import asyncio
 
 import rich_click as click
 
 from dibs.cli import options
-from dibs.cli.place import run
 from dibs.cli.verbs.pause import set_paused
 
 
@@ -14,8 +15,9 @@ from dibs.cli.verbs.pause import set_paused
 @options.url
 @options.json
 def command(queue: str, *, url: str | None, json: bool) -> None:
-    """Let a paused queue go on.
+    """Let workers claim jobs of a paused queue again.
 
-    Example: dibs resume emails --url file:./jobs
+    Example:
+        dibs resume emails --url file:./jobs
     """
-    run(set_paused(queue, url, paused=False, json=json))
+    asyncio.run(set_paused(queue, url, paused=False, json=json))

@@ -1,46 +1,48 @@
-"""`dibs retry`: failed jobs go round again."""
+"""`dibs retry`: enqueue failed jobs again."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import rich_click as click
 
 from dibs.cli import options
-from dibs.cli.output import Code
-from dibs.cli.place import opened, run
-from dibs.cli.refusals import WrongWords
-from dibs.cli.verdicts import tell_each
+from dibs.cli.errors import UsageError
+from dibs.cli.output import ExitCode, print_answers
+from dibs.cli.storage_access import connect
 from dibs.storage.protocol import Storage
 
 
 @click.command("retry")
 @options.queue
-@click.argument("ids", metavar="[ID...]", nargs=-1, help="The ids, unless --all is given.")
-@click.option("--all", "everything", is_flag=True, help="All of the queue that have failed.")
+@click.argument("ids", metavar="[ID...]", nargs=-1, help="Ids of failed jobs; leave out with --all.")
+@click.option("--all", "everything", is_flag=True, help="Retry all failed jobs of the queue.")
 @options.url
 @options.json
-def command(queue: str, ids: tuple[str, ...], *, everything: bool, url: str | None, json: bool) -> Code:
-    """Send failed jobs round again: each waits, with its counts at 0, and its failed outcome is gone.
+def command(queue: str, ids: tuple[str, ...], *, everything: bool, url: str | None, json: bool) -> ExitCode:
+    """Enqueue failed jobs again, with the payload of the failed run.
 
-    Leaves with 1 if any of the ids could not be sent: it is live, did not fail, or has no payload kept.
+    Attempts, retries and stalls are counted from 0 again, and the failed outcome is removed. Exit code 1 if
+    one of the jobs is waiting or active, has not failed, or failed without keeping its payload.
 
-    Example: dibs retry emails welcome-42 --url file:./jobs
+    Example:
+        dibs retry emails welcome-42 --url file:./jobs
     """
     if bool(ids) == everything:
-        raise WrongWords("say which: either ids, or --all")
-    return run(_retry(queue, ids, url, json=json))
+        raise UsageError("retry needs either ids or --all")
+    return asyncio.run(_retry(queue, ids, url, json=json))
 
 
-async def _retry(queue: str, ids: Sequence[str], url: str | None, *, json: bool) -> Code:
-    async with opened(url) as storage:
+async def _retry(queue: str, ids: Sequence[str], url: str | None, *, json: bool) -> ExitCode:
+    async with connect(url) as storage:
         chosen = ids or await _failed(storage, queue)
         answers = await storage.retry_failed(queue, chosen)
-    return tell_each(queue, chosen, answers, good=("queued",), json=json)
+    return print_answers(queue, chosen, answers, good=("queued",), json=json)
 
 
 async def _failed(storage: Storage, queue: str) -> list[str]:
-    """Return every failed id, read to the end first: a retried one leaves the listing."""
+    """Return all failed ids. Every page is read before the first retry, because a retry removes its id."""
     found: list[str] = []
     after: str | None = None
     while True:

@@ -1,44 +1,47 @@
-"""`dibs show`: all there is of one id; without one, the whole place explained."""
+"""`dibs show`: print one job, or describe the storage."""
 
 from __future__ import annotations
 
+import asyncio
+
 import rich_click as click
 
-from dibs.cli import options, shapes
-from dibs.cli.explained import show_place, show_slot
-from dibs.cli.output import Code, write_json
-from dibs.cli.place import opened, run
-from dibs.cli.refusals import WrongWords
+from dibs.cli import json_output, options
+from dibs.cli.descriptions import show_slot, show_storage
+from dibs.cli.errors import UsageError
+from dibs.cli.output import ExitCode, print_json
+from dibs.cli.storage_access import connect
 from dibs.model.job import EMPTY
 
 
-# Both or none: the brackets of the usage go round the two.
+# The brackets in the two metavars make one pair in the usage line: [QUEUE ID].
 @click.command("show")
-@click.argument("queue", metavar="[QUEUE", required=False, help="The queue's name.")
-@click.argument("id", metavar="ID]", required=False, help="The id.")
+@click.argument("queue", metavar="[QUEUE", required=False, help="Name of the queue.")
+@click.argument("id", metavar="ID]", required=False, help="Id of the job.")
 @options.url
 @options.json
-def command(queue: str | None, id: str | None, *, url: str | None, json: bool) -> Code:
-    """Show all there is of one id. Without queue and id, explain the place: what it is, keeps and holds.
+def command(queue: str | None, id: str | None, *, url: str | None, json: bool) -> ExitCode:
+    """Show one job: its current state, its blocked successor and the outcome of its last run.
 
-    Leaves with 1 if nothing is known of the id.
+    Without queue and id, describe the storage: its durability, capabilities, queues and files.
+    Exit code 1 if the id does not exist.
 
     Examples:
         dibs show emails welcome-42 --url file:./jobs
         dibs show --url file:./jobs
     """
     if queue is None:
-        return run(show_place(url, json=json))
+        return asyncio.run(show_storage(url, json=json))
     if id is None:
-        raise WrongWords(f"which id of {queue!r}? dibs list names them; dibs show alone explains the place")
-    return run(_show(queue, id, url, json=json))
+        raise UsageError(f"the id is missing: write dibs show {queue} ID; `dibs list {queue}` prints ids")
+    return asyncio.run(_show(queue, id, url, json=json))
 
 
-async def _show(queue: str, id: str, url: str | None, *, json: bool) -> Code:
-    async with opened(url) as storage:
+async def _show(queue: str, id: str, url: str | None, *, json: bool) -> ExitCode:
+    async with connect(url) as storage:
         (slot,) = await storage.get(queue, [id])
     if json:
-        write_json(shapes.slot(queue, id, slot))
+        print_json(json_output.slot(queue, id, slot))
     else:
         show_slot(queue, id, slot)
-    return Code.REFUSED if slot == EMPTY else Code.DONE
+    return ExitCode.REFUSED if slot == EMPTY else ExitCode.DONE

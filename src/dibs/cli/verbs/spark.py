@@ -1,4 +1,4 @@
-"""`dibs spark`: the history of every run as tables, and a report that is drawn from them."""
+"""`dibs spark`: keep the history of all runs as Parquet tables, and create a report from them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from dibs.cli import options, shapes
-from dibs.cli.output import say, warn, write_json
-from dibs.cli.refusals import WrongWords
-from dibs.cli.words import time_of
+from dibs.cli import json_output, options
+from dibs.cli.errors import UsageError
+from dibs.cli.output import print_json, print_lines, print_warning
+from dibs.cli.parsing import parse_time
 from dibs.client.options.durations import utc_datetime
 from dibs.spark.door import Door, place_of
 from dibs.spark.java import require_pyspark, session
@@ -25,39 +25,45 @@ from dibs.spark.java import require_pyspark, session
 if TYPE_CHECKING:
     from dibs.spark.history.increments import Increment
 
-tables = click.option(
+warehouse_option = click.option(
     "--warehouse",
     type=click.Path(path_type=Path),
     metavar="DIR",
     required=True,
-    help="The folder of the tables.",
+    help="Folder of the tables.",
 )
 
 
 @click.group("spark")
 def command() -> None:
-    """Keep the history of every run as Parquet tables, and draw a report of it.
+    """Keep the history of all runs as Parquet tables, and create a report from them.
 
-    history takes the place as --url, like other verbs; both take --json.
+    `history` reads the events of a storage (--url) into the tables. `report` reads the tables only. Both print
+    JSON with --json, and need Java and pip install 'dibs[spark]'.
 
-    Example: dibs spark history --url file:./jobs --warehouse ./history
+    Example:
+        dibs spark history --url file:./jobs --warehouse ./history
     """
 
 
 @command.command("history")
-@tables
-@click.option("--queue", metavar="QUEUE", multiple=True, help="Only this queue; may be repeated.")
-@click.option("--follow", is_flag=True, help="Go on until interrupted.")
+@warehouse_option
+@click.option(
+    "--queue", metavar="QUEUE", multiple=True, help="Name of a queue. May be repeated. Default: all queues."
+)
+@click.option("--follow", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option(
     "--every",
     type=options.Seconds(min=1),
     metavar="SECONDS",
     default=60,
-    help="How long --follow rests between increments.",
+    help="With --follow: pause between two increments.",
 )
-@click.option("--since", metavar="TIME", help="Ask no storage: make the tables again from here on.")
-@click.option("--until", metavar="TIME", help="With --since: up to here.")
-@click.option("--master", metavar="URL", default="local[*]", help="The Spark to run on.")
+@click.option(
+    "--since", metavar="TIME", help="Compute the tables again from this time on; the storage is not read."
+)
+@click.option("--until", metavar="TIME", help="With --since: compute them up to this time.")
+@click.option("--master", metavar="URL", default="local[*]", help="URL of the Spark cluster.")
 @options.url
 @options.json
 def history(
@@ -72,50 +78,55 @@ def history(
     url: str | None,
     json: bool,
 ) -> None:
-    """Take what has happened since the last time into the tables of a warehouse.
+    """Add the new events of a storage to the tables of a warehouse.
 
-    events, runs, metrics by minute, ids: partitioned by queue and day, readable by anything that reads
-    Parquet. It may be stopped at any moment; the next call goes on from where the tables are.
+    The tables are events, runs, metrics by minute and ids, partitioned by queue and day. You may stop the
+    command at any time: the next call continues where the tables end. A time is written as
+    2030-01-31T09:00:00+01:00.
 
-    Example: dibs spark history --url file:./jobs --warehouse ./history --follow
+    Example:
+        dibs spark history --url file:./jobs --warehouse ./history --follow
     """
     first, last = _span(since, until)
     require_pyspark()
     if first is None:
-        # Starting Spark takes seconds: what is mistyped, or away, is said before.
+        # Spark needs seconds to start, so report a wrong URL or a missing server before.
         with Door(place_of(url)):
             pass
-    # Only now: it imports Spark.
+    # Imported after the checks, because it imports Spark.
     from dibs.spark.history.increments import rerun, update  # noqa: PLC0415
 
     spark = session("dibs history", master=master, config={"spark.log.level": "ERROR"})
     if first is not None:
-        _tell(rerun(spark, warehouse, first, last), json=json)
+        _print_increment(rerun(spark, warehouse, first, last), json=json)
     else:
-        _keep_up(partial(update, spark, url, warehouse, queue), every if follow else None, json=json)
+        _take_increments(partial(update, spark, url, warehouse, queue), every if follow else None, json=json)
 
 
 @command.command("report")
-@tables
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the page here.")
+@warehouse_option
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as an HTML page."
+)
 @click.option(
     "--wait-p95",
     type=options.Seconds(min=0.001),
     metavar="SECONDS",
     default=1.0,
-    help="What the capacity advice is to reach.",
+    help="Target of the capacity advice: 95 of 100 jobs wait at most this long.",
 )
 @options.json
 def report(warehouse: Path, *, out: Path | None, wait_p95: float, json: bool) -> None:
-    """Draw a page from a warehouse: throughput, latency, backlog, failures, ids and capacity.
+    """Create a report of a warehouse: throughput, latency, backlog, failures, ids and capacity.
 
-    One file that needs no network; outages and ids that keep failing are named at its top. With --json the
-    figures are printed. Neither Spark nor the storage is asked.
+    The page is one HTML file without external resources. Its top lists outages and ids that fail repeatedly.
+    With --json the command prints its numbers. It reads the tables without Spark and without the storage.
 
-    Example: dibs spark report --warehouse ./history --out report.html
+    Example:
+        dibs spark report --warehouse ./history --out report.html
     """
     if out is None and not json:
-        raise WrongWords("say where the page goes with --out FILE, or ask for the figures with --json")
+        raise UsageError("report needs --out FILE for a page, or --json for the numbers")
     require_pyspark()
     from dibs.spark.report.page import page  # noqa: PLC0415
     from dibs.spark.report.summary import report as made_of  # noqa: PLC0415
@@ -124,40 +135,42 @@ def report(warehouse: Path, *, out: Path | None, wait_p95: float, json: bool) ->
     if out is not None:
         out.write_text(page(made, series), "utf-8")
     if json:
-        write_json(made)
+        print_json(made)
     else:
-        say(f"{out}: {sum(queue.attempts for queue in made.queues):,} attempts of {len(made.queues)} queues")
+        print_lines(
+            f"{out}: {sum(queue.attempts for queue in made.queues):,} attempts of {len(made.queues)} queues"
+        )
 
 
 def _span(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
     if until is not None and since is None:
-        raise WrongWords("--until says where --since ends; it makes no sense alone")
+        raise UsageError("--until needs --since: it is the end of the time that --since begins")
     return _moment(since, "--since"), _moment(until, "--until")
 
 
 def _moment(text: str | None, name: str) -> datetime | None:
-    return None if text is None else utc_datetime(time_of(text, name))
+    return None if text is None else utc_datetime(parse_time(text, name))
 
 
-def _keep_up(take: Callable[[], Increment], every: float | None, *, json: bool) -> None:
-    """Take in an increment, and unless `every` is None another after each rest, until told to stop."""
-    with _stoppable() as stop:
+def _take_increments(take: Callable[[], Increment], every: float | None, *, json: bool) -> None:
+    """Call `take` once, or with `every` again after each pause of so many seconds until a signal to stop."""
+    with _stop_event() as stop:
         while not stop.is_set():
-            _tell(take(), json=json)
+            _print_increment(take(), json=json)
             if every is None:
                 return
             stop.wait(every)
 
 
 @contextmanager
-def _stoppable() -> Iterator[Event]:
-    """Give what the first signal to stop sets: the increment that is being made is finished."""
+def _stop_event() -> Iterator[Event]:
+    """Yield an event that SIGINT or SIGTERM sets, so that the current increment can finish."""
     stop = Event()
 
-    def told(_number: int, _frame: FrameType | None) -> None:
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
         stop.set()
 
-    before = {number: signal.signal(number, told) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
@@ -165,11 +178,13 @@ def _stoppable() -> Iterator[Event]:
             signal.signal(number, handler)
 
 
-def _tell(done: Increment, *, json: bool) -> None:
+def _print_increment(done: Increment, *, json: bool) -> None:
     for queue in done.gaps:
-        warn(f"queue {queue!r}: some events were trimmed from its log before they were read")
-    starts = {queue: shapes.time(start) for queue, start in sorted(done.starts.items())}
+        print_warning(f"queue {queue!r}: some events were removed from its log before this command read them")
+    starts = {queue: json_output.time(start) for queue, start in sorted(done.starts.items())}
     if json:
-        write_json({"generation": done.generation, "events": done.events, "since": starts, "gaps": done.gaps})
+        print_json({"generation": done.generation, "events": done.events, "since": starts, "gaps": done.gaps})
     else:
-        say(f"generation {done.generation or 'none yet'}: {done.events:,} new events of {len(starts)} queues")
+        print_lines(
+            f"generation {done.generation or 'none yet'}: {done.events:,} new events of {len(starts)} queues"
+        )

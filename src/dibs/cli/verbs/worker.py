@@ -1,4 +1,4 @@
-"""`dibs worker`: the handlers of an application run until somebody stops them."""
+"""`dibs worker`: run the tasks of an application until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -28,31 +28,40 @@ if TYPE_CHECKING:
     from dibs.storage.protocol import Storage
     from dibs.worker.processes.fork_server import ForkServer
 
-#: Whom /healthz and /readyz are answered unless a host is named: they tell process ids and load.
-LOCAL: Final = "127.0.0.1"
-LAST_PORT: Final = 65_535
+#: Default host of --health. /healthz shows process ids and load, so other machines need HOST:PORT.
+LOCALHOST: Final = "127.0.0.1"
+MAX_PORT: Final = 65_535
 
 
 @click.command("worker")
-@click.argument("application", metavar="MODULE:APP", help="Where the application is.")
-@click.option("--queues", metavar="A,B", help="Only these queues; all that have a handler if left out.")
+@click.argument("application", metavar="MODULE:APP", help="The application, as package.module:app.")
 @click.option(
-    "--processes", type=options.Number(min=0), metavar="N", help="One per CPU if left out; 0 is in this one."
+    "--queues",
+    metavar="A,B",
+    help="Names of queues, separated by commas. Default: all queues of the application.",
+)
+@click.option(
+    "--processes",
+    type=options.Number(min=0),
+    metavar="N",
+    help="Worker processes. Default: one per CPU. 0 runs jobs in this process.",
 )
 @click.option(
     "--grace",
     type=options.Seconds(min=0),
     metavar="SECONDS",
     default=30.0,
-    help="How long a stop waits for what runs.",
+    help="After a stop, time for running jobs to end.",
 )
 @click.option(
     "--health",
     metavar="[HOST:]PORT",
-    help="Answer /healthz and /readyz there; without a host, to this machine alone.",
+    help="Serve /healthz and /readyz on this port. Default host: 127.0.0.1; port 0: a free port.",
 )
 @click.option(
-    "--reload", is_flag=True, help="For development: start anew when a .py file below here changes."
+    "--reload",
+    is_flag=True,
+    help="Restart when a .py file below the current directory changes (for development).",
 )
 @options.url
 @options.json
@@ -67,84 +76,86 @@ def command(
     url: str | None,
     json: bool,
 ) -> ExitCode:
-    """Run the handlers of an application until stopped.
+    """Run the tasks of an application until Ctrl-C or SIGTERM.
 
-    Ctrl-C or SIGTERM claims no more, waits the grace and releases the rest; a second one releases at once.
+    A stop ends claims, waits --grace seconds for running jobs, and releases the rest to other workers. A
+    second Ctrl-C or SIGTERM releases them at once.
 
-    Example: dibs worker my_app:app --queues emails --processes 4 --url file:./jobs
+    Example:
+        dibs worker my_app:app --queues emails --processes 4 --url file:./jobs
     """
     if reload:
         return asyncio.run(run_with_reload([arg for arg in sys.argv[1:] if arg != "--reload"], Path.cwd()))
-    with _ahead(processes, url) as nursery:
+    with _fork_server(processes, url) as fork_server:
         set_up_logging()
-        app = found(application, url)
+        app = _import_application(application, url)
         wanted = [name for name in queues.split(",") if name] if queues is not None else None
-        with _listening(health) as listener:
+        with _listen(health) as listener:
             settings = {
                 "queues": wanted,
                 "processes": processes,
                 "grace": grace,
                 "health": listener,
-                "fork_server": nursery,
+                "fork_server": fork_server,
             }
             return asyncio.run(_work(app, application, settings, json=json))
 
 
 @contextmanager
-def _ahead(processes: int | None, url: str | None) -> Iterator[ForkServer | None]:
-    """Begin what worker processes come from before all else, while nothing of the user's is here."""
-    from dibs.worker.processes.fork_server import start_early  # noqa: PLC0415 - as in found
+def _fork_server(processes: int | None, url: str | None) -> Iterator[ForkServer | None]:
+    """Start the fork server before the application is imported, and yield it; None for --processes 0."""
+    from dibs.worker.processes.fork_server import start_early  # noqa: PLC0415 - as in _import_application
 
-    nursery = None if processes == 0 else start_early(url or os.environ.get(URL_VARIABLE, ""))
+    fork_server = None if processes == 0 else start_early(url or os.environ.get(URL_VARIABLE, ""))
     try:
-        yield nursery
+        yield fork_server
     finally:
-        # Also where what was typed is a mistake, so that nobody works.
-        if nursery is not None:
-            nursery.close()
+        # Close it here as well as in the worker: after a usage error, no worker starts.
+        if fork_server is not None:
+            fork_server.close()
 
 
 @contextmanager
-def _listening(health: str | None) -> Iterator[socket.socket | None]:
-    """Take the port before anything else begins: that it is taken already is a mistake in what was typed."""
+def _listen(health: str | None) -> Iterator[socket.socket | None]:
+    """Open the socket of --health before the worker starts. Raises UsageError if the port is in use."""
     if health is None:
         yield None
         return
     try:
-        listener = _listener(*_address(health))
+        listener = _create_listener(*_parse_address(health))
     except OSError as error:
-        raise UsageError(f"cannot listen on {health}: {error.strerror}") from error
+        raise UsageError(f"cannot listen on {health}: {error.strerror}; choose another port") from error
     with listener:
         yield listener
 
 
-def _address(health: str) -> tuple[str, int]:
+def _parse_address(health: str) -> tuple[str, int]:
     host, _, port = health.rpartition(":")
-    if not port.isdecimal() or int(port) > LAST_PORT:
-        raise UsageError(f"--health is {health!r}; say a port up to {LAST_PORT}, or HOST:PORT")
-    return host.strip("[]") or LOCAL, int(port)
+    if not port.isdecimal() or int(port) > MAX_PORT:
+        raise UsageError(f"--health is {health!r}; write PORT (up to {MAX_PORT}) or HOST:PORT")
+    return host.strip("[]") or LOCALHOST, int(port)
 
 
-def _listener(host: str, port: int) -> socket.socket:
-    # A host may be a name, and may have an address of another family than IPv4.
+def _create_listener(host: str, port: int) -> socket.socket:
+    # The host may be a name, and its address may be IPv6.
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     return socket.create_server(address[:2], family=family)
 
 
-def found(application: str, url: str | None) -> Dibs:
-    """Import the application, from the current directory first, and let it know the place."""
-    from dibs.worker.processes.app_import import import_app  # noqa: PLC0415 - brings the client and the worker: only for this verb
+def _import_application(application: str, url: str | None) -> Dibs:
+    """Import the application, searching the current directory first, with --url as the URL of its storage."""
+    from dibs.worker.processes.app_import import import_app  # noqa: PLC0415 - slow: it imports the client
 
     if url is not None:
-        # Before the application is imported: what it does then may take long, or open the place.
+        # Check the URL before the import, which may take long or open the storage.
         check_outlives_command(open_storage(url))
         os.environ[URL_VARIABLE] = url
     sys.path.insert(0, str(Path.cwd()))
     app = import_app(application)
     if url is not None and app.url != url:
         raise UsageError(
-            f"{application} names its place itself, and it is not the one of --url: leave --url out, "
-            "or make the application without a URL"
+            f"{application} has a URL of its own, and it differs from --url: leave --url out, "
+            "or create the application without a URL"
         )
     return app
 
@@ -157,47 +168,48 @@ async def _work(app: Dibs, reference: str, settings: dict[str, Any], *, json: bo
         check_outlives_command(app.storage)
         if settings["processes"] is None:
             settings["processes"] = cpu_count()
-        started = await _started(app, settings)
-        print_json({"started": started}) if json else print_lines(*_lines(started))
+        started = await _start_info(app, settings)
+        print_json({"started": started}) if json else print_lines(*_start_lines(started))
         with live_table(json=json) as progress:
             report = await work(app, reference=reference, progress=progress, **settings)
-    totals = {word: report.total(word) for word in ("completed", "failed", "retried", "released")}
+    totals = {name: report.total(name) for name in ("completed", "failed", "retried", "released")}
     if json:
         print_json({"stopped": {"seconds": round(report.seconds, 3), **totals}})
     else:
-        print_lines("stopped: " + ", ".join(f"{number} {word}" for word, number in totals.items()))
+        print_lines("stopped: " + ", ".join(f"{number} {name}" for name, number in totals.items()))
     return ExitCode.DONE
 
 
-async def _started(app: Dibs, settings: dict[str, Any]) -> dict[str, Any]:
+async def _start_info(app: Dibs, settings: dict[str, Any]) -> dict[str, Any]:
     storage: Storage = app.storage
     queues, listener = settings["queues"], settings["health"]
     served = [handler for name, handler in app.handlers.items() if queues is None or name in queues]
-    known = {info.name for info in await storage.queues()}
+    existing = {info.name for info in await storage.queues()}
     return {
         "url": storage.url,
         "durability": storage.durability,
         "processes": settings["processes"],
         "grace": settings["grace"],
-        "health": listener and _place(listener),
-        "handlers": [{"queue": handler.queue, "function": _function(handler)} for handler in served],
-        "unserved": sorted(known - {handler.queue for handler in served}),
+        "health": listener and _address_of(listener),
+        "handlers": [{"queue": handler.queue, "function": _function_name(handler)} for handler in served],
+        "unserved": sorted(existing - {handler.queue for handler in served}),
     }
 
 
-def _place(listener: socket.socket) -> str:
+def _address_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _function(handler: Handler) -> str:
+def _function_name(handler: Handler) -> str:
     return f"{handler.function.__module__}.{handler.function.__qualname__}"
 
 
-def _lines(started: dict[str, Any]) -> list[str]:
+def _start_lines(started: dict[str, Any]) -> list[str]:
+    processes = started["processes"] or "none, jobs run in this process"
     lines = [
         f"dibs worker at {started['url']}; {started['durability']}",
-        f"  processes  {started['processes'] or 'this one'}; a stop waits up to {started['grace']:g} s",
+        f"  processes  {processes}; a stop waits up to {started['grace']:g} s for running jobs",
     ]
     if started["health"]:
         lines.append(f"  health     /healthz and /readyz at {started['health']}")

@@ -1,4 +1,7 @@
-"""What a verb declares against what its function takes: no type checker sees that, so it is compared here."""
+"""Compares the options that each command declares with the parameters of its function.
+
+Type checkers cannot compare them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pytest
 
 from dibs.cli import main
 
-#: What click makes of a word -> what a function may take it as.
+#: Names of click types, and the Python types of their values.
 TYPES = {
     "text": str,
     "integer": int,
@@ -24,13 +27,13 @@ TYPES = {
 
 
 def commands(verb: str) -> list[click.Command]:
-    """The verb, and those below it."""
+    """Return a command and its subcommands."""
     command = main._load(verb)
     return [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
 
 
-def handed(param: click.Parameter) -> Any:
-    """The type of what click hands over for an option or argument."""
+def passed_type(param: click.Parameter) -> Any:
+    """Return the type of the value that click passes for an option or argument."""
     if isinstance(param, click.Option) and param.is_flag:
         return bool
     one: Any = str if isinstance(param.type, click.Choice) else TYPES[param.type.name]
@@ -39,26 +42,26 @@ def handed(param: click.Parameter) -> Any:
     return one if param.required or param.to_info_dict()["default"] is not None else one | None
 
 
-def taken(hint: Any) -> Any:
-    """A choice among texts is a text."""
+def accepted_type(hint: Any) -> Any:
+    """Return `str` for a Literal of texts, otherwise the hint."""
     return str if get_origin(hint) is Literal and {str} == {*map(type, get_args(hint))} else hint
 
 
-@pytest.mark.parametrize("verb", main.OURS)
-def test_what_is_declared_is_what_is_taken(verb: str) -> None:
+@pytest.mark.parametrize("verb", main.BUILT_IN)
+def test_declared_options_match_the_function(verb: str) -> None:
     for command in commands(verb):
         assert command.callback is not None
         function = inspect.unwrap(command.callback)
-        hints = {name: taken(hint) for name, hint in get_type_hints(function).items()}
+        hints = {name: accepted_type(hint) for name, hint in get_type_hints(function).items()}
         names = {*inspect.signature(function).parameters} - {"ctx"}
 
-        assert {param.name: handed(param) for param in command.params} == {
+        assert {param.name: passed_type(param) for param in command.params} == {
             name: hints[name] for name in names
         }
 
 
-@pytest.mark.parametrize("verb", main.OURS)
-def test_everything_that_can_be_typed_is_explained(verb: str) -> None:
+@pytest.mark.parametrize("verb", main.BUILT_IN)
+def test_every_option_and_argument_has_a_help_text(verb: str) -> None:
     params = [param for command in commands(verb) for param in command.params]
 
     assert [] == [param.name for param in params if not param.to_info_dict().get("help")]

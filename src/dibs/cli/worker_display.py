@@ -1,4 +1,4 @@
-"""What a running worker shows: in a terminal a table that moves, elsewhere nothing but its log."""
+"""Progress of a running worker: a live table in a terminal, log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from dibs.cli.output import plain
+from dibs.cli.output import escape
 from dibs.telemetry.logs import setup_json_logging
 
 if TYPE_CHECKING:
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from dibs.worker import WorkReport
 
-#: Word of a report -> heading; short enough for 80 columns.
+#: Counters of a WorkReport and their column headings, short enough for a terminal of 80 columns.
 COLUMNS: Final = {
     "running": "running", "completed": "done", "failed": "failed", "retried": "retried",
     "timed_out": "timeouts", "stalled": "stalls", "cancelled": "cancelled",
 }  # fmt: skip
 
 
-def log_as_fits() -> None:
-    """Log lines for people on a terminal's stderr, one JSON value a line elsewhere."""
+def set_up_logging() -> None:
+    """Log to stderr: plain lines in a terminal, one JSON value a line elsewhere."""
     if sys.stderr.isatty():
         logging.basicConfig(level=logging.INFO, format="dibs: %(message)s", stream=sys.stderr)
     else:
@@ -32,26 +32,26 @@ def log_as_fits() -> None:
 
 
 @contextmanager
-def shown(*, json: bool) -> Iterator[Callable[[WorkReport], None] | None]:
-    """Give what is to be called with each report; None where nobody watches."""
+def live_table(*, json: bool) -> Iterator[Callable[[WorkReport], None] | None]:
+    """Yield a function that shows a report in a live table, or None without a terminal or with `json`."""
     if json or not sys.stdout.isatty():
         yield None
         return
-    # Only a terminal pays for the import.
+    # Imported here, because only a terminal needs rich, which is slow to import.
     from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
 
     console = Console(highlight=False, markup=False, emoji=False)
     with Live(console=console, auto_refresh=False, transient=True) as live:
         for handler in logging.root.handlers:
-            # Above the table, not through it.
+            # Rich replaced sys.stderr: log through it, so that lines appear above the table.
             if isinstance(handler, logging.StreamHandler) and handler.stream is not sys.stderr:
                 handler.setStream(sys.stderr)
-        yield lambda report: live.update(drawn(report), refresh=True)
+        yield lambda report: live.update(report_table(report), refresh=True)
 
 
-def drawn(report: WorkReport) -> Any:
-    """Return a report as a table."""
+def report_table(report: WorkReport) -> Any:
+    """Return the rich table of a report."""
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
@@ -66,5 +66,5 @@ def drawn(report: WorkReport) -> Any:
     for heading in COLUMNS.values():
         grid.add_column(heading, justify="right", no_wrap=True)
     for queue, numbers in sorted(report.queues.items()):
-        grid.add_row(plain(queue), *(f"{getattr(numbers, name):,}" for name in COLUMNS))
+        grid.add_row(escape(queue), *(f"{getattr(numbers, name):,}" for name in COLUMNS))
     return grid

@@ -1,4 +1,4 @@
-"""The JSON that programs read: stable, documented in docs/reference/cli.md, and compared with that page."""
+"""The JSON of slots, counts, settings and events. A test compares it with docs/reference/cli.md."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from dibs.model.retry import Backoff
 
 
 def time(ms: int | None) -> str | None:
-    """Return a time as ISO 8601 in UTC, to the millisecond."""
+    """Return a time in ms since the epoch as ISO 8601 text in UTC, with milliseconds."""
     if ms is None:
         return None
     try:
         moment = datetime.fromtimestamp(ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):
-        # A job may wait for a year that no calendar here knows.
+        # A job may be scheduled after the year 9999, the last one of `datetime`.
         return f"{ms} ms"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def stored(raw: bytes | None) -> dict[str, Any]:
-    """Return stored bytes as the value they encode, if they are JSON, else as base64."""
+    """Return stored bytes as a JSON value if they are JSON, otherwise as base64 text."""
     if raw is None:
         return {"value": None, "encoding": None}
     try:
@@ -56,7 +56,7 @@ def json_text(value: Any) -> str:
 
 
 def data(value: JobData) -> dict[str, Any]:
-    """Return what a job was asked to do."""
+    """Return the data of a job: payload, attributes, priority, overrides and retention."""
     return {
         "payload": stored(value.payload),
         "attributes": {name: stored(raw)["value"] for name, raw in value.attributes.items()},
@@ -67,9 +67,9 @@ def data(value: JobData) -> dict[str, Any]:
 
 
 def overrides(value: Overrides | None) -> dict[str, Any]:
-    """Return a job's own limits; those it leaves to the handler are absent."""
-    own = {} if value is None else {name: getattr(value, name) for name in value.__struct_fields__}
-    return {name: _limit(name, limit) for name, limit in own.items() if limit is not UNSET}
+    """Return the limits that the job sets itself. Limits of its handler are absent."""
+    limits = {} if value is None else {name: getattr(value, name) for name in value.__struct_fields__}
+    return {name: _limit(name, limit) for name, limit in limits.items() if limit is not UNSET}
 
 
 def _limit(name: str, limit: Any) -> Any:
@@ -79,14 +79,14 @@ def _limit(name: str, limit: Any) -> Any:
 
 
 def retention(value: OutcomeRetention | None) -> dict[str, Any]:
-    """Return how long outcomes are kept, in seconds, null for ever; what is not said is absent."""
+    """Return how long outcomes are kept, in seconds. None is for ever; kinds without a setting are absent."""
     if value is None:
         return {}
     ages = {kind: getattr(value, kind) for kind in ("completed", "failed", "cancelled")}
-    said: dict[str, Any] = {kind: _seconds(age) for kind, age in ages.items() if age is not UNSET}
+    found: dict[str, Any] = {kind: _seconds(age) for kind, age in ages.items() if age is not UNSET}
     if value.keep_payload is not UNSET:
-        said["keep_payload"] = list(value.keep_payload)
-    return said
+        found["keep_payload"] = list(value.keep_payload)
+    return found
 
 
 def _seconds(ms: int | None) -> float | None:
@@ -94,7 +94,7 @@ def _seconds(ms: int | None) -> float | None:
 
 
 def error(value: Error | None) -> dict[str, Any] | None:
-    """Return an error and what caused it."""
+    """Return an error with its cause."""
     if value is None:
         return None
     return {
@@ -106,15 +106,15 @@ def error(value: Error | None) -> dict[str, Any] | None:
 
 
 def origin(value: Origin | None) -> dict[str, Any] | None:
-    """Return, of a fail job, the job that failed."""
+    """Return the job that failed, for the job of a failure handler."""
     if value is None:
         return None
-    told: dict[str, Any] = {name: getattr(value, name) for name in value.__struct_fields__}
-    return told | {"enqueued_at": time(value.enqueued_at), "error": error(value.error)}
+    fields: dict[str, Any] = {name: getattr(value, name) for name in value.__struct_fields__}
+    return fields | {"enqueued_at": time(value.enqueued_at), "error": error(value.error)}
 
 
 def run(value: ActiveRun | None) -> dict[str, Any] | None:
-    """Return what only an active job has."""
+    """Return the run of an active job."""
     if value is None:
         return None
     return {
@@ -128,7 +128,7 @@ def run(value: ActiveRun | None) -> dict[str, Any] | None:
 
 
 def counts_of(value: Job | Outcome) -> dict[str, int]:
-    """Return how often a job was claimed, and why it came back."""
+    """Return how often a job was claimed, retried, stalled and timed out."""
     return {
         "attempts": value.attempts,
         "retries": value.retries,
@@ -137,8 +137,8 @@ def counts_of(value: Job | Outcome) -> dict[str, int]:
     }
 
 
-def place_in_line(value: Job | Successor) -> dict[str, Any]:
-    """Return when a job was enqueued, when it may run, and which enqueues it holds."""
+def schedule(value: Job | Successor) -> dict[str, Any]:
+    """Return when a job was enqueued and when it is due, and the enqueues that are folded into it."""
     return {
         "run_at": time(value.run_at),
         "enqueued_at": time(value.enqueued_at),
@@ -149,11 +149,11 @@ def place_in_line(value: Job | Successor) -> dict[str, Any]:
 
 
 def job(value: Job) -> dict[str, Any]:
-    """Return the current of an id."""
+    """Return the current job of an id."""
     return {
         "state": "active" if value.run else "waiting",
         **data(value.data),
-        **place_in_line(value),
+        **schedule(value),
         **counts_of(value),
         "error": error(value.error),
         "origin": origin(value.origin),
@@ -162,12 +162,12 @@ def job(value: Job) -> dict[str, Any]:
 
 
 def successor(value: Successor) -> dict[str, Any]:
-    """Return what is blocked beside an active job."""
-    return {"state": "blocked", **data(value.data), **place_in_line(value)}
+    """Return the successor of an active job."""
+    return {"state": "blocked", **data(value.data), **schedule(value)}
 
 
 def outcome(value: Outcome) -> dict[str, Any]:
-    """Return the retained end of the latest run."""
+    """Return the outcome of the latest run."""
     return {
         "kind": value.kind,
         "result": stored(value.result),
@@ -188,7 +188,7 @@ def outcome(value: Outcome) -> dict[str, Any]:
 
 
 def slot(queue: str, id: str, value: Slot) -> dict[str, Any]:
-    """Return all there is of one id."""
+    """Return the slot of one id."""
     return {
         "queue": queue,
         "id": id,
@@ -201,7 +201,7 @@ def slot(queue: str, id: str, value: Slot) -> dict[str, Any]:
 
 
 def state_of(value: Slot) -> str:
-    """Return the contract's word for what there is of an id."""
+    """Return the state of an id: "nothing", "waiting", "active" or "active+blocked"."""
     if value.current is None:
         return "nothing"
     if value.current.run is None:
@@ -210,12 +210,12 @@ def state_of(value: Slot) -> str:
 
 
 def counts(value: Counts) -> dict[str, Any]:
-    """Return how many ids are in each state."""
+    """Return the number of jobs in each state."""
     return {name: getattr(value, name) for name in value.__struct_fields__}
 
 
 def settings(value: Settings) -> dict[str, Any]:
-    """Return what a queue is set to, ages in seconds."""
+    """Return the settings of a queue, with ages in seconds."""
     return {
         "paused": value.paused,
         "max_active": value.max_active,
@@ -228,7 +228,7 @@ def settings(value: Settings) -> dict[str, Any]:
 
 
 def event(queue: str, offset: str, value: LogEvent) -> dict[str, Any]:
-    """Return one thing that happened."""
+    """Return one event of a queue's log."""
     return {
         "queue": queue,
         "offset": offset,
@@ -249,5 +249,5 @@ def event(queue: str, offset: str, value: LogEvent) -> dict[str, Any]:
 
 
 def by_queue(values: Mapping[str, Counts]) -> dict[str, Any]:
-    """Return the counts of several queues."""
+    """Return the counts of several queues, by name."""
     return {"queues": {name: counts(value) for name, value in values.items()}}

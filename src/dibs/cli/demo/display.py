@@ -1,4 +1,4 @@
-"""Where the demo shows itself: a terminal with a bar, plain lines elsewhere, or nothing for --json."""
+"""Displays of the demo: a progress bar in a terminal, plain lines elsewhere, and none for --json."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ import sys
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from dibs.cli.output import plain, say
+from dibs.cli.output import escape, print_lines
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-#: How often plain lines tell of progress, s.
-PLAIN_EVERY = 2.0
+#: Time between two lines about progress, s.
+LINE_INTERVAL = 2.0
 
 
-class Screen(Protocol):
-    """What the demo wants shown."""
+class Display(Protocol):
+    """The output of the demo while it runs."""
 
-    def say(self, *lines: str) -> None:
-        """Show lines."""
+    def print_lines(self, *lines: str) -> None:
+        """Print lines."""
 
     def begin(self, what: str, total: int) -> None:
-        """Begin to count something."""
+        """Show the progress of `what`, from 0 to `total`."""
 
     def advance(self, done: int) -> None:
-        """Show how far the count is."""
+        """Set the progress to `done`."""
 
     def end(self) -> None:
-        """Take the bar away."""
+        """Hide the progress."""
 
 
-def screen_for(*, json: bool) -> Screen:
-    """Return what fits this stdout."""
+def display_for(*, json: bool) -> Display:
+    """Return the display for this stdout."""
     if json:
-        return Silent()
-    return Terminal() if sys.stdout.isatty() else Lines()
+        return NoDisplay()
+    return TerminalDisplay() if sys.stdout.isatty() else PlainDisplay()
 
 
-class Silent:
-    """Shows nothing: the JSON at the end says it all."""
+class NoDisplay:
+    """No output, because --json prints the result at the end."""
 
-    def say(self, *lines: str) -> None:
+    def print_lines(self, *lines: str) -> None:
         pass
 
     def begin(self, what: str, total: int) -> None:
@@ -54,46 +54,46 @@ class Silent:
         pass
 
 
-class Lines:
-    """Plain lines, for a file or a log."""
+class PlainDisplay:
+    """Plain lines, for a file or a pipe."""
 
     def __init__(self) -> None:
         self._what = ""
         self._total = 0
-        self._told = 0.0
+        self._last_line_at = 0.0
 
-    def say(self, *lines: str) -> None:
-        say(*lines)
+    def print_lines(self, *lines: str) -> None:
+        print_lines(*lines)
 
     def begin(self, what: str, total: int) -> None:
-        self._what, self._total, self._told = what, total, time.monotonic()
+        self._what, self._total, self._last_line_at = what, total, time.monotonic()
 
     def advance(self, done: int) -> None:
         now = time.monotonic()
-        if now - self._told >= PLAIN_EVERY:
-            self._told = now
-            say(f"  {self._what}: {done:,} of {self._total:,}")
+        if now - self._last_line_at >= LINE_INTERVAL:
+            self._last_line_at = now
+            print_lines(f"  {self._what}: {done:,} of {self._total:,}")
 
     def end(self) -> None:
         pass
 
 
-class Terminal:
-    """A bar that stays below the lines."""
+class TerminalDisplay:
+    """A progress bar below the printed lines."""
 
     def __init__(self) -> None:
         self._progress: Progress | None = None
         self._bar: TaskID | None = None
 
-    def say(self, *lines: str) -> None:
+    def print_lines(self, *lines: str) -> None:
         if self._progress is None:
-            say(*lines)
+            print_lines(*lines)
             return
         for line in lines:
-            self._progress.console.print(plain(line), markup=False, highlight=False, emoji=False)
+            self._progress.console.print(escape(line), markup=False, highlight=False, emoji=False)
 
     def begin(self, what: str, total: int) -> None:
-        # Only a terminal pays for the import.
+        # Imported here, because only a terminal needs rich, which is slow to import.
         from rich import progress  # noqa: PLC0415
 
         self.end()

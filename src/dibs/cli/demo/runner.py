@@ -1,0 +1,221 @@
+"""The run of the demo: enqueue a job for each file, work, show demonstrations, check all digests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from attrs import frozen
+
+from dibs import Retention
+from dibs.cli.demo import tasks
+from dibs.cli.demo.backlog import PAGE_SIZE, QUEUE, Backlog, backlog_of, digest_from, pages, slots_of
+from dibs.cli.demo.digest import Digest, check
+from dibs.cli.demo.display import Display
+from dibs.cli.demo.figures import compute_figures
+from dibs.cli.demo.file_tree import FileTree
+from dibs.cli.demo.ideas import Idea, run_idea, show_blocked, show_killed, show_retried
+from dibs.cli.demo.result import DemoResult
+from dibs.model.job import Outcome
+from dibs.storage.protocol import Storage
+from dibs.worker import run as work
+
+#: Time between two updates of the progress, s.
+POLL_INTERVAL = 0.1
+#: Number of digests that are checked between two updates of the progress.
+CHECK_PAGE_SIZE = 200
+#: Number of failed files in the result.
+MAX_FAILURES = 5
+#: Time that running jobs have to end after Ctrl-C, s.
+GRACE = 5.0
+#: Lease and heartbeat of the workers, s: short, so that jobs of a killed demo run again soon.
+LEASE, HEARTBEAT = 3.0, 1.0
+
+
+@frozen
+class DemoPlan:
+    """The files of the demo, and its number of worker processes; 0 runs the jobs in this process."""
+
+    find_files: FileTree
+    processes: int
+
+
+class Enqueuer:
+    """Enqueues the files, and counts them."""
+
+    def __init__(self, backlog: Backlog) -> None:
+        self._fresh = backlog.new
+        #: Number of jobs that this run or an interrupted run has enqueued.
+        self.sent = len(backlog.pending)
+        self.total = len(backlog.to_do)
+        #: True once every file is enqueued.
+        self.is_complete = not backlog.new
+        #: Time of the last look at the counts of the queue, by time.monotonic(). At the end: when all files
+        #: were done.
+        self.ended = time.monotonic()
+
+    async def send(self) -> None:
+        """Enqueue one job for each new file. The path is its id, and its outcome is kept for ever."""
+        kept = Retention(completed=None)
+        for page in pages(self._fresh, PAGE_SIZE):
+            await tasks.hash_file.enqueue_many(
+                tasks.hash_file.options(id=file.path, retention=kept).bind(file.path) for file in page
+            )
+            self.sent += len(page)
+        self.is_complete = True
+
+
+async def run_demo(plan: DemoPlan, display: Display) -> DemoResult:
+    """Run the demo on the application's storage, and return its result."""
+    async with tasks.app as app:
+        storage = app.storage
+        backlog = await backlog_of(storage, plan.find_files.files)
+        display.print_lines(*introduction(plan, backlog, storage))
+        begun = time.monotonic()
+        # Grant a lease only to read the time of the storage's clock; the lease is not used.
+        since = (await storage.grant([QUEUE], 1, "dibs demo")).now
+        enqueuer = Enqueuer(backlog)
+        ideas, finished = await work_and_show(plan, enqueuer, storage, display)
+        result = await collect_result(plan, backlog, storage, seconds=enqueuer.ended - begun, since=since)
+        result.ideas, result.interrupted = ideas, not finished
+        if finished:
+            await check_all(result, backlog, display)
+        result.seconds = round(time.monotonic() - begun, 3)
+    return result
+
+
+def introduction(plan: DemoPlan, backlog: Backlog, storage: Storage) -> list[str]:
+    """Return the lines about the files, the storage and the workers."""
+    workers = f"{plan.processes} processes" if plan.processes else "none: jobs run in this process"
+    delays = ", ".join(f"{tasks.BACKOFF.delay(n) / 1000:g}" for n in range(1, tasks.RETRIES + 1))
+    lines = [
+        f"  files       {len(plan.find_files.files):,}",
+        f"  storage     {storage.url}",
+        f"  durability  {storage.durability}",
+        f"  workers     {workers}; lease {LEASE:g} s; {tasks.RETRIES} retries, after {delays} s",
+        f"  to do       {len(backlog.new):,} files; {len(backlog.done):,} are unchanged since an earlier run",
+    ]
+    if backlog.pending:
+        lines.append(f"              {len(backlog.pending):,} jobs are in the queue since an interrupted run")
+    if not storage.capabilities.shared:
+        lines.append(
+            "  note        memory: jobs end with this process, so no worker is killed and no job is kept"
+        )
+    return lines
+
+
+async def work_and_show(
+    plan: DemoPlan, enqueuer: Enqueuer, storage: Storage, display: Display
+) -> tuple[list[Idea], bool]:
+    """Run workers until all jobs are done or a signal arrives.
+
+    Return the demonstrations, and whether all jobs are done.
+    """
+    working = asyncio.create_task(
+        work(
+            tasks.app,
+            processes=plan.processes,
+            grace=GRACE,
+            lease=LEASE,
+            heartbeat=HEARTBEAT,
+            reference="dibs.cli.demo.tasks:app",
+        )
+    )
+    acting = asyncio.create_task(enqueue_and_show(plan, enqueuer, storage, display))
+    try:
+        await asyncio.wait({working, acting}, return_when=asyncio.FIRST_COMPLETED)
+        if acting.done():
+            return acting.result(), True
+        # The workers ended first: after a signal, or with an error that result() raises.
+        working.result()
+        return [], False
+    finally:
+        working.cancel()
+        acting.cancel()
+        # Wait for both tasks after an error, too, so that neither uses the storage after it is closed.
+        await asyncio.wait({working, acting})
+        display.end()
+
+
+async def enqueue_and_show(
+    plan: DemoPlan, enqueuer: Enqueuer, storage: Storage, display: Display
+) -> list[Idea]:
+    """Enqueue the files, show their progress, and run the demonstrations meanwhile."""
+    async with asyncio.TaskGroup() as group:
+        retried = group.create_task(show_idea(show_retried, storage, display))
+        group.create_task(enqueuer.send())
+        group.create_task(watch(enqueuer, storage, display))
+        ideas = [await show_idea(show_blocked, storage, display)]
+        if plan.processes:
+            # After show_blocked, because the killed process may also run its busy job.
+            ideas.append(await show_idea(show_killed, storage, display))
+    return [*ideas, retried.result()]
+
+
+async def show_idea(show: Any, storage: Storage, display: Display) -> Idea:
+    """Run one demonstration, and print its result."""
+    idea = await run_idea(show, storage)
+    display.print_lines(f"  {idea.idea:<11} {idea.told}")
+    return idea
+
+
+async def watch(enqueuer: Enqueuer, storage: Storage, display: Display) -> None:
+    """Show the progress until all files are enqueued and done."""
+    display.begin("reading", enqueuer.total)
+    while True:
+        is_complete = enqueuer.is_complete
+        counts = (await storage.counts([QUEUE]))[QUEUE]
+        left = counts.waiting + counts.active
+        enqueuer.ended = time.monotonic()
+        display.advance(max(0, enqueuer.sent - left))
+        if is_complete and not left:
+            return display.end()
+        await asyncio.sleep(POLL_INTERVAL)
+
+
+async def collect_result(
+    plan: DemoPlan, backlog: Backlog, storage: Storage, *, seconds: float, since: int
+) -> DemoResult:
+    """Read the outcomes of this run's jobs, and return the result of the demo."""
+    ended: list[Outcome] = []
+    failures: list[str] = []
+    async for file, slot in slots_of(storage, backlog.to_do):
+        outcome = slot.outcome
+        if outcome is None or outcome.ended_at < since:
+            continue
+        ended.append(outcome)
+        if digest := digest_from(outcome):
+            backlog.done[file.path] = digest
+        elif outcome.error is not None:
+            failures.append(f"{file.path}: {outcome.error.type}: {outcome.error.message}")
+    failed = sum(outcome.kind != "completed" for outcome in ended)
+    return DemoResult(
+        url=storage.url,
+        root=plan.find_files.root,
+        files=len(plan.find_files.files),
+        bytes=sum(digest.size for digest in backlog.done.values()),
+        lines=sum(digest.lines for digest in backlog.done.values()),
+        already_done=len(plan.find_files.files) - len(backlog.to_do),
+        processed=len(ended) - failed,
+        failed=failed,
+        failures=failures[:MAX_FAILURES],
+        skipped=len(plan.find_files.skipped),
+        figures=compute_figures(ended, seconds, since),
+    )
+
+
+async def check_all(result: DemoResult, backlog: Backlog, display: Display) -> None:
+    """Compute every digest a second time, and add the differences to the result."""
+    display.begin("checking", len(backlog.done))
+    for page in pages(backlog.done.items(), CHECK_PAGE_SIZE):
+        result.mismatches += await asyncio.to_thread(check_page, page)
+        result.checked += len(page)
+        display.advance(result.checked)
+    display.end()
+
+
+def check_page(page: Iterable[tuple[str, Digest]]) -> list[str]:
+    """Check some digests; called on a thread."""
+    return [wrong for path, digest in page if (wrong := check(path, digest))]

@@ -1,0 +1,148 @@
+"""The output of `dibs show`: one id part by part, or a storage with its queues and files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dibs.cli import json_output
+from dibs.cli.file_listing import Entry, directory_of, format_files, list_files
+from dibs.cli.output import ExitCode, print_json, print_lines, print_table
+from dibs.cli.storage_access import connect
+from dibs.model.job import EMPTY, Slot
+from dibs.model.results import Counts, QueueInfo
+from dibs.storage.capabilities import Capabilities
+from dibs.storage.protocol import Storage
+
+#: Explanation of each capability: the text for a storage that has it, and the text for one without it.
+CAPABILITY_TEXTS = {
+    "durable": (
+        "jobs survive the death of every process that uses the storage",
+        "jobs are lost with their process",
+    ),
+    "shared": ("several processes may use it at the same time", "one process may use it at a time"),
+    "cross_queue": (
+        "follow-up jobs may go to other queues in the same atomic step",
+        "follow-up jobs stay in the queue of their job",
+    ),
+    "blocking_claim": (
+        "a worker's claim can wait in the storage until a job is due",
+        "a worker claims a job after a wake-up or a poll",
+    ),
+    "transactions": (
+        "enqueue can be part of your own database transaction",
+        "each enqueue is a transaction of its own",
+    ),
+    "push_wakeups": (
+        "a change wakes waiting workers and callers at once",
+        "waiting workers and callers poll",
+    ),
+    "manual_clock": ("can be opened with a manual clock, for tests", "always uses its own clock"),
+}
+
+
+def show_slot(queue: str, id: str, slot: Slot) -> None:
+    """Print the slot of one id."""
+    if slot == EMPTY:
+        print_lines(f"{queue}/{id} does not exist")
+        return
+    fields = json_output.slot(queue, id, slot)
+    print_lines(f"{queue}/{id} is {fields['state']}")
+    for part in ("current", "successor", "outcome"):
+        if fields[part] is not None:
+            print_lines("", f"{part}:")
+            print_lines(*(f"  {name:<16} {value}" for name, value in _flatten(fields[part])))
+    if slot.dropped:
+        print_lines("", "dropped ranges:", *(f"  {first}..{last}" for first, last in slot.dropped))
+
+
+def _flatten(part: Mapping[str, Any], inside: str = "") -> Iterable[tuple[str, str]]:
+    """Yield the fields of a part as name and text. Join nested names with dots, skip empty fields."""
+    for name, value in part.items():
+        if value is None or value in ({}, [], ""):
+            continue
+        if isinstance(value, dict) and "encoding" in value:
+            if value["encoding"]:
+                yield f"{inside}{name}", _encoded(value)
+        elif isinstance(value, dict):
+            yield from _flatten(value, f"{inside}{name}.")
+        elif name == "traceback":
+            yield f"{inside}{name}", ""
+            yield from (("", line) for line in str(value).splitlines())
+        else:
+            yield f"{inside}{name}", f"{value[0]}..{value[1]}" if name == "revisions" else str(value)
+
+
+def _encoded(value: Mapping[str, Any]) -> str:
+    if value["encoding"] == "json":
+        return json_output.json_text(value["value"])
+    return f"{value['value']} (base64)"
+
+
+async def show_storage(url: str | None, *, json: bool) -> ExitCode:
+    """Print a storage: its URL, durability, capabilities and queues, and the files of a file: URL."""
+    async with connect(url) as storage:
+        queues = sorted(await storage.queues(), key=lambda info: info.name)
+        counted = await storage.counts([info.name for info in queues])
+        files = _files(storage)
+        if json:
+            print_json(_storage_fields(storage, queues, counted, files))
+        else:
+            _print_storage(storage, queues, counted, files)
+    return ExitCode.DONE
+
+
+def _files(storage: Storage) -> list[Entry] | None:
+    folder = directory_of(storage.url)
+    return None if folder is None else list_files(folder)
+
+
+def _storage_fields(
+    storage: Storage, queues: list[QueueInfo], counted: Mapping[str, Counts], files: list[Entry] | None
+) -> dict[str, Any]:
+    return {
+        "url": storage.url,
+        "durability": storage.durability,
+        "capabilities": {name: getattr(storage.capabilities, name) for name in CAPABILITY_TEXTS},
+        "queues": [
+            {
+                "name": info.name,
+                "counts": json_output.counts(counted[info.name]),
+                "settings": json_output.settings(info.settings),
+            }
+            for info in queues
+        ],
+        "files": None if files is None else [{"path": entry.path, "bytes": entry.size} for entry in files],
+    }
+
+
+def _print_storage(
+    storage: Storage, queues: list[QueueInfo], counted: Mapping[str, Counts], files: list[Entry] | None
+) -> None:
+    print_lines(f"storage     {storage.url}", f"durability  {storage.durability}", "", "capabilities:")
+    print_lines(*(f"  {line}" for line in _capability_lines(storage.capabilities)))
+    if not queues:
+        print_lines("", "it has no queues")
+    else:
+        print_lines("", "queues:")
+        print_table(QUEUE_COLUMNS, [_queue_row(info, counted[info.name]) for info in queues])
+    if files is not None:
+        print_lines(f"files ({sum(entry.size for entry in files):,} bytes in total):", *format_files(files))
+
+
+def _capability_lines(capabilities: Capabilities) -> list[str]:
+    return [
+        with_it if getattr(capabilities, name) else without_it
+        for name, (with_it, without_it) in CAPABILITY_TEXTS.items()
+    ]
+
+
+QUEUE_STATES = ("waiting", "active", "blocked", "completed", "failed", "cancelled")
+QUEUE_COLUMNS = ("queue", *(f"#{state}" for state in QUEUE_STATES), "paused", "#max active", "log")
+
+
+def _queue_row(info: QueueInfo, counts: Counts) -> tuple[object, ...]:
+    settings = info.settings
+    numbers = (getattr(counts, state) for state in QUEUE_STATES)
+    max_active = "any" if settings.max_active is None else settings.max_active
+    return info.name, *numbers, "yes" if settings.paused else "no", max_active, settings.log_level

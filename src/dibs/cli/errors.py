@@ -1,0 +1,78 @@
+"""Error output: one line on stderr and an exit code for each exception, without tracebacks and passwords."""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+from rich_click import ClickException
+
+from dibs.cli.output import ExitCode, escape, print_json, print_warning
+from dibs.errors import BatchRefused, ConfigurationError, DibsError, OutcomeUnknown
+
+#: Environment variable that makes the command line print the traceback of an error.
+TRACEBACK = "DIBS_TRACEBACK"
+
+
+class UsageError(Exception):
+    """Raised for a mistake in the arguments of a command, before the storage is asked for anything."""
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """Return the exit code for an error."""
+    if isinstance(error, (ClickException, UsageError, ConfigurationError)):
+        return ExitCode.USAGE_ERROR
+    if isinstance(error, OutcomeUnknown):
+        return ExitCode.UNKNOWN_OUTCOME
+    if isinstance(error, (DibsError, OSError)):
+        return ExitCode.REFUSED
+    # Any other exception is a bug in dibs, and the storage may have been changed before it.
+    return ExitCode.UNKNOWN_OUTCOME
+
+
+def print_error(error: BaseException, *, as_json: bool) -> ExitCode:
+    """Print an error on stderr and return its exit code."""
+    error = first_of(error)
+    if os.environ.get(TRACEBACK):
+        traceback.print_exception(error)
+    message = message_of(error)
+    if as_json:
+        print_json({"error": {"type": type_of(error), "message": escape(message)}}, error=True)
+    else:
+        print_warning(message)
+    return exit_code_of(error)
+
+
+def first_of(error: BaseException) -> BaseException:
+    """Return the first error of an exception group. A BatchRefused is returned as it is."""
+    while isinstance(error, BaseExceptionGroup) and not isinstance(error, BatchRefused):
+        error = error.exceptions[0]
+    return error
+
+
+def type_of(error: BaseException) -> str:
+    """Return the `type` of an error for JSON output."""
+    if isinstance(error, BatchRefused) and len(error.exceptions) == 1:
+        return "Refused"
+    return "UsageError" if isinstance(error, (ClickException, UsageError)) else type(error).__name__
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an error, on one line."""
+    match error:
+        case ClickException():
+            return _usage_message(error)
+        case BatchRefused():
+            return "; ".join(str(refused) for refused in error.exceptions)
+        case DibsError() | UsageError():
+            return str(error)
+        case OSError() if error.strerror:
+            return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        case _:
+            return f"{type(error).__name__}: {error} (this is a bug in dibs; {TRACEBACK}=1 prints where)"
+
+
+def _usage_message(error: ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    message = error.format_message().rstrip(".").replace("\n", " ")
+    return f"{message} (see {context.command_path} --help)" if context else message

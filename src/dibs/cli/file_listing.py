@@ -1,0 +1,71 @@
+"""The list of files that `dibs show` prints for a file: URL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+#: Explanations of the entries in a file storage's directory. A test compares the names with a real directory.
+MEANINGS = {
+    "format": "the version of the format, and of the dibs that created the directory",
+    "lock": "locked by the process that writes, for the length of one commit",
+    "commits": "one file for each commit since the checkpoint",
+    "checkpoint": "all jobs up to some commit; the commits before it are removed",
+    "tmp": "files that are being written; a file that stays here was never committed",
+}
+
+#: Number of files that are listed for one folder.
+MAX_LISTED = 6
+
+
+class Entry(NamedTuple):
+    """One file below the directory."""
+
+    #: Path relative to the directory.
+    path: str
+    #: Size in bytes.
+    size: int
+
+
+def directory_of(url: str) -> Path | None:
+    """Return the directory of a file: URL, or None for other URLs."""
+    if not url.startswith("file:"):
+        return None
+    return Path(unquote(urlsplit(url).path))
+
+
+def list_files(directory: Path) -> list[Entry]:
+    """Return every file below a directory, sorted, except files that another process removes meanwhile."""
+    found = []
+    for root, folders, names in os.walk(directory):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(root, name)
+            try:
+                found.append(Entry(path.relative_to(directory).as_posix(), path.lstat().st_size))
+            except FileNotFoundError:
+                continue
+    return found
+
+
+def format_files(entries: Iterable[Entry]) -> list[str]:
+    """Return one line for each entry of the directory, with its size and meaning, and its first files."""
+    tops: dict[str, list[Entry]] = {}
+    for entry in entries:
+        tops.setdefault(entry.path.partition("/")[0], []).append(entry)
+    return [line for top, inside in sorted(tops.items()) for line in _format_entry(top, inside)]
+
+
+def _format_entry(top: str, inside: list[Entry]) -> Iterator[str]:
+    size = sum(entry.size for entry in inside)
+    meaning = MEANINGS.get(top, "")
+    if inside[0].path == top:
+        yield f"  {top:<22} {size:>14,}  {meaning}".rstrip()
+        return
+    yield f"  {top + '/':<22} {size:>14,}  {meaning}".rstrip()
+    yield from (f"    {entry.path.partition('/')[2]:<20} {entry.size:>14,}" for entry in inside[:MAX_LISTED])
+    if len(inside) > MAX_LISTED:
+        yield f"    ... and {len(inside) - MAX_LISTED:,} more"

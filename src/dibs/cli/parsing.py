@@ -1,0 +1,49 @@
+"""Parsing of argument values: JSON, NAME=JSON pairs, delays and times. Each function raises UsageError."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from dibs.cli.errors import UsageError
+from dibs.client.options.durations import duration_ms, epoch_ms
+
+
+def parse_json(text: str, name: str) -> Any:
+    """Return the value of a JSON text. The text `-` stands for stdin."""
+    raw = sys.stdin.buffer.read() if text == "-" else text.encode(errors="surrogateescape")
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        hint = f"""; write a string with quotes of its own, as '"{text}"'""" if text.isidentifier() else ""
+        reason = str(error).removeprefix("JSON is malformed: ")
+        raise UsageError(f"{name} is not valid JSON: {reason}{hint}") from None
+
+
+def parse_pairs(texts: Sequence[str], name: str) -> dict[str, Any]:
+    """Return NAME=JSON pairs as a dictionary."""
+    pairs: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{name} is {text!r}; write it as NAME=JSON, for example tries=3")
+        pairs[key] = parse_json(value, f"{name} {key}")
+    return pairs
+
+
+def delay_ms(seconds: float | None) -> int | None:
+    """Return a delay of some seconds in ms."""
+    return None if seconds is None else duration_ms("--delay", seconds)
+
+
+def parse_time(text: str, name: str) -> int:
+    """Return an ISO 8601 time with a time zone as ms since the epoch."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{name} is {text!r}; write a time as 2030-01-31T09:00:00+01:00") from None
+    return epoch_ms(name, moment)

@@ -1,0 +1,52 @@
+"""Opening the storage that a command works on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from dibs.cli.file_listing import directory_of
+from dibs.cli.output import print_warning
+from dibs.client.connection.url import resolve_url
+from dibs.errors import Refused, StorageUnavailable
+from dibs.storage.protocol import Storage
+from dibs.storage.registry import open_storage
+
+
+@asynccontextmanager
+async def connect(url: str | None, *, create: bool = False) -> AsyncIterator[Storage]:
+    """Open the storage of --url, $DIBS_URL or pyproject.toml for a `with` block.
+
+    Only with `create`, a missing directory of a file: URL is created: otherwise a command that reads would
+    create a directory for a mistyped path. Raises Refused for a storage that ends with this process.
+    """
+    storage = open_storage(resolve_url(url))
+    check_outlives_command(storage)
+    directory = directory_of(storage.url)
+    if not create and directory is not None and not directory.exists():
+        raise StorageUnavailable(
+            f"there is no directory {directory}: check the path; dibs enqueue and dibs worker create it"
+        )
+    async with storage:
+        yield storage
+
+
+def check_outlives_command(storage: Storage) -> None:
+    """Raise Refused for a storage whose jobs exist only in the process that opened it."""
+    capabilities = storage.capabilities
+    if not capabilities.shared and not capabilities.durable:
+        raise Refused(
+            f"{storage.url} exists only inside one process: this command would open an empty storage, and "
+            "lose it when it ends. Use a URL that other processes can open, for example file:./jobs",
+            field="url",
+        )
+
+
+async def select_queues(storage: Storage, wanted: Sequence[str]) -> list[str]:
+    """Return the queues in `wanted`, or all queues of the storage, sorted. Warn about unknown names."""
+    known = sorted(info.name for info in await storage.queues())
+    if not wanted:
+        return known
+    for name in sorted({*wanted} - {*known}):
+        print_warning(f"queue {name!r} does not exist in {storage.url}")
+    return [*wanted]
