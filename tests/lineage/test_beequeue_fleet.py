@@ -15,7 +15,7 @@ from dibs.worker import run
 from tests.lineage import actors
 from tests.lineage.actors import Crop, claimed, play, told, work, working
 from tests.lineage.clerk import Clerk
-from tests.worker.workshop import faulty
+from tests.worker.faulty_storage import faulty_storage
 
 # -- stalls ------------------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ async def test_all_queues_of_an_app_share_its_storage(app: Dibs) -> None:
 async def test_a_worker_survives_a_storage_that_is_away(app: Dibs, queue: Queue, stage: actors.Stage) -> None:
     """It rests, each time longer, and goes on; what ended meanwhile is told again."""
     play(queue)
-    async with faulty(app) as storage:
+    async with faulty_storage(app) as storage:
         for _ in range(2):
             storage.fail("claim", StorageUnavailable("away"))
         storage.fail("settle_and_claim", StorageUnavailable("away"))

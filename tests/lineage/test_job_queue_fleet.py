@@ -23,7 +23,7 @@ from dibs.worker import run
 from tests.lineage import actors
 from tests.lineage.actors import play, told, work, working
 from tests.lineage.clerk import Clerk
-from tests.worker.workshop import faulty
+from tests.worker.faulty_storage import faulty_storage
 
 # -- the worker --------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ async def test_an_end_that_could_not_be_told_is_told_again(
     """A storage that fails while a result is kept is no failure of the handler: it does not run again."""
     play(queue)
     await queue.enqueue({"hold": True}, id="a")
-    async with faulty(app) as storage, working(app):
+    async with faulty_storage(app) as storage, working(app):
         await stage.arrived()
         storage.fail("settle_and_claim", OSError("away"))
         storage.fail("settle", OSError("away"))
@@ -126,7 +126,7 @@ async def test_jobs_may_be_enqueued_before_anybody_works(storage_url: str, stage
     play(queue)
     await queue.enqueue(1, id="before")
     try:
-        async with faulty(app) as storage, working(app, lease=0.4, heartbeat=0.04):
+        async with faulty_storage(app) as storage, working(app, lease=0.4, heartbeat=0.04):
             await told(queue, "completed")
             while storage.calls.count("renew") < 12:
                 await storage.wait(["q"], since=None, timeout=0.02)

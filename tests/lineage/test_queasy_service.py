@@ -12,7 +12,7 @@ from dibs.worker import run
 from tests.lineage import actors
 from tests.lineage.actors import play, told, work, working
 from tests.lineage.places import NEWER
-from tests.worker.workshop import faulty
+from tests.worker.faulty_storage import faulty_storage
 
 # -- capacity --------------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ async def test_a_lost_lease_stops_its_runs_and_starts_anew(
     """The runs are interrupted and not settled; the worker goes on under a new lease."""
     play(queue)
     await queue.enqueue({"hold": True}, id="a")
-    async with faulty(app) as storage:
+    async with faulty_storage(app) as storage:
         renewed = await app.storage.renew(["q"], "never granted", 1)
         async with working(app, heartbeat=0.05, lease=0.3):
             await stage.arrived()
@@ -166,7 +166,7 @@ async def test_what_runs_longer_than_its_lease_is_kept_by_the_heartbeat(
     """A lease is no limit on a run: it is renewed as long as the worker lives."""
     play(queue)
     ticket = await queue.enqueue({"hold": True})
-    async with faulty(app) as storage, working(app, lease=0.4, heartbeat=0.04):
+    async with faulty_storage(app) as storage, working(app, lease=0.4, heartbeat=0.04):
         await stage.arrived()
         while storage.calls.count("renew") < 12:
             await storage.wait(["q"], timeout=0.02)

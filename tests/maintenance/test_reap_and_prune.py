@@ -15,7 +15,7 @@ from dibs.model.requests import Complete, EnqueueRequest, HandOff, Settlement
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 from tests.maintenance.stepwise import batches_of
-from tests.worker.workshop import Faulty
+from tests.worker.faulty_storage import FaultyStorage
 
 
 async def claimed(
@@ -74,7 +74,7 @@ async def test_a_queue_with_handed_off_runs_only_is_not_reaped() -> None:
 async def test_a_large_queue_is_reaped_without_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reaping, "MAX_COUNTED_SIZE", 4)
     async with open_storage("memory:", clock="manual") as storage:
-        counting = Faulty(storage)
+        counting = FaultyStorage(storage)
         candidates = ReapCandidates(counting, ["p", "q"])
         await storage.settle("q", await claimed(storage, 5), now=0)
         await candidates.queues()
@@ -88,7 +88,7 @@ async def test_all_queues_are_reaped_again_even_if_a_count_fails(
     """A reap removes a lease without jobs; after a failed count, all queues are still due."""
     monkeypatch.setattr(reaping, "REAP_ALL_EVERY", 0.0)
     async with open_storage("memory:", clock="manual") as storage:
-        counting = Faulty(storage)
+        counting = FaultyStorage(storage)
         candidates = ReapCandidates(counting, ["p", "q"])
         assert ["p", "q"] == await candidates.queues()
         monkeypatch.setattr(reaping, "REAP_ALL_EVERY", 3600.0)

@@ -1,4 +1,4 @@
-"""Applications that processes of a test import by name."""
+"""Applications that worker processes of a test import by name."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ from dibs.client.calls.current_job import current_job
 from dibs.errors import PermanentError
 from dibs.model.retry import Fixed
 from dibs.worker.execution import executor
-from dibs.worker.processes import isolated_executor as alone
-from tests.worker.workshop import add
+from dibs.worker.processes import isolated_executor
+from tests.worker.jobs import add
 
-#: The storage that a test names in DIBS_URL.
+#: The application on the storage that a test names in DIBS_URL.
 app = Dibs()
 
 
-#: How a handler calls a program it started, at the gate.
-CHILD = "child"
+#: The name at the gate of a program that a handler started.
+CHILD_PROGRAM = "child"
 
 if "CANCEL_GRACE" in os.environ:
-    alone.CANCEL_GRACE = float(os.environ["CANCEL_GRACE"])  # type: ignore[misc]
+    isolated_executor.CANCEL_GRACE = float(os.environ["CANCEL_GRACE"])  # type: ignore[misc]
 if "CANCEL_SECONDS" in os.environ:
     executor.CANCEL_SECONDS = float(os.environ["CANCEL_SECONDS"])  # type: ignore[misc]
 
 
-def meet(name: str) -> None:
-    """Say at the gate that we are here, and wait to be let go."""
-    with _announced(name, os.getpid()) as line:
-        line.recv(3)
+def wait_at_gate(name: str) -> None:
+    """Connect to the gate under a name, and wait until the test releases the handler."""
+    with _announced(name, os.getpid()) as connection:
+        connection.recv(3)
 
 
 def _announced(name: str, pid: int) -> socket.socket:
-    line = socket.socket(socket.AF_UNIX)
-    line.connect(os.environ["GATE"])
-    line.sendall(f"{name} {pid}\n".encode())
-    return line
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(os.environ["GATE"])
+    connection.sendall(f"{name} {pid}\n".encode())
+    return connection
 
 
 def held() -> int:
-    meet(current_job().id)
+    wait_at_gate(current_job().id)
     return os.getpid()
 
 
 async def held_async() -> int:
-    await asyncio.to_thread(meet, current_job().id)
+    await asyncio.to_thread(wait_at_gate, current_job().id)
     return os.getpid()
 
 
@@ -75,27 +75,27 @@ def suicide() -> None:
 
 
 def holds_the_gil(microseconds: int = 30_000_000) -> None:
-    """Sleep in C without letting go of the interpreter, at once when it is let go on."""
+    """Sleep in C with the GIL held, after the gate has released the handler."""
     library = ctypes.PyDLL(None)
-    meet(current_job().id)
+    wait_at_gate(current_job().id)
     library.usleep(microseconds)
 
 
 def backtracks() -> None:
-    """The same by a pattern that takes for ever."""
-    meet(current_job().id)
+    """Hold the GIL with a regular expression that backtracks for ever."""
+    wait_at_gate(current_job().id)
     re.match(r"(a+)+$", "a" * 60 + "b")
 
 
 def parent() -> None:
-    """Start a program, say so, and wait."""
+    """Start a program, announce it at the gate, and wait there."""
     child = subprocess.Popen(["sleep", "3600"])
-    _announced(CHILD, child.pid).close()
-    meet(current_job().id)
+    _announced(CHILD_PROGRAM, child.pid).close()
+    wait_at_gate(current_job().id)
 
 
 async def deaf() -> None:
-    """Go on when told to stop."""
+    """Ignore cancellation."""
     _announced(current_job().id, os.getpid()).close()
     while True:
         with suppress(asyncio.CancelledError):
@@ -103,7 +103,7 @@ async def deaf() -> None:
 
 
 def poison(how: str) -> None:
-    """Take the process down."""
+    """Kill the process, or fill its memory."""
     match how:
         case "exit":
             os._exit(7)
@@ -111,7 +111,7 @@ def poison(how: str) -> None:
             ctypes.string_at(0)
         case "recursion":
             sys.setrecursionlimit(1_000_000_000)
-            # By way of C, so that it is the stack that ends.
+            # repr() recurses in C, so the C stack overflows.
             deep: Any = None
             for _ in range(300_000):
                 deep = [deep]
@@ -135,8 +135,8 @@ def fails() -> None:
 
 
 def survey_held() -> None:
-    """A failure handler that can be found at the gate."""
-    meet("survey")
+    """A failure handler that waits at the gate."""
+    wait_at_gate("survey")
 
 
 def survey_fails() -> None:
@@ -144,24 +144,24 @@ def survey_fails() -> None:
 
 
 async def enqueues() -> None:
-    """Enqueue by itself, not by current_job().then(...)."""
-    await solitary.queue("echo").enqueue({})
+    """Enqueue a job directly, not with current_job().then(...)."""
+    await isolated_app.queue("echo").enqueue({})
 
 
 def minds_cancel() -> None:
-    """Stop when asked to."""
-    meet(current_job().id)
+    """Stop when the job is cancelled."""
+    wait_at_gate(current_job().id)
     while not current_job().cancelled:
         time.sleep(0.01)
     raise InterruptedError("as asked")
 
 
 def slow_to_cancel() -> None:
-    """Hear of the request to stop, and go on."""
-    meet(current_job().id)
+    """Notice the cancellation, and continue."""
+    wait_at_gate(current_job().id)
     while not current_job().cancelled:
         time.sleep(0.01)
-    meet("cancelled")
+    wait_at_gate("cancelled")
 
 
 def naps(most: float) -> None:
@@ -173,7 +173,7 @@ async def naps_async(most: float) -> None:
 
 
 def overruns() -> None:
-    meet(current_job().id)
+    wait_at_gate(current_job().id)
     time.sleep(3600)
 
 
@@ -186,7 +186,7 @@ def resources() -> Any:
 
 
 async def waits_for_cancel() -> str:
-    await asyncio.to_thread(meet, current_job().id)
+    await asyncio.to_thread(wait_at_gate, current_job().id)
     await asyncio.Event().wait()
     return "never"
 
@@ -196,26 +196,26 @@ async def lifespan() -> AsyncIterator[list[int]]:
     yield [os.getpid()]
 
 
-def furnish(place: Dibs, **options: Any) -> None:
-    """Give an application all handlers."""
-    add(place, "held", held, **options)
-    add(place, "held_async", held_async, **options)
-    add(place, "echo", echo, **options)
-    add(place, "surroundings", surroundings, **options)
-    add(place, "suicide", suicide, max_stalls=1, **options)
-    add(place, "gil", holds_the_gil, backoff=Fixed(3600), **options)
-    add(place, "backtracking", backtracks, **options)
-    add(place, "parent", parent, **options)
-    add(place, "deaf", deaf, **options)
-    add(place, "slow_to_cancel", slow_to_cancel, **options)
-    add(place, "overruns", overruns, timeout=100, backoff=Fixed(3600), **options)
-    add(place, "resources", resources, **options)
-    add(place, "loop_class", loop_class, **options)
-    add(place, "waits_for_cancel", waits_for_cancel, **options)
-    place.lifespan_function = lifespan
+def add_handlers(target: Dibs, **options: Any) -> None:
+    """Add all handlers above to an application."""
+    add(target, "held", held, **options)
+    add(target, "held_async", held_async, **options)
+    add(target, "echo", echo, **options)
+    add(target, "surroundings", surroundings, **options)
+    add(target, "suicide", suicide, max_stalls=1, **options)
+    add(target, "gil", holds_the_gil, backoff=Fixed(3600), **options)
+    add(target, "backtracking", backtracks, **options)
+    add(target, "parent", parent, **options)
+    add(target, "deaf", deaf, **options)
+    add(target, "slow_to_cancel", slow_to_cancel, **options)
+    add(target, "overruns", overruns, timeout=100, backoff=Fixed(3600), **options)
+    add(target, "resources", resources, **options)
+    add(target, "loop_class", loop_class, **options)
+    add(target, "waits_for_cancel", waits_for_cancel, **options)
+    target.lifespan_function = lifespan
 
 
-furnish(app)
+add_handlers(app)
 for each in (naps, naps_async):
     add(app, each.__name__, each, max_stalls=None, size=4)
 add(app, "poison", poison, backoff=Fixed(3_600_000), handles_failure=True)
@@ -228,19 +228,19 @@ add(app, "minds_cancel", minds_cancel)
 add(app, "minds_cancel_alone", minds_cancel, executor="process")
 add(app, "parent_alone", parent, executor="process")
 
-#: Handlers that have a process to themselves, over a storage in memory.
-solitary = Dibs("memory:solitary")
-furnish(solitary, executor="process")
-add(solitary, "enqueues", enqueues, executor="process", max_retries=0)
+#: An application whose handlers all run in isolated processes, on a storage in memory.
+isolated_app = Dibs("memory:solitary")
+add_handlers(isolated_app, executor="process")
+add(isolated_app, "enqueues", enqueues, executor="process", max_retries=0)
 
-#: One that cannot start.
-broken = Dibs()
-add(broken, "echo", echo)
+#: An application whose lifespan raises.
+broken_app = Dibs()
+add(broken_app, "echo", echo)
 
 
 @asynccontextmanager
-async def breaks() -> AsyncIterator[int]:
+async def failing_lifespan() -> AsyncIterator[int]:
     yield int("no number")
 
 
-broken.lifespan_function = breaks
+broken_app.lifespan_function = failing_lifespan

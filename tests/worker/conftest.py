@@ -1,4 +1,4 @@
-"""An app in memory; one whose storage processes share; and a gate for handlers in processes."""
+"""Fixtures: an app in memory, an app whose storage processes can share, and a gate for handlers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from dibs.client.app import Dibs
 from tests.conftest import opened_here
 from tests.worker import apps
-from tests.worker.fleet import SHARED
-from tests.worker.workshop import Gate
+from tests.worker.gate import Gate
+from tests.worker.supervisors import SHARED
 
 
 @pytest.fixture
@@ -28,13 +28,13 @@ async def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         yield opened
 
 
-#: What a test runs on that does not say @everywhere: all in the long form, one in the short.
+#: The storages of tests without @on_all_storages: all in the long form of the suite, one in the short form.
 LONG_ONLY = [pytest.param(scheme, marks=pytest.mark.chaos) for scheme in SHARED[1:]]
 
 
 @pytest.fixture(params=[SHARED[0], *LONG_ONLY])
 def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty place that processes can share."""
+    """The URL of an empty storage that processes can share."""
     if not opened_here(request.param):
         pytest.skip(f"there is no storage for {request.param} yet")
     name = f"fleet_{secrets.token_hex(4)}"

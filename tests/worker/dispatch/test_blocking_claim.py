@@ -1,4 +1,4 @@
-"""The claim of an idle worker that waits with the storage: what it brings, and when it is called back."""
+"""The blocking claim of an idle worker: the jobs that it returns, and the events that end it early."""
 
 from __future__ import annotations
 
@@ -18,177 +18,178 @@ from dibs.model.requests import EnqueueRequest
 from dibs.worker.dispatch import blocking_claim
 from dibs_conformance.servers import RedisServer
 from tests.worker.dispatch.test_worker import serving
-from tests.worker.workshop import Faulty, add, counted, faulty, put
+from tests.worker.faulty_storage import FaultyStorage, faulty_storage
+from tests.worker.jobs import add, put, wait_for_count
 
 
 @pytest.fixture(autouse=True)
-def for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is parked does not come back by itself while a test runs."""
+def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the timeout of a blocking claim longer than a test."""
     monkeypatch.setattr(blocking_claim, "CLAIM_WAIT", 600.0)
 
 
 @pytest.fixture
-async def parks(redis_server: RedisServer) -> AsyncIterator[Dibs]:
-    """An app whose storage parks claims, with a handler for `q`."""
+async def app(redis_server: RedisServer) -> AsyncIterator[Dibs]:
+    """An app with a storage that has blocking claims, and a handler for `q`."""
     async with Dibs(f"{redis_server.url}?prefix=parks-{secrets.token_hex(4)}") as app:
-        add(app, "q", _nothing, size=10)
+        add(app, "q", _do_nothing, size=10)
         yield app
 
 
-async def _nothing() -> None: ...
+async def _do_nothing() -> None: ...
 
 
 @asynccontextmanager
-async def parked(app: Dibs) -> AsyncIterator[Faulty]:
-    """A worker whose claim is parked."""
-    async with faulty(app) as storage, serving(app):
-        await until_parked(storage, 1)
+async def waiting_claim(app: Dibs) -> AsyncIterator[FaultyStorage]:
+    """Run a worker until its blocking claim is in flight, then give the storage to the test."""
+    async with faulty_storage(app) as storage, serving(app):
+        await until_sent(storage, 1)
         yield storage
 
 
-async def until_parked(storage: Faulty, times: int) -> None:
+async def until_sent(storage: FaultyStorage, times: int) -> None:
     await storage.until(lambda: storage.calls.count("claim_blocking") >= times)
 
 
-async def test_what_comes_to_an_idle_worker_is_brought_without_another_request(parks: Dibs) -> None:
-    async with parked(parks) as storage:
+async def test_a_blocking_claim_returns_a_new_job_without_another_request(app: Dibs) -> None:
+    async with waiting_claim(app) as storage:
         before = len(storage.calls)
 
-        await put(parks, "q", "a")
-        await until_parked(storage, 2)
+        await put(app, "q", "a")
+        await until_sent(storage, 2)
 
-        # Its end is told with the next claim, which finds nothing; then it parks again.
+        # The next claim carries the settlement and returns no job; then the worker sends a blocking claim.
         claiming = [
             call
             for call in storage.calls[before:]
             if call in {"claim", "settle", "settle_and_claim", "claim_blocking", "wait"}
         ]
         assert ["settle_and_claim", "claim_blocking"] == claiming
-    await counted(parks, "q", "completed")
+    await wait_for_count(app, "q", "completed")
 
 
-async def test_more_than_it_may_bring_is_claimed(parks: Dibs) -> None:
-    async with parked(parks):
-        await put(parks, "q", *"abcdefghijklmnop")
-        await counted(parks, "q", "completed", 16)
+async def test_more_jobs_than_it_returns_are_claimed(app: Dibs) -> None:
+    async with waiting_claim(app):
+        await put(app, "q", *"abcdefghijklmnop")
+        await wait_for_count(app, "q", "completed", 16)
 
 
-async def test_it_is_parked_at_the_queue_that_had_the_latest_job(parks: Dibs) -> None:
-    add(parks, "r", _nothing, size=10)
-    async with parked(parks) as storage:
-        await put(parks, "r", "a")
-        await counted(parks, "r", "completed")
-        await until_parked(storage, 2)
+async def test_it_waits_for_the_queue_that_had_the_latest_job(app: Dibs) -> None:
+    add(app, "r", _do_nothing, size=10)
+    async with waiting_claim(app) as storage:
+        await put(app, "r", "a")
+        await wait_for_count(app, "r", "completed")
+        await until_sent(storage, 2)
 
-        assert "r" == parked_at(storage)
+        assert "r" == latest_queue(storage)
 
 
-async def test_it_is_called_back_for_another_queue(parks: Dibs) -> None:
-    add(parks, "r", _nothing, size=100)
-    async with parked(parks) as storage:
+async def test_it_ends_for_a_job_of_another_queue(app: Dibs) -> None:
+    add(app, "r", _do_nothing, size=100)
+    async with waiting_claim(app) as storage:
         [first] = [queue for verb, queue in storage.asked if verb == "claim_blocking"]
         other = "r" if first == "q" else "q"
 
-        await put(parks, other, "a")
-        await counted(parks, other, "completed")
+        await put(app, other, "a")
+        await wait_for_count(app, other, "completed")
 
         assert ("wake_claim", first) in storage.asked
 
 
-async def test_a_queue_that_does_not_fit_beside_it_is_looked_at_once_for_each_word(parks: Dibs) -> None:
-    """A look finds nothing to make room for, and from there on it takes another word to look again."""
-    add(parks, "r", _nothing, size=100)
-    async with parked(parks) as storage:
+async def test_a_queue_that_does_not_fit_is_counted_once_for_each_wake_up(app: Dibs) -> None:
+    """A count that finds no due job is followed by another only after another wake-up."""
+    add(app, "r", _do_nothing, size=100)
+    async with waiting_claim(app) as storage:
         for queue in ("r", "q"):
-            await put(parks, queue, "a")
-            await counted(parks, queue, "completed")
-            await storage.until(lambda: queue == parked_at(storage))  # noqa: B023 - it is over by then
-        before = looks(storage)
+            await put(app, queue, "a")
+            await wait_for_count(app, queue, "completed")
+            await storage.until(lambda: queue == latest_queue(storage))  # noqa: B023 - it is over by then
+        before = counts_of_r(storage)
 
-        await put(parks, "r", EnqueueRequest(job=NewJob(id="later", delay=3_600_000)))
-        await storage.until(lambda: looks(storage) > before)
+        await put(app, "r", EnqueueRequest(job=NewJob(id="later", delay=3_600_000)))
+        await storage.until(lambda: counts_of_r(storage) > before)
         for _ in range(100):
-            await parks.storage.get("q", ["a"])
+            await app.storage.get("q", ["a"])
 
-        assert before + 1 == looks(storage)
+        assert before + 1 == counts_of_r(storage)
 
 
-def parked_at(storage: Faulty) -> Any:
-    """Where the latest claim is parked, or was."""
+def latest_queue(storage: FaultyStorage) -> Any:
+    """Return the queue of the latest blocking claim."""
     return [queue for verb, queue in storage.asked if verb == "claim_blocking"][-1]
 
 
-def looks(storage: Faulty) -> int:
+def counts_of_r(storage: FaultyStorage) -> int:
     return storage.asked.count(("counts", ["r"]))
 
 
-async def test_a_stop_calls_it_back(parks: Dibs) -> None:
+async def test_a_stop_ends_it(app: Dibs) -> None:
     async with asyncio.timeout(60):
-        async with parked(parks) as storage:
+        async with waiting_claim(app) as storage:
             pass
     assert 1 == storage.calls.count("wake_claim")
 
 
-async def test_a_job_that_falls_due_is_called_back_for(parks: Dibs) -> None:
-    """A server looks for those whose time to wait is over ten times a second only."""
-    async with parked(parks) as storage:
-        await put(parks, "q", EnqueueRequest(job=NewJob(id="a", delay=300, data=JobData(payload=b"[]"))))
-        await counted(parks, "q", "completed")
+async def test_it_ends_for_a_scheduled_job_that_falls_due(app: Dibs) -> None:
+    """The timeout of the claim would be late: a server checks timeouts only ten times a second."""
+    async with waiting_claim(app) as storage:
+        await put(app, "q", EnqueueRequest(job=NewJob(id="a", delay=300, data=JobData(payload=b"[]"))))
+        await wait_for_count(app, "q", "completed")
 
         assert ("wake_claim", "q") in storage.asked
 
 
-async def test_nothing_is_parked_while_a_job_is_in_hand(parks: Dibs) -> None:
+async def test_no_blocking_claim_is_sent_while_a_job_runs(app: Dibs) -> None:
     begun, end = asyncio.Event(), asyncio.Event()
 
     async def held() -> None:
         begun.set()
         await end.wait()
 
-    add(parks, "q", held, size=10)
-    async with parked(parks) as storage:
-        await put(parks, "q", "a")
+    add(app, "q", held, size=10)
+    async with waiting_claim(app) as storage:
+        await put(app, "q", "a")
         await begun.wait()
-        await put(parks, "q", "b")
-        await counted(parks, "q", "active", 2)
+        await put(app, "q", "b")
+        await wait_for_count(app, "q", "active", 2)
         assert 1 == storage.calls.count("claim_blocking")
 
         end.set()
-        await until_parked(storage, 2)
+        await until_sent(storage, 2)
 
 
-async def test_one_of_which_nothing_is_known_costs_the_lease(parks: Dibs) -> None:
-    """It may have taken jobs that nobody knows: they come back with the lease (contract, promise 7)."""
-    async with faulty(parks) as storage:
+async def test_a_lost_reply_costs_the_lease(app: Dibs) -> None:
+    """The claim may have taken jobs: they come back with the end of the lease (contract, promise 7)."""
+    async with faulty_storage(app) as storage:
         storage.fail("claim_blocking", OutcomeUnknown("the connection was lost"))
-        async with serving(parks):
-            await until_parked(storage, 2)
+        async with serving(app):
+            await until_sent(storage, 2)
             assert 2 == storage.calls.count("grant")
 
-            await put(parks, "q", "a")
-            await counted(parks, "q", "completed")
+            await put(app, "q", "a")
+            await wait_for_count(app, "q", "completed")
             await storage.until(lambda: "drop" in storage.calls)
 
 
-async def test_one_that_cannot_be_called_back_comes_by_itself(
-    parks: Dibs, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_a_claim_that_cannot_be_ended_early_ends_at_its_timeout(
+    app: Dibs, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocking_claim, "CLAIM_WAIT", 0.3)
     async with asyncio.timeout(60):
         with caplog.at_level(logging.WARNING):
-            async with parked(parks) as storage:
+            async with waiting_claim(app) as storage:
                 storage.fail("wake_claim", StorageUnavailable("not now"))
 
     assert "ending the blocking claim failed: not now" in caplog.text
 
 
-async def test_a_storage_that_cannot_be_asked_is_left_alone_for_a_time(parks: Dibs) -> None:
-    async with faulty(parks) as storage:
+async def test_requests_pause_after_errors_of_the_storage(app: Dibs) -> None:
+    async with faulty_storage(app) as storage:
         for _ in range(3):
             storage.fail("claim_blocking", StorageUnavailable("not now"))
-        async with serving(parks):
-            await until_parked(storage, 4)
-            await put(parks, "q", "a")
-            await counted(parks, "q", "completed")
+        async with serving(app):
+            await until_sent(storage, 4)
+            await put(app, "q", "a")
+            await wait_for_count(app, "q", "completed")
 
     assert 1 == storage.calls.count("grant")

@@ -1,4 +1,4 @@
-"""Exceptions as data."""
+"""Exceptions as stored errors and verdicts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def with_attributes(**attributes: Any) -> Exception:
         (Retry(at=datetime(1970, 1, 1, 1, 0, tzinfo=timezone(timedelta(hours=1)))), False, None, 0),
         (with_attributes(retry_at=5), False, None, 5000),
         (with_attributes(retry_at=datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC)), False, None, 5000),
-        # What says no time says nothing: the backoff counts.
+        # Values that are not a time are ignored: the backoff counts.
         (with_attributes(retry_at=datetime(1970, 1, 1)), False, None, None),  # noqa: DTZ001 - naive is the case
         (with_attributes(retry_at="soon"), False, None, None),
         (with_attributes(retry_at=float("nan")), False, None, None),
@@ -42,7 +42,7 @@ def with_attributes(**attributes: Any) -> Exception:
         (Retry(delay=float("inf")), False, None, None),
     ],
 )
-def test_an_error_says_when_to_try_again(
+def test_an_error_sets_the_time_of_the_retry(
     error: Exception, *, permanent: bool, delay: int | None, run_at: int | None
 ) -> None:
     verdict = verdict_on(error)
@@ -50,7 +50,7 @@ def test_an_error_says_when_to_try_again(
     assert (permanent, delay, run_at) == (verdict.permanent, verdict.delay, verdict.run_at)
 
 
-class Nasty(Exception):
+class Unreadable(Exception):
     @property
     def kind(self) -> str:
         raise RuntimeError("no kind")
@@ -59,25 +59,25 @@ class Nasty(Exception):
         raise RuntimeError("no text")
 
 
-def test_an_error_that_cannot_be_read_is_an_error_like_others() -> None:
-    verdict = verdict_on(Nasty())
+def test_an_error_without_readable_text_is_an_ordinary_error() -> None:
+    verdict = verdict_on(Unreadable())
 
     assert not verdict.permanent
     assert "(no message: its __str__ raised RuntimeError)" == verdict.error.message
 
 
-def test_a_group_says_what_is_in_it() -> None:
+def test_a_group_lists_its_errors() -> None:
     group = ExceptionGroup("two", [ValueError("a"), KeyError("b")])
 
     assert "ValueError: a" in verdict_on(group).error.message
 
 
 class Filler:
-    """What fills the memory, while it is there."""
+    """An object that fills the memory while it lives."""
 
 
-class NoRoom(MemoryError):
-    """An error of which nothing can be told while the memory is full."""
+class FullMemory(MemoryError):
+    """An error that cannot be described while the memory is full."""
 
     def __init__(self, full: weakref.ref[Filler]) -> None:
         super().__init__("full")
@@ -89,23 +89,26 @@ class NoRoom(MemoryError):
             raise MemoryError
 
 
-def filling(elsewhere: list[Filler]) -> None:
+def fill_memory(references: list[Filler]) -> None:
     filler = Filler()
-    elsewhere.append(filler)
+    references.append(filler)
     full = weakref.ref(filler)
-    if len(elsewhere) > 1:
-        del elsewhere[:]
-    raise NoRoom(full)
+    if len(references) > 1:
+        del references[:]
+    raise FullMemory(full)
 
 
-@pytest.mark.parametrize(("before", "told"), [([Filler()], "full"), ([], OUT_OF_MEMORY.error.message)])
-def test_a_full_memory_is_told_of_once_the_handlers_frames_are_cleared(
-    before: list[Filler], told: str
+@pytest.mark.parametrize(("references", "message"), [([Filler()], "full"), ([], OUT_OF_MEMORY.error.message)])
+def test_an_error_of_full_memory_is_stored_after_the_frames_are_cleared(
+    references: list[Filler], message: str
 ) -> None:
-    """Else the thread ends with the run in hand, and nobody hears of it. What others hold stays full."""
-    with pytest.raises(NoRoom) as caught:
-        filling(before)
+    """Otherwise the thread would end without a verdict on its run.
+
+    Objects that others reference still fill the memory: then the verdict is OUT_OF_MEMORY.
+    """
+    with pytest.raises(FullMemory) as caught:
+        fill_memory(references)
 
     verdict = verdict_on(caught.value)
 
-    assert (verdict.error.message, verdict.permanent) == (told, False)
+    assert (verdict.error.message, verdict.permanent) == (message, False)

@@ -1,4 +1,4 @@
-"""What handlers return and raise, and what becomes of their jobs."""
+"""The results and exceptions of handlers, and the settlements of their jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dibs.model.retry import Fixed
 from dibs.worker import WorkReport, run
 from dibs.worker.execution.invocation import Invocation
 from dibs.worker.execution.outcome import counter_name, fallback_action
-from tests.worker.workshop import add, arguments, current, kinds, outcome, put, request
+from tests.worker.jobs import add, arguments, current, event_kinds, outcome, put, request
 
 
 async def work(app: Dibs) -> WorkReport:
@@ -32,7 +32,7 @@ async def work(app: Dibs) -> WorkReport:
 
 
 class Raiser:
-    """Raises what it is given, one after the other, then returns."""
+    """A handler that raises the given exceptions one after the other, then returns."""
 
     def __init__(self, *errors: BaseException) -> None:
         self.errors = list(errors)
@@ -70,14 +70,14 @@ async def test_a_result_of_none_is_a_result(app: Dibs) -> None:
     assert b"null" == (await outcome(app, "q", "a")).result
 
 
-async def test_what_fails_is_retried_until_it_succeeds(app: Dibs) -> None:
+async def test_a_failing_job_is_retried_until_it_succeeds(app: Dibs) -> None:
     handler = Raiser(ValueError("one"), KeyError("two"))
     add(app, "q", handler)
     await put(app, "q", "a")
 
     report = await work(app)
 
-    assert ["retried", "retried", "completed"] == await kinds(app, "q", "a")
+    assert ["retried", "retried", "completed"] == await event_kinds(app, "q", "a")
     assert (3, 2, 1) == (report.total("claimed"), report.total("retried"), report.total("completed"))
 
 
@@ -139,7 +139,9 @@ async def test_a_permanent_error_is_not_retried(app: Dibs, error: Exception) -> 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
 @pytest.mark.parametrize("kind", ["async", "def"])
-async def test_what_would_end_a_program_ends_only_the_run(app: Dibs, error: BaseException, kind: str) -> None:
+async def test_an_exception_that_ends_programs_ends_only_the_run(
+    app: Dibs, error: BaseException, kind: str
+) -> None:
     handler = Raiser(error)
 
     async def async_handler() -> str:
@@ -149,14 +151,14 @@ async def test_what_would_end_a_program_ends_only_the_run(app: Dibs, error: Base
     await put(app, "q", "a")
     await work(app)
 
-    assert ["retried", "completed"] == await kinds(app, "q", "a")
+    assert ["retried", "completed"] == await event_kinds(app, "q", "a")
 
 
-async def test_a_handler_may_say_when_to_try_again(app: Dibs) -> None:
+async def test_a_handler_may_set_the_time_of_the_retry(app: Dibs) -> None:
     at = datetime(2100, 1, 1, tzinfo=UTC)
     handler = Raiser(Retry("busy", at=at))
     add(app, "q", handler)
-    add(app, "stop", stopper)
+    add(app, "stop", stop_worker)
     await put(app, "q", "a")
     await put(app, "stop", "s")
     await run(app)
@@ -167,8 +169,8 @@ async def test_a_handler_may_say_when_to_try_again(app: Dibs) -> None:
     assert "busy" == job.error.message
 
 
-def stopper() -> None:
-    """End the worker of this process as a person would."""
+def stop_worker() -> None:
+    """Stop the worker of this process by a signal."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -181,7 +183,7 @@ async def test_retry_at_counts_on_any_exception(app: Dibs) -> None:
     before = time.monotonic()
     await work(app)
 
-    assert ["retried", "completed"] == await kinds(app, "q", "a")
+    assert ["retried", "completed"] == await event_kinds(app, "q", "a")
     assert 0.1 < time.monotonic() - before < 5
 
 
@@ -207,7 +209,7 @@ async def test_a_result_that_cannot_be_written_fails_without_a_retry(app: Dibs) 
     assert "q returned set" in failed.error.message
 
 
-async def test_a_def_handler_that_returns_a_coroutine_is_told_so(app: Dibs) -> None:
+async def test_the_error_names_a_coroutine_that_a_def_handler_returned(app: Dibs) -> None:
     async def forgotten() -> None: ...
 
     def handler() -> object:
@@ -249,14 +251,14 @@ async def test_a_job_that_stalled_too_often_ends_without_running(app: Dibs) -> N
 
 
 async def stall(app: Dibs, queue: str) -> None:
-    """Claim a job, and be gone."""
+    """Claim a job under a lease that ends at once."""
     lease = (await app.storage.grant([queue], 1, "gone")).lease
     assert (await app.storage.claim(queue, lease, 1)).jobs
     while not await app.storage.reap(queue, 1):
         pass
 
 
-async def test_a_failure_handler_gets_what_failed_with_retries_of_its_own(app: Dibs) -> None:
+async def test_a_failure_handler_gets_the_failed_job_and_has_its_own_retries(app: Dibs) -> None:
     seen: list[str] = []
 
     def on_failure(job_error: str) -> None:

@@ -1,4 +1,4 @@
-"""The stem of worker processes: they end with it, it with its supervisor, and it knows no application."""
+"""The fork server: its processes end with it, it ends with its supervisor, and it imports no application."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ import pytest
 
 from dibs.client.app import Dibs
 from dibs.worker import messages
-from dibs.worker.processes import fork_server as nursery_of
+from dibs.worker.processes import fork_server as fork_server_module
 from dibs.worker.processes.child_main import ProcessSpec
 from dibs.worker.processes.fork_server import SUPPORTED, ForkedProcess, ForkServer
-from tests.worker.fleet import PATIENCE, script, working
-from tests.worker.workshop import Gate, counted, current, ends, kinds, outcome, put, request
+from tests.worker.gate import Gate, wait_for_exit
+from tests.worker.jobs import current, event_kinds, outcome, put, request, wait_for_count
+from tests.worker.supervisors import TIMEOUT, script, working
 
-pytestmark = pytest.mark.skipif(not SUPPORTED, reason="processes are spawned here")
+pytestmark = pytest.mark.skipif(not SUPPORTED, reason="this platform has no fork server")
 
 APPS = "tests.worker.apps:app"
 
@@ -32,36 +33,36 @@ async def app(shared: Dibs) -> Dibs:
 
 
 class Child:
-    """A forked process, what it said, and how it ended."""
+    """A forked process, its first message, and its exit."""
 
-    def __init__(self, nursery: ForkServer, reference: str = APPS) -> None:
+    def __init__(self, fork_server: ForkServer, reference: str = APPS) -> None:
         self.ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         spec = ProcessSpec(app=reference, queues=("echo",), parent=0)
-        self.process: ForkedProcess = nursery.fork(spec, self._heard, self.end.set_result)
+        self.process: ForkedProcess = fork_server.fork(spec, self._on_message, self.end.set_result)
 
-    def _heard(self, raw: bytes) -> None:
+    def _on_message(self, raw: bytes) -> None:
         message = messages.decode_from_worker(raw)
         if isinstance(message, messages.ProcessReady):
             self.ready.set_result(message.pid)
 
 
 @pytest.fixture
-async def nursery(app: Dibs) -> AsyncIterator[ForkServer]:
-    nursery = ForkServer()
+async def fork_server(app: Dibs) -> AsyncIterator[ForkServer]:
+    fork_server = ForkServer()
     try:
-        yield nursery
+        yield fork_server
     finally:
-        nursery.close()
+        fork_server.close()
 
 
-def stem_of(pid: int) -> int:
+def parent_of(pid: int) -> int:
     return psutil.Process(pid).ppid()
 
 
-async def settled(condition: Callable[[], bool]) -> None:
-    """Wait for what the kernel tells nobody."""
-    async with asyncio.timeout(PATIENCE):
+async def poll_until(condition: Callable[[], bool]) -> None:
+    """Poll until a condition is true that no event reports."""
+    async with asyncio.timeout(TIMEOUT):
         while not condition():  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.01)
 
@@ -69,9 +70,9 @@ async def settled(condition: Callable[[], bool]) -> None:
 # -- the processes -----------------------------------------------------------------------------------
 
 
-async def test_what_it_forks_is_told_of_like_any_child(nursery: ForkServer) -> None:
-    async with asyncio.timeout(PATIENCE):
-        children = [Child(nursery) for _ in range(3)]
+async def test_exits_of_forked_processes_are_reported(fork_server: ForkServer) -> None:
+    async with asyncio.timeout(TIMEOUT):
+        children = [Child(fork_server) for _ in range(3)]
         pids = [await child.ready for child in children]
         os.kill(pids[0], signal.SIGSEGV)
         children[1].process.kill()
@@ -80,101 +81,103 @@ async def test_what_it_forks_is_told_of_like_any_child(nursery: ForkServer) -> N
     assert [child.process.pid for child in children] == pids
     assert ["was killed by SIGSEGV", "was killed by SIGKILL"] == reasons
     assert not children[2].end.done()
-    assert os.getpid() == stem_of(stem_of(pids[2]))
+    assert os.getpid() == parent_of(parent_of(pids[2]))
 
 
-async def test_what_cannot_begin_says_why_and_ends_well(nursery: ForkServer) -> None:
-    async with asyncio.timeout(PATIENCE):
-        child = Child(nursery, "tests.worker.apps:nowhere")
+async def test_a_process_that_cannot_start_exits_with_code_0(fork_server: ForkServer) -> None:
+    async with asyncio.timeout(TIMEOUT):
+        child = Child(fork_server, "tests.worker.apps:nowhere")
         reason = await child.end
 
     assert "exited with code 0" == reason
     assert not child.ready.done()
 
 
-async def test_a_process_is_begun_as_its_supervisor_is_now(
+async def test_a_process_has_the_present_environment_of_its_supervisor(
     app: Dibs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not as it was when the stem began: environment, folder and path are those of the moment."""
+    """The environment, directory and path are those at the fork, not at the start of the fork server."""
     await put(app, "surroundings", request("a", "WHERE"))
     async with working(app, "suicide", "surroundings", until="stopped"):
-        await counted(app, "surroundings", "completed")
+        await wait_for_count(app, "surroundings", "completed")
         monkeypatch.setenv("WHERE", "elsewhere")
         monkeypatch.setenv("WHAT", "no UTF-8: \udcff")
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.chdir(tmp_path)
         await put(app, "suicide", "b")
-        await counted(app, "suicide", "failed")
+        await wait_for_count(app, "suicide", "failed")
         await put(app, "surroundings", request("c", "WHERE"))
-        await counted(app, "surroundings", "completed", 2)
+        await wait_for_count(app, "surroundings", "completed", 2)
 
     before, after = [json.loads((await outcome(app, "surroundings", id)).result or b"") for id in "ac"]
     assert None is before[0]
     assert ["elsewhere", str(tmp_path), str(tmp_path)] == after
 
 
-async def test_where_there_can_be_none_processes_are_spawned(
+async def test_without_a_fork_server_processes_are_spawned(
     app: Dibs, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nursery_of, "SUPPORTED", False)
+    monkeypatch.setattr(fork_server_module, "SUPPORTED", False)
     await put(app, "held", "a")
     async with working(app, "held") as task:
         pid = await gate.arrived("a")
         assert os.getpid() == psutil.Process(pid).ppid()
-        await gate.let_go("a")
+        await gate.release("a")
         report = await task
 
     assert (1, 0) == (report.total("completed"), report.crashes)
 
 
-# -- how it ends -------------------------------------------------------------------------------------
+# -- its end ----------------------------------------------------------------------------------------
 
 
-async def test_when_it_ends_so_do_its_processes_and_it_is_replaced(app: Dibs, gate: Gate) -> None:
+async def test_its_processes_end_with_it_and_it_is_replaced(app: Dibs, gate: Gate) -> None:
     await put(app, "held", "a")
     async with working(app, "held", lease=3600.0, heartbeat=1000.0) as task:
         pid = await gate.arrived("a")
-        stem = stem_of(pid)
-        os.kill(stem, signal.SIGKILL)
-        gate.again("a")
-        await ends(pid)
-        other = stem_of(await gate.arrived("a"))
-        await gate.let_go("a")
+        server = parent_of(pid)
+        os.kill(server, signal.SIGKILL)
+        gate.expect_again("a")
+        await wait_for_exit(pid)
+        other = parent_of(await gate.arrived("a"))
+        await gate.release("a")
         report = await task
 
-    assert stem != other
-    assert ["stalled", "completed"] == await kinds(app, "held", "a")
+    assert server != other
+    assert ["stalled", "completed"] == await event_kinds(app, "held", "a")
     assert (1, 1) == (report.crashes, report.total("stalled"))
     assert not psutil.pid_exists(other)
 
 
-async def test_one_that_is_gone_refuses_and_the_next_is_another(nursery: ForkServer) -> None:
-    async with asyncio.timeout(PATIENCE):
-        first = Child(nursery)
-        stem = stem_of(await first.ready)
-        os.kill(stem, signal.SIGKILL)
-        # Without a step of the loop: nobody has heard of it when the next one is asked for.
-        os.waitid(os.P_PID, stem, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - see above
-        late = Child(nursery)
+async def test_a_dead_fork_server_is_replaced_at_the_next_fork(
+    fork_server: ForkServer,
+) -> None:
+    async with asyncio.timeout(TIMEOUT):
+        first = Child(fork_server)
+        server = parent_of(await first.ready)
+        os.kill(server, signal.SIGKILL)
+        # waitid() blocks the loop, so the exit is not noticed before the next fork.
+        os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - see above
+        late = Child(fork_server)
         reasons = [await late.end, await first.end]
-        assert stem != stem_of(await Child(nursery).ready)
+        assert server != parent_of(await Child(fork_server).ready)
 
     assert "could not be forked" in reasons[0]
     assert "was killed by SIGKILL" == reasons[1]
 
 
-async def test_one_that_hangs_keeps_nobody_waiting(nursery: ForkServer) -> None:
-    async with asyncio.timeout(PATIENCE):
-        first = Child(nursery)
-        stem = psutil.Process(stem_of(await first.ready))
-        stem.suspend()
-        late = Child(nursery)
+async def test_a_fork_server_that_hangs_blocks_no_caller(fork_server: ForkServer) -> None:
+    async with asyncio.timeout(TIMEOUT):
+        first = Child(fork_server)
+        server = psutil.Process(parent_of(await first.ready))
+        server.suspend()
+        late = Child(fork_server)
         late.process.kill()
         assert "was killed by SIGKILL" == await late.end
-        stem.resume()
-        assert await Child(nursery).ready
-        # What it forked when it went on was ended at once.
-        await settled(lambda: len(stem.children()) == 2)
+        server.resume()
+        assert await Child(fork_server).ready
+        # The process it forked after it was resumed was killed at once.
+        await poll_until(lambda: len(server.children()) == 2)
 
     assert not late.ready.done()
 
@@ -189,35 +192,35 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("text", PROGRAMS.values(), ids=PROGRAMS)
-async def test_nothing_is_left_of_a_supervisor_that_is_killed(
+async def test_all_processes_of_a_killed_supervisor_end(
     app: Dibs, gate: Gate, tmp_path: Path, text: str
 ) -> None:
-    """By the kernel: one of its processes holds the interpreter, and can do nothing about it itself."""
+    """The kernel kills them: one of the processes holds its GIL and runs no Python code."""
     await put(app, "gil", "a")
     async with script(tmp_path, text) as program:
         await gate.arrived("a")
-        await gate.let_go("a")
+        await gate.release("a")
         family = psutil.Process(program.pid).children(recursive=True)
         program.kill()
         for each in family:
-            await ends(each.pid)
+            await wait_for_exit(each.pid)
 
     assert len(family) >= 2
     assert (await current(app, "gil", "a")).run is not None
 
 
-# -- what it knows -----------------------------------------------------------------------------------
+# -- its imports -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", ["file", "redis", "postgresql"])
-async def test_it_opens_nothing_and_starts_no_thread(nursery: ForkServer, scheme: str) -> None:
-    """Whatever storage it was told to expect: a fork would have half of it."""
-    nursery.preload(scheme)
-    async with asyncio.timeout(PATIENCE):
-        stem = psutil.Process(stem_of(await Child(nursery).ready))
+async def test_it_opens_no_file_and_starts_no_thread(fork_server: ForkServer, scheme: str) -> None:
+    """For every preloaded storage: a fork would share files and lose threads."""
+    fork_server.preload(scheme)
+    async with asyncio.timeout(TIMEOUT):
+        server = psutil.Process(parent_of(await Child(fork_server).ready))
 
-    files = [file for file in stem.open_files() if file.fd > 2]
-    assert (1, [], []) == (stem.num_threads(), files, stem.net_connections("inet"))
+    files = [file for file in server.open_files() if file.fd > 2]
+    assert (1, [], []) == (server.num_threads(), files, server.net_connections("inet"))
 
 
 WHO = """
@@ -242,19 +245,19 @@ if __name__ == "__main__":
 
 @asynccontextmanager
 async def importing(folder: Path) -> AsyncIterator[list[list[int]]]:
-    """Who has imported the application in a folder, each with its parent."""
+    """Collect [pid, parent pid] of each process that imported the application in a folder."""
     found: list[list[int]] = []
     yield found
     found += [[int(number) for number in line.split()] for line in (folder / "who").read_text().splitlines()]
 
 
-async def test_it_does_not_import_a_program_that_it_serves(tmp_path: Path, app: Dibs) -> None:
+async def test_it_does_not_import_the_program_of_its_supervisor(tmp_path: Path, app: Dibs) -> None:
     await put(app, "pid", "a")
     async with importing(tmp_path) as found, script(tmp_path, WHO + RUN) as program:
         _, err = await program.communicate()
 
     assert 0 == program.returncode, err
-    assert_only_forks_know(found, program.pid)
+    assert_only_forks_imported(found, program.pid)
 
 
 async def test_it_does_not_import_the_application_of_the_command_line(tmp_path: Path, app: Dibs) -> None:
@@ -262,16 +265,16 @@ async def test_it_does_not_import_the_application_of_the_command_line(tmp_path: 
     (tmp_path / "who_am_i.py").write_text(WHO)
     text = PROGRAMS["the command line"].replace(APPS, "who_am_i:app").replace("gil", "pid")
     async with importing(tmp_path) as found, script(tmp_path, text) as program:
-        await counted(app, "pid", "completed")
+        await wait_for_count(app, "pid", "completed")
         program.terminate()
         await program.communicate()
 
-    assert_only_forks_know(found, program.pid)
+    assert_only_forks_imported(found, program.pid)
 
 
-def assert_only_forks_know(found: list[list[int]], program: int) -> None:
-    # The second process may have been ended before it came to that.
+def assert_only_forks_imported(found: list[list[int]], program: int) -> None:
+    # The second process may have been killed before it imported the program.
     assert [program] == [pid for pid, _ in found if pid == program]
-    [stem] = {parent for pid, parent in found if pid != program}
-    assert stem not in {pid for pid, _ in found}
-    assert stem != program
+    [server] = {parent for pid, parent in found if pid != program}
+    assert server not in {pid for pid, _ in found}
+    assert server != program

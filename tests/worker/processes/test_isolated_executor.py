@@ -1,4 +1,4 @@
-"""Handlers with a process to themselves, also over a storage that only this process sees."""
+"""Handlers with executor="process", on a storage that only the process of the worker can open."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ import pytest
 from dibs.client.app import Dibs
 from dibs.model.job import Overrides
 from dibs.worker import run
-from dibs.worker.processes import isolated_executor as alone
-from tests.worker.apps import solitary
-from tests.worker.workshop import Gate, ends, kinds, outcome, put, request
+from dibs.worker.processes import isolated_executor
+from tests.worker.apps import isolated_app
+from tests.worker.gate import Gate, wait_for_exit
+from tests.worker.jobs import event_kinds, outcome, put, request
 
 
 @pytest.fixture
 async def app(gate: Gate) -> AsyncIterator[Dibs]:
-    async with solitary as opened:
+    async with isolated_app as opened:
         yield opened
 
 
-async def test_a_run_has_a_process_to_itself(app: Dibs, gate: Gate) -> None:
+async def test_each_run_has_its_own_process(app: Dibs, gate: Gate) -> None:
     await put(app, "held", "a", "b")
     working = asyncio.create_task(run(app, queues=["held"], until="empty"))
     pids = {await gate.arrived("a"), await gate.arrived("b")}
-    await gate.let_go("a", "b")
+    await gate.release("a", "b")
     await working
 
     assert 3 == len(pids | {os.getpid()})
@@ -42,7 +43,7 @@ async def test_a_process_is_used_again(app: Dibs) -> None:
     assert all(pid != [os.getpid()] for pid in pids)
 
 
-async def test_arguments_and_results_cross(app: Dibs) -> None:
+async def test_arguments_and_results_are_passed_between_processes(app: Dibs) -> None:
     await put(app, "echo", request("e", {"x": [1, None]}, "é"))
     await run(app, queues=["echo"], until="empty")
 
@@ -54,12 +55,12 @@ async def test_a_process_that_dies_is_a_stall(app: Dibs) -> None:
     await run(app, queues=["suicide"], until="empty")
 
     failed = await outcome(app, "suicide", "f")
-    assert ["stalled", "stalled", "failed"] == await kinds(app, "suicide", "f")
+    assert ["stalled", "stalled", "failed"] == await event_kinds(app, "suicide", "f")
     assert failed.error is not None
     assert "was killed by SIGKILL" in failed.error.message
 
 
-async def test_a_handler_that_overruns_is_ended_with_its_process(app: Dibs, gate: Gate) -> None:
+async def test_a_handler_that_overruns_is_killed_with_its_process(app: Dibs, gate: Gate) -> None:
     await put(app, "overruns", request("g", overrides=Overrides(max_timeouts=0)))
     working = asyncio.create_task(run(app, queues=["overruns"], until="empty"))
     pid = await gate.arrived("g")
@@ -70,7 +71,7 @@ async def test_a_handler_that_overruns_is_ended_with_its_process(app: Dibs, gate
         os.kill(pid, 0)
 
 
-async def test_it_can_be_cancelled(app: Dibs, gate: Gate) -> None:
+async def test_a_run_can_be_cancelled(app: Dibs, gate: Gate) -> None:
     await put(app, "waits_for_cancel", "h")
     working = asyncio.create_task(run(app, queues=["waits_for_cancel"], until="empty", heartbeat=0.05))
     await gate.arrived("h")
@@ -80,23 +81,23 @@ async def test_it_can_be_cancelled(app: Dibs, gate: Gate) -> None:
     assert "cancelled" == (await outcome(app, "waits_for_cancel", "h")).kind
 
 
-async def test_one_that_does_not_heed_a_cancellation_is_killed(
+async def test_a_run_that_ignores_its_cancellation_is_killed(
     app: Dibs, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alone, "CANCEL_GRACE", 0.2)
+    monkeypatch.setattr(isolated_executor, "CANCEL_GRACE", 0.2)
     await put(app, "slow_to_cancel", "i")
     working = asyncio.create_task(run(app, queues=["slow_to_cancel"], until="empty", heartbeat=0.05))
     pid = await gate.arrived("i")
-    await gate.let_go("i")
+    await gate.release("i")
     await app.storage.cancel("slow_to_cancel", ["i"], running=True)
     await gate.arrived("cancelled")
-    await ends(pid)
+    await wait_for_exit(pid)
     await working
 
     assert "cancelled" == (await outcome(app, "slow_to_cancel", "i")).kind
 
 
-async def test_enqueueing_into_a_storage_it_cannot_reach_is_refused(app: Dibs) -> None:
+async def test_enqueueing_into_an_unreachable_storage_raises(app: Dibs) -> None:
     await put(app, "enqueues", "k")
     await run(app, queues=["enqueues"], until="empty")
 

@@ -1,4 +1,4 @@
-"""Leases of claims by hand, when the process that holds them is killed."""
+"""The leases of a receiver whose process is killed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dibs.client.app import Dibs
-from tests.worker.fleet import PATIENCE, everywhere, said, script
-from tests.worker.workshop import current
+from tests.worker.jobs import current
+from tests.worker.supervisors import TIMEOUT, on_all_storages, script, wait_for_log
 
-#: Claims one job each of three queues, under a lease that ends soon if nobody renews it.
+#: A program that claims one job in each of three queues, under leases that expire soon unless renewed.
 HOLDER = """
 import asyncio, sys
 from dibs.client.receiver import Receiver
@@ -59,15 +59,15 @@ async def app(shared: Dibs) -> Dibs:
     return shared
 
 
-@everywhere
+@on_all_storages
 async def test_a_killed_holder_loses_its_jobs_with_their_leases(app: Dibs, tmp_path: Path) -> None:
-    """One by the lease of its receiver; one that was extended, or has a lease of its own, much later."""
+    """The lease of the receiver expires soon; an extended lease, and the lease of a job that sets it, last longer."""
     for queue in ("plain", "extended"):
         await app.queue(queue).enqueue(1, id="a")
     await app.queue("own").enqueue(1, id="a", lease=3600)
     async with script(tmp_path, HOLDER) as holder:
-        await said(holder, "held")
-    async with asyncio.timeout(PATIENCE), app.queue("plain").receive(lease=0.5) as claims:
+        await wait_for_log(holder, "held")
+    async with asyncio.timeout(TIMEOUT), app.queue("plain").receive(lease=0.5) as claims:
         claim = await anext(claims)
         assert 1 == claim.stalls
         await claim.complete()

@@ -1,4 +1,4 @@
-"""Somebody asks a running job to stop: it ends as cancelled, and whoever waits for it is told."""
+"""The cancellation of a running job: it ends as cancelled, and its waiter gets JobCancelled."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 
 from dibs.client.app import Dibs
 from dibs.errors import JobCancelled
-from tests.worker.fleet import everywhere, working
-from tests.worker.workshop import Gate, current, outcome, put
+from tests.worker.gate import Gate
+from tests.worker.jobs import current, outcome, put
+from tests.worker.supervisors import on_all_storages, working
 
 
 @pytest.fixture
@@ -17,8 +18,8 @@ async def app(shared: Dibs) -> Dibs:
     return shared
 
 
-async def cancelled(app: Dibs, queue: str, id: str) -> str:
-    """Ask, wait for the result, and return what a waiter got."""
+async def cancel(app: Dibs, queue: str, id: str) -> str:
+    """Cancel a running job, check that a waiter gets JobCancelled, and return the kind of its outcome."""
     ticket = app.queue(queue).ticket(id, (await current(app, queue, id)).revision)
     waiting = asyncio.create_task(ticket.result(wait=60))
     await app.queue(queue).cancel(id, running=True)
@@ -30,11 +31,11 @@ async def cancelled(app: Dibs, queue: str, id: str) -> str:
 QUEUES = ("waits_for_cancel", "minds_cancel", "minds_cancel_alone", "alone")
 
 
-@everywhere
+@on_all_storages
 async def test_a_running_job_ends_as_cancelled(
     app: Dibs, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Async is cancelled; `def` looks at job.cancelled; alone in its process it is killed if it does not."""
+    """An async handler is cancelled, a `def` handler reads job.cancelled, an isolated process is killed."""
     monkeypatch.setenv("CANCEL_GRACE", "0.2")
     for queue in QUEUES:
         await put(app, queue, queue)
@@ -42,8 +43,8 @@ async def test_a_running_job_ends_as_cancelled(
         for queue in QUEUES:
             await gate.arrived(queue)
             if queue.startswith("minds"):
-                await gate.let_go_unseen(queue)
-        ends = await asyncio.gather(*(cancelled(app, queue, queue) for queue in QUEUES))
+                await gate.release_without_waiting(queue)
+        ends = await asyncio.gather(*(cancel(app, queue, queue) for queue in QUEUES))
         report = await task
 
     assert ["cancelled"] * 4 == ends

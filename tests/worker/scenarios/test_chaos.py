@@ -1,4 +1,4 @@
-"""Worker processes are killed at random, and every job ends exactly once all the same."""
+"""Worker processes are killed at random, and every job ends exactly once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from dibs.client.app import Dibs
 from dibs.worker import WorkReport, run
-from tests.worker.workshop import ids, put, request
+from tests.worker.jobs import ids, put, request
 
 pytestmark = pytest.mark.chaos
 
@@ -21,24 +21,24 @@ KILLS = 8
 
 
 class Killer:
-    """Kills one of the processes every now and then."""
+    """A task that kills a random worker process every 0.2 to 0.8 seconds."""
 
     def __init__(self, seed: int) -> None:
-        self.luck = random.Random(seed)
+        self.random = random.Random(seed)
         self.report = WorkReport()
         self.kills = 0
 
-    def look(self, report: WorkReport) -> None:
+    def on_progress(self, report: WorkReport) -> None:
         self.report = report
 
     async def kill(self) -> None:
         while self.kills < KILLS:
-            await asyncio.sleep(self.luck.uniform(0.2, 0.8))
-            # Who kills all that start before any could work is told so, and that is another test.
+            await asyncio.sleep(self.random.uniform(0.2, 0.8))
+            # Not before a first claim: the call fails if no process ever becomes ready.
             if not self.report.processes or not self.report.total("claimed"):
                 continue
             try:
-                os.kill(self.luck.choice(self.report.processes), signal.SIGKILL)
+                os.kill(self.random.choice(self.report.processes), signal.SIGKILL)
             except ProcessLookupError:
                 continue
             self.kills += 1
@@ -58,7 +58,7 @@ async def test_every_job_ends_once(app: Dibs, seed: int) -> None:
     killing = asyncio.create_task(killer.kill())
     async with asyncio.timeout(120):
         report = await run(
-            app, queues=["naps", "naps_async"], processes=2, until="empty", progress=killer.look
+            app, queues=["naps", "naps_async"], processes=2, until="empty", progress=killer.on_progress
         )
     killing.cancel()
 
@@ -68,12 +68,12 @@ async def test_every_job_ends_once(app: Dibs, seed: int) -> None:
         numbers = report.queue(queue)
         assert (JOBS, {1}) == (len(ends), set(ends.values()))
         assert 0 == numbers.running
-        # What a process had completed and could not tell counts as lost.
+        # A run that a process completed, but died before it could report, counts as lost.
         assert JOBS == numbers.completed + numbers.lost
 
 
 async def completions(app: Dibs, queue: str) -> Counter[str]:
-    """How often each id was completed, by the log."""
+    """Return how many completed events each id has."""
     ends: Counter[str] = Counter()
     after = None
     while (page := await app.storage.events(queue, after=after, limit=1000)).events:

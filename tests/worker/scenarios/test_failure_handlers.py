@@ -1,4 +1,4 @@
-"""A failure is handled at least once, whenever the processes that do it are killed."""
+"""A failure is handled at least once, even if worker processes are killed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from dibs.client.app import Dibs
 from dibs.model.events import LogEvent
 from dibs.model.job import Error
 from dibs.model.requests import Complete, Fail, Settlement
-from tests.worker.fleet import everywhere, working
-from tests.worker.workshop import Gate, counted, outcome, put
+from tests.worker.gate import Gate
+from tests.worker.jobs import outcome, put, wait_for_count
+from tests.worker.supervisors import on_all_storages, working
 
 
 @pytest.fixture
@@ -20,57 +21,59 @@ async def app(shared: Dibs) -> Dibs:
     return shared
 
 
-async def surveyed(app: Dibs, queue: str = "frail!fail") -> list[LogEvent]:
-    """What the log says of the fail jobs of a queue."""
+async def fail_events(app: Dibs, queue: str = "frail!fail") -> list[LogEvent]:
+    """Return the events of a fail queue."""
     page = await app.storage.events(queue, limit=1000)
     return [event for _, event in page.events]
 
 
-@everywhere
-async def test_whose_process_is_killed_in_it_runs_again(app: Dibs, gate: Gate) -> None:
+@on_all_storages
+async def test_a_handler_whose_process_is_killed_during_its_run_runs_again(app: Dibs, gate: Gate) -> None:
     await put(app, "frail", "a")
     async with working(app, "frail") as task:
         os.kill(await gate.arrived("survey"), signal.SIGKILL)
-        gate.again("survey")
+        gate.expect_again("survey")
         await gate.arrived("survey")
-        await gate.let_go("survey")
+        await gate.release("survey")
         await task
 
-    assert ["stalled", "completed"] == [event.kind for event in await surveyed(app)]
+    assert ["stalled", "completed"] == [event.kind for event in await fail_events(app)]
     assert "failed" == (await outcome(app, "frail", "a")).kind
 
 
-async def test_whose_process_is_killed_after_it_is_handled_nevertheless(app: Dibs, gate: Gate) -> None:
+async def test_a_failure_is_handled_once_if_the_process_is_killed_after_the_run(
+    app: Dibs, gate: Gate
+) -> None:
     await put(app, "frail", "a")
     async with working(app, "frail") as task:
         pid = await gate.arrived("survey")
-        await gate.let_go_unseen("survey")
+        await gate.release_without_waiting("survey")
         os.kill(pid, signal.SIGKILL)
-        # Whether it had ended by then is chance: it may run again.
-        gate.again("survey")
-        await gate.welcome("survey", task)
+        # The process may have died before it settled the run; then the handler runs again.
+        gate.expect_again("survey")
+        await gate.release_if_it_arrives("survey", task)
         await task
 
-    assert 1 == [event.kind for event in await surveyed(app)].count("completed")
+    assert 1 == [event.kind for event in await fail_events(app)].count("completed")
 
 
-async def test_when_nobody_was_there_it_is_handled_later(app: Dibs, gate: Gate) -> None:
-    """The end of the job and its fail job are one step, so there is no moment between them."""
+async def test_a_failure_without_a_worker_is_handled_later(app: Dibs, gate: Gate) -> None:
+    """The end of the job and its fail job are one step, so no crash can separate them."""
     await put(app, "frail", "a")
     lease = (await app.storage.grant(["frail"], 60_000, "test")).lease
     [job] = (await app.storage.claim("frail", lease, 1)).jobs
     assert job.run is not None
-    how = Fail(error=Error(type="Boom"), handled=True)
-    await app.storage.settle("frail", [Settlement(id="a", fence=job.run.fence, action=how)])
+    action = Fail(error=Error(type="Boom"), handled=True)
+    await app.storage.settle("frail", [Settlement(id="a", fence=job.run.fence, action=action)])
     async with working(app, "frail") as task:
         await gate.arrived("survey")
-        await gate.let_go("survey")
+        await gate.release("survey")
         await task
 
-    assert ["completed"] == [event.kind for event in await surveyed(app)]
+    assert ["completed"] == [event.kind for event in await fail_events(app)]
 
 
-async def test_one_that_fails_for_good_is_kept_for_ever_and_shown(app: Dibs) -> None:
+async def test_a_failed_fail_job_is_kept_without_expiry(app: Dibs) -> None:
     await put(app, "hopeless", "a")
     async with working(app, "hopeless") as task:
         await task
@@ -81,9 +84,9 @@ async def test_one_that_fails_for_good_is_kept_for_ever_and_shown(app: Dibs) -> 
     assert ("not even this", None) == (shown.outcome.error.message, shown.outcome.expires_at)
 
 
-@everywhere
-async def test_a_run_handed_off_and_failed_from_elsewhere_is_handled(app: Dibs, gate: Gate) -> None:
-    """By hand: claimed here, handed off, ended by who has only its id and revision."""
+@on_all_storages
+async def test_a_handed_off_run_that_is_failed_by_its_revision_is_handled(app: Dibs, gate: Gate) -> None:
+    """Claimed by a receiver, handed off, and ended by a call with only its id and revision."""
     queue = app.queue("frail")
     await put(app, "frail", "a", "b")
     revisions = {}
@@ -93,14 +96,14 @@ async def test_a_run_handed_off_and_failed_from_elsewhere_is_handled(app: Dibs, 
             if len(revisions) == 2:
                 break
     async with working(app, "frail", until="stopped"):
-        # Its lease is long over, and it is nobody's to bring back.
+        # Its lease has expired, but a handed-off run is under no lease and is not reaped.
         assert [] == list(await app.storage.reap("frail", 10))
         assert "done" == await app.storage.finish(
             "frail", "a", Fail(error=Error(type="Elsewhere"), handled=True), revisions["a"]
         )
         assert "done" == await app.storage.finish("frail", "b", Complete(result=b"1"), revisions["b"])
         await gate.arrived("survey")
-        await gate.let_go("survey")
-        await counted(app, "frail!fail", "completed")
+        await gate.release("survey")
+        await wait_for_count(app, "frail!fail", "completed")
 
     assert ("failed", "completed") == tuple([(await outcome(app, "frail", id)).kind for id in "ab"])

@@ -1,4 +1,4 @@
-"""A storage that does not always answer, and a worker that loses nothing by it."""
+"""Faults of the storage: lost replies, refusals and errors; the worker loses no job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dibs.client.app import Dibs
 from dibs.errors import OutcomeUnknown, Refused, StorageUnavailable
 from dibs.model.results import SettleResult
 from dibs.worker import run
-from tests.worker.workshop import Faulty, add, faulty, kinds, outcome, put
+from tests.worker.faulty_storage import FaultyStorage, faulty_storage
+from tests.worker.jobs import add, event_kinds, outcome, put
 
 LOST = OutcomeUnknown("the reply was lost")
 
@@ -27,17 +28,17 @@ class Counting:
 
 
 async def test_a_settlement_whose_reply_was_lost_is_repeated(app: Dibs) -> None:
-    async with faulty(app) as storage:
+    async with faulty_storage(app) as storage:
         await one_job(app, storage)
         storage.fail("settle_and_claim", LOST, after=True)
         report = await run(app, until="empty")
 
-    assert ["completed"] == await kinds(app, "q", "a")
+    assert ["completed"] == await event_kinds(app, "q", "a")
     assert (1, 0) == (report.total("completed"), report.total("lost"))
 
 
-async def test_a_batch_that_is_refused_is_told_one_by_one(app: Dibs) -> None:
-    async with faulty(app) as storage:
+async def test_a_refused_batch_is_settled_one_by_one(app: Dibs) -> None:
+    async with faulty_storage(app) as storage:
         await one_job(app, storage)
         storage.fail("settle_and_claim", Refused("one of them is bad"))
         await run(app, until="empty")
@@ -47,18 +48,18 @@ async def test_a_batch_that_is_refused_is_told_one_by_one(app: Dibs) -> None:
 
 
 async def test_a_job_whose_claim_was_lost_is_released_and_runs(app: Dibs) -> None:
-    async with faulty(app) as storage:
+    async with faulty_storage(app) as storage:
         handler = await one_job(app, storage)
         storage.fail("claim", LOST, after=True)
         await run(app, until="empty")
 
-    assert ["released", "completed"] == await kinds(app, "q", "a")
+    assert ["released", "completed"] == await event_kinds(app, "q", "a")
     assert 1 == handler.calls
     assert 2 == storage.calls.count("grant")
 
 
 async def test_a_lost_lease_is_replaced(app: Dibs) -> None:
-    async with faulty(app) as storage:
+    async with faulty_storage(app) as storage:
         await one_job(app, storage)
         real = await app.storage.claim("q", "never granted", 1)
         assert real.lost
@@ -69,7 +70,7 @@ async def test_a_lost_lease_is_replaced(app: Dibs) -> None:
     assert 2 == storage.calls.count("grant")
 
 
-async def one_job(app: Dibs, storage: Faulty) -> Counting:
+async def one_job(app: Dibs, storage: FaultyStorage) -> Counting:
     handler = Counting()
     add(app, "q", handler)
     await put(app, "q", "a")
@@ -78,27 +79,27 @@ async def one_job(app: Dibs, storage: Faulty) -> Counting:
 
 @pytest.mark.parametrize("error", [StorageUnavailable("nobody there"), RuntimeError("a fault of its own")])
 @pytest.mark.parametrize("verb", ["claim", "settle_and_claim", "renew", "reap", "counts", "wait", "settle"])
-async def test_whatever_goes_wrong_is_tried_again(app: Dibs, verb: str, error: Exception) -> None:
-    async with faulty(app) as storage:
+async def test_a_failed_call_is_retried(app: Dibs, verb: str, error: Exception) -> None:
+    async with faulty_storage(app) as storage:
         handler = await one_job(app, storage)
         storage.fail(verb, error)
         storage.fail(verb, error)
         await run(app, until="empty", heartbeat=0.05)
 
     assert 1 == handler.calls
-    assert ["completed"] == await kinds(app, "q", "a")
+    assert ["completed"] == await event_kinds(app, "q", "a")
 
 
-async def test_a_worker_that_gets_no_lease_says_so(app: Dibs) -> None:
-    async with faulty(app) as storage:
+async def test_a_worker_without_a_first_lease_raises(app: Dibs) -> None:
+    async with faulty_storage(app) as storage:
         await one_job(app, storage)
         storage.fail("grant", StorageUnavailable("nobody there"))
         with pytest.raises(StorageUnavailable):
             await run(app, until="empty")
 
 
-async def test_a_completion_that_is_refused_becomes_a_failure(app: Dibs) -> None:
-    async with faulty(app) as storage:
+async def test_a_refused_completion_becomes_a_failure(app: Dibs) -> None:
+    async with faulty_storage(app) as storage:
         await one_job(app, storage)
         storage.fail("settle_and_claim", Refused("look closer"))
         storage.answer("settle", [SettleResult("refused", "too large")])
@@ -110,7 +111,7 @@ async def test_a_completion_that_is_refused_becomes_a_failure(app: Dibs) -> None
     assert "too large" in failed.error.message
 
 
-async def test_what_is_known_under_an_old_lease_ends_before_it_is_dropped(app: Dibs) -> None:
+async def test_an_old_lease_is_dropped_after_its_known_runs_have_ended(app: Dibs) -> None:
     go, here = asyncio.Event(), asyncio.Event()
 
     async def handler() -> str:
@@ -118,7 +119,7 @@ async def test_what_is_known_under_an_old_lease_ends_before_it_is_dropped(app: D
         await go.wait()
         return "done"
 
-    async with faulty(app) as storage:
+    async with faulty_storage(app) as storage:
         add(app, "q", handler, size=50)
         await put(app, "q", "a")
         working = asyncio.create_task(run(app, until="empty"))
@@ -132,6 +133,6 @@ async def test_what_is_known_under_an_old_lease_ends_before_it_is_dropped(app: D
         go.set()
         await working
 
-    assert ["completed"] == await kinds(app, "q", "a")
-    assert ["released", "completed"] == await kinds(app, "q", "b")
+    assert ["completed"] == await event_kinds(app, "q", "a")
+    assert ["released", "completed"] == await event_kinds(app, "q", "b")
     assert 2 == storage.calls.count("drop")

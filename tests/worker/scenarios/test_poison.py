@@ -1,4 +1,4 @@
-"""Handlers that take their process with them: settled at once, with the reason, and all else goes on."""
+"""Handlers that kill their process: the run is settled at once, with the reason, and other jobs run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import pytest
 from dibs.client.app import Dibs
 from dibs.model.job import Overrides
 from dibs.model.retry import Immediate
-from tests.worker.fleet import Watched, everywhere, working
-from tests.worker.workshop import Gate, counted, current, ids, outcome, put, request
+from tests.worker.gate import Gate
+from tests.worker.jobs import current, ids, outcome, put, request, wait_for_count
+from tests.worker.supervisors import ProgressRecorder, on_all_storages, working
 
-#: A lease that is over long after the test: what comes back did not wait for it.
+#: A lease that outlasts the test: a job that is retried did not wait for its end.
 SLOW: dict[str, Any] = {"lease": 3600.0, "heartbeat": 1000.0}
 ONCE = Overrides(max_stalls=0, backoff=Immediate())
 POISONS = {"exit": "exited with code 7", "segfault": "was killed by SIGSEGV"}
-# Later interpreters count their C frames, and raise.
+# Python 3.12 and later count C frames and raise RecursionError.
 if sys.version_info < (3, 12):
     POISONS["recursion"] = "was killed by SIGSEGV"
 
@@ -28,31 +29,31 @@ async def app(shared: Dibs) -> Dibs:
 
 
 @pytest.mark.parametrize(("how", "reason"), POISONS.items(), ids=POISONS)
-async def test_it_is_a_stall_with_the_reason(app: Dibs, how: str, reason: str) -> None:
+async def test_a_run_whose_process_died_is_stalled_with_the_reason(app: Dibs, how: str, reason: str) -> None:
     await put(app, "poison", request("a", how))
     async with working(app, "poison", until="stopped", **SLOW):
-        await counted(app, "poison", "scheduled")
+        await wait_for_count(app, "poison", "scheduled")
         job = await current(app, "poison", "a")
 
     assert (1, 0, 0) == (job.stalls, job.retries, job.timeouts)
     assert job.error is not None
     assert f"{reason} while it ran this" in job.error.message
-    assert job.run_at > job.enqueued_at + 3_000_000, "with its backoff"
+    assert job.run_at > job.enqueued_at + 3_000_000, "the backoff is applied"
 
 
 async def test_a_memory_limit_is_an_error_of_the_run(app: Dibs) -> None:
-    """The interpreter raises; where it cannot, the process dies, and that is a stall."""
+    """The interpreter raises MemoryError; if it cannot, the process dies and the run is stalled."""
     await put(app, "poison", request("a", "memory"))
     async with working(app, "poison", until="stopped", **SLOW):
-        await counted(app, "poison", "scheduled")
+        await wait_for_count(app, "poison", "scheduled")
         job = await current(app, "poison", "a")
 
     assert job.error is not None
     assert (job.error.type, job.retries, job.stalls) in [("MemoryError", 1, 0), ("ProcessDied", 0, 1)]
 
 
-@everywhere
-async def test_its_limit_ends_it_in_the_failure_handler(app: Dibs) -> None:
+@on_all_storages
+async def test_after_max_stalls_the_failure_handler_runs(app: Dibs) -> None:
     await put(app, "poison", request("a", "exit", overrides=Overrides(max_stalls=1, backoff=Immediate())))
     async with working(app, "poison", **SLOW) as task:
         report = await task
@@ -64,8 +65,8 @@ async def test_its_limit_ends_it_in_the_failure_handler(app: Dibs) -> None:
     assert (2, 1) == (report.crashes, report.queue("poison!fail").completed)
 
 
-async def test_others_all_end_while_it_kills_again_and_again(app: Dibs) -> None:
-    watched = Watched()
+async def test_other_jobs_all_end_while_a_job_keeps_killing_processes(app: Dibs) -> None:
+    watched = ProgressRecorder()
     often = Overrides(max_stalls=4, backoff=Immediate())
     await put(app, "poison", request("a", "exit", overrides=often))
     await put(app, "naps", *[request(id, 0.01) for id in ids(200)])
@@ -76,14 +77,14 @@ async def test_others_all_end_while_it_kills_again_and_again(app: Dibs) -> None:
     assert 200 == (await app.storage.counts(["naps"]))["naps"].completed
 
 
-async def test_a_process_that_keeps_dying_is_said_aloud_and_its_place_filled(
+async def test_each_crash_is_logged_and_the_process_replaced(
     app: Dibs, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     await put(app, "poison", *[request(id, "exit", overrides=ONCE) for id in ids(3)])
     async with working(app, "poison", "held") as task:
         await put(app, "held", "b")
         await gate.arrived("b")
-        await gate.let_go("b")
+        await gate.release("b")
         await task
 
     assert "completed" == (await outcome(app, "held", "b")).kind

@@ -1,4 +1,4 @@
-"""Programs of their own that work in processes: how they stop, and what they say when they cannot start."""
+"""Programs with worker processes: how they stop, and their errors when they cannot start."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from dibs.client.app import Dibs
 from dibs.errors import ConfigurationError
 from dibs.worker import run
 from tests.worker import apps
-from tests.worker.fleet import said, script
-from tests.worker.workshop import Gate, add, current, ends, put, request
+from tests.worker.gate import Gate, wait_for_exit
+from tests.worker.jobs import add, current, put, request
+from tests.worker.supervisors import script, wait_for_log
 
 APPS = "tests.worker.apps"
 
@@ -34,7 +35,7 @@ if __name__ == "__main__":
 """
 
 
-async def test_after_the_grace_processes_are_ended_and_their_jobs_released(
+async def test_after_the_grace_processes_are_killed_and_their_jobs_released(
     app: Dibs, gate: Gate, tmp_path: Path
 ) -> None:
     await put(app, "held", "a")
@@ -43,32 +44,36 @@ async def test_after_the_grace_processes_are_ended_and_their_jobs_released(
         program.terminate()
         await program.communicate()
 
-    await ends(pid)
+    await wait_for_exit(pid)
     assert 0 == (await current(app, "held", "a")).attempts
 
 
-async def test_processes_log_as_their_supervisor_does(app: Dibs, gate: Gate, tmp_path: Path) -> None:
+async def test_processes_use_the_log_configuration_of_their_supervisor(
+    app: Dibs, gate: Gate, tmp_path: Path
+) -> None:
     await put(app, "held", request("a", "too", "many"))
-    text = SCRIPT.replace("level=logging.INFO", "level=logging.INFO, format='told: %(message)s'")
+    text = SCRIPT.replace("level=logging.INFO", "level=logging.INFO, format='custom: %(message)s'")
     async with script(tmp_path, text.format(grace=0)) as program:
-        # A server that is not durable is told of first.
-        line = await said(program, "held/a")
+        # The first line may be a warning about a server that is not durable.
+        line = await wait_for_log(program, "held/a")
         program.terminate()
 
-    assert line.startswith("told: held/a: Retry: TypeError: ")
+    assert line.startswith("custom: held/a: Retry: TypeError: ")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process that holds its interpreter")
-async def test_so_does_one_that_holds_its_interpreter(app: Dibs, gate: Gate, tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process that holds its GIL")
+async def test_a_process_that_holds_the_gil_ends_with_its_supervisor(
+    app: Dibs, gate: Gate, tmp_path: Path
+) -> None:
     await put(app, "gil", "a")
     async with script(tmp_path, SCRIPT.format(grace=60).replace('"held"', '"gil"')) as program:
         pid = await gate.arrived("a")
-        await gate.let_go("a")
+        await gate.release("a")
         program.kill()
-        await ends(pid)
+        await wait_for_exit(pid)
 
 
-async def test_a_missing_guard_is_explained_once(tmp_path: Path, app: Dibs) -> None:
+async def test_a_missing_main_guard_is_explained_once(tmp_path: Path, app: Dibs) -> None:
     text = "\n".join(line.removeprefix("    ") for line in SCRIPT.splitlines() if "__main__" not in line)
     async with script(tmp_path, text.format(grace=1)) as program:
         _, err = await program.communicate()
@@ -78,8 +83,8 @@ async def test_a_missing_guard_is_explained_once(tmp_path: Path, app: Dibs) -> N
     assert 1 == err.count(b"Traceback")
 
 
-async def test_a_lifespan_that_cannot_start_is_one_clear_error(app: Dibs, tmp_path: Path) -> None:
-    async with apps.broken as broken:
+async def test_a_lifespan_that_raises_is_one_clear_error(app: Dibs, tmp_path: Path) -> None:
+    async with apps.broken_app as broken:
         with pytest.raises(ConfigurationError, match="no number"):
             await run(broken, processes=2)
 
@@ -96,7 +101,7 @@ async def test_an_application_in_no_module_is_refused(tmp_path: Path) -> None:
             await run(hidden, processes=1)
 
 
-async def test_a_handler_made_elsewhere_is_one_clear_error(app: Dibs) -> None:
+async def test_a_handler_that_worker_processes_lack_is_one_clear_error(app: Dibs) -> None:
     add(app, "late", apps.echo)
     try:
         with pytest.raises(ConfigurationError, match="has no handler for late"):
@@ -105,11 +110,11 @@ async def test_a_handler_made_elsewhere_is_one_clear_error(app: Dibs) -> None:
         del app.handlers["late"]
 
 
-async def test_what_a_worker_process_started_ends_as_well(app: Dibs, gate: Gate, tmp_path: Path) -> None:
+async def test_isolated_processes_end_with_their_supervisor(app: Dibs, gate: Gate, tmp_path: Path) -> None:
     await put(app, "alone", "a")
     async with script(tmp_path, SCRIPT.format(grace=60).replace('"held"', '"alone"')) as program:
         pid = await gate.arrived("a")
         program.kill()
-        await ends(pid)
+        await wait_for_exit(pid)
 
     assert (await current(app, "alone", "a")).run is not None

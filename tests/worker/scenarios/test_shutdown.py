@@ -1,4 +1,4 @@
-"""How a program ends: by one signal, by two, by SIGKILL, and by SIGKILL at any moment of its end."""
+"""The end of a program: by one signal, by two, by SIGKILL, and by SIGKILL during its shutdown."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import pytest
 
 from dibs.client.app import Dibs
 from dibs.model.results import Counts
-from tests.worker.fleet import PATIENCE, everywhere, program, said, working
-from tests.worker.workshop import Gate, current, ends, ids, kinds, outcome, put, request
+from tests.worker.gate import Gate, wait_for_exit
+from tests.worker.jobs import current, event_kinds, ids, outcome, put, request
+from tests.worker.supervisors import TIMEOUT, on_all_storages, program, wait_for_log, working
 
-GRACE_TOLD = "a second signal releases"
+GRACE_MESSAGE = "a second signal releases"
 
 
 @pytest.fixture
@@ -25,97 +26,101 @@ async def app(shared: Dibs) -> Dibs:
     return shared
 
 
-@everywhere
-async def test_sigterm_waits_for_what_runs_and_claims_no_more(app: Dibs, gate: Gate, tmp_path: Path) -> None:
+@on_all_storages
+async def test_sigterm_waits_for_running_jobs_and_claims_no_more(
+    app: Dibs, gate: Gate, tmp_path: Path
+) -> None:
     await put(app, "held", "a")
     async with program(tmp_path, "held", grace=3600) as worker:
         pid = await gate.arrived("a")
         worker.terminate()
-        os.kill(pid, signal.SIGTERM)  # as systemd does: to the whole group
-        await said(worker, GRACE_TOLD)
+        os.kill(pid, signal.SIGTERM)  # systemd sends it to the whole group, too
+        await wait_for_log(worker, GRACE_MESSAGE)
         await put(app, "held", "later")
-        await gate.let_go("a")
+        await gate.release("a")
         out, _ = await worker.communicate()
 
-    # A claim of the other process that was on its way may have taken the later one, and released it.
+    # A claim of the other process that was in flight may have taken the later job, and released it.
     assert (0, b"1") == (worker.returncode, out.split()[0])
-    assert ["completed"] == await kinds(app, "held", "a")
+    assert ["completed"] == await event_kinds(app, "held", "a")
     assert 0 == (await current(app, "held", "later")).attempts
 
 
-@everywhere
-async def test_twice_releases_now(app: Dibs, gate: Gate, tmp_path: Path) -> None:
+@on_all_storages
+async def test_a_second_sigterm_releases_at_once(app: Dibs, gate: Gate, tmp_path: Path) -> None:
     await put(app, "held", "a")
     await put(app, "held_async", "b")
     async with program(tmp_path, "held", "held_async", grace=3600) as worker:
         pids = {await gate.arrived("a"), await gate.arrived("b")}
         worker.terminate()
-        await said(worker, GRACE_TOLD)
+        await wait_for_log(worker, GRACE_MESSAGE)
         worker.terminate()
         out, _ = await worker.communicate()
     for pid in pids:
-        await ends(pid)
+        await wait_for_exit(pid)
 
-    # A claim of the other process that was on its way may have taken one again, and released it, too.
+    # A claim of the other process that was in flight may have taken a job again, and released it, too.
     assert (0, b"0") == (worker.returncode, out.split()[0])
     for queue, id in (("held", "a"), ("held_async", "b")):
         job = await current(app, queue, id)
         assert (None, 0, 0) == (job.run, job.attempts, job.stalls)
 
 
-@everywhere
-async def test_sigkill_ends_its_processes_and_another_has_its_jobs_soon(
+@on_all_storages
+async def test_sigkill_ends_the_worker_processes_and_another_worker_runs_the_jobs(
     app: Dibs, gate: Gate, tmp_path: Path
 ) -> None:
-    """As stalls; within the lease and a second where a worker looks, which is not timed here."""
+    """The jobs are stalled. Another worker gets them within the lease and a second; not timed here."""
     lease = 1.0
     await put(app, "held", "a")
     async with program(tmp_path, "held", lease=lease, heartbeat=0.2) as worker:
         pid = await gate.arrived("a")
-        gate.again("a")
+        gate.expect_again("a")
         worker.kill()
-        await ends(pid)
-    async with working(app, "held") as heir:
+        await wait_for_exit(pid)
+    async with working(app, "held") as successor:
         await gate.arrived("a")
         job = await current(app, "held", "a")
-        await gate.let_go("a")
-        await heir
+        await gate.release("a")
+        await successor
 
     assert (1, 0) == (job.stalls, job.timeouts)
-    assert ["stalled", "completed"] == await kinds(app, "held", "a")
+    assert ["stalled", "completed"] == await event_kinds(app, "held", "a")
 
 
-@everywhere
-async def test_nothing_is_lost_by_sigkill_at_a_moment_of_a_shutdown(app: Dibs, tmp_path: Path) -> None:
-    await kill_at(app, tmp_path, [0.0, 0.02])
+@on_all_storages
+async def test_no_job_is_lost_by_sigkill_during_a_shutdown(app: Dibs, tmp_path: Path) -> None:
+    await kill_after_sigterm(app, tmp_path, [0.0, 0.02])
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_nothing_is_lost_by_sigkill_at_twenty(app: Dibs, tmp_path: Path, seed: int) -> None:
-    luck = random.Random(seed)
-    await kill_at(app, tmp_path, [luck.uniform(0, 0.6) for _ in range(20)])
+async def test_no_job_is_lost_by_twenty_sigkills_during_shutdowns(
+    app: Dibs, tmp_path: Path, seed: int
+) -> None:
+    generator = random.Random(seed)
+    await kill_after_sigterm(app, tmp_path, [generator.uniform(0, 0.6) for _ in range(20)])
 
 
-async def kill_at(app: Dibs, folder: Path, moments: Iterable[float]) -> None:
-    """Kill a program so many seconds after its first SIGTERM, and let another do what is left."""
-    rounds = list(moments)
-    for number, moment in enumerate(rounds):
+async def kill_after_sigterm(app: Dibs, folder: Path, delays: Iterable[float]) -> None:
+    """Kill a program `delay` seconds after SIGTERM, for each delay; another worker then runs the rest."""
+    rounds = list(delays)
+    for number, delay in enumerate(rounds):
         names = [f"{number}-{id}" for id in ids(100)]
         await put(app, "naps", *[request(id, 0.05) for id in names])
         async with program(folder, "naps", lease=1.0, heartbeat=0.2, grace=0.3) as worker:
-            await begun(app, "naps")
+            await wait_for_active(app, "naps")
             children = psutil.Process(worker.pid).children(recursive=True)
             worker.terminate()
-            # The moment is what is tried here, not waited for.
-            await asyncio.sleep(moment)
+            # The delay is the input of this test; it waits for no event.
+            await asyncio.sleep(delay)
             if worker.returncode is None:
                 worker.kill()
             await worker.wait()
         for child in children:
-            await ends(child.pid)
-    async with asyncio.timeout(PATIENCE * 2), working(app, "naps", number=2, heartbeat=0.2) as heir:
-        await heir
+            await wait_for_exit(child.pid)
+    async with asyncio.timeout(TIMEOUT * 2), working(app, "naps", number=2, heartbeat=0.2) as successor:
+        await successor
 
     for number in range(len(rounds)):
         for id in ids(100):
@@ -124,13 +129,13 @@ async def kill_at(app: Dibs, folder: Path, moments: Iterable[float]) -> None:
     assert (0, 0, 100 * len(rounds)) == (counts.waiting, counts.active, counts.completed)
 
 
-async def begun(app: Dibs, queue: str) -> None:
+async def wait_for_active(app: Dibs, queue: str) -> None:
     """Wait until some jobs of a queue are active."""
 
     def some(counts: Counts) -> bool:
         return counts.active > 0
 
     since = None
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not some((await app.storage.counts([queue]))[queue]):
             since = (await app.storage.wait([queue], for_="events", since=since, timeout=0.05)).since

@@ -1,4 +1,4 @@
-"""Runs that take too long, that somebody asks to stop, and workers that end."""
+"""Timeouts, cancellations, stop signals and lost leases of a worker in the process of the test."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from dibs.client.app import Dibs
 from dibs.client.calls.current_job import CurrentJob, current_job
 from dibs.errors import StorageUnavailable
 from dibs.worker import WorkReport, run
-from tests.worker.workshop import Faulty, add, counted, current, faulty, ids, kinds, outcome, put
+from tests.worker.faulty_storage import FaultyStorage, faulty_storage
+from tests.worker.jobs import add, current, event_kinds, ids, outcome, put, wait_for_count
 
 
 class Held:
-    """An `async def` handler that says it is there, and stays until it is let go."""
+    """An `async def` handler that sets `here` and waits for `go`."""
 
     def __init__(self) -> None:
         self.here = asyncio.Event()
@@ -44,7 +45,7 @@ class Held:
 
 
 class HeldThread:
-    """The same as a `def` handler."""
+    """A `def` handler that sets `here` and waits for `go`."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -65,10 +66,10 @@ async def arrived(event: asyncio.Event) -> None:
         await event.wait()
 
 
-async def ask_to_stop() -> None:
-    """Send a signal, and return when the loop has heard it."""
+async def send_sigterm() -> None:
+    """Send SIGTERM to this process, and return when the loop has handled it."""
     os.kill(os.getpid(), signal.SIGTERM)
-    # A thread wakes the loop by the same pipe as a signal does, so it comes behind it.
+    # A thread wakes the loop through the same pipe as a signal, so the signal is handled first.
     await asyncio.to_thread(int)
     for _ in range(20):
         await asyncio.sleep(0)
@@ -83,7 +84,7 @@ class TestTimeout:
         report = await run(app, until="empty")
 
         failed = await outcome(app, "q", "a")
-        assert ["timed_out", "timed_out", "failed"] == await kinds(app, "q", "a")
+        assert ["timed_out", "timed_out", "failed"] == await event_kinds(app, "q", "a")
         assert (3, "failed", 2, 0) == (held.cancelled, failed.kind, failed.timeouts, failed.retries)
         assert failed.error is not None
         assert (
@@ -93,7 +94,7 @@ class TestTimeout:
         assert "__call__" in failed.error.traceback
         assert 2 == report.total("timed_out")
 
-    async def test_what_finishes_nevertheless_counts(self, app: Dibs) -> None:
+    async def test_a_run_that_returns_after_its_cancellation_completes(self, app: Dibs) -> None:
         async def stubborn() -> str:
             try:
                 await asyncio.Event().wait()
@@ -107,7 +108,7 @@ class TestTimeout:
 
         assert b'"done"' == (await outcome(app, "q", "a")).result
 
-    async def test_a_def_handler_loses_its_fence_and_its_room(self, app: Dibs) -> None:
+    async def test_a_def_handler_loses_its_fence_and_frees_its_capacity(self, app: Dibs) -> None:
         held = HeldThread()
         add(app, "q", held, timeout=20, max_timeouts=0, size=100)
         add(app, "other", lambda: 1, size=100)
@@ -131,13 +132,13 @@ class TestTimeout:
         await put(app, "short", "b")
         working = asyncio.create_task(run(app, until="empty"))
         await arrived(long.here)
-        await counted(app, "short", "failed")
+        await wait_for_count(app, "short", "failed")
         long.go.set()
         await working
 
         assert ("completed", 1) == ((await outcome(app, "long", "a")).kind, short.cancelled)
 
-    async def test_without_a_timeout_nothing_is_stopped(self, app: Dibs) -> None:
+    async def test_without_a_timeout_there_is_no_deadline(self, app: Dibs) -> None:
         add(app, "q", lambda: current_job().deadline, timeout=None)
         await put(app, "q", "a")
         await run(app, until="empty")
@@ -173,7 +174,7 @@ class TestCancel:
 
         assert "completed" == (await outcome(app, "q", "a")).kind
 
-    async def test_others_go_on(self, app: Dibs) -> None:
+    async def test_a_run_of_another_queue_continues(self, app: Dibs) -> None:
         held, other = Held(), Held()
         held.add(app, "q")
         other.add(app, "other")
@@ -183,7 +184,7 @@ class TestCancel:
         await arrived(held.here)
         await arrived(other.here)
         await app.storage.cancel("q", ["a"], running=True)
-        await counted(app, "q", "cancelled")
+        await wait_for_count(app, "q", "cancelled")
         other.go.set()
         await working
 
@@ -191,13 +192,13 @@ class TestCancel:
 
 
 class TestSignals:
-    async def test_the_first_waits_for_what_runs_and_claims_no_more(self, app: Dibs) -> None:
+    async def test_the_first_waits_for_running_jobs_and_claims_no_more(self, app: Dibs) -> None:
         held = Held()
         held.add(app, "q", size=100)
         await put(app, "q", "a", "b")
         working = asyncio.create_task(run(app))
         await arrived(held.here)
-        await ask_to_stop()
+        await send_sigterm()
         held.go.set()
 
         report = await working
@@ -206,13 +207,13 @@ class TestSignals:
         assert 0 == (await current(app, "q", "b")).attempts
         assert (1, 0, 0) == (report.total("completed"), report.total("released"), held.cancelled)
 
-    async def test_after_the_grace_the_rest_is_released(self, app: Dibs) -> None:
+    async def test_after_the_grace_remaining_runs_are_released(self, app: Dibs) -> None:
         held = Held()
         held.add(app, "q")
         await put(app, "q", "a")
         working = asyncio.create_task(run(app, grace=0.02))
         await arrived(held.here)
-        await ask_to_stop()
+        await send_sigterm()
         await working
 
         job = await current(app, "q", "a")
@@ -224,35 +225,35 @@ class TestSignals:
         await put(app, "q", *ids(5))
         working = asyncio.create_task(run(app, grace=3600))
         await arrived(held.here)
-        await ask_to_stop()
-        await ask_to_stop()
+        await send_sigterm()
+        await send_sigterm()
 
         report = await working
 
         counts = (await app.storage.counts(["q"]))["q"]
         assert (5, 0, 5) == (counts.waiting, counts.active, report.total("released"))
 
-    async def test_a_def_handler_that_goes_on_is_released_all_the_same(self, app: Dibs) -> None:
+    async def test_the_run_of_a_def_handler_that_does_not_stop_is_released(self, app: Dibs) -> None:
         held = HeldThread()
         add(app, "q", held)
         await put(app, "q", "a")
         working = asyncio.create_task(run(app, grace=0))
         await arrived(held.here)
-        await ask_to_stop()
+        await send_sigterm()
         report = await working
         held.go.set()
 
         assert 0 == (await current(app, "q", "a")).attempts
         assert 1 == report.total("released")
 
-    async def test_afterwards_signals_are_what_they_were(self, app: Dibs) -> None:
+    async def test_the_previous_signal_handlers_are_restored(self, app: Dibs) -> None:
         before = signal.getsignal(signal.SIGTERM)
         add(app, "q", print)
         await run(app, until="empty")
 
         assert signal.getsignal(signal.SIGTERM) is before
 
-    async def test_a_call_that_is_cancelled_releases_at_once(self, app: Dibs) -> None:
+    async def test_a_cancelled_call_releases_at_once(self, app: Dibs) -> None:
         held = Held()
         held.add(app, "q")
         await put(app, "q", "a")
@@ -266,26 +267,26 @@ class TestSignals:
 
 
 class TestLostLease:
-    """Others may hold our jobs: nothing that runs may go on, or be settled."""
+    """Other workers may hold the same jobs, so all runs are stopped and none is settled."""
 
-    async def test_a_refused_renewal_stops_everything_and_starts_anew(self, app: Dibs) -> None:
-        async with faulty(app) as storage:
+    async def test_a_refused_renewal_stops_all_runs_and_starts_again(self, app: Dibs) -> None:
+        async with faulty_storage(app) as storage:
             report, held = await self.lose(app, storage, "gone")
 
         assert 1 == held.cancelled
         assert 1 == report.total("lost")
-        assert ["stalled", "completed"] == await kinds(app, "q", "a")
+        assert ["stalled", "completed"] == await event_kinds(app, "q", "a")
         assert 2 == storage.calls.count("grant")
 
-    async def test_a_storage_that_does_not_answer_is_as_bad(self, app: Dibs) -> None:
-        async with faulty(app) as storage:
+    async def test_a_lease_that_cannot_be_renewed_stops_all_runs(self, app: Dibs) -> None:
+        async with faulty_storage(app) as storage:
             report, held = await self.lose(app, storage, "silent")
 
         assert 1 == held.cancelled
         assert 1 == report.total("lost")
-        assert ["stalled", "completed"] == await kinds(app, "q", "a")
+        assert ["stalled", "completed"] == await event_kinds(app, "q", "a")
 
-    async def lose(self, app: Dibs, storage: Faulty, how: str) -> tuple[WorkReport, Held]:
+    async def lose(self, app: Dibs, storage: FaultyStorage, how: str) -> tuple[WorkReport, Held]:
         held = Held()
         held.add(app, "q")
         await put(app, "q", "a")
@@ -299,6 +300,6 @@ class TestLostLease:
             for _ in range(100):
                 storage.fail("renew", StorageUnavailable("nobody there"))
         await arrived(held.here)
-        storage.forgive("renew")
+        storage.succeed_again("renew")
         held.go.set()
         return await working, held

@@ -1,4 +1,4 @@
-"""A machine that stood still past its lease, and goes on: nothing it does counts any more."""
+"""A machine that was suspended for longer than its lease: the storage refuses all its later calls."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 from dibs.client.app import Dibs
 from dibs.model.job import Job
 from dibs.model.requests import Complete, Settlement
-from tests.worker.fleet import PATIENCE, Fleet, everywhere, program, said
-from tests.worker.workshop import Gate, ends, kinds, outcome, put
+from tests.worker.gate import Gate, wait_for_exit
+from tests.worker.jobs import event_kinds, outcome, put
+from tests.worker.supervisors import TIMEOUT, ProcessTree, on_all_storages, program, wait_for_log
 
-#: Short, but not so short that a busy machine would make a zombie of whom nobody stopped.
+#: Seconds of a lease: short, but long enough that a busy machine renews it in time.
 LEASE = 2.0
 LOST = "a lease is lost"
 
@@ -25,10 +26,10 @@ async def app(shared: Dibs) -> Dibs:
     return shared
 
 
-async def taken_over(app: Dibs, queue: str) -> Job:
-    """Take the job of a queue as soon as nobody's lease is in the way, for a lease that lasts."""
-    lease = (await app.storage.grant([queue], 3_600_000, "heir")).lease
-    async with asyncio.timeout(PATIENCE):
+async def take_over(app: Dibs, queue: str) -> Job:
+    """Claim the job of a queue under a long lease, as soon as the other lease has expired."""
+    lease = (await app.storage.grant([queue], 3_600_000, "successor")).lease
+    async with asyncio.timeout(TIMEOUT):
         while True:
             await app.storage.reap(queue, 100)
             if jobs := (await app.storage.claim(queue, lease, 1)).jobs:
@@ -38,65 +39,67 @@ async def taken_over(app: Dibs, queue: str) -> Job:
 
 async def complete(app: Dibs, queue: str, job: Job, result: bytes) -> str:
     assert job.run is not None
-    how = Complete(result=result)
-    [settled] = await app.storage.settle(queue, [Settlement(id=job.id, fence=job.run.fence, action=how)])
+    action = Complete(result=result)
+    [settled] = await app.storage.settle(queue, [Settlement(id=job.id, fence=job.run.fence, action=action)])
     return settled.status
 
 
-async def stopped_and_continued(app: Dibs, gate: Gate, fleet: Fleet, id: str) -> int:
-    """One round with one job; return the process that ran it for the zombie."""
+async def suspend_and_resume(app: Dibs, gate: Gate, tree: ProcessTree, id: str) -> int:
+    """Suspend the machine during a job, complete the job elsewhere, resume; return the pid of the first run."""
     await put(app, "held", id)
     pid = await gate.arrived(id)
-    fleet.stop()
-    heir = await taken_over(app, "held")
-    await gate.let_go_unseen(id)
-    fleet.go_on()
-    await ends(pid)
-    assert "done" == await complete(app, "held", heir, b'"heir"')
+    tree.stop()
+    job = await take_over(app, "held")
+    await gate.release_without_waiting(id)
+    tree.resume()
+    await wait_for_exit(pid)
+    assert "done" == await complete(app, "held", job, b'"heir"')
     return pid
 
 
-@everywhere
-async def test_what_a_zombie_does_is_lost_and_it_starts_anew(app: Dibs, gate: Gate, tmp_path: Path) -> None:
+@on_all_storages
+async def test_the_runs_of_a_zombie_are_lost_and_it_starts_again(
+    app: Dibs, gate: Gate, tmp_path: Path
+) -> None:
     async with program(tmp_path, "held", lease=LEASE, heartbeat=0.2) as zombie:
-        pid = await stopped_and_continued(app, gate, Fleet(zombie.pid), "a")
-        told = await said(zombie, LOST)
+        pid = await suspend_and_resume(app, gate, ProcessTree(zombie.pid), "a")
+        line = await wait_for_log(zombie, LOST)
         await put(app, "held", "b")
         assert await gate.arrived("b") != pid
-        await gate.let_go("b")
+        await gate.release("b")
         zombie.terminate()
         _, err = await zombie.communicate()
 
-    assert "all runs are stopped and the workers start again" in told
-    assert LOST.encode() not in err, "said once"
+    assert "all runs are stopped and the workers start again" in line
+    assert LOST.encode() not in err, "the message appears once"
     assert b'"heir"' == (await outcome(app, "held", "a")).result
-    assert ["stalled", "completed"] == await kinds(app, "held", "a")
-    assert ["completed"] == await kinds(app, "held", "b")
+    assert ["stalled", "completed"] == await event_kinds(app, "held", "a")
+    assert ["completed"] == await event_kinds(app, "held", "b")
 
 
-async def test_processes_cannot_settle_while_only_their_supervisor_stands_still(
+async def test_processes_of_a_suspended_supervisor_cannot_settle(
     app: Dibs, gate: Gate, tmp_path: Path
 ) -> None:
-    """Nobody ends them, and the storage refuses them by fence."""
+    """The supervisor cannot kill them, but the storage refuses their settlements by fence."""
     await put(app, "held", "a")
     async with program(tmp_path, "held", lease=LEASE, heartbeat=0.2) as zombie:
         await gate.arrived("a")
         os.kill(zombie.pid, signal.SIGSTOP)
-        heir = await taken_over(app, "held")
-        await gate.let_go("a")
+        job = await take_over(app, "held")
+        await gate.release("a")
         os.kill(zombie.pid, signal.SIGCONT)
-        await said(zombie, LOST)
-        assert "done" == await complete(app, "held", heir, b'"heir"')
+        await wait_for_log(zombie, LOST)
+        assert "done" == await complete(app, "held", job, b'"heir"')
 
     assert b'"heir"' == (await outcome(app, "held", "a")).result
-    assert ["stalled", "completed"] == await kinds(app, "held", "a")
+    assert ["stalled", "completed"] == await event_kinds(app, "held", "a")
 
 
 @pytest.mark.chaos
-async def test_two_hundred_rounds_of_it_leave_no_stale_write(app: Dibs, gate: Gate, tmp_path: Path) -> None:
+async def test_two_hundred_suspensions_leave_no_stale_write(app: Dibs, gate: Gate, tmp_path: Path) -> None:
     async with program(tmp_path, "held", lease=LEASE, heartbeat=0.2) as zombie:
         for n in range(200):
-            await stopped_and_continued(app, gate, Fleet(zombie.pid), f"round-{n}")
+            await suspend_and_resume(app, gate, ProcessTree(zombie.pid), f"round-{n}")
 
     for n in range(200):
         assert b'"heir"' == (await outcome(app, "held", f"round-{n}")).result

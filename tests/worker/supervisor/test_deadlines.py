@@ -1,4 +1,4 @@
-"""Time is over: whatever a handler does, its run ends, and what has nothing to do with it goes on."""
+"""Timeouts: the run ends however its handler behaves, and other runs are not disturbed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pytest
 
 from dibs.client.app import Dibs
 from dibs.model.job import Overrides
-from tests.worker.apps import CHILD
-from tests.worker.fleet import Watched, working
-from tests.worker.workshop import Gate, counted, current, ends, kinds, outcome, put, request
+from tests.worker.apps import CHILD_PROGRAM
+from tests.worker.gate import Gate, wait_for_exit
+from tests.worker.jobs import current, event_kinds, outcome, put, request, wait_for_count
+from tests.worker.supervisors import ProgressRecorder, working
 
-#: A timeout that ends a handler soon, and its job for good.
+#: A short timeout after which the job fails.
 SOON = Overrides(timeout=300, max_timeouts=0)
 
 
@@ -23,14 +24,14 @@ async def app(shared: Dibs) -> Dibs:
 
 
 @pytest.mark.parametrize("queue", ["gil", "backtracking"])
-async def test_a_handler_that_holds_the_interpreter_is_ended_from_outside(
+async def test_a_handler_that_holds_the_gil_is_killed_by_the_supervisor(
     app: Dibs, gate: Gate, queue: str
 ) -> None:
     await put(app, queue, request("a", overrides=SOON))
     async with working(app, queue, "echo") as task:
         pid = await gate.arrived("a")
-        await gate.let_go("a")
-        await ends(pid)
+        await gate.release("a")
+        await wait_for_exit(pid)
         await put(app, "echo", "b")
         report = await task
 
@@ -42,40 +43,38 @@ async def test_a_handler_that_holds_the_interpreter_is_ended_from_outside(
     assert "completed" == (await outcome(app, "echo", "b")).kind
 
 
-async def test_it_comes_back_as_timed_out(app: Dibs, gate: Gate) -> None:
+async def test_a_killed_run_has_timed_out_and_is_retried(app: Dibs, gate: Gate) -> None:
     await put(app, "gil", request("a", overrides=Overrides(timeout=300)))
     async with working(app, "gil", until="stopped"):
         await gate.arrived("a")
-        await gate.let_go("a")
-        await counted(app, "gil", "scheduled")
+        await gate.release("a")
+        await wait_for_count(app, "gil", "scheduled")
         job = await current(app, "gil", "a")
 
     assert (1, 0, 0) == (job.timeouts, job.stalls, job.retries)
-    assert ["timed_out"] == await kinds(app, "gil", "a")
+    assert ["timed_out"] == await event_kinds(app, "gil", "a")
 
 
-async def test_neighbours_of_a_process_that_hangs_are_released_without_a_mark(app: Dibs, gate: Gate) -> None:
+async def test_other_runs_of_a_process_that_hangs_are_released(app: Dibs, gate: Gate) -> None:
     await put(app, "held", "neighbour")
     async with working(app, "held", "gil") as task:
         pid = await gate.arrived("neighbour")
-        gate.again("neighbour")
+        gate.expect_again("neighbour")
         await put(app, "gil", request("a", overrides=SOON))
         assert await gate.arrived("a") == pid
-        await gate.let_go("a")
+        await gate.release("a")
         assert await gate.arrived("neighbour") != pid
         again = await current(app, "held", "neighbour")
-        await gate.let_go("neighbour")
+        await gate.release("neighbour")
         await task
 
     assert (1, 0, 0) == (again.attempts, again.stalls, again.timeouts)
-    assert ["released", "completed"] == await kinds(app, "held", "neighbour")
+    assert ["released", "completed"] == await event_kinds(app, "held", "neighbour")
 
 
-async def test_neighbours_of_an_overrun_finish_first_and_a_replacement_serves_at_once(
-    app: Dibs, gate: Gate
-) -> None:
-    """And the run that overran is active until its process is gone: nothing runs beside it."""
-    watched = Watched()
+async def test_after_an_overrun_other_runs_finish_while_a_replacement_works(app: Dibs, gate: Gate) -> None:
+    """The run that overran is active until its process has ended, so the job never runs twice at once."""
+    watched = ProgressRecorder()
     await put(app, "held", "neighbour")
     async with working(app, "held", "overruns", "echo", progress=watched) as task:
         pid = await gate.arrived("neighbour")
@@ -83,77 +82,77 @@ async def test_neighbours_of_an_overrun_finish_first_and_a_replacement_serves_at
         assert await gate.arrived("a") == pid
         await watched.until(lambda report: report.overruns == 1)
         await put(app, "echo", "b")
-        await counted(app, "echo", "completed")
+        await wait_for_count(app, "echo", "completed")
         still = (await current(app, "overruns", "a")).run
-        await gate.let_go("neighbour")
-        await ends(pid)
+        await gate.release("neighbour")
+        await wait_for_exit(pid)
         await task
 
-    assert still is not None, "settled while its handler was still running"
-    assert ["completed"] == await kinds(app, "held", "neighbour")
-    assert ["failed"] == await kinds(app, "overruns", "a")
+    assert still is not None, "the run was settled while its handler was still running"
+    assert ["completed"] == await event_kinds(app, "held", "neighbour")
+    assert ["failed"] == await event_kinds(app, "overruns", "a")
 
 
-async def test_neighbours_without_a_limit_have_the_grace(app: Dibs, gate: Gate) -> None:
+async def test_after_an_overrun_other_runs_without_a_timeout_have_the_grace(app: Dibs, gate: Gate) -> None:
     await put(app, "held", request("neighbour", overrides=Overrides(timeout=None)))
     async with working(app, "held", "overruns", grace=0.5) as task:
         pid = await gate.arrived("neighbour")
-        gate.again("neighbour")
+        gate.expect_again("neighbour")
         await put(app, "overruns", request("a", overrides=SOON))
         await gate.arrived("a")
-        await ends(pid)
+        await wait_for_exit(pid)
         await gate.arrived("neighbour")
-        await gate.let_go("neighbour")
+        await gate.release("neighbour")
         await task
 
-    assert ["released", "completed"] == await kinds(app, "held", "neighbour")
-    assert ["failed"] == await kinds(app, "overruns", "a")
+    assert ["released", "completed"] == await event_kinds(app, "held", "neighbour")
+    assert ["failed"] == await event_kinds(app, "overruns", "a")
 
 
-async def test_what_finishes_late_while_others_finish_counts(app: Dibs, gate: Gate) -> None:
-    watched = Watched()
+async def test_an_overrun_that_returns_before_its_process_ends_completes(app: Dibs, gate: Gate) -> None:
+    watched = ProgressRecorder()
     await put(app, "held", "neighbour")
     async with working(app, "held", progress=watched) as task:
         await gate.arrived("neighbour")
         await put(app, "held", request("late", overrides=SOON))
         await gate.arrived("late")
         await watched.until(lambda report: report.overruns == 1)
-        await gate.let_go("late")
-        await counted(app, "held", "completed")
-        await gate.let_go("neighbour")
+        await gate.release("late")
+        await wait_for_count(app, "held", "completed")
+        await gate.release("neighbour")
         await task
 
-    assert ["completed"] == await kinds(app, "held", "late")
+    assert ["completed"] == await event_kinds(app, "held", "late")
 
 
-async def test_an_async_handler_that_swallows_its_cancellation_is_overrun(
+async def test_an_async_handler_that_ignores_its_cancellation_overruns(
     app: Dibs, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CANCEL_SECONDS", "0.2")
     await put(app, "deaf", request("a", overrides=SOON))
     async with working(app, "deaf") as task:
         pid = await gate.arrived("a")
-        await ends(pid)
+        await wait_for_exit(pid)
         report = await task
 
-    assert ["failed"] == await kinds(app, "deaf", "a")
+    assert ["failed"] == await event_kinds(app, "deaf", "a")
     assert 1 == report.overruns
 
 
 @pytest.mark.parametrize("queue", ["parent", "parent_alone"])
-async def test_what_an_overrun_had_started_ends_with_it(app: Dibs, gate: Gate, queue: str) -> None:
+async def test_programs_started_by_an_overrun_handler_are_killed(app: Dibs, gate: Gate, queue: str) -> None:
     await put(app, queue, request("a", overrides=SOON))
     async with working(app, queue) as task:
-        child = await gate.arrived(CHILD)
-        await ends(child)
+        child = await gate.arrived(CHILD_PROGRAM)
+        await wait_for_exit(child)
         await task
 
-    assert ["failed"] == await kinds(app, queue, "a")
+    assert ["failed"] == await event_kinds(app, queue, "a")
 
 
-async def test_what_a_handler_that_dies_had_started_ends_with_it(app: Dibs, gate: Gate) -> None:
+async def test_programs_started_by_a_handler_that_dies_are_killed(app: Dibs, gate: Gate) -> None:
     await put(app, "parent", request("a", overrides=Overrides(max_stalls=0)))
     async with working(app, "parent", until="stopped"):
-        child = await gate.arrived(CHILD)
+        child = await gate.arrived(CHILD_PROGRAM)
         os.kill(await gate.arrived("a"), signal.SIGKILL)
-        await ends(child)
+        await wait_for_exit(child)

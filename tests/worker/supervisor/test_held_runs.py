@@ -1,4 +1,4 @@
-"""What a supervisor knows of the runs in its processes' hands."""
+"""The runs that workers hold, and the settlement of runs whose process died."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from dibs.model.retry import Exponential, Fixed
 from dibs.worker import messages
 from dibs.worker.supervisor.crash_recovery import Crash, recovery_action
 from dibs.worker.supervisor.held_runs import HeldRun, HeldRuns
-from tests.worker.workshop import arguments
+from tests.worker.jobs import arguments
 
 
 def claimed_run(index: int, id: str = "a", *, claimed_at: int = 0) -> messages.ClaimedRun:
     return messages.ClaimedRun(index, id, 100 + index, claimed_at, 500, 1, 2, None)
 
 
-def test_a_run_is_held_until_its_end_is_told() -> None:
+def test_a_run_is_held_until_it_is_settled() -> None:
     held_runs = HeldRuns[str]()
     held_runs.add("p", messages.RunsClaimed("q", "lease", (claimed_run(0, "a"), claimed_run(1, "b"))))
-    words = held_runs.remove("p", messages.RunsSettled("q", {"completed": [0]}))
+    ends = held_runs.remove("p", messages.RunsSettled("q", {"completed": [0]}))
 
-    assert Counter(completed=1) == words
+    assert Counter(completed=1) == ends
     assert ["b"] == [held_run.run.id for held_run in held_runs.of("p")]
     assert (1, 1) == (len(held_runs), held_runs.count_under("lease"))
 
 
-def test_an_end_is_counted_once() -> None:
+def test_a_settled_run_is_counted_once() -> None:
     held_runs = HeldRuns[str]()
     held_runs.add("p", messages.RunsClaimed("q", "lease", (claimed_run(0),)))
     held_runs.remove("p", messages.RunsSettled("q", {"completed": [0]}))
@@ -40,7 +40,7 @@ def test_an_end_is_counted_once() -> None:
     assert 0 == held_runs.count_under("lease")
 
 
-def test_what_is_forgotten_is_under_no_lease() -> None:
+def test_forgotten_runs_are_under_no_lease() -> None:
     held_runs = HeldRuns[str]()
     held_runs.add("p", messages.RunsClaimed("q", "lease", (claimed_run(0), claimed_run(1))))
     held_runs.forget("p")
@@ -48,8 +48,8 @@ def test_what_is_forgotten_is_under_no_lease() -> None:
     assert (0, 0, []) == (len(held_runs), held_runs.count_under("lease"), held_runs.of("p"))
 
 
-def test_a_request_to_stop_is_for_the_run_it_was_made_for() -> None:
-    """What was claimed after the storage told of the request is another run of the id."""
+def test_a_cancellation_applies_to_runs_claimed_before_it() -> None:
+    """A run that was claimed after the storage reported the cancellation is another run of the id."""
     held_runs = HeldRuns[str]()
     held_runs.add(
         "p",
@@ -60,7 +60,7 @@ def test_a_request_to_stop_is_for_the_run_it_was_made_for() -> None:
     held_runs.add("o", messages.RunsClaimed("other", "lease", (claimed_run(0, "a", claimed_at=5),)))
 
     assert {"p": [("q", "a", 100)]} == held_runs.take_cancelled("q", ("a", "b"), 9)
-    assert {} == held_runs.take_cancelled("q", ("a", "b"), 9), "it was told already"
+    assert {} == held_runs.take_cancelled("q", ("a", "b"), 9), "each run is cancelled once"
 
 
 def handler(**limits: int) -> Handler:
@@ -70,7 +70,7 @@ def handler(**limits: int) -> Handler:
     )  # fmt: skip
 
 
-def test_only_what_was_started_is_a_stall() -> None:
+def test_after_a_crash_only_started_runs_are_stalled() -> None:
     error = Error(type="ProcessDied")
     held_run = HeldRun("q", "lease", claimed_run(1))
 
@@ -80,7 +80,7 @@ def test_only_what_was_started_is_a_stall() -> None:
     assert Release() == recovery_action(held_run, handler(), Crash([1.5, 0.0], error), 0)
 
 
-def test_of_a_process_ended_for_its_overrun_runs_only_these_have_timed_out() -> None:
+def test_after_an_overrun_only_overrun_runs_have_timed_out() -> None:
     neighbour, late = (
         HeldRun("q", "lease", claimed_run(1)),
         HeldRun("q", "lease", claimed_run(2), overran=True),
@@ -94,16 +94,16 @@ def test_of_a_process_ended_for_its_overrun_runs_only_these_have_timed_out() -> 
     assert Fail(error=error, handled=True) == recovery_action(late, handler(max_timeouts=2), None, 0)
 
 
-def test_the_limits_of_a_job_come_before_those_of_its_handler() -> None:
-    own = Overrides(max_timeouts=3, backoff=Fixed(7))
-    late = HeldRun("q", "lease", replace(claimed_run(1), overrides=own), overran=True)
-    how = recovery_action(late, handler(max_timeouts=2), None, 0)
+def test_the_overrides_of_a_job_replace_the_limits_of_its_handler() -> None:
+    overrides = Overrides(max_timeouts=3, backoff=Fixed(7))
+    late = HeldRun("q", "lease", replace(claimed_run(1), overrides=overrides), overran=True)
+    action = recovery_action(late, handler(max_timeouts=2), None, 0)
 
-    assert isinstance(how, RetryLater)
-    assert 7000 == how.delay
+    assert isinstance(action, RetryLater)
+    assert 7000 == action.delay
 
 
-def test_a_run_ends_by_its_timeout_or_as_its_process_has_it() -> None:
+def test_the_deadline_is_the_timeout_or_the_extension_by_the_process() -> None:
     run = HeldRun("q", "lease", claimed_run(0))
 
     assert None is run.ends_by(0.0)
@@ -114,7 +114,7 @@ def test_a_run_ends_by_its_timeout_or_as_its_process_has_it() -> None:
     assert None is run.ends_by(10.0)
 
 
-def test_a_word_about_a_run_that_is_gone_is_about_nothing() -> None:
+def test_a_run_is_found_by_its_index_and_fence() -> None:
     held_runs = HeldRuns[str]()
     held_runs.add("p", messages.RunsClaimed("q", "lease", (claimed_run(0),)))
 

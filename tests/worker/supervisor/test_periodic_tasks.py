@@ -27,9 +27,11 @@ from dibs.model.schedule import TICK, Every, Schedule
 from dibs.worker import WorkReport, run
 from dibs.worker.supervisor import periodic_tasks
 from tests.source import PROJECT
-from tests.worker import ticking
-from tests.worker.ticking import LENGTH, completed, furnish
-from tests.worker.workshop import Gate, current, ends, faulty, kinds
+from tests.worker import periodic_app
+from tests.worker.faulty_storage import faulty_storage
+from tests.worker.gate import Gate, wait_for_exit
+from tests.worker.jobs import current, event_kinds
+from tests.worker.periodic_app import INTERVAL, add_periodic_tasks, completed
 
 #: The steps of a worker's work after which something is different.
 STEPS = [("enqueue", "after"), ("claim", "after"), ("settle", "before"), ("settle", "after")]
@@ -39,13 +41,13 @@ MONTHLY = Schedule(times=Every(30 * 86_400_000))
 
 SCRIPT = """
 import asyncio, sys
-from tests.worker import ticking
+from tests.worker import periodic_app
 from dibs.worker import run
 
 if __name__ == "__main__":
     if sys.argv[2:]:
-        ticking.dies(*sys.argv[2:])
-    asyncio.run(run(ticking.app, queues=[sys.argv[1]], processes={processes}, lease=1, heartbeat=0.3))
+        periodic_app.die_at(*sys.argv[2:])
+    asyncio.run(run(periodic_app.app, queues=[sys.argv[1]], processes={processes}, lease=1, heartbeat=0.3))
 """
 
 
@@ -82,7 +84,7 @@ async def working(*apps: Dibs, **options: Any) -> AsyncIterator[list[asyncio.Tas
 
 
 def ticks(events: Sequence[LogEvent]) -> list[int]:
-    return [event.run_at // LENGTH for event in events if event.run_at % LENGTH == 0]
+    return [event.run_at // INTERVAL for event in events if event.run_at % INTERVAL == 0]
 
 
 @pytest.fixture
@@ -92,7 +94,7 @@ def url(tmp_path: Path, gate: Gate) -> str:
 
 @pytest.fixture
 async def app(url: str) -> AsyncIterator[Dibs]:
-    async with furnish(Dibs(url)) as opened:
+    async with add_periodic_tasks(Dibs(url)) as opened:
         yield opened
 
 
@@ -100,7 +102,7 @@ async def app(url: str) -> AsyncIterator[Dibs]:
 
 
 async def test_ten_workers_run_each_tick_once(url: str) -> None:
-    apps = [furnish(Dibs(url)) for _ in range(10)]
+    apps = [add_periodic_tasks(Dibs(url)) for _ in range(10)]
     async with working(*apps):
         await asyncio.gather(*(app.open() for app in apps))
         found = await completed(apps[0], "quick", 8)
@@ -118,7 +120,7 @@ async def killed_at(url: str, verb: str, when: str) -> list[LogEvent]:
     """Let a worker be killed at a step; return what has run when another has taken over."""
     async with program(url, "quick", verb, when) as process:
         assert -signal.SIGKILL == await process.wait()
-    app = furnish(Dibs(url))
+    app = add_periodic_tasks(Dibs(url))
     async with app, working(app):
         return await completed(app, "quick", 3)
 
@@ -139,30 +141,30 @@ async def test_a_killed_process_does_not_end_it(
     url: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DIBS_URL", url)
-    async with ticking.app as app, working(app, queues=["held"], processes=1):
+    async with periodic_app.app as app, working(app, queues=["held"], processes=1):
         os.kill(await gate.arrived(TICK), signal.SIGKILL)
         for _ in range(2):
-            gate.again(TICK)
+            gate.expect_again(TICK)
             await gate.arrived(TICK)
-            await gate.let_go(TICK)
+            await gate.release(TICK)
         await completed(app, "held", 2)
 
-        assert ["stalled", "completed", "completed"] == (await kinds(app, "held", TICK))[:3]
+        assert ["stalled", "completed", "completed"] == (await event_kinds(app, "held", TICK))[:3]
 
 
 async def test_a_killed_supervisor_does_not_end_it(app: Dibs, url: str, gate: Gate) -> None:
     async with program(url, "held", processes=1) as supervisor:
         pid = await gate.arrived(TICK)
         supervisor.kill()
-        await ends(pid)
-    gate.again(TICK)
+        await wait_for_exit(pid)
+    gate.expect_again(TICK)
     async with working(app, queues=["held"]):
         for _ in range(2):
             await gate.arrived(TICK)
-            await gate.let_go(TICK)
+            await gate.release(TICK)
         await completed(app, "held", 2)
 
-        assert ["stalled", "completed", "completed"] == (await kinds(app, "held", TICK))[:3]
+        assert ["stalled", "completed", "completed"] == (await event_kinds(app, "held", TICK))[:3]
 
 
 @pytest.mark.chaos
@@ -173,7 +175,7 @@ async def test_killed_again_and_again(app: Dibs, url: str, seed: int) -> None:
     for _ in range(20):
         async with program(url, "quick") as one, program(url, "quick") as two:
             await completed(app, "quick", len(await completed(app, "quick", 0)) + luck.randrange(3))
-            await asyncio.sleep(luck.uniform(0, 2 * LENGTH / 1000))
+            await asyncio.sleep(luck.uniform(0, 2 * INTERVAL / 1000))
             one.kill()
             two.kill()
     before = len(await completed(app, "quick", 0))
@@ -193,7 +195,7 @@ class Script:
         self.left = list(acts)
         self.done = asyncio.Event()
         self.here = asyncio.Event()
-        app.task(queue="quick", every=LENGTH / 1000, **settings)(ticking.quick)
+        app.task(queue="quick", every=INTERVAL / 1000, **settings)(periodic_app.quick)
         app.handlers["quick"] = evolve(app.handlers["quick"], function=self)
 
     async def __call__(self) -> Any:
@@ -224,7 +226,7 @@ async def test_failures_do_not_stop_it(memory: Dibs) -> None:
         await script.ended()
         await completed(memory, "quick", 1)
 
-        assert ["failed", "failed", "failed", "completed"] == (await kinds(memory, "quick", TICK))[:4]
+        assert ["failed", "failed", "failed", "completed"] == (await event_kinds(memory, "quick", TICK))[:4]
 
 
 async def test_a_pause_between_retries_does_not_stop_it(memory: Dibs) -> None:
@@ -234,7 +236,7 @@ async def test_a_pause_between_retries_does_not_stop_it(memory: Dibs) -> None:
         await script.ended()
         await completed(memory, "quick", 1)
 
-        assert ["retried", "retried", "completed"] == (await kinds(memory, "quick", TICK))[:3]
+        assert ["retried", "retried", "completed"] == (await event_kinds(memory, "quick", TICK))[:3]
 
 
 async def test_a_cancelled_run_does_not_stop_it(memory: Dibs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +247,7 @@ async def test_a_cancelled_run_does_not_stop_it(memory: Dibs, monkeypatch: pytes
         await memory.queue("quick").cancel(TICK, running=True)
         await completed(memory, "quick", 1)
 
-        assert ["cancelled", "completed"] == (await kinds(memory, "quick", TICK))[:2]
+        assert ["cancelled", "completed"] == (await event_kinds(memory, "quick", TICK))[:2]
 
 
 async def test_a_refused_end_has_the_next_tick_all_the_same(memory: Dibs) -> None:
@@ -254,7 +256,7 @@ async def test_a_refused_end_has_the_next_tick_all_the_same(memory: Dibs) -> Non
         await script.ended()
         await completed(memory, "quick", 1)
 
-        assert ["failed", "completed"] == (await kinds(memory, "quick", TICK))[:2]
+        assert ["failed", "completed"] == (await event_kinds(memory, "quick", TICK))[:2]
 
 
 async def test_the_hook_leaves_it_alone(memory: Dibs) -> None:
@@ -269,7 +271,7 @@ async def test_a_storage_that_cannot_be_asked_is_asked_again(
 ) -> None:
     monkeypatch.setattr(periodic_tasks, "PLANT_EVERY", 0.02)
     Script(memory)
-    async with faulty(memory) as storage:
+    async with faulty_storage(memory) as storage:
         storage.fail("get", OSError("away"))
         async with working(memory):
             await completed(memory, "quick", 1)
@@ -292,7 +294,7 @@ async def test_a_pause_stops_it_and_resume_lets_it_go_on(memory: Dibs) -> None:
 
 
 async def test_a_worker_that_ends_when_nothing_is_left_does_not_wait_for_ticks(memory: Dibs) -> None:
-    memory.task(queue="quick", every="30d")(ticking.quick)
+    memory.task(queue="quick", every="30d")(periodic_app.quick)
     await memory.get_task("quick").enqueue()
     async with working(memory, until="empty") as [task]:
         report = await asyncio.wait_for(task, 20)
@@ -325,8 +327,8 @@ async def test_what_was_missed_is_skipped_before_anything_is_claimed(memory: Dib
 
 
 async def test_a_worker_plants_only_what_it_serves(memory: Dibs) -> None:
-    memory.task(queue="quick", every="30d")(ticking.quick)
-    memory.task(queue="other")(ticking.held)
+    memory.task(queue="quick", every="30d")(periodic_app.quick)
+    memory.task(queue="other")(periodic_app.held)
     async with working(memory, queues=["other"], until="empty") as [task]:
         await asyncio.wait_for(task, 20)
 

@@ -1,4 +1,4 @@
-"""A supervisor in the process of a test, or in a program of its own, and what a test asks of it."""
+"""Supervisors in the process of a test, or in a program started for the test."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from dibs.client.app import Dibs
 from dibs.worker import WorkReport, run
 from tests.source import PROJECT
 
-#: Storages that processes share; a new one is one more word here and its URL in conftest.
+#: The storages that processes can share; tests/worker/conftest.py has their URLs.
 SHARED = ("file", "redis", "postgres")
 
-#: For a test whose short form, too, runs on each of them.
-everywhere = pytest.mark.parametrize("shared_url", SHARED, indirect=True)
+#: A mark for tests that run on each of these storages, also in the short form of the suite.
+on_all_storages = pytest.mark.parametrize("shared_url", SHARED, indirect=True)
 
-#: Long enough for a machine that has much else to do.
-PATIENCE = 60.0
+#: Seconds until a wait fails; long enough for a busy machine.
+TIMEOUT = 60.0
 
 
-class Watched:
-    """What a supervisor reports on the way."""
+class ProgressRecorder:
+    """A `progress` callback that keeps the last report and lets a test wait for one."""
 
     def __init__(self) -> None:
         self.report = WorkReport()
-        self._told = asyncio.Event()
+        self._updated = asyncio.Event()
 
     def __call__(self, report: WorkReport) -> None:
         self.report = report
-        self._told.set()
+        self._updated.set()
 
     async def until(self, condition: Callable[[WorkReport], bool]) -> WorkReport:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not condition(self.report):
-                self._told.clear()
-                await self._told.wait()
+                self._updated.clear()
+                await self._updated.wait()
         return self.report
 
 
@@ -52,7 +52,7 @@ class Watched:
 async def working(
     app: Dibs, *queues: str, number: int = 1, **options: Any
 ) -> AsyncIterator[asyncio.Task[WorkReport]]:
-    """A supervisor in this process, ended at the end at the latest."""
+    """Run a supervisor in this process, and cancel it at the end of the block."""
     options = {"until": "empty", **options}
     task = asyncio.create_task(run(app, queues=queues, processes=number, **options))
     try:
@@ -76,7 +76,7 @@ if __name__ == "__main__":
 
 @asynccontextmanager
 async def program(folder: Path, *queues: str, processes: int = 2, **options: Any) -> AsyncIterator[Process]:
-    """A supervisor in a program of its own, killed at the end at the latest."""
+    """Run a supervisor in a new program, and kill it at the end of the block."""
     options = {"queues": queues, "processes": processes, **options}
     async with script(folder, PROGRAM.format(options=options)) as started:
         yield started
@@ -84,7 +84,7 @@ async def program(folder: Path, *queues: str, processes: int = 2, **options: Any
 
 @asynccontextmanager
 async def script(folder: Path, text: str) -> AsyncIterator[Process]:
-    """A program of its own."""
+    """Run a Python script in a new interpreter, and kill it at the end of the block."""
     path = folder / "program.py"
     path.write_text(text)
     process = await create_subprocess_exec(
@@ -98,17 +98,17 @@ async def script(folder: Path, text: str) -> AsyncIterator[Process]:
         await process.communicate()
 
 
-async def said(process: Process, words: str) -> str:
-    """Wait until a program has said something in its log, and return the line."""
+async def wait_for_log(process: Process, text: str) -> str:
+    """Wait until a program has written a line with `text` to standard error, and return the line."""
     assert process.stderr is not None
-    async with asyncio.timeout(PATIENCE):
-        while words.encode() not in (line := await process.stderr.readline()):
-            assert line, f"it ended without saying {words!r}"
+    async with asyncio.timeout(TIMEOUT):
+        while text.encode() not in (line := await process.stderr.readline()):
+            assert line, f"the program ended without the line {text!r}"
     return line.decode()
 
 
-class Fleet:
-    """All processes of a program, to be stopped and continued like one machine."""
+class ProcessTree:
+    """All processes of a program; a test stops and resumes them like one machine."""
 
     def __init__(self, supervisor: int) -> None:
         self.supervisor = supervisor
@@ -121,8 +121,8 @@ class Fleet:
         for pid in reversed(self._pids()):
             _send(pid, signal.SIGSTOP)
 
-    def go_on(self) -> None:
-        """The supervisor last: its processes have every chance to act before they are ended."""
+    def resume(self) -> None:
+        """Continue the supervisor last, so that its processes can act before it kills them."""
         for pid in self._pids():
             _send(pid, signal.SIGCONT)
 
