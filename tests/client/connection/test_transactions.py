@@ -119,7 +119,7 @@ async def test_invalid_input_is_refused_before_the_transaction_begins(
 async def test_enqueue_in_a_failed_transaction_raises(app: Dibs, mine: psycopg.AsyncConnection[Any]) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         await mine.execute("SELECT 1 / 0")
-    with pytest.raises(StorageError, match="nothing happened"):
+    with pytest.raises(StorageError, match="current transaction is aborted"):
         await app.queue("q").enqueue(1, connection=mine)
 
 
@@ -227,7 +227,7 @@ def test_an_error_on_the_callers_thread_is_raised_there(
 ) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         blocking.execute("SELECT 1 / 0")
-    with pytest.raises(StorageError, match="nothing happened"):
+    with pytest.raises(StorageError, match="current transaction is aborted"):
         here.queue("q").enqueue(1, connection=blocking)
 
 
@@ -316,7 +316,7 @@ async def test_a_storage_without_the_capability_refuses_a_connection(
 async def test_a_connection_of_the_wrong_kind_is_refused(
     app: Dibs, here: BlockingDibs, mine: psycopg.AsyncConnection[Any], blocking: psycopg.Connection[Any]
 ) -> None:
-    with pytest.raises(Refused, match=r"builtins\.object is no connection of psycopg 3"):
+    with pytest.raises(Refused, match="it must be a connection of psycopg 3"):
         await app.queue("q").enqueue(1, connection=object())
     with pytest.raises(Refused, match="would block the event loop"):
         await app.queue("q").enqueue(1, connection=blocking)
