@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dibs_sqlite import open_url, temporary_url, remove_url
+from dibs_sqlite import open_url, remove_url, temporary_url
 from dibs_sqlite.database import LAYOUT
 from dibs_sqlite.queries import queries, schema
 

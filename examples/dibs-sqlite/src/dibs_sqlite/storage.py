@@ -22,7 +22,7 @@ from dibs.storage import checks
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Watch
 from dibs.storage.registry import read_flag, read_options
-from dibs_sqlite import administration, claiming, enqueueing, reading, settling, wait
+from dibs_sqlite import by_id, claiming, enqueueing, reading, settling, wait, whole_queue
 from dibs_sqlite.database import Database
 from dibs_sqlite.transaction import Transaction
 
@@ -224,23 +224,23 @@ class SqliteStorage:
         self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
     ) -> list[results.CancelStatus]:
         checks.check_queue(queue, ids=ids)
-        return await self._write(now, administration.cancel, queue, ids, running)
+        return await self._write(now, by_id.cancel, queue, ids, running)
 
     async def amend(
         self, queue: str, id: str, patch: JobPatch, *, now: int | None = None
     ) -> results.AmendStatus:
         checks.check_amend(queue, patch)
-        return await self._write(now, administration.amend, queue, id, patch, self.limits)
+        return await self._write(now, by_id.amend, queue, id, patch, self.limits)
 
     async def retry_failed(
         self, queue: str, ids: Sequence[str], *, now: int | None = None
     ) -> list[results.RetryFailedStatus]:
         checks.check_queue(queue, ids=ids)
-        return await self._write(now, administration.retry_failed, queue, ids)
+        return await self._write(now, by_id.retry_failed, queue, ids)
 
     async def forget(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[bool]:
         checks.check_queue(queue, ids=ids)
-        return await self._write(now, administration.forget, queue, ids)
+        return await self._write(now, by_id.forget, queue, ids)
 
     async def get(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[Slot]:
         checks.check_queue(queue, ids=ids)
@@ -274,11 +274,11 @@ class SqliteStorage:
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
         checks.check_configure(queue, patch)
-        return await self._write(now, administration.configure, queue, patch)
+        return await self._write(now, whole_queue.configure, queue, patch)
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> results.PruneResult:
         checks.check_queue(queue, limit)
-        return await self._write(now, administration.prune, queue, limit)
+        return await self._write(now, whole_queue.prune, queue, limit)
 
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100

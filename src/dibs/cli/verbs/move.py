@@ -213,7 +213,7 @@ def revisions_of(slot: Slot) -> list[int]:
 
 
 def progress_bar(*, shown: bool) -> AbstractContextManager[Progress]:
-    """Return a progress display on stderr, or one that shows nothing."""
+    """Return a progress display on stderr, or a function that does nothing."""
     if not shown:
         return nullcontext(lambda _queue, _count: None)
     return ProgressBar()

@@ -15,7 +15,7 @@ from dibs.cli.verbs.pause import set_paused
 @options.url
 @options.json
 def command(queue: str, *, url: str | None, json: bool) -> None:
-    """Let workers claim jobs of a paused queue again.
+    """Allow workers to claim jobs of a paused queue again.
 
     Example:
         dibs resume emails --url file:./jobs

@@ -1,18 +1,17 @@
-"""The methods for administrators: cancel, amend, retry_failed, forget, configure and prune."""
+"""The methods by id: cancel, amend, retry_failed, forget."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from msgspec import UNSET
-from msgspec.structs import replace
 
 from dibs.model import events, rules, transitions
 from dibs.model.check_values import check_attributes
 from dibs.model.job import EMPTY, Job, Outcome, Slot
 from dibs.model.limits import Limits
-from dibs.model.requests import Cancelled, JobPatch, Settings, SettingsPatch
-from dibs.model.results import AmendStatus, CancelStatus, PruneResult, RetryFailedStatus
+from dibs.model.requests import Cancelled, JobPatch
+from dibs.model.results import AmendStatus, CancelStatus, RetryFailedStatus
 from dibs_sqlite import settling
 from dibs_sqlite.transaction import StoredQueue, Transaction
 
@@ -99,38 +98,3 @@ def _forget(tx: Transaction, queue: StoredQueue, id: str) -> bool:
     part: Job | Outcome | None = visible.current or visible.outcome
     queue.log_event(events.note_event("forgotten", id, tx.now, part))
     return True
-
-
-def configure(tx: Transaction, name: str, patch: SettingsPatch) -> Settings:
-    """Change the settings that a patch contains, and return the new settings."""
-    queue = tx.queue(name)
-    before = queue.settings
-    fields = {field: getattr(patch, field) for field in patch.__struct_fields__}
-    after = replace(before, **{field: value for field, value in fields.items() if value is not UNSET})
-    if after == before:
-        return before
-    # A change of the log level is logged if the old or the new level includes it.
-    if after.log_level == "all":
-        queue.configure(after)
-    if before.paused != after.paused:
-        queue.log_event(events.note_event("paused" if after.paused else "resumed", "", tx.now))
-    if replace(before, paused=after.paused) != after:
-        queue.log_event(events.note_event("configured", "", tx.now))
-    queue.configure(after)
-    return after
-
-
-def prune(tx: Transaction, name: str, limit: int) -> PruneResult:
-    """Remove expired outcomes, request keys and events, at most `limit` of the first two."""
-    queue = tx.queue(name)
-    ids = [id for (id,) in queue.execute("expired_ids", now=tx.now, limit=limit).fetchall()]
-    for id in ids:
-        slot = queue.get(id)
-        queue.put(id, slot, EMPTY if slot.current is None else replace(slot, outcome=None))
-    keys = queue.execute("prune_request_keys", now=tx.now, limit=limit).rowcount
-    return PruneResult(
-        outcomes=len(ids),
-        request_keys=keys,
-        events=queue.trim_log(oldest_at=tx.now - queue.settings.log_age),
-        more=limit in (len(ids), keys),
-    )
