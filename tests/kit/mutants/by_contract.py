@@ -219,7 +219,7 @@ def a_retry_without_an_error_wipes_the_last(patch: Patch) -> None:
 
 @law("Fail(then=[]): every follow-up is enqueued in the same step")
 def only_the_first_follow_up_counts(patch: Patch) -> None:
-    original = enqueueing.follow
+    original = enqueueing.enqueue_follow_ups
     patch.setattr(settling, "enqueue_follow_ups", lambda index, then: original(index, then[:1]))
 
 

@@ -30,7 +30,7 @@ def often(patch: Patch) -> None:
     patch.setattr(checkpoint, "MIN_COMMIT_BYTES", 1)
 
 
-@law("leases live exactly as long as told: a restart is no end")
+@law("leases end exactly at their expiry: a restart is no end")
 def a_replay_knows_no_leases(patch: Patch) -> None:
     replayed(patch, leases=[])
 
@@ -62,7 +62,7 @@ def numbers_begin_anew_with_each_process(patch: Patch) -> None:
     patch.setattr(commits, "apply", mutant)
 
 
-@law("accepted is kept")
+@law("accepted jobs are kept")
 def a_commit_is_answered_before_it_is_written(patch: Patch) -> None:
     original = storage.FileStorage._write
 
@@ -73,7 +73,7 @@ def a_commit_is_answered_before_it_is_written(patch: Patch) -> None:
     patch.setattr(storage.FileStorage, "_write", mutant)
 
 
-@law("accepted is kept: the successor has a payload of its own")
+@law("accepted jobs are kept: the successor has a payload of its own")
 def a_commit_takes_every_payload_from_the_current(patch: Patch) -> None:
     changed(patch, commits, "_source", lambda source, *_: commits.OF_CURRENT if source else source)
 
@@ -89,7 +89,7 @@ def a_commit_does_not_say_what_is_gone(patch: Patch) -> None:
     patch.setattr(commits, "_image", mutant)
 
 
-@law("accepted is kept: by a checkpoint as by the commits it stands for")
+@law("accepted jobs are kept: by a checkpoint as by the commits it stands for")
 def a_checkpoint_leaves_out_successors(patch: Patch) -> None:
     often(patch)
     original = commits._snapshot_queue
@@ -104,7 +104,7 @@ def a_checkpoint_leaves_out_successors(patch: Patch) -> None:
             ]
             yield msgspec.msgpack.encode(replace(commit, queues=[replace(image, slots=slots)]))
 
-    patch.setattr(commits, "_whole_queue", mutant)
+    patch.setattr(commits, "_snapshot_queue", mutant)
 
 
 @law("offsets only grow: a reader that fell off the end is told so", examples=1000)

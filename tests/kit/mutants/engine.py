@@ -57,12 +57,12 @@ def settle_looks_at_no_fence(patch: Patch) -> None:
     patch.setattr(rules, "settle", mutant)
 
 
-@breaks("ends once")
+@breaks("a run ends once")
 def every_repeat_is_done(patch: Patch) -> None:
     patch.setattr(rules, "settle_from_outcome", lambda outcome, one: SettleResult("done"))
 
 
-@breaks("in order")
+@breaks("claims follow the order")
 def the_least_urgent_first(patch: Patch) -> None:
     def mutant(self: QueueIndex) -> Any:
         while self.due:
@@ -75,7 +75,7 @@ def the_least_urgent_first(patch: Patch) -> None:
     patch.setattr(QueueIndex, "pop_due", mutant)
 
 
-@breaks("in order: seq is the place in line, and a job that is tried again goes to the back")
+@breaks("claims follow the order: seq is the place in line, and a job that is tried again goes to the back")
 def a_retry_keeps_its_place(patch: Patch) -> None:
     original = transitions.retry
     patch.setattr(
@@ -85,18 +85,18 @@ def a_retry_keeps_its_place(patch: Patch) -> None:
     )
 
 
-@breaks("not early")
+@breaks("no claim before run_at")
 def due_a_little_early(patch: Patch) -> None:
     original = QueueIndex.advance
     patch.setattr(QueueIndex, "advance", lambda self, now: original(self, now + 4))
 
 
-@breaks("accepted is kept")
+@breaks("accepted jobs are kept")
 def the_successor_is_gone_with_the_run(patch: Patch) -> None:
     changed(patch, transitions, "end", lambda after, *_: Slot(None, None, after.outcome, after.dropped))
 
 
-@breaks("blocked is not dropped")
+@breaks("a blocked job is not lost")
 def a_return_forgets_what_was_beside(patch: Patch) -> None:
     patch.setattr(
         transitions, "_back_to_waiting", lambda slot, back: replace(slot, current=back, successor=None)
@@ -146,17 +146,17 @@ def a_reap_counts_no_stall(patch: Patch) -> None:
     )
 
 
-@breaks("leases live exactly as long as told")
+@breaks("leases end exactly at their expiry")
 def a_lease_lives_at_its_end(patch: Patch) -> None:
     patch.setattr(Lease, "alive", lambda self, now: now <= self.expires_at and not self.dropped)
 
 
-@breaks("leases live exactly as long as told")
+@breaks("leases end exactly at their expiry")
 def a_renewal_may_shorten(patch: Patch) -> None:
     patch.setattr(claiming, "max", lambda *ends: ends[-1], raising=False)
 
 
-@breaks("leases live exactly as long as told")
+@breaks("leases end exactly at their expiry")
 def a_dropped_lease_goes_on(patch: Patch) -> None:
     def mutant(index: Index, queue: QueueIndex, lease_id: str, limit: int) -> int:
         for id in list(queue.held.get(lease_id, ()))[:limit]:
@@ -166,7 +166,7 @@ def a_dropped_lease_goes_on(patch: Patch) -> None:
     patch.setattr(claiming, "_drop", mutant)
 
 
-@breaks("asked to cancel, never back")
+@breaks("a run being cancelled does not return")
 def a_request_to_cancel_is_forgotten(patch: Patch) -> None:
     patch.setattr(transitions, "request_cancel", lambda slot, job, run: slot)
 
@@ -188,7 +188,7 @@ def keys_are_remembered_for_ever(patch: Patch) -> None:
 
 @breaks("a failure is handled once")
 def the_fail_job_is_not_made(patch: Patch) -> None:
-    patch.setattr(settling, "_hand_to_failure", lambda *_: None)
+    patch.setattr(settling, "_enqueue_fail_job", lambda *_: None)
 
 
 @breaks("a failure is handled once")
@@ -201,7 +201,7 @@ def the_fail_job_loses_its_payload(patch: Patch) -> None:
     )
 
 
-@breaks("results come back")
+@breaks("results are kept unchanged")
 def the_result_is_not_kept(patch: Patch) -> None:
     changed(patch, transitions, "outcome_of", lambda outcome, *_: replace(outcome, result=None))
 
@@ -228,12 +228,12 @@ def a_failure_is_told_twice(patch: Patch) -> None:
     patch.setattr(Index, "log_event", mutant)
 
 
-@breaks("counts agree")
+@breaks("counts match the jobs")
 def nothing_is_scheduled(patch: Patch) -> None:
     patch.setattr(QueueIndex, "count_scheduled", lambda self: 0)
 
 
-@breaks("paused takes nothing")
+@breaks("a paused queue hands out no job")
 def pausing_does_nothing(patch: Patch) -> None:
     changed(patch, whole_queue, "configure", lambda after, *_: after)
     original = QueueIndex.put_settings
@@ -251,7 +251,7 @@ def one_more_than_max_active(patch: Patch) -> None:
     patch.setattr(QueueIndex, "headroom", property(mutant))
 
 
-@breaks("a waiter is told its own end")
+@breaks("a waiter gets the outcome of its own run")
 def a_dropped_range_is_not_remembered(patch: Patch) -> None:
     patch.setattr(transitions, "_with_dropped", lambda slot, successor, now: slot.dropped)
 

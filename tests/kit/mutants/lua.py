@@ -36,25 +36,25 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "queue.number = math.max(queue.number, queue.us)",
     ),
     "lua_a_lease_lives_at_its_end": (
-        "leases live exactly as long as told",
+        "leases end exactly at their expiry",
         "include/leases",
         "queue.now < found.expires_at and found",
         "queue.now <= found.expires_at and found",
     ),
     "lua_a_return_forgets_what_was_beside": (
-        "blocked is not dropped",
+        "a blocked job is not lost",
         "include/outcomes",
         "    apply_successor(job, successor)\n",
         "",
     ),
     "lua_the_successor_is_gone_with_the_run": (
-        "accepted is kept",
+        "accepted jobs are kept",
         "include/outcomes",
         "  add_to_order(queue, promoted, false)\n",
         "",
     ),
     "lua_who_was_asked_to_cancel_comes_back": (
-        "asked to cancel, never back",
+        "a run being cancelled does not return",
         "include/outcomes",
         "  if job.cancel_requested then\n    end_job(queue, job, {kind = 3})",
         "  if false then\n    end_job(queue, job, {kind = 3})",
@@ -84,7 +84,7 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "call('HLEN', queue.base .. 'active')",
     ),
     "lua_a_renewal_may_shorten": (
-        "leases live exactly as long as told",
+        "leases end exactly at their expiry",
         "renew",
         "math.max(found.expires_at, queue.now + tonumber(ARGV[3]))",
         "queue.now + tonumber(ARGV[3])",

@@ -23,7 +23,7 @@ def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
 #: tried: those that are found soonest.
 LINES: dict[str, tuple[str, str, str, str]] = {
     "sql_pausing_does_nothing": (
-        "paused takes nothing",
+        "a paused queue hands out no job",
         "0005_leases",
         "    IF qu.paused THEN",
         "    IF false THEN",
@@ -35,25 +35,25 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "seq = seq",
     ),
     "sql_a_dropped_range_is_not_remembered": (
-        "a waiter is told its own end",
+        "a waiter gets the outcome of its own run",
         "0007_keeping",
         "UPDATE live SET next = NULL, dropped = latest_dropped(kept)",
         "UPDATE live SET next = NULL, dropped = NULL",
     ),
     "sql_a_lease_lives_at_its_end": (
-        "leases live exactly as long as told",
+        "leases end exactly at their expiry",
         "0005_leases",
         "WHERE lease = under AND q = qu.q AND expires_at > now_ms AND NOT dropped FOR KEY SHARE",
         "WHERE lease = under AND q = qu.q AND expires_at >= now_ms AND NOT dropped FOR KEY SHARE",
     ),
     "sql_a_dropped_lease_goes_on": (
-        "leases live exactly as long as told",
+        "leases end exactly at their expiry",
         "0005_leases",
         "UPDATE leases SET dropped = true WHERE",
         "UPDATE leases SET dropped = false WHERE",
     ),
     "sql_the_least_urgent_first": (
-        "in order",
+        "claims follow the order",
         "0005_leases",
         "ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED",
         "ORDER BY run_at DESC, seq LIMIT room FOR UPDATE SKIP LOCKED",
@@ -71,7 +71,7 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "resets boolean := false;",
     ),
     "sql_who_was_asked_to_cancel_comes_back": (
-        "asked to cancel, never back",
+        "a run being cancelled does not return",
         "0003_ends",
         "    IF j.cancel_requested THEN",
         "    IF false THEN",
