@@ -1,21 +1,21 @@
--- What there is: queues, live jobs, outcomes, leases, request keys and the log of events.
+-- The tables: queues, live jobs, outcomes, leases, request keys and the event log.
 --
--- Everything stands in one schema of its own. An id of a queue has at most one row in `live` (the current,
--- with its successor in the same row) and at most one in `ended` (its outcome). Ids and names are compared
--- byte by byte (COLLATE "C"). Times are ms since the epoch. What nobody but dibs writes has no constraints
--- beyond its keys: they would be paid for with every job.
+-- All tables are in one schema. An id of a queue has at most one row in `live` (its current job, with the successor
+-- in the same row) and at most one row in `ended` (its outcome). Ids and names are compared byte by byte
+-- (COLLATE "C"). Times are ms since the epoch. Only dibs writes to the tables, so they have keys and no further
+-- constraints: each job would pay for checking them.
 
--- Which migrations were applied; read before anything else by whoever opens the place.
+-- The applied migrations. Opening the storage reads this table first.
 CREATE TABLE migrations (
     number integer PRIMARY KEY,
     name text NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT now()
 );
 
--- seq, revision and fence are drawn here. Drawing takes no lock that outlives it, so it is no hot row.
+-- The source of seq, revision and fence. Why not a row with a counter: a sequence holds no lock until commit.
 CREATE SEQUENCE numbers AS bigint MINVALUE 0 START 0;
 
--- The latest time that was seen, in ms, so that the clock of the place never steps back.
+-- The latest time of any step, in ms. tick() reads it, so that the clock of the storage never steps back.
 CREATE SEQUENCE seen AS bigint MINVALUE 0 START 0;
 
 CREATE TABLE queues (
@@ -28,25 +28,25 @@ CREATE TABLE queues (
     log_age bigint NOT NULL DEFAULT 86400000,
     log_bytes bigint NOT NULL DEFAULT 67108864,
     request_key_age bigint NOT NULL DEFAULT 3600000,
-    -- How far the log was trimmed: the last entry that is gone.
+    -- The number of the last log entry that was trimmed.
     trimmed bigint NOT NULL DEFAULT 0,
-    -- Until when somebody listens for work, events and ends: nobody is notified beyond.
-    -- (A new queue: somebody may have waited for it to appear.)
+    -- The times until which a client listens for work, for events and for ends of ids. ring() sends no
+    -- notification after them. A new queue starts with a minute, because a client may wait for its first job.
     work_until timestamptz NOT NULL DEFAULT clock_timestamp() + interval '1 minute',
     events_until timestamptz NOT NULL DEFAULT clock_timestamp() + interval '1 minute',
     ids_until timestamptz NOT NULL DEFAULT clock_timestamp() + interval '1 minute'
 );
 
--- What was enqueued while an id was active: one list of updates, folded (contract 3, the fold law).
+-- The enqueues that arrived while an id was active, folded into one (contract 3, the fold law).
 CREATE TYPE successor AS (
     payload bytea,
     attributes json,
     priority smallint,
     overrides json,
     retention jsonb,
-    -- Whether the data above also replaces that of a run that comes back.
+    -- Whether the data above also replaces the data of the current job when its run is retried or released.
     replaces boolean,
-    -- The reading for a run that ends, and the clamp for one that comes back.
+    -- The start time if the run ends; `lo` and `hi` limit the start time if the run is retried or released.
     run_at bigint,
     lo bigint,
     hi bigint,
@@ -61,7 +61,7 @@ CREATE TYPE successor AS (
 CREATE TABLE live (
     q integer NOT NULL,
     id text COLLATE "C" NOT NULL,
-    -- w waiting, a active under a lease, h handed off
+    -- w: waiting, a: active under a lease, h: handed off
     state "char" NOT NULL,
     priority smallint NOT NULL,
     run_at bigint NOT NULL,
@@ -80,7 +80,7 @@ CREATE TABLE live (
     retention jsonb,
     error json,
     origin json,
-    -- Only while active.
+    -- The columns from here to `progress` are NULL while the job waits.
     fence bigint,
     claimed_at bigint,
     lease uuid,
@@ -88,12 +88,12 @@ CREATE TABLE live (
     cancel_requested boolean,
     progress json,
     next successor,
-    -- Ranges of successors that a cancel dropped while this row was there: first, last, first, last, ...
+    -- Revision ranges of successors that were cancelled during the life of this row: first, last, first, last, ...
     dropped bigint[],
     PRIMARY KEY (q, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
--- The line: a claim reads it from the front of each priority in use.
+-- The order of claims. A claim reads it from the front of each priority in use.
 CREATE INDEX live_line ON live (q, priority DESC, run_at, seq) WHERE state = 'w';
 CREATE INDEX live_held ON live (q, lease) WHERE lease IS NOT NULL;
 CREATE INDEX live_handed_off ON live (q, id) WHERE state = 'h';
@@ -102,15 +102,15 @@ CREATE INDEX live_blocked ON live (q, id) WHERE (next).seq IS NOT NULL;
 CREATE TABLE ended (
     q integer NOT NULL,
     id text COLLATE "C" NOT NULL,
-    -- completed, failed, cancelled; forgotten is only a trace, see admit() in 0004
+    -- completed, failed or cancelled; forgotten marks a removed id, see admit() in 0004_enqueue.sql
     kind text NOT NULL,
     fence bigint NOT NULL,
     first bigint NOT NULL,
     revision bigint NOT NULL,
     ended_at bigint NOT NULL,
-    -- NULL: kept for ever
+    -- NULL: never expires
     expires_at bigint,
-    -- No transaction older than this one can have seen the id alive.
+    -- Transactions older than this one cannot have read the id as live.
     horizon xid8 NOT NULL,
     result bytea,
     error json,
@@ -123,7 +123,7 @@ CREATE TABLE ended (
     retries integer NOT NULL,
     stalls integer NOT NULL,
     timeouts integer NOT NULL,
-    -- What it was asked to do: all NULL unless retention says to keep it.
+    -- The data of the job; NULL unless the retention keeps it.
     payload bytea,
     priority smallint,
     attributes json,
@@ -134,9 +134,9 @@ CREATE TABLE ended (
     PRIMARY KEY (q, id)
 );
 
--- For prune and for counts, and for nothing else: by (q + 0) no look at one id can be planned through it. While
--- the table is empty a planner thinks this index as good as the key, and a session keeps what it has planned:
--- 540 ms for a look at 100 ids among 7,000 of a queue.
+-- For prune() and counts(). Why (q + 0) instead of q: with q, the planner uses this index to find single ids when it
+-- plans while the table is empty, and the session keeps the plan. Reading 100 ids of a queue with 7,000 then took
+-- 540 ms.
 CREATE INDEX ended_expiry ON ended ((q + 0), kind, expires_at);
 
 CREATE TABLE leases (
@@ -163,8 +163,8 @@ CREATE TABLE request_keys (
 
 CREATE INDEX request_keys_expiry ON request_keys ((q + 0), expires_at);
 
--- One packed entry for what one step told: a JSON list of events, each a list as model.events.Event is.
--- Entries are in the order of n, and shown up to shown_until(), see 0002.
+-- The event log. An entry holds the events of one step as a JSON list; each event is a list of the fields of
+-- dibs.model.events.LogEvent. Readers see the entries in the order of `n`, up to shown_until() (0002_place.sql).
 CREATE TABLE events (
     q integer NOT NULL,
     n bigint NOT NULL,

@@ -1,8 +1,8 @@
--- The clock, the numbers, queues, the log and the bell: what every step needs.
+-- Functions that every step uses: the clock, numbers, queues, the event log and notifications.
 
--- raise_numbers(floor): the next number drawn is above `floor`.
--- The lock keeps two raises from setting the sequence back; it is let go at once, not at the end of a
--- transaction that may be the caller's and long.
+-- raise_numbers(floor): raise the sequence, so that the next number is above `floor`.
+-- The lock prevents two calls from setting the sequence back. It is released at once, not at commit, because the
+-- transaction may belong to the caller and last long.
 CREATE FUNCTION raise_numbers(floor bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_lock({lock});
@@ -15,11 +15,11 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
     RAISE;
 END $$;
 
--- tick(manual) -> now in ms, never before one that was seen; from here on nextval('numbers') is at least that in us.
--- `manual` NULL: the server's clock. A back step of it is noticed to within 50 ms; a manual clock never steps back at
--- all. The numbers run up to a second ahead of the clock, so they are raised about once a second, not each time.
--- Called from plain SQL as well, so it names its schema. On a standby, which is only read, nothing is written down.
--- One statement for both, because every verb begins with it.
+-- tick(manual) -> the current time in ms, never before an earlier result; afterwards nextval('numbers') is at least
+-- this time in us. `manual` NULL selects the server's clock; a step back of that clock can show for up to 50 ms,
+-- because `seen` is only written every 50 ms. A manual clock never steps back. The numbers run up to a second ahead of the
+-- clock, so that they are raised about once a second instead of at each call. Plain SQL calls this function, too, so
+-- it names its schema. On a standby it writes nothing. One SELECT reads both sequences, because every verb starts here.
 CREATE FUNCTION tick(manual bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     latest bigint;
@@ -27,7 +27,7 @@ DECLARE
     now_ms bigint := coalesce(manual, floor(extract(epoch FROM clock_timestamp()) * 1000));
 BEGIN
     SELECT s.last_value, n.last_value INTO latest, drawn FROM {name}.seen s, {name}.numbers n;
-    -- Not each time: setval writes WAL, and 20 times a second is enough to tell a clock that was set back.
+    -- setval writes WAL, so it runs at most 20 times a second; that is enough to detect a clock that was set back.
     IF now_ms > latest + (CASE WHEN manual IS NULL THEN 50 ELSE 0 END) AND NOT pg_is_in_recovery() THEN
         PERFORM setval('{name_text}.seen', now_ms);
     END IF;
@@ -38,7 +38,7 @@ BEGIN
     RETURN now_ms;
 END $$;
 
--- queue_of(name) -> the queue's row, made if it is new.
+-- queue_of(name) -> the row of the queue; inserts it if the queue is new.
 CREATE FUNCTION queue_of(wanted text) RETURNS queues LANGUAGE plpgsql AS $$
 DECLARE
     found_queue queues;
@@ -52,8 +52,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- know_queues(names): make their rows, in a transaction of its own. A row that is new in a transaction that stays
--- open would hold up everybody else who enqueues there first.
+-- know_queues(names): insert the rows of new queues. Called in a transaction of its own, because a row that is
+-- inserted in a long transaction blocks every other first enqueue to the queue until that transaction ends.
 CREATE FUNCTION know_queues(names text[]) RETURNS void LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     wanted text;
@@ -63,9 +63,10 @@ BEGIN
     END LOOP;
 END $$;
 
--- lock_ids(queue, ids) -> whether any is live; those that are stay locked, taken in sorted order, so that two
--- batches never wait for each other. One look into the key for each: for = ANY, an ordered scan before 17 reads
--- the whole queue (15 ms for 100 of 20,000), and so does a plain join planned while the table was empty (70 ms).
+-- lock_ids(queue, ids) -> whether any of the ids is live. Locks the rows of the live ids in sorted order, so that two
+-- batches cannot deadlock. The LATERAL subquery makes one index lookup per id. Why not = ANY: before Postgres 17 it
+-- reads the whole queue (15 ms for 100 of 20,000 ids). A plain join that was planned while the table was empty does,
+-- too (70 ms).
 CREATE FUNCTION lock_ids(qu queues, ids text[]) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM 1 FROM (SELECT u.id FROM unnest(ids) AS u (id) ORDER BY u.id COLLATE "C") a,
@@ -73,10 +74,10 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- begin_telling(): what this transaction tells from here on has a number above the one it shows to readers.
--- It holds, to its end, a shared advisory lock whose key is a number drawn before, in units of 1,024 us and
--- without the bits above 32: enough to tell transactions of 49 days apart. Once for each transaction, however
--- many jobs the caller joins to it.
+-- begin_telling(): announce that this transaction will append log entries. It takes a shared advisory lock until the
+-- end of the transaction. The key of the lock is the latest number in units of 1,024 us, in 32 bits, which
+-- distinguishes transactions within 49 days. Every entry of this transaction gets a number above it. Takes the lock
+-- once per transaction, however many steps the transaction has.
 CREATE FUNCTION begin_telling() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     me text := pg_current_xact_id()::text;
@@ -88,12 +89,13 @@ BEGIN
     END IF;
 END $$;
 
--- shown_until() -> readers may be shown entries up to this number: whoever still tells, or begins to, draws
--- above it, so nothing ever appears at or before what was handed out. Unrelated transactions, however long,
--- hold nothing back. Must come in a statement of its own, before the one that reads: see READ COMMITTED.
+-- shown_until() -> the number up to which readers may see log entries. Open transactions that append entries, and
+-- those that start later, use numbers above it, so an entry never appears behind a reader. Transactions that append
+-- no entries do not lower the result. Call it in a statement before the one that reads the entries: under READ
+-- COMMITTED each statement has a snapshot of its own.
 CREATE FUNCTION shown_until() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-    -- First this: who takes the lock after we looked for it draws above this.
+    -- Read before pg_locks: a transaction that takes its lock after our look at pg_locks uses numbers above this.
     latest bigint := (SELECT last_value FROM numbers);
     back bigint;
 BEGIN
@@ -103,7 +105,7 @@ BEGIN
     RETURN CASE WHEN back IS NULL THEN latest ELSE ((latest >> 10) - back) << 10 END;
 END $$;
 
--- tell(queue, now, events): append one packed entry; no events, no entry. `events` are JSON texts.
+-- tell(queue, now, events): append one entry with these events, given as JSON texts. No events: no entry.
 CREATE FUNCTION tell(qu queues, now_ms bigint, told text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF cardinality(told) > 0 THEN
@@ -113,8 +115,9 @@ BEGIN
     END IF;
 END $$;
 
--- ring(queue, work, told, ids): wake whoever listens; a hint, sent at commit, equal ones once.
--- Silent when nobody listens: NOTIFY takes a lock at commit that all writers of the database share.
+-- ring(queue, work, told, ids): notify listeners of new work, of log entries (`told`) and of changed ids. Postgres
+-- sends the notification at commit, and sends equal ones once. Skipped if no client listens, because NOTIFY takes a
+-- lock at commit that is shared by all writers of the database.
 CREATE FUNCTION ring(qu queues, work boolean, told boolean, ids text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -142,7 +145,7 @@ BEGIN
     END IF;
 END $$;
 
--- run_event(kind, job, now, error) -> the end of an attempt, or of a waiting job (then attempt 0).
+-- run_event(kind, job, now, error) -> the event of the end of an attempt, or of a waiting job (with attempt 0).
 CREATE FUNCTION run_event(kind text, j live, now_ms bigint, error json) RETURNS text
 LANGUAGE sql STABLE AS $$
     SELECT json_build_array(
@@ -151,7 +154,7 @@ LANGUAGE sql STABLE AS $$
         j.first, j.revision, j.enqueues, error)::text
 $$;
 
--- note_event(kind, job, now) -> what only the level `all` keeps.
+-- note_event(kind, job, now) -> an event that is logged at level `all` only.
 CREATE FUNCTION note_event(kind text, j live, now_ms bigint) RETURNS text
 LANGUAGE sql STABLE AS $$
     SELECT json_build_array(
@@ -160,7 +163,7 @@ LANGUAGE sql STABLE AS $$
         j.first, j.revision, j.enqueues, NULL)::text
 $$;
 
--- notes_of(queue, kind, ids, now) -> note_event() for some live jobs, in list order.
+-- notes_of(queue, kind, ids, now) -> note_event() of some live jobs, in the order of `ids`.
 CREATE FUNCTION notes_of(qu queues, kind text, ids text[], now_ms bigint) RETURNS text[]
 LANGUAGE sql STABLE AS $$
     SELECT array_agg(note_event(kind, one.j, now_ms) ORDER BY a.place)
@@ -168,7 +171,7 @@ LANGUAGE sql STABLE AS $$
         LATERAL (SELECT j FROM live j WHERE j.q = qu.q AND j.id = a.id OFFSET 0) one
 $$;
 
--- next_event(kind, id, successor, now, finished) -> what happened to a successor: blocked, or dropped.
+-- next_event(kind, id, successor, now, finished) -> the event of a successor that was blocked or dropped.
 CREATE FUNCTION next_event(kind text, id text, s successor, now_ms bigint, finished bigint) RETURNS text
 LANGUAGE sql STABLE AS $$
     SELECT json_build_array(

@@ -1,7 +1,7 @@
--- How a run ends and how it comes back: restated from contract 3, for one locked row of `live`.
+-- The end, retry and release of a run (contract 3), for one locked row of `live`.
 
--- expiry(kind, now, the end's, the job's and the queue's retention) -> when the outcome expires; NULL never.
--- The first that says something counts, then the default.
+-- expiry(kind, now, given, jobs, queues) -> the time at which the outcome expires; NULL: never. The retention of the
+-- settlement (`given`) has precedence over that of the job, then that of the queue, then the default.
 CREATE FUNCTION expiry(kind text, now_ms bigint, given jsonb, jobs jsonb, queues jsonb) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT now_ms + (CASE
@@ -12,19 +12,19 @@ LANGUAGE sql STABLE AS $$
         ELSE '3600000' END)::bigint
 $$;
 
--- keeps_data(kind, ...) -> whether the outcome keeps what the job was asked to do.
+-- keeps_data(kind, ...) -> whether the outcome keeps the data of the job.
 CREATE FUNCTION keeps_data(kind text, given jsonb, jobs jsonb, queues jsonb) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(given -> 'keep_payload', jobs -> 'keep_payload', queues -> 'keep_payload', '["failed"]')
            ? kind
 $$;
 
--- latest_dropped(ranges) -> at most eight of them, the oldest forgotten first.
+-- latest_dropped(ranges) -> the newest eight of the ranges.
 CREATE FUNCTION latest_dropped(ranges bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN cardinality(ranges) > 16 THEN ranges[cardinality(ranges) - 15:] ELSE ranges END
 $$;
 
--- promote(job): the successor, if any, becomes waiting, counts 0; without one the row goes.
+-- promote(job): make the successor the waiting job, with counts 0. Without a successor, delete the row.
 CREATE FUNCTION promote(j live) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     s successor := j.next;
@@ -43,8 +43,8 @@ BEGIN
     WHERE q = j.q AND id = j.id;
 END $$;
 
--- keep(job, kind, ...): write the outcome of a job that ends now, in place of any older one.
--- What is not kept at all keeps its fence and range until prune, so that repeats are answered truthfully.
+-- keep(job, kind, ...): write the outcome of a job that ends now, over any older outcome. An outcome without
+-- retention keeps its fence and revision range until prune(), so that a repeated settlement gets the right answer.
 CREATE FUNCTION keep(
     qu queues, j live, kind text, now_ms bigint, result bytea, error json, given jsonb
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -74,8 +74,8 @@ BEGIN
         dropped = latest_dropped(old.dropped || excluded.dropped);
 END $$;
 
--- end_run(queue, job, kind, now, result, error, given) -> its events: the current is gone, its outcome
--- stands, the successor waits. Also ends a waiting job, as cancelled.
+-- end_run(queue, job, kind, now, result, error, given) -> the events. Writes the outcome of the current job and
+-- promotes the successor. Also ends a waiting job as cancelled.
 CREATE FUNCTION end_run(
     qu queues, j live, kind text, now_ms bigint, result bytea, error json, given jsonb
 ) RETURNS text[] LANGUAGE plpgsql AS $$
@@ -84,7 +84,7 @@ DECLARE
     heir live;
 BEGIN
     IF kind = 'failed' AND right(qu.name, 5) = '!fail' THEN
-        -- What fails for good in a fail queue is kept for ever and shown.
+        -- An outcome that failed in a fail queue never expires and keeps its payload, so that people can find it.
         given := '{"failed": null, "keep_payload": ["failed"]}';
     END IF;
     PERFORM keep(qu, j, kind, now_ms, result, error, given);
@@ -99,9 +99,9 @@ BEGIN
     RETURN told;
 END $$;
 
--- come_back(queue, job, now, run_at, cause, error) -> its events: active becomes waiting with the list of
--- updates applied. cause is error, timeout or stall; NULL releases: as before the claim.
--- An asked-to-cancel run must never come here.
+-- come_back(queue, job, now, run_at, cause, error) -> the events. The active job becomes waiting, and the folded
+-- enqueues of its successor are applied to it. `cause` is error, timeout or stall; NULL releases the job to its state
+-- before the claim. Never called for a run whose cancellation was requested.
 CREATE FUNCTION come_back(
     qu queues, j live, now_ms bigint, back_at bigint, cause text, why json
 ) RETURNS text[] LANGUAGE plpgsql AS $$
@@ -113,7 +113,7 @@ DECLARE
     at bigint := CASE WHEN cause IS NULL THEN j.run_at ELSE back_at END;
 BEGIN
     IF folds THEN
-        -- greatest and least pass over NULL: an open side of the clamp.
+        -- greatest and least ignore NULL, which stands for no limit.
         at := least(greatest(at, s.lo), s.hi);
     END IF;
     UPDATE live SET
@@ -142,7 +142,8 @@ BEGIN
         ELSE 'released' END, j, now_ms, why)];
 END $$;
 
--- give_back(queue, job, now, stalled) -> stalled, released or cancelled: an active job leaves its lease.
+-- give_back(queue, job, now, stalled) -> stalled, released or cancelled, and the events. Takes an active job out of
+-- its lease.
 CREATE FUNCTION give_back(
     qu queues, j live, now_ms bigint, stalled boolean, OUT kind text, OUT told text[]
 ) LANGUAGE plpgsql AS $$

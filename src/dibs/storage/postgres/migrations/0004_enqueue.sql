@@ -1,7 +1,7 @@
--- How jobs come in.
+-- Enqueue.
 
--- A job as it is asked for. `how` are the bits of its on_conflict: 3 the rule for run_at (0 always, 1 never,
--- 2 later, 3 earlier), 4 leaves the data, 8 leaves the counts, 16 rejects, 32 rejects a failed outcome, too.
+-- A requested job. `how` encodes its on_conflict in bits: 3 is the rule for run_at (0 always, 1 never, 2 later,
+-- 3 earlier), 4 keeps the data, 8 keeps the counts, 16 rejects, 32 also rejects if a failed outcome is kept.
 CREATE TYPE request AS (
     id text,
     payload bytea,
@@ -13,13 +13,13 @@ CREATE TYPE request AS (
     how integer
 );
 
--- moved(old, rule, new) -> the run_at of a waiting job after an update.
+-- moved(old, rule, new) -> the start time of a waiting job after an update, by the rule for run_at.
 CREATE FUNCTION moved(old bigint, rule integer, new bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE rule WHEN 0 THEN new WHEN 1 THEN old WHEN 2 THEN greatest(old, new) ELSE least(old, new) END
 $$;
 
--- folded(successor, request, at, now, number) -> the successor with one more update at the end of its list;
--- without one, the fold of a list of one. The clamp is the one of model.fold.narrow.
+-- folded(successor, request, at, now, number) -> the successor after one more update. A successor that is NULL gives
+-- the fold of this one update. `lo` and `hi` change as in dibs.model.fold.
 CREATE FUNCTION folded(s successor, r request, at bigint, now_ms bigint, number bigint) RETURNS successor
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -55,11 +55,11 @@ BEGIN
     RETURN s;
 END $$;
 
--- begin_live(queue, request, now, origin) -> its number, or NULL when the id is live by now: nothing to
--- waiting, counts 0.
--- The number is drawn before the unique index gives us the id. Whatever took effect on the id in between
--- left a row in `ended` with a higher number (a forget leaves a trace), so we look there once the id is
--- ours, and start over; to insert a bare row and number it afterwards would write every job twice.
+-- begin_live(queue, request, now, origin) -> the number of the new waiting job, or NULL if the id is live already.
+-- The number is drawn before the insert, and so before the unique index reserves the id. A transaction that ended or
+-- removed the id in between left a row in `ended` with a higher number (forget leaves one, too). So the function
+-- checks `ended` after the insert, and starts over if it finds such a row. Why not number the row after the insert:
+-- that would write every job twice.
 CREATE FUNCTION begin_live(qu queues, r request, now_ms bigint, origin json) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -83,8 +83,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- admit(queue, now, request) -> status, was, first, revision, told: one job meets its id, as the table of
--- contract 3 says; the id stays locked until the transaction ends.
+-- admit(queue, now, request) -> status, was, first, revision, and the events. Enqueues one job as the table in
+-- contract 3 says. The id stays locked until the end of the transaction.
 CREATE FUNCTION admit(
     qu queues, now_ms bigint, r request,
     OUT status text, OUT was text, OUT first bigint, OUT revision bigint, OUT told text[]
@@ -146,7 +146,7 @@ BEGIN
     END IF;
 END $$;
 
--- renew_waiting(queue, job, request, now, number) -> its events: a waiting job is updated in its place in line.
+-- renew_waiting(queue, job, request, now, number) -> the events. Updates a waiting job, which keeps its seq.
 CREATE FUNCTION renew_waiting(qu queues, j live, r request, now_ms bigint, number bigint) RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -170,13 +170,13 @@ BEGIN
     RETURN CASE WHEN qu.log_level = 'all' THEN ARRAY[note_event('updated', j, now_ms)] ELSE '{}' END;
 END $$;
 
--- start_time(when, now) -> an absolute time; a delay d is said as -1 - d, NULL is now.
+-- start_time(when, now) -> an absolute time. A delay d is encoded as -1 - d; NULL stands for now.
 CREATE FUNCTION start_time(said bigint, now_ms bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN said IS NULL THEN now_ms WHEN said >= 0 THEN said ELSE now_ms - 1 - said END
 $$;
 
--- enqueue_new(...) -> their numbers, in list order, or NULL when not every id was new: then nothing is done,
--- but the ids that are live are locked, in sorted order. For a batch that names each id once.
+-- enqueue_new(...) -> the numbers of the new jobs in the order of `ids`, for a batch without repeated ids. If an id is
+-- not new, it returns NULL and inserts no job; the live ids are then locked, in sorted order.
 CREATE FUNCTION enqueue_new(
     qu queues, now_ms bigint, ids text[], payloads bytea[], priorities smallint[], whens bigint[],
     attributes text[], overrides text[], retentions text[]
@@ -186,7 +186,7 @@ DECLARE
     taken integer;
 BEGIN
     IF cardinality(ids) = 1 THEN
-        -- One needs no arrays to be taken apart: a third of the time.
+        -- Without unnest(), a single job takes a third of the time.
         drawn[1] := begin_live(qu, (
             ids[1], payloads[1], coalesce(priorities[1], 0), attributes[1], overrides[1], retentions[1],
             start_time(whens[1], now_ms), 0)::request, now_ms, NULL);
@@ -205,13 +205,14 @@ BEGIN
     ORDER BY a.id COLLATE "C"
     ON CONFLICT (q, id) DO NOTHING;
     GET DIAGNOSTICS taken = ROW_COUNT;
-    -- Where nobody else has drawn a number since, nothing can have ended under a higher one.
+    -- If the sequence still stands at our last number, no id can have ended under a higher number.
     IF taken < cardinality(ids) OR drawn[taken] < (SELECT last_value FROM numbers) AND EXISTS (
         SELECT 1 FROM unnest(ids) AS a (id),
             LATERAL (SELECT * FROM ended e WHERE e.q = qu.q AND e.id = a.id OFFSET 0) o
         WHERE greatest(o.fence, o.revision) >= drawn[1]
     ) THEN
-        -- Somebody was between the look and the insert. Ours go again, and each meets its id by itself.
+        -- Another transaction used one of the ids between lock_ids() and the insert. Remove our rows; the caller
+        -- then enqueues each job with admit().
         DELETE FROM live l USING unnest(ids, drawn) AS a (id, n)
         WHERE l.q = qu.q AND l.id = a.id AND l.revision = a.n AND l.first = a.n;
         RETURN NULL;
@@ -219,10 +220,10 @@ BEGIN
     RETURN drawn;
 END $$;
 
--- enqueue(queue, now, one array per field) -> one row of arrays in list order, and one more for each outcome
--- that was asked for. `statuses` NULL: every one queued, found nothing, first = revision.
--- `plain` says that each id is named once, without Reject, request_key or want_outcome. A field that is NULL
--- for all may come as a NULL array. Raises nothing of its own.
+-- enqueue(queue, now, one array per field) -> one row of arrays in the order of the requests, and one more row for
+-- each existing outcome that a request wants. `statuses` NULL means: all queued as new jobs, with first = revision.
+-- `plain` says that no id is repeated and that no request has Reject, request_key or want_outcome. A field that is
+-- NULL in every request may be passed as a NULL array.
 CREATE FUNCTION enqueue(
     queue text, manual bigint, plain boolean, ids text[], payloads bytea[], priorities smallint[],
     whens bigint[], hows integer[], attributes text[], overrides text[], retentions text[],
@@ -239,7 +240,8 @@ DECLARE
     answer record;
     told text[] := '{}';
     i integer;
-    -- Prune leaves traces of what ended while this transaction runs, so it must be seen to run.
+    -- Assigns a transaction id. prune() keeps rows of ids that ended during a running transaction, and finds running
+    -- transactions by their ids.
     myself xid8 := pg_current_xact_id();
 BEGIN
     now_ms := tick(manual);
@@ -258,7 +260,7 @@ BEGIN
     END IF;
     FOR i IN 1 .. cardinality(ids) LOOP
         IF keys[i] IS NOT NULL THEN
-            -- Two with the same new key at once: the second waits here for what the first gets.
+            -- Of two concurrent requests with the same new key, the second waits here for the first one's answer.
             INSERT INTO request_keys VALUES (qu.q, keys[i], '', '', 0, 0, 0) ON CONFLICT DO NOTHING;
             SELECT * INTO known FROM request_keys WHERE q = qu.q AND key = keys[i] FOR UPDATE;
             IF known.expires_at > now_ms THEN

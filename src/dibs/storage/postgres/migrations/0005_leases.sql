@@ -1,10 +1,11 @@
--- How jobs are handed out, and the leases they are held under.
+-- Claims, and the leases under which jobs are active.
 
--- claim(queue, lease, most, now) -> one row for each job, in the order of the line, then one without a job
--- that carries what they have in common: now, which is when they were claimed, the lease's holder and next_due.
--- `lost`: the lease is unknown, expired or dropped, and nothing was taken.
--- The lease row is held FOR KEY SHARE: a reap or drop, which want it FOR UPDATE, come before or after.
--- The columns of a job stand one by one: to take them out of a row costs more than to find the job.
+-- claim(queue, lease, most, now) -> a row for each claimed job, in the order of claims, and a last row without a job.
+-- The last row has the time of the claim, the holder of the lease, and next_due. Its `lost` is true if the lease is
+-- unknown, expired or dropped; then no job is claimed.
+-- The row of the lease is locked FOR KEY SHARE, so that reap() and drop_lease(), which lock it FOR UPDATE, run before
+-- or after this claim. The columns of a job are listed one by one, because taking them out of a row value costs more
+-- than finding the job.
 CREATE FUNCTION claim(queue text, under uuid, most integer, manual bigint)
 RETURNS TABLE (
     lost boolean, now_ms bigint, next_due bigint, holder text, fence bigint,
@@ -32,7 +33,7 @@ BEGIN
         RETURN;
     END IF;
     IF qu.max_active IS NOT NULL THEN
-        -- One claim at a time, so that the count below is exact; settling meanwhile only makes room.
+        -- This lock serializes claims, so that the count below is exact. A concurrent settle can only lower the count.
         SELECT * INTO qu FROM queues WHERE q = qu.q FOR NO KEY UPDATE;
         room := least(most, greatest(0, coalesce(qu.max_active, most + 0::bigint) - CASE
             WHEN qu.max_active IS NULL THEN 0
@@ -48,7 +49,8 @@ BEGIN
     SELECT priority INTO level FROM live WHERE q = qu.q AND state = 'w' ORDER BY priority DESC LIMIT 1;
     WHILE level IS NOT NULL LOOP
         IF room > 0 THEN
-            -- Lock first, write after: an UPDATE over the locking query may be planned to run it twice.
+            -- Lock in a statement of its own: in one statement with the UPDATE, the planner may run the locking query
+            -- twice.
             picked := ARRAY(
                 SELECT ctid FROM live
                 WHERE q = qu.q AND state = 'w' AND priority = level AND run_at <= now_ms
@@ -84,7 +86,7 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- grant_lease(queues, lease, ttl, holder, now) -> now: a new lease on each of the queues.
+-- grant_lease(queues, lease, ttl, holder, now) -> the current time. Creates the lease on each of the queues.
 CREATE FUNCTION grant_lease(names text[], new_lease uuid, ttl bigint, named text, manual bigint)
 RETURNS bigint LANGUAGE plpgsql {pinned} AS $$
 DECLARE
@@ -97,11 +99,12 @@ BEGIN
     RETURN now_ms;
 END $$;
 
--- Jobs of a lease are sorted by COLLATE "POSIX", the order of "C" under another name: an order that the key has, too,
--- would let a plan that is made while the table is empty read the whole queue along the key.
+-- The jobs of a lease are sorted by COLLATE "POSIX", which is the same order as "C". Why not "C": the primary key has
+-- that order, and a plan that is made while the table is empty would then read the whole queue along the key.
 
--- renew(queues, lease, ttl, now) -> a row for each queue where the lease lives: it ends ttl from now, never
--- earlier than it would have; `asked` are its jobs that should stop. `name` NULL: the row only tells now.
+-- renew(queues, lease, ttl, now) -> a first row with only the current time, then a row for each queue where the lease
+-- is alive. Extends the lease to `ttl` ms from now, and never shortens it. `asked` lists the ids whose cancellation
+-- was requested.
 CREATE FUNCTION renew(names text[], held uuid, ttl bigint, manual bigint)
 RETURNS TABLE (name text, now_ms bigint, ends_at bigint, asked text[])
 LANGUAGE plpgsql {pinned} AS $$
@@ -124,7 +127,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- release_some(queue, lease, most, stalled, now) -> up to `most` jobs of a lease that is locked, given back.
+-- release_some(queue, lease, most, stalled, now) -> the jobs that it took out of the lease, up to `most`. The caller
+-- has locked the row of the lease.
 CREATE FUNCTION release_some(qu queues, held uuid, most integer, stalled boolean, now_ms bigint)
 RETURNS TABLE (id text, fence bigint, kind text) LANGUAGE plpgsql AS $$
 DECLARE
@@ -151,8 +155,9 @@ BEGIN
     PERFORM ring(qu, true, cardinality(told) > 0, ends);
 END $$;
 
--- drop_lease(queues, lease, most, now) -> how many jobs are left, for each queue where there was the lease.
--- From the first call on the lease is lost; it goes with its last job. Expired: nothing is done here.
+-- drop_lease(queues, lease, most, now) -> the number of remaining jobs, for each queue that has the lease. Releases up
+-- to `most` jobs per queue. After the first call the lease is lost for renew and claim. The row of the lease is
+-- deleted with its last job. An expired lease is left to reap().
 CREATE FUNCTION drop_lease(names text[], held uuid, most integer, manual bigint)
 RETURNS TABLE (name text, remaining bigint) LANGUAGE plpgsql {pinned} AS $$
 DECLARE
@@ -175,9 +180,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- reap(queue, most, now) -> up to `most` jobs under expired leases, each with its fence and what became of
--- it: stalled, released (its lease was dropped) or cancelled. An expired lease goes with its last job.
--- One index look when nothing has expired. A lease that another reap, or a claim, holds is left to it.
+-- reap(queue, most, now) -> up to `most` jobs of expired leases, each with its fence and its new state: stalled,
+-- released (if the lease was dropped) or cancelled. Deletes an expired lease with its last job. If no lease has
+-- expired, it costs one index lookup. Skips leases that a concurrent reap or claim has locked.
 CREATE FUNCTION reap(queue text, most integer, manual bigint)
 RETURNS TABLE (id text, fence bigint, kind text) LANGUAGE plpgsql {pinned} AS $$
 DECLARE

@@ -1,9 +1,9 @@
--- How runs are settled.
+-- Settle: the ends and returns of runs.
 
--- complete_all(queue, now, ids, fences, results) -> the places, from 1, that are done: those of the runs that
--- are active under that fence and have no successor. Two statements for the whole batch; each id once.
--- Events are put together by format(): json_build_array() and concat() look up the types of their arguments for
--- each job. An active row has a claimed_at and a holder.
+-- complete_all(queue, now, ids, fences, results) -> the positions, from 1, of the settlements that are done: runs that
+-- are active under the given fence and have no successor. Takes two statements for the whole batch; no id is repeated.
+-- Why format() builds the events: json_build_array() and concat() look up the types of their arguments for each job.
+-- An active row always has claimed_at and holder.
 CREATE FUNCTION complete_all(qu queues, now_ms bigint, ids text[], fences bigint[], results bytea[])
 RETURNS bigint[] LANGUAGE plpgsql SET enable_hashjoin = on AS $$
 DECLARE
@@ -62,14 +62,15 @@ BEGIN
     RETURN done;
 END $$;
 
--- asked_for(item, now) -> a follow-up as a request; the item is a Then as rows.py writes it.
+-- asked_for(item, now) -> a follow-up as a request. The item is a FollowUp in the JSON that
+-- dibs/storage/postgres/codec/parameters.py writes.
 CREATE FUNCTION asked_for(item json, now_ms bigint) RETURNS request LANGUAGE sql STABLE AS $$
     SELECT (item ->> 'id', decode(item ->> 'payload', 'base64'), (item ->> 'priority')::smallint,
             item -> 'attributes', item -> 'overrides', (item -> 'retention')::jsonb,
             start_time((item ->> 'when')::bigint, now_ms), (item ->> 'how')::integer)::request
 $$;
 
--- follow(then, now): enqueue the follow-ups of an end, in its own atomic step.
+-- follow(then, now): enqueue the follow-ups of an end, in the same atomic step.
 CREATE FUNCTION follow(items json, now_ms bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     item json;
@@ -84,7 +85,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- hand_to_failure(queue, job, error, now): put the fail job into the fail queue (contract 3, the fail job).
+-- hand_to_failure(queue, job, error, now): enqueue the fail job into the fail queue (contract 3, the fail job).
 CREATE FUNCTION hand_to_failure(qu queues, j live, why json, now_ms bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -104,8 +105,8 @@ BEGIN
     PERFORM ring(into_queue, true, cardinality(told) > 0, NULL);
 END $$;
 
--- end_with(queue, job, kind, now, result, details) -> its events: an end with all it carries.
--- details: error, handled, then and retention of a Complete, Fail or Cancelled; NULL for none of them.
+-- end_with(queue, job, kind, now, result, details) -> the events. Ends a run with everything that `details` holds: the
+-- error, handled, then and retention of a Complete, Fail or Cancelled; NULL if all have their defaults.
 CREATE FUNCTION end_with(qu queues, j live, kind text, now_ms bigint, result bytea, details json)
 RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
@@ -121,8 +122,8 @@ BEGIN
     RETURN told;
 END $$;
 
--- settle_one(queue, now, id, fence, kind, result, details) -> status, revision and events of one settlement.
--- kind: completed, failed, cancelled; retry, release, hand_off; details.refused: it breaks a limit.
+-- settle_one(queue, now, id, fence, kind, result, details) -> status, revision and events of one settlement. `kind` is
+-- completed, failed, cancelled, retry, release or hand_off. details.refused marks a settlement that breaks a limit.
 CREATE FUNCTION settle_one(
     qu queues, now_ms bigint, wanted text, under bigint, said text, result bytea, details json,
     OUT status text, OUT revision bigint, OUT told text[], OUT over boolean
@@ -136,7 +137,7 @@ BEGIN
     over := false;
     SELECT * INTO j FROM live WHERE q = qu.q AND id = wanted FOR UPDATE;
     IF j.fence IS DISTINCT FROM under THEN
-        -- A repeat hears what the first one heard.
+        -- A repeated settlement gets the answer of the first one.
         SELECT * INTO o FROM ended WHERE q = qu.q AND id = wanted AND fence = under AND under <> 0;
         status := CASE WHEN ends AND o.kind = said THEN 'done'
                        WHEN NOT ends AND o.kind = 'cancelled' THEN 'cancelled' ELSE 'lost' END;
@@ -167,8 +168,9 @@ BEGIN
     END IF;
 END $$;
 
--- settle(queue, now, one array per field) -> statuses and revisions in list order; statuses NULL: all done.
--- `plain` says that each is a Complete without follow-ups and retention, and names another id.
+-- settle(queue, now, one array per field) -> statuses and revisions in the order of the settlements; `statuses` NULL
+-- means that all are done. `plain` says that each settlement is a Complete without follow-ups and retention, and that
+-- no id is repeated.
 CREATE FUNCTION settle(
     queue text, manual bigint, plain boolean, ids text[], fences bigint[], kinds text[],
     results bytea[], details text[], OUT statuses text[], OUT revisions bigint[]
@@ -214,8 +216,8 @@ BEGIN
     PERFORM ring(qu, true, cardinality(told) > 0 OR cardinality(settled) > 0, ends);
 END $$;
 
--- finish(queue, id, kind, result, details, revision, now) -> done, lost, not_found or refused: a handed-off
--- run is ended from elsewhere, named by a revision in its range. Tested in the order of contract 3.
+-- finish(queue, id, kind, result, details, revision, now) -> done, lost, not_found or refused. Ends a handed-off run,
+-- which is named by a revision in its range. Checks the conditions in the order of contract 3.
 CREATE FUNCTION finish(
     queue text, wanted text, said text, result bytea, details json, within bigint, manual bigint
 ) RETURNS text LANGUAGE plpgsql {pinned} AS $$
@@ -244,7 +246,7 @@ BEGIN
     RETURN 'done';
 END $$;
 
--- report(queue, id, fence, progress, now) -> whether the run is active under that fence; progress is kept.
+-- report(queue, id, fence, progress, now) -> whether the run is active under the fence; if so, stores its progress.
 CREATE FUNCTION report(queue text, wanted text, under bigint, said json, manual bigint) RETURNS boolean
 LANGUAGE plpgsql {pinned} AS $$
 BEGIN

@@ -1,8 +1,8 @@
--- Verbs by id, and those that keep a queue in order.
+-- Verbs by id, and configure.
 
--- drop_next(queue, job, now) -> its events: the successor goes, its range becomes a dropped range.
--- Ranges are kept as contract 1, Done, says: the last one grows when nothing of the current lies between,
--- else those inside current or outcome stay, at most eight.
+-- drop_next(queue, job, now) -> the events. Removes the successor; its revision range becomes a dropped range. Ranges
+-- are kept as contract 1, Done, says: a range is joined to the latest one if no revision of the current lies between
+-- the two. Otherwise the ranges inside the current or the outcome stay, at most eight.
 CREATE FUNCTION drop_next(qu queues, j live, now_ms bigint) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     o ended;
@@ -33,7 +33,7 @@ BEGIN
     RETURN ARRAY[next_event('cancelled', j.id, j.next, now_ms, now_ms)];
 END $$;
 
--- cancel_one(queue, now, id, running) -> status and events, as contract 3 says of cancel.
+-- cancel_one(queue, now, id, running) -> status and events, as contract 3 says about cancel.
 CREATE FUNCTION cancel_one(
     qu queues, now_ms bigint, wanted text, running boolean, OUT status text, OUT told text[]
 ) LANGUAGE plpgsql AS $$
@@ -75,7 +75,7 @@ BEGIN
     END IF;
 END $$;
 
--- cancel(queue, ids, running, now) -> statuses in list order.
+-- cancel(queue, ids, running, now) -> statuses in the order of the ids.
 CREATE FUNCTION cancel(queue text, ids text[], running boolean, manual bigint) RETURNS text[]
 LANGUAGE plpgsql {pinned} AS $$
 DECLARE
@@ -100,7 +100,7 @@ BEGIN
     RETURN statuses;
 END $$;
 
--- merged(attributes, patch) -> attributes with the patch's on top, at the top level.
+-- merged(attributes, patch) -> the attributes, with the top-level keys of the patch replaced or added.
 CREATE FUNCTION merged(old json, patch json) RETURNS json LANGUAGE sql STABLE AS $$
     SELECT json_object_agg(key, value) FROM (
         SELECT key, value FROM json_each(coalesce(old, '{}'))
@@ -108,14 +108,14 @@ CREATE FUNCTION merged(old json, patch json) RETURNS json LANGUAGE sql STABLE AS
         UNION ALL SELECT key, value FROM json_each(patch)) both_of_them
 $$;
 
--- size_of(attributes) -> bytes of their names and values.
+-- size_of(attributes) -> the bytes of their names and values.
 CREATE FUNCTION size_of(attributes json) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT coalesce(sum(octet_length(key) + octet_length(value::text)), 0) FROM json_each(attributes)
 $$;
 
--- amend(queue, id, patch, payload, now) -> amended, active or not_found; or the size in bytes to which the
--- attributes would grow, when that is more than `most`: then nothing was changed.
--- patch has the keys that are to change: attributes, when, priority, retention, payload (given apart).
+-- amend(queue, id, patch, payload, now) -> amended, active or not_found. If the attributes would grow beyond `most`
+-- bytes, it returns their size as text and changes nothing. The keys of `patch` are the fields to change: attributes,
+-- when, priority, retention, payload. The payload itself is a separate argument.
 CREATE FUNCTION amend(queue text, wanted text, patch json, new_payload bytea, most bigint, manual bigint)
 RETURNS text LANGUAGE plpgsql {pinned} AS $$
 DECLARE
@@ -170,13 +170,13 @@ BEGIN
     RETURN 'amended';
 END $$;
 
--- queue_event(kind, id, now) -> what only the level `all` keeps of a queue, or of an id without a job.
+-- queue_event(kind, id, now) -> an event about a queue, or about an id without a job; logged at level `all` only.
 CREATE FUNCTION queue_event(kind text, id text, now_ms bigint) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT json_build_array(kind, id, now_ms)::text
 $$;
 
--- retry_failed(queue, ids, now) -> statuses in list order: the failed outcome is consumed, the job waits at
--- now, counts 0, under a fresh revision. The id is locked by its new row before the outcome is looked at.
+-- retry_failed(queue, ids, now) -> statuses in the order of the ids. Removes the failed outcome and makes the job wait
+-- from now on, with counts 0 and a new revision. The insert of the new row locks the id before the outcome is read.
 CREATE FUNCTION retry_failed(queue text, ids text[], manual bigint) RETURNS text[]
 LANGUAGE plpgsql {pinned} AS $$
 DECLARE
@@ -221,7 +221,7 @@ BEGIN
     RETURN statuses;
 END $$;
 
--- forget(queue, ids, now) -> for each whether there was anything; a trace stays until prune, see begin_live.
+-- forget(queue, ids, now) -> for each id whether it existed. A marker stays in `ended` until prune(), see begin_live().
 CREATE FUNCTION forget(queue text, ids text[], manual bigint) RETURNS boolean[]
 LANGUAGE plpgsql {pinned} AS $$
 DECLARE
@@ -254,8 +254,8 @@ BEGIN
     RETURN known;
 END $$;
 
--- leave_trace(queue, id, number): remember that numbers up to this took effect on an id that is gone. Expired
--- from the start, and with an empty range: no verb but begin_live sees it.
+-- leave_trace(queue, id, number): insert a marker for a removed id, with the highest number that it had. The marker is
+-- expired from the start and has an empty revision range, so that only begin_live() takes it into account.
 CREATE FUNCTION leave_trace(qu queues, wanted text, number bigint) RETURNS void LANGUAGE sql AS $$
     INSERT INTO ended (q, id, kind, fence, first, revision, ended_at, expires_at, horizon, enqueues,
                        enqueued_at, run_at, attempts, retries, stalls, timeouts)
@@ -263,7 +263,7 @@ CREATE FUNCTION leave_trace(qu queues, wanted text, number bigint) RETURNS void 
             0, 0, 0, 0, 0, 0)
 $$;
 
--- configure(queue, patch, now) -> the settings after it. patch has the keys that are to change.
+-- configure(queue, patch, now) -> the settings after the change. The keys of `patch` are the settings to change.
 CREATE FUNCTION configure(queue text, patch jsonb, manual bigint) RETURNS queues
 LANGUAGE plpgsql {pinned} AS $$
 DECLARE

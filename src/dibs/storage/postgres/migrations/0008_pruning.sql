@@ -1,7 +1,8 @@
--- What has expired is removed, and whole ids come in from elsewhere.
+-- Prune, and the import of whole ids.
 
--- prune(queue, most, now) -> outcomes, request keys and events that were removed; outcomes and keys together
--- are at most `most`. Only what no running transaction may still need goes, see begin_live in 0004.
+-- prune(queue, most, now) -> the numbers of removed outcomes, request keys and events. Outcomes and request keys
+-- together are at most `most`. Keeps rows that a running transaction may still need, see begin_live() in
+-- 0004_enqueue.sql.
 CREATE FUNCTION prune(
     queue text, most integer, manual bigint, OUT outcomes bigint, OUT keys bigint, OUT told bigint
 ) LANGUAGE plpgsql {pinned} AS $$
@@ -26,7 +27,7 @@ BEGIN
     told := trim_events(qu, now_ms);
 END $$;
 
--- prune_ended(queue, kind, most, now, horizon) -> how many expired outcomes of a kind went.
+-- prune_ended(queue, kind, most, now, horizon) -> the number of expired outcomes of a kind that it removed.
 CREATE FUNCTION prune_ended(qu queues, word text, most bigint, now_ms bigint, horizon_now xid8) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -37,7 +38,7 @@ BEGIN
         WHERE q + 0 = qu.q AND kind = word AND expires_at <= now_ms AND horizon < horizon_now
         ORDER BY expires_at LIMIT most FOR UPDATE SKIP LOCKED);
     IF cardinality(picked) > 0 THEN
-        -- The latest dropped range outlives the outcome it stood beside.
+        -- The latest dropped range is needed after its outcome has expired.
         UPDATE live j SET dropped = latest_dropped(o.dropped || j.dropped) FROM ended o
         WHERE o.ctid = ANY (picked) AND o.dropped IS NOT NULL AND j.q = o.q AND j.id = o.id;
         DELETE FROM ended WHERE ctid = ANY (picked);
@@ -45,7 +46,8 @@ BEGIN
     RETURN cardinality(picked);
 END $$;
 
--- trim_events(queue, now) -> how many events went: those too old, and the oldest beyond log_bytes.
+-- trim_events(queue, now) -> the number of events that it removed: those older than log_age, and the oldest beyond
+-- log_bytes.
 CREATE FUNCTION trim_events(qu queues, now_ms bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     shown bigint := shown_until();
@@ -65,8 +67,8 @@ BEGIN
     RETURN gone;
 END $$;
 
--- import_ids(queue, records, floor, now) -> imported or exists, in list order; the numbers go above floor.
--- A record is {"current", "successor", "outcome", "dropped"} with the columns of live and ended as keys.
+-- import_ids(queue, records, floor, now) -> imported or exists, in the order of the records. Raises the numbers above
+-- `floor`. A record is {"current", "successor", "outcome", "dropped"}; the inner keys are the columns of live and ended.
 CREATE FUNCTION import_ids(queue text, ids text[], records text[], floor bigint, manual bigint) RETURNS text[]
 LANGUAGE plpgsql {pinned} AS $$
 DECLARE
@@ -84,8 +86,8 @@ BEGIN
     RETURN statuses;
 END $$;
 
--- import_one(queue, now, id, record) -> whether it was taken in. A run that was not handed off arrives as if
--- released, one asked to cancel arrives ended; neither is told to the log, which is not its own.
+-- import_one(queue, now, id, record) -> whether the id was imported. An active run that was not handed off arrives as
+-- released; a run whose cancellation was requested arrives as cancelled. The import adds no log entry for either.
 CREATE FUNCTION import_one(qu queues, now_ms bigint, wanted text, record json) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,7 +1,8 @@
--- The log, what is counted, and what a wait looks at. Reading a job or a page is plain SQL: see sql/.
+-- The event log, counts, and the state that a wait reads. Jobs and pages are read by plain SQL in sql/.
 
--- read_events(queue, from, most, now) -> up to `most` entries from a number on, oldest first, each with how far
--- the log was trimmed; without any entry one row with that. `since` NULL: only the last entry there is.
+-- read_events(queue, from, most, now) -> up to `most` log entries from a number on, oldest first, each with the number
+-- up to which the log was trimmed. Without entries it returns one row with that number. `since` NULL selects only the
+-- last entry.
 CREATE FUNCTION read_events(queue text, since bigint, most integer, manual bigint)
 RETURNS TABLE (trimmed bigint, n bigint, count integer, packed text)
 LANGUAGE plpgsql {pinned} AS $$
@@ -25,8 +26,8 @@ BEGIN
     END IF;
 END $$;
 
--- look_ahead(queue, now) -> whether anything is due, and the earliest run_at later than now. Two looks into
--- the index for each priority in use.
+-- look_ahead(queue, now) -> whether a job is due, and the earliest run_at after now. Costs two index lookups for each
+-- priority in use.
 CREATE FUNCTION look_ahead(qu queues, now_ms bigint, OUT due boolean, OUT next_due bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -47,9 +48,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- watch(queues, for, now) -> a row for each queue that exists, for somebody who begins or goes on to wait: from
--- now on for a minute there will be notifications. `due`: a claim would find something. `unheard`: until now
--- nobody was known to listen, so something may have happened without a notification.
+-- watch(queues, for, now) -> a row for each existing queue, for a client that waits. For a minute from now on, changes
+-- of these queues send notifications. `due`: a claim would find a job. `unheard`: no client was known to listen until
+-- now, so a change may have happened without a notification.
 CREATE FUNCTION watch(names text[], kind text, manual bigint)
 RETURNS TABLE (
     name text, q integer, now_ms bigint, due boolean, next_due bigint, ends_at bigint, hidden boolean,
@@ -94,8 +95,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- counts(queues, now) -> a row for each queue that exists. Up to 100,000 ids a state are counted one by one, all in
--- one snapshot; beyond, the planner's estimate is told, and `approximate`.
+-- counts(queues, now) -> a row for each existing queue. Counts up to 100,000 ids per state exactly, all in one snapshot.
+-- Above that it returns the planner's estimate and sets `approximate`.
 CREATE FUNCTION counts(names text[], manual bigint)
 RETURNS TABLE (
     name text, waiting bigint, scheduled bigint, active bigint, handed_off bigint, blocked bigint,
@@ -125,8 +126,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- count_all(queues, now, most) -> the columns of counts(), each counted up to `most`. What is STABLE sees all in the
--- snapshot of the statement that called it, so a job that moves on meanwhile is counted once.
+-- count_all(queues, now, most) -> the columns of counts(), each counted up to `most`. STABLE functions see the snapshot
+-- of the calling statement, so a job that changes its state meanwhile is counted once.
 CREATE FUNCTION count_all(names text[], now_ms bigint, most bigint)
 RETURNS TABLE (
     q integer, name text, waiting bigint, scheduled bigint, active bigint, handed_off bigint, blocked bigint,
@@ -154,8 +155,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- count_scheduled(queue, now, most) -> how many wait for later, counted up to `most`, priority by priority so
--- that what is due costs nothing.
+-- count_scheduled(queue, now, most) -> the number of scheduled jobs, counted up to `most`. It counts priority by
+-- priority, so that due jobs cost no time.
 CREATE FUNCTION count_scheduled(qu queues, now_ms bigint, most bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -173,7 +174,7 @@ BEGIN
     RETURN total;
 END $$;
 
--- count_ended(queue, kind, now, most) -> how many outcomes of a kind are alive, counted up to `most`.
+-- count_ended(queue, kind, now, most) -> the number of unexpired outcomes of a kind, counted up to `most`.
 CREATE FUNCTION count_ended(qu queues, word text, now_ms bigint, most bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -185,7 +186,7 @@ BEGIN
         SELECT 1 FROM ended WHERE q + 0 = qu.q AND kind = word AND expires_at IS NULL LIMIT most) x));
 END $$;
 
--- guess(query) -> how many rows the planner thinks it has.
+-- guess(query) -> the planner's estimate of the number of rows.
 CREATE FUNCTION guess(query text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     plan json;

@@ -1,6 +1,6 @@
--- For people: jobs and outcomes in SQL, times as timestamps, JSON as jsonb.
+-- Views for people: jobs and outcomes, with times as timestamps and JSON as jsonb.
 
--- as_jsonb(bytes) -> the JSON value in them, or NULL where they hold none: a payload is opaque to us.
+-- as_jsonb(bytes) -> the JSON value, or NULL if the bytes are not JSON; dibs accepts any bytes as a payload.
 CREATE FUNCTION as_jsonb(bytes bytea) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     RETURN convert_from(bytes, 'UTF8')::jsonb;
@@ -8,7 +8,7 @@ EXCEPTION WHEN OTHERS THEN
     RETURN NULL;
 END $$;
 
--- as_time(ms) -> a timestamp; NULL where there is none.
+-- as_time(ms) -> a timestamp, or NULL for NULL.
 CREATE FUNCTION as_time(ms bigint) RETURNS timestamptz LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN ms < 8210266876799000 THEN timestamptz 'epoch' + ms * interval '1 millisecond'
                 ELSE 'infinity' END
