@@ -69,9 +69,11 @@ def tests_servers(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check every type, in the tests as well."""
+    """Check every type, in the tests as well; check the public API with pyright, too."""
     install(session)
     session.run("mypy", *filter(has_python, TYPED))
+    session.run("pyright")
+    session.run("python", "tools/verify_types.py")
 
 
 @nox.session

@@ -64,6 +64,8 @@ def is_naming(node: ast.stmt) -> bool:
             return True
         case ast.Assign(targets=[ast.Name(id="__all__")]):
             return True
+        case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body, orelse=orelse):
+            return all(map(is_naming, (*body, *orelse)))
         case _:
             return False
 

@@ -1,19 +1,27 @@
-"""The public names of dibs; nothing is defined here."""
+"""The public names of dibs, imported from the modules that define them."""
+
+from typing import TYPE_CHECKING
 
 from dibs.client.app import Dibs
 from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.current_job import CurrentJob, current_job
 from dibs.client.calls.failure import Failure
 from dibs.client.calls.handler import Ending
+from dibs.client.calls.handler_registry import HandlerSettings
+from dibs.client.calls.task_settings import TaskSettings
 from dibs.client.claim import Claim
-from dibs.client.feed import Event
+from dibs.client.feed import Event, Feed
 from dibs.client.options.ids import content_id
+from dibs.client.options.job_settings import CallSettings, JobSettings
+from dibs.client.options.queue_settings import QueueSettings
 from dibs.client.options.retention import Retention
 from dibs.client.options.serde import JsonSerde, MessagePackSerde, Serde
 from dibs.client.queue import Queue
+from dibs.client.receiver import Receiver
 from dibs.client.status import Status
-from dibs.client.task import Task
+from dibs.client.task import AsyncTask, Task, TaskEnqueuer
 from dibs.client.ticket import Ticket
+from dibs.client.work_report import QueueReport, WorkReport
 from dibs.errors import (
     BadHandler,
     BatchRefused,
@@ -43,15 +51,38 @@ from dibs.errors import (
     WaitTimeout,
 )
 from dibs.model.job import Error
-from dibs.model.requests import Reject, Update
-from dibs.model.results import Counts
+from dibs.model.requests import EnqueueRequest, Reject, Update
+from dibs.model.results import Counts, PruneResult
 from dibs.model.retry import Exponential, Fixed, Immediate
+from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 
+if TYPE_CHECKING:
+    from dibs.client.sync.app import BlockingDibs
+    from dibs.client.sync.claim import BlockingClaim
+    from dibs.client.sync.feed import BlockingFeed
+    from dibs.client.sync.queue import BlockingQueue
+    from dibs.client.sync.receiver import BlockingReceiver
+    from dibs.client.sync.task import BlockingTask, BlockingTaskEnqueuer
+    from dibs.client.sync.ticket import BlockingTicket
+else:
+    # Python calls it for a name that is not defined here: it loads a blocking class at its first use.
+    from dibs.client.sync import __getattr__ as __getattr__
+
 __all__ = [
+    "AsyncTask",
     "BadHandler",
     "BatchRefused",
+    "BlockingClaim",
+    "BlockingDibs",
+    "BlockingFeed",
+    "BlockingQueue",
+    "BlockingReceiver",
+    "BlockingTask",
+    "BlockingTaskEnqueuer",
+    "BlockingTicket",
     "Bound",
+    "CallSettings",
     "Claim",
     "ConfigurationError",
     "Counts",
@@ -60,15 +91,19 @@ __all__ = [
     "DibsError",
     "DuplicateHandler",
     "Ending",
+    "EnqueueRequest",
     "Error",
     "Event",
     "Exponential",
     "Failure",
+    "Feed",
     "Fixed",
+    "HandlerSettings",
     "Immediate",
     "JobCancelled",
     "JobEnded",
     "JobFailed",
+    "JobSettings",
     "JsonSerde",
     "LeaseLost",
     "MessagePackSerde",
@@ -77,13 +112,18 @@ __all__ = [
     "OutcomeNotKept",
     "OutcomeUnknown",
     "PermanentError",
+    "PruneResult",
     "Queue",
+    "QueueReport",
+    "QueueSettings",
+    "Receiver",
     "Refused",
     "Reject",
     "Retention",
     "Retry",
     "Serde",
     "Status",
+    "Storage",
     "StorageDamaged",
     "StorageError",
     "StorageFull",
@@ -91,12 +131,15 @@ __all__ = [
     "StorageTooNew",
     "StorageUnavailable",
     "Task",
+    "TaskEnqueuer",
+    "TaskSettings",
     "Ticket",
     "UnknownOption",
     "UnknownScheme",
     "UnknownTask",
     "Update",
     "WaitTimeout",
+    "WorkReport",
     "content_id",
     "current_job",
     "open_storage",

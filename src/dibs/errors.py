@@ -63,7 +63,7 @@ class BatchRefused(DibsError, ExceptionGroup[Refused]):
     def __init__(self, message: str, refused: Sequence[Refused]) -> None:
         super().__init__(message)
         # copy and pickle call the class with `args`.
-        self.args = (message, list(refused))
+        self.args: tuple[Any, ...] = (message, list(refused))
 
     def derive(self, excs: Sequence[Exception], /) -> BatchRefused:  # type: ignore[override]
         """Return a BatchRefused of `excs`, so that `except*` keeps the type when it splits the group."""

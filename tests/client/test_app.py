@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dibs import BadHandler, ConfigurationError, Dibs, MessagePackSerde, NotRunning, Refused
+from dibs import BadHandler, ConfigurationError, Dibs, MessagePackSerde, NotRunning, Refused, WorkReport
 from tests.client import handlers
 
 
@@ -63,6 +63,18 @@ def test_an_app_shows_where_it_is_but_no_secret(url: str | None) -> None:
 def test_a_closed_app_has_no_storage() -> None:
     with pytest.raises(NotRunning):
         _ = Dibs("memory:").storage
+
+
+async def test_work_returns_a_report(app: Dibs) -> None:
+    task = app.task(queue="q")(handlers.refresh)
+    await task.enqueue(3)
+
+    report = await app.work(until="empty", lease=10, heartbeat=2, poll=0.1)
+
+    assert isinstance(report, WorkReport)
+    assert (report.queue("q").completed, report.queue("q").running, report.total("claimed")) == (1, 0, 1)
+    with pytest.raises(ConfigurationError, match="heartbeat"):
+        await app.work(lease=1, heartbeat=2)
 
 
 HEAVY = ["typer", "click", "rich", "watchdog", "filelock", "redis", "psycopg", "cronsim", "zoneinfo",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dibs import BatchRefused, Dibs, MessagePackSerde, Queue, Refused, Retention, Status, Update
+from dibs import BatchRefused, Dibs, MessagePackSerde, Queue, Refused, Retention, Status, Update, WaitTimeout
 from dibs.model.limits import MIB
 from dibs.model.requests import EnqueueRequest
 from tests.client import handlers
@@ -110,6 +110,30 @@ async def test_a_bound_job_belongs_to_its_queue(queue: Queue, app: Dibs) -> None
 
 async def test_nothing_is_a_batch_too(queue: Queue) -> None:
     assert list(await queue.enqueue_many([])) == []
+
+
+async def complete_next(queue: Queue, result: Any) -> None:
+    async with queue.receive(max_jobs=1) as claims:
+        await (await anext(claims)).complete(result)
+
+
+async def test_an_enqueue_may_wait_for_the_result(queue: Queue) -> None:
+    worker = asyncio.create_task(complete_next(queue, "done"))
+
+    assert await queue.enqueue_and_wait(1, wait=30, id="a", retention=0) == "done"
+    await worker
+    status = await queue.get("a")
+    assert status is not None
+    assert status.state == "completed", "the outcome is kept longer than the wait, whatever its retention"
+
+
+async def test_a_wait_that_is_too_short_leaves_the_job_in_the_queue(queue: Queue) -> None:
+    with pytest.raises(WaitTimeout):
+        await queue.enqueue_and_wait(1, wait=0)
+    with pytest.raises(Refused):
+        await queue.enqueue_and_wait(1, wait=0, priority=5000)
+
+    assert (await queue.counts()).waiting == 1
 
 
 @pytest.mark.parametrize("name", ["", "x" * 501, "a\0b", "q!fail"])

@@ -57,7 +57,9 @@ class TaskEnqueuer(Generic[P, R]):
     _settings: CallSettings
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value!r}" for name, value in self._settings.items())
+        # Not the connection: its repr may contain a password.
+        shown = {name: value for name, value in self._settings.items() if name != "connection"}
+        settings = ", ".join(f"{name}={value!r}" for name, value in shown.items())
         return f"<{type(self).__name__} {self._client.label}{f' with {settings}' if settings else ''}>"
 
     @property

@@ -17,10 +17,10 @@ try:
     from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, start_http_server
     from prometheus_client.core import GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
         "dibs.telemetry.metrics needs prometheus-client: pip install 'dibs[metrics]'"
-    ) from error
+    ) from _error
 
 from dibs.client.app import Dibs
 from dibs.client.sync import background_loop

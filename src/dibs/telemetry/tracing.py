@@ -17,8 +17,8 @@ from msgspec.structs import replace
 try:
     from opentelemetry import propagate, trace
     from opentelemetry.trace import Link, SpanKind, TracerProvider
-except ImportError as error:
-    raise ImportError("dibs.telemetry.tracing needs OpenTelemetry: pip install 'dibs[otel]'") from error
+except ImportError as _error:
+    raise ImportError("dibs.telemetry.tracing needs OpenTelemetry: pip install 'dibs[otel]'") from _error
 
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import CurrentJob

@@ -40,9 +40,9 @@ class ManualClock:
         self.on_call: Callable[[], None] = lambda: None
         self._storage = storage
         #: The storage with the time of this clock, for the app.
-        self.storage = cast("Storage", ManualClockStorage(self, storage, notify=True))
+        self.storage: Storage = cast("Storage", ManualClockStorage(self, storage, notify=True))
         #: The same storage without `on_call`, for the InlineWorker, which sets `on_call`.
-        self.silent_storage = cast("Storage", ManualClockStorage(self, storage, notify=False))
+        self.silent_storage: Storage = cast("Storage", ManualClockStorage(self, storage, notify=False))
 
     @property
     def moment(self) -> datetime:

@@ -46,7 +46,10 @@ def test_arguments_come_back_as_the_types_of_their_parameters(serde: Serde) -> N
 def test_keys_come_back_as_numbers(serde: Serde) -> None:
     call = CallSignature(handlers.keyed)
 
-    assert call.decode_arguments(serde, call.encode_arguments(serde, ({5: Crop(1)},), {})) == (({5: Crop(1)},), {})
+    assert call.decode_arguments(serde, call.encode_arguments(serde, ({5: Crop(1)},), {})) == (
+        ({5: Crop(1)},),
+        {},
+    )
 
 
 def test_defaults_stay_the_functions_own() -> None:
@@ -83,7 +86,9 @@ def test_models_come_back_as_they_were(serde: Serde) -> None:
     call = CallSignature(handlers.modelled)
     named = {"others": {"x": ORDER}, "frame": Frame(Size.SMALL, Crop(1))}
 
-    assert ((ORDER, *named.values()), {}) == call.decode_arguments(serde, call.encode_arguments(serde, (ORDER,), named))
+    assert ((ORDER, *named.values()), {}) == call.decode_arguments(
+        serde, call.encode_arguments(serde, (ORDER,), named)
+    )
     assert serde.decode(serde.encode(ORDER), call.return_type) == ORDER
 
 

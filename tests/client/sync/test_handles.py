@@ -92,6 +92,21 @@ def test_a_task_and_its_options(storage_url: str) -> None:
     app.sync.close()
 
 
+def test_a_queue_may_wait_for_the_result(here: BlockingDibs) -> None:
+    queue = here.queue("q")
+
+    def complete() -> None:
+        with queue.receive(max_jobs=1) as claims:
+            next(claims).complete("done")
+
+    with ThreadPoolExecutor(1) as pool:
+        worker = pool.submit(complete)
+        assert queue.enqueue_and_wait(1, wait=30) == "done"
+        worker.result()
+    with pytest.raises(WaitTimeout):
+        queue.enqueue_and_wait(1, wait=0)
+
+
 def test_errors_arrive_as_they_are(here: BlockingDibs) -> None:
     with pytest.raises(Refused):
         here.queue("q").enqueue(float("nan"))

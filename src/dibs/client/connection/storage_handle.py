@@ -23,9 +23,9 @@ class OpenStorage:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        self.coalesced = CoalescedCalls(storage)
-        self.loop = asyncio.get_running_loop()
-        self.process = os.getpid()
+        self.coalesced: CoalescedCalls = CoalescedCalls(storage)
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.process: int = os.getpid()
 
     @property
     def is_usable(self) -> bool:

@@ -6,6 +6,7 @@ import os
 import random
 import threading
 import time
+from collections.abc import Callable
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -75,7 +76,7 @@ def _encode(number: int, pairs: int) -> str:
     return "".join([_PAIRS[number >> 10 * index & 1023] for index in reversed(range(pairs))])
 
 
-new_id = IdGenerator().next
+new_id: Callable[[], str] = IdGenerator().next
 
 
 def content_id(data: Any) -> str:

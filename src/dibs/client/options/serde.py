@@ -40,7 +40,7 @@ class JsonSerde:
     NaN, infinity, lone surrogates, NUL in text, and nesting deeper than 64 levels (contract 4, Limits).
     """
 
-    name: Final = "json"
+    name: str = "json"
 
     def encode(self, value: Any) -> bytes:
         if value is None:  # the result of most handlers
@@ -60,7 +60,7 @@ class JsonSerde:
 class MessagePackSerde:
     """MessagePack: smaller than JSON, and bytes stay bytes. It refuses the values that JsonSerde refuses."""
 
-    name: Final = "messagepack"
+    name: str = "messagepack"
 
     def encode(self, value: Any) -> bytes:
         try:

@@ -1,1 +1,26 @@
-"""Blocking forms of the async handles, and the background event loop that runs their calls."""
+"""Blocking forms of the async handles, and the background event loop that runs their calls.
+
+`dibs.BlockingQueue` and its like load their module at the first use, so that async programs never import it.
+"""
+
+from importlib import import_module
+from typing import Any, Final
+
+#: Blocking class -> its module in this package.
+MODULES: Final = {
+    "BlockingClaim": "claim",
+    "BlockingDibs": "app",
+    "BlockingFeed": "feed",
+    "BlockingQueue": "queue",
+    "BlockingReceiver": "receiver",
+    "BlockingTask": "task",
+    "BlockingTaskEnqueuer": "task",
+    "BlockingTicket": "ticket",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return a blocking class. Raises AttributeError for another name. The package dibs uses it, too."""
+    if name not in MODULES:
+        raise AttributeError(f"module 'dibs' has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)

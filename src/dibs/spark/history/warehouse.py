@@ -95,8 +95,8 @@ class Warehouse:
     def __init__(self, root: Path) -> None:
         self.root = root
         link = root / "current"
-        self.folder = link.resolve()
-        self.state = _read_state(self.folder / "state.json") if link.is_symlink() else State()
+        self.folder: Path = link.resolve()
+        self.state: State = _read_state(self.folder / "state.json") if link.is_symlink() else State()
 
     @classmethod
     def existing(cls, root: Path) -> Warehouse:

@@ -28,7 +28,7 @@ class Rejects:
         self._rows: list[pa.RecordBatch] = []
         self._reasons: list[tuple[str, str]] = []
         self._writer: pq.ParquetWriter | None = None
-        self.number = 0
+        self.number: int = 0
 
     def add(self, batch: pa.RecordBatch, row: int, refused: Refused) -> None:
         """Take one row of a batch in."""
