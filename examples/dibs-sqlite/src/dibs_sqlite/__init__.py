@@ -6,7 +6,7 @@ a method does to an id; the modules here read and write the rows.
 - `storage.py`: SqliteStorage, which checks arguments and runs each method as one transaction on one thread
 - `database.py`: the file, its connection and its transactions
 - `transaction.py`: the rows that one transaction reads and writes
-- `enqueueing.py`, `claiming.py`, `settling.py`, `by_id.py`, `whole_queue.py`, `reading.py`: the protocol's methods
+- `enqueueing.py`, `claiming.py`, `settling.py`, `by_id.py`, `whole_queue.py`, `reading.py`: the methods
 - `wait.py`: wake-ups for `wait`
 - `sql/`: the tables and the queries
 
