@@ -160,7 +160,7 @@ def test_over_the_limit_it_is_refused(new: NewJob, field: str, says: str) -> Non
 
 
 @pytest.mark.parametrize("queue", ["q" * 501, "", "a\0", 7])
-def test_what_cannot_name_a_queue_is_refused(queue: Any) -> None:
+def test_a_bad_name_of_a_queue_is_refused(queue: Any) -> None:
     assert "queue" == refusal(lambda: check_jobs.check_queue(queue)).field
 
 
@@ -172,7 +172,7 @@ def test_a_queue_of_500_bytes_is_taken_and_so_is_its_fail_queue() -> None:
     assert "queue" == refusal(lambda: check_jobs.check_queue("q" * 501 + "!fail")).field
 
 
-def test_nobody_enqueues_to_a_fail_queue() -> None:
+def test_an_enqueue_to_a_fail_queue_is_refused() -> None:
     refused = refusal(lambda: check_jobs.check_target("mail!fail"))
 
     assert "queue" == refused.field
@@ -201,7 +201,7 @@ def test_a_batch_of_1000_is_taken_and_one_of_1001_refused() -> None:
     assert "the limit is 1000, send several batches" in str(refused)
 
 
-def test_a_bad_batch_names_each_bad_item_by_its_place() -> None:
+def test_a_bad_batch_names_each_bad_item_by_its_index() -> None:
     with pytest.raises(BatchRefused) as caught:
         check_jobs.check_batch([request(), request(""), request(), request(request_key="k" * 129)])
 
@@ -226,11 +226,11 @@ UNKNOWN_RULES: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize("how", UNKNOWN_RULES)
-def test_a_conflict_rule_nobody_knows_is_refused(how: Any) -> None:
+def test_an_unknown_conflict_rule_is_refused(how: Any) -> None:
     assert "on_conflict" in refusal(lambda: check_jobs.check_request(request(on_conflict=how))).field
 
 
-def test_a_storage_with_limits_of_its_own_names_its_own() -> None:
+def test_a_refusal_names_the_limits_of_the_storage() -> None:
     small = limits.Limits(payload=3, depth=2, attributes=20)
 
     assert "limit is 3" in str(refusal(lambda: check_jobs.check_new(job(payload=b"1234"), small)))
@@ -242,11 +242,11 @@ def test_a_storage_with_limits_of_its_own_names_its_own() -> None:
 @pytest.mark.parametrize(
     "value", [float("nan"), float("inf"), {"a": [float("-inf")]}, "a\0", {"\0": 1}, ["\udfff"], {"\udfff": 1}]
 )
-def test_a_value_json_cannot_say_is_refused(value: object) -> None:
+def test_a_value_that_json_cannot_encode_is_refused(value: object) -> None:
     assert "data" == refusal(lambda: check_values.check_value("data", value)).field
 
 
-def test_what_was_checked_is_looked_at_again_only_within_other_limits() -> None:
+def test_a_checked_batch_is_checked_again_only_for_other_limits() -> None:
     checked = check_jobs.check_batch([request(), request()])
 
     assert check_jobs.check_batch(checked) is checked

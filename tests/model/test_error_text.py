@@ -29,7 +29,7 @@ def test_a_longer_error_is_cut_to_16_kib_with_a_mark_and_both_its_ends(letter: s
     assert cut.traceback.endswith("end")
 
 
-def test_what_text_columns_cannot_keep_is_written_out() -> None:
+def test_characters_that_a_text_column_cannot_keep_are_escaped() -> None:
     kept = checked_error(Error(type="E", message="a\0b", cause=Error(type="C", message="\ud800")))
 
     assert "a\\0b" == kept.message

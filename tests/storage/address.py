@@ -1,4 +1,4 @@
-"""An address that stays while what answers there changes, as a failover has it."""
+"""A TCP address whose server can change, as in a failover."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 async def again(call: Callable[[], Awaitable[T]]) -> T:
-    """Call until nothing stands in the way of an answer, as promise 7 says one may."""
+    """Call again until the server answers; until then, an error of promise 7 is allowed."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -25,28 +25,28 @@ async def again(call: Callable[[], Awaitable[T]]) -> T:
 
 
 class Address:
-    """Passes connections on to the port of whoever is the primary now."""
+    """A TCP proxy to the port of the current primary."""
 
     def __init__(self, to: int) -> None:
         self.port = 0
-        #: Bytes that were passed on, there and back.
+        #: The bytes forwarded in both directions.
         self.passed = 0
         self._to = to
         self._open: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
 
     def move(self, to: int) -> None:
-        """Answer by another server from now on; whoever is connected loses the connection."""
+        """Forward to another server from now on, and close the existing connections."""
         self._to = to
         for writer in self._open:
             writer.transport.abort()
 
     async def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop the proxy."""
         self.move(0)
         if self._serving:
             await asyncio.wait(self._serving)
-        # A transport is closed in the next turn of the loop: one that is left then warns, in some later test.
+        # A transport closes in the next iteration of the loop; else a later test gets its ResourceWarning.
         await asyncio.sleep(0)
 
     def begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -80,7 +80,7 @@ class Address:
 
 @asynccontextmanager
 async def address_of(port: int, *, tls: SSLContext | None = None) -> AsyncIterator[Address]:
-    """Yield an address that leads to this port until it is moved; one that ends TLS, if asked to."""
+    """Yield an address that leads to `port`; with TLS, if asked for, ended at the address."""
     address = Address(port)
     listening = await asyncio.start_server(address.begin, LOOPBACK, 0, ssl=tls)
     address.port = listening.sockets[0].getsockname()[1]

@@ -1,4 +1,4 @@
-"""What a worker and a caller ask of a storage while one job is enqueued, run and waited for."""
+"""The calls of a worker and a caller for one job: enqueue, claim, settle and both waits."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from dibs.model.job import NewJob
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.protocol import Storage
 
-#: Beyond any slow machine: a wait that ends by itself fails the test.
+#: A timeout in s beyond that of a slow machine: a wait that reaches it fails the test.
 PATIENCE = 60.0
 
 
 async def exchange(storage: Storage, lease: str, token: str, id: str) -> str:
-    """Let one job go all the way between a worker that waits with this token and a caller.
+    """Run one job to its end, between a waiting worker and a waiting caller.
 
-    Returns the token of the worker's last claim, with which it waits again.
+    Return the token of the last claim of the worker, for its next wait.
     """
     idle = asyncio.create_task(storage.wait(["q"], since={"q": token}, timeout=PATIENCE))
     await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id))])
     over = asyncio.create_task(storage.wait(["q"], for_="ids", ids=[id], timeout=PATIENCE))
-    # The caller is asleep before the worker begins.
+    # The caller sleeps before the worker begins.
     await asyncio.sleep(0)
     assert (await idle).woken
     (job,) = (await storage.claim("q", lease, 10)).jobs
@@ -49,7 +49,7 @@ async def begun(storage: Storage) -> tuple[str, str]:
 
 @contextmanager
 def counted(patch: pytest.MonkeyPatch, owner: Any, name: str) -> Iterator[list[Mapping[str, Any]]]:
-    """Yield a list that grows with each call of a coroutine method, by its words."""
+    """Yield a list that records the calls of a coroutine method."""
     calls: list[Mapping[str, Any]] = []
     plain = getattr(owner, name)
 

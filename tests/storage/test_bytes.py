@@ -1,7 +1,7 @@
-"""How many bytes a job costs on its way and on disk: counted, because no clock shows a few too many.
+"""The bytes of a job on the network and on disk. A clock would not show a few bytes too many.
 
-Ids, payloads and the clock are fixed, so the figures are, too. One that changes is no bug by itself: find out
-why, and if it is worth it, write the new one down here.
+Ids, payloads and the clock are fixed, and so are the numbers. A changed number is not a bug by itself: find
+the reason, and update the number if the reason is worth it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dibs.storage.registry import open_storage
 from dibs_conformance.servers import PostgresServer, RedisServer
 from tests.storage.address import address_of
 
-#: A moment in 2023, in ms: fences and revisions of it are as long as they will be for centuries.
+#: A time in 2023, in ms. Its fences and revisions have as many digits as those of the next centuries.
 NOW: Final = 1_700_000_000_000
 BATCH: Final = 100
-#: Exchanges after which scripts are loaded and statements prepared.
+#: The number of exchanges after which all scripts are loaded and all statements prepared.
 WARM: Final = 10
-#: Bytes a job in batches of a hundred, for enqueue, claim and settle: there and back, or written to files.
+#: Bytes per job in batches of 100, for enqueue, claim and settle: both directions, or written to files.
 FIGURES: Final = {
     "redis": (35.99, 159.28, 58.60),
     "postgresql": (44.75, 198.50, 33.63),
@@ -51,7 +51,7 @@ async def test_a_job_costs_as_many_bytes_as_written_down(
 
 
 async def _exchange(storage: Storage, lease: str, prefix: str, meter: Meter) -> tuple[float, ...]:
-    """Let a hundred jobs go all the way, and return the bytes a job that each verb cost."""
+    """Run a hundred jobs to their end, and return the bytes per job of each verb."""
     new = [NewJob(id=f"{prefix}-{n:03}", data=JobData(payload=b'{"x":1,"y":22}')) for n in range(BATCH)]
     read = [meter()]
     await storage.enqueue("q", [EnqueueRequest(job=job) for job in new], now=NOW)
@@ -70,7 +70,7 @@ async def _exchange(storage: Storage, lease: str, prefix: str, meter: Meter) -> 
 async def _metered(
     kind: str, request: pytest.FixtureRequest, folder: Path
 ) -> AsyncIterator[tuple[Storage, Meter]]:
-    """Open an empty place on which bytes are counted."""
+    """Open an empty storage whose bytes are counted."""
     if kind == "file":
         async with open_storage(f"file:{folder}/jobs", clock="manual") as storage:
             yield storage, lambda: sum(file.stat().st_size for file in (folder / "jobs/commits").iterdir())

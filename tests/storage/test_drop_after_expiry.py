@@ -1,4 +1,4 @@
-"""Expired is lost, for drop as well: what its holder left is a stall, and reap counts it."""
+"""Drop after the expiry of a lease: the lease is lost, and its jobs stall at the next reap."""
 
 from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest
@@ -7,7 +7,7 @@ from dibs.storage.registry import open_storage
 
 
 async def test_a_drop_after_expiry_releases_nothing() -> None:
-    """Contract 3, Leases: expired = lost, for renew, claim and drop, whether or not anyone reaped."""
+    """Contract 3, Leases: an expired lease is lost for renew, claim and drop, also before a reap."""
     async with open_storage("memory:late-drop", clock="manual") as storage:
         await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))], now=1000)
         granted = await storage.grant(["q"], 50, "late", now=1000)

@@ -1,4 +1,4 @@
-"""After a fork the child has its parent's objects and none of its threads: it is told so, or begins anew."""
+"""A storage in a forked child, which has the objects of its parent but not its threads."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ os.wait()
 
 
 @pytest.mark.parametrize(("scheme", "anew"), [("memory:forked", 0), ("file:", 1)])
-def test_a_forked_child_is_refused_and_may_open_anew(tmp_path: Path, scheme: str, anew: int) -> None:
-    """Never a hang on a thread that is not there, never the same job run from two copies of a memory."""
+def test_a_forked_child_is_refused_and_may_open_the_storage_again(
+    tmp_path: Path, scheme: str, anew: int
+) -> None:
+    """The child neither waits for a missing thread nor runs jobs from its copy of the parent's memory."""
     url = scheme if scheme.startswith("memory") else f"file:{tmp_path}/jobs"
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, url],

@@ -1,4 +1,4 @@
-"""A copy of an active job must not reuse the fence its old holder still has."""
+"""The import of an active job: its new run gets a higher fence than its old holder has."""
 
 from dibs.model.job import NewJob
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
@@ -6,7 +6,7 @@ from dibs.storage.registry import open_storage
 
 
 async def test_a_released_import_is_claimed_under_a_fence_above_the_one_it_had() -> None:
-    """Contract 3, export and import_: counters are raised above what comes in."""
+    """Contract 3, Queues as a whole: counters are raised above the numbers of an import."""
     async with (
         open_storage("memory:fence-source", clock="manual") as source,
         open_storage("memory:fence-target", clock="manual") as target,
@@ -26,7 +26,7 @@ async def test_a_released_import_is_claimed_under_a_fence_above_the_one_it_had()
 
 
 async def test_a_run_asked_to_cancel_arrives_cancelled() -> None:
-    """Contract 3: as if released, and a run whose cancellation was requested never comes back."""
+    """Contract 3, Queues as a whole: an active job is released, or ends after a requested cancellation."""
     async with (
         open_storage("memory:asked-source", clock="manual") as source,
         open_storage("memory:asked-target", clock="manual") as target,

@@ -1,4 +1,4 @@
-"""The storage in memory: its places, its lock, its clock, its waits."""
+"""The memory storage: its names, its lock, its clock and its waits."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ async def test_a_named_place_is_the_same_for_all_who_open_it() -> None:
         assert 1 == (await two.counts(["q"]))["q"].waiting
 
 
-async def test_a_place_that_is_removed_is_forgotten() -> None:
-    """The kit makes thousands of them in one process."""
+async def test_a_removed_storage_is_forgotten() -> None:
+    """The kit creates thousands of storages in one process."""
     url = temporary_url("memory:", "removed-place")
     async with open_storage(url) as one:
         await one.enqueue("q", [request()])
@@ -68,8 +68,8 @@ async def test_two_places_of_two_names_share_nothing() -> None:
         assert [] == await two.queues()
 
 
-async def test_it_says_that_nothing_survives() -> None:
-    """In its words, its name and its capabilities."""
+async def test_the_durability_says_that_jobs_end_with_the_process() -> None:
+    """The durability, the URL and the capabilities say so."""
     storage = MemoryStorage()
 
     assert "end with this process" in storage.durability
@@ -101,7 +101,7 @@ async def test_a_manual_time_before_one_that_was_seen_counts_as_that_one() -> No
 
 
 async def test_the_clock_of_the_system_never_steps_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fences grow when the machine's clock is set back an hour."""
+    """Fences grow also if the clock of the machine is set back by an hour."""
     hour = 3_600_000_000_000
     async with MemoryStorage() as storage:
         await storage.enqueue("q", [request()])
@@ -128,8 +128,8 @@ async def one_run(storage: MemoryStorage) -> Job:
 # -- whole or not at all -----------------------------------------------------------------------------
 
 
-async def test_a_verb_that_breaks_half_way_has_not_happened() -> None:
-    """An operation is applied whole or not at all, whatever is wrong with it."""
+async def test_a_verb_that_raises_changes_nothing() -> None:
+    """A verb that raises leaves no change."""
     async with MemoryStorage(clock="manual") as storage:
         await storage.enqueue("q", [request()], now=10)
         before = (await storage.get("q", ["a", "b"]), await storage.queues())
@@ -160,7 +160,7 @@ async def test_nothing_is_answered_before_opening_or_after_closing() -> None:
 
 
 async def waits(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """Start a wait, and return once it is waiting."""
+    """Start a wait, and return its task once it is waiting."""
     task = asyncio.create_task(work)
     for _ in range(5):
         await asyncio.sleep(0)
@@ -185,7 +185,7 @@ async def test_a_wait_whose_token_is_old_ends_at_once() -> None:
 
 
 async def test_a_wait_whose_time_is_over_says_so_also_when_something_is_scheduled_for_later() -> None:
-    """`woken` means that there may be something; a job in an hour is nothing yet."""
+    """`woken` is True only if there may be work; a job that is due in an hour is none."""
     async with MemoryStorage() as storage:
         await storage.enqueue("q", [request(delay=3_600_000)])
         token = (await storage.wait(["q"], timeout=0)).since
@@ -254,7 +254,7 @@ def no_waiter_is_left(storage: MemoryStorage) -> bool:
 
 
 class Hammer(threading.Thread):
-    """One loop of its own on a shared place: enqueue, claim, settle in every way, over few ids."""
+    """A thread with an event loop that enqueues, claims and settles a few ids at random."""
 
     def __init__(self, place: str, name: str, running: Counter[str], faults: list[str]) -> None:
         super().__init__(name=name)
@@ -292,7 +292,7 @@ class Hammer(threading.Thread):
 
 
 async def test_eight_threads_on_three_ids_never_run_one_twice_and_lose_none() -> None:
-    """One at a time, fenced; every thread has a loop of its own."""
+    """Each thread has its own event loop."""
     faults: list[str] = []
     hammers = [Hammer("memory:hammered", f"t{n}", Counter(), faults) for n in range(8)]
     shared: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""A reading in parts on every storage: about equal, each by itself, with what each costs."""
+"""Listings and exports in parts, on every storage: sizes, independence and cost."""
 
 from __future__ import annotations
 

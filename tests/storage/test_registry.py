@@ -1,4 +1,4 @@
-"""From a URL to its storage: what is known, what is refused, and in which words."""
+"""The registry: URLs, their storages, and the errors for bad URLs and options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_scheme_of_ours_is_known_without_asking(url: str, kind: type) -> None:
 
 
 def test_a_file_url_names_its_path(tmp_path: Path) -> None:
-    """Relative to the working directory, or from the root; opening makes it, naming it does not."""
+    """The path is relative to the working directory or absolute. Only opening creates the directory."""
     storage = registry.open_storage(f"file://{tmp_path}/jobs")
 
     assert isinstance(storage, FileStorage)
@@ -30,11 +30,11 @@ def test_a_file_url_names_its_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["memory:", "file:./x"])
-def test_what_we_open_is_a_storage(url: str) -> None:
+def test_open_storage_returns_a_storage(url: str) -> None:
     assert isinstance(registry.open_storage(url), Storage)
 
 
-def test_an_unknown_scheme_names_the_known_ones_and_says_where_others_come_from() -> None:
+def test_an_unknown_scheme_names_the_known_schemes_and_the_entry_points() -> None:
     with pytest.raises(UnknownScheme) as caught:
         registry.open_storage("carrier-pigeon:coop")
 
@@ -44,8 +44,8 @@ def test_an_unknown_scheme_names_the_known_ones_and_says_where_others_come_from(
 
 
 @pytest.mark.parametrize("text", ["s3cr3t", ":s3cr3t", "", "/s3cr3t/path"])
-def test_text_that_is_no_url_is_not_repeated(text: str) -> None:
-    """It may be a password typed in the wrong place."""
+def test_an_error_does_not_repeat_text_that_is_not_a_url(text: str) -> None:
+    """The text may be a password."""
     with pytest.raises(UnknownScheme) as caught:
         registry.open_storage(text)
 
@@ -89,7 +89,7 @@ def test_a_flag_in_a_url_is_a_word(text: str, flag: bool) -> None:  # noqa: FBT0
 
 
 def test_a_storage_is_imported_when_it_is_opened() -> None:
-    """Nobody pays for a driver of a storage that is not used."""
+    """An application imports only the drivers of its storages."""
     program = "import sys, dibs.storage.registry; print({'watchdog', 'filelock'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 

@@ -1,4 +1,4 @@
-"""The sleep of a wait: what wakes it, now, before, or never."""
+"""The sleep of a wait: woken before it, during it, or ended by its timer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acts on an index, drawn by Hypothesis: every verb, over a few ids that contend, and time that passes."""
+"""Random actions on an index, drawn by Hypothesis: every verb, over a few ids, with time passing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RETENTIONS = (
     OutcomeRetention(completed=20, failed=None),
 )
 
-#: What is done, and what it is done with. It finds what it acts on in the index, so it replays anywhere.
+#: An action and its arguments. It finds its jobs in the index, so it can be replayed on any index.
 Act = tuple[str, tuple[Any, ...]]
 
 queues = st.sampled_from(QUEUES)
@@ -103,18 +103,18 @@ acts: st.SearchStrategy[Act] = st.one_of(
     st.tuples(st.just("configure"), st.tuples(queues, settings)),
     st.tuples(st.just("report"), st.tuples(queues)),
 )
-#: Long ones: left to itself Hypothesis draws five acts on average, and few of them meet.
+#: Long sequences: by default Hypothesis draws five actions on average, too few to share an id.
 sequences = st.lists(acts, min_size=10, max_size=50)
 
 
 def act(index: Index, one: Act) -> object:
-    """Do it as a storage would, except for closing the step."""
+    """Do the action as a storage would, except for ending the step."""
     name, words = one
     return ACTS[name](index, *words)
 
 
 def run(index: Index, sequence: list[Act]) -> None:
-    """Do each as a step of its own."""
+    """Do each action as its own step."""
     for one in sequence:
         act(index, one)
         index.end_step()
@@ -129,7 +129,7 @@ def _grant(index: Index, ttl: int) -> object:
 
 
 def newest_lease(queue: QueueIndex) -> str:
-    """The lease granted last, or one that nobody granted."""
+    """Return the id of the lease granted last, or an unknown id."""
     return max(queue.leases, default="none")
 
 
@@ -160,7 +160,7 @@ def _report(index: Index, queue: str) -> object:
 
 
 def _move(index: Index, queue: str, id: str) -> object:
-    """Bring a whole id from one queue into the other."""
+    """Move an id with all its parts from one queue into the other."""
     slot = index.find_queue(queue).slots.get(id, Slot())
     other = QUEUES[1 - QUEUES.index(queue)]
     return whole_queue.import_(index, other, [ExportRecord(id=id, slot=slot)]) if slot != Slot() else None

@@ -1,4 +1,4 @@
-"""Everything that an index says, as plain values to compare: what was put, and what is derived from it."""
+"""The content of an index as plain values to compare: stored values, and values derived from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dibs.storage.indexed.queue_index import QueueIndex
 
 
 def picture(index: Index) -> dict[str, Any]:
-    """All that a caller could ever hear, without the order in which heaps happen to lie."""
+    """Return all that a caller can see, independent of the order inside the heaps."""
     return {
         name: {"kept": kept(queue), "derived": derived(queue)}
         for name in sorted(index.queues)
@@ -18,7 +18,7 @@ def picture(index: Index) -> dict[str, Any]:
 
 
 def kept(queue: QueueIndex) -> dict[str, Any]:
-    """What was put: a commit has to bring all of it."""
+    """Return the stored values, which a commit has to restore."""
     return {
         "slots": dict(queue.slots),
         "leases": dict(queue.leases),
@@ -29,7 +29,7 @@ def kept(queue: QueueIndex) -> dict[str, Any]:
 
 
 def derived(queue: QueueIndex) -> dict[str, Any]:
-    """What the index has worked out beside the slots."""
+    """Return the values that the index derives from slots, leases and keys."""
     return {
         "line": line(queue),
         "scheduled": {
@@ -48,22 +48,22 @@ def derived(queue: QueueIndex) -> dict[str, Any]:
 
 
 def line(queue: QueueIndex) -> list[str]:
-    """The ids that a claim would take, in its order."""
+    """Return the ids in the order in which claims would take them."""
     return [e[3] for e in sorted(set(queue.due)) if queue._waiting_job(e[3], e[1], e[2], e[0])]
 
 
 def leases_that_end(queue: QueueIndex) -> set[str]:
-    """The leases that a reap would come to, whenever they end."""
+    """Return the leases that a reap would find after their end."""
     return {id for at, id in queue.lease_expiries if id in queue.leases and at <= queue.leases[id].expires_at}
 
 
 def ends(queue: QueueIndex, key: str) -> int | None:
-    """When a request key is forgotten."""
+    """Return the expiry of a request key."""
     return queue.keys[key].expires_at if key in queue.keys else None
 
 
 def scanned(queue: QueueIndex) -> dict[str, Any]:
-    """What `derived` must be: read off the slots one by one, knowing nothing of heaps."""
+    """Return the expected result of `derived`, computed by a scan of all slots."""
     now = queue.now
     jobs = {id: slot.current for id, slot in queue.slots.items() if slot.current is not None}
     waiting = {id: job for id, job in jobs.items() if job.run is None}

@@ -1,4 +1,4 @@
-"""Verbs that keep a queue in order: retention, prune, amend, import, and who is told."""
+"""The verbs by id and of whole queues: retention, prune, amend, import, and the ids that wake waiters."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def put(index: Index, id: str = "a", queue: str = "q", **data: object) -> None:
 
 
 def ended(index: Index, end: End, id: str = "a", queue: str = "q", **data: object) -> Outcome:
-    """Run an id to this end."""
+    """Run an id to this end, and return its outcome."""
     put(index, id, queue, **data)
     claiming.grant(index, [queue], "l", 10**9, "h")
     for job in claiming.claim(index, queue, "l", 100).jobs:
@@ -71,7 +71,7 @@ def retention(kind: EndKind, age: object) -> OutcomeRetention:
 
 
 DEFAULTS: dict[EndKind, int] = {"completed": 3_600_000, "failed": 7 * DAY, "cancelled": 3_600_000}
-#: What the end, the job and the queue say, and how long it is kept; "default" and None (for ever) are words.
+#: The retentions of settlement, job and queue, and the expected one; None is for ever.
 CHAINS: tuple[tuple[object, object, object, object], ...] = (
     (UNSET, UNSET, UNSET, "default"),
     (UNSET, UNSET, 7, 7),
@@ -88,10 +88,10 @@ CHAINS: tuple[tuple[object, object, object, object], ...] = (
 
 @pytest.mark.parametrize("kind", ENDS)
 @pytest.mark.parametrize(("of_end", "of_job", "of_queue", "kept"), CHAINS)
-def test_the_first_that_says_how_long_counts(
+def test_the_first_retention_that_is_set_counts(
     kind: EndKind, of_end: object, of_job: object, of_queue: object, kept: object
 ) -> None:
-    """The end, then the job, then the queue, then the default; 0 and None are said, UNSET is not."""
+    """The settlement comes first, then the job, the queue and the default; UNSET leaves it to the next."""
     index = index_at(1000)
     whole_queue.configure(index, "q", SettingsPatch(retention=retention(kind, of_queue)))
     end = replace(ENDS[kind], retention=retention(kind, of_end))
@@ -102,7 +102,7 @@ def test_the_first_that_says_how_long_counts(
 
 
 def test_an_outcome_that_is_not_kept_holds_nothing_but_still_answers_repeats() -> None:
-    """Fence and range stay until prune, so a repeat hears the truth."""
+    """Its fence and range stay until prune, so a repeated settlement gets the right result."""
     index = index_at(1000)
     outcome = ended(
         index, Complete(result=b"x" * 1000, retention=OutcomeRetention(completed=0)), payload=b"y" * 1000
@@ -118,7 +118,7 @@ def test_an_outcome_that_is_not_kept_holds_nothing_but_still_answers_repeats() -
 
 @pytest.mark.parametrize(("expired", "limit"), [(0, 3), (2, 3), (3, 3), (7, 3)])
 def test_prune_to_the_end_takes_all_and_then_says_so(expired: int, limit: int) -> None:
-    """`more` while there is more; asking on until it is False terminates with nothing left."""
+    """Prune calls until `more` is False end, and leave no expired entry."""
     index = index_at(1000)
     for number in range(expired):
         job = NewJob(id=str(number))
@@ -160,7 +160,7 @@ def test_a_priority_amended_on_a_scheduled_job_counts_when_it_falls_due() -> Non
 
 @pytest.mark.parametrize("kind", ENDS)
 def test_amending_the_retention_of_one_end_leaves_another_end_alone(kind: EndKind) -> None:
-    """An outcome kept for ever does not get the default's end because the patch speaks of another kind."""
+    """A patch for another kind of end does not change an outcome that is kept for ever."""
     index = index_at(1000)
     ended(index, ENDS[kind], retention=OutcomeRetention(completed=None, failed=None, cancelled=None))
     other = next(name for name in ENDS if name != kind)
@@ -174,7 +174,7 @@ def test_amending_the_retention_of_one_end_leaves_another_end_alone(kind: EndKin
 
 
 def test_an_amend_that_grows_too_large_is_refused_whole() -> None:
-    """Nothing of the patch is taken: not in the current, not in the successor."""
+    """Neither the current nor the successor takes a part of the patch."""
     index = index_at(1000)
     put(index, attributes={"a": b'"' + b"x" * 40_000 + b'"'})
     before = index.find_queue("q").slots["a"]
@@ -222,8 +222,8 @@ def test_an_import_into_an_id_that_exists_changes_nothing() -> None:
     assert before == (index.find_queue("q").slots["a"], index.number)
 
 
-def test_a_forgotten_id_is_told_to_those_who_wait_for_it() -> None:
-    """Its waiter would otherwise only see at the slow poll that the outcome will never come."""
+def test_forgetting_an_id_wakes_its_waiters() -> None:
+    """Otherwise its waiters would notice only at the next slow poll that no outcome will come."""
     index = index_at(1000)
     put(index)
     index.end_step()
@@ -233,7 +233,7 @@ def test_a_forgotten_id_is_told_to_those_who_wait_for_it() -> None:
 
 
 def test_a_payload_changed_by_its_caller_later_is_kept_as_it_was() -> None:
-    """What was accepted is the storage's own."""
+    """The storage keeps a copy of the attributes."""
     index, attributes = index_at(1000), {"k": b"1"}
     enqueueing.enqueue(
         index,
@@ -248,7 +248,7 @@ def test_a_payload_changed_by_its_caller_later_is_kept_as_it_was() -> None:
 
 
 def test_what_fails_for_good_in_a_fail_queue_is_kept_for_ever() -> None:
-    """Whatever its job, its queue or its handler says."""
+    """No retention of the job, the queue or the settlement changes that."""
     index = index_at(1000)
     ended(index, Fail(error=Error(type="Oops"), handled=True), payload=b"p")
     [fail_id] = index.find_queue("q!fail").slots

@@ -1,4 +1,4 @@
-"""Leases: alive while now is before their end, then lost for ever, and each job under one comes back."""
+"""Leases: alive before their end, then lost, and the jobs under an expired lease come back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENDS_AT = 1100
 
 @pytest.fixture
 def index() -> Index:
-    """Three jobs that wait, and a lease from 1000 to 1100."""
+    """Return an index with three waiting jobs and a lease from 1000 to 1100."""
     index = Index()
     index.now = 1000
     enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id=id)) for id in "abc"])
@@ -37,7 +37,7 @@ def settle(index: Index, job: Job, how: HandOff) -> str:
 
 @pytest.mark.parametrize(("now", "lost"), [(ENDS_AT - 1, False), (ENDS_AT, True), (ENDS_AT + 1, True)])
 def test_a_lease_is_alive_while_now_is_before_its_end(index: Index, now: int, lost: bool) -> None:  # noqa: FBT001
-    """For claim and renew alike, whether or not anyone has reaped."""
+    """This holds for claim and renew, before and after a reap."""
     index.now = now
 
     assert lost is take(index).lost
@@ -51,7 +51,7 @@ def test_an_unknown_lease_is_lost_and_takes_nothing(index: Index) -> None:
 
 
 def test_a_renewal_never_lets_a_lease_end_earlier(index: Index) -> None:
-    """A holder that was told it has time has it."""
+    """A holder can rely on an `expires_at` that it received."""
     claiming.renew(index, ["q"], "l", 10_000)
     shorter = claiming.renew(index, ["q"], "l", 1)["q"]
 
@@ -62,7 +62,7 @@ def test_a_renewal_never_lets_a_lease_end_earlier(index: Index) -> None:
 
 
 def test_renewed_many_times_it_is_reaped_at_its_last_end_and_not_before(index: Index) -> None:
-    """The heap of ends holds the first one; the lease itself says which counts."""
+    """The heap holds the first expiry; the lease has the current one."""
     take(index)
     for now in range(1010, 1090, 10):
         index.now = now
@@ -83,8 +83,8 @@ def test_a_reap_takes_as_many_as_it_was_told_and_the_lease_goes_with_the_last(in
     assert {} == index.queue("q").leases
 
 
-def test_a_dropped_lease_is_lost_while_jobs_are_left_and_they_come_back_unmarked(index: Index) -> None:
-    """What a dead dropper left is released by reap: no stall is counted."""
+def test_a_partly_dropped_lease_is_lost_and_its_jobs_return_without_a_stall(index: Index) -> None:
+    """After a drop that did not finish, reap releases the other jobs without a stall."""
     take(index, 3)
 
     assert {"q": 1} == claiming.drop(index, ["q"], "l", 2)
@@ -95,8 +95,8 @@ def test_a_dropped_lease_is_lost_while_jobs_are_left_and_they_come_back_unmarked
     assert [0, 0, 0] == [slot.current.stalls for slot in index.queue("q").slots.values() if slot.current]
 
 
-def test_a_handed_off_run_is_under_no_lease_and_in_nobody_s_way(index: Index) -> None:
-    """Neither reaped nor counted in max_active."""
+def test_a_handed_off_run_is_neither_reaped_nor_counted(index: Index) -> None:
+    """Reap leaves it, and max_active does not count it."""
     whole_queue.configure(index, "q", SettingsPatch(max_active=1))
     [job] = take(index, 3).jobs
     assert () == take(index).jobs

@@ -1,4 +1,4 @@
-"""The log of a queue: offsets grow, pages miss nothing and repeat nothing, who falls off is told so."""
+"""The log of a queue: offsets grow, pages are complete, and a reader learns of trimmed events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dibs.model.events import LogEvent
 from dibs.storage.indexed.event_log import EventLog, pack
 from dibs.storage.protocol import LATEST
 
-#: How many events each step told.
+#: The number of events of each step.
 steps = st.lists(st.integers(1, 3), max_size=8)
 limits = st.integers(1, 4)
 
@@ -27,7 +27,7 @@ def log_of(counts: list[int], first: int = 0) -> EventLog:
 
 
 def tell(log: EventLog, counts: list[int], first: int = 0) -> None:
-    """Append a step for each count, with events numbered on from `first`."""
+    """Append a step for each count, with events numbered from `first`."""
     number = max([log.trimmed, *(entry.number for entry in log.entries)])
     for count in counts:
         number += 7
@@ -36,7 +36,7 @@ def tell(log: EventLog, counts: list[int], first: int = 0) -> None:
 
 
 def read(log: EventLog, after: str | None, limit: int) -> tuple[list[int], list[str], str | None]:
-    """Page to the end: the events, their offsets, and where to go on."""
+    """Page to the end; return the events, their offsets, and the offset of the next page."""
     told: list[int] = []
     offsets: list[str] = []
     while events := (page := log.page(after, limit)).events:
@@ -48,7 +48,7 @@ def read(log: EventLog, after: str | None, limit: int) -> tuple[list[int], list[
 
 
 @given(steps, limits)
-def test_pages_of_any_size_tell_everything_once_in_order(counts: list[int], limit: int) -> None:
+def test_pages_of_any_size_have_each_event_once_in_order(counts: list[int], limit: int) -> None:
     told, offsets, _ = read(log_of(counts), None, limit)
 
     assert list(range(sum(counts))) == told
@@ -57,10 +57,10 @@ def test_pages_of_any_size_tell_everything_once_in_order(counts: list[int], limi
 
 
 @given(steps, steps, limits, st.data())
-def test_from_any_offset_exactly_what_follows_is_told(
+def test_a_page_after_any_offset_has_exactly_the_later_events(
     counts: list[int], more: list[int], limit: int, draw: st.DataObject
 ) -> None:
-    """Once a reader was handed an offset, nothing ever appears at or before it."""
+    """No event appears at or before an offset that a reader has received."""
     log = log_of(counts)
     _, offsets, end = read(log, None, 100)
     place = draw.draw(st.integers(0, len(offsets)))
@@ -72,7 +72,7 @@ def test_from_any_offset_exactly_what_follows_is_told(
 
 
 @given(steps, steps)
-def test_latest_is_where_the_log_ends_now(counts: list[int], more: list[int]) -> None:
+def test_latest_is_the_end_of_the_log(counts: list[int], more: list[int]) -> None:
     log = log_of(counts)
     page = log.page(LATEST, 10)
     tell(log, more, sum(counts))
@@ -82,10 +82,10 @@ def test_latest_is_where_the_log_ends_now(counts: list[int], more: list[int]) ->
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.data())
-def test_a_reader_is_told_that_it_fell_off_exactly_if_it_missed_something(
+def test_fell_off_is_true_exactly_if_the_reader_missed_events(
     counts: list[int], draw: st.DataObject
 ) -> None:
-    """Also when it had read a part of an entry that was trimmed as one."""
+    """This includes a reader of a part of an entry that was trimmed."""
     log = log_of(counts)
     _, offsets, _ = read(log, None, 100)
     seen = draw.draw(st.integers(1, len(offsets)))
@@ -102,7 +102,7 @@ def test_a_reader_is_told_that_it_fell_off_exactly_if_it_missed_something(
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=6))
 def test_a_reader_at_the_end_stays_at_the_end_when_the_log_is_trimmed(counts: list[int]) -> None:
-    """Its offset is the end, before and after: else it would be woken again and again for nothing."""
+    """Its offset is the end before and after a trim; otherwise its waits would end again and again."""
     log = log_of(counts)
     at = read(log, None, 100)[2]
     assert log.end == at
@@ -113,7 +113,7 @@ def test_a_reader_at_the_end_stays_at_the_end_when_the_log_is_trimmed(counts: li
     assert ((), False, at) == (log.page(at, 1).events, log.page(at, 1).fell_off, log.page(at, 1).offset)
 
 
-def test_a_reader_of_nothing_falls_off_once_something_was_lost() -> None:
+def test_a_reader_of_an_empty_log_falls_off_after_a_trim() -> None:
     log = EventLog()
     page = log.page(None, 10)
     tell(log, [1, 1])
@@ -125,7 +125,7 @@ def test_a_reader_of_nothing_falls_off_once_something_was_lost() -> None:
 
 
 def test_an_end_on_an_empty_page_is_never_behind_what_was_asked_for() -> None:
-    """After a trim of everything, the start of the log is its end."""
+    """After a trim of all entries, the start of the log is its end."""
     log = log_of([2, 2])
     log.trim(log.entries[-1].number)
     page = log.page(None, 10)
@@ -138,7 +138,7 @@ def test_an_end_on_an_empty_page_is_never_behind_what_was_asked_for() -> None:
     "after", ["x", "0", "0.0", "-1.000000", "0x0000000000000a.000000", "1" * 65, " ", "ü"]
 )
 def test_what_is_no_offset_is_refused(after: str) -> None:
-    """It was never handed out, so nobody can mean it."""
+    """The log never returned such an offset."""
     with pytest.raises(Refused) as caught:
         log_of([1]).page(after, 1)
 

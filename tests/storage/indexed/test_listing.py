@@ -1,4 +1,4 @@
-"""A listing under change: what stays appears exactly once, whatever comes, goes and comes again meanwhile."""
+"""Listings of a changing queue: an id that stays appears exactly once."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from dibs.storage.indexed.listing import Listing
 
 names = st.sampled_from([f"{i:02}" for i in range(12)] + ["é", "../x"])
-#: Between two pages: ids that come and ids that go.
+#: The ids added and removed between two pages.
 changes = st.tuples(st.lists(names, max_size=4), st.lists(names, max_size=4))
 
 
 def listed(
     ids: dict[str, None], listing: Listing, size: int, between: list[tuple[list[str], list[str]]]
 ) -> list[str]:
-    """Page through, with changes between the pages; the cursor is the last id of a page."""
+    """Page through the listing, with changes between pages; the cursor is the last id of a page."""
     found: list[str] = []
     after: str | None = None
     turns = iter(between)
@@ -40,13 +40,13 @@ def change(ids: dict[str, None], listing: Listing, come: list[str], go: list[str
 
 @settings(max_examples=200)
 @given(st.sets(names), st.integers(1, 4), st.lists(changes, max_size=8), st.booleans())
-def test_what_stays_for_the_whole_listing_appears_exactly_once(
+def test_an_id_that_stays_is_listed_exactly_once(
     start: set[str],
     size: int,
     between: list[tuple[list[str], list[str]]],
     warm: bool,  # noqa: FBT001
 ) -> None:
-    """And nothing at all appears twice, also what vanished and returned."""
+    """No id appears twice, also if it was removed and added again."""
     ids = dict.fromkeys(start)
     listing = Listing(ids)
     if warm:
@@ -59,8 +59,8 @@ def test_what_stays_for_the_whole_listing_appears_exactly_once(
     assert sorted(found) == found
 
 
-def test_ids_that_are_gone_are_swept_out() -> None:
-    """A queue whose ids are each used once does not remember them all, listed or not."""
+def test_removed_ids_are_deleted_from_the_listing() -> None:
+    """A queue that uses each id once does not keep the old ids, with or without listings."""
     ids: dict[str, None] = {}
     listing = Listing(ids)
     list(listing.after(None))

@@ -1,4 +1,4 @@
-"""What a queue derives from its slots is what a naive scan of them says; claims come in order and cheaply."""
+"""The index of a queue: its derived data equals a scan of the slots, and claims are ordered and cheap."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.storage.indexed.picture import derived, picture, scanned
 
 @settings(max_examples=150, deadline=None)
 @given(sequences)
-def test_the_derived_state_is_what_a_scan_of_the_slots_says(sequence: list[Act]) -> None:
-    """Heaps, counts, what a lease holds, what has expired: after every step."""
+def test_the_derived_state_equals_a_scan_of_the_slots(sequence: list[Act]) -> None:
+    """After every step: heaps, counts, the jobs of leases, and expired outcomes."""
     index = Index()
     for one in sequence:
         act(index, one)
@@ -37,8 +37,8 @@ def test_the_derived_state_is_what_a_scan_of_the_slots_says(sequence: list[Act])
 
 @settings(max_examples=150, deadline=None)
 @given(sequences, st.lists(sequences.map(lambda s: s[:3]), max_size=4))
-def test_what_is_undone_was_never_there(sequence: list[Act], undone: list[list[Act]]) -> None:
-    """A step that could not be written down leaves no trace, wherever it was tried."""
+def test_an_undone_step_leaves_no_change(sequence: list[Act], undone: list[list[Act]]) -> None:
+    """A step that cannot be written leaves no change, at any point."""
     plain, tried = Index(), Index()
     places = {len(sequence) * (i + 1) // (len(undone) + 1): steps for i, steps in enumerate(undone)}
     for place, one in enumerate(sequence):
@@ -82,8 +82,8 @@ READS: dict[str, Act] = {
 
 
 @pytest.mark.parametrize("one", READS.values(), ids=READS)
-def test_a_verb_that_finds_no_queue_makes_none(one: Act) -> None:
-    """Names come from callers: who asks for a million of them must not fill the memory."""
+def test_a_verb_on_an_unknown_queue_does_not_create_it(one: Act) -> None:
+    """Names of queues come from callers: a million unknown names must not fill the memory."""
     index = Index()
     act(index, one)
 
@@ -96,10 +96,10 @@ lines = st.lists(st.tuples(st.sampled_from((-1, 0, 1)), times), max_size=12)
 
 @given(lines, times, st.integers(1, 4))
 @example([(0, 1), (1, 1), (0, 0)], 1, 2)
-def test_claims_come_by_priority_then_time_then_place_in_line(
+def test_claims_are_ordered_by_priority_run_at_and_seq(
     line: list[tuple[int, int]], now: int, size: int
 ) -> None:
-    """Contract 2; nobody runs early, whatever its priority."""
+    """Contract 2. No job is claimed before its run_at, whatever its priority."""
     index = Index()
     for place, (priority, run_at) in enumerate(line):
         new = NewJob(id=str(place), data=JobData(priority=priority), run_at=run_at)
@@ -115,7 +115,7 @@ def test_claims_come_by_priority_then_time_then_place_in_line(
 
 
 def test_an_id_cancelled_and_enqueued_again_stands_behind_its_equals() -> None:
-    """Its first place in line is gone with its first job, whatever the heap still holds."""
+    """The heap may still hold the entry of the first job, which is stale."""
     index = Index()
     for id in ("a", "b"):
         enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id=id))])
@@ -127,7 +127,7 @@ def test_an_id_cancelled_and_enqueued_again_stands_behind_its_equals() -> None:
 
 
 def calls(work: Callable[[], object]) -> int:
-    """How many functions, of Python and of C, were called: it does not depend on the machine."""
+    """Return the number of calls of Python and C functions, which does not depend on the machine."""
     count = 0
 
     def tally(frame: Any, event: str, argument: Any) -> None:
@@ -143,7 +143,7 @@ def calls(work: Callable[[], object]) -> int:
 
 
 def filled(scheduled: int, held: int = 0) -> Index:
-    """A queue with jobs of a higher priority for later, some that are held, and ten that are due."""
+    """Return an index with scheduled jobs of a higher priority, some held jobs, and ten due jobs."""
     index = Index()
     index.now = 10
     claiming.grant(index, ["q"], "l", 1000, "h")
@@ -165,7 +165,7 @@ def claim_and_settle(index: Index) -> None:
 
 
 def test_scheduled_jobs_of_a_higher_priority_cost_a_claim_nothing() -> None:
-    """Contract 2, by counting operations: five claims among 20 scheduled jobs and among 20,000."""
+    """Contract 2: five claims make as many calls among 20 scheduled jobs as among 20,000."""
     few, many = filled(20), filled(20_000)
 
     assert calls(lambda: claim_and_settle(few)) == calls(lambda: claim_and_settle(many))
@@ -184,8 +184,8 @@ def test_a_reap_that_finds_nothing_costs_the_same_whatever_is_held() -> None:
     assert calls(lambda: claiming.reap(few, "q", 100)) == calls(lambda: claiming.reap(many, "q", 100))
 
 
-def test_updates_without_end_leave_no_trace_without_end() -> None:
-    """Stale entries of the heaps are swept out once they are the larger part."""
+def test_endless_updates_do_not_grow_the_heaps() -> None:
+    """Stale entries of the heaps are removed once they are the larger part."""
     index = Index()
     for i in range(20_000):
         enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id="a", run_at=i))])
@@ -196,8 +196,8 @@ def test_updates_without_end_leave_no_trace_without_end() -> None:
     assert scanned(queue) == derived(queue)
 
 
-def test_ends_without_end_leave_no_trace_without_end() -> None:
-    """An id that ends every second for a week is one id."""
+def test_endless_ends_do_not_grow_the_heaps() -> None:
+    """An id that ends every second for a week is stored as one id."""
     index = Index()
     claiming.grant(index, ["q"], "l", 10**9, "h")
     for _ in range(5000):
