@@ -58,7 +58,7 @@ async def test_processes_use_the_log_configuration_of_their_supervisor(
         line = await wait_for_log(program, "held/a")
         program.terminate()
 
-    assert line.startswith("custom: held/a: Retry: TypeError: ")
+    assert line.startswith("custom: held/a: RetryLater: TypeError: ")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process that holds its GIL")

@@ -45,7 +45,7 @@ async def complete(app: Dibs, queue: str, job: Job, result: bytes) -> str:
 
 
 async def suspend_and_resume(app: Dibs, gate: Gate, tree: ProcessTree, id: str) -> int:
-    """Suspend the machine during a job, complete the job elsewhere, resume; return the pid of the first run."""
+    """Suspend the machine during a job, complete the job elsewhere, resume; return the first run's pid."""
     await put(app, "held", id)
     pid = await gate.arrived(id)
     tree.stop()

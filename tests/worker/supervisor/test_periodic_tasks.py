@@ -1,4 +1,4 @@
-"""Periodic tasks under real workers: many at once, killed at every step, cancelled, told to come back."""
+"""Periodic tasks on real workers: several workers, workers killed at each step, cancellations, retries."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ from tests.worker.gate import Gate, wait_for_exit
 from tests.worker.jobs import current, event_kinds
 from tests.worker.periodic_app import INTERVAL, add_periodic_tasks, completed
 
-#: The steps of a worker's work after which something is different.
+#: The calls before or after which a worker is killed, and which change the state of the tick.
 STEPS = [("enqueue", "after"), ("claim", "after"), ("settle", "before"), ("settle", "after")]
+#: The other calls of a worker.
 OTHER_STEPS = [("enqueue", "before"), ("grant", "before"), ("grant", "after"), ("claim", "before")]
 
 MONTHLY = Schedule(times=Every(30 * 86_400_000))
@@ -52,16 +53,16 @@ if __name__ == "__main__":
 
 
 @asynccontextmanager
-async def program(url: str, *words: str, processes: int = 0) -> AsyncIterator[Process]:
-    """A worker that is a program of its own."""
+async def program(url: str, *arguments: str, processes: int = 0) -> AsyncIterator[Process]:
+    """Run a worker in a new program, and kill it at the end of the block."""
     script = SCRIPT.format(processes=processes)
     env = {**os.environ, "PYTHONPATH": str(PROJECT), "DIBS_URL": url}
     if processes:
         path = Path(url.removeprefix("file:")).parent / "program.py"
         path.write_text(script)
-        process = await create_subprocess_exec(sys.executable, str(path), *words, env=env)
+        process = await create_subprocess_exec(sys.executable, str(path), *arguments, env=env)
     else:
-        process = await create_subprocess_exec(sys.executable, "-c", script, *words, env=env)
+        process = await create_subprocess_exec(sys.executable, "-c", script, *arguments, env=env)
     try:
         yield process
     finally:
@@ -72,7 +73,7 @@ async def program(url: str, *words: str, processes: int = 0) -> AsyncIterator[Pr
 
 @asynccontextmanager
 async def working(*apps: Dibs, **options: Any) -> AsyncIterator[list[asyncio.Task[WorkReport]]]:
-    """Workers in this process, one for each."""
+    """Run one worker in this process for each application, and cancel them at the end of the block."""
     options = {"queues": ["quick"], "lease": 60.0, "heartbeat": 0.3, **options}
     tasks = [asyncio.create_task(run(app, **options)) for app in apps]
     try:
@@ -113,11 +114,11 @@ async def test_ten_workers_run_each_tick_once(url: str) -> None:
     assert {1} == {event.attempt for event in found}
 
 
-# -- killed ------------------------------------------------------------------------------------------
+# -- killed workers ------------------------------------------------------------------------------------------
 
 
-async def killed_at(url: str, verb: str, when: str) -> list[LogEvent]:
-    """Let a worker be killed at a step; return what has run when another has taken over."""
+async def run_after_kill(url: str, verb: str, when: str) -> list[LogEvent]:
+    """Kill a worker at a step, start another, and return its first completed runs."""
     async with program(url, "quick", verb, when) as process:
         assert -signal.SIGKILL == await process.wait()
     app = add_periodic_tasks(Dibs(url))
@@ -127,17 +128,19 @@ async def killed_at(url: str, verb: str, when: str) -> list[LogEvent]:
 
 @pytest.mark.parametrize(
     "steps",
-    [pytest.param(STEPS, id="telling"), pytest.param(OTHER_STEPS, marks=pytest.mark.chaos, id="others")],
+    [pytest.param(STEPS, id="changes"), pytest.param(OTHER_STEPS, marks=pytest.mark.chaos, id="others")],
 )
-async def test_killed_at_every_step_it_goes_on(tmp_path: Path, steps: list[tuple[str, str]]) -> None:
-    deaths = [killed_at(f"file:{tmp_path / verb}-{when}", verb, when) for verb, when in steps]
+async def test_a_schedule_continues_after_a_kill_at_each_step(
+    tmp_path: Path, steps: list[tuple[str, str]]
+) -> None:
+    deaths = [run_after_kill(f"file:{tmp_path / verb}-{when}", verb, when) for verb, when in steps]
     for found in await asyncio.gather(*deaths):
         due = [event.run_at for event in found]
 
         assert sorted(set(due)) == due
 
 
-async def test_a_killed_process_does_not_end_it(
+async def test_a_schedule_continues_after_a_process_is_killed(
     url: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DIBS_URL", url)
@@ -152,7 +155,7 @@ async def test_a_killed_process_does_not_end_it(
         assert ["stalled", "completed", "completed"] == (await event_kinds(app, "held", TICK))[:3]
 
 
-async def test_a_killed_supervisor_does_not_end_it(app: Dibs, url: str, gate: Gate) -> None:
+async def test_a_schedule_continues_after_a_supervisor_is_killed(app: Dibs, url: str, gate: Gate) -> None:
     async with program(url, "held", processes=1) as supervisor:
         pid = await gate.arrived(TICK)
         supervisor.kill()
@@ -169,13 +172,13 @@ async def test_a_killed_supervisor_does_not_end_it(app: Dibs, url: str, gate: Ga
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(3))
-async def test_killed_again_and_again(app: Dibs, url: str, seed: int) -> None:
-    """Twenty times at any moment, two workers at a time; no tick ends twice, and it goes on."""
-    luck = Random(seed)
+async def test_a_schedule_continues_after_many_kills(app: Dibs, url: str, seed: int) -> None:
+    """Kill two workers twenty times at random moments: no tick ends twice, and the schedule continues."""
+    random = Random(seed)
     for _ in range(20):
         async with program(url, "quick") as one, program(url, "quick") as two:
-            await completed(app, "quick", len(await completed(app, "quick", 0)) + luck.randrange(3))
-            await asyncio.sleep(luck.uniform(0, 2 * INTERVAL / 1000))
+            await completed(app, "quick", len(await completed(app, "quick", 0)) + random.randrange(3))
+            await asyncio.sleep(random.uniform(0, 2 * INTERVAL / 1000))
             one.kill()
             two.kill()
     before = len(await completed(app, "quick", 0))
@@ -189,27 +192,27 @@ async def test_killed_again_and_again(app: Dibs, url: str, seed: int) -> None:
 
 
 class Script:
-    """A periodic task that does something else each time."""
+    """A periodic task whose runs return, raise or wait, one of `steps` each."""
 
-    def __init__(self, app: Dibs, *acts: Any, **settings: Any) -> None:
-        self.left = list(acts)
+    def __init__(self, app: Dibs, *steps: Any, **settings: Any) -> None:
+        self.left = list(steps)
         self.done = asyncio.Event()
         self.here = asyncio.Event()
         app.task(queue="quick", every=INTERVAL / 1000, **settings)(periodic_app.quick)
         app.handlers["quick"] = evolve(app.handlers["quick"], function=self)
 
     async def __call__(self) -> Any:
-        act = self.left.pop(0) if self.left else None
+        step = self.left.pop(0) if self.left else None
         if not self.left:
             self.done.set()
-        if isinstance(act, Exception):
-            raise act
-        if act == "wait":
+        if isinstance(step, Exception):
+            raise step
+        if step == "wait":
             self.here.set()
             await asyncio.Event().wait()
-        return act
+        return step
 
-    async def ended(self) -> None:
+    async def wait_until_done(self) -> None:
         async with asyncio.timeout(20):
             await self.done.wait()
 
@@ -220,27 +223,29 @@ async def memory() -> AsyncIterator[Dibs]:
         yield opened
 
 
-async def test_failures_do_not_stop_it(memory: Dibs) -> None:
+async def test_a_schedule_continues_after_failures(memory: Dibs) -> None:
     script = Script(memory, PermanentError("no"), ValueError("no"), object(), "ok", max_retries=0)
     async with working(memory):
-        await script.ended()
+        await script.wait_until_done()
         await completed(memory, "quick", 1)
 
         assert ["failed", "failed", "failed", "completed"] == (await event_kinds(memory, "quick", TICK))[:4]
 
 
-async def test_a_pause_between_retries_does_not_stop_it(memory: Dibs) -> None:
-    """It would be two minutes long; the next tick takes its place."""
+async def test_a_schedule_does_not_wait_for_the_backoff_of_a_retry(memory: Dibs) -> None:
+    """The backoff is two minutes; the next tick comes earlier and replaces the retry."""
     script = Script(memory, ValueError("no"), ValueError("no"), "ok", backoff=Fixed(120))
     async with working(memory):
-        await script.ended()
+        await script.wait_until_done()
         await completed(memory, "quick", 1)
 
         assert ["retried", "retried", "completed"] == (await event_kinds(memory, "quick", TICK))[:3]
 
 
-async def test_a_cancelled_run_does_not_stop_it(memory: Dibs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(periodic_tasks, "PLANT_EVERY", 0.05)
+async def test_a_schedule_continues_after_a_cancelled_run(
+    memory: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(periodic_tasks, "CHECK_EVERY", 0.05)
     script = Script(memory, "wait", "ok")
     async with working(memory, heartbeat=0.05):
         await script.here.wait()
@@ -250,36 +255,36 @@ async def test_a_cancelled_run_does_not_stop_it(memory: Dibs, monkeypatch: pytes
         assert ["cancelled", "completed"] == (await event_kinds(memory, "quick", TICK))[:2]
 
 
-async def test_a_refused_end_has_the_next_tick_all_the_same(memory: Dibs) -> None:
+async def test_a_schedule_continues_after_a_refused_result(memory: Dibs) -> None:
     script = Script(memory, "x" * (1 << 21), "ok")
     async with working(memory):
-        await script.ended()
+        await script.wait_until_done()
         await completed(memory, "quick", 1)
 
         assert ["failed", "completed"] == (await event_kinds(memory, "quick", TICK))[:2]
 
 
-async def test_the_hook_leaves_it_alone(memory: Dibs) -> None:
+async def test_a_hook_does_not_disturb_the_schedule(memory: Dibs) -> None:
     Script(memory, 1, 2)
     memory.get_task("quick").after(lambda _: None)
     async with working(memory):
         assert 3 <= len(await completed(memory, "quick", 3))
 
 
-async def test_a_storage_that_cannot_be_asked_is_asked_again(
+async def test_a_check_that_failed_is_repeated(
     memory: Dibs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(periodic_tasks, "PLANT_EVERY", 0.02)
+    monkeypatch.setattr(periodic_tasks, "CHECK_EVERY", 0.02)
     Script(memory)
     async with faulty_storage(memory) as storage:
         storage.fail("get", OSError("away"))
         async with working(memory):
             await completed(memory, "quick", 1)
 
-    assert "quick: planting the next tick failed, trying again in a minute: away" in caplog.text
+    assert "quick: enqueueing the next tick failed, trying again in a minute: away" in caplog.text
 
 
-async def test_a_pause_stops_it_and_resume_lets_it_go_on(memory: Dibs) -> None:
+async def test_a_paused_queue_runs_its_tick_after_resume(memory: Dibs) -> None:
     Script(memory)
     queue = memory.queue("quick")
     async with working(memory):
@@ -293,7 +298,7 @@ async def test_a_pause_stops_it_and_resume_lets_it_go_on(memory: Dibs) -> None:
     assert tick.run_at in {event.run_at for event in found}
 
 
-async def test_a_worker_that_ends_when_nothing_is_left_does_not_wait_for_ticks(memory: Dibs) -> None:
+async def test_a_worker_until_empty_does_not_wait_for_ticks(memory: Dibs) -> None:
     memory.task(queue="quick", every="30d")(periodic_app.quick)
     await memory.get_task("quick").enqueue()
     async with working(memory, until="empty") as [task]:
@@ -303,7 +308,7 @@ async def test_a_worker_that_ends_when_nothing_is_left_does_not_wait_for_ticks(m
     assert "waiting" == (await memory.queue("quick").get(TICK)).state  # type: ignore[union-attr]
 
 
-async def test_it_does_wait_for_a_tick_that_comes_back(memory: Dibs) -> None:
+async def test_a_worker_until_empty_waits_for_a_tick_that_is_retried(memory: Dibs) -> None:
     script = Script(memory, ValueError("no"), "ok", backoff=Fixed(0.3))
     memory.handlers["quick"] = evolve(memory.handlers["quick"], schedule=MONTHLY)
     await memory.get_task("quick").options(id=TICK).enqueue()
@@ -313,7 +318,7 @@ async def test_it_does_wait_for_a_tick_that_comes_back(memory: Dibs) -> None:
     assert ([], 1, 1) == (script.left, report.total("retried"), report.total("completed"))
 
 
-async def test_what_was_missed_is_skipped_before_anything_is_claimed(memory: Dibs) -> None:
+async def test_a_missed_tick_is_skipped_before_the_first_claim(memory: Dibs) -> None:
     Script(memory)
     skips = replace(MONTHLY, catch_up=False)
     memory.handlers["quick"] = evolve(memory.handlers["quick"], schedule=skips)
@@ -326,7 +331,7 @@ async def test_what_was_missed_is_skipped_before_anything_is_claimed(memory: Dib
     assert (await current(memory, "quick", TICK)).run_at % (30 * 86_400_000) == 0
 
 
-async def test_a_worker_plants_only_what_it_serves(memory: Dibs) -> None:
+async def test_a_worker_enqueues_ticks_of_its_own_queues_only(memory: Dibs) -> None:
     memory.task(queue="quick", every="30d")(periodic_app.quick)
     memory.task(queue="other")(periodic_app.held)
     async with working(memory, queues=["other"], until="empty") as [task]:

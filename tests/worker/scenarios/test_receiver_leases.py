@@ -17,16 +17,16 @@ import asyncio, sys
 from dibs.client.receiver import Receiver
 from tests.worker.apps import app
 
-beaten, renew = asyncio.Event(), Receiver._renew
+renewed, renew = asyncio.Event(), Receiver._renew
 
 
-async def renewed(self, storage, tenure):
-    await renew(self, storage, tenure)
-    if self._client.name == "own" and tenure.held:
-        beaten.set()
+async def renew_and_notify(self, storage, held):
+    await renew(self, storage, held)
+    if self._client.name == "own" and held.claims:
+        renewed.set()
 
 
-Receiver._renew = renewed
+Receiver._renew = renew_and_notify
 
 
 async def hold(queue, extend_by, held):
@@ -45,7 +45,7 @@ async def main():
             group.create_task(hold(queue, extend_by, held))
         for _ in range(3):
             await held.acquire()
-        await beaten.wait()
+        await renewed.wait()
         print("held", file=sys.stderr, flush=True)
 
 
@@ -61,7 +61,7 @@ async def app(shared: Dibs) -> Dibs:
 
 @on_all_storages
 async def test_a_killed_holder_loses_its_jobs_with_their_leases(app: Dibs, tmp_path: Path) -> None:
-    """The lease of the receiver expires soon; an extended lease, and the lease of a job that sets it, last longer."""
+    """The receiver's lease expires soon; an extended lease, or one that the job sets, lasts longer."""
     for queue in ("plain", "extended"):
         await app.queue(queue).enqueue(1, id="a")
     await app.queue("own").enqueue(1, id="a", lease=3600)
