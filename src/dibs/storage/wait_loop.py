@@ -69,11 +69,11 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
                 return WaitResult(woken=True, since=self.tokens(state))
             state = self.recall_after_message(state) if woken else None
 
-    # -- what a storage defines ----------------------------------------------------------------------
+    # -- defined by each storage ---------------------------------------------------------------------
 
     @abstractmethod
     async def subscribe(self) -> None:
-        """Subscribe to the messages of the queues; each one that concerns this wait calls `wake`."""
+        """Subscribe to the messages of the queues; a message that concerns this wait calls `wake`."""
 
     @abstractmethod
     def unsubscribe(self) -> None:
@@ -89,10 +89,10 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
 
     @abstractmethod
     def recall(self) -> StateT | None:
-        """Return the state that the first look would find, None if only a look can tell."""
+        """Return the state that the first look would find, None if it is unknown."""
 
     def recall_after_message(self, state: StateT) -> StateT | None:
-        """Return the state after a message that ended the sleep, None if only a look can tell."""
+        """Return the state after a message that ended the sleep, None if it is unknown."""
         return None
 
     @abstractmethod

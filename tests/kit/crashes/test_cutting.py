@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dibs.storage.redis.network.connections import Connections
+from dibs.storage.redis.network.connections import ConnectionPool
 from dibs_conformance.crashes.cut_connections import cut_off
 from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.servers import RedisServer
@@ -18,17 +18,17 @@ def test_a_request_that_is_sent_again_in_silence_is_caught(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: whatever got no reply is sent once more, as if nothing but reading were done."""
-    call = Connections.call
+    call = ConnectionPool.call
 
-    async def insistent(self: Connections, *words: Any, **options: Any) -> Any:
+    async def insistent(self: ConnectionPool, *words: Any, **options: Any) -> Any:
         return await call(self, *words, **{**options, "repeatable": True})
 
-    monkeypatch.setattr(Connections, "call", insistent)
+    monkeypatch.setattr(ConnectionPool, "call", insistent)
     locations = Locations(redis_server.url)
     try:
         found = cut_off(LevelPlan(locations=locations, claims=SHARED, seed=1, budget=0, examples=1), 0.0)
     finally:
-        locations.clear()
+        locations.remove_all()
 
     assert "broken" == level_verdict(found)
     assert "a cut reply tells the truth" == found.failures[0].law

@@ -1,4 +1,4 @@
-"""Storages on a real Redis, each test with a prefix of its own."""
+"""Storages on a real Redis, with a separate prefix for each test."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 from dibs.storage.redis import RedisStorage, open_url
 from dibs_conformance.servers import RedisServer
 
-_PLACES = count()
+_NUMBERS = count()
 
 
 @pytest.fixture
 def prefix() -> str:
-    return f"t{next(_PLACES)}"
+    return f"t{next(_NUMBERS)}"
 
 
 @pytest.fixture
 def opened(redis_server: RedisServer, prefix: str) -> Callable[..., RedisStorage]:
-    """Makes storages at the same place."""
+    """Return a function that makes storages with the same prefix."""
 
     def make(**options: Any) -> RedisStorage:
         return open_url(redis_server.url, **{"prefix": prefix, **options})

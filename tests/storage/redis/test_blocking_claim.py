@@ -1,4 +1,4 @@
-"""Claims that are parked at the server: when they go on, and that none is lost with its connection."""
+"""Blocking claims: when the server runs them, and that a lost connection loses no job."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from dibs.storage.redis import RedisStorage, open_url
 from dibs.storage.redis.wakeups import blocking_claim
 from dibs_conformance.servers import RedisServer, start_redis
 
-#: Seconds in which everything here happens, and for which what is parked would wait.
+#: Seconds that an expected event may take, and seconds for which a claim blocks at most.
 PATIENCE = 60.0
 LONG = 600.0
 
 
-class Yard:
-    """Claims parked in the queue `q` of a storage, under one lease."""
+class BlockedClaims:
+    """Blocking claims in the queue `q` of a storage, under one lease."""
 
     def __init__(self, storage: RedisStorage, server: RedisServer) -> None:
         self.storage, self._server = storage, server
@@ -34,7 +34,7 @@ class Yard:
         self._parked: list[asyncio.Task[ClaimResult]] = []
 
     async def park(self, limit: int = 1, timeout: float = LONG) -> asyncio.Task[ClaimResult]:
-        """Return a claim that lies at the server."""
+        """Send a blocking claim, and return it once the server blocks it."""
         before = self.blocked()
         self._parked.append(asyncio.ensure_future(self.claim(limit, timeout)))
         await self.until_blocked(before + 1)
@@ -45,8 +45,8 @@ class Yard:
         return await self.storage.claim_blocking("q", self.lease, limit, claim_id=claim_id, timeout=timeout)
 
     def blocked(self) -> int:
-        """Count the connections that wait at the server."""
-        info: str = self._server.ask("INFO", "clients")
+        """Return the number of connections that the server blocks."""
+        info: str = self._server.execute("INFO", "clients")
         return int(info.split("blocked_clients:")[1].split("\r\n", maxsplit=1)[0])
 
     async def until_blocked(self, number: int) -> None:
@@ -65,75 +65,75 @@ class Yard:
 
 
 @pytest.fixture
-async def yard(storage: RedisStorage, redis_server: RedisServer) -> AsyncIterator[Yard]:
-    yard = Yard(storage, redis_server)
-    yard.lease = (await storage.grant(["q"], 600_000, "yard")).lease
-    await yard.until_blocked(0)
-    yield yard
-    await yard.close()
+async def blocked_claims(storage: RedisStorage, redis_server: RedisServer) -> AsyncIterator[BlockedClaims]:
+    blocked_claims = BlockedClaims(storage, redis_server)
+    blocked_claims.lease = (await storage.grant(["q"], 600_000, "blocked_claims")).lease
+    await blocked_claims.until_blocked(0)
+    yield blocked_claims
+    await blocked_claims.close()
 
 
 async def of(claim: Awaitable[ClaimResult]) -> list[str]:
-    """Which jobs it brings, long before its time."""
+    """Return the ids that a claim returns, before its timeout."""
     return [job.id for job in (await asyncio.wait_for(claim, PATIENCE)).jobs]
 
 
-async def test_a_job_that_comes_is_brought_by_the_claim_that_is_parked(yard: Yard) -> None:
-    claim = await yard.park()
+async def test_a_job_that_comes_is_brought_by_the_claim_that_is_parked(blocked_claims: BlockedClaims) -> None:
+    claim = await blocked_claims.park()
 
-    await yard.put("a")
+    await blocked_claims.put("a")
 
     assert ["a"] == await of(claim)
-    [slot] = await yard.storage.get("q", ["a"])
+    [slot] = await blocked_claims.storage.get("q", ["a"])
     assert slot.current is not None
     assert slot.current.run is not None
-    assert slot.current.run.holder == "yard"
+    assert slot.current.run.holder == "blocked_claims"
 
 
-async def test_one_job_is_brought_by_one_of_them(yard: Yard) -> None:
-    claims = [await yard.park() for _ in range(3)]
+async def test_one_job_is_brought_by_one_of_them(blocked_claims: BlockedClaims) -> None:
+    claims = [await blocked_claims.park() for _ in range(3)]
 
-    await yard.put("a")
+    await blocked_claims.put("a")
 
     done, waiting = await asyncio.wait(claims, return_when="FIRST_COMPLETED")
     assert (1, 2) == (len(done), len(waiting))
-    await yard.put("b")
-    await yard.put("c")
+    await blocked_claims.put("b")
+    await blocked_claims.put("c")
     assert ["a", "b", "c"] == sorted([id for claim in claims for id in await of(claim)])
 
 
-async def test_what_one_of_them_leaves_is_for_the_next(yard: Yard) -> None:
-    """They were let go on by one token, for all that came at once."""
-    claims = [await yard.park(limit) for limit in (2, 1, 5)]
+async def test_what_one_of_them_leaves_is_for_the_next(blocked_claims: BlockedClaims) -> None:
+    """One enqueue of many jobs releases one claim; each claim that reaches its limit releases the next."""
+    claims = [await blocked_claims.park(limit) for limit in (2, 1, 5)]
 
-    await yard.put(*"abcde")
+    await blocked_claims.put(*"abcde")
 
     assert [["a", "b"], ["c"], ["d", "e"]] == sorted([await of(claim) for claim in claims])
 
 
-async def test_what_came_before_is_brought_at_once(yard: Yard) -> None:
-    await yard.put("a")
+async def test_what_came_before_is_brought_at_once(blocked_claims: BlockedClaims) -> None:
+    await blocked_claims.put("a")
 
-    assert ["a"] == await of(yard.claim(1, LONG))
+    assert ["a"] == await of(blocked_claims.claim(1, LONG))
 
 
-async def test_a_queue_that_goes_on_lets_it_go_on(yard: Yard) -> None:
-    await yard.storage.configure("q", SettingsPatch(paused=True))
-    await yard.put("a")
-    assert [] == await of(yard.claim(1, LONG))
-    claim = await yard.park()
+async def test_a_queue_that_goes_on_lets_it_go_on(blocked_claims: BlockedClaims) -> None:
+    await blocked_claims.storage.configure("q", SettingsPatch(paused=True))
+    await blocked_claims.put("a")
+    assert [] == await of(blocked_claims.claim(1, LONG))
+    claim = await blocked_claims.park()
 
-    await yard.storage.configure("q", SettingsPatch(paused=False))
+    await blocked_claims.storage.configure("q", SettingsPatch(paused=False))
 
     assert ["a"] == await of(claim)
 
 
-async def test_after_its_time_it_is_made(yard: Yard) -> None:
-    """So a job that falls due is brought without a word from anybody."""
-    await yard.put("a", delay=200)
+async def test_after_its_time_it_is_made(blocked_claims: BlockedClaims) -> None:
+    """A scheduled job that falls due sends no wake-up; the claim finds it at its timeout."""
+    await blocked_claims.put("a", delay=200)
     found = list[str]()
     while not found:
-        claim = await yard.claim(1, 0.01)
+        claim = await blocked_claims.claim(1, 0.01)
         found = [job.id for job in claim.jobs]
         assert found or claim.next_due is not None
 
@@ -141,72 +141,76 @@ async def test_after_its_time_it_is_made(yard: Yard) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0.001, 0.0001, 0.01])
-async def test_the_shortest_time_is_over_soon(yard: Yard, timeout: float) -> None:
-    """For Redis 6.2 a ms is no time at all, and none is for ever: the reply was given up after 10 s."""
-    assert [] == await of(yard.claim(1, timeout))
+async def test_the_shortest_time_is_over_soon(blocked_claims: BlockedClaims, timeout: float) -> None:
+    """Redis 6.2 rounds a timeout of 1 ms to 0, and 0 blocks for ever: the reply was lost after 10 s."""
+    assert [] == await of(blocked_claims.claim(1, timeout))
 
 
-async def test_one_that_is_unparked_is_made_at_once(yard: Yard) -> None:
-    claim, other = await yard.park(), await yard.park()
+async def test_one_that_is_unparked_is_made_at_once(blocked_claims: BlockedClaims) -> None:
+    claim, other = await blocked_claims.park(), await blocked_claims.park()
 
-    await yard.storage.wake_claim("q", "p0")
+    await blocked_claims.storage.wake_claim("q", "p0")
 
     assert [] == await of(claim)
     assert not other.done()
 
 
-async def test_one_that_is_unparked_before_it_is_there_does_not_stay(yard: Yard) -> None:
-    await yard.storage.wake_claim("q", "p0")
+async def test_one_that_is_unparked_before_it_is_there_does_not_stay(blocked_claims: BlockedClaims) -> None:
+    await blocked_claims.storage.wake_claim("q", "p0")
 
-    assert [] == await of(yard.claim(1, LONG))
+    assert [] == await of(blocked_claims.claim(1, LONG))
 
 
 async def test_what_is_unparked_and_never_comes_leaves_no_key(
-    yard: Yard, redis_server: RedisServer, prefix: str
+    blocked_claims: BlockedClaims, redis_server: RedisServer, prefix: str
 ) -> None:
-    await yard.storage.wake_claim("q", "nobody")
+    await blocked_claims.storage.wake_claim("q", "nobody")
 
-    left = redis_server.ask("PTTL", f"{prefix}:{{q}}:parked:nobody")
+    left = redis_server.execute("PTTL", f"{prefix}:{{q}}:parked:nobody")
     assert 0 < left <= 10_000
 
 
-async def test_a_lease_that_is_over_is_told(yard: Yard) -> None:
-    claim = await yard.park()
-    await yard.storage.drop(["q"], yard.lease, 1)
+async def test_a_lease_that_is_over_is_told(blocked_claims: BlockedClaims) -> None:
+    claim = await blocked_claims.park()
+    await blocked_claims.storage.drop(["q"], blocked_claims.lease, 1)
 
-    await yard.put("a")
+    await blocked_claims.put("a")
 
     assert (await claim).lost
 
 
-async def test_one_that_is_cancelled_takes_nothing(yard: Yard) -> None:
-    claim = await yard.park()
+async def test_one_that_is_cancelled_takes_nothing(blocked_claims: BlockedClaims) -> None:
+    claim = await blocked_claims.park()
     claim.cancel()
-    await yard.until_blocked(0)
+    await blocked_claims.until_blocked(0)
 
-    await yard.put("a")
+    await blocked_claims.put("a")
 
-    assert ["a"] == await of(yard.storage.claim("q", yard.lease, 1))
+    assert ["a"] == await of(blocked_claims.storage.claim("q", blocked_claims.lease, 1))
 
 
-async def test_one_whose_connection_is_lost_is_unknown(yard: Yard, redis_server: RedisServer) -> None:
-    """It may have been made: the worker gives its lease back (contract, promise 7)."""
-    claim = await yard.park()
+async def test_one_whose_connection_is_lost_is_unknown(
+    blocked_claims: BlockedClaims, redis_server: RedisServer
+) -> None:
+    """The claim may have run: the worker drops its lease (docs/explanation/contract.md, Promises, 7)."""
+    claim = await blocked_claims.park()
 
-    for line in redis_server.ask("CLIENT", "LIST").splitlines():
+    for line in redis_server.execute("CLIENT", "LIST").splitlines():
         words = dict(word.split("=", 1) for word in line.split())
         if words["cmd"] == "blpop":
-            redis_server.ask("CLIENT", "KILL", "ID", words["id"])
+            redis_server.execute("CLIENT", "KILL", "ID", words["id"])
 
     with pytest.raises(OutcomeUnknown):
         await claim
 
 
-async def test_a_script_that_the_server_forgot_is_sent_again(yard: Yard, redis_server: RedisServer) -> None:
-    claim = await yard.park()
-    redis_server.ask("SCRIPT", "FLUSH")
+async def test_a_script_that_the_server_forgot_is_sent_again(
+    blocked_claims: BlockedClaims, redis_server: RedisServer
+) -> None:
+    claim = await blocked_claims.park()
+    redis_server.execute("SCRIPT", "FLUSH")
 
-    await yard.put("a")
+    await blocked_claims.put("a")
 
     assert ["a"] == await of(claim)
 
@@ -215,45 +219,45 @@ async def test_a_script_that_the_server_forgot_is_sent_again(yard: Yard, redis_s
 async def test_where_no_claim_can_wait_it_is_made_at_once_and_the_power_is_gone(
     redis_server: RedisServer, prefix: str, forbidden: str
 ) -> None:
-    """A worker that parked again and again would ask without a pause."""
+    """A worker that repeated refused blocking claims would send requests without a pause."""
     url = redis_server.url
     if forbidden == "blpop":
         name, rights = f"user-{prefix}", ("allkeys", "allchannels", "+@all", "-blpop")
-        redis_server.ask("ACL", "SETUSER", name, "on", ">secret", *rights)
+        redis_server.execute("ACL", "SETUSER", name, "on", ">secret", *rights)
         url = f"redis://{name}:secret@{url.rpartition('@')[2].removeprefix('redis://')}"
     else:
-        redis_server.ask("SET", f"{prefix}:{{q}}:parked", "mine")
+        redis_server.execute("SET", f"{prefix}:{{q}}:parked", "mine")
     async with open_url(url, prefix=prefix) as storage:
-        yard = Yard(storage, redis_server)
-        yard.lease = (await storage.grant(["q"], 600_000, "yard")).lease
-        await yard.put("a")
+        blocked_claims = BlockedClaims(storage, redis_server)
+        blocked_claims.lease = (await storage.grant(["q"], 600_000, "blocked_claims")).lease
+        await blocked_claims.put("a")
         before = storage.capabilities
 
-        assert ["a"] == await of(yard.claim(1, LONG))
+        assert ["a"] == await of(blocked_claims.claim(1, LONG))
         assert (True, False) == (before.blocking_claim, storage.capabilities.blocking_claim)
-        assert [] == await of(yard.claim(1, LONG))
+        assert [] == await of(blocked_claims.claim(1, LONG))
 
 
 async def test_where_none_can_wait_for_a_while_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that writes nothing until its replicas are back lets nobody wait."""
+    """A server that refuses writes while replicas are missing also refuses BLPOP."""
     with start_redis() as server:
         async with open_url(server.url) as storage:
-            yard = Yard(storage, server)
-            yard.lease = (await storage.grant(["q"], 600_000, "yard")).lease
-            await storage.claim("q", yard.lease, 1)
-            server.ask("CONFIG", "SET", "min-replicas-to-write", "1")
-            assert [] == await of(yard.claim(1, LONG))
+            blocked_claims = BlockedClaims(storage, server)
+            blocked_claims.lease = (await storage.grant(["q"], 600_000, "blocked_claims")).lease
+            await storage.claim("q", blocked_claims.lease, 1)
+            server.execute("CONFIG", "SET", "min-replicas-to-write", "1")
+            assert [] == await of(blocked_claims.claim(1, LONG))
             assert not storage.capabilities.blocking_claim
 
             monkeypatch.setattr(blocking_claim, "REFUSED_PAUSE", 0.01)
             storage.capabilities = evolve(storage.capabilities, blocking_claim=True)
-            assert [] == await of(yard.claim(1, LONG))
-            server.ask("CONFIG", "SET", "min-replicas-to-write", "0")
+            assert [] == await of(blocked_claims.claim(1, LONG))
+            server.execute("CONFIG", "SET", "min-replicas-to-write", "0")
             async with asyncio.timeout(PATIENCE):
-                while not storage.capabilities.blocking_claim:  # noqa: ASYNC110 - a timer of its own
+                while not storage.capabilities.blocking_claim:  # noqa: ASYNC110 - a timer sets it
                     await asyncio.sleep(0.01)
-            claim = await yard.park()
-            await yard.put("a")
+            claim = await blocked_claims.park()
+            await blocked_claims.put("a")
             assert ["a"] == await of(claim)
 
 
@@ -261,7 +265,7 @@ async def test_a_storage_with_a_clock_of_one_s_own_parks_nothing(
     opened: Callable[..., RedisStorage],
 ) -> None:
     async with opened(clock="manual") as storage:
-        lease = (await storage.grant(["q"], 600_000, "yard", now=1)).lease
+        lease = (await storage.grant(["q"], 600_000, "blocked_claims", now=1)).lease
         assert not storage.capabilities.blocking_claim
         assert [] == await of(storage.claim_blocking("q", lease, 1, claim_id="p", timeout=LONG))
 
@@ -276,6 +280,10 @@ async def test_a_storage_with_a_clock_of_one_s_own_parks_nothing(
         ("p", 3601.0, "timeout"),
     ],
 )
-async def test_bad_words_are_refused(yard: Yard, claim_id: str, timeout: float, field: str) -> None:
+async def test_bad_words_are_refused(
+    blocked_claims: BlockedClaims, claim_id: str, timeout: float, field: str
+) -> None:
     with pytest.raises(Refused, match=field):
-        await yard.storage.claim_blocking("q", yard.lease, 1, claim_id=claim_id, timeout=timeout)
+        await blocked_claims.storage.claim_blocking(
+            "q", blocked_claims.lease, 1, claim_id=claim_id, timeout=timeout
+        )

@@ -1,4 +1,4 @@
-"""Values survive the way to bytes and back."""
+"""Values of the model survive encoding and decoding."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_retentions_survive() -> None:
 
 
 def test_a_plain_job_is_small() -> None:
-    """What costs memory for each job that only waits: see docs/explanation/redis-storage.md."""
+    """The bytes of a waiting job, apart from its payload; see docs/explanation/redis-storage.md."""
     assert (
         1
         == len(

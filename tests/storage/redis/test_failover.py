@@ -1,4 +1,4 @@
-"""A real replica becomes the primary at the same address: what is told, what is kept, which fences follow."""
+"""A real replica becomes the primary at the same address: errors, kept jobs and later fences."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Pair = tuple[RedisServer, RedisServer]
 def pair() -> Iterator[Pair]:
     """A primary and its replica, with the same password."""
     with start_redis() as primary, start_redis() as replica:
-        replica.ask("CONFIG", "SET", "masterauth", primary.password)
-        replica.ask("CONFIG", "SET", "requirepass", primary.password)
+        replica.execute("CONFIG", "SET", "masterauth", primary.password)
+        replica.execute("CONFIG", "SET", "requirepass", primary.password)
         replica.password = primary.password
-        replica.ask("REPLICAOF", LOOPBACK, str(primary.port))
-        assert wait_until(lambda: "master_link_status:up" in replica.ask("INFO", "replication"), 30)
+        replica.execute("REPLICAOF", LOOPBACK, str(primary.port))
+        assert wait_until(lambda: "master_link_status:up" in replica.execute("INFO", "replication"), 30)
         yield primary, replica
 
 
@@ -46,9 +46,9 @@ async def test_jobs_and_fences_survive_a_failover(pair: Pair) -> None:
         async with open_url(url) as storage:
             await storage.enqueue("q", [request("a"), request("b")])
             fences = await claimed(storage)
-            assert 1 == primary.ask("WAIT", "1", "30000"), "the replica has all of it"
-            replica.ask("REPLICAOF", "NO", "ONE")
-            # The last moment of the primary: a run that the replica never hears of.
+            assert 1 == primary.execute("WAIT", "1", "30000"), "the replica has all of it"
+            replica.execute("REPLICAOF", "NO", "ONE")
+            # The primary dies before the replica gets this run.
             await storage.enqueue("q", [request("late")])
             lost = await claimed(storage)
             primary.kill()
@@ -74,13 +74,13 @@ async def test_before_the_promotion_writes_are_refused_and_after_it_they_go_on(p
         url = f"redis://:{primary.password}@{LOOPBACK}:{address.port}/0"
         async with open_url(url, poll=0.1) as storage:
             await storage.enqueue("q", [request("a")])
-            assert 1 == primary.ask("WAIT", "1", "30000")
+            assert 1 == primary.execute("WAIT", "1", "30000")
             primary.kill()
             address.move(replica.port)
             with pytest.raises(StorageReadOnly, match="give the address of its primary"):
                 await again(lambda: storage.enqueue("q", [request("b")]))
             assert (await storage.get("q", ["a"]))[0].current is not None
-            replica.ask("REPLICAOF", "NO", "ONE")
+            replica.execute("REPLICAOF", "NO", "ONE")
             await storage.enqueue("q", [request("b")])
 
             assert 2 == (await storage.counts(["q"]))["q"].waiting
@@ -95,8 +95,8 @@ async def test_wake_ups_come_from_the_new_primary(pair: Pair) -> None:
             await claimed(storage)
             waiting = asyncio.ensure_future(again(lambda: storage.wait(["q"], timeout=60)))
             await asyncio.sleep(0)
-            assert 1 == primary.ask("WAIT", "1", "30000")
-            replica.ask("REPLICAOF", "NO", "ONE")
+            assert 1 == primary.execute("WAIT", "1", "30000")
+            replica.execute("REPLICAOF", "NO", "ONE")
             primary.kill()
             address.move(replica.port)
             await again(lambda: storage.enqueue("q", [request("b")]))

@@ -21,7 +21,7 @@ def request(id: str, **more: int) -> EnqueueRequest:
 
 
 def own_connections(server: RedisServer) -> list[str]:
-    lines = server.ask("CLIENT", "LIST").splitlines()
+    lines = server.execute("CLIENT", "LIST").splitlines()
     return [line.split()[0].removeprefix("id=") for line in lines if "cmd=client" not in line]
 
 
@@ -92,7 +92,7 @@ async def test_a_cancelled_caller_never_gets_anothers_reply(
 
 async def test_killed_connections_are_replaced(storage: RedisStorage, redis_server: RedisServer) -> None:
     await storage.enqueue("q", [request("a")])
-    redis_server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    redis_server.execute("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     await asyncio.sleep(0.01)
 
     assert "queued" == (await storage.enqueue("q", [request("b")]))[0].status
@@ -114,12 +114,12 @@ async def test_a_restart_of_the_server_is_waited_for() -> None:
 
 
 async def test_a_restored_snapshot_hands_out_no_fence_twice() -> None:
-    """Numbers are at least now in us: a counter that went back would give the same fence again."""
+    """Fences are at least the time in µs. A plain counter would return the same fence again."""
     with start_redis() as server:
         async with open_url(server.url) as storage:
             await storage.enqueue("q", [request("a")])
             lease = (await storage.grant(["q"], 60_000, "me")).lease
-            server.ask("SAVE")
+            server.execute("SAVE")
             (before,) = (await storage.claim("q", lease, 1)).jobs
         server.kill()
         server.start()
@@ -145,7 +145,7 @@ async def test_a_wait_survives_the_loss_of_its_connection(
 ) -> None:
     async with opened(poll=30.0) as mine, opened() as others:
         waiting = asyncio.create_task(mine.wait(["q"], timeout=20))
-        while not int(redis_server.ask("CLIENT", "KILL", "TYPE", "pubsub")):  # noqa: ASYNC110 - of the server
+        while not int(redis_server.execute("CLIENT", "KILL", "TYPE", "pubsub")):  # noqa: ASYNC110 - of the server
             await asyncio.sleep(0.01)
         await others.enqueue("q", [request("a")])
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.errors import UnknownOption
-from dibs.storage.redis.keys import beginning, checked_prefix
+from dibs.storage.redis.keys import check_prefix, queue_prefix
 
 HOSTILE = (
     "a{b}", "{", "}", "}{", "a:b", "a*", "a b", "a\nb", "%7B", "a%", "é", "e\u0301", "!fail", "A", "a",
@@ -22,32 +22,32 @@ def tag(key: str) -> str:
 
 @pytest.mark.parametrize("queue", [name for name in HOSTILE if name != "!fail"])
 def test_a_queue_and_its_fail_queue_share_a_slot(queue: str) -> None:
-    assert tag(beginning("dibs", queue)) == tag(beginning("dibs", f"{queue}!fail")) != ""
+    assert tag(queue_prefix("dibs", queue)) == tag(queue_prefix("dibs", f"{queue}!fail")) != ""
 
 
 def test_the_fail_queue_has_keys_of_its_own() -> None:
-    assert "dibs:{emails}:" == beginning("dibs", "emails")
-    assert "dibs:{emails}:fail:" == beginning("dibs", "emails!fail")
+    assert "dibs:{emails}:" == queue_prefix("dibs", "emails")
+    assert "dibs:{emails}:fail:" == queue_prefix("dibs", "emails!fail")
 
 
 def test_a_queue_called_like_the_ending_alone_has_a_tag() -> None:
-    assert "dibs:{%21fail}:" == beginning("dibs", "!fail")
+    assert "dibs:{%21fail}:" == queue_prefix("dibs", "!fail")
 
 
 def test_hostile_names_stay_apart() -> None:
-    names = [beginning("dibs", queue) for queue in HOSTILE]
+    names = [queue_prefix("dibs", queue) for queue in HOSTILE]
 
     assert len(HOSTILE) == len(set(names))
 
 
 @given(st.text(min_size=1), st.text(min_size=1))
 def test_two_names_never_share_keys(one: str, other: str) -> None:
-    assert (one == other) == (beginning("dibs", one) == beginning("dibs", other))
+    assert (one == other) == (queue_prefix("dibs", one) == queue_prefix("dibs", other))
 
 
 @given(st.text(min_size=1))
 def test_a_name_opens_and_closes_no_tag(queue: str) -> None:
-    key = beginning("dibs", queue)
+    key = queue_prefix("dibs", queue)
 
     assert (1, 1) == (key.count("{"), key.count("}"))
 
@@ -55,4 +55,4 @@ def test_a_name_opens_and_closes_no_tag(queue: str) -> None:
 @pytest.mark.parametrize("prefix", ["", "a{b", "a}b", "a b", "a" * 101])
 def test_a_prefix_that_would_break_a_tag_is_refused(prefix: str) -> None:
     with pytest.raises(UnknownOption):
-        checked_prefix(prefix)
+        check_prefix(prefix)

@@ -1,4 +1,4 @@
-"""What is told about a server that cannot be used, and never a password with it."""
+"""Errors about a server that cannot be used; no message contains a password."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def told(url: str, kind: type[DibsError], **options: Any) -> str:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "CONNECT_PAUSES", (0.0, 0.0))
-    monkeypatch.setattr(connections.Connections.connect, "__defaults__", ((0.0, 0.0),))
+    monkeypatch.setattr(connections.ConnectionPool.connect, "__defaults__", ((0.0, 0.0),))
 
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
@@ -78,7 +78,7 @@ async def test_an_unknown_keyword_is_refused() -> None:
 
 async def test_the_drivers_options_are_the_drivers(redis_server: RedisServer) -> None:
     async with open_url(f"{redis_server.url}?client_name=me&prefix=other") as storage:
-        assert "me" in str(await storage._plain("x", "CLIENT", "GETNAME"))
+        assert "me" in str(await storage._command("x", "CLIENT", "GETNAME"))
 
 
 async def test_a_server_that_is_too_old_is_named(
@@ -86,7 +86,7 @@ async def test_a_server_that_is_too_old_is_named(
 ) -> None:
     monkeypatch.setattr(opening, "MIN_VERSION", (99, 0))
     async with from_url(redis_server.url) as client:
-        # Not what the binary calls itself: Valkey says which Redis it stands in for.
+        # INFO and not the version of the binary: Valkey reports the Redis version that it is compatible with.
         version = (await client.info("server"))["redis_version"]
 
     assert f"is Redis {version[:3]}" in await told(redis_server.url, StorageUnavailable)
@@ -99,7 +99,7 @@ async def test_a_single_server_is_no_cluster(redis_server: RedisServer) -> None:
 
 
 async def test_a_place_of_a_newer_layout_is_left_alone(redis_server: RedisServer) -> None:
-    redis_server.ask("SET", "newer:version", "999")
+    redis_server.execute("SET", "newer:version", "999")
 
     assert "upgrade" in await told(redis_server.url, StorageTooNew, prefix="newer")
 
@@ -123,11 +123,11 @@ async def test_durability_is_told() -> None:
 async def test_a_replica_is_told_and_recovers() -> None:
     with start_redis() as server:
         async with open_url(server.url) as storage:
-            server.ask("REPLICAOF", "127.0.0.1", "1")
+            server.execute("REPLICAOF", "127.0.0.1", "1")
             with pytest.raises(StorageReadOnly, match="primary"):
                 await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))])
             assert "primary" in await told(server.url, StorageReadOnly)
-            server.ask("REPLICAOF", "NO", "ONE")
+            server.execute("REPLICAOF", "NO", "ONE")
 
             assert "queued" == (await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))]))[0].status
 
@@ -139,7 +139,7 @@ async def test_a_full_server_refuses_enqueues_and_takes_ends() -> None:
             lease = (await storage.grant(["q"], 60_000, "me")).lease
             (job,) = (await storage.claim("q", lease, 1)).jobs
             assert job.run is not None
-            server.ask("CONFIG", "SET", "maxmemory", "1mb")
+            server.execute("CONFIG", "SET", "maxmemory", "1mb")
             with pytest.raises(StorageFull):
                 await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="b"))])
 
@@ -151,7 +151,7 @@ async def test_a_full_server_refuses_enqueues_and_takes_ends() -> None:
 async def test_a_key_of_another_type_is_told(
     storage: RedisStorage, prefix: str, redis_server: RedisServer
 ) -> None:
-    redis_server.ask("SET", f"{prefix}:{{q}}:waiting", "mine")
+    redis_server.execute("SET", f"{prefix}:{{q}}:waiting", "mine")
 
     with pytest.raises(StorageDamaged, match="prefix"):
         await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))])

@@ -1,4 +1,4 @@
-"""How often a job goes to the server: counted, because nobody sees one too many."""
+"""The number of requests per job, counted because an extra request breaks no other test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from dibs.model.job import NewJob
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.redis import RedisStorage
-from dibs.storage.redis.network.connections import Connections
+from dibs.storage.redis.network.connections import ConnectionPool
 from dibs.storage.redis.network.scripts import script
 from tests.storage.exchange import begun, counted, exchange
 
@@ -20,7 +20,7 @@ async def test_a_job_costs_one_script_for_each_verb_and_none_for_its_waits(
     async with opened(poll=60.0) as storage:
         lease, token = await begun(storage)
         token = await exchange(storage, lease, token, "warm")
-        with counted(monkeypatch, Connections, "call") as calls:
+        with counted(monkeypatch, ConnectionPool, "call") as calls:
             for number in range(5):
                 token = await exchange(storage, lease, token, f"job-{number}")
 
@@ -38,7 +38,7 @@ async def test_a_batch_costs_what_a_single_one_does(
     await storage.settle(
         "q", [Settlement(id="warm", fence=warm.run.fence if warm.run else 0, action=Complete())]
     )
-    with counted(monkeypatch, Connections, "call") as calls:
+    with counted(monkeypatch, ConnectionPool, "call") as calls:
         await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=f"{n}")) for n in range(1000)])
         jobs = (await storage.claim("q", lease, 1000)).jobs
         ends = [Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in jobs if job.run]

@@ -1,4 +1,4 @@
-"""The loader of Lua files, and the Lua files themselves: each begins with its contract."""
+"""The loader of Lua files, and the Lua files: each begins with its arguments and its reply."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def test_a_script_has_its_hash(name: str) -> None:
 
 
 def test_no_script_looks_into_payloads() -> None:
-    """cjson turns integers above 2**53 into floats and cannot tell {} from []."""
+    """cjson turns integers above 2**53 into floats, and {} and [] into the same table."""
     assert [] == [name for name in VERBS if "cjson" in script(name).text]

@@ -41,17 +41,17 @@ def test_a_server_is_private_comes_back_on_its_port_and_leaves_no_trace() -> Non
         server.kill()
         server.start()
 
-        assert (port, "PONG") == (server.port, server.ask("PING"))
+        assert (port, "PONG") == (server.port, server.execute("PING"))
         assert 0o700 == mode
         assert server.password not in command
         server.password = "wrong"
         with pytest.raises(RedisError):
-            server.ask("PING")
+            server.execute("PING")
     assert not folder.exists()
 
 
 def test_a_server_ends_with_the_process_that_started_it() -> None:
-    """Also when that process is killed, and no handler of its own is run."""
+    """SIGKILL runs no handler of the process, and the server still ends."""
     code = (
         "import os, signal; from dibs_conformance.servers import start_redis; server = start_redis();"
         "print(server.port, server.folder, flush=True); os.kill(os.getpid(), signal.SIGKILL)"

@@ -1,4 +1,4 @@
-"""The connection we speak on ourselves: whole replies, replies that nobody waits for, and its end."""
+"""WireConnection and its pool: complete replies, replies to cancelled callers, and lost connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.storage.redis import RedisStorage
 from dibs.storage.redis.network import connections
-from dibs.storage.redis.network.connections import Connections
+from dibs.storage.redis.network.connections import ConnectionPool
 from dibs.storage.redis.network.wire import WireConnection
 from dibs.storage.redis.wakeups import listener as wakeups
 from dibs_conformance.servers import RedisServer
@@ -44,7 +44,7 @@ async def test_who_is_cancelled_while_it_is_looked_at_loses_no_connection(
         made.append(Connection(host="127.0.0.1", port=redis_server.port, password=redis_server.password))
         return made[-1]
 
-    pool = Connections(make, "here", 10)
+    pool = ConnectionPool(make, "here", 10)
     await pool.call("ECHO", "first")
     looking = asyncio.ensure_future(pool.call("ECHO", "second"))
     await asyncio.sleep(0)
@@ -57,9 +57,9 @@ async def test_who_is_cancelled_while_it_is_looked_at_loses_no_connection(
     assert 1 == len(made)
 
 
-def pool_of(redis_server: RedisServer, most: int) -> Connections:
+def pool_of(redis_server: RedisServer, most: int) -> ConnectionPool:
     port, password = redis_server.port, redis_server.password
-    return Connections(lambda: Connection(host="127.0.0.1", port=port, password=password), "here", most)
+    return ConnectionPool(lambda: Connection(host="127.0.0.1", port=port, password=password), "here", most)
 
 
 async def test_no_more_calls_than_there_is_room_for_are_in_the_air(redis_server: RedisServer) -> None:
@@ -97,7 +97,7 @@ async def test_who_is_let_in_and_is_gone_gives_its_place_to_the_next(redis_serve
     await pool.close()
 
 
-async def cancelled(pool: Connections, redis_server: RedisServer, *keys: str) -> None:
+async def cancelled(pool: ConnectionPool, redis_server: RedisServer, *keys: str) -> None:
     """Warm a connection for each key, and leave it waiting for one more reply, its caller gone."""
     await asyncio.gather(*(pool.call("ECHO", key) for key in keys))
     asking = [asyncio.ensure_future(pool.call("BLPOP", key, 0)) for key in keys]
@@ -111,7 +111,7 @@ async def cancelled(pool: Connections, redis_server: RedisServer, *keys: str) ->
 async def test_who_is_cancelled_keeps_the_place_until_the_reply_is_read(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many are cancelled, there are no more connections than calls that may be in the air."""
+    """Cancelled requests keep their slots, so the pool opens no more connections than its limit."""
     monkeypatch.setattr(connections, "IDLE_CHECK", math.inf)
     pool = pool_of(redis_server, 2)
     await cancelled(pool, redis_server, "left-0", "left-1")
@@ -159,7 +159,7 @@ async def test_a_reply_that_came_meanwhile_is_not_waited_for(wire: WireConnectio
     with suppress(asyncio.CancelledError):
         await asking
     async with asyncio.timeout(PATIENCE):
-        while wire.has_pending_reply:  # noqa: ASYNC110 - the reply wakes nobody here
+        while wire.has_pending_reply:  # noqa: ASYNC110 - the reply wakes no task
             await asyncio.sleep(0)
         assert await wire.read_pending_reply(2 * PATIENCE) is None
 
@@ -176,7 +176,7 @@ async def test_a_reply_that_nobody_waits_for_is_read_before_the_next(
         await asking
 
     assert wire.has_pending_reply
-    redis_server.ask("LPUSH", "first", "1")
+    redis_server.execute("LPUSH", "first", "1")
     assert [b"first", b"1"] == await wire.read_pending_reply(PATIENCE)
     assert b"second" == await wire.request(("ECHO", "second"), PATIENCE)
 
@@ -215,7 +215,7 @@ async def test_messages_are_asked_for_no_more_once_nobody_waits_and_again_when_s
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def channels() -> list[str]:
-        return list(redis_server.ask("PUBSUB", "CHANNELS", f"{prefix}:*"))
+        return list(redis_server.execute("PUBSUB", "CHANNELS", f"{prefix}:*"))
 
     monkeypatch.setattr(wakeups, "LINGER", 0.0)
     async with opened(poll=60.0) as mine, opened() as others:

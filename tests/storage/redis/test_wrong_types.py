@@ -1,4 +1,4 @@
-"""Redis keeps the writes of a script that fails half-way: so ours check before they write."""
+"""Redis keeps the writes of a script that fails half-way, so our scripts check types before they write."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def settled(id: str, how: object) -> Act:
     return lambda s, _, fences: s.settle("q", [Settlement(id=id, fence=fences[id], action=how)])  # type: ignore[arg-type]
 
 
-#: A time by which the lease is over, for a clock that is moved by hand and begins at 0.
+#: A time after the end of the lease, for a manual clock that begins at 0.
 EXPIRED = 10_000_000
-BY_HAND = {"reap"}
+MANUAL_CLOCK = {"reap"}
 
 TIMES: dict[str, Any] = {"run_at": 1, "enqueued_at": 1, "first": 2, "revision": 2}
 RECORDS = [
@@ -89,7 +89,7 @@ ACTS: dict[str, Act] = {
 
 
 async def prepare(storage: RedisStorage) -> tuple[str, dict[str, int]]:
-    """A queue with something of everything."""
+    """Make a queue with a job in each state; return the lease and the fences."""
     await storage.configure("q", SettingsPatch(log_level="all"))
     lease = (await storage.grant(["q"], 60_000, "me")).lease
     await storage.enqueue("q", [job(id) for id in ("run", "blocked", "ended", "broken", "away", "a", "b")])
@@ -109,8 +109,8 @@ async def prepare(storage: RedisStorage) -> tuple[str, dict[str, int]]:
 
 
 def picture(server: RedisServer, prefix: str) -> dict[str, str]:
-    keys = sorted(server.ask("KEYS", f"{prefix}:*"))
-    return {key: server.ask("DUMP", key) for key in keys}
+    keys = sorted(server.execute("KEYS", f"{prefix}:*"))
+    return {key: server.execute("DUMP", key) for key in keys}
 
 
 @pytest.mark.parametrize("act", ACTS)
@@ -127,12 +127,12 @@ async def test_a_step_that_meets_a_wrong_type_changes_nothing(
 async def is_refused(
     act: str, name: str, opened: Callable[..., RedisStorage], server: RedisServer, prefix: str
 ) -> bool:
-    """Tell whether the act met the wrong type; then it must have changed nothing."""
-    async with opened(prefix=prefix, clock="manual" if act in BY_HAND else "system") as storage:
+    """Return whether the act met the wrong type; then it must have left all keys unchanged."""
+    async with opened(prefix=prefix, clock="manual" if act in MANUAL_CLOCK else "system") as storage:
         lease, fences = await prepare(storage)
-        # What is noted at the door, apart from the step.
+        # The registry of names is written before the script.
         await storage._register("q", "q!fail")
-        server.ask("SET", f"{prefix}:{{q}}:{name}", "somebody else's")
+        server.execute("SET", f"{prefix}:{{q}}:{name}", "somebody else's")
         before = picture(server, prefix)
         try:
             await ACTS[act](storage, lease, fences)
@@ -146,8 +146,8 @@ async def test_a_claim_that_cannot_be_made_does_not_hide_what_was_settled_with_i
     storage: RedisStorage, redis_server: RedisServer, prefix: str
 ) -> None:
     lease, fences = await prepare(storage)
-    redis_server.ask("DEL", f"{prefix}:{{q}}:priorities")
-    redis_server.ask("SET", f"{prefix}:{{q}}:priorities", "somebody else's")
+    redis_server.execute("DEL", f"{prefix}:{{q}}:priorities")
+    redis_server.execute("SET", f"{prefix}:{{q}}:priorities", "somebody else's")
     turned = await storage.settle_and_claim(
         "q", [Settlement(id="run", fence=fences["run"], action=Complete())], lease, 2
     )

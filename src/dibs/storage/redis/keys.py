@@ -1,8 +1,8 @@
-"""Names of keys. All keys of a queue, and of its fail queue, share one hash tag, so they share a slot.
+"""Names of keys. A queue and its fail queue share one hash tag, so a cluster keeps their keys in one slot.
 
-The queue `emails` has `dibs:{emails}:waiting` and so on, its fail queue `dibs:{emails}:fail:waiting`. What is
-not a letter, a digit or one of `-_.` is written as %XX, so no name can open or close a hash tag, or look like
-another name; upper and lower case stay apart.
+The queue `emails` has keys like dibs:{emails}:waiting, its fail queue keys like dibs:{emails}:fail:waiting.
+Every byte except letters, digits and `-_.` is written as %XX. So no queue name opens or closes a hash tag,
+and two names never have the same keys, also if they differ only in case.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from typing import Final
 from dibs.errors import UnknownOption
 from dibs.model.job import FAIL_SUFFIX
 
-#: What every key begins with, unless the URL says otherwise.
+#: The start of every key, unless the URL sets another.
 PREFIX: Final = "dibs"
-_OTHERS: Final = re.compile(rb"[^A-Za-z0-9_.-]")
-_PREFIX: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+_ESCAPED: Final = re.compile(rb"[^A-Za-z0-9_.-]")
+_VALID_PREFIX: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 
 
 @lru_cache(4096)
-def beginning(prefix: str, queue: str) -> str:
-    """Return what the keys of a queue begin with."""
+def queue_prefix(prefix: str, queue: str) -> str:
+    """Return the start of all keys of a queue."""
     if queue.endswith(FAIL_SUFFIX) and queue != FAIL_SUFFIX:
-        return f"{prefix}:{{{encoded(queue[: -len(FAIL_SUFFIX)])}}}:fail:"
-    return f"{prefix}:{{{encoded(queue)}}}:"
+        return f"{prefix}:{{{escape(queue[: -len(FAIL_SUFFIX)])}}}:fail:"
+    return f"{prefix}:{{{escape(queue)}}}:"
 
 
-def encoded(name: str) -> str:
-    """Return a name as it stands in keys."""
-    # A lone surrogate names no queue, but asking for one must not fail either.
-    return _OTHERS.sub(
+def escape(name: str) -> str:
+    """Return a name as part of a key."""
+    # A lone surrogate is in no valid queue name, but a read of such a queue must find it empty, not fail.
+    return _ESCAPED.sub(
         lambda found: b"%%%02X" % ord(found[0]), name.encode("utf-8", "surrogatepass")
     ).decode()
 
 
-def checked_prefix(prefix: str) -> str:
+def check_prefix(prefix: str) -> str:
     """Return the prefix if keys may begin with it. Raises UnknownOption."""
-    if not _PREFIX.fullmatch(prefix):
+    if not _VALID_PREFIX.fullmatch(prefix):
         raise UnknownOption(f"prefix is {prefix!r}; it must be 1 to 100 letters, digits or one of -_.:")
     return prefix
 
@@ -49,5 +49,5 @@ def registry_key(prefix: str) -> str:
 
 
 def version_key(prefix: str) -> str:
-    """Return the key that tells who writes here."""
+    """Return the key of the version of the layout."""
     return f"{prefix}:version"

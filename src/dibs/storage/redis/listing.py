@@ -1,8 +1,8 @@
-"""Ids page by page, in the order of their bytes, so that what stays is met exactly once.
+"""Listings of ids page by page, in the order of their bytes: each id that stays is on exactly one page.
 
-Few ids are read whole for each page. Many are first copied into a sorted set, in bounded steps, which lives
-for an hour; it is only a cache, made anew when it is gone. Parts of one reading share it: their cursors have
-the same token.
+A queue with few ids returns all of them for each page. More ids are copied into a sorted set in bounded
+steps. The set is a cache: it expires after an hour, and a later page makes it again. The cursors of one
+listing, and of the parts of one split, have the same token and share the set.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Final
 from dibs.model.job import Slot
 from dibs.model.results import State
 
-#: Up to here ids are few.
-FEW: Final = 1000
+#: The most ids that are read without a sorted set.
+MAX_UNSORTED: Final = 1000
 
-#: The hashes, sets and ordered sets whose members are the ids of a state.
+#: Redis type and name of the keys with the ids in a state: type, name, type, name, ...
 SOURCES: Final[dict[State, tuple[str, ...]]] = {
     "waiting": ("hash", "waiting"),
     "scheduled": ("hash", "waiting"),
@@ -28,38 +28,43 @@ SOURCES: Final[dict[State, tuple[str, ...]]] = {
     "failed": ("zset", "failed"),
     "cancelled": ("zset", "cancelled"),
 }
-EVERYTHING: Final = ("hash", "waiting", "hash", "active", "hash", "outcomes")
+ALL_SOURCES: Final = ("hash", "waiting", "hash", "active", "hash", "outcomes")
 
-#: Runs a script of this name (ids or cut) for a queue with these words.
-Ask = Callable[[str, list[Any]], Awaitable[list[Any]]]
-#: Returns the slots of some ids, and the time at which they were so.
-Slots = Callable[[list[str]], Awaitable[tuple[Sequence[Slot], int]]]
-#: Tells whether a slot belongs on a page at a time.
-Belongs = Callable[[Slot, int], bool]
+#: Runs the script list_ids or split_ids for the queue, with these arguments.
+RunScript = Callable[[str, list[Any]], Awaitable[list[Any]]]
+#: Returns the slots of some ids, and the time of the server at the read, ms.
+ReadSlots = Callable[[list[str]], Awaitable[tuple[Sequence[Slot], int]]]
+#: Returns whether a page includes a slot, at a time in ms.
+Includes = Callable[[Slot, int], bool]
 
 
 class Listing:
-    """One listing of one queue: where it is, where it ends, and the token that finds its cache again."""
+    """One listing of one queue: its position, its end, and the token of its sorted set."""
 
     def __init__(
-        self, ask: Ask, sources: Sequence[str], after: str | None = None, until: str | None = None
+        self,
+        run_script: RunScript,
+        sources: Sequence[str],
+        after: str | None = None,
+        until: str | None = None,
     ) -> None:
         self._token = (after or until or "").partition(":")[0] or secrets.token_hex(8)
-        self._ask, self._sources = ask, sources
-        self._last = (after or "").partition(":")[2].encode()
+        self._run_script, self._sources = run_script, sources
+        self._last_id = (after or "").partition(":")[2].encode()
         self._until = None if until is None else until.partition(":")[2].encode()
-        self._stands = ""
+        #: Position of the copy into the sorted set, from the last reply of list_ids.
+        self._copy_position = ""
 
     async def page(
-        self, limit: int, slots_of: Slots, belongs: Belongs
+        self, limit: int, read_slots: ReadSlots, includes: Includes
     ) -> tuple[list[tuple[str, Slot]], str | None]:
-        """Return the next ids that belong, with their slots, and the cursor behind them or None."""
+        """Return the next included ids with their slots, and the cursor after them, None at the end."""
         page: list[tuple[str, Slot]] = []
         while True:
-            ids = await self._next(limit + 1)
-            slots, at = await slots_of(ids)
+            ids = await self._next_ids(limit + 1)
+            slots, now = await read_slots(ids)
             for id, slot in zip(ids, slots, strict=True):
-                if not belongs(slot, at):
+                if not includes(slot, now):
                     continue
                 if len(page) == limit:
                     return page, self._cursor(page[-1][0])
@@ -67,34 +72,36 @@ class Listing:
             if len(ids) <= limit:
                 return page, None
 
-    async def _next(self, count: int) -> list[str]:
-        """Return the next ids, fewer than `count` only at the end."""
-        kind, found = await self._found(count)
-        ids = found if kind == b"page" else sorted(id for id in set(found) if self._is_ahead(id))[:count]
+    async def _next_ids(self, count: int) -> list[str]:
+        """Return the next ids; fewer than `count` are the last ones."""
+        kind, found = await self._list_ids(count)
+        ids = found if kind == b"page" else sorted(filter(self._is_in_range, set(found)))[:count]
         if ids:
-            self._last = ids[-1]
+            self._last_id = ids[-1]
         return [id.decode() for id in ids]
 
-    def _is_ahead(self, id: bytes) -> bool:
-        return id > self._last and (self._until is None or id <= self._until)
+    def _is_in_range(self, id: bytes) -> bool:
+        return id > self._last_id and (self._until is None or id <= self._until)
 
-    async def _found(self, count: int) -> tuple[bytes, list[bytes]]:
-        """Return `few` and all ids, or `page` and the next of the set, once it is whole."""
+    async def _list_ids(self, count: int) -> tuple[bytes, list[bytes]]:
+        """Return b"all" and all ids, or b"page" and the next ids of the sorted set, once it is complete."""
         end = b"+" if self._until is None else b"[" + self._until
         while True:
-            words = [self._token, self._stands, self._last, end, count, FEW, *self._sources]
-            kind, *found = await self._ask("list_ids", words)
+            arguments = [
+                self._token, self._copy_position, self._last_id, end, count, MAX_UNSORTED, *self._sources
+            ]  # fmt: skip
+            kind, *found = await self._run_script("list_ids", arguments)
             if kind != b"scan":
                 return kind, found
-            self._stands = found[0].decode()
+            self._copy_position = found[0].decode()
 
     async def split(self, parts: int) -> list[str]:
-        """Return the cursors that cut this listing into equal parts."""
+        """Return the cursors between equal parts of this listing."""
         if parts == 1:
             return []
-        kind, found = await self._found(1)
+        kind, found = await self._list_ids(1)
         if kind == b"page":
-            bounds = await self._ask("split_ids", [self._token, parts])
+            bounds = await self._run_script("split_ids", [self._token, parts])
         else:
             ids = sorted(set(found))
             bounds = [
@@ -103,17 +110,17 @@ class Listing:
         return [self._cursor(id.decode()) for id in dict.fromkeys(bounds)]
 
     def _cursor(self, id: str) -> str:
-        """Return what continues behind an id."""
+        """Return the cursor after an id."""
         return f"{self._token}:{id}"
 
 
-def is_there(slot: Slot, _now: int) -> bool:
-    """Tell whether there is anything of an id."""
+def exists(slot: Slot, _now: int) -> bool:
+    """Return whether a slot has a job or an outcome."""
     return slot.current is not None or slot.outcome is not None
 
 
-def belongs(state: State, slot: Slot, now: int) -> bool:
-    """Tell whether a slot is in a state."""
+def is_in_state(state: State, slot: Slot, now: int) -> bool:
+    """Return whether a slot is in a state at a time, ms."""
     job = slot.current
     if state == "waiting":
         return job is not None and job.run is None

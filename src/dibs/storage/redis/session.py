@@ -1,4 +1,4 @@
-"""An open place in Redis: its servers, its clock, and how a script is run there."""
+"""An open Redis storage without its verbs: opening and closing, the clock, and running scripts."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from dibs.storage.redis.network.servers import Servers, run_script
 from dibs.storage.redis.wakeups.listener import Subscription
 from dibs.storage.redis.wakeups.wait import QueueState, RedisWaits, decode_state
 
-#: Jobs in one step: what takes longer than some ms would hold up everyone else on the server.
+#: The most jobs in one script call. A longer call would block all clients of the server for more than some
+#: ms.
 STEP: Final = 1000
-#: The same where each job is taken apart and put together again.
+#: The same for scripts that parse and pack each job.
 SMALL_STEP: Final = 200
 
 
-class RedisPlace:
-    """What verbs stand on.
+class RedisSession:
+    """The base class of RedisStorage: everything that the verbs in storage.py share.
 
-    `prefix` begins every key; `poll` is how many seconds a lost wake-up may cost.
+    `prefix` begins every key; `poll` is the most seconds that a lost wake-up delays a wait.
     """
 
     def __init__(
@@ -47,10 +48,10 @@ class RedisPlace:
         self.url = display_url(url)
         self.limits = LIMITS
         self.durability = "known once it is open"
-        # In a closure, where no repr and no traceback shows what is secret in it.
+        # A closure, so that no repr and no traceback shows the password in the URL.
         self._make_servers: Callable[[], Servers] = lambda: servers_for(url)
         self._manual = clock == "manual"
-        self._prefix = keys.checked_prefix(prefix)
+        self._prefix = keys.check_prefix(prefix)
         self._poll, self._allow_eviction = poll, allow_eviction
         self._cluster = url.startswith("redis+cluster:")
         self.capabilities = Capabilities(
@@ -59,14 +60,15 @@ class RedisPlace:
             cross_queue=not self._cluster,
             push_wakeups=True,
             manual_clock=True,
-            # The time of a parked claim is the server's.
+            # A blocking claim runs later than it is sent, so only the server knows its time.
             blocking_claim=not self._manual,
         )
         self._servers: Servers | None = None
         self._waits: RedisWaits | None = None
-        self._known: set[str] = set()
-        self._seen = 0
-        self._make_servers()  # what is wrong with the URL is told now
+        #: Queues whose names this session has added to the registry.
+        self._registered: set[str] = set()
+        self._manual_now = 0
+        self._make_servers()  # raises UnknownOption for a wrong URL before `open`
 
     def __repr__(self) -> str:
         return f"<RedisStorage {self.url}>"
@@ -83,7 +85,7 @@ class RedisPlace:
         await self.close()
 
     async def open(self) -> None:
-        """Connect, and see that the server can keep jobs. Raises StorageError."""
+        """Connect, and check that the servers can keep jobs. Raises StorageError."""
         servers = self._make_servers()
         try:
             self.durability = await check_servers(
@@ -97,10 +99,10 @@ class RedisPlace:
             raise
         self._servers = servers
         subscription = Subscription(servers.subscriber())
-        self._waits = RedisWaits(subscription, self._read_state, self._beginning, self._poll, self._manual)
+        self._waits = RedisWaits(subscription, self._read_state, self._queue_prefix, self._poll, self._manual)
 
     async def close(self) -> None:
-        """Close the connections; waits end."""
+        """Close the connections. Pending waits raise NotRunning."""
         servers, waits = self._servers, self._waits
         self._servers = self._waits = None
         if waits is not None:
@@ -108,75 +110,84 @@ class RedisPlace:
         if servers is not None:
             await servers.close()
 
-    def _beginning(self, queue: str) -> str:
-        return keys.beginning(self._prefix, queue)
+    def _queue_prefix(self, queue: str) -> str:
+        return keys.queue_prefix(self._prefix, queue)
 
-    def _time(self, now: int | None) -> str:
-        """Return the time of a step as scripts take it: '' for Redis's own."""
+    def _at(self, now: int | None) -> str:
+        """Return the time to send: "" selects the server's clock."""
         checks.check_now(now, manual=self._manual)
         if not self._manual:
             return ""
-        if now is not None and now > self._seen:
-            self._seen = now
+        if now is not None and now > self._manual_now:
+            self._manual_now = now
             if self._waits is not None:
                 self._waits.wake_all()
-        return str(self._seen)
+        return str(self._manual_now)
+
+    # -- run scripts ---------------------------------------------------------------------------------
 
     async def _run(
         self,
         name: str,
         queue: str,
         now: int | None,
-        *words: Any,
-        others: Sequence[str] = (),
+        *arguments: Any,
+        more_queues: Sequence[str] = (),
         repeatable: bool = False,
     ) -> Any:
-        """Run the script of a verb in a queue; `others` are further queues it writes to."""
-        servers, at = self._servers, self._time(now)
+        """Run a script on a queue and return the reply; the script also writes to `more_queues`."""
+        servers, at = self._servers, self._at(now)
         if servers is None:
-            raise NotRunning(f"{self.url} is not open")
-        beginnings = [self._beginning(one) for one in (queue, *others)]
+            raise self._not_open()
+        prefixes = [self._queue_prefix(one) for one in (queue, *more_queues)]
         return await run_script(
-            servers, self.url, script(name), beginnings, [at, *words], repeatable=repeatable
+            servers, self.url, script(name), prefixes, [at, *arguments], repeatable=repeatable
         )
 
-    async def _plain(self, key: str, *command: Any) -> Any:
-        """Send one plain command that may be repeated."""
+    async def _run_untimed(self, name: str, queue: str, arguments: Sequence[Any]) -> Any:
+        """Run a script without a time argument; it must be repeatable."""
         if self._servers is None:
-            raise NotRunning(f"{self.url} is not open")
+            raise self._not_open()
+        prefixes = [self._queue_prefix(queue)]
+        return await run_script(
+            self._servers, self.url, script(name), prefixes, [*arguments], repeatable=True
+        )
+
+    async def _run_on_each(
+        self, name: str, queues: Sequence[str], now: int | None, *arguments: Any
+    ) -> list[Any]:
+        return await asyncio.gather(*(self._run(name, queue, now, *arguments) for queue in queues))
+
+    async def _run_in_steps(
+        self, name: str, queue: str, ids: Sequence[str], now: int | None, *arguments: Any
+    ) -> list[Any]:
+        """Run a script on ids, at most SMALL_STEP in each call, and return all replies."""
+        replies: list[Any] = []
+        self._at(now)
+        for first in range(0, len(ids), SMALL_STEP):
+            step = [encode_id(id) for id in ids[first : first + SMALL_STEP]]
+            replies += await self._run(name, queue, now, *arguments, *step)
+        return replies
+
+    async def _command(self, key: str, *command: Any) -> Any:
+        """Send a repeatable command without a script, and return the reply."""
+        if self._servers is None:
+            raise self._not_open()
         try:
             return await self._servers.call(key, *command, repeatable=True)
         except RedisError as error:
             raise translate_error(error, self.url) from None
 
+    def _not_open(self) -> NotRunning:
+        return NotRunning(f"{self.url} is not open; use the storage inside `async with`")
+
     async def _register(self, *queues: str) -> None:
-        """Let queues be known by name, before they are used for the first time from here."""
-        fresh = [queue for queue in queues if queue not in self._known]
-        if fresh:
+        """Add queues to the registry of names, before their first use by this session."""
+        new = [queue for queue in queues if queue not in self._registered]
+        if new:
             key = keys.registry_key(self._prefix)
-            await self._plain(key, "SADD", key, *fresh)
-            self._known.update(fresh)
-
-    async def _each(self, name: str, queues: Sequence[str], now: int | None, *words: Any) -> list[Any]:
-        return await asyncio.gather(*(self._run(name, queue, now, *words) for queue in queues))
-
-    async def _in_steps(
-        self, name: str, queue: str, ids: Sequence[str], now: int | None, *first: Any
-    ) -> list[Any]:
-        """Run a verb over ids, a bounded number at a time."""
-        replies: list[Any] = []
-        self._time(now)
-        for at in range(0, len(ids), SMALL_STEP):
-            part = [encode_id(id) for id in ids[at : at + SMALL_STEP]]
-            replies += await self._run(name, queue, now, *first, *part)
-        return replies
-
-    async def _run_bare(self, name: str, queue: str, words: Sequence[Any]) -> Any:
-        """Run a script that takes no time."""
-        if self._servers is None:
-            raise NotRunning(f"{self.url} is not open")
-        keys = [self._beginning(queue)]
-        return await run_script(self._servers, self.url, script(name), keys, [*words], repeatable=True)
+            await self._command(key, "SADD", key, *new)
+            self._registered.update(new)
 
     async def _read_state(self, queue: str) -> QueueState:
         return decode_state(await self._run("watch", queue, None, repeatable=True))

@@ -1,7 +1,7 @@
-"""The storage in Redis: verbs become the words of one script each, replies become values.
+"""RedisStorage: each verb checks its arguments, runs one script and decodes the reply.
 
-What happens to an id is decided in lua/, one file for each verb. Docstrings of the verbs stand in
-dibs.storage.protocol.
+The scripts in storage/redis/lua implement the verbs, one file for each. Docstrings of the verbs
+are in dibs.storage.protocol.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, cast
 from attrs import evolve
 from msgspec.structs import replace
 
-from dibs.errors import NotRunning, Refused
+from dibs.errors import Refused
 from dibs.model.job import Slot
 from dibs.model.requests import End, EnqueueRequest, JobPatch, Settings, SettingsPatch, Settlement
 from dibs.model.results import (
@@ -50,20 +50,20 @@ from dibs.storage.redis.codec import event_log
 from dibs.storage.redis.codec import requests as codec
 from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.codec.slots import decode_slot
-from dibs.storage.redis.listing import EVERYTHING, SOURCES, Ask, Listing, belongs, is_there
+from dibs.storage.redis.listing import ALL_SOURCES, SOURCES, Listing, RunScript, exists, is_in_state
 from dibs.storage.redis.network.opening import split_options
-from dibs.storage.redis.session import SMALL_STEP, STEP, RedisPlace
+from dibs.storage.redis.session import SMALL_STEP, STEP, RedisSession
 from dibs.storage.redis.wakeups.blocking_claim import blocking_claim
 
 
 def open_url(url: str, *, clock: Clock = "system", **options: Any) -> RedisStorage:
-    """Return the storage for redis://, rediss://, unix:// or redis+cluster://."""
-    place, named = split_options(url, options)
-    return RedisStorage(place, clock=clock, **named)
+    """Return the storage of a URL: redis://, rediss://, unix:// or redis+cluster://."""
+    plain, own_options = split_options(url, options)
+    return RedisStorage(plain, clock=clock, **own_options)
 
 
-class RedisStorage(RedisPlace):
-    """Jobs in Redis 6.2 or newer, for any number of processes."""
+class RedisStorage(RedisSession):
+    """Jobs in Redis 6.2 or newer. Any number of processes may use it at the same time."""
 
     # -- enqueue, claim, settle ----------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ class RedisStorage(RedisPlace):
     async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
         checks.check_queue(queue, limit, within=self.limits)
         reply = await self._run("claim", queue, now, codec.encode_lease(lease), min(limit, STEP))
-        return await self._whole_claim(queue, lease, limit, now, reply)
+        return await self._repeat_claim(queue, lease, limit, now, reply)
 
     async def claim_blocking(
         self, queue: str, lease: str, limit: int, *, claim_id: str, timeout: float
@@ -89,34 +89,34 @@ class RedisStorage(RedisPlace):
         if self._servers is None or not self.capabilities.blocking_claim:
             return await self.claim(queue, lease, limit)
         claim = ["", codec.encode_lease(lease), min(limit, STEP)]
-        beginning = self._beginning(queue)
-        reply, rest = await blocking_claim(self._servers, self.url, beginning, claim_id, timeout, claim)
-        if rest:
+        prefix = self._queue_prefix(queue)
+        reply, pause = await blocking_claim(self._servers, self.url, prefix, claim_id, timeout, claim)
+        if pause:
             self._allow_blocking_claims(allowed=False)
-        if 0 < rest < math.inf:
-            asyncio.get_running_loop().call_later(rest, lambda: self._allow_blocking_claims(allowed=True))
+        if 0 < pause < math.inf:
+            asyncio.get_running_loop().call_later(pause, lambda: self._allow_blocking_claims(allowed=True))
         if reply is None:
             return await self.claim(queue, lease, limit)
-        return await self._whole_claim(queue, lease, limit, None, reply)
+        return await self._repeat_claim(queue, lease, limit, None, reply)
 
     def _allow_blocking_claims(self, *, allowed: bool) -> None:
         self.capabilities = evolve(self.capabilities, blocking_claim=allowed)
 
     async def wake_claim(self, queue: str, claim_id: str) -> None:
         checks.check_claim_blocking(queue, 1, claim_id, 1.0, within=self.limits)
-        await self._run_bare("wake_claim", queue, [claim_id])
+        await self._run_untimed("wake_claim", queue, [claim_id])
 
-    async def _whole_claim(
+    async def _repeat_claim(
         self, queue: str, lease: str, limit: int, now: int | None, reply: list[Any]
     ) -> ClaimResult:
-        """Go on where a step ended early: at its bound, or among stale entries."""
-        claim, tired = codec.decode_claim(reply)
+        """Repeat a claim that ended at STEP jobs or gave up at stale entries; return all claimed jobs."""
+        claim, incomplete = codec.decode_claim(reply)
         wanted = min(limit, STEP)
-        while tired or len(claim.jobs) == wanted < limit:
+        while incomplete or len(claim.jobs) == wanted < limit:
             step = min(limit - len(claim.jobs), STEP)
             reply = await self._run("claim", queue, now, codec.encode_lease(lease), step)
-            more, tired = codec.decode_claim(reply)
-            wanted += step if not tired else len(more.jobs)
+            more, incomplete = codec.decode_claim(reply)
+            wanted += step if not incomplete else len(more.jobs)
             claim = replace(more, jobs=claim.jobs + more.jobs, lost=more.lost and not claim.jobs)
         if self._waits is not None:
             self._waits.note_time(queue, claim.now)
@@ -127,44 +127,44 @@ class RedisStorage(RedisPlace):
     ) -> list[SettleResult]:
         checks.check_queue(queue, within=self.limits)
         if not settlements:
-            self._time(now)
+            self._at(now)
             return []
-        settling = await self._settling(queue, settlements)
+        batch = await self._encode_settlements(queue, settlements)
         reply = await self._run(
-            "settle", queue, now, queue, len(settlements), *settling.arguments, *settling.follow_ups,
-            others=settling.targets,
+            "settle", queue, now, queue, len(settlements), *batch.arguments, *batch.follow_ups,
+            more_queues=batch.targets,
         )  # fmt: skip
-        return settling.decode(reply)
+        return batch.decode(reply)
 
     async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
     ) -> SettleAndClaimResult:
         checks.check_queue(queue, limit, within=self.limits)
-        settling = await self._settling(queue, settlements)
+        batch = await self._encode_settlements(queue, settlements)
         settled, claimed = await self._run(
             "settle_and_claim", queue, now, queue, len(settlements), codec.encode_lease(lease),
-            min(limit, STEP), *settling.arguments, *settling.follow_ups, others=settling.targets,
+            min(limit, STEP), *batch.arguments, *batch.follow_ups, more_queues=batch.targets,
         )  # fmt: skip
-        claim = await self._whole_claim(queue, lease, limit, now, claimed)
-        return SettleAndClaimResult(tuple(settling.decode(settled)), claim)
+        claim = await self._repeat_claim(queue, lease, limit, now, claimed)
+        return SettleAndClaimResult(tuple(batch.decode(settled)), claim)
 
-    async def _settling(self, queue: str, settlements: Sequence[Settlement]) -> SettlementBatch:
-        settling = SettlementBatch(queue, self.limits, cross_queue=self.capabilities.cross_queue)
-        settling.add(settlements)
-        await self._register(*settling.created_queues)
-        return settling
+    async def _encode_settlements(self, queue: str, settlements: Sequence[Settlement]) -> SettlementBatch:
+        batch = SettlementBatch(queue, self.limits, cross_queue=self.capabilities.cross_queue)
+        batch.add(settlements)
+        await self._register(*batch.created_queues)
+        return batch
 
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
     ) -> FinishStatus:
         checks.check_queue(queue, within=self.limits)
-        settling = SettlementBatch(queue, self.limits, cross_queue=self.capabilities.cross_queue)
-        settling.check(end)
-        word = settling.encode(0, end)
-        await self._register(*settling.created_queues)
+        batch = SettlementBatch(queue, self.limits, cross_queue=self.capabilities.cross_queue)
+        batch.check(end)
+        settlement = batch.encode(0, end)
+        await self._register(*batch.created_queues)
         reply = await self._run(
-            "finish", queue, now, queue, codec.encode_id(id), str(revision), word, *settling.follow_ups,
-            others=settling.targets,
+            "finish", queue, now, queue, codec.encode_id(id), str(revision), settlement, *batch.follow_ups,
+            more_queues=batch.targets,
         )  # fmt: skip
         return cast("FinishStatus", reply.decode())
 
@@ -176,9 +176,9 @@ class RedisStorage(RedisPlace):
         checks.check_grant(queues, ttl, holder, self.limits)
         await self._register(*queues)
         lease = secrets.token_hex(16)
-        granted = await self._each("grant", queues, now, lease, ttl, holder)
+        granted = await self._run_on_each("grant", queues, now, lease, ttl, holder)
         times = [(int(at), int(expires_at)) for at, expires_at in granted] or [(0, 0)]
-        # Each queue gave at least what is told.
+        # The earliest end holds for all queues.
         at, expires_at = min(times, key=lambda pair: pair[1])
         return GrantResult(lease=lease, now=at, expires_at=expires_at)
 
@@ -186,7 +186,7 @@ class RedisStorage(RedisPlace):
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
     ) -> dict[str, RenewResult]:
         checks.check_renew(queues, ttl, self.limits)
-        replies = await self._each("renew", queues, now, codec.encode_lease(lease), ttl)
+        replies = await self._run_on_each("renew", queues, now, codec.encode_lease(lease), ttl)
         return {queue: codec.decode_renewed(reply) for queue, reply in zip(queues, replies, strict=True)}
 
     async def drop(
@@ -228,37 +228,41 @@ class RedisStorage(RedisPlace):
         self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
     ) -> list[CancelStatus]:
         checks.check_queue(queue, ids=ids, within=self.limits)
-        replies = await self._in_steps("cancel", queue, ids, now, int(running))
+        replies = await self._run_in_steps("cancel", queue, ids, now, int(running))
         return [cast("CancelStatus", reply.decode()) for reply in replies]
 
     async def amend(self, queue: str, id: str, patch: JobPatch, *, now: int | None = None) -> AmendStatus:
         checks.check_amend(queue, patch, self.limits)
-        most = self.limits.attributes
-        reply = await self._run("amend", queue, now, codec.encode_id(id), most, *codec.encode_patch(patch))
+        max_bytes = self.limits.attributes
+        reply = await self._run(
+            "amend", queue, now, codec.encode_id(id), max_bytes, *codec.encode_patch(patch)
+        )
         if reply.startswith(b"large "):
-            raise Refused(f"attributes have {int(reply[6:])} bytes; the limit is {most}", field="attributes")
+            raise Refused(
+                f"attributes have {int(reply[6:])} bytes; the limit is {max_bytes}", field="attributes"
+            )
         return cast("AmendStatus", reply.decode())
 
     async def retry_failed(
         self, queue: str, ids: Sequence[str], *, now: int | None = None
     ) -> list[RetryFailedStatus]:
         checks.check_queue(queue, ids=ids, within=self.limits)
-        replies = await self._in_steps("retry_failed", queue, ids, now)
+        replies = await self._run_in_steps("retry_failed", queue, ids, now)
         return [cast("RetryFailedStatus", reply.decode()) for reply in replies]
 
     async def forget(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[bool]:
         checks.check_queue(queue, ids=ids, within=self.limits)
-        return [bool(reply) for reply in await self._in_steps("forget", queue, ids, now)]
+        return [bool(reply) for reply in await self._run_in_steps("forget", queue, ids, now)]
 
     async def get(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[Slot]:
         checks.check_queue(queue, ids=ids, within=self.limits)
-        slots, _ = await self._slots(queue, ids, now)
+        slots, _ = await self._read_slots(queue, ids, now)
         return slots
 
-    async def _slots(self, queue: str, ids: Sequence[str], now: int | None) -> tuple[list[Slot], int]:
+    async def _read_slots(self, queue: str, ids: Sequence[str], now: int | None) -> tuple[list[Slot], int]:
         slots: list[Slot] = []
         at = 0
-        self._time(now)
+        self._at(now)
         for begin in range(0, len(ids), STEP):
             part = ids[begin : begin + STEP]
             reply = await self._run("get", queue, now, *map(codec.encode_id, part), repeatable=True)
@@ -277,24 +281,24 @@ class RedisStorage(RedisPlace):
         now: int | None = None,
     ) -> ListPage:
         checks.check_list(queue, state, limit, self.limits)
-        listing = Listing(self._asking(queue), SOURCES[state], after, until)
-        slots_of = partial(self._slots, queue, now=now)
-        items, more = await listing.page(limit, slots_of, partial(belongs, state))
-        return ListPage(items=tuple(items), after=more)
+        listing = Listing(self._runner(queue), SOURCES[state], after, until)
+        read_slots = partial(self._read_slots, queue, now=now)
+        items, after_page = await listing.page(limit, read_slots, partial(is_in_state, state))
+        return ListPage(items=tuple(items), after=after_page)
 
     async def split(self, queue: str, parts: int, *, state: State | None = None) -> Sequence[str]:
         checks.check_split(queue, parts, state, self.limits)
-        sources = EVERYTHING if state is None else SOURCES[state]
-        return await Listing(self._asking(queue), sources).split(parts)
+        sources = ALL_SOURCES if state is None else SOURCES[state]
+        return await Listing(self._runner(queue), sources).split(parts)
 
-    def _asking(self, queue: str) -> Ask:
-        return lambda name, words: self._run_bare(name, queue, words)
+    def _runner(self, queue: str) -> RunScript:
+        return lambda name, arguments: self._run_untimed(name, queue, arguments)
 
     # -- queues --------------------------------------------------------------------------------------
 
     async def counts(self, queues: Sequence[str], *, now: int | None = None) -> dict[str, Counts]:
         checks.check_counts(queues, self.limits)
-        replies = await self._each("counts", queues, now)
+        replies = await self._run_on_each("counts", queues, now)
         names = Counts.__struct_fields__
         return {
             queue: Counts(**dict(zip(names, reply, strict=False)))
@@ -302,14 +306,14 @@ class RedisStorage(RedisPlace):
         }
 
     async def queues(self) -> Sequence[QueueInfo]:
-        names = await self._plain(
+        names = await self._command(
             keys.registry_key(self._prefix), "SMEMBERS", keys.registry_key(self._prefix)
         )
         known = []
         for name in sorted(raw.decode() for raw in names):
-            key = self._beginning(name) + "meta"
-            used, *values = await self._plain(key, "HMGET", key, "number", *codec.SETTINGS)
-            if used is not None:
+            key = self._queue_prefix(name) + "meta"
+            number, *values = await self._command(key, "HMGET", key, "number", *codec.SETTINGS)
+            if number is not None:
                 known.append(QueueInfo(name, codec.decode_settings(values)))
         return known
 
@@ -329,10 +333,10 @@ class RedisStorage(RedisPlace):
     ) -> ExportPage:
         checks.check_queue(queue, limit, within=self.limits)
         settings = codec.decode_settings(await self._run("configure", queue, None))
-        listing = Listing(self._asking(queue), EVERYTHING, after, until)
-        items, more = await listing.page(limit, partial(self._slots, queue, now=None), is_there)
+        listing = Listing(self._runner(queue), ALL_SOURCES, after, until)
+        items, after_page = await listing.page(limit, partial(self._read_slots, queue, now=None), exists)
         records = tuple(ExportRecord(id=id, slot=slot) for id, slot in items)
-        return ExportPage(records=records, settings=settings, after=more)
+        return ExportPage(records=records, settings=settings, after=after_page)
 
     async def import_(
         self, queue: str, records: Sequence[ExportRecord], *, now: int | None = None
@@ -340,7 +344,7 @@ class RedisStorage(RedisPlace):
         checks.check_import(queue, records, self.limits)
         await self._register(queue)
         statuses: list[ImportStatus] = []
-        self._time(now)
+        self._at(now)
         for at in range(0, len(records), STEP):
             reply = await self._run("import", queue, now, *codec.encode_records(records[at : at + STEP]))
             statuses += ["imported" if one else "exists" for one in reply]
@@ -352,9 +356,11 @@ class RedisStorage(RedisPlace):
         self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
     ) -> EventPage:
         checks.check_queue(queue, limit, within=self.limits)
-        self._time(now)
+        self._at(now)
         return event_log.decode_page(
-            await self._run_bare("events", queue, event_log.encode_page_request(after, limit)), after, limit
+            await self._run_untimed("events", queue, event_log.encode_page_request(after, limit)),
+            after,
+            limit,
         )
 
     async def wait(
@@ -368,5 +374,5 @@ class RedisStorage(RedisPlace):
     ) -> WaitResult:
         checks.check_wait(queues, for_, ids, self.limits)
         if self._waits is None:
-            raise NotRunning(f"{self.url} is not open")
+            raise self._not_open()
         return await self._waits.wait(queues, for_, ids, since or {}, timeout)

@@ -1,4 +1,4 @@
-"""Places of one's own, made and taken away: for the kit and for tests, never on the way of a job."""
+"""Temporary storages for the conformance kit and for tests, each with a separate prefix."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from dibs.storage.registry import with_option
 
 
 def temporary_url(url: str, name: str) -> str:
-    """Return the URL with this name as its prefix."""
+    """Return the URL with `name` as its prefix."""
     return with_option(url, "prefix", name)
 
 
 async def remove_url(url: str) -> None:
     """Remove every key under the prefix of a URL. Raises StorageError."""
     plain, options = split_options(url, {})
-    prefix = keys.checked_prefix(str(options.get("prefix", keys.PREFIX)))
+    prefix = keys.check_prefix(str(options.get("prefix", keys.PREFIX)))
     servers = servers_for(plain)
     try:
         for key in await servers.scan_keys(f"{prefix}:*"):
-            # One by one: in a cluster each is where its own slot is.
+            # One UNLINK per key: in a cluster, keys of one command must share a slot.
             await servers.call(key.decode(), "UNLINK", key, repeatable=True)
     except RedisError as error:
         raise translate_error(error, display_url(url)) from None

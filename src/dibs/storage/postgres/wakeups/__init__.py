@@ -1,1 +1,1 @@
-"""How wait() learns of changes: LISTEN/NOTIFY and a slow poll."""
+"""Wake-ups of `wait`: LISTEN/NOTIFY and a slow poll."""

@@ -126,7 +126,7 @@ class Listener:
     _task: asyncio.Task[None] | None = field(default=None, init=False)
     #: Set once the first attempt to listen has succeeded or failed.
     _ready: asyncio.Event = field(factory=asyncio.Event, init=False)
-    #: Whether a warning about missing notifications was logged.
+    #: True after a warning about missing notifications, until they arrive.
     _warned: bool = field(default=False, init=False)
 
     async def start(self) -> None:
@@ -185,7 +185,7 @@ class Listener:
             await asyncio.sleep(QUIET_SECONDS)
 
     async def _unlisten(self, connection: Connection) -> None:
-        """UNLISTEN on the sessions that the pooler gives us, until we hit the session that listens."""
+        """UNLISTEN on the sessions that the pooler assigns, until one of them is the listening session."""
         channel = sql.Identifier(self._channel)
         query = sql.SQL(
             "SELECT count(*) FROM pg_listening_channels() one (name) WHERE name = {}; UNLISTEN {}"

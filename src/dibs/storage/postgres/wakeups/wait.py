@@ -31,12 +31,12 @@ class WatchRow(NamedTuple):
     name: str
     number: int = 0
     now: int = 0
-    #: Whether a claim would find a job.
+    #: True if a claim would find a job.
     due: bool = False
     next_due: int | None = None
     ends_at: int | None = None
     hidden: bool = False
-    #: Whether the server did not notify before this look.
+    #: True if the server did not notify before this look.
     unheard: bool = False
 
 
@@ -86,7 +86,7 @@ class PostgresWaits:
         return self.notifications.token("work", queue) if notified else ""
 
     def note_claim(self, queue: str, claim: ClaimResult, limit: int) -> None:
-        """Store the state of a queue after a claim. A claim that reached its limit leaves an unknown state."""
+        """Store the state of a queue after a claim. It is unknown after a claim that reached its limit."""
         if claim.lost or len(claim.jobs) >= limit:
             self._after_claim.pop(queue, None)
             return
@@ -107,7 +107,7 @@ class PostgresWaits:
         self._looked_at[watch, row.name] = time.monotonic()
 
     def seconds_notified(self, watch: Watch, queues: Iterable[str]) -> float:
-        """Return the seconds for which the server will notify of all of these queues; negative: it may not."""
+        """Return the seconds for which the server will notify of all of these queues; 0 or less: unknown."""
         now = time.monotonic()
         looked_at = min((self._looked_at.get((watch, queue), -inf) for queue in queues), default=now)
         return looked_at + NOTIFIED_SECONDS - now

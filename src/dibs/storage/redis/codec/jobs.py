@@ -110,7 +110,7 @@ def decode_attributes(raw: bytes) -> dict[str, bytes]:
 
 
 def encode_retention(retention: OutcomeRetention) -> str:
-    """Return `completed,failed,cancelled,keep`: ages in ms, "" for UNSET, "*" for ever, "-" for no payload."""
+    """Return `completed,failed,cancelled,keep`: ages in ms, "" for UNSET, "*" for ever, "-" for none."""
     parts = [_age(getattr(retention, kind)) for kind in OUTCOME_KINDS]
     keep = retention.keep_payload
     parts.append("" if isinstance(keep, UnsetType) else "".join(KIND_LETTERS[kind] for kind in keep) or "-")
@@ -157,7 +157,8 @@ def encode_job(job: Job) -> bytes:
 
 def encode_run(fence: int, claimed_at: int, lease: str | None, holder: str) -> bytes:
     raw = (lease or "").encode()
-    # A lease of another storage may have another length. Its zero bytes match no lease: the import releases the job.
+    # A lease of another storage may have another length. Zero bytes match no lease, and the import releases
+    # the job.
     return _RUN.pack(fence, claimed_at, raw if len(raw) == 32 else bytes(32)) + sized(holder.encode())
 
 

@@ -28,8 +28,7 @@ from dibs.model.results import (
     ReapedKind,
     RenewResult,
 )
-from dibs.storage.redis.codec import jobs
-from dibs.storage.redis.codec import slots
+from dibs.storage.redis.codec import jobs, slots
 
 Argument = bytes | str | int
 
@@ -117,9 +116,9 @@ def encode_lease(lease: str) -> str:
 
 
 def work_token(work: str, next_due: str) -> str:
-    """Return the token of a queue for claims: its number of the last change of work, and its next due time, ms.
+    """Return the token of a queue for claims: the number of its last change of work, and next_due in ms.
 
-    The number does not change when a scheduled job falls due. With the due time the token expires by itself.
+    The number does not change when a scheduled job falls due. Because of next_due the token expires then.
     """
     return f"{work}/{next_due}"
 

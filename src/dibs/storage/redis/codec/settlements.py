@@ -51,7 +51,7 @@ class SettlementBatch:
     queue: str
     limits: Limits
     cross_queue: bool = field(kw_only=True)
-    #: Whether the queue is a fail queue. Failures there are kept for ever and enqueue no fail job.
+    #: True for a fail queue. Its failures are kept for ever and enqueue no fail job.
     is_fail_queue: bool = field(init=False)
     #: Id and packed settlement of each settlement.
     arguments: list[Argument] = field(factory=list, init=False)
@@ -59,7 +59,7 @@ class SettlementBatch:
     follow_ups: list[Argument] = field(factory=list, init=False)
     #: Queues of the follow-ups, each once.
     queues: list[str] = field(factory=list, init=False)
-    #: Why a settlement is refused, by its index.
+    #: Reasons of refused settlements, by their index.
     reasons: dict[int, str] = field(factory=dict, init=False)
     has_fail_job: bool = field(default=False, init=False)
 

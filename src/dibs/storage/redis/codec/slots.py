@@ -12,8 +12,8 @@ from typing import Final
 from dibs.model.job import EMPTY, Outcome, Slot, Successor
 from dibs.storage.redis.codec.jobs import (
     ACTIVE,
-    OUTCOME_KINDS,
     LONG,
+    OUTCOME_KINDS,
     Head,
     decode_data,
     decode_error,
@@ -21,10 +21,10 @@ from dibs.storage.redis.codec.jobs import (
     decode_origin,
     encode_data,
     encode_error,
+    encode_head,
     encode_job,
     encode_origin,
     encode_run,
-    encode_head,
     read_sized,
     sized,
 )
@@ -40,8 +40,8 @@ def encode_successor(successor: Successor) -> bytes:
     flags = successor.replaces | (successor.lo is not None) << 1 | (successor.hi is not None) << 2
     flags |= successor.resets << 3
     return _SUCCESSOR.pack(
-        flags, successor.data.priority, successor.run_at, successor.lo or 0, successor.hi or 0, successor.enqueued_at,
-        successor.seq, successor.first, successor.revision, successor.enqueues,
+        flags, successor.data.priority, successor.run_at, successor.lo or 0, successor.hi or 0,
+        successor.enqueued_at, successor.seq, successor.first, successor.revision, successor.enqueues,
     ) + encode_data(successor.data)  # fmt: skip
 
 
@@ -121,9 +121,7 @@ def decode_outcome(raw: bytes) -> Outcome:
 def live_outcome(raw: bytes | None, now: int) -> Outcome | None:
     """Return a packed outcome unless it has expired at the time `now`, ms."""
     outcome = decode_outcome(raw) if raw else None
-    if outcome is None or (
-        outcome.expires_at is not None and now >= outcome.expires_at
-    ):
+    if outcome is None or (outcome.expires_at is not None and now >= outcome.expires_at):
         return None
     return outcome
 

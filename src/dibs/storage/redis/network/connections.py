@@ -1,7 +1,7 @@
 """A pool of connections to one server; each connection carries one request at a time.
 
-The pool closes a connection whose reply was not read to its end. So a caller never receives the reply to another
-request, whichever caller is cancelled.
+The pool closes a connection whose reply was not read to its end. So a caller never receives the reply to
+another request, whichever caller is cancelled.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOST: Final = (RedisConnectionError, RedisTimeoutError, OSError, TimeoutError)
 
 
 @define(eq=False)
-class Connections:
+class ConnectionPool:
     """A pool of connections to one server. Messages name the server by `url`, which has no password."""
 
     _new_connection: Callable[[], AbstractConnection]
@@ -78,9 +78,9 @@ class Connections:
     async def call_blocking(
         self, blocking: tuple[Any, ...], command: tuple[Any, ...], timeout: float
     ) -> list[Any]:
-        """Send a command that blocks for up to `timeout` seconds, and `command` after it; return both replies.
+        """Send a command that blocks for up to `timeout` seconds, then `command`; return both replies.
 
-        Blocking calls do not count as requests in flight. Raises what `call` raises; after sending, OutcomeUnknown.
+        Blocking calls do not count as requests in flight. Raises the errors of `call`.
         """
         replies: list[Any] = await self._send(
             command, asking=False, blocking=blocking, timeout=timeout + REPLY_TIMEOUT
@@ -93,7 +93,7 @@ class Connections:
         except OutcomeUnknown as error:
             raise StorageUnavailable(str(error)) from None
 
-    # asyncio.Semaphore makes eight calls for a caller that need not wait; `_in_flight` and `_free_slot` make two.
+    # asyncio.Semaphore makes eight calls for a caller that need not wait; these two functions make two.
 
     async def _wait_for_slot(self) -> None:
         """Wait until fewer requests are in flight, in the order of the callers."""
@@ -141,14 +141,14 @@ class Connections:
         except LOST as error:
             self._discard(connection)
             raise OutcomeUnknown(
-                f"sent a command to {self.url} and lost the reply ({type(error).__name__}): it may have happened"
+                f"lost the reply of {self.url} to a command ({type(error).__name__}): it may have happened"
             ) from None
         except asyncio.CancelledError:
             if blocking is not None:
                 # A closed connection ends the blocking command, and the server does not run the second one.
                 self._discard(connection)
                 raise
-            # Callers that wait for a result cancel one request per wake-up: a new connection each time costs 2 ms.
+            # A caller that waits for a result cancels one request per wake-up; a new connection costs 2 ms.
             self._drain(connection)
             raise
         except BaseException:
@@ -160,7 +160,8 @@ class Connections:
     def _drain(self, connection: WireConnection) -> None:
         """Read the reply to a cancelled caller; only then is the connection reused.
 
-        The request keeps its slot until then. Otherwise each cancelled caller would allow one more connection.
+        The request keeps its slot until then. Otherwise each cancelled caller would allow one more
+        connection.
         """
         if self._closed or not connection.has_pending_reply:
             self._release(connection)
@@ -196,8 +197,8 @@ class Connections:
 
     async def _acquire(self) -> WireConnection:
         if self._idle and time.monotonic() - self._idle[-1][1] > IDLE_CHECK:
-            # In one turn of the loop asyncio reports connections that the server has closed. The caller holds no
-            # connection yet, so a cancellation here loses none.
+            # In one turn of the loop asyncio reports connections that the server has closed. The caller holds
+            # no connection yet, so a cancellation here loses none.
             await asyncio.sleep(0)
         if self._closed:
             raise NotRunning(f"{self.url} was closed")

@@ -1,7 +1,7 @@
-"""The parts of redis-py that are not in its documented interface, in one place.
+"""The undocumented parts of redis-py that dibs uses; no other module uses them.
 
-redis-py opens a connection, with TLS and authentication, and has no public way to hand over its socket. A new
-major version may move any of these parts, so pyproject.toml requires a version below the next one.
+redis-py opens a connection, with TLS and authentication, and has no public way to hand over its socket. A
+new major version may move any of these parts, so pyproject.toml requires a version below the next one.
 tests/storage/redis/test_driver.py names the part that moved.
 """
 
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from asyncio import StreamWriter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from redis.asyncio.connection import AbstractConnection, ConnectionPool, DefaultParser
+from redis.asyncio.connection import AbstractConnection, DefaultParser
+from redis.asyncio.connection import ConnectionPool as RedisPyPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
@@ -34,11 +35,12 @@ def detach_stream(connection: AbstractConnection) -> StreamWriter | None:
 def connection_factory(url: str) -> Callable[..., AbstractConnection]:
     """Return a function that makes connections with the options of a URL.
 
-    Keyword arguments of the function replace options. Raises TypeError or ValueError for a wrong URL or option.
+    Keyword arguments of the function replace options. Raises TypeError or ValueError for a wrong option.
     """
-    # Each connect is one attempt: Connections.connect decides about retries. Without driver_info=None redis-py
-    # reads its own version from disk for each connection, 2 ms, to send it to the server.
-    pool = ConnectionPool.from_url(
+    # Each connect is one attempt: ConnectionPool.connect in connections.py decides about retries. Without
+    # driver_info=None redis-py reads its version from disk for each connection, 2 ms, to send it to the
+    # server.
+    pool = RedisPyPool.from_url(
         url,
         protocol=2,
         retry=Retry(NoBackoff(), 0),

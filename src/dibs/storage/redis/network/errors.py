@@ -30,7 +30,7 @@ def translate_error(error: redis_errors.RedisError, url: str) -> StorageError:
     message = _SCRIPT_PREFIX.sub("", str(error))
     if isinstance(error, AUTHENTICATION) or message.startswith("NOAUTH"):
         return StorageUnavailable(
-            f"{url} refuses the name or password in the URL; correct them, or remove them if the server has none"
+            f"{url} refuses the name or password in the URL; correct them, or remove them if it has none"
         )
     if isinstance(error, redis_errors.ReadOnlyError) or message.startswith("READONLY"):
         return StorageReadOnly(f"{url} is a read-only replica; give the address of its primary")

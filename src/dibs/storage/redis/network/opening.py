@@ -9,12 +9,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from dibs.errors import StorageReadOnly, StorageTooNew, StorageUnavailable, UnknownOption
 from dibs.storage.redis import keys
-from dibs.storage.redis.network.connections import Connections
+from dibs.storage.redis.network.connections import ConnectionPool
 from dibs.storage.redis.network.driver import AbstractConnection, connection_factory
 from dibs.storage.redis.network.servers import Cluster, OneServer, Servers
 from dibs.storage.registry import read_flag
 
-#: The URL options of dibs; all others are options of redis-py.
+#: The URL options of dibs. Any other option belongs to redis-py.
 OPTIONS: Final[dict[str, Callable[[str], Any]]] = {"prefix": str, "poll": float, "allow_eviction": read_flag}
 #: Requests in flight to one server, and so open connections, without blocking calls and the subscription.
 MAX_IN_FLIGHT: Final = 64
@@ -24,7 +24,7 @@ LAYOUT: Final = 1
 
 
 def split_options(url: str, named: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return a URL without the options of dibs, and these options with the `named` ones. Raises UnknownOption."""
+    """Return a URL without the options of dibs, and the options with `named`. Raises UnknownOption."""
     unknown = sorted(set(named) - set(OPTIONS))
     if unknown:
         raise UnknownOption(f"unknown option {unknown[0]!r}; known: {', '.join(sorted(OPTIONS))}")
@@ -58,7 +58,7 @@ def servers_for(url: str) -> Servers:
         return Cluster(
             lambda address: make(host=address[0], port=address[1]), seed, parts.scheme, MAX_IN_FLIGHT
         )
-    return OneServer(Connections(_checked_factory(url), display_url(url), MAX_IN_FLIGHT))
+    return OneServer(ConnectionPool(_checked_factory(url), display_url(url), MAX_IN_FLIGHT))
 
 
 def _checked_factory(url: str) -> Callable[..., AbstractConnection]:
@@ -106,7 +106,7 @@ def _check_server(info: Mapping[str, str], url: str, *, allow_eviction: bool) ->
     policy = info.get("maxmemory_policy", "noeviction")
     if policy != "noeviction" and not allow_eviction:
         raise StorageUnavailable(
-            f"{url} may evict keys (maxmemory-policy {policy}) and so lose jobs: set maxmemory-policy noeviction, "
+            f"{url} may evict keys (maxmemory-policy {policy}) and so lose jobs: set the policy noeviction, "
             "or accept the loss with allow_eviction=1"
         )
 
@@ -126,6 +126,6 @@ def durability(infos: list[dict[str, str]]) -> str:
     if all(info.get("aof_enabled") == "1" for info in infos):
         return "as the server's append-only file: by default at most the last second is lost with the machine"
     return (
-        "weak: the server keeps no append-only file (set appendonly yes), so a crash loses all changes since its "
-        "last snapshot"
+        "weak: the server keeps no append-only file (set appendonly yes), so a crash loses all changes since "
+        "its last snapshot"
     )

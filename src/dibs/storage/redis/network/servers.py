@@ -1,4 +1,4 @@
-"""The server of a key: the only server, or a node of a cluster; and how to send commands and scripts to it."""
+"""The server of a key: the only server, or a node of a cluster. Commands and scripts are sent here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attrs import define, field
 from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, ResponseError
 
 from dibs.errors import StorageUnavailable
-from dibs.storage.redis.network.connections import Connections
+from dibs.storage.redis.network.connections import ConnectionPool
 from dibs.storage.redis.network.driver import AbstractConnection, key_slot
 from dibs.storage.redis.network.errors import TRANSIENT, translate_error
 from dibs.storage.redis.network.scripts import Script
@@ -18,7 +18,7 @@ from dibs.storage.redis.network.scripts import Script
 #: Seconds between attempts while a server is loading or a cluster elects a primary.
 RETRY_PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 MAX_REDIRECTS: Final = 5
-#: Errors of which `is_transient` may be true.
+#: Errors for which `is_transient` may return true.
 ERROR_REPLIES: Final = (*TRANSIENT, ResponseError)
 
 
@@ -46,7 +46,7 @@ class Servers(Protocol):
         """Return the keys on all servers that match, with one SCAN per page."""
         ...
 
-    def subscriber(self) -> Connections:
+    def subscriber(self) -> ConnectionPool:
         """Return connections to a server that receives all published messages."""
         ...
 
@@ -57,7 +57,7 @@ class Servers(Protocol):
 class OneServer:
     """A single Redis server."""
 
-    _connections: Connections
+    _connections: ConnectionPool
 
     async def call(self, key: str, *command: Any, repeatable: bool = False) -> Any:
         try:
@@ -78,7 +78,7 @@ class OneServer:
     async def scan_keys(self, pattern: str) -> list[bytes]:
         return await _scan(self._connections, pattern)
 
-    def subscriber(self) -> Connections:
+    def subscriber(self) -> ConnectionPool:
         return self._connections
 
     async def close(self) -> None:
@@ -97,7 +97,7 @@ class Cluster:
     _seed: Address
     _scheme: str
     _max_in_flight: int
-    _nodes: dict[Address, Connections] = field(factory=dict, init=False)
+    _nodes: dict[Address, ConnectionPool] = field(factory=dict, init=False)
     _slots: dict[int, Address] = field(factory=dict, init=False)
 
     async def call(self, key: str, *command: Any, repeatable: bool = False) -> Any:
@@ -129,13 +129,13 @@ class Cluster:
                     raise
                 address = self._slots[slot]
         raise StorageUnavailable(
-            f"{self._scheme}: the nodes redirected a command {MAX_REDIRECTS} times; retry when the cluster is stable"
+            f"{self._scheme}: the nodes redirected a command {MAX_REDIRECTS} times; retry in some seconds"
         )
 
     async def call_blocking(
         self, key: str, blocking: tuple[Any, ...], command: tuple[Any, ...], timeout: float
     ) -> list[Any]:
-        # For a key that has moved both commands fail; the caller then uses `call`, which follows the redirect.
+        # For a key that has moved, both commands fail; the caller then uses `call`, which follows redirects.
         address = self._slots.get(key_slot(key.encode()), self._seed)
         return await self._node(address).call_blocking(blocking, command, timeout)
 
@@ -160,10 +160,10 @@ class Cluster:
             address = (primary[0].decode() or sender[0], int(primary[1]))
             self._slots.update(dict.fromkeys(range(first, last + 1), address))
 
-    def _node(self, address: Address) -> Connections:
+    def _node(self, address: Address) -> ConnectionPool:
         if address not in self._nodes:
             url = f"{self._scheme}://{address[0]}:{address[1]}"
-            self._nodes[address] = Connections(
+            self._nodes[address] = ConnectionPool(
                 lambda: self._new_connection(address), url, self._max_in_flight
             )
         return self._nodes[address]
@@ -180,7 +180,7 @@ class Cluster:
         found = [await _scan(self._node(address), pattern) for address in set(self._slots.values())]
         return [key for keys in found for key in keys]
 
-    def subscriber(self) -> Connections:
+    def subscriber(self) -> ConnectionPool:
         # A cluster sends each published message to all nodes, so any node will do.
         return self._node(next(iter(self._slots.values()), self._seed))
 
@@ -189,7 +189,7 @@ class Cluster:
             await node.close()
 
 
-async def _scan(connections: Connections, pattern: str) -> list[bytes]:
+async def _scan(connections: ConnectionPool, pattern: str) -> list[bytes]:
     cursor, found = b"0", set[bytes]()
     while True:
         cursor, page = await connections.call(
@@ -227,7 +227,7 @@ async def run_script(
     *,
     repeatable: bool = False,
 ) -> Any:
-    """Run a script on the server of its first key, and return the reply. Raises StorageError, OutcomeUnknown."""
+    """Run a script on the server of its first key; return its reply. Raises StorageError, OutcomeUnknown."""
     try:
         try:
             return await servers.call(

@@ -1,7 +1,8 @@
 """A connection that redis-py opens and authenticates, and that dibs reads and writes from then on.
 
-A request through redis-py's own reader and writer passes ten coroutines and three timeouts, and takes two to three
-times the CPU time of a request here. A message of a subscription takes two more turns of the event loop there.
+A request through redis-py's own reader and writer passes ten coroutines and three timeouts, and takes two to
+three times the CPU time of a request here. A message of a subscription takes two more turns of the event
+loop.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ class WireConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is usable, as far as is known without a request."""
+        """True if the connection is usable, as far as is known without a request."""
         return not self._transport.is_closing() and not self.lost.done()
 
     @property
     def has_pending_reply(self) -> bool:
-        """Whether the reply to a sent request has not arrived."""
+        """True if the reply to a sent request has not arrived."""
         return self._reply is not None
 
     def listen(self, on_message: Callable[[Any], None]) -> None:
@@ -182,7 +183,7 @@ class WireConnection(asyncio.Protocol):
             unexpected = RedisConnectionError("the server sent a reply without a request")
             self._fail(reply if isinstance(reply, Exception) else unexpected)
         elif not pending.done():
-            # Errors are set as results, too: asyncio logs an exception that a cancelled caller never retrieves.
+            # An error is set as a result, too: asyncio logs an exception that no caller retrieves.
             pending.set_result(reply)
 
     def _fail(self, error: Exception) -> None:

@@ -1,1 +1,1 @@
-"""How wait() and blocking claims learn of changes: publish/subscribe, BLPOP and a slow poll."""
+"""Wake-ups of `wait` and of blocking claims: publish and subscribe, BLPOP, and a slow poll."""

@@ -1,10 +1,10 @@
 """A blocking claim: the server keeps it behind a BLPOP, and runs it when a job is enqueued.
 
-A server runs the commands of a connection in their order. A claim that follows a BLPOP on its connection runs right
-after the BLPOP ends, in the same turn of the server: after the script that enqueued a job has pushed one element
-(release_blocking_claim in storage/redis/lua/include/commit.lua). So a job goes from an enqueue to a worker with one
-message, by the same script as any claim. The element has no content: one too many is a wake-up too many, and a lost
-one is a lost wake-up.
+A server runs the commands of a connection in their order. A claim that follows a BLPOP on its connection runs
+right after the BLPOP ends, in the same turn of the server: after the script that enqueued a job has pushed
+one element (release_blocking_claim in storage/redis/lua/include/commit.lua). So a job goes from an enqueue to
+a worker with one message, by the same script as any claim. The element has no content: an extra element is an
+extra wake-up, and a lost element is a lost wake-up.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ async def blocking_claim(
 ) -> tuple[list[Any] | None, float]:
     """Send a blocking claim; return its reply, and the seconds for which the caller sends no other.
 
-    The reply is None if the claim did not run, and the caller must claim without blocking. Raises StorageError,
-    OutcomeUnknown.
+    The reply is None if the claim did not run; the caller must then claim without blocking. Raises
+    StorageError, OutcomeUnknown.
     """
-    # "parked" is part of key names, so it stays.
     blpop = ("BLPOP", prefix + "parked", f"{prefix}parked:{claim_id}", f"{max(timeout, MIN_TIMEOUT):.3f}")
     claim = ("EVALSHA", script("claim").sha, 1, prefix, *arguments)
     try:
@@ -51,12 +50,12 @@ async def blocking_claim(
         raise translate_error(error, url) from None
     pause = pause_after(popped)
     if pause:
-        log.info("%s refuses blocking claims (%s): each pick-up of a job takes one more request", url, popped)
+        log.info("%s refuses blocking claims (%s): picking up a job takes one more request", url, popped)
     return reply, pause
 
 
 def pause_after(popped: Any) -> float:
-    """Return the seconds without blocking claims after this reply to BLPOP; math.inf for an unknown command."""
+    """Return the seconds without blocking claims after this reply to BLPOP; math.inf: never again."""
     if not isinstance(popped, ResponseError) or str(popped).startswith(DEMOTED):
         return 0.0
     permanent = isinstance(popped, NoPermissionError) or UNKNOWN in str(popped)

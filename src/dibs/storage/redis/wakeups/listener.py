@@ -1,7 +1,8 @@
 """Wake-ups by publish and subscribe: one connection for all waits of a storage.
 
-A blocking pop needs one connection for each wait, and in a cluster one for each node. A subscription needs one in
-all, and a message takes no longer. A lost message costs the time until the next poll.
+A blocking pop needs one connection for each wait, and in a cluster one for each node. A subscription needs
+one connection for all waits, and a message takes no longer. A lost message costs the time until the next
+poll.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from dibs.errors import StorageError
 from dibs.storage.redis.codec.jobs import read_sized
-from dibs.storage.redis.network.connections import Connections
+from dibs.storage.redis.network.connections import ConnectionPool
 from dibs.storage.redis.network.wire import WireConnection
 from dibs.storage.wait_loop import QueueWait
 
@@ -61,7 +62,7 @@ class EndedMessage:
 class Subscription:
     """The subscribed channels of a storage, and the waits of each channel."""
 
-    _connections: Connections
+    _connections: ConnectionPool
     _connection: WireConnection | None = field(default=None, init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
     #: Done once the server has confirmed the subscription of a channel.
@@ -202,7 +203,7 @@ class Subscription:
         """Return whether one of the ids may have ended after an older token."""
         messages = self._ended.get(channel)
         if not messages or messages[0].before > token:
-            return True  # the messages right after the token are missing, so only a look can tell
+            return True  # the messages right after the token are missing: look
         gaps = any(a.now != b.before for a, b in zip(messages, list(messages)[1:], strict=False))
         return gaps or any(one.now > token and one.may_concern(ids) for one in messages)
 

@@ -1,7 +1,7 @@
 """`wait` on Redis: which look is saved, and how states are compared.
 
 A worker that has just claimed needs no look before its sleep, and a message makes the look after the sleep
-unnecessary: both tell the state of the queue. After a lost message there is a look.
+unnecessary: both contain the state of the queue. After a lost message the wait looks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dibs.storage.redis.codec.slots import decode_outcome
 from dibs.storage.redis.wakeups.listener import Subscription
 from dibs.storage.wait_loop import QueueWait
 
-#: The last part of the channel names, by what a wait watches.
+#: Last part of the channel names, by `watch`.
 CHANNELS: Final[dict[Watch, str]] = {"work": "work", "events": "told", "ids": "ended"}
 
 
@@ -128,7 +128,8 @@ class RedisWait(QueueWait[States]):
 
     async def look(self) -> States:
         self.check_open()
-        # Take the dictionary before the look: a lost connection replaces it, and this look must not fill the new one.
+        # Take the dictionary before the look. A lost connection replaces it, and this look is too old for
+        # the new one.
         latest = self._subscription.latest if self._subscription.is_confirmed(self._channels) else {}
         found = await asyncio.gather(*map(self._waits.read_state, self._channels.values()))
         for (channel, queue), state in zip(self._channels.items(), found, strict=True):
@@ -172,7 +173,7 @@ class RedisWait(QueueWait[States]):
             if self.watch == "ids":
                 states[queue] = QueueState(before.now, ended=newest)
             elif newest != before.work:
-                # The message does not include next_due. The token says now; the next claim returns the right time.
+                # The message does not include next_due. The token gets `now`, and the next claim corrects it.
                 states[queue] = QueueState(before.now, work=newest, next_due=before.now)
         return states
 

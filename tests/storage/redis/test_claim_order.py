@@ -1,4 +1,4 @@
-"""Waiting lines: their order over both structures, stale entries, and what they cost."""
+"""Claim order over lists and sets, stale entries, listings, and the fast paths of Lua."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def everything(storage: RedisStorage, size: int = 7) -> list[str]:
 
 
 async def test_the_order_holds_over_lists_and_sets(storage: RedisStorage) -> None:
-    """Fresh jobs stand in lists, changed and scheduled ones in sets: a claim takes the smaller head."""
+    """New jobs are in lists, changed and scheduled jobs in sets; a claim takes the smaller head."""
     chance = random.Random(7)
     for i in range(300):
         id = f"j{chance.randrange(150)}"
@@ -66,7 +66,7 @@ async def test_a_line_that_is_only_stale_takes_no_room(
         await storage.enqueue("q", [request("a")])
         await storage.cancel("q", ["a"])
 
-    assert 0 == redis_server.ask("EXISTS", f"{prefix}:{{q}}:due:0", f"{prefix}:{{q}}:priorities")
+    assert 0 == redis_server.execute("EXISTS", f"{prefix}:{{q}}:due:0", f"{prefix}:{{q}}:priorities")
 
 
 async def test_updates_while_nobody_claims_do_not_fill_the_line(
@@ -77,7 +77,7 @@ async def test_updates_while_nobody_claims_do_not_fill_the_line(
         await storage.enqueue("q", [request(f"s{i}") for i in range(1000)])
         await storage.cancel("q", [f"s{i}" for i in range(1000)])
 
-    assert redis_server.ask("LLEN", f"{prefix}:{{q}}:due:0") <= 2 * 1000 + 1000
+    assert redis_server.execute("LLEN", f"{prefix}:{{q}}:due:0") <= 2 * 1000 + 1000
 
 
 async def test_a_claim_of_thousands_is_made_in_steps(storage: RedisStorage) -> None:
@@ -90,8 +90,8 @@ async def test_a_claim_of_thousands_is_made_in_steps(storage: RedisStorage) -> N
 
 
 async def test_many_ids_are_listed_once_each(storage: RedisStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond a thousand a listing goes through a sorted set, made in steps."""
-    monkeypatch.setattr(listing, "FEW", 100)
+    """A listing of more than MAX_UNSORTED ids copies them into a sorted set, in steps."""
+    monkeypatch.setattr(listing, "MAX_UNSORTED", 100)
     ids = sorted(f"é{i}" for i in range(1700))
     for start in range(0, len(ids), 850):
         await storage.enqueue("q", [request(id) for id in ids[start : start + 850]])
@@ -112,23 +112,23 @@ async def test_many_ids_are_listed_once_each(storage: RedisStorage, monkeypatch:
 async def test_parts_of_a_reading_share_what_was_made_for_it(
     storage: RedisStorage, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One sorted set, however many parts; each would scan the whole queue otherwise."""
-    monkeypatch.setattr(listing, "FEW", 100)
+    """All parts use one sorted set; otherwise each part would scan the whole queue."""
+    monkeypatch.setattr(listing, "MAX_UNSORTED", 100)
     await storage.enqueue("q", [request(f"{i:03}") for i in range(400)])
     cuts = [*await storage.split("q", 4)]
     pages = [
         await storage.export("q", after=after, until=until, limit=400)
         for after, until in zip([None, *cuts], [*cuts, None], strict=True)
     ]
-    beginning = f"{prefix}:{{q}}:listing:"
-    made = await storage._plain(beginning, "KEYS", f"{beginning}*")
+    listing_prefix = f"{prefix}:{{q}}:listing:"
+    made = await storage._command(listing_prefix, "KEYS", f"{listing_prefix}*")
 
     assert [100] * 4 == [len(page.records) for page in pages]
     assert 1 == len(made)
 
 
 async def test_the_quick_way_and_the_general_way_are_one(storage: RedisStorage) -> None:
-    """max_active and the level `all` take the general way: the same slots and outcomes come of it."""
+    """max_active and the log level `all` need the general path: it writes the same slots and outcomes."""
     slots = []
     for queue, settings in (
         ("quick", SettingsPatch()),
@@ -157,7 +157,7 @@ async def test_the_quick_way_and_the_general_way_are_one(storage: RedisStorage) 
 async def test_what_is_not_kept_leaves_the_same_little_either_way(
     storage: RedisStorage, redis_server: RedisServer, prefix: str
 ) -> None:
-    """With retention none the fence and the range stay until prune, and no result does."""
+    """With retention 0 the fence and the range stay until prune, without the result."""
     sizes = []
     for queue, settings in (("quick", SettingsPatch()), ("general", SettingsPatch(max_active=9))):
         await storage.configure(queue, replace(settings, retention=OutcomeRetention(completed=0)))
@@ -168,7 +168,7 @@ async def test_what_is_not_kept_leaves_the_same_little_either_way(
         end = Settlement(id="a", fence=job.run.fence, action=Complete(result=b'"' + b"x" * 1000 + b'"'))
         assert ["done"] * 2 == [(await storage.settle(queue, [end]))[0].status for _ in range(2)]
         assert (await storage.get(queue, ["a"]))[0].outcome is None
-        sizes.append(redis_server.ask("HSTRLEN", f"{prefix}:{{{queue}}}:outcomes", "a"))
+        sizes.append(redis_server.execute("HSTRLEN", f"{prefix}:{{{queue}}}:outcomes", "a"))
 
     assert sizes[0] == sizes[1]
     assert 0 < int(str(sizes[0])) < 1000
@@ -204,7 +204,7 @@ async def test_ten_thousand_waiting_jobs_fit_in_a_little_memory() -> None:
     with start_redis() as server:
 
         def used() -> int:
-            return int(server.ask("INFO", "memory").partition("used_memory:")[2].split()[0])
+            return int(server.execute("INFO", "memory").partition("used_memory:")[2].split()[0])
 
         async with open_url(server.url) as storage:
             await storage.enqueue("warm", [request(new_id())])

@@ -1,4 +1,4 @@
-"""Ends that a message tells: whoever waits for a few small ones need not ask how they were."""
+"""Outcomes in messages: a wait for few ids with small outcomes returns the outcomes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.storage.exchange import PATIENCE
 async def ended(
     storage: RedisStorage, ids: list[str], result: bytes, retention: OutcomeRetention
 ) -> Mapping[str, Outcome]:
-    """Complete ids in one step, and return what is told to somebody who waits for the first and the last."""
+    """Complete ids in one step; return the outcomes that a wait for the first and the last id returns."""
     data = JobData(retention=retention)
     await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id, data=data)) for id in ids])
     watched = [ids[0], ids[-1]]
