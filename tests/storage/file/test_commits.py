@@ -14,15 +14,15 @@ from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.file import commits
 from dibs.storage.indexed import claiming, enqueueing, settling
 from dibs.storage.indexed.index import Index
-from tests.storage.indexed.acts import Act, act, sequences
-from tests.storage.indexed.picture import kept, picture
+from tests.storage.indexed.actions import Action, apply, sequences
+from tests.storage.indexed.contents import contents, stored
 
 
-def told(index: Index, sequence: list[Act]) -> list[bytes]:
+def told(index: Index, sequence: list[Action]) -> list[bytes]:
     """Do each as a step, and return the commits that the steps are written down as."""
     bodies = []
     for one in sequence:
-        act(index, one)
+        apply(index, one)
         if step := index.end_step():
             bodies.append(commits.encode(index, step))
     return bodies
@@ -39,12 +39,12 @@ def replayed(bodies: Iterable[bytes], onto: Index | None = None) -> Index:
 def same(one: Index, other: Index) -> tuple[Any, Any]:
     """Both as plain values at the same time of the clock, which commits bring only as far as they go."""
     one.now = other.now = max(one.now, other.now)
-    return picture(one), picture(other)
+    return contents(one), contents(other)
 
 
 @settings(max_examples=100, deadline=None)
 @given(sequences)
-def test_replaying_the_commits_gives_the_same_index(sequence: list[Act]) -> None:
+def test_replaying_the_commits_gives_the_same_index(sequence: list[Action]) -> None:
     original = Index()
     copy = replayed(told(original, sequence))
     expected, found = same(original, copy)
@@ -56,7 +56,7 @@ def test_replaying_the_commits_gives_the_same_index(sequence: list[Act]) -> None
 @settings(max_examples=100, deadline=None)
 @given(sequences, sequences)
 def test_a_checkpoint_at_any_point_stands_for_the_commits_before_it(
-    before: list[Act], after: list[Act]
+    before: list[Action], after: list[Action]
 ) -> None:
     original = Index()
     told(original, before)
@@ -70,7 +70,7 @@ def test_a_checkpoint_at_any_point_stands_for_the_commits_before_it(
 
 @settings(max_examples=50, deadline=None)
 @given(sequences)
-def test_a_checkpoint_of_a_checkpoint_says_the_same(sequence: list[Act]) -> None:
+def test_a_checkpoint_of_a_checkpoint_says_the_same(sequence: list[Action]) -> None:
     original = Index()
     told(original, sequence)
     once = list(commits.snapshot(original))
@@ -80,7 +80,7 @@ def test_a_checkpoint_of_a_checkpoint_says_the_same(sequence: list[Act]) -> None
 
 @settings(max_examples=50, deadline=None)
 @given(sequences, st.integers(0, 40))
-def test_who_comes_late_replays_to_the_same(sequence: list[Act], late: int) -> None:
+def test_who_comes_late_replays_to_the_same(sequence: list[Action], late: int) -> None:
     """A process that followed from the start and one that began with a checkpoint agree."""
     original = Index()
     bodies = told(original, sequence[:late])
@@ -89,8 +89,8 @@ def test_who_comes_late_replays_to_the_same(sequence: list[Act], late: int) -> N
     early = replayed(bodies + bodies_after)
     joined = replayed(bodies_after, onto=replayed(checkpoint))
 
-    assert [kept(early.queue(name)) for name in ("q", "r") if name in early.queues] == [
-        kept(joined.queue(name)) for name in ("q", "r") if name in early.queues
+    assert [stored(early.queue(name)) for name in ("q", "r") if name in early.queues] == [
+        stored(joined.queue(name)) for name in ("q", "r") if name in early.queues
     ]
 
 

@@ -188,7 +188,8 @@ def test_an_amend_that_grows_too_large_is_refused_whole() -> None:
 JOB = Job(id="a", data=JobData(), run_at=0, enqueued_at=0, seq=50, first=50, revision=60, attempts=1)
 RUN = ActiveRun(fence=7000, lease=None, holder="h", claimed_at=0)
 NEXT = Successor(
-    data=JobData(), replaces=True, run_at=0, lo=None, hi=None, resets=True, enqueued_at=0, seq=8000, first=8000,
+    data=JobData(), replaces=True, run_at=0, lo=None, hi=None, resets=True, enqueued_at=0, seq=8000,
+    first=8000,
     revision=8500,
 )  # fmt: skip
 ENDED = Outcome(kind="completed", fence=9000, first=1, revision=2, ended_at=0, expires_at=None)

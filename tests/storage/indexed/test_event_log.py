@@ -82,9 +82,7 @@ def test_latest_is_the_end_of_the_log(counts: list[int], more: list[int]) -> Non
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.data())
-def test_fell_off_is_true_exactly_if_the_reader_missed_events(
-    counts: list[int], draw: st.DataObject
-) -> None:
+def test_fell_off_is_true_exactly_if_the_reader_missed_events(counts: list[int], draw: st.DataObject) -> None:
     """This includes a reader of a part of an entry that was trimmed."""
     log = log_of(counts)
     _, offsets, _ = read(log, None, 100)

@@ -15,48 +15,48 @@ from dibs.model.limits import LIMITS
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.indexed import by_id, claiming, enqueueing, settling
 from dibs.storage.indexed.index import Index
-from tests.storage.indexed.acts import Act, act, sequences
-from tests.storage.indexed.picture import derived, picture, scanned
+from tests.storage.indexed.actions import Action, apply, sequences
+from tests.storage.indexed.contents import contents, derived, derived_by_scan
 
 
 @settings(max_examples=150, deadline=None)
 @given(sequences)
-def test_the_derived_state_equals_a_scan_of_the_slots(sequence: list[Act]) -> None:
+def test_the_derived_state_equals_a_scan_of_the_slots(sequence: list[Action]) -> None:
     """After every step: heaps, counts, the jobs of leases, and expired outcomes."""
     index = Index()
     for one in sequence:
-        act(index, one)
+        apply(index, one)
         index.end_step()
         for name in list(index.queues):
             queue = index.queue(name)
 
-            assert scanned(queue) == derived(queue)
+            assert derived_by_scan(queue) == derived(queue)
             assert all(slot.current or slot.outcome for slot in queue.slots.values())
             assert queue.log.size == sum(len(entry.packed) for entry in queue.log.entries)
 
 
 @settings(max_examples=150, deadline=None)
 @given(sequences, st.lists(sequences.map(lambda s: s[:3]), max_size=4))
-def test_an_undone_step_leaves_no_change(sequence: list[Act], undone: list[list[Act]]) -> None:
+def test_an_undone_step_leaves_no_change(sequence: list[Action], undone: list[list[Action]]) -> None:
     """A step that cannot be written leaves no change, at any point."""
     plain, tried = Index(), Index()
     places = {len(sequence) * (i + 1) // (len(undone) + 1): steps for i, steps in enumerate(undone)}
     for place, one in enumerate(sequence):
         for index in (plain, tried):
-            act(index, one)
+            apply(index, one)
             index.end_step()
         if place in places:
             undo(tried, places[place])
 
-        assert picture(plain) == picture(tried)
+        assert contents(plain) == contents(tried)
     assert plain.number == tried.number
 
 
-def undo(index: Index, steps: list[Act]) -> None:
+def undo(index: Index, steps: list[Action]) -> None:
     number = index.number
     for one in steps:
         if one[0] != "tick":
-            act(index, one)
+            apply(index, one)
     index.undo(index.end_step(), number)
 
 
@@ -65,10 +65,10 @@ def test_an_undone_first_step_leaves_no_queue() -> None:
     enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id="a"))])
     index.undo(index.end_step(), 0)
 
-    assert {} == picture(index)
+    assert {} == contents(index)
 
 
-READS: dict[str, Act] = {
+READS: dict[str, Action] = {
     "claim": ("claim", ("q", 1)),
     "renew": ("renew", ("q", 1)),
     "drop": ("drop", ("q", 1)),
@@ -82,10 +82,10 @@ READS: dict[str, Act] = {
 
 
 @pytest.mark.parametrize("one", READS.values(), ids=READS)
-def test_a_verb_on_an_unknown_queue_does_not_create_it(one: Act) -> None:
+def test_a_verb_on_an_unknown_queue_does_not_create_it(one: Action) -> None:
     """Names of queues come from callers: a million unknown names must not fill the memory."""
     index = Index()
-    act(index, one)
+    apply(index, one)
 
     assert {} == index.queues
 
@@ -193,7 +193,7 @@ def test_endless_updates_do_not_grow_the_heaps() -> None:
     queue = index.queue("q")
 
     assert 2000 > len(queue.due) + len(queue.scheduled)
-    assert scanned(queue) == derived(queue)
+    assert derived_by_scan(queue) == derived(queue)
 
 
 def test_endless_ends_do_not_grow_the_heaps() -> None:
@@ -214,4 +214,4 @@ def test_what_is_put_as_empty_is_gone() -> None:
     index.queue("q").put("d0", EMPTY)
 
     assert "d0" not in index.queue("q").slots
-    assert scanned(index.queue("q")) == derived(index.queue("q"))
+    assert derived_by_scan(index.queue("q")) == derived(index.queue("q"))

@@ -8,16 +8,16 @@ from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 
 
-def picture(index: Index) -> dict[str, Any]:
+def contents(index: Index) -> dict[str, Any]:
     """Return all that a caller can see, independent of the order inside the heaps."""
     return {
-        name: {"kept": kept(queue), "derived": derived(queue)}
+        name: {"kept": stored(queue), "derived": derived(queue)}
         for name in sorted(index.queues)
         if (queue := index.queue(name)).used
     }
 
 
-def kept(queue: QueueIndex) -> dict[str, Any]:
+def stored(queue: QueueIndex) -> dict[str, Any]:
     """Return the stored values, which a commit has to restore."""
     return {
         "slots": dict(queue.slots),
@@ -62,7 +62,7 @@ def ends(queue: QueueIndex, key: str) -> int | None:
     return queue.keys[key].expires_at if key in queue.keys else None
 
 
-def scanned(queue: QueueIndex) -> dict[str, Any]:
+def derived_by_scan(queue: QueueIndex) -> dict[str, Any]:
     """Return the expected result of `derived`, computed by a scan of all slots."""
     now = queue.now
     jobs = {id: slot.current for id, slot in queue.slots.items() if slot.current is not None}

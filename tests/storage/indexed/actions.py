@@ -40,7 +40,7 @@ RETENTIONS = (
 )
 
 #: An action and its arguments. It finds its jobs in the index, so it can be replayed on any index.
-Act = tuple[str, tuple[Any, ...]]
+Action = tuple[str, tuple[Any, ...]]
 
 queues = st.sampled_from(QUEUES)
 ids = st.sampled_from(IDS)
@@ -89,7 +89,7 @@ settings = st.sampled_from(
     )
 )
 
-acts: st.SearchStrategy[Act] = st.one_of(
+acts: st.SearchStrategy[Action] = st.one_of(
     st.tuples(st.just("enqueue"), st.tuples(queues, st.lists(requests, min_size=1, max_size=3))),
     st.tuples(st.just("claim"), st.tuples(queues, st.integers(1, 3))),
     st.tuples(st.just("settle"), st.tuples(queues, st.lists(hows, min_size=1, max_size=2))),
@@ -107,16 +107,16 @@ acts: st.SearchStrategy[Act] = st.one_of(
 sequences = st.lists(acts, min_size=10, max_size=50)
 
 
-def act(index: Index, one: Act) -> object:
+def apply(index: Index, one: Action) -> object:
     """Do the action as a storage would, except for ending the step."""
     name, words = one
     return ACTS[name](index, *words)
 
 
-def run(index: Index, sequence: list[Act]) -> None:
+def run(index: Index, sequence: list[Action]) -> None:
     """Do each action as its own step."""
     for one in sequence:
-        act(index, one)
+        apply(index, one)
         index.end_step()
 
 
