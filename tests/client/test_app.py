@@ -1,4 +1,4 @@
-"""The app: what is declared on it."""
+"""The app: its declarations, its URL, its imports, its worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The events of a queue, as people read them."""
+"""Feeds: the log of a queue, and live events with progress."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dibs import Dibs, Event, Queue, Refused, Update
 from dibs.client import feed
 from dibs.model.results import EventPage
 from dibs_conformance.servers import RedisServer
-from tests.client.byhand import claimed
-from tests.client.counting import counted
+from tests.client.manual_claims import claimed
+from tests.client.verb_counts import counted
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ async def test_a_slow_reader_loses_nothing_that_is_kept_and_is_told_what_is_not(
         async with asyncio.timeout(30):
             told = [await anext(slow) for _ in range(5)]
 
-    # What it had read ahead, then the gap, then all that is still there.
+    # An event that the feed had read ahead, then the gap, then all events that are still in the log.
     assert [event.id or event.kind for event in told] == [
         "early-2",
         "fell_off",
@@ -158,7 +158,7 @@ async def test_what_was_passed_over_is_not_read_again(queue: Queue) -> None:
         await complete_one(queue, "other")
         last = (await read(queue, 1))[0].offset
         async with asyncio.timeout(30):
-            while events.offset != last:  # noqa: ASYNC110 - nothing tells of what is not handed out
+            while events.offset != last:  # noqa: ASYNC110 - no event is returned to wait for
                 await asyncio.sleep(0.01)
         await complete_one(queue, "mine")
 
@@ -243,7 +243,7 @@ async def test_redis_sends_nobody_what_nobody_waits_for(redis_server: RedisServe
     async with Dibs(f"{redis_server.url}?prefix=unwatched") as app, app.queue("q").events():
         await some_jobs(app.queue("q"))
 
-        assert [] == [name for name in redis_server.ask("PUBSUB", "CHANNELS") if "unwatched" in name]
+        assert [] == [name for name in redis_server.execute("PUBSUB", "CHANNELS") if "unwatched" in name]
 
 
 async def test_redis_is_asked_for_no_more_once_nobody_follows(
@@ -252,7 +252,7 @@ async def test_redis_is_asked_for_no_more_once_nobody_follows(
     from dibs.storage.redis.wakeups import listener as wakeups
 
     def followed() -> list[str]:
-        return [name for name in redis_server.ask("PUBSUB", "CHANNELS") if "followed" in name]
+        return [name for name in redis_server.execute("PUBSUB", "CHANNELS") if "followed" in name]
 
     monkeypatch.setattr(wakeups, "LINGER", 0.0)
     async with Dibs(f"{redis_server.url}?prefix=followed") as app, asyncio.timeout(60):

@@ -16,7 +16,7 @@ from tests.client import handlers
 APP = Dibs("redis://me:secret@host:6379/0?option=secret")
 TASK = APP.task(queue="thumbs")(handlers.thumbnail)
 
-#: Function -> the names that its docstring explains, beside the names of its own parameters.
+#: Name of the case -> a function, and the settings that its docstring must explain with its parameters.
 DOCUMENTED: dict[str, tuple[Any, Any]] = {
     "task": (Dibs.task, [*TaskSettings.__annotations__, "queue", "serde"]),
     "work": (Dibs.work, []),

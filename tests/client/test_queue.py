@@ -1,4 +1,4 @@
-"""A queue: jobs of any JSON data, and everything that can be asked of a queue."""
+"""Queues: enqueue, claims, status, cancel, amend, settings, prune."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dibs import BatchRefused, Dibs, MessagePackSerde, Queue, Refused, Retention
 from dibs.model.limits import MIB
 from dibs.model.requests import EnqueueRequest
 from tests.client import handlers
-from tests.client.byhand import claimed
+from tests.client.manual_claims import claimed
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ async def test_single_enqueues_of_one_moment_are_one_call(
 async def test_a_bad_single_never_reaches_its_neighbours(
     queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is refused before it joins the batch (design 3.2)."""
+    """It is refused before it becomes part of a batch."""
     calls = counted(app, monkeypatch)
     answers: list[Any] = await asyncio.gather(
         queue.enqueue(1), queue.enqueue("x" * (MIB + 1)), queue.enqueue(3), return_exceptions=True

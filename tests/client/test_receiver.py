@@ -1,4 +1,4 @@
-"""Jobs by hand: claims under a lease that is kept alive in the background."""
+"""Receivers: claims without a worker, under a lease that is renewed in the background."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from dibs import Dibs, JobCancelled, LeaseLost, NotRunning, OutcomeUnknown, PermanentError, Queue, Refused
 from tests.client import handlers
-from tests.client.byhand import claimed
+from tests.client.manual_claims import claimed
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ async def test_a_retry_takes_one_time(queue: Queue) -> None:
 
 
 async def test_a_claim_of_someone_else_is_lost(queue: Queue) -> None:
-    """Contract 4, promise 2: a late holder's write is refused by the storage."""
+    """Contract 4, promise 2: the storage refuses the write of a late holder."""
     await queue.enqueue(1, id="a")
     async with claimed(queue) as claim:
         await queue.forget("a")
@@ -178,7 +178,7 @@ async def test_the_heart_keeps_the_lease_and_brings_news(queue: Queue) -> None:
         claim = await anext(claims)
         await queue.cancel("a", running=True)
         begun = asyncio.get_running_loop().time()
-        # Real time on purpose: that the lease would have ended is the case.
+        # Real time on purpose: the test needs the time at which the lease would have expired.
         while not claim.cancelled or asyncio.get_running_loop().time() < begun + 0.3:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -209,7 +209,7 @@ async def test_a_lease_that_ended_is_replaced(queue: Queue, app: Dibs) -> None:
 async def test_after_a_lost_reply_no_more_is_claimed_under_that_lease(
     queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contract 4, promise 7: jobs were taken that nobody knows; a new lease, and the old one is dropped."""
+    """Contract 4, promise 7: the claim took jobs that the receiver does not know, so it drops that lease."""
     claim = app.storage.claim
     leases: list[str] = []
 
@@ -239,7 +239,7 @@ async def test_after_a_lost_reply_no_more_is_claimed_under_that_lease(
 
 
 async def test_without_its_block_nothing_is_claimed(queue: Queue) -> None:
-    """There would be no heartbeat, and nobody to release what is left."""
+    """Without the block the lease has no heartbeat, and its claims would not be released."""
     await queue.enqueue(1)
 
     with pytest.raises(NotRunning, match="async with"):

@@ -1,4 +1,4 @@
-"""A task: a function that is a queue."""
+"""Tasks: declared functions, their options, and their calls."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from dibs import (
 )
 from dibs.client.options.retention import WAIT_SLACK
 from tests.client import handlers
-from tests.client.byhand import arguments, by_a_stranger, claimed
 from tests.client.handlers import Crop
+from tests.client.manual_claims import arguments, claimed, enqueue_unchecked
 
 
 def test_a_task_still_is_its_function(app: Dibs) -> None:
@@ -162,7 +162,7 @@ async def test_run_raises_how_the_job_ended(app: Dibs) -> None:
 async def test_run_lets_the_outcome_outlive_the_wait_from_the_start(
     app: Dibs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not by an amend: the job may end before that arrives."""
+    """An amend would be too late: the job may end before it arrives."""
 
     async def too_late(*_args: Any) -> Any:
         raise AssertionError
@@ -181,7 +181,7 @@ async def test_run_lets_the_outcome_outlive_the_wait_from_the_start(
 
 async def test_a_result_comes_back_as_the_return_type(app: Dibs) -> None:
     task = app.task(handlers.typed)
-    ticket = await by_a_stranger(task.queue, {"args": []})
+    ticket = await enqueue_unchecked(task.queue, {"args": []})
     async with claimed(task.queue) as claim:
         await claim.complete(Crop(1, 2))
 

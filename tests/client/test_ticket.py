@@ -1,4 +1,4 @@
-"""A ticket waits for its own enqueue and no other (contract 1, Done)."""
+"""A ticket waits for exactly its own enqueue (contract 1, Done)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dibs import (
     WaitTimeout,
 )
 from tests.client import handlers
-from tests.client.byhand import claimed
+from tests.client.manual_claims import claimed
 
 
 @pytest.fixture

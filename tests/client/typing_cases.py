@@ -1,4 +1,4 @@
-"""Calls that must type-check, and calls that must not: each of these says which error it is."""
+"""Calls that mypy must accept, and wrong calls, each with an ignore that names its error."""
 
 from __future__ import annotations
 

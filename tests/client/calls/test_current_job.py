@@ -1,4 +1,4 @@
-"""What a handler may ask and tell about the job it is running."""
+"""The job of the running handler: its fields, progress and follow-ups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dibs.client.calls.current_job import CURRENT, CurrentJob
 from dibs.client.claim import Claim
 from dibs.model.job import Job, JobData
 from dibs.storage.capabilities import Capabilities
-from tests.client.byhand import claimed
+from tests.client.manual_claims import claimed
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ async def test_a_follow_up_is_collected_for_the_end(job: CurrentJob, app: Dibs) 
 
 
 class OneQueue:
-    """A storage whose steps cannot span queues."""
+    """A storage without the capability cross_queue."""
 
     capabilities = Capabilities(cross_queue=False)
 

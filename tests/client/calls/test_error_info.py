@@ -1,4 +1,4 @@
-"""An exception as text."""
+"""The stored form of exceptions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dibs.model.limits import LIMITS
 def caught(raising: Callable[[], object]) -> Error:
     try:
         raising()
-    except BaseException as error:  # noqa: BLE001 - that is the subject
+    except BaseException as error:  # noqa: BLE001 - the test is about any exception
         return error_of(error)
     raise AssertionError("it did not raise")
 
@@ -78,8 +78,8 @@ def boom(*_: object) -> Any:
 
 
 def frames(*makers: Any) -> TracebackType:
-    """Return a traceback through the frames of our code, then of the handlers, that were asked for."""
-    with pytest.raises(ValueError) as caught:  # noqa: PT011 - whatever is raised
+    """Return a traceback with frames of the functions `makers`, in this order."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - only its traceback counts
         TaskDecorator(boom)(boom)
     made: dict[str, TracebackType] = {}
     trace: TracebackType | None = caught.tb
@@ -93,7 +93,7 @@ def frames(*makers: Any) -> TracebackType:
 
 
 def test_the_traceback_begins_where_our_code_ends() -> None:
-    """What a worker did to get to the handler says nothing about the failure."""
+    """The frames of the worker above the handler do not help to find the failure."""
     told = error_of(ValueError().with_traceback(frames("__call__", "boom")))
 
     assert told.traceback.splitlines()[0].endswith("in boom")
@@ -129,7 +129,7 @@ def test_a_message_that_cannot_be_read_hides_nothing() -> None:
 
 
 def test_the_text_is_cut_to_what_may_be_stored() -> None:
-    """Contract 4: error text 16 KiB, cut, with a mark."""
+    """Contract 4: the error text is cut to 16 KiB, with a mark."""
     error = caught(raise_nasty)
 
     assert _error_size(error) <= LIMITS.error

@@ -1,4 +1,4 @@
-"""What a handler is called with: a queue's, and a failure handler's."""
+"""The arguments of the handlers of queues and of failure handlers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from dibs import BadHandler, Dibs, Failure, PermanentError, Task
 from dibs.model.job import Job, JobData
 from tests.client import handlers
-from tests.client.byhand import arguments, by_a_stranger, claimed
 from tests.client.handlers import Crop
+from tests.client.manual_claims import arguments, claimed, enqueue_unchecked
 
 
 async def test_a_queues_handler_gets_data_of_its_type_and_the_job(app: Dibs) -> None:
@@ -41,7 +41,7 @@ def test_a_queues_handler_takes_data_and_job(app: Dibs, function: Any) -> None:
 async def test_data_that_does_not_fit_fails_for_good(app: Dibs) -> None:
     queue = app.queue("q")
     queue.handler()(handlers.send)
-    await by_a_stranger(queue, "no crop")
+    await enqueue_unchecked(queue, "no crop")
 
     async with claimed(queue) as claim:
         with pytest.raises(PermanentError):
@@ -108,7 +108,7 @@ async def test_a_payload_that_does_not_fit_still_reaches_the_failure_handler(
     app: Dibs, data: Any, expected: dict[str, Any]
 ) -> None:
     task = app.task(handlers.thumbnail)
-    await by_a_stranger(task.queue, data)
+    await enqueue_unchecked(task.queue, data)
 
     (told,) = await failure(app, task, handlers.alert)
 

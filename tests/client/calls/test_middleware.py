@@ -1,4 +1,4 @@
-"""What stands around enqueues and runs, and an app that lives elsewhere for a block."""
+"""Middleware around enqueues and runs, and an app that uses another storage for a block."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def marked(request: EnqueueRequest, name: str) -> EnqueueRequest:
 
 
 class Diary:
-    """Writes down what it surrounds."""
+    """Middleware that records the calls that it wraps."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -1,4 +1,4 @@
-"""A function as something to be called later, elsewhere."""
+"""Signatures: arguments to payloads and back, and functions that cannot be handlers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_keys_come_back_as_numbers(serde: Serde) -> None:
 
 
 def test_defaults_stay_the_functions_own() -> None:
-    """A default is not enqueued: the handler that runs says what it is."""
+    """The payload has no defaults: the worker uses the defaults of its own code."""
     call = CallSignature(handlers.thumbnail)
 
     assert call.encode_arguments(JSON, ("a",), {}) == b'{"args":["a"],"kwargs":{}}'
@@ -82,7 +82,7 @@ ORDER = Order(
 
 @pytest.mark.parametrize("serde", [JSON, MessagePackSerde()], ids=lambda one: one.name)
 def test_models_come_back_as_they_were(serde: Serde) -> None:
-    """Nested in plain containers, with aliases, and strict ones, to whom text is no date but in JSON."""
+    """In plain containers, with aliases, and strict models, which accept text as a date only in JSON."""
     call = CallSignature(handlers.modelled)
     named = {"others": {"x": ORDER}, "frame": Frame(Size.SMALL, Crop(1))}
 
@@ -129,7 +129,7 @@ def test_what_its_type_hint_does_not_take_is_refused_before_it_is_sent(
 
 
 def test_what_its_type_hint_takes_in_another_form_is_sent() -> None:
-    """As the worker reads it, and as JSON means it: a whole number is a float, text may be a date."""
+    """The check decodes as a worker does, by the rules of JSON: an int fits a float, text may be a date."""
     assert CallSignature(handlers.counted).encode_arguments(JSON, (), {"a": 1})
     assert CallSignature(handlers.told).encode_arguments(JSON, ([1, {"any": "thing"}],), {})
     assert CallSignature(handlers.keyed).encode_arguments(JSON, ({5: Crop(1)},), {})

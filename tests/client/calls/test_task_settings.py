@@ -1,4 +1,4 @@
-"""Periodic tasks: what is declared, and what is refused where it is declared."""
+"""Options of periodic tasks: the schedules that they make, and the options that are refused."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from dibs import (
 from dibs.client.connection import outcome_wait
 from dibs.client.options.retention import WAIT_SLACK
 from dibs.model.results import WaitResult
-from tests.client.byhand import claimed
-from tests.client.counting import counted
+from tests.client.manual_claims import claimed
+from tests.client.verb_counts import counted
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Ten thousand calls at once take few round trips, and none of them is harmed by its neighbours, anywhere."""
+"""Ten thousand concurrent calls take few round trips on every storage, and each gets its own answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from dibs import Dibs, JsonSerde, Queue, Refused, Ticket
 from dibs.client.connection.coalescing import MOST_BYTES, MOST_ITEMS
 from dibs.model.limits import MIB
-from tests.client.counting import counted
+from tests.client.verb_counts import counted
 
 CALLS = 10_000
 
@@ -23,7 +23,7 @@ async def test_ten_thousand_calls_take_a_round_trip_for_a_thousand(
     calls = counted(any_app.storage, monkeypatch)
     tickets = await asyncio.gather(*(any_queue.enqueue(number) for number in range(CALLS)))
 
-    # The first goes alone where it finds nobody to wait for.
+    # The first call is sent alone if no other call is in flight.
     assert calls["enqueue"] <= CALLS // MOST_ITEMS + 1
     assert len({ticket.id for ticket in tickets}) == CALLS
     revisions = [ticket.revision for ticket in tickets]
@@ -37,10 +37,10 @@ async def test_ten_thousand_calls_take_a_round_trip_for_a_thousand(
 
 
 async def test_on_redis_each_of_them_is_one_script(redis_server: Any) -> None:
-    """Counted by the server, not by us."""
+    """The server counts the scripts."""
 
     def scripts() -> int:
-        stats = redis_server.ask("INFO", "commandstats").splitlines()
+        stats = redis_server.execute("INFO", "commandstats").splitlines()
         found = [line for line in stats if line.startswith("cmdstat_evalsha:")]
         return sum(int(line.partition("calls=")[2].partition(",")[0]) for line in found)
 
@@ -53,7 +53,7 @@ async def test_on_redis_each_of_them_is_one_script(redis_server: Any) -> None:
 
 
 class Slow(JsonSerde):
-    """Takes its time with one of them."""
+    """A serde that encodes one of the values slowly."""
 
     def encode(self, value: Any) -> bytes:
         if value == {"text": "slow"}:
@@ -90,7 +90,7 @@ async def test_one_that_is_slow_large_refused_or_gives_up_harms_no_other(
 
     assert {30, 40, 50, 60, 70} == {n for n, answer in enumerate(answers) if isinstance(answer, Refused)}
     assert kinds == {"Ticket": 993, "Refused": 5, "CancelledError": 2}
-    # Who gave up may have been on the way already.
+    # The request of a cancelled call may have been sent already.
     assert (await queue.counts()).waiting in {993, 994}
 
 

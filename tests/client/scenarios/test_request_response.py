@@ -1,4 +1,4 @@
-"""Request and response on every storage: woken by each end, also over cut connections; nothing is left."""
+"""Request and response on every storage: each end wakes its waiter, also after connections were cut."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ from dibs import (
     Ticket,
     WaitTimeout,
 )
-from tests.client.byhand import claimed
-from tests.client.counting import counted
+from dibs.client.connection.outcome_wait import OutcomeWait
+from dibs.storage.sleeper import Sleeper
+from tests.client.manual_claims import claimed
+from tests.client.verb_counts import counted
 
-#: What a wait is made of, wherever it waits.
-PARTS = {"Wait", "_Wait", "Waiter"}
+#: Classes of the waits of tickets and of all storages.
+WAITS = (OutcomeWait, Sleeper)
 SOON = 120
 #: At least as many connections as any storage opens; it keeps them warm.
 POOL = 70
@@ -38,12 +40,12 @@ POOL = 70
 
 @pytest.fixture
 def cut(any_url: str, request: pytest.FixtureRequest) -> Callable[[], None]:
-    """Ends every connection there is to the server; memory and files have none."""
+    """Return a function that ends all connections to the server; memory and files have none."""
 
     def redis() -> None:
         server = request.getfixturevalue("redis_server")
         for kind in ("normal", "pubsub"):
-            server.ask("CLIENT", "KILL", "TYPE", kind)
+            server.execute("CLIENT", "KILL", "TYPE", kind)
 
     def postgres() -> None:
         with psycopg.connect(request.getfixturevalue("postgres_server").url) as connection:
@@ -58,12 +60,12 @@ def cut(any_url: str, request: pytest.FixtureRequest) -> Callable[[], None]:
 
 @pytest.fixture
 def calls(any_app: Dibs, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each verb was called."""
+    """Calls of each verb of the storage, by name."""
     return counted(any_app.storage, monkeypatch)
 
 
 async def surely(step: Callable[[], Awaitable[Any]]) -> None:
-    """Repeat what may not have happened, as whoever settles by fence may (contract 4, promise 7)."""
+    """Repeat a step whose reply was lost: settling by fence is safe to repeat (contract 4, promise 7)."""
     async with asyncio.timeout(SOON):
         while True:
             try:
@@ -166,20 +168,19 @@ async def test_any_result_is_one(any_queue: Queue, result: Any) -> None:
 
 
 class Census:
-    """What waits could leave behind, here and on the server."""
+    """Counts the resources of waits, in this process and on the server."""
 
     def __init__(self, url: str, request: pytest.FixtureRequest) -> None:
         self._url, self._request = url, request
 
     def here(self) -> Counter[str]:
-        """Tasks, threads, and the parts of waits that are alive."""
+        """Return the numbers of tasks, threads and live waits of this process."""
         gc.collect()
-        names = [f"{type(one).__module__}.{type(one).__name__}" for one in gc.get_objects()]
-        parts = sum(name.startswith("dibs.") and name.rpartition(".")[2] in PARTS for name in names)
-        return Counter(parts=parts, tasks=len(asyncio.all_tasks()), threads=threading.active_count())
+        waits = sum(issubclass(type(one), WAITS) for one in gc.get_objects())
+        return Counter(waits=waits, tasks=len(asyncio.all_tasks()), threads=threading.active_count())
 
     def there(self) -> Counter[str]:
-        """Connections and channels."""
+        """Return the numbers of connections and channels on the server."""
         match self._url.partition(":")[0]:
             case "redis":
                 ask = self._request.getfixturevalue("redis_server").ask
@@ -198,7 +199,7 @@ class Census:
 async def test_cancelled_waits_leave_nothing_behind(
     any_url: str, any_queue: Queue, request: pytest.FixtureRequest, waits: int
 ) -> None:
-    """Cancelled at every point of a wait: before it subscribed, while it read, while it slept."""
+    """The waits are cancelled at each point: before they subscribe, while they read, while they sleep."""
     tickets = await any_queue.enqueue_many(any_queue.bind(n, delay=3600) for n in range(250))
     with pytest.raises(WaitTimeout):
         await tickets[0].result(0)
@@ -209,7 +210,7 @@ async def test_cancelled_waits_leave_nothing_behind(
 
     async with asyncio.timeout(SOON):
         while left := (census.here() - here) + (census.there() - there):
-            print(left)  # noqa: T201 - what it is, should it stay
+            print(left)  # noqa: T201 - shown if the test times out
             await asyncio.sleep(0.05)
     assert (await any_queue.counts()).scheduled == len(tickets)
 

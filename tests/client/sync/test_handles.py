@@ -1,4 +1,4 @@
-"""The blocking twins: the same, on a thread that waits."""
+"""Blocking handles: calls from threads, signals, errors, and the tool that writes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOOL = Path(__file__).parents[3] / "tools" / "make_blocking.py"
 
 @pytest.fixture
 def here(storage_url: str) -> Iterator[BlockingDibs]:
-    """An app that is open for blocking code."""
+    """Return the blocking form of an open app."""
     with Dibs(storage_url).sync as app:
         yield app
 
@@ -193,7 +193,7 @@ def test_a_loop_that_ends_leaves_no_thread_waiting(storage_url: str) -> None:
 
 
 def test_work_runs_on_the_callers_own_thread(storage_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Signals arrive there alone."""
+    """Signals arrive only on the main thread."""
     from dibs.client import app as module
 
     monkeypatch.setattr(module, "WORK", f"{__name__}:tell_thread")
@@ -213,7 +213,7 @@ def held() -> str:
     os.write(1, b"here\\n")
     return sys.stdin.readline()
 
-held.sync.enqueue()  # from now on it is open on the background loop
+held.sync.enqueue()  # opens the app on the background loop
 print(app.sync.work(grace=60).total("completed"))
 """
 
@@ -252,7 +252,7 @@ print(app.sync.work().total("completed"))
 
 
 def test_work_hears_a_signal_that_does_not_end_the_wait_of_its_thread(tmp_path: Path) -> None:
-    """As one that comes just before the wait begins, or is taken by another thread."""
+    """A signal just before the wait begins, or on another thread, does not end the wait."""
     words = [sys.executable, "-c", ELSEWHERE, f"file:{tmp_path / 'jobs'}"]
     worker = subprocess.run(words, capture_output=True, timeout=60, check=False)
 

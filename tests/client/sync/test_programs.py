@@ -1,4 +1,4 @@
-"""Whole programs that use the blocking twins: to their very end, across a fork, from threads that go on."""
+"""Programs that use blocking handles at exit, after a fork, and from threads after the main thread."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ atexit.register(lambda: print("at exit", queue.enqueue(2).verdict))
 print(queue.enqueue(1).verdict)
 """
 
-#: The main thread is over, and Python waits for the others.
+#: The main thread has ended, and Python waits for the other threads.
 AFTER_MAIN = """
 def work():
     threading.main_thread().join()
@@ -55,7 +55,7 @@ os.waitpid(child, 0)
 print("parent", queue.enqueue(3).verdict, queue.counts().waiting)
 """
 
-#: What is said last, by program.
+#: Program -> its source, and the lines that it prints.
 PROGRAMS = {
     "last words": (LAST_WORDS, ["queued", "at exit queued", "NotRunning True"]),
     "threads that go on": (AFTER_MAIN, ["queued 3"]),

@@ -1,4 +1,4 @@
-"""A worker of one job, by hand."""
+"""Functions that act as a worker for one job."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from dibs.client.calls.handler_registry import HandlerRegistry
 
 @asynccontextmanager
 async def claimed(queue: Queue) -> AsyncIterator[Claim]:
-    """Claim the one job that is due."""
+    """Claim one job that is due."""
     async with queue.receive(max_jobs=1, wait=0) as claims:
         yield await anext(claims)
 
 
-async def by_a_stranger(queue: Queue, data: Any, **settings: Any) -> Ticket[Any]:
-    """Enqueue as a program does that does not know the handler, and so cannot check what it takes."""
+async def enqueue_unchecked(queue: Queue, data: Any, **settings: Any) -> Ticket[Any]:
+    """Enqueue without the handler, so that the data is not checked against its type hints."""
     return await Queue(queue._client, HandlerRegistry()).enqueue(data, **settings)
 
 
 def arguments(app: Dibs, handler: Handler, claim: Claim) -> Any:
-    """Do as a worker does: what the handler is called with, inside the run."""
+    """Return the arguments that a worker calls the handler with."""
     job = claim._job
     token = CURRENT.set(CurrentJob(app.storage, claim.queue, job, asyncio.get_running_loop(), None))
     try:

@@ -1,4 +1,4 @@
-"""What is kept is what was given, on every storage: values of all kinds, errors as text, and for how long."""
+"""Every storage returns the values that it was given: data of all types, errors as text, retentions."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from dibs import (
 )
 from dibs.model.results import EnqueueResult
 from tests.client import handlers
-from tests.client.byhand import claimed
 from tests.client.handlers import Crop, Frame, Line, Order, Size
+from tests.client.manual_claims import claimed
 
 
 class Backwards:
-    """Somebody's own format: JSON from the end to the beginning."""
+    """A serde of an application: JSON written backwards."""
 
     name = "backwards"
 
@@ -65,7 +65,7 @@ async def test_a_value_comes_back_as_its_serde_wrote_it(
 async def test_a_task_gets_and_gives_the_types_of_its_hints(
     any_app: Dibs, any_queue: Queue, serde: Serde
 ) -> None:
-    """Models, dataclasses, attrs, Enum, Decimal, UUID and dates; through a worker, and back to who waits."""
+    """Models, dataclasses, attrs, Enum, Decimal, UUID and dates pass through a worker and come back."""
     task = any_app.task(queue=f"{any_queue.name}-{serde.name}", serde=serde)(handlers.modelled)
     line = Line(article=UUID(int=7), kind=Size.SMALL)
     order = Order(no=5, placed=datetime(2026, 1, 1, tzinfo=UTC), price=Decimal("0.10"), lines=[line])
@@ -93,7 +93,7 @@ async def test_an_error_is_kept_as_text_with_its_causes(any_queue: Queue) -> Non
     assert (kept.type, kept.message) == ("tests.client.handlers.Lost", "no such käy")
     assert kept.cause.type == "ValueError"
     assert "'seven'" in kept.cause.message
-    assert "test_kept.py" in kept.traceback
+    assert "test_stored_values.py" in kept.traceback
     assert failed.value.__cause__ is None
 
 

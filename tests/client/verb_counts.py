@@ -1,4 +1,4 @@
-"""What is asked of a storage, by verb."""
+"""Counts the calls of each verb of a storage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VERBS: Final = [
 
 
 def counted(storage: Storage, patch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count from now on the calls of each verb."""
+    """Return a counter of the calls of each verb from now on."""
     calls: Counter[str] = Counter()
 
     def noted(name: str, verb: Any) -> Any:
