@@ -13,8 +13,7 @@ import pytest
 
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import current_job
-from dibs.client.calls.handler import Ending, Handler
-from dibs.client.options.retention import Retention
+from dibs.client.calls.handler import Handler
 from dibs.client.options.serde import JSON
 from dibs.errors import NotRunning, PermanentError, Retry
 from dibs.model.job import ActiveRun, Error, Job, JobData, NewJob, Overrides
@@ -321,53 +320,6 @@ async def test_a_handler_knows_its_job(app: Dibs) -> None:
     assert [("async", "a", 1, False), ("def", "b", 1, False)] == sorted(seen)
     with pytest.raises(NotRunning):
         current_job()
-
-
-class TestHook:
-    async def test_it_may_change_result_and_retention(self, app: Dibs) -> None:
-        async def hook(ending: Ending) -> None:
-            ending.result = {"was": ending.result}
-            ending.retention = Retention(completed=None)
-
-        await self.end_with(app, hook, lambda: 7)
-
-        kept = await outcome(app, "q", "a")
-        assert (b'{"was":7}', None) == (kept.result, kept.expires_at)
-
-    async def test_it_may_be_a_plain_function_and_sees_failures(self, app: Dibs) -> None:
-        seen: list[tuple[str, str]] = []
-
-        def hook(ending: Ending) -> None:
-            assert ending.error is not None
-            seen.append((ending.kind, ending.error.message))
-
-        await self.end_with(app, hook, Raiser(PermanentError("no")))
-
-        assert [("failed", "no")] == seen
-
-    async def test_it_is_not_called_when_a_run_comes_back(self, app: Dibs) -> None:
-        seen: list[str] = []
-
-        def hook(ending: Ending) -> None:
-            seen.append(ending.kind)
-
-        await self.end_with(app, hook, Raiser(ValueError("no")))
-
-        assert ["completed"] == seen
-
-    async def test_its_failure_changes_nothing(self, app: Dibs) -> None:
-        def hook(ending: Ending) -> None:
-            ending.result = 8
-            raise ValueError("no")
-
-        await self.end_with(app, hook, lambda: 7)
-
-        assert b"7" == (await outcome(app, "q", "a")).result
-
-    async def end_with(self, app: Dibs, hook: Any, function: Any) -> None:
-        add(app, "q", function, after=hook)
-        await put(app, "q", "a")
-        await work(app)
 
 
 @pytest.mark.parametrize(

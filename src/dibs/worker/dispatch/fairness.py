@@ -106,19 +106,17 @@ class Shares(NamedTuple):
     prefetching: bool
 
 
+@define(eq=False)
 class OversizedQueues:
     """Counts the jobs of the queues whose next job does not fit, in one request for all of them.
 
     `wake_worker` is called when a queue may be counted again, `back_off` with each queue of a failed count.
     """
 
-    def __init__(
-        self, storage: Storage, wake_worker: Callable[[], None], back_off: Callable[[QueueState], None]
-    ) -> None:
-        self._storage = storage
-        self._wake_worker = wake_worker
-        self._back_off = back_off
-        self._to_count: list[QueueState] = []
+    _storage: Storage
+    _wake_worker: Callable[[], None]
+    _back_off: Callable[[QueueState], None]
+    _to_count: list[QueueState] = field(factory=list, init=False)
 
     def add(self, queue: QueueState, now: float) -> None:
         """Add a queue to the next count, or snooze it if it was counted too recently."""

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from attrs import define, field
+
 from dibs.model.results import WaitResult
 from dibs.storage.protocol import Storage
 from dibs.worker.dispatch.queue_state import QueueState
@@ -49,18 +51,21 @@ class Listener:
         self._active.close()
 
 
+@define(eq=False)
 class _Wait:
     """One wait for any number of queues. When the queues change, it restarts after `pause` seconds."""
 
-    def __init__(self, storage: Storage, poll: float, wake_worker: Callable[[], None], pause: float) -> None:
-        self._storage = storage
-        self._poll = poll
-        self._wake_worker = wake_worker
-        self._pause = pause
-        self._wanted: list[QueueState] = []
-        self._queues: list[QueueState] = []
-        self._task: asyncio.Task[None] | None = None
-        self._restart: asyncio.TimerHandle | None = None
+    _storage: Storage
+    _poll: float
+    _wake_worker: Callable[[], None]
+    _pause: float
+    #: The queues that the next wait must cover.
+    _wanted: list[QueueState] = field(factory=list, init=False)
+    #: The queues of the running wait.
+    _queues: list[QueueState] = field(factory=list, init=False)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    #: The timer that restarts the wait after the pause.
+    _restart: asyncio.TimerHandle | None = field(default=None, init=False)
 
     def listen(self, queues: list[QueueState]) -> None:
         self._wanted = queues

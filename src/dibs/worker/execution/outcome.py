@@ -7,6 +7,8 @@ import logging
 import random
 from collections.abc import Callable
 
+from attrs import define, field
+
 from dibs.model import run_outcome
 from dibs.model.job import Error
 from dibs.model.requests import Cancelled, Complete, End, Fail, RetryLater, SettleAction
@@ -18,12 +20,13 @@ from dibs.worker.execution.periodic import with_next_tick
 logger = logging.getLogger("dibs.worker")
 
 
+@define(eq=False)
 class RunOutcomes:
     """Decides how each run is settled. `settle` is called once per run, with its settle action."""
 
-    def __init__(self, settle: Callable[[Invocation, SettleAction], None]) -> None:
-        self._settle = settle
-        self._hooks: set[asyncio.Task[None]] = set()
+    _settle: Callable[[Invocation, SettleAction], None]
+    #: References to the running hooks: the event loop keeps only weak ones.
+    _hooks: set[asyncio.Task[None]] = field(factory=set, init=False)
 
     def decide(self, invocation: Invocation, verdict: run_outcome.Verdict) -> None:
         """Settle a run by the verdict on its handler."""
