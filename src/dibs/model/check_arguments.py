@@ -60,7 +60,7 @@ def check_queues(queues: Sequence[str], limits: Limits = LIMITS) -> None:
 
 
 def check_texts(field: str, texts: Sequence[str]) -> None:
-    """Raise Refused for one str in place of a sequence of them."""
+    """Raise Refused for one str instead of a sequence of str."""
     if isinstance(texts, str):
         raise Refused(f"{field} must be a list of texts, not one text: write [{texts!r:.60}]", field=field)
 

@@ -52,11 +52,11 @@ class Index:
 
     def log_event(self, queue: QueueIndex, event: LogEvent) -> None:
         """Add an event to the log entry of this step."""
-        told = self._pending_events.get(queue.name)
-        if told is None:
+        pending = self._pending_events.get(queue.name)
+        if pending is None:
             self._pending_events[queue.name] = [event]
         else:
-            told.append(event)
+            pending.append(event)
 
     def run_step(self, verb: Callable[[Index], T]) -> tuple[T, Step]:
         """Run a verb as one step; return its result and the changes. Undo all changes if the verb raises."""

@@ -43,12 +43,12 @@ class Changes:
     __slots__ = (
         "ended",
         "entries",
-        "trimmed_entries",
         "keys",
         "leases",
         "settings",
         "slots",
         "trimmed_before",
+        "trimmed_entries",
         "used_before",
     )
 
