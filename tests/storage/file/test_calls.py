@@ -1,4 +1,4 @@
-"""Callers that go away, and a door that is closed while others wait: the storage stays sound."""
+"""Cancelled callers, and calls while the storage closes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from dibs.errors import NotRunning
 from dibs.storage.file import FileStorage
 from dibs.storage.indexed import enqueueing
-from tests.storage.file.place import ids_in, opened, request
+from tests.storage.file.folder import ids_in, opened, request
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_caller_that_is_cancelled_leaves_the_storage_sound(tmp_path: Path, turns: int) -> None:
-    """Its verb happened or it did not; every later one is answered, and what is answered is there."""
+async def test_after_a_cancelled_call_index_and_directory_agree(tmp_path: Path, turns: int) -> None:
+    """The cancelled call happened or not. All later calls return, and their jobs are stored."""
     async with opened(tmp_path) as storage:
         tasks = [asyncio.create_task(storage.enqueue("q", [request(f"{n:02}")])) for n in range(20)]
         for _ in range(turns):
@@ -34,21 +34,21 @@ async def test_a_caller_that_is_cancelled_leaves_the_storage_sound(tmp_path: Pat
     assert {f"{n:02}" for n in range(1, 20, 2)} <= answered
 
 
-def gate(storage: FileStorage) -> threading.Event:
-    """Hold up the storage's thread until the event is set."""
-    opens = threading.Event()
+def block_thread(storage: FileStorage) -> threading.Event:
+    """Block the storage's thread until the returned event is set."""
+    released = threading.Event()
     assert storage._thread is not None
-    storage._thread.submit(opens.wait)
-    return opens
+    storage._thread.submit(released.wait)
+    return released
 
 
-async def test_a_wait_that_is_cancelled_while_it_joins_leaves_no_trace(tmp_path: Path) -> None:
+async def test_a_wait_that_is_cancelled_at_its_start_is_removed(tmp_path: Path) -> None:
     async with opened(tmp_path) as storage:
-        held = gate(storage)
+        released = block_thread(storage)
         task = asyncio.create_task(storage.wait(["q"], timeout=45.0))
         await asyncio.sleep(0)
         task.cancel()
-        held.set()
+        released.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         await storage.get("q", ["a"])
@@ -56,7 +56,7 @@ async def test_a_wait_that_is_cancelled_while_it_joins_leaves_no_trace(tmp_path:
         assert not storage._wakeups._by_queue
 
 
-async def test_a_wait_that_is_cancelled_leaves_no_trace(tmp_path: Path) -> None:
+async def test_a_cancelled_wait_is_removed(tmp_path: Path) -> None:
     async with opened(tmp_path) as storage:
         task = await joined(storage)
         task.cancel()
@@ -68,14 +68,14 @@ async def test_a_wait_that_is_cancelled_leaves_no_trace(tmp_path: Path) -> None:
 
 
 async def joined(storage: FileStorage) -> asyncio.Task[Any]:
-    """A wait that is known to wait."""
+    """Start a wait, and return it once it is registered."""
     task = asyncio.create_task(storage.wait(["q"], timeout=45.0))
-    while not storage._wakeups._by_queue:  # noqa: ASYNC110 - nobody is told that the thread has joined it
+    while not storage._wakeups._by_queue:  # noqa: ASYNC110 - the thread sends no event
         await asyncio.sleep(0)
     return task
 
 
-async def test_closing_ends_the_waits_that_are_pending(tmp_path: Path) -> None:
+async def test_close_ends_pending_waits(tmp_path: Path) -> None:
     storage = opened(tmp_path)
     await storage.open()
     tasks = [await joined(storage), asyncio.create_task(storage.wait(["q"], for_="events", timeout=45.0))]
@@ -86,25 +86,25 @@ async def test_closing_ends_the_waits_that_are_pending(tmp_path: Path) -> None:
     assert [NotRunning, NotRunning] == [type(result) for result in results]
 
 
-async def test_a_verb_that_had_not_begun_when_the_door_closed_is_refused(tmp_path: Path) -> None:
-    """On its way to the thread or later: refused, and never left without an answer."""
+async def test_a_call_that_has_not_started_when_the_storage_closes_is_refused(tmp_path: Path) -> None:
+    """It raises NotRunning, whether it was made before or after close()."""
     storage = opened(tmp_path)
     await storage.open()
-    held = gate(storage)
+    released = block_thread(storage)
     early = asyncio.create_task(storage.get("q", ["a"]))
     await asyncio.sleep(0)
     closing = asyncio.create_task(storage.close())
     await asyncio.sleep(0)
     with pytest.raises(NotRunning):
         await storage.get("q", ["a"])
-    held.set()
+    released.set()
     await closing
 
     assert [NotRunning] == [type(r) for r in await asyncio.gather(early, return_exceptions=True)]
 
 
 async def test_a_storage_can_be_closed_twice_and_opened_again(tmp_path: Path) -> None:
-    """What others did meanwhile is there, and waits are woken again."""
+    """It sees the changes that other storages made meanwhile, and wakes its waits."""
     storage = opened(tmp_path, poll=60.0)
     async with storage:
         await storage.wait(["q"], timeout=0)
@@ -112,21 +112,21 @@ async def test_a_storage_can_be_closed_twice_and_opened_again(tmp_path: Path) ->
     async with storage, opened(tmp_path) as other:
         token = (await storage.claim("q", "none", 1)).token
         task = asyncio.create_task(storage.wait(["q"], since={"q": token}, timeout=45.0))
-        while not storage._wakeups._by_queue:  # noqa: ASYNC110 - nobody is told that the thread has joined it
+        while not storage._wakeups._by_queue:  # noqa: ASYNC110 - the thread sends no event
             await asyncio.sleep(0)
         await other.enqueue("q", [request("a")])
 
         assert (await task).woken
 
 
-async def test_a_step_that_cannot_be_written_down_has_not_happened(tmp_path: Path) -> None:
-    """What no encoder takes is undone like what no disk takes: index and directory agree."""
-    unsayable: Any = object()
+async def test_a_step_that_cannot_be_encoded_is_undone(tmp_path: Path) -> None:
+    """It is undone as if the disk had refused it: index and directory agree."""
+    unencodable: Any = object()
     async with opened(tmp_path) as storage:
         await storage.enqueue("q", [request("a")])
         with pytest.raises(TypeError):
             await storage._run_step(
-                None, enqueueing.enqueue, "q", [request("b", payload=unsayable), request("c")]
+                None, enqueueing.enqueue, "q", [request("b", payload=unencodable), request("c")]
             )
         mine = [id for id, _ in (await storage.list("q", "waiting")).items]
         await storage.enqueue("q", [request("d")])

@@ -1,4 +1,4 @@
-"""Replaying what was written gives the index that wrote it, with or without a checkpoint in between."""
+"""Replaying commits gives the same index, with or without a checkpoint in between."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.storage.indexed.actions import Action, apply, sequences
 from tests.storage.indexed.contents import contents, stored
 
 
-def told(index: Index, sequence: list[Action]) -> list[bytes]:
-    """Do each as a step, and return the commits that the steps are written down as."""
+def commit_all(index: Index, sequence: list[Action]) -> list[bytes]:
+    """Apply each act as one step, and return the commits of the steps."""
     bodies = []
     for one in sequence:
         apply(index, one)
@@ -37,7 +37,7 @@ def replayed(bodies: Iterable[bytes], onto: Index | None = None) -> Index:
 
 
 def same(one: Index, other: Index) -> tuple[Any, Any]:
-    """Both as plain values at the same time of the clock, which commits bring only as far as they go."""
+    """Return both indexes as plain values at the same time. A replay sets the clock to its last commit."""
     one.now = other.now = max(one.now, other.now)
     return contents(one), contents(other)
 
@@ -46,7 +46,7 @@ def same(one: Index, other: Index) -> tuple[Any, Any]:
 @given(sequences)
 def test_replaying_the_commits_gives_the_same_index(sequence: list[Action]) -> None:
     original = Index()
-    copy = replayed(told(original, sequence))
+    copy = replayed(commit_all(original, sequence))
     expected, found = same(original, copy)
 
     assert expected == found
@@ -55,13 +55,13 @@ def test_replaying_the_commits_gives_the_same_index(sequence: list[Action]) -> N
 
 @settings(max_examples=100, deadline=None)
 @given(sequences, sequences)
-def test_a_checkpoint_at_any_point_stands_for_the_commits_before_it(
+def test_a_checkpoint_at_any_point_replaces_the_commits_before_it(
     before: list[Action], after: list[Action]
 ) -> None:
     original = Index()
-    told(original, before)
+    commit_all(original, before)
     copy = replayed(commits.snapshot(original))
-    replayed(told(original, after), onto=copy)
+    replayed(commit_all(original, after), onto=copy)
     expected, found = same(original, copy)
 
     assert expected == found
@@ -70,9 +70,9 @@ def test_a_checkpoint_at_any_point_stands_for_the_commits_before_it(
 
 @settings(max_examples=50, deadline=None)
 @given(sequences)
-def test_a_checkpoint_of_a_checkpoint_says_the_same(sequence: list[Action]) -> None:
+def test_a_checkpoint_of_a_checkpoint_is_equal(sequence: list[Action]) -> None:
     original = Index()
-    told(original, sequence)
+    commit_all(original, sequence)
     once = list(commits.snapshot(original))
 
     assert once == list(commits.snapshot(replayed(once)))
@@ -80,12 +80,12 @@ def test_a_checkpoint_of_a_checkpoint_says_the_same(sequence: list[Action]) -> N
 
 @settings(max_examples=50, deadline=None)
 @given(sequences, st.integers(0, 40))
-def test_who_comes_late_replays_to_the_same(sequence: list[Action], late: int) -> None:
-    """A process that followed from the start and one that began with a checkpoint agree."""
+def test_a_process_that_starts_late_has_the_same_index(sequence: list[Action], late: int) -> None:
+    """A process that read every commit and a process that started with a checkpoint agree."""
     original = Index()
-    bodies = told(original, sequence[:late])
+    bodies = commit_all(original, sequence[:late])
     checkpoint = list(commits.snapshot(original))
-    bodies_after = told(original, sequence[late:])
+    bodies_after = commit_all(original, sequence[late:])
     early = replayed(bodies + bodies_after)
     joined = replayed(bodies_after, onto=replayed(checkpoint))
 
@@ -97,8 +97,8 @@ def test_who_comes_late_replays_to_the_same(sequence: list[Action], late: int) -
 PAYLOAD = b"p" * 10_000
 
 
-def test_a_payload_is_written_when_it_comes_and_not_again_when_it_moves() -> None:
-    """Claim, retry, a successor's promotion and a kept failure name the payload that is there."""
+def test_a_payload_is_written_once() -> None:
+    """The commits of a claim and an end refer to the payload in an earlier commit."""
     index = Index()
     claiming.grant(index, ["q"], "l", 10**6, "h")
     index.end_step()
@@ -116,9 +116,9 @@ def test_a_payload_is_written_when_it_comes_and_not_again_when_it_moves() -> Non
 
 
 def test_the_clock_and_the_numbers_never_step_back_in_a_replay() -> None:
-    """A process may be ahead of the commits it reads."""
+    """The clock of a process may be ahead of the commits that it reads."""
     original, ahead = Index(), Index()
-    bodies = told(original, [("tick", (5,)), ("grant", (10,))])
+    bodies = commit_all(original, [("tick", (5,)), ("grant", (10,))])
     ahead.now, ahead.number = 99, 10**9
     replayed(bodies, onto=ahead)
 

@@ -1,4 +1,4 @@
-"""A torn end is set aside; damage anywhere else is refused with the file named, and nothing is guessed."""
+"""Damaged files: a damaged last commit is set aside, any other damage is an error that names the file."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 from dibs.errors import StorageDamaged
-from tests.storage.file.place import commit, cut, fill, flip, ids_in, opened, request
+from tests.storage.file.folder import commit, cut, fill, flip, ids_in, opened, request
 
 
 @pytest.mark.parametrize("length", [0, 1, 27, 28, 40, -1])
-async def test_a_torn_last_commit_is_set_aside_and_the_earlier_ones_are_kept(
-    tmp_path: Path, length: int
-) -> None:
-    """A power loss took it: its step did not happen."""
+async def test_a_torn_last_commit_is_set_aside_and_earlier_ones_are_kept(tmp_path: Path, length: int) -> None:
+    """It is the trace of a power loss, and its step has no effect."""
     await fill(tmp_path, "a", "b", "c")
     last = commit(tmp_path, 3)
     cut(last, length % last.stat().st_size)
@@ -26,8 +24,8 @@ async def test_a_torn_last_commit_is_set_aside_and_the_earlier_ones_are_kept(
     assert (tmp_path / "tmp" / f"torn-{last.name}").exists()
 
 
-async def test_a_torn_last_commit_is_only_passed_over_by_who_reads(tmp_path: Path) -> None:
-    """Only under the lock is it sure that nobody has put a good one in its place."""
+async def test_a_reader_leaves_a_torn_last_commit_where_it_is(tmp_path: Path) -> None:
+    """Without the lock, another process may already have replaced it by a valid commit."""
     await fill(tmp_path, "a", "b")
     flip(commit(tmp_path, 2))
 
@@ -36,8 +34,8 @@ async def test_a_torn_last_commit_is_only_passed_over_by_who_reads(tmp_path: Pat
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped", "missing"])
-async def test_a_damaged_commit_in_the_middle_is_refused_by_its_name(tmp_path: Path, how: str) -> None:
-    """Others have built on it: going on without it would undo what they were told."""
+async def test_a_damaged_commit_in_the_middle_is_an_error_that_names_it(tmp_path: Path, how: str) -> None:
+    """Later commits depend on it, so a replay without it would undo answered calls."""
     await fill(tmp_path, "a", "b", "c")
     middle = commit(tmp_path, 2)
     if how == "cut":
@@ -54,8 +52,8 @@ async def test_a_damaged_commit_in_the_middle_is_refused_by_its_name(tmp_path: P
     assert not commit(tmp_path, 4).exists()
 
 
-async def checkpointed(root: Path) -> Path:
-    """A directory whose commits are all in its checkpoint, of several frames."""
+async def with_checkpoint(root: Path) -> Path:
+    """Create a directory without commits, with a checkpoint of several frames."""
     await fill(root, "a", "b")
     async with opened(root) as storage:
         await storage.enqueue("r", [request("c")])
@@ -64,8 +62,8 @@ async def checkpointed(root: Path) -> Path:
 
 
 async def test_each_truncation_of_a_checkpoint_is_damage(tmp_path: Path) -> None:
-    """Also between two frames, where every frame that is left is whole; and down to nothing."""
-    path = await checkpointed(tmp_path)
+    """Also a truncation between two frames, which leaves only complete frames, and an empty file."""
+    path = await with_checkpoint(tmp_path)
     for length in range(path.stat().st_size - 1, -1, -1):
         cut(path, length)
         with pytest.raises(StorageDamaged) as caught:
@@ -75,11 +73,11 @@ async def test_each_truncation_of_a_checkpoint_is_damage(tmp_path: Path) -> None
 
 
 async def test_each_flipped_byte_of_a_checkpoint_is_damage(tmp_path: Path) -> None:
-    path = await checkpointed(tmp_path)
+    path = await with_checkpoint(tmp_path)
     whole = path.read_bytes()
-    for place in range(0, len(whole), 3):
+    for index in range(0, len(whole), 3):
         path.write_bytes(whole)
-        flip(path, place)
+        flip(path, index)
         with pytest.raises(StorageDamaged):
             await ids_in(tmp_path)
     path.write_bytes(whole)
@@ -87,8 +85,8 @@ async def test_each_flipped_byte_of_a_checkpoint_is_damage(tmp_path: Path) -> No
     assert ["a", "b"] == await ids_in(tmp_path)
 
 
-async def test_a_checkpoint_that_is_gone_with_commits_behind_it_is_damage(tmp_path: Path) -> None:
-    path = await checkpointed(tmp_path)
+async def test_a_missing_checkpoint_before_later_commits_is_damage(tmp_path: Path) -> None:
+    path = await with_checkpoint(tmp_path)
     await fill(tmp_path, "d")
     path.unlink()
 
@@ -96,16 +94,16 @@ async def test_a_checkpoint_that_is_gone_with_commits_behind_it_is_damage(tmp_pa
         await ids_in(tmp_path)
 
 
-async def test_a_checkpoint_with_something_behind_its_end_is_damage(tmp_path: Path) -> None:
-    path = await checkpointed(tmp_path)
+async def test_a_checkpoint_with_data_after_its_end_is_damage(tmp_path: Path) -> None:
+    path = await with_checkpoint(tmp_path)
     path.write_bytes(path.read_bytes() * 2)
 
     with pytest.raises(StorageDamaged):
         await ids_in(tmp_path)
 
 
-async def test_commits_that_a_checkpoint_stands_for_are_passed_over(tmp_path: Path) -> None:
-    """A process killed between the checkpoint and the removal of commits leaves them; all is well."""
+async def test_commits_that_are_in_the_checkpoint_are_skipped(tmp_path: Path) -> None:
+    """A process that is killed between writing a checkpoint and removing the commits leaves such commits."""
     await fill(tmp_path, "a", "b")
     left = commit(tmp_path, 1).read_bytes()
     async with opened(tmp_path) as storage:
@@ -123,7 +121,7 @@ async def test_commits_that_a_checkpoint_stands_for_are_passed_over(tmp_path: Pa
 
 
 async def test_a_storage_restored_from_a_copy_draws_no_fence_twice(tmp_path: Path) -> None:
-    """Contract 1: numbers are at least now in us, so what the lost hours drew is not drawn again."""
+    """Contract 1: numbers are at least the time in us, so the numbers after the copy are not drawn again."""
     await fill(tmp_path / "jobs", "a", now=1000)
     copy = {path: path.read_bytes() for path in (tmp_path / "jobs").rglob("*") if path.is_file()}
     lost = await one_fence(tmp_path / "jobs", now=2000)

@@ -1,4 +1,4 @@
-"""What lies where, who may read it, and what is refused when it is opened."""
+"""The directory: names, modes, and the errors when it is opened."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from dibs.errors import StorageDamaged, StorageError, StorageTooNew, StorageUnavailable
 from dibs.storage.file import FileStorage
 from dibs.storage.file.directory import FORMAT
-from tests.storage.file.place import commit, fill, flip, ids_in, names, opened, request
+from tests.storage.file.folder import commit, fill, flip, ids_in, names, opened, request
 
 
 def modes(root: Path) -> set[tuple[bool, int]]:
@@ -34,7 +34,7 @@ async def test_files_are_0600_and_folders_0700_whatever_the_umask(tmp_path: Path
 
 
 @pytest.mark.parametrize("link", [False, True])
-async def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path, link: bool) -> None:  # noqa: FBT001
+async def test_a_folder_of_other_files_is_refused_and_unchanged(tmp_path: Path, link: bool) -> None:  # noqa: FBT001
     (tmp_path / "precious.txt").write_text("mine")
     root = tmp_path
     if link:
@@ -48,13 +48,13 @@ async def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Pa
     assert ["precious.txt"] == names(tmp_path)
 
 
-async def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+async def test_an_empty_folder_is_used(tmp_path: Path) -> None:
     await fill(tmp_path, "a")
 
     assert ["a"] == await ids_in(tmp_path)
 
 
-async def test_parents_that_are_missing_are_made(tmp_path: Path) -> None:
+async def test_missing_parents_are_created(tmp_path: Path) -> None:
     await fill(tmp_path / "deep" / "er" / "jobs", "a")
 
     assert ["a"] == await ids_in(tmp_path / "deep" / "er" / "jobs")
@@ -85,7 +85,7 @@ async def test_a_directory_of_a_newer_format_is_refused_by_its_format_file(tmp_p
 async def test_a_commit_of_a_newer_format_is_refused_by_its_frame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A newer process may have joined after this one looked at the format file."""
+    """A newer process may start after this one has read the format file."""
     await fill(tmp_path / "jobs", "a")
     async with opened(tmp_path / "jobs") as old:
         monkeypatch.setattr("dibs.storage.file.frames.FORMAT", FORMAT + 1)
@@ -105,7 +105,7 @@ async def test_a_commit_of_a_newer_format_is_refused_by_its_frame(
     ["", "{", "[]", "{}", "null", "\0" * 50]
     + [f'{{"format": {value}}}' for value in ('"1"', "null", "1.5", "0", "true")],
 )  # fmt: skip
-async def test_a_format_file_that_is_not_ours_is_damage(tmp_path: Path, text: str) -> None:
+async def test_an_invalid_format_file_is_damage(tmp_path: Path, text: str) -> None:
     await fill(tmp_path / "jobs", "a")
     (tmp_path / "jobs" / "format").write_text(text)
 
@@ -115,7 +115,7 @@ async def test_a_format_file_that_is_not_ours_is_damage(tmp_path: Path, text: st
     assert "format" in str(caught.value)
 
 
-async def test_a_planted_symlink_among_the_commits_is_not_followed_and_named(tmp_path: Path) -> None:
+async def test_a_symlink_among_the_commits_is_not_followed(tmp_path: Path) -> None:
     await fill(tmp_path / "other", "stolen")
     await fill(tmp_path / "jobs", "a")
     commit(tmp_path / "jobs", 2).symlink_to(commit(tmp_path / "other", 1))
@@ -129,7 +129,7 @@ async def test_a_planted_symlink_among_the_commits_is_not_followed_and_named(tmp
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "lock", "tmp/0000000000000002"])
-async def test_a_planted_symlink_elsewhere_is_not_written_through(tmp_path: Path, name: str) -> None:
+async def test_a_symlink_elsewhere_is_not_written_through(tmp_path: Path, name: str) -> None:
     await fill(tmp_path / "jobs", "a")
     target = tmp_path / "precious"
     target.write_bytes(b"mine")
@@ -147,8 +147,8 @@ STRANGE = ["README-not-hex!!", "0x00000000000001", "-000000000000001", "00000000
 
 
 @pytest.mark.parametrize("name", STRANGE)
-async def test_a_strange_file_among_the_commits_is_passed_over(tmp_path: Path, name: str) -> None:
-    """It stops neither a commit, nor a checkpoint, nor a look at a torn one."""
+async def test_a_file_of_another_name_among_the_commits_is_skipped(tmp_path: Path, name: str) -> None:
+    """It prevents neither a commit nor a checkpoint, nor the handling of a torn commit."""
     root = tmp_path / "jobs"
     await fill(root, "a", "b")
     (root / "commits" / name).write_bytes(b"?")
@@ -178,8 +178,8 @@ HOSTILE = [
 ]
 
 
-async def test_hostile_names_come_back_as_they_were_and_never_become_paths(tmp_path: Path) -> None:
-    """Ids and queues differ by every byte, case and Unicode form; no file is named after any of them."""
+async def test_ids_and_queues_never_become_paths(tmp_path: Path) -> None:
+    """Names that differ in a byte, in case or in Unicode form are different, and no file has such a name."""
     root = tmp_path / "jobs"
     async with opened(root) as storage:
         for name in HOSTILE:

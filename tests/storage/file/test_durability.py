@@ -1,4 +1,4 @@
-"""What `fsync` asks of the system, and in which order, as strace sees it."""
+"""The system calls of `fsync`, in their order, as strace reports them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dibs.storage.file import FileStorage
-from tests.storage.file.child import PROJECT
+from tests.storage.file.child_process import PROJECT
 
 STRACE = shutil.which("strace")
 needs_strace = pytest.mark.skipif(STRACE is None, reason="needs strace to see system calls")
@@ -31,7 +31,7 @@ asyncio.run(main())
 
 
 def synced(root: Path, fsync: str) -> list[str]:
-    """What was synced and renamed, in order, with the paths below the directory."""
+    """Return the fsync and rename calls in order, with paths relative to the directory."""
     trace = root.with_suffix(".trace")
     assert STRACE is not None
     watch = [STRACE, "-f", "-qq", "-y", "-o", str(trace), "-e", "trace=fsync,fdatasync,rename"]
@@ -57,8 +57,8 @@ def test_a_synced_commit_is_on_the_disk_before_its_name_and_its_name_before_the_
 
 
 @needs_strace
-def test_a_directory_made_anew_is_on_the_disk_before_its_first_commit(tmp_path: Path) -> None:
-    """Else a power loss could leave synced commits in a folder that has no name."""
+def test_a_new_directory_is_synced_before_its_first_commit(tmp_path: Path) -> None:
+    """Without that, a power loss could remove the folder's name with the synced commits in it."""
     told = synced(tmp_path / "jobs", "1")[:-3]
 
     assert "fsync ROOT" in told
@@ -67,13 +67,13 @@ def test_a_directory_made_anew_is_on_the_disk_before_its_first_commit(tmp_path: 
 
 
 @needs_strace
-def test_a_commit_that_need_not_be_synced_is_not(tmp_path: Path) -> None:
+def test_without_fsync_commits_are_not_synced(tmp_path: Path) -> None:
     told = synced(tmp_path / "jobs", "0")
 
     assert COMMIT[1:] == told[-1:]
     assert [] == [one for one in told if one.startswith("fsync") and "format" not in one]
 
 
-def test_it_says_what_survives_what(tmp_path: Path) -> None:
+def test_durability_depends_on_fsync(tmp_path: Path) -> None:
     assert "power loss" in FileStorage(str(tmp_path), fsync=True).durability
     assert "fsync=1" in FileStorage(str(tmp_path)).durability

@@ -1,4 +1,4 @@
-"""A file is whole or it is Torn: nothing is ever half-read."""
+"""Files of frames: complete files are read, all others raise CorruptFile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dibs.storage.file.frames import (
     write_atomically,
 )
 
-BODY = b"what was decided"
+BODY = b"a commit"
 
 
 def written(folder: Path, content: bytes) -> str:
@@ -32,7 +32,7 @@ def written(folder: Path, content: bytes) -> str:
 
 
 @given(st.integers(0, 2**64 - 1), st.binary(max_size=300))
-def test_what_is_framed_reads_the_same(
+def test_a_frame_reads_back_unchanged(
     tmp_path_factory: pytest.TempPathFactory, number: int, body: bytes
 ) -> None:
     path = written(tmp_path_factory.mktemp("frame", numbered=True), encode_frame(number, body))
@@ -41,7 +41,7 @@ def test_what_is_framed_reads_the_same(
 
 
 @pytest.mark.parametrize("length", range(len(encode_frame(7, BODY))))
-def test_each_truncation_is_torn(tmp_path: Path, length: int) -> None:
+def test_each_truncation_is_corrupt(tmp_path: Path, length: int) -> None:
     path = written(tmp_path, encode_frame(7, BODY)[:length])
 
     with pytest.raises(CorruptFile):
@@ -49,29 +49,29 @@ def test_each_truncation_is_torn(tmp_path: Path, length: int) -> None:
 
 
 @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
-@pytest.mark.parametrize("place", range(len(encode_frame(7, BODY))))
-def test_each_flipped_byte_is_torn(tmp_path: Path, place: int, flip: int) -> None:
-    """Of the header too: its number says which commits a checkpoint stands for, its length what is read."""
+@pytest.mark.parametrize("index", range(len(encode_frame(7, BODY))))
+def test_each_flipped_byte_is_corrupt(tmp_path: Path, index: int, flip: int) -> None:
+    """Also of the header: readers depend on its commit number and on its length."""
     content = bytearray(encode_frame(7, BODY))
-    content[place] ^= flip
+    content[index] ^= flip
 
     with pytest.raises(CorruptFile):
         list(read_frames(written(tmp_path, bytes(content))))
 
 
 @pytest.mark.parametrize("tail", [b"\0", b"dibs", encode_frame(8, b"x")])
-def test_a_commit_with_something_behind_it_is_torn(tmp_path: Path, tail: bytes) -> None:
+def test_a_commit_with_data_after_it_is_corrupt(tmp_path: Path, tail: bytes) -> None:
     with pytest.raises(CorruptFile):
         read_frame(written(tmp_path, encode_frame(7, BODY) + tail), 7)
 
 
-def test_a_commit_under_another_s_number_is_torn(tmp_path: Path) -> None:
-    """A file that was copied or renamed is not the commit its name says."""
+def test_a_commit_under_another_number_is_corrupt(tmp_path: Path) -> None:
+    """A copied or renamed file is not the commit of its name."""
     with pytest.raises(CorruptFile):
         read_frame(written(tmp_path, encode_frame(8, BODY)), 7)
 
 
-def test_a_length_beyond_memory_is_torn_and_not_tried(tmp_path: Path) -> None:
+def test_a_length_beyond_the_file_is_corrupt_and_not_read(tmp_path: Path) -> None:
     header = HEADER.pack(frames.MAGIC, FORMAT, 7, 2**63, 0)
 
     with pytest.raises(CorruptFile):
@@ -79,7 +79,7 @@ def test_a_length_beyond_memory_is_torn_and_not_tried(tmp_path: Path) -> None:
 
 
 def test_a_whole_frame_of_a_newer_format_is_too_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its checksum is right, so it is no damage."""
+    """Its checksum is right, so it is not damaged."""
     monkeypatch.setattr(frames, "FORMAT", FORMAT + 1)
     newer = encode_frame(7, BODY)
     monkeypatch.undo()
@@ -110,8 +110,8 @@ def test_a_symlink_is_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder"])
-def test_what_is_no_plain_file_is_torn_and_nobody_waits_for_it(tmp_path: Path, kind: str) -> None:
-    """A FIFO without a writer would hold its reader for ever."""
+def test_a_fifo_or_folder_is_corrupt_and_does_not_block(tmp_path: Path, kind: str) -> None:
+    """open() of a FIFO without a writer would block for ever."""
     path = tmp_path / "f"
     if kind == "fifo":
         os.mkfifo(path)
@@ -122,7 +122,7 @@ def test_what_is_no_plain_file_is_torn_and_nobody_waits_for_it(tmp_path: Path, k
         read_frame(str(path), 7)
 
 
-def test_a_file_is_written_whole_and_for_its_owner_only(tmp_path: Path) -> None:
+def test_a_file_is_written_completely_for_its_owner_only(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
         size = write_atomically(str(tmp_path / "f"), str(tmp_path / "t"), [b"ab", b"c"], fsync=False)
@@ -142,22 +142,22 @@ def test_the_leftover_of_a_killed_writer_is_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["symlink", "fifo"])
-def test_a_temporary_that_is_no_plain_file_is_not_written_to(tmp_path: Path, kind: str) -> None:
-    """Whatever a planted link points to stays as it is, and nobody waits for a reader."""
+def test_a_temporary_file_that_is_a_link_or_fifo_is_not_written_to(tmp_path: Path, kind: str) -> None:
+    """The target of a link stays unchanged, and open() of a FIFO does not wait for a reader."""
     (tmp_path / "target").write_bytes(b"precious")
     if kind == "symlink":
         (tmp_path / "t").symlink_to(tmp_path / "target")
     else:
         os.mkfifo(tmp_path / "t")
 
-    with pytest.raises(OSError):  # noqa: PT011 - which one is the system's to say
+    with pytest.raises(OSError):  # noqa: PT011 - the error depends on the system
         write_atomically(str(tmp_path / "f"), str(tmp_path / "t"), [b"new"], fsync=False)
 
     assert b"precious" == (tmp_path / "target").read_bytes()
     assert not (tmp_path / "f").exists()
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"old")
 
     def frames_that_break() -> list[bytes]:

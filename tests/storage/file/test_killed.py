@@ -1,4 +1,4 @@
-"""A writer killed at any moment: what was answered is kept, what was under way happened whole or not."""
+"""A writer that is killed at any moment: answered steps are kept, the pending step is complete or absent."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pathlib import Path
 import pytest
 
 from dibs.model.job import Slot
-from tests.storage.file.child import PROJECT
-from tests.storage.file.killed import STEPS
-from tests.storage.file.place import names, opened, request
+from tests.storage.file.child_process import PROJECT
+from tests.storage.file.folder import names, opened, request
+from tests.storage.file.killed_writer import STEPS
 
-#: The state of each id of interest, as far as it does not depend on random leases and fences.
+#: The state of each id, without values that depend on random leases and fences.
 State = dict[str, tuple[object, ...]]
 
 
 async def state_of(root: Path) -> State:
-    """What a process that opens the directory sees of each id."""
+    """Return the state of each id, as a new storage on the directory sees it."""
     async with opened(root) as storage:
         slots = dict(zip("abcd", await storage.get("q", list("abcd")), strict=True))
         counts = await storage.counts(["q", "q!fail"])
-    seen = {id: told(slot) for id, slot in slots.items()}
+    seen = {id: visible(slot) for id, slot in slots.items()}
     return seen | {name: (one.waiting, one.active, one.failed) for name, one in counts.items()}
 
 
-def told(slot: Slot) -> tuple[object, ...]:
+def visible(slot: Slot) -> tuple[object, ...]:
     job, outcome = slot.current, slot.outcome
     return (
         None if job is None else (job.data.payload, job.run is not None, job.attempts, job.enqueues),
@@ -40,7 +40,7 @@ def told(slot: Slot) -> tuple[object, ...]:
 
 
 async def states(root: Path) -> list[State]:
-    """What is to be seen after each step, and between the two commits of the claim."""
+    """Return the expected state before the first step and after each step."""
     async with opened(root) as storage:
         seen = [await state_of(root)]
         for step in STEPS:
@@ -50,7 +50,7 @@ async def states(root: Path) -> list[State]:
 
 
 async def check(root: Path, answered: int, expected: list[State]) -> None:
-    """It opens, holds exactly what was answered or one step more, and goes on working."""
+    """Check that the directory has the answered steps or one step more, and that it still works."""
     assert await state_of(root) in expected[answered : answered + 2], (root, answered)
     assert set(names(root)) <= {"format", "lock", "commits", "checkpoint", "tmp"}
     async with opened(root) as storage:
@@ -64,14 +64,14 @@ async def check(root: Path, answered: int, expected: list[State]) -> None:
 
 
 def killed_by_itself(folder: Path) -> list[tuple[int, int, bool]]:
-    """Each moment, how many steps were answered by then, and whether the writer died."""
-    command = [sys.executable, "-m", "tests.storage.file.killed", str(folder)]
+    """Return for each call its number, how many steps were answered, and whether the writer died."""
+    command = [sys.executable, "-m", "tests.storage.file.killed_writer", str(folder)]
     run = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
     return [(count, answered, died) for count, answered, died in map(json.loads, run.stdout.splitlines())]
 
 
 async def test_killed_before_each_call_that_touches_the_file_system(tmp_path: Path) -> None:
-    """Every audited call of opening, committing and making a checkpoint, one after the other."""
+    """Each audited call of opening, committing and writing a checkpoint, one after the other."""
     expected = await states(tmp_path / "whole")
     tries = killed_by_itself(tmp_path)
     for count, answered, _ in tries:
@@ -84,24 +84,24 @@ async def test_killed_before_each_call_that_touches_the_file_system(tmp_path: Pa
 
 
 STRACE = shutil.which("strace")
-#: Of these Python itself makes few while it starts, so that nearly every moment is one of ours.
+#: System calls that Python makes rarely while it starts, so nearly all of them belong to the storage.
 CALLS = ("write", "fsync", "unlink", "flock", "mkdir")
 
 
 def killed_by_strace(root: Path, call: str, when: int) -> tuple[int, bool]:
-    """Run the same writer, and kill it as it makes this system call for the n-th time in this folder."""
-    answers, told = os.pipe()
+    """Run the same writer, and kill it at its `when`-th call of this system call."""
+    answers, write_end = os.pipe()
     program = (
-        "import asyncio, pathlib, tests.storage.file.killed as killed\n"
-        f"asyncio.run(killed.work(pathlib.Path({str(root)!r}), {told}))"
+        "import asyncio, pathlib, tests.storage.file.killed_writer as killed\n"
+        f"asyncio.run(killed.work(pathlib.Path({str(root)!r}), {write_end}))"
     )
     assert STRACE is not None
     run = subprocess.run(
         [STRACE, "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}",
          "-e", f"inject={call}:signal=SIGKILL:when={when}", sys.executable, "-c", program],
-        cwd=PROJECT, pass_fds=[told], check=False,
+        cwd=PROJECT, pass_fds=[write_end], check=False,
     )  # fmt: skip
-    os.close(told)
+    os.close(write_end)
     answered = len(os.read(answers, 100))
     os.close(answers)
     return answered, run.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
@@ -116,7 +116,7 @@ def killed_by_strace(root: Path, call: str, when: int) -> tuple[int, bool]:
     ],
 )
 async def test_killed_in_the_middle_of_each_system_call(tmp_path: Path, call: str, moments: range) -> None:
-    """As above, from outside: also the calls of which Python tells nobody."""
+    """As above, but from outside: this includes calls without an audit event."""
     expected, when, died = await states(tmp_path / "whole"), 0, True
     for when in moments:
         answered, died = killed_by_strace(tmp_path / str(when), call, when)

@@ -1,4 +1,4 @@
-"""The lock on a directory, when the system does not let go of it at once."""
+"""The commit lock, when the system refuses to release it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from dibs.errors import OutcomeUnknown
-from tests.storage.file.place import ids_in, opened, request
+from tests.storage.file.folder import ids_in, opened, request
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """Let the next unlocks fail, as on a file system whose lock server is away."""
+    """Make the next unlocks fail, as on a file system whose lock server is not reachable."""
     real, left = fcntl.flock, times
 
     def flock(descriptor: int, operation: int) -> None:
@@ -25,10 +25,8 @@ def refusing(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     monkeypatch.setattr(fcntl, "flock", flock)
 
 
-async def test_a_lock_the_system_does_not_take_back_at_once_is_given_back_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was kept for good: the process went on, and every other one waited for ever."""
+async def test_a_failed_release_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, the lock was kept, and every other process waited for ever."""
     async with opened(tmp_path) as mine, opened(tmp_path) as others:
         await others.enqueue("q", [request("z")])
         refusing(monkeypatch, 1)
@@ -38,7 +36,7 @@ async def test_a_lock_the_system_does_not_take_back_at_once_is_given_back_again(
     assert ["a", "b", "z"] == await ids_in(tmp_path)
 
 
-async def test_a_lock_that_cannot_be_given_back_is_told(
+async def test_a_lock_that_cannot_be_released_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(tmp_path) as mine:

@@ -1,4 +1,4 @@
-"""Several real processes on one directory at once: one active run per id, nothing lost."""
+"""Several processes on one directory at the same time: one active run per id, no job lost."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from dibs.model.results import WaitResult
 from dibs.storage.file import FileStorage
-from tests.storage.file.child import Child
-from tests.storage.file.place import fill, opened, request
+from tests.storage.file.child_process import Child
+from tests.storage.file.folder import fill, opened, request
 
 
 @pytest.fixture
@@ -30,24 +30,24 @@ def start(children: ExitStack, root: Path) -> Child:
 
 
 def started(children: ExitStack, root: Path, count: int) -> list[Child]:
-    """Start them all at the same time: they may meet while the directory is made."""
+    """Start several processes at the same time, so that they may create the directory together."""
     many = [children.enter_context(Child(root)) for _ in range(count)]
     assert ["opened"] * count == [child.answer() for child in many]
     return many
 
 
-def told_by(log: Path) -> dict[str, list[tuple[str, int]]]:
-    """What the book says, per id, in the order in which it was written."""
-    told: dict[str, list[tuple[str, int]]] = {}
+def runs_in(log: Path) -> dict[str, list[tuple[str, int]]]:
+    """Return the begins and ends in the log file per id, in their order."""
+    runs_by_id: dict[str, list[tuple[str, int]]] = {}
     for line in log.read_text().splitlines():
         word, id, fence = line.split()
-        told.setdefault(id, []).append((word, int(fence)))
-    return told
+        runs_by_id.setdefault(id, []).append((word, int(fence)))
+    return runs_by_id
 
 
-def check_runs(told: dict[str, list[tuple[str, int]]]) -> None:
-    """Runs of an id follow one another, and their fences grow."""
-    for id, runs in told.items():
+def check_runs(runs_by_id: dict[str, list[tuple[str, int]]]) -> None:
+    """Check that the runs of each id do not overlap, and that their fences grow."""
+    for id, runs in runs_by_id.items():
         fences = [fence for _, fence in runs]
 
         assert ["begin", "end"] * (len(runs) // 2) == [word for word, _ in runs], id
@@ -58,7 +58,7 @@ def check_runs(told: dict[str, list[tuple[str, int]]]) -> None:
 async def test_processes_that_claim_and_enqueue_at_once_run_each_id_once_at_a_time(
     tmp_path: Path, children: ExitStack, processes: int, jobs: int
 ) -> None:
-    """Claim stampede: each job has one winner, the shared ids run again and again, nothing is lost."""
+    """Many claims at once: each job is claimed once, shared ids run repeatedly, no job is lost."""
     root, log = tmp_path / "jobs", tmp_path / "log"
     log.touch()
     many = started(children, root, processes)
@@ -70,19 +70,21 @@ async def test_processes_that_claim_and_enqueue_at_once_run_each_id_once_at_a_ti
         child.send("work", str(log))
     assert ["done"] * processes == [child.answer() for child in many]
     done = [child.answer() for child in many]
-    told = told_by(log)
-    check_runs(told)
+    runs_by_id = runs_in(log)
+    check_runs(runs_by_id)
     async with opened(root) as storage:
         counts = (await storage.counts(["q"]))["q"]
 
-    assert sum(done) == sum(len(runs) // 2 for runs in told.values())
-    assert all(2 == len(told[f"own-{number}-{i}"]) for number in range(processes) for i in range(jobs))
+    assert sum(done) == sum(len(runs) // 2 for runs in runs_by_id.values())
+    assert all(2 == len(runs_by_id[f"own-{number}-{i}"]) for number in range(processes) for i in range(jobs))
     assert (0, 0, 0) == (counts.waiting, counts.active, counts.blocked)
     assert counts.completed == processes * jobs + 3
 
 
-async def test_a_process_that_slept_through_a_checkpoint_goes_on(tmp_path: Path, children: ExitStack) -> None:
-    """Its next commits are gone; it finds the checkpoint instead, and misses nothing."""
+async def test_a_process_that_was_stopped_during_a_checkpoint_continues(
+    tmp_path: Path, children: ExitStack
+) -> None:
+    """Its next commits are removed; it reads the checkpoint and has all jobs."""
     asleep, awake = started(children, tmp_path / "jobs", 2)
     assert "done" == asleep.ask("enqueue", ["a"])
     os.kill(asleep.pid, signal.SIGSTOP)
@@ -96,8 +98,10 @@ async def test_a_process_that_slept_through_a_checkpoint_goes_on(tmp_path: Path,
     assert ["a", "b", "c", "d", "e"] == awake.ask("ids")
 
 
-async def test_a_holder_that_slept_past_its_lease_is_refused(tmp_path: Path, children: ExitStack) -> None:
-    """Stop, reap, run elsewhere, continue: the late end is lost and changes nothing."""
+async def test_a_holder_that_was_stopped_past_its_lease_is_refused(
+    tmp_path: Path, children: ExitStack
+) -> None:
+    """After the job was reaped and claimed by another process, the late end is lost and changes no job."""
     root = tmp_path / "jobs"
     await fill(root, "a", now=1000)
     late = start(children, root)
@@ -132,19 +136,19 @@ async def test_a_killed_process_leaves_the_lock_free_and_its_lease_to_be_reaped(
 
 
 async def waiting_on(storage: FileStorage) -> asyncio.Task[WaitResult]:
-    """A wait for work that is known to wait, and not yet to have been told anything."""
+    """Start a wait for work, and return it once it is registered and not yet woken."""
     token = (await storage.claim("q", "none", 1)).token
     task = asyncio.create_task(storage.wait(["q"], since={"q": token}))
-    while not storage._wakeups._by_queue:  # noqa: ASYNC110 - nobody is told that the thread has joined it
+    while not storage._wakeups._by_queue:  # noqa: ASYNC110 - the thread sends no event
         await asyncio.sleep(0)
     assert not task.done()
     return task
 
 
-async def test_an_enqueue_elsewhere_wakes_a_wait_without_waiting_for_the_poll(
+async def test_an_enqueue_of_another_process_wakes_a_wait_before_the_poll(
     tmp_path: Path, children: ExitStack
 ) -> None:
-    """The poll is ten minutes; the watch is what tells."""
+    """The poll interval is ten minutes, so the watch must wake the wait."""
     other = start(children, tmp_path / "jobs")
     async with opened(tmp_path / "jobs", poll=600.0) as storage, asyncio.timeout(45):
         task = await waiting_on(storage)
@@ -153,17 +157,17 @@ async def test_an_enqueue_elsewhere_wakes_a_wait_without_waiting_for_the_poll(
         assert (await task).woken
 
 
-async def test_a_lost_hint_costs_a_poll_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_lost_notification_delays_a_wait_by_one_poll(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs", poll=0.02) as storage, opened(tmp_path / "jobs") as other:
-        storage._watch = DeafWatch()  # type: ignore[assignment]
+        storage._watch = SilentWatch()  # type: ignore[assignment]
         task = await waiting_on(storage)
         await other.enqueue("q", [request("a")])
 
         assert (await task).woken
 
 
-async def test_hints_lost_by_the_thousand_cost_one_poll(tmp_path: Path, children: ExitStack) -> None:
-    """A process stopped while others commit is told too late, or not at all; its next look finds it all."""
+async def test_many_lost_notifications_delay_a_wait_by_one_poll(tmp_path: Path, children: ExitStack) -> None:
+    """A stopped process gets notifications late or not at all; its next read finds all commits."""
     asleep, awake = started(children, tmp_path / "jobs", 2)
     asleep.send("wait", 0.0)
     assert asleep.answer() is False
@@ -177,8 +181,8 @@ async def test_hints_lost_by_the_thousand_cost_one_poll(tmp_path: Path, children
     assert 300 == len(asleep.ask("ids"))
 
 
-class DeafWatch:
-    """A watch that the system tells nothing, as when inotify's queue ran over."""
+class SilentWatch:
+    """A watch without notifications, as after an overflow of inotify's queue."""
 
     def stop(self) -> None:
-        """There is nothing to stop."""
+        """Do nothing."""

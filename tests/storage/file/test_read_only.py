@@ -1,4 +1,4 @@
-"""A directory that may be read and not written: reads work, writes are refused by their name."""
+"""A directory that may be read but not written: reads work, writes raise StorageReadOnly."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.file.child import Child
-from tests.storage.file.place import fill, ids_in, names
+from tests.storage.file.child_process import Child
+from tests.storage.file.folder import fill, ids_in, names
 
 
 def can_bind(folder: Path) -> bool:
@@ -26,7 +26,7 @@ def can_bind(folder: Path) -> bool:
 
 @pytest.fixture
 async def bound(tmp_path: Path) -> AsyncIterator[Child]:
-    """A process that sees the directory through a read-only mount."""
+    """A process that uses the directory through a read-only mount."""
     if not can_bind(tmp_path):
         pytest.skip("needs root and unshare -m, to mount a folder read-only")
     await fill(tmp_path / "jobs", "a", "b")
@@ -35,13 +35,13 @@ async def bound(tmp_path: Path) -> AsyncIterator[Child]:
         yield child
 
 
-async def test_on_a_read_only_mount_reads_work_and_writes_say_why_not(bound: Child, tmp_path: Path) -> None:
+async def test_on_a_read_only_mount_reads_work_and_writes_are_refused(bound: Child, tmp_path: Path) -> None:
     assert "opened" == bound.answer()
     assert ["a", "b"] == bound.ask("ids")
     refused = bound.ask("enqueue", ["c"])
 
     assert "StorageReadOnly" == refused["error"]
-    assert "Nothing was written" in refused["says"]
+    assert "Nothing was written" in refused["message"]
     assert ["a", "b"] == bound.ask("ids")
     await fill(tmp_path / "jobs", "c")
     assert ["a", "b", "c"] == bound.ask("ids")
@@ -56,7 +56,7 @@ async def test_a_wait_works_on_a_read_only_mount(bound: Child) -> None:
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder that another user can reach."""
+    """A folder that another user can access."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to become another user")
     with tempfile.TemporaryDirectory(prefix="dibs-") as folder:
@@ -64,14 +64,14 @@ def shared() -> Iterator[Path]:
         yield Path(folder)
 
 
-async def test_another_user_without_rights_is_told_that_it_may_not_read(shared: Path) -> None:
-    """The directory is its owner's alone, and the words do not speak of writing."""
+async def test_a_user_without_rights_may_not_read(shared: Path) -> None:
+    """The message is about reading, not about writing."""
     await fill(shared / "jobs", "a")
     with Child(shared / "jobs", user="nobody") as child:
         answer = child.answer()
 
     assert "StorageUnavailable" == answer["error"]
-    assert "may not read it" in answer["says"]
+    assert "may not read it" in answer["message"]
 
 
 async def test_a_user_who_may_only_read_reads(shared: Path) -> None:
@@ -87,7 +87,7 @@ async def test_a_user_who_may_only_read_reads(shared: Path) -> None:
     assert ["a"] == await ids_in(shared / "jobs")
 
 
-async def test_a_user_who_may_not_make_the_folder_is_told_so(shared: Path) -> None:
+async def test_a_user_who_may_not_create_the_folder_is_refused(shared: Path) -> None:
     with Child(shared / "jobs", user="nobody") as child:
         answer = child.answer()
 

@@ -1,9 +1,9 @@
-"""A process of its own on a directory: it does what it is told on its input, line by line, and answers.
+"""A child process with a file storage: it executes the commands on its stdin and prints each result.
 
-    python -m tests.storage.file.child ROOT [USER]
+    python -m tests.storage.file.child_process ROOT [USER]
 
-As that user, once all is imported: the project may lie where only its owner reads. Each line is JSON:
-the name of a function below and its arguments.
+With USER, the process changes its user after all imports, because that user may not be able to read the
+project. Each command is a line of JSON: the name of a function below and its arguments.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from dibs.errors import DibsError
 from dibs.model.job import JobData, NewJob
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.file import FileStorage
-from dibs.storage.file import checkpoint as growing
+from dibs.storage.file import checkpoint as checkpoint_module
 
 PROJECT = Path(__file__).parents[3]
 
 
 class Child:
-    """The other end: starts the process, tells it what to do, hears what came of it."""
+    """The parent's side: starts the process, sends commands and reads results."""
 
     def __init__(self, root: Path, *before: str, user: str = "") -> None:
-        command = [*before, sys.executable, "-m", "tests.storage.file.child", str(root), user]
+        command = [*before, sys.executable, "-m", "tests.storage.file.child_process", str(root), user]
         self.process = subprocess.Popen(
             command, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
@@ -41,10 +41,10 @@ class Child:
     def pid(self) -> int:
         return self.process.pid
 
-    def send(self, verb: str, *words: Any) -> None:
-        """Tell it what to do, without waiting for it."""
+    def send(self, verb: str, *args: Any) -> None:
+        """Send a command without waiting for its result."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([verb, *words]) + "\n")
+        self.process.stdin.write(json.dumps([verb, *args]) + "\n")
         self.process.stdin.flush()
 
     def answer(self) -> Any:
@@ -53,9 +53,9 @@ class Child:
         assert line, f"the child is gone: {self.process.wait()}"
         return json.loads(line)
 
-    def ask(self, verb: str, *words: Any) -> Any:
-        """Tell it what to do, and return what came of it; an error of ours comes as its name and text."""
-        self.send(verb, *words)
+    def ask(self, verb: str, *args: Any) -> Any:
+        """Send a command and return its result. An error of dibs is a dictionary of its type and message."""
+        self.send(verb, *args)
         return self.answer()
 
     def __enter__(self) -> Self:
@@ -70,7 +70,7 @@ class Child:
                 pipe.close()
 
 
-# -- what it can be told -----------------------------------------------------------------------------
+# -- commands -------------------------------------------------------------------------
 
 
 async def enqueue(storage: FileStorage, ids: list[str], size: int = 0) -> str:
@@ -98,21 +98,21 @@ async def complete(storage: FileStorage, id: str, fence: int) -> str:
 
 
 async def work(storage: FileStorage, log: str) -> int:
-    """Claim and complete until nothing waits; write down when each run begins and ends."""
-    book = os.open(log, os.O_WRONLY | os.O_APPEND)
+    """Claim and complete jobs until no job waits. Append the begin and end of each run to the file `log`."""
+    file = os.open(log, os.O_WRONLY | os.O_APPEND)
     lease, done = (await storage.grant(["q"], 600_000, "child")).lease, 0
     while (await storage.counts(["q"]))["q"].waiting:
         for job in (await storage.claim("q", lease, 3)).jobs:
             assert job.run is not None
-            os.write(book, f"begin {job.id} {job.run.fence}\n".encode())
-            os.write(book, f"end {job.id} {job.run.fence}\n".encode())
+            os.write(file, f"begin {job.id} {job.run.fence}\n".encode())
+            os.write(file, f"end {job.id} {job.run.fence}\n".encode())
             done += await complete(storage, job.id, job.run.fence) == "done"
-    os.close(book)
+    os.close(file)
     return done
 
 
 async def churn(storage: FileStorage, turns: int) -> str:
-    """Enqueue the same few ids again and again, so that others meet them in every state."""
+    """Enqueue the same three ids repeatedly, so that other processes find them in every state."""
     for turn in range(turns):
         await enqueue(storage, [f"shared-{turn % 3}"])
     return "done"
@@ -123,31 +123,31 @@ async def checkpoint(storage: FileStorage) -> str:
     return "done"
 
 
-async def grown(storage: FileStorage) -> bool:
-    """Whether a checkpoint is due."""
+async def checkpoint_is_due(storage: FileStorage) -> bool:
+    """Return whether a checkpoint is due."""
     return storage._replay.checkpoint_trigger.is_due
 
 
 async def least(_: FileStorage, size: int) -> str:
-    """From now on a checkpoint is due after this many bytes."""
-    vars(growing)["MIN_COMMIT_BYTES"] = size
+    """Make a checkpoint due after this many bytes of commits, from now on."""
+    vars(checkpoint_module)["MIN_COMMIT_BYTES"] = size
     return "done"
 
 
 async def ballast(storage: FileStorage, size: int) -> str:
-    """Take room on the disk of the directory, or give it back."""
+    """Write a file of this size to the disk of the directory; 0 frees the space again."""
     (storage._directory.root.parent / "ballast").write_bytes(bytes(size))
     return "done"
 
 
-async def ids_anew(storage: FileStorage) -> list[str]:
-    """What another process would read."""
+async def ids_from_disk(storage: FileStorage) -> list[str]:
+    """Return the waiting ids that a new storage reads."""
     async with FileStorage(str(storage._directory.root), clock="manual") as other:
         return await ids(other)
 
 
 async def largest_file(_: FileStorage, size: int) -> str:
-    """From now on no file of this process may grow beyond this; -1 for any size."""
+    """Limit the size of the files that this process writes; -1 removes the limit."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size if size >= 0 else hard, hard))
     return "done"
@@ -162,13 +162,13 @@ VERBS: dict[str, Callable[..., Any]] = {
     for verb in (
         enqueue,
         ids,
-        ids_anew,
+        ids_from_disk,
         claim,
         complete,
         work,
         churn,
         checkpoint,
-        grown,
+        checkpoint_is_due,
         least,
         ballast,
         largest_file,
@@ -177,15 +177,15 @@ VERBS: dict[str, Callable[..., Any]] = {
 }
 
 
-async def answered(storage: FileStorage, verb: str, words: list[Any]) -> Any:
+async def answered(storage: FileStorage, verb: str, args: list[Any]) -> Any:
     try:
-        return await VERBS[verb](storage, *words)
+        return await VERBS[verb](storage, *args)
     except DibsError as error:
-        return {"error": type(error).__name__, "says": str(error)}
+        return {"error": type(error).__name__, "message": str(error)}
 
 
 def become(user: str) -> None:
-    """Be another user from now on, with no rights of this one."""
+    """Change the user of this process, without keeping any rights."""
     who = pwd.getpwnam(user)
     os.setgroups([])
     os.setgid(who.pw_gid)
@@ -202,12 +202,12 @@ async def main(root: str) -> None:
     try:
         await storage.open()
     except DibsError as error:
-        say({"error": type(error).__name__, "says": str(error)})
+        say({"error": type(error).__name__, "message": str(error)})
         return
     say("opened")
     while line := await asyncio.to_thread(sys.stdin.readline):
-        verb, *words = json.loads(line)
-        say(await answered(storage, verb, words))
+        verb, *args = json.loads(line)
+        say(await answered(storage, verb, args))
     await storage.close()
 
 

@@ -1,4 +1,4 @@
-"""A directory to try things on: filled, read anew, damaged."""
+"""Helpers for tests of the file storage: fill, read and damage a directory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def fill(root: Path, *ids: str, now: int = 1000) -> None:
 
 
 async def ids_in(root: Path, **options: Any) -> list[str]:
-    """The ids that wait, as a process that opens the directory now sees them."""
+    """Return the waiting ids that a storage sees when it opens the directory now."""
     async with opened(root, **options) as storage:
         return sorted(id for id, _ in (await storage.list("q", "waiting", limit=100_000)).items)
 
@@ -42,16 +42,17 @@ def commit(root: Path, number: int) -> Path:
 
 
 def cut(path: Path, length: int) -> None:
-    """Leave only the first bytes, as a power loss may."""
+    """Truncate a file, as a power loss may do."""
     os.truncate(path, length)
 
 
-def flip(path: Path, place: int = -1) -> None:
+def flip(path: Path, index: int = -1) -> None:
+    """Invert one byte of a file."""
     content = bytearray(path.read_bytes())
-    content[place] ^= 0xFF
+    content[index] ^= 0xFF
     path.write_bytes(content)
 
 
 def names(folder: Path) -> list[str]:
-    """What lies in a folder."""
+    """Return the sorted names in a folder."""
     return sorted(path.name for path in folder.iterdir())

@@ -1,4 +1,4 @@
-"""What watchdog says when its thread meets the stop of its observer is nobody's news."""
+"""The log filter for watchdog."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dibs.storage.file.listener import CommitWatch
 WATCHDOG = "watchdog.observers.inotify"
 
 
-def test_the_race_of_a_stop_is_passed_over_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_message_about_a_stopped_observer_is_filtered(caplog: pytest.LogCaptureFixture) -> None:
     assert CommitWatch is not None
     logging.getLogger(WATCHDOG).error("InotifyEmitter.queue_events() called when the thread is inactive")
     logging.getLogger(WATCHDOG).error("something else")

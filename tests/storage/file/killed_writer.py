@@ -1,9 +1,10 @@
-"""A writer that is killed at its n-th step, for every n: a fork of one process for each, to be fast.
+"""A writer that kills itself before its n-th file system call, for every n. Each n is a fork, to be fast.
 
-    python -m tests.storage.file.killed FOLDER
+    python -m tests.storage.file.killed_writer FOLDER
 
-For n = 1, 2, … it works on FOLDER/n and dies, by SIGKILL to itself, just before the n-th call that touches
-the file system. It prints how many of its steps were answered each time, as JSON, and ends once nobody died.
+For n = 1, 2, … it works on FOLDER/n, and sends SIGKILL to itself before the n-th call that touches the file
+system. For each n it prints, as JSON, how many of its steps returned. It ends at the first n that it
+survives.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dibs.model.job import Error, JobData, NewJob
 from dibs.model.requests import Complete, EnqueueRequest, Fail, RetryLater, Settlement
 from dibs.storage.file import FileStorage
 
-#: What CPython tells an audit hook about, of what a commit or a checkpoint does.
+#: Audit events of CPython for the file system calls of commits and checkpoints.
 TOUCHES = (
     "open",
     "fcntl.flock",
@@ -55,7 +56,7 @@ async def checkpoint(storage: FileStorage) -> None:
     await storage._on_thread(storage._checkpoint)
 
 
-#: Each is at most one commit, but for the claim, which is a grant and a claim.
+#: Each step is at most one commit, except `claim`, which is a grant and a claim.
 STEPS: tuple[Step, ...] = (
     lambda storage: storage.enqueue("q", [request("a"), request("b")], now=1000),
     lambda storage: storage.enqueue("q", [request("c")], now=2000),
@@ -70,7 +71,7 @@ STEPS: tuple[Step, ...] = (
 
 
 async def work(root: Path, answered: int) -> None:
-    """Do every step, and tell after each that it was answered."""
+    """Run every step, and write one byte to `answered` after each."""
     async with FileStorage(str(root), clock="manual", fsync=True) as storage:
         for step in STEPS:
             await step(storage)
@@ -78,7 +79,7 @@ async def work(root: Path, answered: int) -> None:
 
 
 def die_at(count: int) -> None:
-    """Kill this process just before the call of this number."""
+    """Kill this process before the `count`-th call."""
     seen = 0
 
     def hook(event: str, _: tuple[object, ...]) -> None:
@@ -92,7 +93,7 @@ def die_at(count: int) -> None:
 
 
 def tried(root: Path, count: int) -> tuple[int, bool]:
-    """Fork a writer that dies at its n-th call: how many steps were answered, and whether it died."""
+    """Fork a writer that dies at its `count`-th call; return how many steps returned, and whether it died."""
     answers, told = os.pipe()
     if (pid := os.fork()) == 0:
         die_at(count)

@@ -1,4 +1,4 @@
-"""No room left, for real: refused, the old state intact, and all well again when there is room."""
+"""A full disk and a limit on file sizes: writes are refused, the jobs stay, and writes work again later."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.file.child import Child
-from tests.storage.file.place import names
+from tests.storage.file.child_process import Child
+from tests.storage.file.folder import names
 
 KIB = 1024
 
@@ -27,7 +27,7 @@ def can_mount() -> bool:
 
 @pytest.fixture
 def limited(tmp_path: Path) -> Iterator[Child]:
-    """A process that may set how large its files may grow."""
+    """A process that can limit the size of its files."""
     with Child(tmp_path / "jobs") as child:
         assert "opened" == child.answer()
         yield child
@@ -35,7 +35,7 @@ def limited(tmp_path: Path) -> Iterator[Child]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Child]:
-    """A process whose directory is on a file system of 256 KiB, which only it can see."""
+    """A process whose directory is on its own file system of 256 KiB."""
     if not can_mount():
         pytest.skip("needs root and unshare -m, to mount a small tmpfs")
     mount = f'mount -t tmpfs -o size=256k tmpfs {tmp_path} && exec "$@"'
@@ -45,18 +45,18 @@ def small_disk(tmp_path: Path) -> Iterator[Child]:
 
 
 def fill(child: Child, size: int) -> list[str]:
-    """Enqueue until there is no room; the ids that were taken. The refusal is the right one."""
+    """Enqueue until the disk is full, check the error, and return the accepted ids."""
     taken: list[str] = []
     while "done" == (answer := child.ask("enqueue", [f"{len(taken):04}"], size)):
         taken.append(f"{len(taken):04}")
 
     assert "StorageFull" == answer["error"]
-    assert "free some disk space" in answer["says"]
+    assert "free some disk space" in answer["message"]
     return taken
 
 
-def test_a_commit_that_may_not_grow_so_large_is_refused(limited: Child, tmp_path: Path) -> None:
-    """EFBIG: nothing of it is there, smaller ones go on, and the same one works once it may."""
+def test_a_commit_above_the_file_size_limit_is_refused(limited: Child, tmp_path: Path) -> None:
+    """EFBIG: the step has no effect, smaller commits work, and so does the same commit without the limit."""
     assert "done" == limited.ask("enqueue", ["a"])
     limited.ask("largest_file", 64 * KIB)
     answer = limited.ask("enqueue", ["b"], 100 * KIB)
@@ -73,10 +73,8 @@ def test_a_commit_that_may_not_grow_so_large_is_refused(limited: Child, tmp_path
 
 
 @pytest.mark.parametrize("size", [0, 1, 27, 28, 29, 100, 200])
-def test_refused_at_any_byte_of_a_commit_it_has_not_happened(
-    limited: Child, tmp_path: Path, size: int
-) -> None:
-    """A disk that fills up takes some of the bytes first; the header counts 28."""
+def test_a_commit_refused_at_any_byte_has_no_effect(limited: Child, tmp_path: Path, size: int) -> None:
+    """A disk that fills up writes some of the bytes first. The header has 28 bytes."""
     assert "done" == limited.ask("enqueue", ["a"])
     limited.ask("largest_file", size)
     assert "StorageFull" == limited.ask("enqueue", ["b"], KIB)["error"]
@@ -87,8 +85,8 @@ def test_refused_at_any_byte_of_a_commit_it_has_not_happened(
     assert "done" == limited.ask("enqueue", ["b"], KIB)
 
 
-def test_a_checkpoint_that_may_not_grow_so_large_costs_no_commit(limited: Child, tmp_path: Path) -> None:
-    """The commits are all there; a checkpoint only makes opening faster, and comes later."""
+def test_a_checkpoint_above_the_file_size_limit_loses_no_commit(limited: Child, tmp_path: Path) -> None:
+    """The commits stay; a checkpoint only makes opening faster, and is written later."""
     for number in range(20):
         assert "done" == limited.ask("enqueue", [f"{number:02}"], 10 * KIB)
     limited.ask("largest_file", 64 * KIB)
@@ -105,15 +103,15 @@ def test_a_checkpoint_that_may_not_grow_so_large_costs_no_commit(limited: Child,
         assert [f"{number:02}" for number in range(21)] == fresh.ask("ids")
 
 
-def test_a_checkpoint_that_fails_is_not_tried_again_at_every_commit(limited: Child, tmp_path: Path) -> None:
-    """It costs as much as everything that is kept; where there is no room it is put off."""
+def test_a_failed_checkpoint_is_not_repeated_at_every_commit(limited: Child, tmp_path: Path) -> None:
+    """Writing it costs as much as all jobs take, so it is postponed."""
     limited.ask("least", 100 * KIB)
     limited.ask("largest_file", 100 * KIB)
     for id in ("a", "b"):
-        assert not limited.ask("grown")
+        assert not limited.ask("checkpoint_is_due")
         assert "done" == limited.ask("enqueue", [id], 60 * KIB)
 
-    assert not limited.ask("grown")
+    assert not limited.ask("checkpoint_is_due")
     assert "checkpoint" not in names(tmp_path / "jobs")
     limited.ask("largest_file", -1)
     for id in ("c", "d"):
@@ -121,8 +119,8 @@ def test_a_checkpoint_that_fails_is_not_tried_again_at_every_commit(limited: Chi
     assert "checkpoint" in names(tmp_path / "jobs")
 
 
-def test_a_full_disk_refuses_and_keeps_what_was_taken(small_disk: Child) -> None:
-    """ENOSPC: again and again, and reading goes on all the while."""
+def test_a_full_disk_refuses_writes_and_keeps_the_jobs(small_disk: Child) -> None:
+    """ENOSPC: every write is refused, and reads work."""
     taken = fill(small_disk, 8 * KIB)
 
     assert len(taken) > 5
@@ -132,21 +130,21 @@ def test_a_full_disk_refuses_and_keeps_what_was_taken(small_disk: Child) -> None
     assert taken == small_disk.ask("ids")
 
 
-def test_a_full_disk_works_again_when_there_is_room(small_disk: Child) -> None:
-    """Room that somebody else took and gave back."""
+def test_writes_work_again_after_space_is_freed(small_disk: Child) -> None:
+    """Another file takes the space, and is removed."""
     small_disk.ask("ballast", 100 * KIB)
     taken = fill(small_disk, 8 * KIB)
     small_disk.ask("ballast", 0)
 
     assert "done" == small_disk.ask("enqueue", ["more"], 8 * KIB)
     assert [*taken, "more"] == small_disk.ask("ids")
-    assert [*taken, "more"] == small_disk.ask("ids_anew")
+    assert [*taken, "more"] == small_disk.ask("ids_from_disk")
 
 
-def test_a_checkpoint_without_room_loses_nothing(small_disk: Child) -> None:
-    """It needs room beside the commits it replaces; without it they stay."""
+def test_a_checkpoint_on_a_full_disk_loses_no_job(small_disk: Child) -> None:
+    """It needs space in addition to the commits that it replaces, so the commits stay."""
     taken = fill(small_disk, 8 * KIB)
     assert "done" == small_disk.ask("checkpoint")
 
     assert taken == small_disk.ask("ids")
-    assert taken == small_disk.ask("ids_anew")
+    assert taken == small_disk.ask("ids_from_disk")
