@@ -9,13 +9,14 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from typing import Final
 
 from attrs import define, field
 
 from dibs.worker.processes.multiprocessing_privates import FRAME_HEADER
 
 #: Bytes that one read takes from the pipe at most.
-_READ_SIZE = 65536
+_READ_SIZE: Final = 65536
 
 
 class ChildProcess:

@@ -75,7 +75,7 @@ class Supervisor:
             on_cancel_requested=self._on_cancel_requested,
         )
         self._leases = LeaseRotation(self._keeper, self._workers, self._held_runs)
-        self._deadlines = DeadlineWatch(self._held_runs, self._workers, self._kill_overdue)
+        self._deadlines = DeadlineWatch(self._held_runs, self._workers, on_overdue=self._kill_overdue)
         self._recovery = CrashRecovery(storage, app.handlers, report)
         self._tasks: set[asyncio.Task[None]] = set()
         self._recoveries: set[asyncio.Task[None]] = set()
