@@ -85,9 +85,9 @@ HEAVY = ["typer", "click", "rich", "watchdog", "filelock", "redis", "psycopg", "
 def test_import_dibs_brings_nothing_heavy() -> None:
     """No driver, no command line, no worker, and of the standard library little but asyncio."""
     script = f"import sys, dibs; print([name for name in {HEAVY!r} if name in sys.modules])"
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
-    assert told.stdout.strip() == "[]"
+    assert result.stdout.strip() == "[]"
 
 
 def test_every_public_name_is_there_and_listed() -> None:

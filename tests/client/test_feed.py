@@ -131,10 +131,10 @@ async def test_a_slow_reader_loses_nothing_that_is_kept_and_is_told_what_is_not(
         for number in range(3):
             await complete_one(queue, f"late-{number}")
         async with asyncio.timeout(30):
-            told = [await anext(slow) for _ in range(5)]
+            received = [await anext(slow) for _ in range(5)]
 
     # An event that the feed had read ahead, then the gap, then all events that are still in the log.
-    assert [event.id or event.kind for event in told] == [
+    assert [event.id or event.kind for event in received] == [
         "early-2",
         "fell_off",
         *(f"late-{n}" for n in range(3)),
@@ -191,10 +191,10 @@ async def test_an_id_has_the_same_story_on_every_storage(queue: Queue) -> None:
         await claim.retry(delay=60)
     await queue.amend("a", attributes={"seen": True})
     await queue.cancel("a")
-    told = ["queued", "updated", "claimed", "blocked", "completed", "promoted", "claimed", "retried"]
-    told += ["amended", "cancelled"]
+    received = ["queued", "updated", "claimed", "blocked", "completed", "promoted", "claimed", "retried"]
+    received += ["amended", "cancelled"]
 
-    assert [event.kind for event in await read(queue, len(told), ids=["a"])] == told
+    assert [event.kind for event in await read(queue, len(received), ids=["a"])] == received
 
 
 async def test_a_kind_that_is_not_logged_is_refused_with_what_to_do(queue: Queue) -> None:

@@ -98,8 +98,8 @@ async def test_a_batch_with_bad_items_names_them_and_sends_nothing(queue: Queue)
     with pytest.raises(BatchRefused, match="3 of 2004") as refused:
         await queue.enqueue_many(items)
 
-    told = [(e.index, e.field) for e in refused.value.exceptions if isinstance(e, Refused)]
-    assert told == [(1, "data"), (2, "id"), (2003, "priority")]
+    errors = [(e.index, e.field) for e in refused.value.exceptions if isinstance(e, Refused)]
+    assert errors == [(1, "data"), (2, "id"), (2003, "priority")]
     assert (await queue.counts()).waiting == 0
 
 

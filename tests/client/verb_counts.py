@@ -21,13 +21,13 @@ def counted(storage: Storage, patch: pytest.MonkeyPatch) -> Counter[str]:
     """Return a counter of the calls of each verb from now on."""
     calls: Counter[str] = Counter()
 
-    def noted(name: str, verb: Any) -> Any:
-        def call(*words: Any, **named: Any) -> Any:
+    def counting(name: str, verb: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             calls[name] += 1
-            return verb(*words, **named)
+            return verb(*args, **kwargs)
 
         return call
 
     for name in VERBS:
-        patch.setattr(storage, name, noted(name, getattr(storage, name)))
+        patch.setattr(storage, name, counting(name, getattr(storage, name)))
     return calls

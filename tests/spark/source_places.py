@@ -56,7 +56,9 @@ async def fill(storage: Storage) -> None:
         "failed": Fail(error=error),
         "again": RetryLater(delay=10**7),
     }
-    await storage.settle("work", [Settlement(id=id, fence=fences[id], action=how) for id, how in ends.items()])
+    await storage.settle(
+        "work", [Settlement(id=id, fence=fences[id], action=how) for id, how in ends.items()]
+    )
     await storage.enqueue("work", jobs("busy", "gone", "next", colour=b'"red"'))
     await storage.cancel("work", ["gone"])
     await storage.enqueue("other", jobs("alone", payload=b"\xff no JSON"))

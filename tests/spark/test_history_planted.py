@@ -20,7 +20,7 @@ from dibs.errors import Refused
 from dibs.spark.history.increments import update
 from dibs.spark.history.warehouse import Warehouse
 from dibs.spark.report.page import page
-from dibs.spark.report.summary import QueueReport, Report, report
+from dibs.spark.report.summary import QueueSummary, Report, report
 from dibs.storage.registry import open_storage
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def made(story: Story) -> Report:
     return report(story.warehouse)[0]
 
 
-def of(made: Report, queue: str) -> QueueReport:
+def of(made: Report, queue: str) -> QueueSummary:
     return next(one for one in made.queues if one.queue == queue)
 
 

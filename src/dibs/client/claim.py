@@ -116,8 +116,8 @@ class Claim:
         Raises LeaseLost, Refused, OutcomeUnknown if the reply of the storage was lost.
         """
         raw = self._client.serde.encode(result)
-        kept = None if retention is None else build_retention(retention)
-        how = model.Complete(result=raw, then=await self._follow_ups(then), retention=kept)
+        outcome_retention = None if retention is None else build_retention(retention)
+        how = model.Complete(result=raw, then=await self._follow_ups(then), retention=outcome_retention)
         await self._settle(how, connection)
 
     async def fail(
@@ -128,9 +128,9 @@ class Claim:
         If the app has a failure handler for this queue, its job is enqueued in the same atomic step. `then`
         and `connection` are those of `complete`.
         """
-        kept = Error(type="Failed", message=error) if isinstance(error, str) else error_of(error)
+        stored = Error(type="Failed", message=error) if isinstance(error, str) else error_of(error)
         follow_ups = await self._follow_ups(then)
-        how = model.Fail(error=kept, handled=self._handles_failure, then=follow_ups)
+        how = model.Fail(error=stored, handled=self._handles_failure, then=follow_ups)
         await self._settle(how, connection)
 
     async def retry(

@@ -203,18 +203,18 @@ class Feed:
 
         Progress is not a transition, so the log has no events of it.
         """
-        seen: dict[int, bytes] = {}
+        latest: dict[int, bytes] = {}
         for id, slot in await self._followed(storage):
             run = slot.current.run if slot.current else None
             if run is None or run.progress is None:
                 continue
-            seen[run.fence] = run.progress
+            latest[run.fence] = run.progress
             if self._progress.get(run.fence) != run.progress:
                 value = msgspec.json.decode(run.progress)
                 self._buffer.append(
                     Event(kind="progress", queue=self._client.name, id=id, fence=run.fence, progress=value)
                 )
-        self._progress = seen
+        self._progress = latest
 
     async def _wait_for_events(self, storage: Storage, seconds: float | None = None) -> None:
         name, seconds = self._client.name, SLOW_POLL if seconds is None else seconds

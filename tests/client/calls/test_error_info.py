@@ -94,15 +94,15 @@ def frames(*makers: Any) -> TracebackType:
 
 def test_the_traceback_begins_where_our_code_ends() -> None:
     """The frames of the worker above the handler do not help to find the failure."""
-    told = error_of(ValueError().with_traceback(frames("__call__", "boom")))
+    stored = error_of(ValueError().with_traceback(frames("__call__", "boom")))
 
-    assert told.traceback.splitlines()[0].endswith("in boom")
+    assert stored.traceback.splitlines()[0].endswith("in boom")
 
 
 def test_what_is_all_ours_is_told_whole() -> None:
-    told = error_of(ValueError().with_traceback(frames("__call__")))
+    stored = error_of(ValueError().with_traceback(frames("__call__")))
 
-    assert "task.py" in told.traceback
+    assert "task.py" in stored.traceback
 
 
 def test_a_chain_of_causes_ends() -> None:

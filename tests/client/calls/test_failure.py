@@ -79,22 +79,22 @@ async def test_a_failure_tells_the_whole_story(app: Dibs) -> None:
     task = app.task(handlers.thumbnail)
     await task.options(id="a").enqueue("a.png", width=5)
 
-    (told,) = await failure(app, task, handlers.alert)
+    (failed,) = await failure(app, task, handlers.alert)
 
-    assert isinstance(told, Failure)
-    assert (told.queue, told.id, told.args, told.kwargs) == (task.queue.name, "a", ("a.png", 5), {})
-    assert (told.error.type, told.error.message) == ("ValueError", "no such file")
-    assert (told.attempts, told.retries, told.stalls, told.timeouts) == (1, 0, 0, 0)
-    assert told.enqueued_at.tzinfo is not None
+    assert isinstance(failed, Failure)
+    assert (failed.queue, failed.id, failed.args, failed.kwargs) == (task.queue.name, "a", ("a.png", 5), {})
+    assert (failed.error.type, failed.error.message) == ("ValueError", "no such file")
+    assert (failed.attempts, failed.retries, failed.stalls, failed.timeouts) == (1, 0, 0, 0)
+    assert failed.enqueued_at.tzinfo is not None
 
 
 async def test_a_failure_handler_may_take_the_job_too(app: Dibs) -> None:
     task = app.task(handlers.thumbnail)
     await task.enqueue("a.png")
 
-    told, job = await failure(app, task, handlers.alert_with)
+    failed, job = await failure(app, task, handlers.alert_with)
 
-    assert job.queue == f"{told.queue}!fail"
+    assert job.queue == f"{failed.queue}!fail"
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ async def test_a_payload_that_does_not_fit_still_reaches_the_failure_handler(
     task = app.task(handlers.thumbnail)
     await enqueue_unchecked(task.queue, data)
 
-    (told,) = await failure(app, task, handlers.alert)
+    (failed,) = await failure(app, task, handlers.alert)
 
-    assert {name: getattr(told, name) for name in expected} == expected
+    assert {name: getattr(failed, name) for name in expected} == expected
 
 
 def test_only_fail_jobs_have_a_story(app: Dibs) -> None:

@@ -131,7 +131,7 @@ def test_what_its_type_hint_does_not_take_is_refused_before_it_is_sent(
 def test_what_its_type_hint_takes_in_another_form_is_sent() -> None:
     """The check decodes as a worker does, by the rules of JSON: an int fits a float, text may be a date."""
     assert CallSignature(handlers.counted).encode_arguments(JSON, (), {"a": 1})
-    assert CallSignature(handlers.told).encode_arguments(JSON, ([1, {"any": "thing"}],), {})
+    assert CallSignature(handlers.take_object).encode_arguments(JSON, ([1, {"any": "thing"}],), {})
     assert CallSignature(handlers.keyed).encode_arguments(JSON, ({5: Crop(1)},), {})
 
 

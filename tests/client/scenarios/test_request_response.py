@@ -183,7 +183,7 @@ class Census:
         """Return the numbers of connections and channels on the server."""
         match self._url.partition(":")[0]:
             case "redis":
-                ask = self._request.getfixturevalue("redis_server").ask
+                ask = self._request.getfixturevalue("redis_server").execute
                 prefix = self._url.partition("?prefix=")[2]
                 channels = [name for name in ask("PUBSUB", "CHANNELS") if prefix in name]
                 return Counter(channels=len(channels), connections=ask("CLIENT", "LIST").count("id="))

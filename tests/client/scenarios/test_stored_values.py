@@ -125,8 +125,8 @@ async def test_an_enqueue_is_safe_to_repeat_when_its_reply_was_lost(
     enqueue = any_app.storage.enqueue
     heard = iter((False, True))
 
-    async def hard_of_hearing(*words: Any, **named: Any) -> Sequence[EnqueueResult]:
-        answers = await enqueue(*words, **named)
+    async def hard_of_hearing(*args: Any, **named: Any) -> Sequence[EnqueueResult]:
+        answers = await enqueue(*args, **named)
         if not next(heard):
             raise OutcomeUnknown
         return answers

@@ -31,9 +31,9 @@ def here(storage_url: str) -> Iterator[BlockingDibs]:
 
 
 def test_the_twins_are_current() -> None:
-    told = subprocess.run([sys.executable, TOOL, "--check"], capture_output=True, text=True, check=False)
+    result = subprocess.run([sys.executable, TOOL, "--check"], capture_output=True, text=True, check=False)
 
-    assert told.returncode == 0, told.stderr
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_change_of_the_source_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,8 +222,8 @@ print(app.sync.work(grace=60).total("completed"))
 def test_work_hears_signals_also_where_the_app_is_open_already(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    words = [sys.executable, "-c", SYNC_WORKER, f"file:{tmp_path / 'jobs'}"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+    command = [sys.executable, "-c", SYNC_WORKER, f"file:{tmp_path / 'jobs'}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdin is not None
         assert worker.stdout is not None
         try:
@@ -253,8 +253,8 @@ print(app.sync.work().total("completed"))
 
 def test_work_hears_a_signal_that_does_not_end_the_wait_of_its_thread(tmp_path: Path) -> None:
     """A signal just before the wait begins, or on another thread, does not end the wait."""
-    words = [sys.executable, "-c", ELSEWHERE, f"file:{tmp_path / 'jobs'}"]
-    worker = subprocess.run(words, capture_output=True, timeout=60, check=False)
+    command = [sys.executable, "-c", ELSEWHERE, f"file:{tmp_path / 'jobs'}"]
+    worker = subprocess.run(command, capture_output=True, timeout=60, check=False)
 
     assert (0, b"1\n") == (worker.returncode, worker.stdout), worker.stderr.decode()
 

@@ -13,7 +13,7 @@ import msgspec
 from dibs.spark.report.capacity import Advice
 from dibs.spark.report.charts import WIDE, Chart, Shown, drawn, sketch, spoken_ms
 from dibs.spark.report.findings import BAD, Outage, Poison
-from dibs.spark.report.summary import IdRow, QueueReport, Report, Series
+from dibs.spark.report.summary import IdRow, QueueSummary, Report, Series
 
 _ASSETS: Final = Path(__file__).parent / "assets"
 #: Queues with charts of their own, those with most attempts first; the JSON has all.
@@ -154,7 +154,7 @@ def _poison(poison: Poison) -> str:
     )
 
 
-def _tab(queue: QueueReport, series: Series, report: Report) -> str:
+def _tab(queue: QueueSummary, series: Series, report: Report) -> str:
     """Return a queue at a glance, and what to press to see all of it."""
     name = escape(queue.queue)
     is_named = any(queue.queue in one.queues for one in report.outages) or any(
@@ -168,12 +168,12 @@ def _tab(queue: QueueReport, series: Series, report: Report) -> str:
     )
 
 
-def _wrong(queue: QueueReport) -> str:
+def _wrong(queue: QueueSummary) -> str:
     wrong = sum(queue.ends[end] for end in BAD)
     return f"{wrong / queue.attempts:.1%}" if queue.attempts else "none"
 
 
-def _queue(queue: QueueReport, series: Series, report: Report) -> str:
+def _queue(queue: QueueSummary, series: Series, report: Report) -> str:
     outages = [(one.begin, one.end) for one in report.outages if queue.queue in one.queues]
     charts = (
         f'<div class="card{" wide" if place == 0 else ""}">{drawn(chart, queue.queue, series, outages)}</div>'
@@ -187,7 +187,7 @@ def _queue(queue: QueueReport, series: Series, report: Report) -> str:
     )
 
 
-def _tiles(queue: QueueReport) -> str:
+def _tiles(queue: QueueSummary) -> str:
     tiles = (
         (f"{queue.attempts:,}", "attempts ended"),
         (f"{queue.ends['completed']:,}", "completed"),
@@ -200,7 +200,7 @@ def _tiles(queue: QueueReport) -> str:
     return f'<div class="tiles">{"".join(shown)}</div>'
 
 
-def _errors(queue: QueueReport) -> str:
+def _errors(queue: QueueSummary) -> str:
     most = max(queue.errors.values(), default=1)
     rows = (
         f'<tr><td class="id">{escape(name)}</td><td class="n">{count:,}</td>'
@@ -253,7 +253,7 @@ def _cells(row: IdRow) -> str:
     return "".join(f'<td class="n">{value}</td>' for value in (*values, *times))
 
 
-def _notes(queue: QueueReport) -> str:
+def _notes(queue: QueueSummary) -> str:
     seconds = (queue.end - queue.begin) / 1000
     level = (
         "The log told every enqueue."

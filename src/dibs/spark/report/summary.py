@@ -63,7 +63,7 @@ class IdRow(Struct, frozen=True, kw_only=True):
     run_ms: int
 
 
-class QueueReport(Struct, frozen=True, kw_only=True):
+class QueueSummary(Struct, frozen=True, kw_only=True):
     """One queue over the whole history."""
 
     queue: str
@@ -95,7 +95,7 @@ class Report(Struct, frozen=True, kw_only=True):
     generation: str
     begin: int
     end: int
-    queues: tuple[QueueReport, ...]
+    queues: tuple[QueueSummary, ...]
     outages: tuple[Outage, ...]
     poisons: tuple[Poison, ...]
     gaps: tuple[Gap, ...]
@@ -133,13 +133,13 @@ def report(root: Path, target_wait_p95_ms: int = TARGET_WAIT_P95_MS) -> tuple[Re
     return made, series
 
 
-def _queue(tables: Tables, queue: str, minutes: Sequence[Mapping[str, Any]], target_ms: int) -> QueueReport:
+def _queue(tables: Tables, queue: str, minutes: Sequence[Mapping[str, Any]], target_ms: int) -> QueueSummary:
     runs = tables.counted("runs", queue, "run_ms")
     ends = {end: sum(row[end] for row in minutes) for end in ENDS}
     peak = max(row["active_peak"] for row in minutes)
     begin, end = minutes[0]["minute"], minutes[-1]["minute"] + MINUTE
     errors = tables.counted("runs", queue, "error_type")
-    return QueueReport(
+    return QueueSummary(
         queue=queue,
         level="runs" if all(row["enqueues"] is None for row in minutes) else "all",
         begin=begin,
@@ -198,7 +198,7 @@ def _moment(at: int) -> Any:
     return pa.scalar(at * 1000, pa.timestamp("us", tz="UTC"))
 
 
-def _poisons(tables: Tables, told: QueueReport) -> list[Poison]:
+def _poisons(tables: Tables, told: QueueSummary) -> list[Poison]:
     in_all = sum(told.ends[end] for end in BAD)
     if not in_all:
         return []
