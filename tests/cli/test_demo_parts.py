@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 from msgspec.structs import replace
 
 from dibs.cli.demo import digest
@@ -142,8 +143,8 @@ def test_a_run_is_good_if_every_part_of_it_is() -> None:
     good.ideas = [shown]
 
     assert good.good
-    assert not replace(good, interrupted=True).good
-    assert not replace(good, mismatches=["x"]).good
-    assert not replace(good, ideas=[shown, hidden]).good
-    assert "1 DIGESTS WRONG" in summary(replace(good, mismatches=["x"]))
-    assert "Run it again" in summary(replace(good, interrupted=True))
+    assert not evolve(good, interrupted=True).good
+    assert not evolve(good, mismatches=["x"]).good
+    assert not evolve(good, ideas=[shown, hidden]).good
+    assert "1 DIGESTS WRONG" in summary(evolve(good, mismatches=["x"]))
+    assert "Run it again" in summary(evolve(good, interrupted=True))

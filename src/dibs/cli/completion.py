@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import rich_click as click
+from attrs import frozen
 
 from dibs.cli.errors import UsageError
 from dibs.cli.output import print_lines
@@ -18,7 +19,8 @@ VARIABLE: Final = "_DIBS_COMPLETE"
 CURRENT: Final = "yours"
 
 
-class ShellFiles(NamedTuple):
+@frozen
+class ShellFiles:
     """The files of one shell, relative to the home directory."""
 
     #: The completion script.

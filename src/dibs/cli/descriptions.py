@@ -122,7 +122,7 @@ def _print_storage(
     print_lines(f"storage     {storage.url}", f"durability  {storage.durability}", "", "capabilities:")
     print_lines(*(f"  {line}" for line in _capability_lines(storage.capabilities)))
     if not queues:
-        print_lines("", "it has no queues")
+        print_lines("", "the storage has no queues")
     else:
         print_lines("", "queues:")
         print_table(QUEUE_COLUMNS, [_queue_row(info, counted[info.name]) for info in queues])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
+
+from attrs import frozen
 
 #: Explanations of the entries in a file storage's directory. A test compares the names with a real directory.
 MEANINGS = {
@@ -21,7 +22,8 @@ MEANINGS = {
 MAX_LISTED = 6
 
 
-class Entry(NamedTuple):
+@frozen
+class Entry:
     """One file below the directory."""
 
     #: Path relative to the directory.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import rich_click as click
+from attrs import frozen
 
 from dibs.cli import completion, plugins
 from dibs.cli.errors import print_error
@@ -15,7 +16,8 @@ from dibs.cli.output import ExitCode, print_warning
 from dibs.version import VERSION
 
 
-class CommandInfo(NamedTuple):
+@frozen
+class CommandInfo:
     """A line in the list of commands that `dibs --help` prints."""
 
     name: str

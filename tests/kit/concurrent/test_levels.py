@@ -27,7 +27,7 @@ def tried(run: RunLevel, target: str, claims: Capabilities, examples: int, seed:
     try:
         return run(LevelPlan(locations=locations, claims=claims, seed=seed, budget=600, examples=examples))
     finally:
-        locations.clear()
+        locations.remove_all()
 
 
 def test_memory_without_its_lock_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,10 +47,10 @@ def test_memory_without_its_lock_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_file_without_its_lock_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def held(_: CommitLock) -> Iterator[None]:
+    def hold(_: CommitLock) -> Iterator[None]:
         yield
 
-    monkeypatch.setattr(CommitLock, "held", held)
+    monkeypatch.setattr(CommitLock, "hold", hold)
     found = tried(interleaved, f"file:{tmp_path}", SHARED, ENOUGH)
 
     assert "broken" == level_verdict(found)

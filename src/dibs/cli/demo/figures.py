@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import ceil
 
-from msgspec import Struct
+from attrs import frozen
 
 from dibs.model.job import Outcome
 
 
-class Percentiles(Struct, frozen=True):
+@frozen
+class Percentiles:
     """The median and the 95th percentile, ms."""
 
     p50: int
     p95: int
 
 
-class Figures(Struct, frozen=True, kw_only=True):
+@frozen(kw_only=True)
+class Figures:
     """Statistics of the file jobs of one run of the demo."""
 
     jobs: int

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
-from msgspec import Struct
+from attrs import frozen
 
 from dibs.cli.demo import tasks
 from dibs.errors import DibsError, JobFailed
@@ -25,7 +25,8 @@ TIMEOUT = 30.0
 FINAL_KINDS = ("completed", "failed", "cancelled")
 
 
-class Idea(Struct, frozen=True):
+@frozen
+class Idea:
     """The result of a demonstration, as in the JSON of `dibs demo --json`."""
 
     #: Name of the demonstration: blocked, retried or killed.

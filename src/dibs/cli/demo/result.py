@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from attrs import define, field
 
 from dibs.cli.demo.figures import Figures
 from dibs.cli.demo.ideas import Idea
 
 
-class DemoResult(Struct, kw_only=True):
+@define(kw_only=True)
+class DemoResult:
     """The result of one run of the demo. Its fields are the JSON of `dibs demo --json`."""
 
     url: str
@@ -25,17 +26,17 @@ class DemoResult(Struct, kw_only=True):
     processed: int = 0
     failed: int = 0
     #: The first failed files, each with its error.
-    failures: list[str] = []
+    failures: list[str] = field(factory=list)
     #: Number of paths that could not become jobs.
     skipped: int = 0
     #: Number of digests that were computed a second time.
     checked: int = 0
     #: A message for each wrong digest.
-    mismatches: list[str] = []
+    mismatches: list[str] = field(factory=list)
     #: Duration of the whole run, with demonstrations and checks.
     seconds: float = 0.0
     figures: Figures
-    ideas: list[Idea] = []
+    ideas: list[Idea] = field(factory=list)
 
     @property
     def good(self) -> bool:

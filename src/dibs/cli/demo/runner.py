@@ -38,7 +38,7 @@ LEASE, HEARTBEAT = 3.0, 1.0
 class DemoPlan:
     """The files of the demo, and its number of worker processes; 0 runs the jobs in this process."""
 
-    find_files: FileTree
+    tree: FileTree
     processes: int
 
 
@@ -46,7 +46,7 @@ class Enqueuer:
     """Enqueues the files, and counts them."""
 
     def __init__(self, backlog: Backlog) -> None:
-        self._fresh = backlog.new
+        self._new_files = backlog.new
         #: Number of jobs that this run or an interrupted run has enqueued.
         self.sent = len(backlog.pending)
         self.total = len(backlog.to_do)
@@ -59,7 +59,7 @@ class Enqueuer:
     async def send(self) -> None:
         """Enqueue one job for each new file. The path is its id, and its outcome is kept for ever."""
         kept = Retention(completed=None)
-        for page in pages(self._fresh, PAGE_SIZE):
+        for page in pages(self._new_files, PAGE_SIZE):
             await tasks.hash_file.enqueue_many(
                 tasks.hash_file.options(id=file.path, retention=kept).bind(file.path) for file in page
             )
@@ -71,7 +71,7 @@ async def run_demo(plan: DemoPlan, display: Display) -> DemoResult:
     """Run the demo on the application's storage, and return its result."""
     async with tasks.app as app:
         storage = app.storage
-        backlog = await backlog_of(storage, plan.find_files.files)
+        backlog = await backlog_of(storage, plan.tree.files)
         display.print_lines(*introduction(plan, backlog, storage))
         begun = time.monotonic()
         # Grant a lease only to read the time of the storage's clock; the lease is not used.
@@ -91,7 +91,7 @@ def introduction(plan: DemoPlan, backlog: Backlog, storage: Storage) -> list[str
     workers = f"{plan.processes} processes" if plan.processes else "none: jobs run in this process"
     delays = ", ".join(f"{tasks.BACKOFF.delay(n) / 1000:g}" for n in range(1, tasks.RETRIES + 1))
     lines = [
-        f"  files       {len(plan.find_files.files):,}",
+        f"  files       {len(plan.tree.files):,}",
         f"  storage     {storage.url}",
         f"  durability  {storage.durability}",
         f"  workers     {workers}; lease {LEASE:g} s; {tasks.RETRIES} retries, after {delays} s",
@@ -123,19 +123,19 @@ async def work_and_show(
             reference="dibs.cli.demo.tasks:app",
         )
     )
-    acting = asyncio.create_task(enqueue_and_show(plan, enqueuer, storage, display))
+    showing = asyncio.create_task(enqueue_and_show(plan, enqueuer, storage, display))
     try:
-        await asyncio.wait({working, acting}, return_when=asyncio.FIRST_COMPLETED)
-        if acting.done():
-            return acting.result(), True
+        await asyncio.wait({working, showing}, return_when=asyncio.FIRST_COMPLETED)
+        if showing.done():
+            return showing.result(), True
         # The workers ended first: after a signal, or with an error that result() raises.
         working.result()
         return [], False
     finally:
         working.cancel()
-        acting.cancel()
+        showing.cancel()
         # Wait for both tasks after an error, too, so that neither uses the storage after it is closed.
-        await asyncio.wait({working, acting})
+        await asyncio.wait({working, showing})
         display.end()
 
 
@@ -193,15 +193,15 @@ async def collect_result(
     failed = sum(outcome.kind != "completed" for outcome in ended)
     return DemoResult(
         url=storage.url,
-        root=plan.find_files.root,
-        files=len(plan.find_files.files),
+        root=plan.tree.root,
+        files=len(plan.tree.files),
         bytes=sum(digest.size for digest in backlog.done.values()),
         lines=sum(digest.lines for digest in backlog.done.values()),
-        already_done=len(plan.find_files.files) - len(backlog.to_do),
+        already_done=len(plan.tree.files) - len(backlog.to_do),
         processed=len(ended) - failed,
         failed=failed,
         failures=failures[:MAX_FAILURES],
-        skipped=len(plan.find_files.skipped),
+        skipped=len(plan.tree.skipped),
         figures=compute_figures(ended, seconds, since),
     )
 

@@ -82,7 +82,7 @@ def _environment(url: str) -> Iterator[None]:
 def _run(found: FileTree, processes: int, display: Display) -> DemoResult:
     from dibs.cli.demo.runner import DemoPlan, run_demo  # noqa: PLC0415 - imports the application
 
-    return asyncio.run(run_demo(DemoPlan(find_files=found, processes=processes), display))
+    return asyncio.run(run_demo(DemoPlan(tree=found, processes=processes), display))
 
 
 def _print_result(result: DemoResult, found: FileTree, *, json: bool) -> ExitCode:

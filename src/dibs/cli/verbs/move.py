@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 import rich_click as click
-from msgspec import Struct
-from msgspec.structs import asdict
+from attrs import asdict, frozen
+from msgspec import structs
 
 from dibs.cli import options
 from dibs.cli.output import ExitCode, print_json, print_lines, print_table, print_warning
@@ -35,7 +35,8 @@ NEVER: Final = 7_258_118_400_000
 Progress = Callable[[str, int], None]
 
 
-class Moved(Struct, frozen=True):
+@frozen
+class Moved:
     """The result for one queue."""
 
     #: Number of ids that are in the target now.
@@ -116,14 +117,14 @@ async def pause(source: Storage, target: Storage, queue: str) -> Settings:
 
 async def restore(source: Storage, target: Storage, queue: str, settings: Settings) -> None:
     """Give the queue its original settings in both storages, then remove the note."""
-    await target.configure(queue, SettingsPatch(**asdict(settings)))
+    await target.configure(queue, SettingsPatch(**structs.asdict(settings)))
     await source.configure(queue, SettingsPatch(paused=settings.paused))
     await target.forget(NOTES, [queue])
 
 
 async def wait_until_idle(source: Storage, queues: Sequence[str], *, wait: bool) -> None:
     """Wait until no job is active under a lease. Raises Refused if one is and `wait` is false."""
-    while busy := await active(source, queues):
+    while busy := await active_counts(source, queues):
         if not wait:
             shown = ", ".join(f"{name}: {count}" for name, count in busy.items())
             raise Refused(
@@ -136,7 +137,8 @@ async def wait_until_idle(source: Storage, queues: Sequence[str], *, wait: bool)
         await asyncio.sleep(POLL_INTERVAL)
 
 
-async def active(source: Storage, queues: Sequence[str]) -> dict[str, int]:
+async def active_counts(source: Storage, queues: Sequence[str]) -> dict[str, int]:
+    """Return the number of jobs under a lease for each queue that has some."""
     counts = await source.counts(queues)
     under_lease = {name: found.active - found.handed_off for name, found in counts.items()}
     return {name: count for name, count in under_lease.items() if count > 0}

@@ -38,8 +38,8 @@ warehouse_option = click.option(
 def command() -> None:
     """Keep the history of all runs as Parquet tables, and create a report from them.
 
-    `history` reads the events of a storage (--url) into the tables. `report` reads the tables only. Both print
-    JSON with --json, and need Java and pip install 'dibs[spark]'.
+    `history` reads the events of a storage (--url) into the tables. `report` reads the tables only. Both
+    print JSON with --json, and need Java and pip install 'dibs[spark]'.
 
     Example:
         dibs spark history --url file:./jobs --warehouse ./history
@@ -129,16 +129,17 @@ def report(warehouse: Path, *, out: Path | None, wait_p95: float, json: bool) ->
         raise UsageError("report needs --out FILE for a page, or --json for the numbers")
     require_pyspark()
     from dibs.spark.report.page import page  # noqa: PLC0415
-    from dibs.spark.report.summary import report as made_of  # noqa: PLC0415
+    from dibs.spark.report.summary import report as create_report  # noqa: PLC0415
 
-    made, series = made_of(warehouse, round(wait_p95 * 1000))
+    figures, series = create_report(warehouse, round(wait_p95 * 1000))
     if out is not None:
-        out.write_text(page(made, series), "utf-8")
+        out.write_text(page(figures, series), "utf-8")
     if json:
-        print_json(made)
+        print_json(figures)
     else:
         print_lines(
-            f"{out}: {sum(queue.attempts for queue in made.queues):,} attempts of {len(made.queues)} queues"
+            f"{out}: {sum(queue.attempts for queue in figures.queues):,} attempts "
+            f"of {len(figures.queues)} queues"
         )
 
 

@@ -3,4 +3,4 @@
 from dibs.storage.file.storage import FileStorage, open_url
 from dibs.storage.file.temporary import remove_url, temporary_url
 
-__all__ = ["FileStorage", "open_url", "temporary_url", "remove_url"]
+__all__ = ["FileStorage", "open_url", "remove_url", "temporary_url"]

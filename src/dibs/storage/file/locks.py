@@ -26,7 +26,7 @@ class CommitLock:
         self._lock = FileLock(str(directory.lock), mode=FILE_MODE, thread_local=False)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Hold the lock for the length of a `with` block.
 
         Raises StorageUnavailable if another process holds it for `ACQUIRE_TIMEOUT` seconds, StorageReadOnly

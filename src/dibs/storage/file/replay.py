@@ -61,7 +61,7 @@ class Replay:
     def initial_steps(self) -> Iterator[Step]:
         """Apply the checkpoint and all commits to the empty index, and yield the step of each commit.
 
-        Raise CorruptFile if a commit is missing. dibs removes a commit only after a checkpoint of it or of a
+        Raises CorruptFile if a commit is missing. dibs removes a commit only after a checkpoint of it or of a
         later commit is in place. So if a later commit exists, and neither the next commit nor a newer
         checkpoint is found after that, another program removed the commit.
         """

@@ -165,7 +165,7 @@ class FileStorage(IndexedStorage):
 
     def _commit(self, now: int | None, verb: Callable[[Index], T]) -> T:
         """Run a verb on the current index and write its commit, all under the commit lock."""
-        with self._lock.held():
+        with self._lock.hold():
             self._catch_up(locked=True)
             index = self._index_at(now)
             number = index.number
