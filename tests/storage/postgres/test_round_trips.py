@@ -28,7 +28,7 @@ async def test_a_job_costs_one_statement_for_each_verb_and_none_for_its_waits(
         assert [queries[name] for name in ("enqueue", "claim", "settle_and_claim", "get")] * 5 == sent
 
 
-async def test_a_batch_costs_what_a_single_one_does(
+async def test_a_batch_costs_as_many_requests_as_a_single_job(
     storage: PostgresStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = (await storage.grant(["q"], 600_000, "worker")).lease

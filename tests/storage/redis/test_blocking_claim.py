@@ -78,7 +78,7 @@ async def of(claim: Awaitable[ClaimResult]) -> list[str]:
     return [job.id for job in (await asyncio.wait_for(claim, PATIENCE)).jobs]
 
 
-async def test_a_job_that_comes_is_brought_by_the_claim_that_is_parked(blocked_claims: BlockedClaims) -> None:
+async def test_an_enqueue_releases_a_blocking_claim(blocked_claims: BlockedClaims) -> None:
     claim = await blocked_claims.park()
 
     await blocked_claims.put("a")
@@ -90,7 +90,7 @@ async def test_a_job_that_comes_is_brought_by_the_claim_that_is_parked(blocked_c
     assert slot.current.run.holder == "blocked_claims"
 
 
-async def test_one_job_is_brought_by_one_of_them(blocked_claims: BlockedClaims) -> None:
+async def test_one_job_releases_one_of_many_blocking_claims(blocked_claims: BlockedClaims) -> None:
     claims = [await blocked_claims.park() for _ in range(3)]
 
     await blocked_claims.put("a")
@@ -102,7 +102,7 @@ async def test_one_job_is_brought_by_one_of_them(blocked_claims: BlockedClaims) 
     assert ["a", "b", "c"] == sorted([id for claim in claims for id in await of(claim)])
 
 
-async def test_what_one_of_them_leaves_is_for_the_next(blocked_claims: BlockedClaims) -> None:
+async def test_a_claim_that_reaches_its_limit_releases_the_next(blocked_claims: BlockedClaims) -> None:
     """One enqueue of many jobs releases one claim; each claim that reaches its limit releases the next."""
     claims = [await blocked_claims.park(limit) for limit in (2, 1, 5)]
 
@@ -111,13 +111,13 @@ async def test_what_one_of_them_leaves_is_for_the_next(blocked_claims: BlockedCl
     assert [["a", "b"], ["c"], ["d", "e"]] == sorted([await of(claim) for claim in claims])
 
 
-async def test_what_came_before_is_brought_at_once(blocked_claims: BlockedClaims) -> None:
+async def test_a_waiting_job_is_claimed_at_once(blocked_claims: BlockedClaims) -> None:
     await blocked_claims.put("a")
 
     assert ["a"] == await of(blocked_claims.claim(1, LONG))
 
 
-async def test_a_queue_that_goes_on_lets_it_go_on(blocked_claims: BlockedClaims) -> None:
+async def test_resuming_a_queue_releases_a_blocking_claim(blocked_claims: BlockedClaims) -> None:
     await blocked_claims.storage.configure("q", SettingsPatch(paused=True))
     await blocked_claims.put("a")
     assert [] == await of(blocked_claims.claim(1, LONG))
@@ -128,7 +128,7 @@ async def test_a_queue_that_goes_on_lets_it_go_on(blocked_claims: BlockedClaims)
     assert ["a"] == await of(claim)
 
 
-async def test_after_its_time_it_is_made(blocked_claims: BlockedClaims) -> None:
+async def test_a_blocking_claim_runs_at_its_timeout(blocked_claims: BlockedClaims) -> None:
     """A scheduled job that falls due sends no wake-up; the claim finds it at its timeout."""
     await blocked_claims.put("a", delay=200)
     found = list[str]()
@@ -141,12 +141,12 @@ async def test_after_its_time_it_is_made(blocked_claims: BlockedClaims) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0.001, 0.0001, 0.01])
-async def test_the_shortest_time_is_over_soon(blocked_claims: BlockedClaims, timeout: float) -> None:
+async def test_the_shortest_timeouts_end(blocked_claims: BlockedClaims, timeout: float) -> None:
     """Redis 6.2 rounds a timeout of 1 ms to 0, and 0 blocks for ever: the reply was lost after 10 s."""
     assert [] == await of(blocked_claims.claim(1, timeout))
 
 
-async def test_one_that_is_unparked_is_made_at_once(blocked_claims: BlockedClaims) -> None:
+async def test_wake_claim_releases_the_claim_with_this_id(blocked_claims: BlockedClaims) -> None:
     claim, other = await blocked_claims.park(), await blocked_claims.park()
 
     await blocked_claims.storage.wake_claim("q", "p0")
@@ -155,13 +155,13 @@ async def test_one_that_is_unparked_is_made_at_once(blocked_claims: BlockedClaim
     assert not other.done()
 
 
-async def test_one_that_is_unparked_before_it_is_there_does_not_stay(blocked_claims: BlockedClaims) -> None:
+async def test_wake_claim_before_the_claim_releases_it_too(blocked_claims: BlockedClaims) -> None:
     await blocked_claims.storage.wake_claim("q", "p0")
 
     assert [] == await of(blocked_claims.claim(1, LONG))
 
 
-async def test_what_is_unparked_and_never_comes_leaves_no_key(
+async def test_wake_claim_without_a_claim_leaves_a_key_that_expires(
     blocked_claims: BlockedClaims, redis_server: RedisServer, prefix: str
 ) -> None:
     await blocked_claims.storage.wake_claim("q", "nobody")
@@ -170,7 +170,7 @@ async def test_what_is_unparked_and_never_comes_leaves_no_key(
     assert 0 < left <= 10_000
 
 
-async def test_a_lease_that_is_over_is_told(blocked_claims: BlockedClaims) -> None:
+async def test_a_blocking_claim_with_a_dropped_lease_is_lost(blocked_claims: BlockedClaims) -> None:
     claim = await blocked_claims.park()
     await blocked_claims.storage.drop(["q"], blocked_claims.lease, 1)
 
@@ -179,7 +179,7 @@ async def test_a_lease_that_is_over_is_told(blocked_claims: BlockedClaims) -> No
     assert (await claim).lost
 
 
-async def test_one_that_is_cancelled_takes_nothing(blocked_claims: BlockedClaims) -> None:
+async def test_a_cancelled_blocking_claim_takes_no_job(blocked_claims: BlockedClaims) -> None:
     claim = await blocked_claims.park()
     claim.cancel()
     await blocked_claims.until_blocked(0)
@@ -189,7 +189,7 @@ async def test_one_that_is_cancelled_takes_nothing(blocked_claims: BlockedClaims
     assert ["a"] == await of(blocked_claims.storage.claim("q", blocked_claims.lease, 1))
 
 
-async def test_one_whose_connection_is_lost_is_unknown(
+async def test_a_lost_connection_makes_the_outcome_of_a_claim_unknown(
     blocked_claims: BlockedClaims, redis_server: RedisServer
 ) -> None:
     """The claim may have run: the worker drops its lease (docs/explanation/contract.md, Promises, 7)."""
@@ -204,7 +204,7 @@ async def test_one_whose_connection_is_lost_is_unknown(
         await claim
 
 
-async def test_a_script_that_the_server_forgot_is_sent_again(
+async def test_a_flushed_script_is_sent_again(
     blocked_claims: BlockedClaims, redis_server: RedisServer
 ) -> None:
     claim = await blocked_claims.park()
@@ -216,7 +216,7 @@ async def test_a_script_that_the_server_forgot_is_sent_again(
 
 
 @pytest.mark.parametrize("forbidden", ["blpop", "a key of another type"])
-async def test_where_no_claim_can_wait_it_is_made_at_once_and_the_power_is_gone(
+async def test_a_refused_blpop_claims_at_once_and_removes_the_capability(
     redis_server: RedisServer, prefix: str, forbidden: str
 ) -> None:
     """A worker that repeated refused blocking claims would send requests without a pause."""
@@ -238,7 +238,9 @@ async def test_where_no_claim_can_wait_it_is_made_at_once_and_the_power_is_gone(
         assert [] == await of(blocked_claims.claim(1, LONG))
 
 
-async def test_where_none_can_wait_for_a_while_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_temporary_refusal_restores_the_capability_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A server that refuses writes while replicas are missing also refuses BLPOP."""
     with start_redis() as server:
         async with open_url(server.url) as storage:
@@ -261,7 +263,7 @@ async def test_where_none_can_wait_for_a_while_it_is_tried_again(monkeypatch: py
             assert ["a"] == await of(claim)
 
 
-async def test_a_storage_with_a_clock_of_one_s_own_parks_nothing(
+async def test_a_storage_with_a_manual_clock_never_blocks(
     opened: Callable[..., RedisStorage],
 ) -> None:
     async with opened(clock="manual") as storage:
@@ -280,7 +282,7 @@ async def test_a_storage_with_a_clock_of_one_s_own_parks_nothing(
         ("p", 3601.0, "timeout"),
     ],
 )
-async def test_bad_words_are_refused(
+async def test_wrong_arguments_are_refused(
     blocked_claims: BlockedClaims, claim_id: str, timeout: float, field: str
 ) -> None:
     with pytest.raises(Refused, match=field):

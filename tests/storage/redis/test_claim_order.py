@@ -48,7 +48,7 @@ async def test_the_order_holds_over_lists_and_sets(storage: RedisStorage) -> Non
     assert [job.id for job in jobs] == await everything(storage)
 
 
-async def test_a_line_full_of_stale_entries_is_walked_in_bounded_steps(storage: RedisStorage) -> None:
+async def test_many_stale_entries_are_skipped_in_bounded_steps(storage: RedisStorage) -> None:
     await storage.enqueue("q", [request("first")])
     for _ in range(12):
         ids = [f"s{i}" for i in range(1000)]
@@ -59,7 +59,7 @@ async def test_a_line_full_of_stale_entries_is_walked_in_bounded_steps(storage: 
     assert ["first", "last"] == await everything(storage, size=1)
 
 
-async def test_a_line_that_is_only_stale_takes_no_room(
+async def test_a_list_with_only_stale_entries_is_deleted(
     storage: RedisStorage, redis_server: RedisServer, prefix: str
 ) -> None:
     for _ in range(3):
@@ -69,7 +69,7 @@ async def test_a_line_that_is_only_stale_takes_no_room(
     assert 0 == redis_server.execute("EXISTS", f"{prefix}:{{q}}:due:0", f"{prefix}:{{q}}:priorities")
 
 
-async def test_updates_while_nobody_claims_do_not_fill_the_line(
+async def test_updates_without_claims_do_not_grow_the_list(
     storage: RedisStorage, redis_server: RedisServer, prefix: str
 ) -> None:
     await storage.enqueue("q", [request("stays")])
@@ -109,7 +109,7 @@ async def test_many_ids_are_listed_once_each(storage: RedisStorage, monkeypatch:
     assert len(seen) == len(set(seen))
 
 
-async def test_parts_of_a_reading_share_what_was_made_for_it(
+async def test_the_parts_of_a_split_share_one_sorted_set(
     storage: RedisStorage, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All parts use one sorted set; otherwise each part would scan the whole queue."""
@@ -127,7 +127,7 @@ async def test_parts_of_a_reading_share_what_was_made_for_it(
     assert 1 == len(made)
 
 
-async def test_the_quick_way_and_the_general_way_are_one(storage: RedisStorage) -> None:
+async def test_the_fast_paths_write_the_same_as_the_general_path(storage: RedisStorage) -> None:
     """max_active and the log level `all` need the general path: it writes the same slots and outcomes."""
     slots = []
     for queue, settings in (
@@ -154,7 +154,7 @@ async def test_the_quick_way_and_the_general_way_are_one(storage: RedisStorage) 
     assert slots[0] == slots[1]
 
 
-async def test_what_is_not_kept_leaves_the_same_little_either_way(
+async def test_an_outcome_that_is_not_kept_has_the_same_size_on_both_paths(
     storage: RedisStorage, redis_server: RedisServer, prefix: str
 ) -> None:
     """With retention 0 the fence and the range stay until prune, without the result."""
@@ -174,7 +174,7 @@ async def test_what_is_not_kept_leaves_the_same_little_either_way(
     assert 0 < int(str(sizes[0])) < 1000
 
 
-async def test_a_batch_goes_the_quick_way_but_for_the_ids_that_are_known(storage: RedisStorage) -> None:
+async def test_a_batch_takes_the_fast_path_except_for_known_ids(storage: RedisStorage) -> None:
     lease = (await storage.grant(["q"], 60_000, "me")).lease
     await storage.enqueue("q", [request("active")])
     await storage.claim("q", lease, 1)

@@ -52,7 +52,7 @@ successors = st.builds(
 
 
 @given(datas)
-def test_what_says_no_more_than_its_payload_is_written_the_same_the_short_way(data: JobData) -> None:
+def test_a_plain_request_is_packed_the_same_on_the_fast_path(data: JobData) -> None:
     request = EnqueueRequest(job=NewJob(id="a", data=data))
     head, id, rest = encode_requests(check_batch([request]))
 
@@ -62,7 +62,7 @@ def test_what_says_no_more_than_its_payload_is_written_the_same_the_short_way(da
 
 
 @given(st.integers(-1, 2**53 + 1), st.none() | st.binary(max_size=100))
-def test_a_plain_completion_is_written_the_same_the_short_way(fence: int, result: bytes | None) -> None:
+def test_a_plain_completion_is_packed_the_same_on_the_fast_path(fence: int, result: bytes | None) -> None:
     how = Complete(result=result)
     settling = SettlementBatch("q", LIMITS, cross_queue=True)
     settling.add([Settlement(id="a", fence=fence, action=how)])

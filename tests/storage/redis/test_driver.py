@@ -58,7 +58,7 @@ async def test_a_connection_without_its_stream_counts_as_closed(redis_server: Re
 )
 def test_the_parser_makes_errors_of_replies(text: str, kind: type[Exception]) -> None:
     assert hasattr(redis_connection.DefaultParser, "parse_error"), moved("DefaultParser.parse_error")
-    assert isinstance(driver.parse_error(text), kind), moved("DefaultParser.parse_error")
+    assert isinstance(driver.parse_error(text), kind), moved("DefaultParser.parse_error")  # type: ignore[no-untyped-call]
 
 
 def test_a_url_gives_the_class_and_the_options_of_connections() -> None:

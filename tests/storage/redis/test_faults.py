@@ -38,7 +38,7 @@ async def test_a_flush_of_scripts_goes_unnoticed_under_load(
 
     async def flush() -> None:
         while True:
-            await asyncio.to_thread(redis_server.ask, "SCRIPT", "FLUSH")
+            await asyncio.to_thread(redis_server.execute, "SCRIPT", "FLUSH")
             await asyncio.sleep(0.002)
 
     flushing = asyncio.create_task(flush())
@@ -51,7 +51,7 @@ async def test_a_flush_of_scripts_goes_unnoticed_under_load(
     assert (160, 0, 0) == (counts.completed, counts.waiting, counts.active)
 
 
-async def test_a_lost_reply_is_told_as_unknown_and_the_next_is_right(
+async def test_a_lost_reply_raises_outcome_unknown_and_the_next_reply_is_right(
     storage: RedisStorage, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await storage.enqueue("q", [request("a")])
@@ -69,7 +69,7 @@ async def test_a_lost_reply_is_told_as_unknown_and_the_next_is_right(
     assert b"a" == slot.current.data.payload
 
 
-async def test_a_cancelled_caller_never_gets_anothers_reply(
+async def test_a_caller_never_gets_the_reply_to_a_cancelled_request(
     storage: RedisStorage, redis_server: RedisServer
 ) -> None:
     names = [f"n{i}" for i in range(50)]

@@ -48,13 +48,13 @@ async def test_an_unreachable_server_is_named(scheme: str, hasty: None) -> None:
     assert "tried 2 times" in text
 
 
-async def test_a_wrong_password_is_told(redis_server: RedisServer) -> None:
+async def test_a_wrong_password_is_reported(redis_server: RedisServer) -> None:
     text = await told(f"redis://:{SECRET}@127.0.0.1:{redis_server.port}", StorageUnavailable)
 
     assert "name or password" in text
 
 
-async def test_a_missing_password_is_told(redis_server: RedisServer) -> None:
+async def test_a_missing_password_is_reported(redis_server: RedisServer) -> None:
     assert "password" in await told(f"redis://127.0.0.1:{redis_server.port}", StorageUnavailable)
 
 
@@ -98,7 +98,7 @@ async def test_a_single_server_is_no_cluster(redis_server: RedisServer) -> None:
     assert "redis://" in await told(url, StorageUnavailable)
 
 
-async def test_a_place_of_a_newer_layout_is_left_alone(redis_server: RedisServer) -> None:
+async def test_a_newer_layout_is_refused(redis_server: RedisServer) -> None:
     redis_server.execute("SET", "newer:version", "999")
 
     assert "upgrade" in await told(redis_server.url, StorageTooNew, prefix="newer")
@@ -114,13 +114,13 @@ async def test_eviction_is_refused_unless_it_is_allowed() -> None:
     assert "allow_eviction" in text
 
 
-async def test_durability_is_told() -> None:
+async def test_the_storage_reports_its_durability() -> None:
     with start_redis(appendonly="yes") as kept, start_redis() as weak:
         async with open_url(kept.url) as one, open_url(weak.url) as other:
             assert ("append-only" in one.durability, "weak" in other.durability) == (True, True)
 
 
-async def test_a_replica_is_told_and_recovers() -> None:
+async def test_a_replica_is_refused_and_works_again_as_a_primary() -> None:
     with start_redis() as server:
         async with open_url(server.url) as storage:
             server.execute("REPLICAOF", "127.0.0.1", "1")
@@ -148,7 +148,7 @@ async def test_a_full_server_refuses_enqueues_and_takes_ends() -> None:
             assert "done" == (await storage.settle("q", [ended]))[0].status
 
 
-async def test_a_key_of_another_type_is_told(
+async def test_a_key_of_another_type_is_reported(
     storage: RedisStorage, prefix: str, redis_server: RedisServer
 ) -> None:
     redis_server.execute("SET", f"{prefix}:{{q}}:waiting", "mine")

@@ -34,7 +34,7 @@ async def ended(
 @pytest.mark.parametrize(
     "retention", [OutcomeRetention(), OutcomeRetention(completed=None, keep_payload=("completed",))]
 )
-async def test_a_few_small_ends_are_told_as_they_are(
+async def test_a_wait_returns_a_few_small_outcomes(
     storage: RedisStorage, retention: OutcomeRetention
 ) -> None:
     told = await ended(storage, list("abc"), b'"done"', retention)
@@ -48,7 +48,7 @@ async def test_a_few_small_ends_are_told_as_they_are(
     [(9, 1, OutcomeRetention()), (1, 1100, OutcomeRetention()), (1, 1, OutcomeRetention(completed=0))],
     ids=["many", "large", "not kept"],
 )
-async def test_others_are_to_be_asked_for(
+async def test_a_wait_returns_no_other_outcomes(
     storage: RedisStorage, number: int, size: int, retention: OutcomeRetention
 ) -> None:
     ids = [str(n) for n in range(number)]
@@ -56,7 +56,7 @@ async def test_others_are_to_be_asked_for(
     assert {} == dict(await ended(storage, ids, b"1" * size, retention))
 
 
-async def test_what_was_told_before_somebody_waited_is_not_told_again(
+async def test_a_wait_returns_no_outcome_from_before_its_token(
     opened: Callable[..., RedisStorage],
 ) -> None:
     async with opened() as storage:

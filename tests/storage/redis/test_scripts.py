@@ -23,11 +23,11 @@ def put_together(name: str, **texts: str) -> str:
     return assemble(name, read)
 
 
-def test_an_include_stands_where_it_is_named() -> None:
+def test_an_include_is_inserted_at_its_line() -> None:
     assert "local a = 1\nreturn a\n" == put_together("verb", verb="-- @include a\nreturn a", a="local a = 1")
 
 
-def test_what_two_files_include_stands_once() -> None:
+def test_a_file_that_two_files_include_is_inserted_once() -> None:
     text = put_together(
         "verb", verb="-- @include a\n-- @include b", a="-- @include c", b="-- @include c", c="local c"
     )
@@ -35,12 +35,12 @@ def test_what_two_files_include_stands_once() -> None:
     assert 1 == text.count("local c")
 
 
-def test_an_include_that_is_not_there_is_told_with_its_place() -> None:
+def test_a_missing_include_is_reported_with_its_line() -> None:
     with pytest.raises(BadScript, match=r"verb\.lua:2: there is no include/a\.lua"):
         put_together("verb", verb="return 1\n-- @include a")
 
 
-def test_an_include_of_itself_is_told_with_its_place() -> None:
+def test_an_include_of_itself_is_reported_with_its_line() -> None:
     with pytest.raises(BadScript, match=r"include/b\.lua:1: include/a includes itself"):
         put_together("verb", verb="-- @include a", a="-- @include b", b="-- @include a")
 

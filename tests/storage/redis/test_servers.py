@@ -25,7 +25,7 @@ def test_a_variable_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("find", [find_redis, find_postgres])
-def test_what_is_missing_is_told(find: object, tmp_path: Path) -> None:
+def test_a_missing_program_is_reported(find: object, tmp_path: Path) -> None:
     nowhere = {"DIBS_REDIS_SERVER": f"{tmp_path}/no", "DIBS_POSTGRES_BIN": f"{tmp_path}/no"}
 
     with pytest.raises(ServerUnavailable, match="cannot be run"):

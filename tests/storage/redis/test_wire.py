@@ -34,7 +34,7 @@ async def wire(redis_server: RedisServer) -> AsyncIterator[WireConnection]:
     await wire.aclose()
 
 
-async def test_who_is_cancelled_while_it_is_looked_at_loses_no_connection(
+async def test_a_cancelled_check_of_an_idle_connection_loses_no_connection(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "IDLE_CHECK", -1.0)
@@ -62,7 +62,7 @@ def pool_of(redis_server: RedisServer, most: int) -> ConnectionPool:
     return ConnectionPool(lambda: Connection(host="127.0.0.1", port=port, password=password), "here", most)
 
 
-async def test_no_more_calls_than_there_is_room_for_are_in_the_air(redis_server: RedisServer) -> None:
+async def test_requests_beyond_the_limit_wait_in_their_order(redis_server: RedisServer) -> None:
     pool = pool_of(redis_server, 2)
     told: list[bytes] = []
 
@@ -74,17 +74,17 @@ async def test_no_more_calls_than_there_is_room_for_are_in_the_air(redis_server:
     late = [asyncio.ensure_future(call(word)) for word in "abc"]
     await asyncio.sleep(0)
     late[1].cancel()
-    await asyncio.to_thread(redis_server.ask, "LPUSH", "room-0", "1")
+    await asyncio.to_thread(redis_server.execute, "LPUSH", "room-0", "1")
     await asyncio.wait(late, timeout=PATIENCE)
     assert [b"a", b"c"] == told
 
-    await asyncio.to_thread(redis_server.ask, "LPUSH", "room-1", "1")
+    await asyncio.to_thread(redis_server.execute, "LPUSH", "room-1", "1")
     await asyncio.wait_for(asyncio.gather(*blocked), PATIENCE)
     assert 2 == len(pool._idle)
     await pool.close()
 
 
-async def test_who_is_let_in_and_is_gone_gives_its_place_to_the_next(redis_server: RedisServer) -> None:
+async def test_a_cancelled_caller_gives_its_slot_to_the_next(redis_server: RedisServer) -> None:
     pool = pool_of(redis_server, 1)
     pool._in_flight = 1
     gone, next_one = (asyncio.ensure_future(pool.call("ECHO", word)) for word in "ab")
@@ -108,7 +108,7 @@ async def cancelled(pool: ConnectionPool, redis_server: RedisServer, *keys: str)
     assert len(keys) == len(pool._draining)
 
 
-async def test_who_is_cancelled_keeps_the_place_until_the_reply_is_read(
+async def test_a_cancelled_request_keeps_its_slot_until_its_reply_is_read(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cancelled requests keep their slots, so the pool opens no more connections than its limit."""
@@ -118,41 +118,41 @@ async def test_who_is_cancelled_keeps_the_place_until_the_reply_is_read(
     late = [asyncio.ensure_future(pool.call("ECHO", word)) for word in "abc"]
     await asyncio.sleep(0)
     for key in ("left-0", "left-1"):
-        await asyncio.to_thread(redis_server.ask, "LPUSH", key, "1")
+        await asyncio.to_thread(redis_server.execute, "LPUSH", key, "1")
 
     assert [b"a", b"b", b"c"] == await asyncio.wait_for(asyncio.gather(*late), PATIENCE)
     assert (2, 0) == (len(pool._idle), pool._in_flight)
     await pool.close()
 
 
-async def test_a_place_kept_for_a_reply_is_free_when_the_reply_is_lost(
+async def test_a_lost_reply_frees_the_slot_of_a_cancelled_request(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "IDLE_CHECK", math.inf)
     pool = pool_of(redis_server, 1)
     await cancelled(pool, redis_server, "never")
     late = asyncio.ensure_future(pool.call("ECHO", "a"))
-    await asyncio.to_thread(redis_server.ask, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    await asyncio.to_thread(redis_server.execute, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
     assert b"a" == await asyncio.wait_for(late, PATIENCE)
     assert (1, 0) == (len(pool._idle), pool._in_flight)
     await pool.close()
 
 
-async def test_a_reply_that_comes_in_many_parts_is_whole(wire: WireConnection) -> None:
+async def test_a_reply_in_many_parts_is_complete(wire: WireConnection) -> None:
     said = b"\r\n$5\0" * 500_000
 
     assert said == await wire.request(("ECHO", said), PATIENCE)
 
 
-async def test_a_refusal_leaves_it_of_use(wire: WireConnection) -> None:
+async def test_a_connection_is_usable_after_an_error_reply(wire: WireConnection) -> None:
     with pytest.raises(ResponseError, match="unknown command"):
         await wire.request(("NOSUCH",), PATIENCE)
 
     assert (b"a", False) == (await wire.request(("ECHO", "a"), PATIENCE), wire.has_pending_reply)
 
 
-async def test_a_reply_that_came_meanwhile_is_not_waited_for(wire: WireConnection) -> None:
+async def test_a_reply_that_has_arrived_is_no_longer_pending(wire: WireConnection) -> None:
     asking = asyncio.ensure_future(wire.request(("ECHO", "first"), PATIENCE))
     await asyncio.sleep(0)
     asking.cancel()
@@ -166,7 +166,7 @@ async def test_a_reply_that_came_meanwhile_is_not_waited_for(wire: WireConnectio
     assert b"second" == await wire.request(("ECHO", "second"), PATIENCE)
 
 
-async def test_a_reply_that_nobody_waits_for_is_read_before_the_next(
+async def test_the_reply_to_a_cancelled_request_is_read_before_the_next(
     wire: WireConnection, redis_server: RedisServer
 ) -> None:
     asking = asyncio.ensure_future(wire.request(("BLPOP", "first", 0), PATIENCE))
@@ -181,10 +181,10 @@ async def test_a_reply_that_nobody_waits_for_is_read_before_the_next(
     assert b"second" == await wire.request(("ECHO", "second"), PATIENCE)
 
 
-async def test_whoever_waits_hears_of_its_end(wire: WireConnection, redis_server: RedisServer) -> None:
+async def test_a_lost_connection_ends_its_request(wire: WireConnection, redis_server: RedisServer) -> None:
     number = await wire.request(("CLIENT", "ID"), PATIENCE)
     blocked = asyncio.ensure_future(wire.request(("BLPOP", "nothing", 0), PATIENCE))
-    await asyncio.to_thread(redis_server.ask, "CLIENT", "KILL", "ID", str(number))
+    await asyncio.to_thread(redis_server.execute, "CLIENT", "KILL", "ID", str(number))
 
     with pytest.raises((Unconnected, OSError)):
         await blocked
@@ -193,14 +193,14 @@ async def test_whoever_waits_hears_of_its_end(wire: WireConnection, redis_server
     assert not wire.is_open
 
 
-async def test_a_reply_that_is_late_is_lost_with_its_connection(wire: WireConnection) -> None:
+async def test_a_late_reply_closes_the_connection(wire: WireConnection) -> None:
     with pytest.raises(TooLate, match=r"within 0\.01 s"):
         await wire.request(("BLPOP", "nothing", 0), 0.01)
 
     assert not wire.is_open
 
 
-async def test_patience_is_counted_from_each_request(wire: WireConnection) -> None:
+async def test_each_request_has_its_own_timeout(wire: WireConnection) -> None:
     await wire.request(("ECHO", "a"), 0.05)
 
     assert await wire.request(("BLPOP", "nothing", "0.2"), PATIENCE) is None
@@ -208,7 +208,7 @@ async def test_patience_is_counted_from_each_request(wire: WireConnection) -> No
         await wire.request(("BLPOP", "nothing", 0), 0.01)
 
 
-async def test_messages_are_asked_for_no_more_once_nobody_waits_and_again_when_somebody_does(
+async def test_a_channel_without_waits_is_unsubscribed_and_subscribed_again(
     opened: Callable[..., RedisStorage],
     redis_server: RedisServer,
     prefix: str,

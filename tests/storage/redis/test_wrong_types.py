@@ -114,7 +114,7 @@ def picture(server: RedisServer, prefix: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("act", ACTS)
-async def test_a_step_that_meets_a_wrong_type_changes_nothing(
+async def test_a_script_that_finds_a_wrong_type_changes_no_key(
     act: str, opened: Callable[..., RedisStorage], redis_server: RedisServer, prefix: str
 ) -> None:
     refused = [
@@ -142,7 +142,7 @@ async def is_refused(
         return False
 
 
-async def test_a_claim_that_cannot_be_made_does_not_hide_what_was_settled_with_it(
+async def test_a_failed_claim_does_not_hide_the_settlements_before_it(
     storage: RedisStorage, redis_server: RedisServer, prefix: str
 ) -> None:
     lease, fences = await prepare(storage)

@@ -127,10 +127,11 @@ class ConnectionPool:
         try:
             if asking:
                 await connection.request(("ASKING",), REPLY_TIMEOUT)
-            if blocking is None:
-                reply = await connection.request(command, timeout)
-            else:
-                reply = await connection.request_pair(blocking, command, timeout)
+            reply = await (
+                connection.request_pair(blocking, command, timeout)
+                if blocking
+                else connection.request(command, timeout)
+            )
         except DISCARDING:
             # After a failover another server may answer at the same address.
             self._discard(connection)
