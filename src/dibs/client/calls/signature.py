@@ -103,7 +103,7 @@ class CallSignature:
     def _convert_together(self, args: Args) -> Args:
         """Return positional arguments, converted by one call.
 
-        A worker does this for every job; `Signature.bind` took a quarter of the worker's CPU.
+        A worker does this for every job; binding with inspect.Signature took a quarter of the worker's CPU.
         """
         wanted = self._positional_types[len(args)]
         converted: Args = msgspec.convert(args, wanted, dec_hook=dec_hook, str_keys=True)

@@ -1,6 +1,7 @@
 """Blocking forms of the async handles, and the background event loop that runs their calls.
 
-`dibs.BlockingQueue` and its like load their module at the first use, so that async programs never import it.
+The package dibs loads `BlockingQueue` and the other blocking classes at their first use, so that
+async programs never import these modules.
 """
 
 from importlib import import_module
