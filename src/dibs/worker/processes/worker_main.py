@@ -42,19 +42,10 @@ async def build_worker(
     the process of the worker.
     """
     handlers = [app.handlers[queue] for queue in spec.queues]
-    isolated_queues = tuple(handler.queue for handler in handlers if handler.executor == "process")
-    capabilities = app.storage.capabilities
-    isolated_spec = replace(
-        spec,
-        queues=isolated_queues,
-        parent=os.getpid(),
-        cross_queue=capabilities.cross_queue,
-        shared=capabilities.shared,
-        log=current_log_config(),
-    )
+    isolated_spec = _isolated_spec(app, spec)
     isolated = IsolatedExecutor(app.storage, encode_spec(isolated_spec))
     stack.callback(isolated.close)
-    if isolated_queues:
+    if isolated_spec.queues:
         await isolated.prepare()
     resources = await enter_lifespan(app, stack)
     worker = Worker(
@@ -69,6 +60,19 @@ async def build_worker(
     )
     stack.callback(worker.close)
     return worker
+
+
+def _isolated_spec(app: Dibs, spec: ProcessSpec) -> ProcessSpec:
+    """Return the spec of the isolated processes, which serve the queues with executor="process"."""
+    capabilities = app.storage.capabilities
+    return replace(
+        spec,
+        queues=tuple(queue for queue in spec.queues if app.handlers[queue].executor == "process"),
+        parent=os.getpid(),
+        cross_queue=capabilities.cross_queue,
+        shared=capabilities.shared,
+        log=current_log_config(),
+    )
 
 
 def run_worker_process(pipe: Connection, started: MutableSequence[float], encoded_spec: bytes) -> None:

@@ -37,7 +37,7 @@ logger = logging.getLogger("dibs.worker")
 STOP_TIMEOUT: Final = 2.0
 
 
-class Changes:
+class ChangeCounter:
     """A counter of changes that other tasks can wait for."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Supervisor:
         #: Raises if no worker can start: the call of `run` fails with this error.
         self.failed: asyncio.Future[None] = self._loop.create_future()
         #: Notified when a run begins or ends, or a worker starts or exits.
-        self.changes = Changes()
+        self.changes = ChangeCounter()
 
     @property
     def held_count(self) -> int:
