@@ -15,10 +15,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from attrs import frozen
 
 PROJECT = Path(__file__).parent.parent
 TARGET = PROJECT / "docs" / "explanation" / "mutants.md"
@@ -35,7 +35,7 @@ from tests.kit.postgres_locations import PostgresLocations  # noqa: E402
 from tests.kit.redis_locations import RedisLocations  # noqa: E402
 
 
-@dataclass(frozen=True)
+@frozen
 class Room:
     """A place where bugs are planted, and the levels that are tried alone, with histories at most."""
 

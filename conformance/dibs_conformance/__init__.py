@@ -1,4 +1,4 @@
-"""The conformance kit: one call that tells whether a storage keeps the contract of dibs."""
+"""The conformance kit: `certify` tests whether a storage keeps the contract of dibs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _MODULES: Final = {"certify": "certification", "Failure": "report", "LawReport":
 
 
 def __getattr__(name: str) -> Any:
-    """Import on demand: pytest loads this package for its plugin, also where Hypothesis is not installed."""
+    """Import a public name on its first use. pytest imports this package for its plugin, also where
+    Hypothesis is not installed.
+    """
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,9 +1,9 @@
-"""The kit's door: one call that tells whether a storage keeps the contract.
+"""Certification: tests a storage against the contract, level by level, and returns a report.
 
     report = certify("file:./scratch")
-    report = certify(open_storage)          # a function (place, clock) -> async context manager of Storage
+    report = certify(open_storage)  # a function (location, clock) -> async context manager of Storage
 
-A test for a storage of one's own is three lines:
+A test for a third-party storage has three lines:
 
     def test_my_storage_keeps_the_contract():
         report = certify(open_my_storage)
@@ -18,15 +18,16 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from math import isnan
 
+from attrs import field, frozen
+
 from dibs.errors import Refused
 from dibs.storage.capabilities import Capabilities
 from dibs_conformance.levels import LEVELS
-from dibs_conformance.report import LEVEL_TITLES, CapabilityReport, Gap, LevelReport, Report
+from dibs_conformance.report import LEVEL_TITLES, CapabilityReport, Findings, Gap, LevelReport, Report
 from dibs_conformance.report.findings import level_verdict
-from dibs_conformance.report.values import Findings, untrue
+from dibs_conformance.report.values import false_claims
 from dibs_conformance.sequential.capabilities import probe_capabilities
-from dibs_conformance.sequential.session import Progress
-from dibs_conformance.target import LevelPlan, Locations, LoopRunner, OpenStorage
+from dibs_conformance.target import LevelPlan, Locations, LoopRunner, OpenStorage, Progress
 
 
 def certify(
@@ -39,32 +40,32 @@ def certify(
     steps: int = 50,
     progress: Progress = lambda _: None,
 ) -> Report:
-    """Hold a storage against the contract for `budget` seconds, or for `examples` histories on each level.
+    """Test a storage against the contract for `budget` seconds, or with `examples` histories on each level.
 
-    `target` is a URL, of which only places of the kit's own are touched, or a picklable function
-    `open_storage(place, clock)`. The levels up to the one asked for share the budget and are reported
-    apart; the first that breaks is the last that runs. A failure comes with the shortest story that was
-    found for it. Raises Refused for a level there is not, a budget or a number of histories that is none.
+    `target` is a URL or a picklable function `open_storage(location, clock)`. On the server or in the folder
+    of a URL, the kit only uses locations that it creates, and it removes them at the end. The levels up to
+    `level` share the budget, and each has its own part of the report; the levels above the first broken one
+    do not run. A failure comes with the shortest sequence of calls that the kit found for it. Raises Refused
+    for an unknown level, and for a negative budget or number of histories.
     """
     check_level(level)
     check_effort(budget, examples)
     first = random.randrange(2**32) if seed is None else seed
     locations = Locations(target)
     try:
-        return Certification(locations, level, first, budget).report(examples, steps, progress)
+        return Certification(locations, level, first, budget).run(examples, steps, progress)
     finally:
-        locations.clear()
+        locations.remove_all()
 
 
 def check_level(level: str) -> None:
-    if level in LEVELS:
-        return
-    planned = f"level {level} is not built yet" if level in LEVEL_TITLES else f"no level {level!r}"
-    raise Refused(f"{planned}; there is {', '.join(LEVELS)}", field="level")
+    """Raise Refused for a level that does not exist."""
+    if level not in LEVELS:
+        raise Refused(f"unknown level {level!r}; expected one of {', '.join(LEVELS)}", field="level")
 
 
 def check_effort(budget: float, examples: int | None) -> None:
-    """Refuse what no run could spend. None of it at all is taken, and certifies nothing."""
+    """Raise Refused for a negative budget or number of histories. 0 is accepted and certifies no level."""
     if isnan(budget) or budget < 0:
         raise Refused(f"budget is {budget}; it must be a number of seconds, 0 or more", field="budget")
     if examples is not None and examples < 0:
@@ -73,18 +74,21 @@ def check_effort(budget: float, examples: int | None) -> None:
         )
 
 
+@frozen
 class Certification:
-    """One run over one target."""
+    """One run of the kit on one target."""
 
-    def __init__(self, locations: Locations, level: str, seed: int, budget: float) -> None:
-        self._locations, self._level, self._seed = locations, level, seed
-        self._began = time.monotonic()
-        self._ends = self._began + budget
+    _locations: Locations
+    _level: str
+    _seed: int
+    _budget: float
+    _began: float = field(factory=time.monotonic, init=False)
 
-    def report(self, examples: int | None, steps: int, progress: Progress) -> Report:
-        claims, durability, found = self._ask_powers()
+    def run(self, examples: int | None, steps: int, progress: Progress) -> Report:
+        """Probe the capabilities, run the levels, and return the report."""
+        claims, durability, capabilities = self._probe_capabilities()
         levels: list[LevelReport] = []
-        for name in names_up_to(self._level):
+        for name in levels_up_to(self._level):
             plan = LevelPlan(
                 locations=self._locations,
                 claims=claims,
@@ -93,7 +97,7 @@ class Certification:
                 examples=examples,
                 steps=steps,
                 progress=progress,
-                untested=untested_capabilities(found),
+                untested=untested_claims(capabilities),
             )
             broken = any(level.verdict == "broken" for level in levels)
             levels.append(not_run(name) if broken else run_level(name, plan))
@@ -101,17 +105,17 @@ class Certification:
         return Report(
             target=self._locations.name,
             level=self._level,
-            certified=reached == self._level and not untrue(found),
+            certified=reached == self._level and not false_claims(capabilities),
             reached=reached,
             seed=self._seed,
             seconds=round(time.monotonic() - self._began, 3),
             durability=durability,
-            capabilities=found,
+            capabilities=capabilities,
             levels=tuple(levels),
             kit=f"dibs {version('dibs')}",
         )
 
-    def _ask_powers(self) -> tuple[Capabilities, str, tuple[CapabilityReport, ...]]:
+    def _probe_capabilities(self) -> tuple[Capabilities, str, tuple[CapabilityReport, ...]]:
         runner = LoopRunner()
         try:
             claims, durability, found = runner.run(probe_capabilities(self._locations))
@@ -120,29 +124,36 @@ class Certification:
             runner.close()
 
     def _share(self, name: str) -> float:
-        """What is left of the budget, in equal parts for this level and those above it."""
-        names = names_up_to(self._level)
-        return max(0.0, self._ends - time.monotonic()) / (len(names) - names.index(name))
+        """Return the seconds for a level: the rest of the budget, in equal parts for it and those above."""
+        names = levels_up_to(self._level)
+        left = self._began + self._budget - time.monotonic()
+        return max(0.0, left) / (len(names) - names.index(name))
 
 
-def untested_capabilities(probe_capabilities: Iterable[CapabilityReport]) -> tuple[Gap, ...]:
-    """The powers that are claimed and that nobody could try."""
-    claimed = (power for power in probe_capabilities if power.claimed and power.found is None)
-    return tuple(Gap(name=power.name, why=power.note or "it could not be tried") for power in claimed)
+def untested_claims(capabilities: Iterable[CapabilityReport]) -> tuple[Gap, ...]:
+    """Return the capabilities that the storage claims and the kit could not try."""
+    return tuple(
+        Gap(name=capability.name, why=capability.note or "it could not be tried")
+        for capability in capabilities
+        if capability.claimed and capability.found is None
+    )
 
 
-def names_up_to(level: str) -> list[str]:
+def levels_up_to(level: str) -> list[str]:
+    """Return the names of the levels from the lowest to this one."""
     names = list(LEVELS)
     return names[: names.index(level) + 1]
 
 
 def run_level(name: str, plan: LevelPlan) -> LevelReport:
+    """Run one level and return its report, with its duration."""
     began = time.monotonic()
     found = LEVELS[name](plan)
-    return report_of(name, found, round(time.monotonic() - began, 3))
+    return level_report(name, found, round(time.monotonic() - began, 3))
 
 
-def report_of(name: str, found: Findings, seconds: float) -> LevelReport:
+def level_report(name: str, found: Findings, seconds: float) -> LevelReport:
+    """Return the report of a level with these findings, and with the verdict that follows from them."""
     fields = {field: getattr(found, field) for field in Findings.__struct_fields__}
     return LevelReport(
         name=name, title=LEVEL_TITLES[name], verdict=level_verdict(found), seconds=seconds, **fields
@@ -150,11 +161,12 @@ def report_of(name: str, found: Findings, seconds: float) -> LevelReport:
 
 
 def not_run(name: str) -> LevelReport:
+    """Return the report of a level that did not run because a lower one is broken."""
     return LevelReport(name=name, title=LEVEL_TITLES[name], verdict="not run")
 
 
 def highest_reached(levels: list[LevelReport]) -> str:
-    """The last of the unbroken row of reached levels from the lowest."""
+    """Return the highest level that is reached together with all levels below it, or ""."""
     reached = ""
     for level in levels:
         if level.verdict != "reached":

@@ -1,4 +1,4 @@
-"""`dibs certify URL`: the kit on the command line, found through the entry-point group dibs.commands."""
+"""The command `dibs certify URL`. The entry-point group dibs.commands adds it to the command line."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from dibs.errors import ConfigurationError, Refused
 from dibs_conformance.certification import certify as certify_target
 from dibs_conformance.levels import LEVELS
 
-NOT_CERTIFIED = 1
-WRONG_WORDS = 2
+EXIT_NOT_CERTIFIED = 1
+EXIT_USAGE = 2
 
 
 @click.command("certify")
-@click.argument("url", metavar="URL", help="The storage; only places of the kit's own are touched.")
-@click.option("--level", metavar="LEVEL", default="L0", help=f"How deep: {', '.join(LEVELS)}.")
-@click.option("--budget", type=float, metavar="SECONDS", default=60, help="Seconds to spend.")
-@click.option("--examples", type=int, metavar="N", help="Histories on each level, in place of the budget.")
-@click.option("--seed", type=int, metavar="N", help="Repeat the run with this seed.")
+@click.argument("url", metavar="URL", help="The storage to test. Its own jobs are never touched.")
+@click.option("--level", metavar="LEVEL", default="L0", help=f"Highest level to test: {', '.join(LEVELS)}.")
+@click.option("--budget", type=float, metavar="SECONDS", default=60, help="Seconds to spend on all levels.")
 @click.option(
-    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as a page of HTML here."
+    "--examples", type=int, metavar="N", help="Histories to test on each level, instead of a budget."
 )
-@click.option("--badge", type=click.Path(path_type=Path), metavar="FILE", help="Write a badge here, an SVG.")
+@click.option("--seed", type=int, metavar="N", help="Seed of an earlier run, to repeat it.")
+@click.option(
+    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as HTML to FILE."
+)
+@click.option("--badge", type=click.Path(path_type=Path), metavar="FILE", help="Write an SVG badge to FILE.")
 @click.option("--json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
 def certify(
@@ -42,24 +44,29 @@ def certify(
     badge: Path | None,
     json: bool,
 ) -> None:
-    """Hold a storage against the contract, and tell what was met, kept and broken."""
+    """Test a storage against the contract, and print a report.
+
+    The report lists each law of the contract with the number of times it was checked. The tests run in
+    locations that are created for them (a prefix, schema or folder) and removed at the end. Exit codes: 0
+    certified, 1 not certified, 2 invalid arguments.
+    """
     try:
-        with quiet():
-            report = certify_target(url, level, budget, seed, examples=examples, progress=show)
+        with without_durability_warnings():
+            report = certify_target(url, level, budget, seed, examples=examples, progress=show_progress)
     except (Refused, ConfigurationError, NotImplementedError) as error:
         click.echo(str(error), err=True)
-        ctx.exit(WRONG_WORDS)
-    clear()
-    for path, form in ((html, report.html), (badge, report.badge)):
+        ctx.exit(EXIT_USAGE)
+    clear_progress()
+    for path, render in ((html, report.html), (badge, report.badge)):
         if path is not None:
-            path.write_text(form(), "utf-8")
+            path.write_text(render(), "utf-8")
     click.echo(report.json() if json else report.text())
-    ctx.exit(0 if report.certified else NOT_CERTIFIED)
+    ctx.exit(0 if report.certified else EXIT_NOT_CERTIFIED)
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """The report tells the durability once; each place that is opened would say it again."""
+def without_durability_warnings() -> Iterator[None]:
+    """Hide the warnings of `dibs.storage`. The report has the durability once; each opening would log it."""
     log = logging.getLogger("dibs.storage")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -69,13 +76,14 @@ def quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
-def show(examples: int) -> None:
-    """Say on a terminal how far it is."""
+def show_progress(examples: int) -> None:
+    """Show on a terminal how many histories were tested so far."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{examples:,} histories")
         sys.stderr.flush()
 
 
-def clear() -> None:
+def clear_progress() -> None:
+    """Erase the progress line from a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")

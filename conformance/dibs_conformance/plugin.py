@@ -1,7 +1,8 @@
-"""For pytest: real servers as fixtures, one of each per run (with xdist: per worker process).
+"""A pytest plugin with fixtures for real servers: one of each per test run, or per worker process of xdist.
 
-What cannot be started is skipped with the reason, or fails when DIBS_TEST_SERVERS=required. With
---dibs-storage the kit itself is a row of tests (storage_items.py), which needs the extra `conformance`.
+A test that needs a server which cannot be started is skipped with the reason, or fails with
+DIBS_TEST_SERVERS=required. The option --dibs-storage adds the tests of `pytest_items`, which need the extra
+`conformance`.
 """
 
 from __future__ import annotations
@@ -23,41 +24,41 @@ from dibs_conformance.servers import (
     start_redis,
     start_redis_cluster,
 )
-from dibs_conformance.servers.binaries import Found
+from dibs_conformance.servers.binaries import ServerBinary
 
 T = TypeVar("T")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("dibs", "dibs: hold a storage against the contract")
+    group = parser.getgroup("dibs", "dibs: test a storage against the contract")
     add = group.addoption
-    add("--dibs-storage", metavar="TARGET", help="module:open_storage, or the URL of a storage.")
-    add("--dibs-level", default="L0", help="How deep: L0 to L4. Default: L0.")
-    add("--dibs-budget", type=float, default=60.0, help="Seconds for all levels. Default: 60.")
-    add("--dibs-examples", type=int, help="Histories on each level, in place of the budget.")
-    add("--dibs-seed", type=int, help="Repeat the run with this seed.")
-    add("--dibs-html", metavar="FILE", help="Write the report as a page of HTML.")
-    add("--dibs-badge", metavar="FILE", help="Write a badge, an SVG.")
+    add("--dibs-storage", metavar="TARGET", help="The storage to test: module:open_storage or a URL.")
+    add("--dibs-level", default="L0", help="Highest level to test, L0 to L4. Default: L0.")
+    add("--dibs-budget", type=float, default=60.0, help="Seconds to spend on all levels. Default: 60.")
+    add("--dibs-examples", type=int, help="Histories to test on each level, instead of a budget.")
+    add("--dibs-seed", type=int, help="Seed of an earlier run, to repeat it.")
+    add("--dibs-html", metavar="FILE", help="Write the report as HTML to FILE.")
+    add("--dibs-badge", metavar="FILE", help="Write an SVG badge to FILE.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("dibs_storage"):
         return
     try:
-        from dibs_conformance.pytest_items import under_test  # noqa: PLC0415 - only who asks needs it
+        from dibs_conformance.pytest_items import create_plugin  # noqa: PLC0415 - needs the extra
     except ImportError as error:
         raise pytest.UsageError(
-            f"--dibs-storage needs {error.name}, which is not installed: pip install 'dibs[conformance]'"
+            f"--dibs-storage needs {error.name}, which is not installed. Run pip install 'dibs[conformance]'"
         ) from None
-    config.pluginmanager.register(under_test(config), "dibs-storage")
+    config.pluginmanager.register(create_plugin(config), "dibs-storage")
 
 
 def pytest_report_header() -> str | None:
-    told = [_told("Redis", find_redis), _told("Postgres", find_postgres)]
-    return f"dibs servers: {', '.join(told)}"
+    servers = [_describe("Redis", find_redis), _describe("Postgres", find_postgres)]
+    return f"dibs servers: {', '.join(servers)}"
 
 
-def _told(name: str, find: Callable[[], Found]) -> str:
+def _describe(name: str, find: Callable[[], ServerBinary]) -> str:
     try:
         found = find()
     except ServerUnavailable:
@@ -67,21 +68,21 @@ def _told(name: str, find: Callable[[], Found]) -> str:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """A private Redis; nothing else uses it."""
+    """Yield a private Redis for the whole test run."""
     with _or_skip(start_redis) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def redis_cluster() -> Iterator[RedisCluster]:
-    """A private Redis Cluster of three nodes."""
+    """Yield a private Redis Cluster of three nodes."""
     with _or_skip(start_redis_cluster) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """A private Postgres with one superuser."""
+    """Yield a private Postgres with one superuser."""
     with _or_skip(start_postgres) as server:
         yield server
 
@@ -91,5 +92,5 @@ def _or_skip(start: Callable[[], T]) -> T:
         return start()
     except ServerUnavailable as reason:
         if os.environ.get("DIBS_TEST_SERVERS") == "required":
-            pytest.fail(f"DIBS_TEST_SERVERS=required, and {reason}", pytrace=False)
+            pytest.fail(f"DIBS_TEST_SERVERS=required: {reason}", pytrace=False)
         pytest.skip(str(reason))

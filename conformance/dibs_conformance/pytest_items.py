@@ -1,7 +1,8 @@
-"""For `pytest --dibs-storage mypkg:open_storage`: the kit as tests, one for each power and each level.
+"""The tests of `pytest --dibs-storage mypkg:open_storage`: one for each capability and one for each level.
 
-One certification serves them all; it runs when the first of them does. An untrue claim fails, so does a level
-that is not reached; a power that is there and not claimed is told in the summary.
+All of them share one certification, which runs with the first test. A test of a capability fails if the
+storage claims it and does not have it; a test of a level fails if the level is not reached. The summary names
+capabilities that work and are not claimed.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ import pytest
 from dibs.errors import ConfigurationError, Refused
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.registry import factory, scheme_of
-from dibs_conformance.certification import certify, check_effort, check_level, names_up_to
+from dibs_conformance.certification import certify, check_effort, check_level, levels_up_to
 from dibs_conformance.report import LevelReport, Report
-from dibs_conformance.report.text import capability_line, details, head, level_line, story
+from dibs_conformance.report.text import capability_line, failure_lines, gap_lines, head, level_line
 from dibs_conformance.target import OpenStorage
 
-POWERS: Final = tuple(field.name for field in attrs.fields(Capabilities))
+CAPABILITIES: Final = tuple(field.name for field in attrs.fields(Capabilities))
 
 
-class StorageUnderTest:
-    """The plugin of a run with --dibs-storage: collects the tests, and shows what came of them."""
+class ConformancePlugin:
+    """The pytest plugin of a run with --dibs-storage. It adds the tests and prints the summary."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._target = target_of(config.getoption("dibs_storage"))
+        self._target = find_target(config.getoption("dibs_storage"))
         self.level: str = config.getoption("dibs_level")
         self._report: Report | None = None
 
     def report(self) -> Report:
-        """Return what was found; the first who asks waits for it."""
+        """Return the report of the certification. The first call runs the certification."""
         if self._report is None:
             options = {
                 name: self._config.getoption(f"dibs_{name}") for name in ("budget", "examples", "seed")
@@ -48,58 +49,58 @@ class StorageUnderTest:
         return self._report
 
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        collector = Kit.from_parent(session, name="dibs", under_test=self)
+        collector = ConformanceCollector.from_parent(session, name="dibs", plugin=self)
         items += collector.collect()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self._report is None:
             return
         terminalreporter.section("dibs conformance")
-        for line in (*head(self._report), *unclaimed(self._report)):
+        for line in (*head(self._report), *unclaimed_capabilities(self._report)):
             terminalreporter.line(line)
 
 
-def under_test(config: pytest.Config) -> StorageUnderTest:
-    """Return the plugin for a run, its options checked. Raises UsageError."""
+def create_plugin(config: pytest.Config) -> ConformancePlugin:
+    """Return the plugin for a run. Raises UsageError for invalid options."""
     try:
         check_level(config.getoption("dibs_level"))
         check_effort(config.getoption("dibs_budget"), config.getoption("dibs_examples"))
     except Refused as error:
         raise pytest.UsageError(f"--dibs-{error.field}: {error}") from None
-    return StorageUnderTest(config)
+    return ConformancePlugin(config)
 
 
-class Kit(pytest.Collector):
-    """Where the tests hang."""
+class ConformanceCollector(pytest.Collector):
+    """The parent of the tests in pytest's collection tree."""
 
-    def __init__(self, under_test: StorageUnderTest, **words: Any) -> None:
-        super().__init__(**words)
-        self._under_test = under_test
+    def __init__(self, plugin: ConformancePlugin, **options: Any) -> None:
+        super().__init__(**options)
+        self._plugin = plugin
 
     def collect(self) -> list[pytest.Item]:
         return [
-            *(self._part(Power, f"claims {name}", name) for name in POWERS),
-            *(self._part(Level, f"reaches {name}", name) for name in names_up_to(self._under_test.level)),
+            *(self._item(CapabilityItem, f"claims {name}", name) for name in CAPABILITIES),
+            *(self._item(LevelItem, f"reaches {name}", name) for name in levels_up_to(self._plugin.level)),
         ]
 
-    def _part(self, kind: type[Part], name: str, of: str) -> pytest.Item:
-        return kind.from_parent(self, name=name, of=of, under_test=self._under_test)
+    def _item(self, kind: type[ConformanceItem], name: str, subject: str) -> pytest.Item:
+        return kind.from_parent(self, name=name, subject=subject, plugin=self._plugin)
 
 
-class Found(Exception):
-    """What the kit found, as text."""
+class NotConformant(Exception):
+    """A capability or a level fails its test. The text of the exception is the report."""
 
 
-class Part(pytest.Item):
-    """A test about one power or level, by name."""
+class ConformanceItem(pytest.Item):
+    """A test of one capability or level; `subject` is its name."""
 
-    def __init__(self, under_test: StorageUnderTest, of: str, **words: Any) -> None:
-        super().__init__(**words)
-        self._under_test, self._of = under_test, of
+    def __init__(self, plugin: ConformancePlugin, subject: str, **options: Any) -> None:
+        super().__init__(**options)
+        self._plugin, self._subject = plugin, subject
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Show what was found, without a traceback through the kit."""
-        if isinstance(excinfo.value, Found):
+        """Return the text of a NotConformant without a traceback, which would only show code of the kit."""
+        if isinstance(excinfo.value, NotConformant):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
@@ -107,58 +108,60 @@ class Part(pytest.Item):
         return self.path, None, f"dibs {self.name}"
 
 
-class Power(Part):
-    """Whether a power is as the storage says."""
+class CapabilityItem(ConformanceItem):
+    """A test that a capability works if the storage claims it."""
 
     def runtest(self) -> None:
-        [power] = [one for one in self._under_test.report().capabilities if one.name == self._of]
-        if not power.holds:
-            raise Found(f"{capability_line(power)}: claim it only if it is there")
+        capabilities = self._plugin.report().capabilities
+        [capability] = [one for one in capabilities if one.name == self._subject]
+        if not capability.holds:
+            raise NotConformant(f"{capability_line(capability)}: claim only capabilities that work")
 
 
-class Level(Part):
-    """Whether a level is reached."""
+class LevelItem(ConformanceItem):
+    """A test that a level is reached."""
 
     def runtest(self) -> None:
-        [level] = [one for one in self._under_test.report().levels if one.name == self._of]
+        [level] = [one for one in self._plugin.report().levels if one.name == self._subject]
         if level.verdict != "reached":
-            raise Found("\n".join(missing(level)))
+            raise NotConformant("\n".join(missing_lines(level)))
 
 
-def missing(level: LevelReport) -> Iterator[str]:
-    """Tell why a level is not reached."""
+def missing_lines(level: LevelReport) -> Iterator[str]:
+    """Yield the lines that explain why a level is not reached."""
     yield level_line(level)
-    yield from details(level)
+    yield from gap_lines(level)
     for law in level.laws:
         if law.verdict == "not tested":
-            yield f"  not tested: {law.name}: nothing led to where it speaks; a larger budget may"
+            yield f"  not tested: {law.name}: no history led to a check of this law; try a larger budget"
     for failure in level.failures:
-        yield from story(failure)
+        yield from failure_lines(failure)
 
 
-def unclaimed(report: Report) -> Iterator[str]:
-    """Tell of powers that are there and not claimed: nobody will use them."""
-    for power in report.capabilities:
-        if power.found and not power.claimed:
-            yield f"{power.name} is there and not claimed: claim it, and the kit tests more"
+def unclaimed_capabilities(report: Report) -> Iterator[str]:
+    """Yield a line for each capability that works and is not claimed: dibs does not use it."""
+    for capability in report.capabilities:
+        if capability.found and not capability.claimed:
+            yield f"{capability.name} works and is not claimed: claim it, and the kit tests more"
 
 
-def target_of(text: str) -> str | OpenStorage:
-    """Return the storage that is meant: a URL of a scheme that is known, or a function by its dotted name."""
+def find_target(text: str) -> str | OpenStorage:
+    """Return the storage that --dibs-storage names: the URL itself, or the function at `module:name`."""
     try:
         factory(scheme_of(text))
     except ConfigurationError as error:
-        return function_at(text, str(error))
+        return import_function(text, str(error))
     return text
 
 
-def function_at(text: str, otherwise: str) -> OpenStorage:
+def import_function(text: str, not_a_url: str) -> OpenStorage:
+    """Return the function at `module:name`. Raises UsageError; `not_a_url` is why `text` is not a URL."""
     module, _, name = text.partition(":")
     try:
         found: OpenStorage = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise pytest.UsageError(
-            f"--dibs-storage {text}: {error}. It is neither module:open_storage, a function of place and "
-            f"clock that can be imported here, nor the URL of a storage: {otherwise}"
+            f"--dibs-storage {text}: {error}. Expected module:function, a function of location and clock "
+            f"that can be imported here, or the URL of a storage: {not_a_url}"
         ) from None
     return found

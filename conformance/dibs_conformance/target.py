@@ -1,4 +1,6 @@
-"""What is being certified: how a place of it is opened, and a loop to call it from synchronous rules."""
+"""The storage under test: its scratch locations, an event loop for synchronous callers, and the plan of a
+level.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,20 @@ from dibs_conformance.report.values import Findings, Gap
 
 T = TypeVar("T")
 
-#: Opens a place: the same name is the same store, a new name an empty one.
+#: Opens a storage at a location. A known location has its earlier content; a new location is empty.
 OpenStorage = Callable[[str, Clock], AbstractAsyncContextManager[Storage]]
 #: Called with the number of histories tested so far.
 Progress = Callable[[int], None]
 
 
 class Locations:
-    """Makes places of the kit's own, and removes what it made."""
+    """The locations of the storage under test: URLs or names that the kit creates, and removes at the end."""
 
     def __init__(self, target: str | OpenStorage) -> None:
         self.name = (
-            shown(target) if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
+            without_secrets(target)
+            if isinstance(target, str)
+            else getattr(target, "__qualname__", repr(target))
         )
         self.target = target
         self._run = uuid4().hex[:12]
@@ -38,7 +42,7 @@ class Locations:
         self._made: list[str] = []
 
     def new(self) -> str:
-        """A place nobody used before."""
+        """Return a new, empty location: a URL if the target is a URL, else a name."""
         name = f"certify_{self._run}_{next(self._numbers)}"
         if not isinstance(self.target, str):
             return name
@@ -46,40 +50,41 @@ class Locations:
         if own is None:
             scheme = scheme_of(self.target)
             raise NotImplementedError(
-                f"the kit does not know how to make a place of its own on {scheme}: offer "
-                "temporary_url(url, name) beside your factory, or give certify(open_storage) instead of a URL"
+                f"the kit cannot create a location of its own for {scheme}: URLs. Define "
+                "temporary_url(url, name) in the module of your factory, or certify a function open_storage"
             )
         self._made.append(own)
         return own
 
     def open(self, location: str, clock: Clock = "manual") -> AbstractAsyncContextManager[Storage]:
+        """Return a storage at a location, as an async context manager."""
         if isinstance(self.target, str):
             return open_storage(location, clock)
         return self.target(location, clock)
 
     def connect(self, location: str) -> AbstractAsyncContextManager[Any] | None:
-        """Return a connection of the caller's own to a place, where the target offers one.
+        """Return a database connection to a location, or None if the target does not offer one.
 
-        For a URL the storage's package does (registry.connect); a function may have an attribute
-        `connect(place)` that does the same.
+        A URL gets its connection from `registry.connect`. A function may have an attribute
+        `connect(location)`.
         """
         if isinstance(self.target, str):
             return connect(location)
         offered = getattr(self.target, "connect", None)
         return None if offered is None else cast("AbstractAsyncContextManager[Any]", offered(location))
 
-    def clear(self) -> None:
-        """Remove what was made."""
+    def remove_all(self) -> None:
+        """Remove all locations that were created. Starts its own event loop."""
         asyncio.run(self.remove())
 
     async def remove(self) -> None:
-        """Remove what was made, within a loop."""
+        """Remove all locations that were created, within a running event loop."""
         made, self._made = self._made, []
         for url in made:
             await remove_storage(url)
 
 
-def shown(url: str) -> str:
+def without_secrets(url: str) -> str:
     """Return a URL fit for a report: without user and password, and without options, which may hold them."""
     return re.sub(r"(?<=://)[^/]*@", "", url.partition("?")[0])
 
@@ -88,7 +93,7 @@ def shown(url: str) -> str:
 class LevelPlan:
     """The input of one level: the target, the seed, and how long to test."""
 
-    #: Creates and opens scratch locations in this process. `locations.target` can be pickled for another process.
+    #: Creates and opens locations in this process. `locations.target` can be pickled for another process.
     locations: Locations
     #: The capabilities that the storage claims. A test of an unclaimed capability is skipped.
     claims: Capabilities
@@ -110,7 +115,7 @@ RunLevel = Callable[[LevelPlan], Findings]
 
 
 class LoopRunner:
-    """An event loop for rules that are synchronous."""
+    """An event loop that runs coroutines for synchronous callers."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -124,7 +129,7 @@ class LoopRunner:
 
 
 class OpenedStorage:
-    """A place held open across many calls of a bridge, and reopened at will."""
+    """A storage that stays open across many calls of a runner and can be opened again."""
 
     def __init__(
         self, locations: Locations, runner: LoopRunner, location: str, clock: Clock = "manual"
@@ -138,6 +143,7 @@ class OpenedStorage:
         self.storage: Storage = self._runner.run(_enter(self._context))
 
     def reopen(self) -> None:
+        """Close the storage and open a new one at the same location."""
         self.close()
         self._open()
 

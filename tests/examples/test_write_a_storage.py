@@ -25,7 +25,7 @@ def test_the_first_run_fails_with_the_message_on_the_page(
     monkeypatch.syspath_prepend(tmp_path)
     shelf = importlib.import_module("shelf")
     try:
-        text = certify(shelf.open_place, examples=1, seed=1).text()
+        text = certify(shelf.open_shelf, examples=1, seed=1).text()
     finally:
         del sys.modules["shelf"]
 

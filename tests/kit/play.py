@@ -38,7 +38,7 @@ def play(
         )
         return failure, session
     finally:
-        session.locations.clear()
+        session.locations.remove_all()
         runner.close()
 
 
@@ -52,4 +52,4 @@ def play_level(level: str, target: str, claims: Capabilities, examples: int, see
                 LevelPlan(locations=locations, claims=claims, seed=seed, budget=0, examples=examples)
             )
     finally:
-        locations.clear()
+        locations.remove_all()

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from dibs_conformance import certify
-from dibs_conformance.certification import highest_reached, report_of
+from dibs_conformance.certification import highest_reached, level_report
 from dibs_conformance.command import certify as verb
 from dibs_conformance.levels import LEVELS
 from dibs_conformance.report import (
@@ -36,7 +36,7 @@ GOOD = Findings(histories=5, events=50, laws=(KEPT,))
 
 
 def level(name: str, found: Findings) -> LevelReport:
-    return report_of(name, found, 1.0)
+    return level_report(name, found, 1.0)
 
 
 def report(*levels: LevelReport, **changes: object) -> Report:
@@ -143,7 +143,7 @@ def test_the_lines_name_what_is_missing() -> None:
         level("L0", Findings(histories=1, laws=(UNMET,), untested=(gap,), faults={"cut": 3}))
     ).text()
 
-    assert "nothing broke, but L0 was not tested whole" in text
+    assert "no law is broken, but L0 was not tested completely" in text
     assert "not tested: server restart: nobody knows how" in text
     assert "faults: cut 3" in text
 
@@ -198,5 +198,5 @@ def test_the_verb_writes_page_and_badge(tmp_path: Path) -> None:
     done = said(verb, "memory:", "--examples", "1", "--html", str(page), "--badge", str(badge))
 
     assert 0 == done.exit_code
-    assert "keeps the contract, level L0" in page.read_text("utf-8")
+    assert "keeps the contract at level L0" in page.read_text("utf-8")
     assert "dibs contract: L0" in badge.read_text("utf-8")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dibs.storage.registry import open_storage
-from dibs_conformance.pytest_items import target_of, under_test
+from dibs_conformance.pytest_items import create_plugin, find_target
 
 MINE = """
 from contextlib import asynccontextmanager
@@ -20,8 +20,8 @@ from dibs.storage.registry import open_storage as open_url
 
 
 @asynccontextmanager
-async def open_storage(place, clock):
-    async with open_url(f"memory:{place}", clock) as storage:
+async def open_storage(location, clock):
+    async with open_url(f"memory:{location}", clock) as storage:
         type(storage).capabilities = property(lambda _: Capabilities(CLAIMS))
         yield storage
 """
@@ -49,8 +49,8 @@ def test_each_power_and_level_is_a_test(tmp_path: Path) -> None:
 
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "8 passed" in done.stdout
-    assert "pushes is there and not claimed" in done.stdout
-    assert "keeps the contract, level L0" in (tmp_path / "r.html").read_text("utf-8")
+    assert "push_wakeups works and is not claimed" in done.stdout
+    assert "keeps the contract at level L0" in (tmp_path / "r.html").read_text("utf-8")
 
 
 def test_an_untrue_claim_fails_by_name(tmp_path: Path) -> None:
@@ -72,23 +72,23 @@ def test_an_untrue_claim_fails_by_name(tmp_path: Path) -> None:
 )
 def test_a_target_that_is_nothing_is_told(target: str, told: str) -> None:
     with pytest.raises(pytest.UsageError, match=told):
-        target_of(target)
+        find_target(target)
 
 
 def test_a_level_there_is_not_is_told(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytestconfig.option, "dibs_level", "L9")
 
-    with pytest.raises(pytest.UsageError, match="no level 'L9'"):
-        under_test(pytestconfig)
+    with pytest.raises(pytest.UsageError, match="unknown level 'L9'"):
+        create_plugin(pytestconfig)
 
 
 def test_a_budget_that_is_none_is_told(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytestconfig.option, "dibs_budget", float("nan"))
 
     with pytest.raises(pytest.UsageError, match="--dibs-budget: budget is nan"):
-        under_test(pytestconfig)
+        create_plugin(pytestconfig)
 
 
 def test_a_target_is_a_url_or_a_function() -> None:
-    assert "memory:" == target_of("memory:")
-    assert open_storage is target_of("dibs.storage.registry:open_storage")
+    assert "memory:" == find_target("memory:")
+    assert open_storage is find_target("dibs.storage.registry:open_storage")

@@ -48,7 +48,7 @@ def newer_file(url: str, ask: Ask) -> None:
 
 def newer_redis(url: str, ask: Ask) -> None:
     prefix = url.partition("?prefix=")[2]
-    ask.getfixturevalue("redis_server").ask("SET", f"{prefix}:version", 1000)
+    ask.getfixturevalue("redis_server").execute("SET", f"{prefix}:version", 1000)
 
 
 def newer_postgres(url: str, ask: Ask) -> None:

@@ -195,7 +195,7 @@ def _drop(world: World, part: Part, now: int) -> None:
     queue = part.call.queue
     left = world.oracle.drop(queue, part.asked["lease"], part.asked["limit"], None, now)
     if part.heard and part.answer[queue] != left and not part.excused:
-        raise Mismatch(f"drop left {part.answer[queue]}; the contract says {left}")
+        raise Mismatch(f"drop left {part.answer[queue]}; expected {left}")
 
 
 def _reap(world: World, part: Part, now: int) -> None:

@@ -56,7 +56,7 @@ class RedisStation(Station):
 
     def __init__(self, server: RedisServer) -> None:
         super().__init__(server, server.url, f"Redis {server.version}")
-        self._ask = server.ask
+        self._ask = server.execute
 
     def fill(self) -> None:
         self._ask("CONFIG", "SET", "maxmemory", 1)

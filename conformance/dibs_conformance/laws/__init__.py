@@ -1,4 +1,4 @@
-"""Laws of the contract that need no oracle: they are held against what was seen, after every call."""
+"""The laws: rules of the contract that are checked on the observed results alone, without the oracle."""
 
 from dibs_conformance.laws.accepted import (
     AcceptedIsKept,
@@ -27,7 +27,7 @@ from dibs_conformance.laws.running import (
     PausedQueue,
 )
 
-#: All of them, in the order of the report.
+#: All laws, in the order of the report.
 LAWS: tuple[type[Law], ...] = (
     AcceptedIsKept,
     OneActiveRun,

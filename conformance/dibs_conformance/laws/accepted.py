@@ -1,4 +1,6 @@
-"""Laws of what was accepted: it is kept, it runs as last told, and a waiter reads how it ended."""
+"""Laws about accepted enqueues: they are kept, they run with the latest data, and their outcome can be
+read.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from dibs_conformance.laws.running import claimed
 
 
 class AcceptedIsKept(Law):
-    name = "accepted is kept"
+    name = "accepted jobs are kept"
     section = "4.1"
-    sentence = "Every accepted enqueue that was neither ended nor dropped is pending."
+    sentence = "Every accepted enqueue that has neither ended nor been cancelled is pending."
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
         for id, slot in call.slots.items():
@@ -24,9 +26,9 @@ class AcceptedIsKept(Law):
 
 
 class BlockedIsKept(Law):
-    name = "blocked is not dropped"
+    name = "a blocked job is not lost"
     section = "4.4"
-    sentence = "What was enqueued during a run is in the next run that is claimed."
+    sentence = "An enqueue during a run is part of the next claimed run."
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
         for job in claimed(call):
@@ -55,9 +57,9 @@ class LastUpdateWins(Law):
 
 
 class OwnOutcome(Law):
-    name = "a waiter is told its own end"
+    name = "a waiter gets the outcome of its own run"
     section = "1, Done"
-    sentence = "What ended is never pending again, and reads no outcome but that of the run it was in."
+    sentence = "An ended enqueue is never pending again, and its outcome is that of its own run."
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
         for id, slot in call.slots.items():
@@ -84,13 +86,20 @@ class OwnOutcome(Law):
             )
 
     def _latest_drop(self, id: str, slot: Slot, observed: IdHistory) -> None:
-        """While the run it was dropped beside is there, or its outcome, the latest drop is told."""
+        """Check that the latest cancelled enqueue is reported, as long as its run or the outcome of the run
+        exists.
+        """
         run = slot.current.run if slot.current else None
         there = (run.fence if run else 0, slot.outcome.fence if slot.outcome else 0)
         if observed.dropped and observed.dropped_beside in there:
             latest = max(observed.dropped)
             told = any(first <= latest <= last for first, last in slot.dropped)
-            self.check(told, "{!r}: {} was dropped by a cancel, and is not told as cancelled", id, latest)
+            self.check(
+                told,
+                "{!r}: {} was cancelled while blocked, and the slot does not report it as dropped",
+                id,
+                latest,
+            )
 
 
 class RevisionsGrow(Law):
@@ -118,7 +127,7 @@ class RevisionsGrow(Law):
 class RequestKeys(Law):
     name = "a request_key acts once"
     section = "3, enqueue"
-    sentence = "Within its time a key changes nothing and answers what the first one got."
+    sentence = "Within its time, a repeated key changes no job and returns the first result."
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,7 +199,7 @@ class FailJobs(Law):
 
 
 class ResultsKept(Law):
-    name = "results come back"
+    name = "results are kept unchanged"
     section = "4.3"
     sentence = "The outcome of a completed run is, byte for byte, the result that was acknowledged."
 
@@ -222,7 +231,10 @@ class ResultsKept(Law):
 
 
 def pending(slot: Slot, revision: int) -> bool:
-    """The contract's definition: in the range of current or successor, and in no dropped range."""
+    """Return whether a revision is pending by the definition of the contract.
+
+    It lies in the range of the current job or the successor, and in no dropped range.
+    """
     live = [job for job in (slot.current, slot.successor) if job is not None]
     covered = any(job.first <= revision <= job.revision for job in live)
     return covered and not any(first <= revision <= last for first, last in slot.dropped)

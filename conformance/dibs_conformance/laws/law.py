@@ -1,4 +1,4 @@
-"""What a law is: a sentence of the contract, held after every call, that counts its own occasions."""
+"""The base class of a law: a rule of the contract that is checked after every call and counts its checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dibs_conformance.laws.observed import ObservedCall, ObservedHistory
 
 
 class LawBroken(AssertionError):
-    """A law of the contract is broken."""
+    """An observed result breaks a law of the contract."""
 
     def __init__(self, law: Law, why: str) -> None:
         super().__init__(f"{law.name} (contract {law.section}): {why}")
@@ -16,7 +16,7 @@ class LawBroken(AssertionError):
 
 
 class Law:
-    """One law. `met` counts how often what it speaks of occurred, over all examples."""
+    """One law. `met` is the number of its checks, over all examples."""
 
     name: ClassVar[str]
     section: ClassVar[str]
@@ -26,18 +26,19 @@ class Law:
         self.met = 0
 
     def begin(self) -> None:
-        """Forget the last example; `met` stays."""
+        """Forget the example before. `met` is kept."""
 
     def before(self, call: ObservedCall, history: ObservedHistory) -> None:
-        """Judge a call by what was seen before it."""
+        """Check a call against the history before it."""
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
-        """Judge it, and its slots, once the history has taken it in."""
+        """Check a call, and its slots, against the history that includes it."""
 
     def check(self, kept: object, why: str, *about: object) -> None:
-        """Count one occasion. Raises Broken unless `kept`, saying `why.format(*about)`.
+        """Count one check. Raises LawBroken with `why.format(*about)` if `kept` is false.
 
-        Nearly every occasion is kept: what it is about, whole slots for one, is put into words only if not.
+        The text is only formatted for a broken law, because nearly every check passes and `about` may hold
+        whole slots.
         """
         self.met += 1
         if not kept:

@@ -1,15 +1,16 @@
-"""What was seen of a storage so far, told from its answers alone: the laws are held against this.
+"""The history of a storage as its results show it. The laws are checked against this history, without the
+oracle.
 
-Nothing here asks the oracle. A run is open from the claim that handed it out until an answer closed it;
-an enqueue is live from the answer that accepted it until an answer ended or dropped it.
+A run is open from the claim that returned it until a result closes it. An enqueue is live from the result
+that accepted it until a result ends or drops it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from attrs import define, field, frozen
 from msgspec import UNSET
 
 from dibs.model.job import EndKind, Job, Slot
@@ -26,22 +27,22 @@ from dibs.model.requests import (
 from dibs.model.results import ClaimResult, EnqueueResult, ReapedJob, SettleResult
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ObservedCall:
-    """One call: what was asked, at what time, what was answered, and the slots looked at after it."""
+    """One call: the verb, the arguments, the time, the result, and the slots that were read after it."""
 
     verb: str
     queue: str
     now: int
     args: Mapping[str, Any]
     answer: Any
-    #: Every id of the queue the machine knows of; empty when it did not look.
-    slots: Mapping[str, Slot] = field(default_factory=dict)
+    #: The slots of all ids of the queue; empty if they were not read.
+    slots: Mapping[str, Slot] = field(factory=dict)
 
 
-@dataclass
+@define
 class OpenRun:
-    """A run that was claimed and not closed."""
+    """A run that was claimed and has not ended."""
 
     job: Job
     fence: int
@@ -52,28 +53,29 @@ class OpenRun:
         return self.job.first <= revision <= self.job.revision
 
 
-@dataclass
+@define
 class IdHistory:
-    """One id as seen."""
+    """The history of one id."""
 
     open: OpenRun | None = None
-    #: The newest fence, kept when the id is forgotten.
+    #: The newest fence. It is kept when the id is forgotten.
     newest_fence: int = 0
-    live: set[int] = field(default_factory=set)
-    #: The accepted enqueues whose end was seen: how, and by which fence.
-    ended: dict[int, tuple[EndKind, int]] = field(default_factory=dict)
-    dropped: set[int] = field(default_factory=set)
-    #: The run beside which the latest drop was.
+    live: set[int] = field(factory=set)
+    #: The ended enqueues: their kind of end, and the fence of their run, by revision.
+    ended: dict[int, tuple[EndKind, int]] = field(factory=dict)
+    dropped: set[int] = field(factory=set)
+    #: The fence of the run that was open at the latest drop.
     dropped_beside: int = 0
-    #: The payload that the next run must carry; None when nothing waits or it was lost track of.
+    #: The payload of the next run. None if no job waits, or if it is unknown.
     front: bytes | None = None
-    #: The payloads enqueued beside the open run, oldest first, and whether they replace; None: lost track.
-    back: list[tuple[bytes, bool]] | None = field(default_factory=list)
-    #: How often the id was updated or blocked.
+    #: The payloads that were enqueued during the open run, oldest first, and whether each replaces. None if
+    #: unknown.
+    back: list[tuple[bytes, bool]] | None = field(factory=list)
+    #: Number of enqueues that updated or blocked.
     updates: int = 0
 
     def add(self, request: EnqueueRequest, answer: EnqueueResult) -> None:
-        """An enqueue was accepted."""
+        """Add an accepted enqueue."""
         self.live.add(answer.revision)
         how, payload = request.on_conflict, request.job.data.payload
         replaces = isinstance(how, Update) and how.data
@@ -85,11 +87,13 @@ class IdHistory:
         self.updates += answer.status != "queued"
 
     def lose_track(self) -> None:
-        """Something was enqueued whose answer is not told: payloads are not followed until the next start."""
+        """Stop following payloads until the next run: an enqueue without an own result, such as a follow-up,
+        may have changed them.
+        """
         self.front, self.back = None, None if self.open else []
 
     def close(self, kind: EndKind | None) -> None:
-        """The open run ended, or came back when `kind` is None."""
+        """Close the open run with its kind of end, or None if it returned to the queue."""
         assert self.open is not None  # noqa: S101 - the caller saw it
         if kind is not None:
             self.end({r for r in self.live if self.open.covers(r)}, kind, self.open.fence)
@@ -106,7 +110,7 @@ class IdHistory:
         self.ended.update(dict.fromkeys(revisions, (kind, fence)))
 
     def drop_blocked(self) -> None:
-        """A cancel dropped whatever was enqueued beside the open run."""
+        """Drop the enqueues that a cancel removed behind the open run."""
         blocked = {r for r in self.live if self.open is None or not self.open.covers(r)}
         self.live -= blocked
         self.dropped |= blocked
@@ -116,11 +120,12 @@ class IdHistory:
 
 
 class ObservedHistory:
-    """Every id's story, updated call by call."""
+    """The histories of all ids, updated after each call."""
 
     def __init__(self) -> None:
         self.ids: dict[tuple[str, str], IdHistory] = {}
-        #: Every run that closed: queue, id, fence and how it ended, None when it came back.
+        #: All closed runs: queue, id, fence and kind of end. The kind is None for a run that returned to the
+        #: queue.
         self.closed: list[tuple[str, str, int, EndKind | None]] = []
 
     def observed(self, queue: str, id: str) -> IdHistory:
@@ -130,7 +135,7 @@ class ObservedHistory:
         return [s.open for (name, _), s in self.ids.items() if name == queue and s.open is not None]
 
     def add(self, call: ObservedCall) -> None:
-        """Take one call in."""
+        """Add one call to the history of its ids."""
         add = getattr(self, f"_add_{call.verb}", None)
         if add is not None:
             add(call, **call.args)
@@ -226,7 +231,7 @@ class ObservedHistory:
     def _add_retry_failed(self, call: ObservedCall, ids: list[str]) -> None:
         for id, answer in zip(ids, call.answer, strict=True):
             if answer == "queued":
-                # What ended may be pending again: it is not followed any further.
+                # A retried job may be pending again, so its earlier end is forgotten.
                 observed = self.observed(call.queue, id)
                 observed.ended = {}
                 observed.lose_track()

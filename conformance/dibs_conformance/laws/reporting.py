@@ -1,4 +1,4 @@
-"""Laws of what a storage tells about itself: its log, its counts, its leases."""
+"""Laws about the log, the counts and the leases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CAME_BACK = frozenset({"retried", "stalled", "timed_out", "released"})
 class OffsetsGrow(Law):
     name = "offsets only grow"
     section = "3, Events"
-    sentence = "Once a reader was handed an offset, nothing new appears at or before it."
+    sentence = "After a reader got an offset, no new event appears at or before it."
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,17 +68,17 @@ class OneEventEach(Law):
 
     def begin(self) -> None:
         self.off: set[str] = set()
-        self.taken = 0
-        #: How each attempt ended whose event was not read yet, and when.
+        self.seen_closed = 0
+        #: The ended attempts whose event was not read yet: their kind of end, and the time.
         self.due: dict[tuple[str, str, int], tuple[str | None, int]] = {}
         self.age: dict[str, int] = {}
-        self.told: dict[tuple[str, str, int], str] = {}
+        self.read_offsets: dict[tuple[str, str, int], str] = {}
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
-        for queue, id, fence, kind in history.closed[self.taken :]:
+        for queue, id, fence, kind in history.closed[self.seen_closed :]:
             if queue not in self.off:
                 self.due[queue, id, fence] = (kind, call.now)
-        self.taken = len(history.closed)
+        self.seen_closed = len(history.closed)
         if call.verb == "configure":
             self._configured(call.queue, call.args["patch"])
         elif call.verb == "events":
@@ -93,14 +93,16 @@ class OneEventEach(Law):
             self.age[queue] = patch.log_age
 
     def _skip(self, queue: str) -> None:
-        """A reader went on without reading what is logged already."""
+        """Forget the pending attempts of a queue: the reader skipped their events."""
         self.due = {key: kind for key, kind in self.due.items() if key[0] != queue}
 
     def _read(self, queue: str, page: EventPage, now: int) -> None:
         for offset, event in page.events:
             if event.kind in ATTEMPT_KINDS and event.fence:
                 key = (queue, event.id, event.fence)
-                self.check(self.told.setdefault(key, offset) == offset, "two events for the attempt {}", key)
+                self.check(
+                    self.read_offsets.setdefault(key, offset) == offset, "two events for the attempt {}", key
+                )
                 self._kind(event, self.due.pop(key, (event.kind, now))[0])
         if page.fell_off:
             self._skip(queue)
@@ -112,12 +114,16 @@ class OneEventEach(Law):
     def _kind(self, event: LogEvent, ended: str | None) -> None:
         fits = event.kind == ended if ended is not None else event.kind in CAME_BACK
         self.check(
-            fits, "the attempt of {!r} is told as {}; it was {}", event.id, event.kind, ended or "a return"
+            fits,
+            "the event of the attempt of {!r} is {}; expected {}",
+            event.id,
+            event.kind,
+            ended or "a return",
         )
 
 
 class CountsAgree(Law):
-    name = "counts agree"
+    name = "counts match the jobs"
     section = "3, count"
     sentence = "Counts of at most 10,000 are exactly the ids in each state."
 
@@ -132,7 +138,7 @@ class CountsAgree(Law):
 
 
 def counted(slots: object, now: int) -> dict[str, int]:
-    """Count the slots in each state."""
+    """Return the number of slots in each state."""
     sizes = dict.fromkeys(Counts.__struct_fields__[:8], 0)
     for slot in slots:  # type: ignore[attr-defined]
         for state in states_of(slot, now):
@@ -152,7 +158,7 @@ def states_of(slot: Slot, now: int) -> list[str]:
 
 
 class LeaseLifetimes(Law):
-    name = "leases live exactly as long as told"
+    name = "leases end exactly at their expiry"
     section = "3, Leases"
     sentence = (
         "A lease is alive while now < expiry; expired or dropped, it stays lost; no renewal shortens it."
@@ -163,7 +169,7 @@ class LeaseLifetimes(Law):
         self.begin()
 
     def begin(self) -> None:
-        #: When each lease of each queue ends, as told; 0 once it was dropped.
+        #: The expiry of each lease, by queue and lease. 0 for a dropped lease.
         self.ends: dict[tuple[str, str], int] = {}
 
     def before(self, call: ObservedCall, history: ObservedHistory) -> None:

@@ -1,4 +1,4 @@
-"""Laws of claims and ends: who runs, when, in which order, and how often it may end."""
+"""Laws about claims and ends: which jobs are claimed, when, in which order, and how often a run ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dibs_conformance.laws.observed import ObservedCall, ObservedHistory, kind_o
 class OneActiveRun(Law):
     name = "one active run"
     section = "4.2"
-    sentence = "No id is handed out while an earlier run of it is open."
+    sentence = "An id is not claimed while its earlier run is open."
 
     def before(self, call: ObservedCall, history: ObservedHistory) -> None:
         for job in claimed(call):
@@ -46,7 +46,7 @@ class FencesGrow(Law):
 
 
 class ClaimOrder(Law):
-    name = "in order"
+    name = "claims follow the order"
     section = "2"
     sentence = "A claim hands out by priority descending, run_at ascending, seq ascending."
 
@@ -57,9 +57,9 @@ class ClaimOrder(Law):
 
 
 class NotEarly(Law):
-    name = "not early"
+    name = "no claim before run_at"
     section = "2"
-    sentence = "Nothing is claimed before its run_at."
+    sentence = "A job is not claimed before its run_at."
 
     def before(self, call: ObservedCall, history: ObservedHistory) -> None:
         for job in claimed(call):
@@ -69,9 +69,9 @@ class NotEarly(Law):
 
 
 class PausedQueue(Law):
-    name = "paused takes nothing"
+    name = "a paused queue hands out no job"
     section = "3, claim"
-    sentence = "A claim in a paused queue takes nothing."
+    sentence = "A claim in a paused queue returns no job."
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class PausedQueue(Law):
 class MaxActiveLimit(Law):
     name = "max_active is exact"
     section = "3, claim"
-    sentence = "No claim brings more than max_active jobs of a queue under leases."
+    sentence = "A queue has at most max_active jobs under leases."
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,9 +110,9 @@ class MaxActiveLimit(Law):
 
 
 class OneEnd(Law):
-    name = "ends once"
+    name = "a run ends once"
     section = "4.3"
-    sentence = "Once a fence has ended one way, only the same end is answered done, and nothing returns."
+    sentence = "After the end of a run, only the same end is answered done, and the run does not return."
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class OneEnd(Law):
 class LateHolderRefused(Law):
     name = "a late holder is refused"
     section = "4.2"
-    sentence = "A fence older than the newest of its id ends nothing that runs."
+    sentence = "A fence older than the newest one of its id cannot end the run."
 
     def before(self, call: ObservedCall, history: ObservedHistory) -> None:
         if call.verb != "settle":
@@ -166,7 +166,7 @@ class LateHolderRefused(Law):
 
 
 class CancelRequestedEnds(Law):
-    name = "asked to cancel, never back"
+    name = "a run being cancelled does not return"
     section = "3, settle"
     sentence = "A run whose cancellation was requested ends; it does not return and is not handed off."
 

@@ -1,7 +1,7 @@
-"""The oracle: a naive, slow reading of the contract, written apart from every storage.
+"""The oracle: a simple, slow implementation of the contract, written independently of every storage.
 
-It keeps the list of updates and replays it, scans lists, and takes `now` as an argument. It imports what
-jobs are made of and nothing of how the engine moves them.
+It keeps the list of updates of each job and replays it, scans lists, and gets `now` as an argument. It
+imports the values of the model, and none of the engine's logic.
 """
 
 from dibs_conformance.oracle.ids import IdRecord as IdRecord

@@ -1,4 +1,4 @@
-"""Cancel, amend and forget: what is done to an id by name."""
+"""The verbs on ids by name: cancel, amend and forget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dibs_conformance.oracle.queue import Queue
 
 
 def cancel(queue: Queue, id: str, now: int, *, running: bool) -> CancelStatus:
-    """End what waits, drop what is blocked, and with `running` ask the run to stop."""
+    """Cancel a waiting job or drop a successor; with `running`, also request the cancellation of the run."""
     record = queue.record(id)
     record.forget_old_drops(now)
     job, outcome = record.current, record.live_outcome(now)
@@ -49,7 +49,7 @@ def cancel_running(queue: Queue, record: IdRecord, job: Job, now: int) -> Cancel
 
 
 def amend(queue: Queue, id: str, patch: JobPatch, now: int) -> AmendStatus:
-    """Take the patch whole, or not at all."""
+    """Apply a patch completely, or not at all."""
     record = queue.record(id)
     record.forget_old_drops(now)
     job = record.current
@@ -69,7 +69,7 @@ def amend(queue: Queue, id: str, patch: JobPatch, now: int) -> AmendStatus:
 
 
 def change_waiting(job: Job, patch: JobPatch, now: int) -> Job:
-    """Apply what only a waiting job may change."""
+    """Apply the fields of a patch that only a waiting job accepts."""
     if patch.payload is not UNSET:
         job = replace(job, data=replace(job.data, payload=patch.payload))
     if patch.priority is not UNSET:
@@ -93,7 +93,7 @@ def amend_outcome(queue: Queue, id: str, patch: JobPatch, now: int) -> AmendStat
 
 
 def extend_outcome(record: IdRecord, retention: OutcomeRetention, now: int) -> None:
-    """The outcome's expiry counts from now."""
+    """Count the expiry of the outcome from now, with the new retention."""
     assert record.outcome is not None  # noqa: S101 - it is alive
     age = getattr(retention, record.outcome.kind)
     if age is not UNSET:
@@ -101,7 +101,7 @@ def extend_outcome(record: IdRecord, retention: OutcomeRetention, now: int) -> N
 
 
 def forget(queue: Queue, id: str, now: int) -> bool:
-    """Remove everything of an id."""
+    """Remove everything of an id. Return whether it had a job or a live outcome."""
     record = queue.record(id)
     had = record.current is not None or record.live_outcome(now) is not None
     queue.ids[id] = IdRecord()

@@ -1,4 +1,4 @@
-"""Settle and finish: how a run ends, how it comes back, and what a late holder is told."""
+"""Settle and finish: a run ends, returns to the queue, or is answered `lost`."""
 
 from __future__ import annotations
 
@@ -33,43 +33,47 @@ from dibs_conformance.oracle.queue import Queue
 
 
 class Queues(Protocol):
-    """Where an end finds the queues its follow-ups go to."""
+    """The queues by name, for the follow-ups of an end."""
 
     def queue(self, name: str) -> Queue: ...
 
 
 def settle(queues: Queues, queue: Queue, settlement: Settlement, now: int) -> SettleResult | OneOf:
-    """End the run or bring it back, if it is active under exactly this fence."""
-    record, how = queue.record(settlement.id), settlement.action
+    """End the run or return it to the queue, if it is active with exactly this fence."""
+    record, action = queue.record(settlement.id), settlement.action
     job = record.current
     if job is None or job.run is None or job.run.fence != settlement.fence:
-        return repeated_result(record, settlement.fence, how, now)
-    if isinstance(how, Complete | Fail | Cancelled):
-        return check_limits(how) or end_run(queues, queue, record, how, now)
-    if isinstance(how, HandOff):
+        return repeated_result(record, settlement.fence, action, now)
+    if isinstance(action, Complete | Fail | Cancelled):
+        return check_limits(action) or end_run(queues, queue, record, action, now)
+    if isinstance(action, HandOff):
         return hand_off(queue, record, job, now)
     if job.run.lease is None:
         return SettleResult("refused")
-    return return_run(queue, record, how, now)
+    return return_run(queue, record, action, now)
 
 
-def repeated_result(record: IdRecord, fence: int, how: SettleAction, now: int) -> SettleResult | OneOf:
-    """A repeat is told the truth while the outcome, or what prune left of it, remembers the fence."""
+def repeated_result(record: IdRecord, fence: int, action: SettleAction, now: int) -> SettleResult | OneOf:
+    """Return the result of a settlement for a run that is no longer active.
+
+    While the outcome with this fence lives, the same end is answered again. After its expiry, `lost` is
+    correct too, because prune may have removed it.
+    """
     outcome = record.outcome
     lost = SettleResult("lost")
     if outcome is None or outcome.fence != fence or not fence:
         return lost
-    if end_kind(how) == outcome.kind:
-        told = SettleResult("done")
-    elif end_kind(how) is None and outcome.kind == "cancelled":
-        told = SettleResult("cancelled")
+    if end_kind(action) == outcome.kind:
+        result = SettleResult("done")
+    elif end_kind(action) is None and outcome.kind == "cancelled":
+        result = SettleResult("cancelled")
     else:
         return lost
-    return told if record.live_outcome(now) else OneOf((told, lost))
+    return result if record.live_outcome(now) else OneOf((result, lost))
 
 
-def end_kind(how: SettleAction) -> EndKind | None:
-    match how:
+def end_kind(action: SettleAction) -> EndKind | None:
+    match action:
         case Complete():
             return "completed"
         case Fail():
@@ -80,34 +84,34 @@ def end_kind(how: SettleAction) -> EndKind | None:
             return None
 
 
-def check_limits(how: End) -> SettleResult | None:
-    """A result too large, or a follow-up that breaks a limit, refuses the settlement whole."""
+def check_limits(action: End) -> SettleResult | None:
+    """Return `refused` for a result or a follow-up beyond a limit, or None."""
     try:
-        check_then(() if isinstance(how, Cancelled) else how.then)
+        check_then(() if isinstance(action, Cancelled) else action.then)
     except Refused:
         return SettleResult("refused")
-    large = isinstance(how, Complete) and how.result is not None and len(how.result) > LIMITS.result
+    large = isinstance(action, Complete) and action.result is not None and len(action.result) > LIMITS.result
     return SettleResult("refused") if large else None
 
 
-def end_run(queues: Queues, queue: Queue, record: IdRecord, how: End, now: int) -> SettleResult:
-    """End, then promote, then enqueue the follow-ups and the fail job."""
-    kind = end_kind(how)
+def end_run(queues: Queues, queue: Queue, record: IdRecord, action: End, now: int) -> SettleResult:
+    """End the run, promote the successor, then enqueue the follow-ups and the fail job."""
+    kind = end_kind(action)
     job = record.current
     assert job is not None, kind is not None  # noqa: S101 - an end ends a current
-    match how:
+    match action:
         case Complete():
-            end_current(queue, record, "completed", now, result=how.result, given=how.retention)
-            enqueue_follow_ups(queues, how.then, now)
+            end_current(queue, record, "completed", now, result=action.result, given=action.retention)
+            enqueue_follow_ups(queues, action.then, now)
         case Fail():
-            error = checked_error(how.error)
-            end_current(queue, record, "failed", now, error=error, given=how.retention)
-            if how.handled and not queue.name.endswith(FAIL_SUFFIX):
+            error = checked_error(action.error)
+            end_current(queue, record, "failed", now, error=error, given=action.retention)
+            if action.handled and not queue.name.endswith(FAIL_SUFFIX):
                 fail_queue = queues.queue(queue.name + FAIL_SUFFIX)
                 enqueue_fail_job(fail_queue, job.data.payload, origin(queue, job, error), now)
-            enqueue_follow_ups(queues, how.then, now)
+            enqueue_follow_ups(queues, action.then, now)
         case Cancelled():
-            end_current(queue, record, "cancelled", now, given=how.retention)
+            end_current(queue, record, "cancelled", now, given=action.retention)
     return SettleResult("done")
 
 
@@ -142,7 +146,9 @@ def end_current(
     error: Error | None = None,
     given: OutcomeRetention | None = None,
 ) -> None:
-    """The current is gone, its outcome replaces any older one, the successor becomes waiting."""
+    """End the current job: store its outcome in place of an older one, and make the successor the current
+    job.
+    """
     job = record.current
     assert job is not None  # noqa: S101 - the caller saw it
     age, keeps = queue.retention(kind, job, given)
@@ -175,7 +181,7 @@ def end_current(
 
 
 def hand_off(queue: Queue, record: IdRecord, job: Job, now: int) -> SettleResult:
-    """The run leaves its lease; asked to cancel, it ends instead."""
+    """Remove the run from its lease. A run with a requested cancellation ends instead."""
     assert job.run is not None  # noqa: S101 - the caller saw it
     if job.run.lease is None:
         return SettleResult("handed_off", revision=job.revision)
@@ -187,51 +193,53 @@ def hand_off(queue: Queue, record: IdRecord, job: Job, now: int) -> SettleResult
     return SettleResult("handed_off", revision=job.revision)
 
 
-def return_run(queue: Queue, record: IdRecord, how: SettleAction, now: int) -> SettleResult:
-    assert isinstance(how, RetryLater | Release)  # noqa: S101 - the caller saw to the others
-    if not return_to_waiting(queue, record, how, now):
+def return_run(queue: Queue, record: IdRecord, action: SettleAction, now: int) -> SettleResult:
+    assert isinstance(action, RetryLater | Release)  # noqa: S101 - the caller saw to the others
+    if not return_to_waiting(queue, record, action, now):
         return SettleResult("cancelled")
     return SettleResult("returned")
 
 
-def return_to_waiting(queue: Queue, record: IdRecord, how: RetryLater | Release, now: int) -> bool:
-    """Bring the current back as waiting with the list applied; False: it ended as cancelled instead."""
+def return_to_waiting(queue: Queue, record: IdRecord, action: RetryLater | Release, now: int) -> bool:
+    """Return the run to the queue and apply the updates it missed. Return False if it was cancelled
+    instead.
+    """
     job = record.current
     assert job is not None  # noqa: S101 - the caller saw it
     assert job.run is not None  # noqa: S101
     if job.run.cancel_requested:
         end_current(queue, record, "cancelled", now)
         return False
-    if isinstance(how, Release):
+    if isinstance(action, Release):
         queue.attempt_ended("released", job, now)
         returned = replace(job, attempts=job.attempts - 1)
     else:
-        error = None if how.error is None else checked_error(how.error)
-        queue.attempt_ended(KIND_OF_CAUSE[how.cause], job, now, error)
+        error = None if action.error is None else checked_error(action.error)
+        queue.attempt_ended(KIND_OF_CAUSE[action.cause], job, now, error)
         returned = replace(job, seq=queue.numbers.draw(), error=error or job.error)
         returned = replace(
-            returned, run_at=resolve_time(how.run_at, how.delay, now), **raised_count(job, how)
+            returned, run_at=resolve_time(action.run_at, action.delay, now), **raised_count(job, action)
         )
     record.current, record.during_run = replay(replace(returned, run=None), record.during_run), []
     record.forget_old_drops(now)
     return True
 
 
-def raised_count(job: Job, how: RetryLater) -> dict[str, int]:
-    name = {"error": "retries", "timeout": "timeouts", "stall": "stalls"}[how.cause]
+def raised_count(job: Job, action: RetryLater) -> dict[str, int]:
+    name = {"error": "retries", "timeout": "timeouts", "stall": "stalls"}[action.cause]
     return {name: getattr(job, name) + 1}
 
 
 def finish(queues: Queues, queue: Queue, id: str, end: End, revision: int, now: int) -> FinishStatus | OneOf:
-    """End a handed-off run by a revision in its range."""
+    """End a handed-off run that covers this revision."""
     record = queue.record(id)
     outcome = record.outcome
     if outcome is None or not outcome.first <= revision <= outcome.revision:
         return finish_current(queues, queue, record, end, revision, now)
-    told: FinishStatus = "done" if end_kind(end) == outcome.kind else "lost"
+    result: FinishStatus = "done" if end_kind(end) == outcome.kind else "lost"
     if record.live_outcome(now):
-        return told
-    return OneOf((told, finish_current(queues, queue, record, end, revision, now)))
+        return result
+    return OneOf((result, finish_current(queues, queue, record, end, revision, now)))
 
 
 def finish_current(

@@ -1,4 +1,4 @@
-"""Enqueue, claim and retry_failed: how a job comes to wait, and how it comes to run."""
+"""Enqueue, claim and retry_failed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dibs_conformance.oracle.queue import KeyedResult, Queue
 
 
 def enqueue(queue: Queue, request: EnqueueRequest, now: int) -> EnqueueResult:
-    """Take one request in, or answer what its request_key got before."""
+    """Enqueue one request, or return the earlier result of its request_key."""
     key = request.request_key
     before = queue.keys.get(key) if key is not None else None
     if before is not None and now < before.expires_at:
@@ -26,35 +26,35 @@ def enqueue(queue: Queue, request: EnqueueRequest, now: int) -> EnqueueResult:
 
 def accept_or_reject(queue: Queue, request: EnqueueRequest, now: int) -> EnqueueResult:
     record = queue.record(request.job.id)
-    how = request.on_conflict
-    if isinstance(how, Reject):
-        rejection = rejection_of(record, how, now)
+    on_conflict = request.on_conflict
+    if isinstance(on_conflict, Reject):
+        rejection = rejection_of(record, on_conflict, now)
         if rejection is not None:
             return rejection
-        how = Update()
-    return accept(queue, record, request.job, how, now)
+        on_conflict = Update()
+    return accept(queue, record, request.job, on_conflict, now)
 
 
-def rejection_of(record: IdRecord, how: Reject, now: int) -> EnqueueResult | None:
-    """What stands in the way of a Reject, if anything does."""
+def rejection_of(record: IdRecord, on_conflict: Reject, now: int) -> EnqueueResult | None:
+    """Return the result of a Reject that finds a job or an outcome, or None if the enqueue may go ahead."""
     found, current, outcome = record.state, record.current, record.live_outcome(now)
     if current is not None:
         return EnqueueResult("duplicate", found, current.first, current.revision)  # type: ignore[arg-type]
-    blocking = ("completed", "failed") if how.failed else ("completed",)
+    blocking = ("completed", "failed") if on_conflict.failed else ("completed",)
     if outcome is None or outcome.kind not in blocking:
         return None
     return EnqueueResult(outcome.kind, "nothing", outcome.first, outcome.revision)  # type: ignore[arg-type]
 
 
-def accept(queue: Queue, record: IdRecord, job: NewJob, how: Update, now: int) -> EnqueueResult:
-    """Draw the numbers, then start, update or block."""
+def accept(queue: Queue, record: IdRecord, job: NewJob, on_conflict: Update, now: int) -> EnqueueResult:
+    """Draw the numbers, then queue, update or block."""
     record.forget_old_drops(now)
     found = record.state
     enqueued = AcceptedEnqueue(
         data=job.data,
         run_at=resolve_time(job.run_at, job.delay, now),
         at=now,
-        how=how,
+        on_conflict=on_conflict,
         seq=queue.numbers.draw(),
         revision=queue.numbers.draw(),
     )
@@ -75,14 +75,14 @@ def add_to_id(record: IdRecord, id: str, enqueued: AcceptedEnqueue) -> tuple[str
 
 
 def resolve_time(run_at: int | None, delay: int | None, now: int) -> int:
-    """An absolute time, a delay from now, or now."""
+    """Return the absolute time: `run_at`, or `delay` from now, or now."""
     if run_at is not None:
         return run_at
     return now + (delay or 0)
 
 
 def enqueue_fail_job(queue: Queue, payload: bytes, origin: Origin, now: int) -> str:
-    """Put the fail job in its queue under a name that stands for the generated id."""
+    """Enqueue a fail job under an id that begins with "?". The id of the storage replaces it later."""
     id = f"?{queue.numbers.draw()}"
     record = queue.record(id)
     accept(queue, record, NewJob(id=id, data=JobData(payload=payload)), Update(), now)
@@ -92,7 +92,7 @@ def enqueue_fail_job(queue: Queue, payload: bytes, origin: Origin, now: int) -> 
 
 
 def claim(queue: Queue, lease: str, limit: int, now: int) -> ClaimResult:
-    """Make due jobs active: the most urgent first, then the longest due, then the first in line."""
+    """Make due jobs active: by priority, then by run_at, then by seq."""
     holder = queue.lease(lease, now)
     if holder is None:
         return ClaimResult(now=now, lost=True)
@@ -117,7 +117,7 @@ def activate(queue: Queue, job: Job, lease: str, holder: str, now: int) -> Job:
 
 
 def retry_failed(queue: Queue, id: str, now: int) -> RetryFailedStatus:
-    """Bring a failed job back from its outcome."""
+    """Queue a failed job again, from its outcome."""
     record = queue.record(id)
     outcome = record.live_outcome(now)
     if record.current is not None:
@@ -135,7 +135,9 @@ def retry_failed(queue: Queue, id: str, now: int) -> RetryFailedStatus:
 
 
 def revived_job(queue: Queue, id: str, origin: Origin | None, data: JobData, now: int) -> Job:
-    """Waiting at now, counts 0, fresh numbers, the payload and what goes with it as kept."""
+    """Return the job of a failed outcome: due now, with counts of 0 and new numbers, and with its stored
+    data.
+    """
     seq, revision = queue.numbers.draw(), queue.numbers.draw()
     return Job(
         id=id,

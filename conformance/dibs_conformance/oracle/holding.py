@@ -1,4 +1,4 @@
-"""Leases: grant, renew, drop, reap and report."""
+"""The verbs on leases: grant, renew, drop, reap and report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dibs_conformance.oracle.queue import Lease, Queue
 
 
 class ForbiddenChoice(Exception):
-    """The storage chose what the contract does not leave to choose."""
+    """The storage chose jobs that the contract does not allow."""
 
 
 def grant(queue: Queue, lease: str, ttl: int, holder: str, now: int) -> None:
@@ -21,17 +21,19 @@ def grant(queue: Queue, lease: str, ttl: int, holder: str, now: int) -> None:
 
 
 def renew(queue: Queue, lease: str, ttl: int, now: int) -> RenewResult:
-    """A live lease ends `ttl` from now, never earlier than it would have."""
+    """Extend a live lease to `ttl` from now, but never shorten it."""
     found = queue.lease(lease, now)
     if found is None:
         return RenewResult(alive=False, now=now)
     found.expires_at = max(found.expires_at, now + ttl)
-    asked = sorted(job.id for job, run in queue.held(lease) if run.cancel_requested)
-    return RenewResult(alive=True, now=now, expires_at=found.expires_at, cancel_requested=tuple(asked))
+    requested = sorted(job.id for job, run in queue.held(lease) if run.cancel_requested)
+    return RenewResult(alive=True, now=now, expires_at=found.expires_at, cancel_requested=tuple(requested))
 
 
 def drop(queue: Queue, lease: str, limit: int, chosen: Sequence[str] | None, now: int) -> int:
-    """Release up to `limit` jobs of the lease, those the storage chose, and tell how many are left."""
+    """Drop a lease and release up to `limit` of its jobs, those that the storage chose. Return the number of
+    jobs left.
+    """
     found = queue.leases.get(lease)
     if found is None or now >= found.expires_at:
         return 0
@@ -44,14 +46,16 @@ def drop(queue: Queue, lease: str, limit: int, chosen: Sequence[str] | None, now
 
 
 def expired(queue: Queue, now: int) -> list[str]:
-    """The ids that a reap without a limit would take."""
+    """Return the ids that a reap without a limit would return to the queue."""
     return [job.id for job, run in queue.held() if queue.expired(run, now)]
 
 
 def reap(queue: Queue, limit: int, chosen: Sequence[str], now: int) -> list[ReapedJob]:
-    """Bring back up to `limit` jobs under expired leases, those the storage chose, in its order."""
-    taken = check_choice("reap", expired(queue, now), limit, chosen)
-    return [reap_one(queue, id, now) for id in taken]
+    """Return up to `limit` jobs under expired leases to the queue: those that the storage chose, in its
+    order.
+    """
+    reaped = check_choice("reap", expired(queue, now), limit, chosen)
+    return [reap_one(queue, id, now) for id in reaped]
 
 
 def reap_one(queue: Queue, id: str, now: int) -> ReapedJob:
@@ -61,24 +65,24 @@ def reap_one(queue: Queue, id: str, now: int) -> ReapedJob:
     assert run is not None  # noqa: S101
     assert run.lease is not None  # noqa: S101
     dropped = queue.leases[run.lease].dropped
-    how = Release() if dropped else RetryLater(cause="stall")
-    if not return_to_waiting(queue, record, how, now):
+    action = Release() if dropped else RetryLater(cause="stall")
+    if not return_to_waiting(queue, record, action, now):
         return ReapedJob(id, run.fence, "cancelled")
     return ReapedJob(id, run.fence, "released" if dropped else "stalled")
 
 
 def check_choice(verb: str, candidates: Sequence[str], limit: int, chosen: Sequence[str]) -> list[str]:
-    """Up to `limit` of the candidates is what may be taken: no others, no fewer, none twice."""
+    """Return the chosen ids. Raises ForbiddenChoice unless they are `limit` candidates, or all of them,
+    without repetition.
+    """
     due = min(limit, len(candidates))
     if len(chosen) != due or len(set(chosen)) != due or not set(chosen) <= set(candidates):
-        raise ForbiddenChoice(
-            f"{verb} took {sorted(chosen)}; the contract says {due} of {sorted(candidates)}"
-        )
+        raise ForbiddenChoice(f"{verb} took {sorted(chosen)}; expected {due} of {sorted(candidates)}")
     return list(chosen)
 
 
 def report(queue: Queue, id: str, fence: int, progress: bytes) -> ReportStatus:
-    """Keep progress on the active run with this fence."""
+    """Store progress on the active run with this fence."""
     record = queue.record(id)
     job = record.current
     if job is None or job.run is None or job.run.fence != fence:

@@ -1,11 +1,11 @@
-"""One id as the contract tells it: a current, the list of what was enqueued beside it, an outcome."""
+"""One id: its current job, the list of enqueues and amendments during its run, and its outcome."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from attrs import define, field, frozen
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
@@ -15,28 +15,28 @@ from dibs.model.requests import Update
 MOST_DROPPED = 8
 
 
-@dataclass(frozen=True)
+@frozen
 class OneOf:
-    """Any of these answers keeps the contract."""
+    """Several results that all keep the contract."""
 
     answers: tuple[Any, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class AcceptedEnqueue:
-    """One accepted enqueue, its delay resolved."""
+    """One accepted enqueue. Its delay is resolved to a time."""
 
     data: JobData
     run_at: int
     at: int
-    how: Update
+    on_conflict: Update
     seq: int
     revision: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Amendment:
-    """One amend that reached the successor."""
+    """One amend that also changes the successor."""
 
     attributes: Mapping[str, bytes] | UnsetType = UNSET
     retention: OutcomeRetention | UnsetType = UNSET
@@ -46,7 +46,7 @@ Entry = AcceptedEnqueue | Amendment
 
 
 def new_job(id: str, entries: Sequence[Entry]) -> Job:
-    """Apply the list, in order, to an empty id: the first counts whole, whatever it says."""
+    """Build a job from a list of entries. The first entry sets all fields, whatever its conflict rule."""
     first, *rest = entries
     assert isinstance(first, AcceptedEnqueue)  # noqa: S101 - nothing is patched before it exists
     job = Job(
@@ -62,7 +62,7 @@ def new_job(id: str, entries: Sequence[Entry]) -> Job:
 
 
 def replay(job: Job, entries: Sequence[Entry]) -> Job:
-    """Apply the list, in order, to a waiting job."""
+    """Apply a list of entries to a waiting job, in order."""
     for entry in entries:
         job = apply_amendment(job, entry) if isinstance(entry, Amendment) else apply_enqueue(job, entry)
     return job
@@ -71,25 +71,27 @@ def replay(job: Job, entries: Sequence[Entry]) -> Job:
 def apply_enqueue(job: Job, enqueued: AcceptedEnqueue) -> Job:
     job = replace(job, revision=enqueued.revision, enqueues=job.enqueues + 1)
     job = replace(job, run_at=merge_run_at(job.run_at, enqueued))
-    if enqueued.how.data:
+    if enqueued.on_conflict.data:
         job = replace(job, data=enqueued.data)
-    if resets(enqueued.how):
+    if resets(enqueued.on_conflict):
         job = replace(job, attempts=0, retries=0, stalls=0, timeouts=0, error=error_after_reset(job))
     return job
 
 
-def resets(how: Update) -> bool:
-    """Read the contract's words anew: `Update.resets` may be what is wrong."""
-    return how.data if how.reset_counts is None else how.reset_counts
+def resets(on_conflict: Update) -> bool:
+    """Return whether an update resets the counts. Not read from `Update.resets`, which is under test."""
+    return on_conflict.data if on_conflict.reset_counts is None else on_conflict.reset_counts
 
 
 def error_after_reset(job: Job) -> Error | None:
-    """Whether a reset also lets go of the last error is left open: both are right."""
+    """Return the error after a reset of the counts. The contract leaves open whether it is kept: both are
+    correct.
+    """
     return OneOf((job.error, None)) if isinstance(job.error, Error) else job.error  # type: ignore[return-value]
 
 
 def merge_run_at(old: int, enqueued: AcceptedEnqueue) -> int:
-    match enqueued.how.run_at:
+    match enqueued.on_conflict.run_at:
         case "always":
             return enqueued.run_at
         case "never":
@@ -109,22 +111,22 @@ def apply_amendment(job: Job, patch: Amendment) -> Job:
     return replace(job, data=data)
 
 
-@dataclass
+@define
 class IdRecord:
-    """All that is known of one id."""
+    """The state of one id."""
 
     current: Job | None = None
-    #: What was enqueued, and patched, beside the active current, oldest first.
-    during_run: list[Entry] = field(default_factory=list)
+    #: The enqueues and amendments during the active run, oldest first.
+    during_run: list[Entry] = field(factory=list)
     outcome: Outcome | None = None
-    #: The dropped ranges that must still be told, oldest first.
-    dropped: list[RevisionRange] = field(default_factory=list)
-    #: Every range that was ever dropped: these may be told.
-    ever_dropped: list[RevisionRange] = field(default_factory=list)
+    #: Dropped ranges that a read must report, oldest first.
+    dropped: list[RevisionRange] = field(factory=list)
+    #: All ranges that were ever dropped. A read may report any of them.
+    ever_dropped: list[RevisionRange] = field(factory=list)
 
     @property
     def state(self) -> str:
-        """The state in the words of Enqueued.found."""
+        """Return the state, as one of the values of `EnqueueResult.found`."""
         if self.current is None:
             return "nothing"
         if self.current.run is None:
@@ -132,18 +134,18 @@ class IdRecord:
         return "active+blocked" if self.during_run else "active"
 
     def live_outcome(self, now: int) -> Outcome | None:
-        """The outcome, unless it has expired."""
+        """Return the outcome, or None if it has expired."""
         outcome = self.outcome
         if outcome is None or (outcome.expires_at is not None and now >= outcome.expires_at):
             return None
         return outcome
 
     def successor(self) -> Job | None:
-        """The job that waits once the run ends."""
+        """Return the job that waits when the run ends, or None."""
         return new_job(self.current.id, self.during_run) if self.current and self.during_run else None
 
     def drop_successor(self, now: int) -> None:
-        """Forget what was enqueued beside the run, and remember its range as dropped."""
+        """Remove the entries of the successor, and store its range as dropped."""
         blocked = self.successor()
         assert blocked is not None  # noqa: S101 - the caller saw it
         assert self.current is not None  # noqa: S101 - a successor stands beside a current
@@ -156,7 +158,7 @@ class IdRecord:
         self.forget_old_drops(now)
 
     def forget_old_drops(self, now: int) -> None:
-        """Let go of the dropped ranges nobody is promised any more."""
+        """Remove the dropped ranges that a read need not report any more."""
         around = [live for live in (self.current, self.live_outcome(now)) if live is not None]
         if not around:
             self.dropped = []

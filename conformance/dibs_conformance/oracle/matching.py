@@ -1,4 +1,6 @@
-"""Whether an answer of the storage is the answer of the oracle: exactly, but for numbers and choices."""
+"""Compares a result of the storage with that of the oracle: equal, except for the storage's numbers and
+allowed choices.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +14,29 @@ from dibs.model.job import Job, Slot, Successor
 from dibs_conformance.oracle.ids import AcceptedEnqueue, Entry, IdRecord, OneOf, replay, resets
 from dibs_conformance.oracle.numbering import Kind, Mismatch, NumberMap, Scope
 
-#: The fields that hold the storage's own numbers.
+#: Fields with numbers that the storage draws, and their kind.
 NUMBERS: dict[str, Kind] = {"seq": "seq", "first": "revision", "revision": "revision", "fence": "fence"}
 ATTEMPT_KINDS = frozenset(get_args(AttemptKind))
 
-#: Fields not to compare: a reason is text for people, a token opaque.
+#: Fields that are not compared: `reason` is free text, `token` is opaque.
 OPAQUE = frozenset({"reason", "token"})
 
 
 def match(numbering: NumberMap, scope: Scope, expected: Any, actual: Any, path: str = "") -> None:
-    """Raise Differs unless the two are alike, field by field."""
+    """Raise Mismatch unless both values are equal, field by field."""
     if isinstance(expected, OneOf):
-        if not any(alike(numbering, scope, answer, actual) for answer in expected.answers):
-            raise Mismatch(
-                f"{path or 'the answer'} is {actual!r}; the contract says one of {expected.answers}"
-            )
+        if not any(matches(numbering, scope, answer, actual) for answer in expected.answers):
+            raise Mismatch(f"{path or 'the answer'} is {actual!r}; expected one of {expected.answers}")
     elif isinstance(expected, Struct) and type(expected) is type(actual):
         match_fields(numbering, scope, expected, actual, path)
     elif isinstance(expected, tuple) and isinstance(actual, tuple) and len(expected) == len(actual):
         for index, pair in enumerate(zip(expected, actual, strict=True)):
             match(numbering, scope, *pair, f"{path}[{index}]")
     elif expected != actual:
-        raise Mismatch(f"{path or 'the answer'} is {actual!r}; the contract says {expected!r}")
+        raise Mismatch(f"{path or 'the answer'} is {actual!r}; expected {expected!r}")
 
 
-def alike(numbering: NumberMap, scope: Scope, expected: Any, actual: Any) -> bool:
+def matches(numbering: NumberMap, scope: Scope, expected: Any, actual: Any) -> bool:
     try:
         match(numbering, scope, expected, actual)
     except Mismatch:
@@ -45,7 +45,7 @@ def alike(numbering: NumberMap, scope: Scope, expected: Any, actual: Any) -> boo
 
 
 def match_fields(numbering: NumberMap, scope: Scope, expected: Struct, actual: Any, path: str) -> None:
-    # An origin speaks of another id: its numbers were paired there.
+    # An origin names another id: its numbers belong to that id.
     if type(expected).__name__ == "Origin":
         scope = (expected.queue, expected.id)  # type: ignore[attr-defined]
     for name in expected.__struct_fields__:
@@ -67,7 +67,7 @@ def match_number(numbering: NumberMap, scope: Scope, expected: int, actual: int,
 
 
 def match_slot(numbering: NumberMap, scope: Scope, expected: IdRecord, actual: Slot, now: int) -> None:
-    """Compare all there is of one id. Raises Differs."""
+    """Raise Mismatch unless a slot is equal to the oracle's record of the id."""
     match(numbering, scope, expected.current, actual.current, "current")
     match_successor(numbering, scope, expected, actual.successor)
     match(numbering, scope, expected.live_outcome(now), actual.outcome, "outcome")
@@ -75,11 +75,11 @@ def match_slot(numbering: NumberMap, scope: Scope, expected: IdRecord, actual: S
 
 
 def match_successor(numbering: NumberMap, scope: Scope, expected: IdRecord, actual: Successor | None) -> None:
-    """Compare both readings of the list of updates with the fold the storage keeps."""
+    """Compare the replayed list of entries with the folded successor of the storage."""
     blocked = expected.successor()
     if blocked is None or actual is None:
         if (blocked is None) != (actual is None):
-            raise Mismatch(f"successor is {actual!r}; the contract says {blocked!r}")
+            raise Mismatch(f"successor is {actual!r}; expected {blocked!r}")
         return
     for name in ("data", "run_at", "enqueued_at", "enqueues"):
         match(numbering, scope, getattr(blocked, name), getattr(actual, name), f"successor.{name}")
@@ -89,13 +89,18 @@ def match_successor(numbering: NumberMap, scope: Scope, expected: IdRecord, actu
 
 
 def match_comeback(expected: IdRecord, actual: Successor) -> None:
-    """Try the clamp of a run that comes back at every time where it may bend."""
+    """Compare the run_at of a run that returns, at each time where the bounds of the successor may change
+    it.
+    """
     assert expected.current is not None  # noqa: S101 - a successor stands beside a current
     enqueued = [entry for entry in expected.during_run if isinstance(entry, AcceptedEnqueue)]
-    says = {"replaces": any(a.how.data for a in enqueued), "resets": any(resets(a.how) for a in enqueued)}
-    for name, said in says.items():
-        if getattr(actual, name) != said:
-            raise Mismatch(f"successor.{name} is {getattr(actual, name)}; the contract says {said}")
+    fields = {
+        "replaces": any(a.on_conflict.data for a in enqueued),
+        "resets": any(resets(a.on_conflict) for a in enqueued),
+    }
+    for name, wanted in fields.items():
+        if getattr(actual, name) != wanted:
+            raise Mismatch(f"successor.{name} is {getattr(actual, name)}; expected {wanted}")
     clamp = clamped(actual)
     for time in {t + step for a in enqueued for t in (a.run_at,) for step in (-1, 0, 1)}:
         if clamp(time) != returned_at(expected.current, expected.during_run, time):
@@ -111,27 +116,25 @@ def clamped(successor: Successor) -> Callable[[int], int]:
 
 
 def returned_at(job: Job, during_run: list[Entry], time: int) -> int:
-    """Replay the list on the job as if it had come back at this time."""
+    """Return the run_at of a job that returns at `time`, by a replay of the entries."""
     return replay(
         Job(id=job.id, data=job.data, run_at=time, enqueued_at=0, seq=0, first=0, revision=0), during_run
     ).run_at
 
 
 def match_dropped(numbering: NumberMap, scope: Scope, expected: IdRecord, actual: Slot) -> None:
-    """What must be told as dropped is; what never was dropped is not."""
+    """Raise Mismatch if a range is missing that must be reported, or present that was never dropped."""
     for old, new in numbering.revisions(scope):
-        told = any(first <= new <= last for first, last in actual.dropped)
+        reported = any(first <= new <= last for first, last in actual.dropped)
         must = any(first <= old <= last for first, last in expected.dropped)
         may = any(first <= old <= last for first, last in expected.ever_dropped)
-        if told < must or told > may:
-            raise Mismatch(f"dropped is {actual.dropped}: revision {new} of {scope[1]!r} is told wrongly")
+        if reported < must or reported > may:
+            raise Mismatch(f"dropped is {actual.dropped}: it is wrong for revision {new} of {scope[1]!r}")
 
 
 def match_event(numbering: NumberMap, queue: str, expected: LogEvent, actual: LogEvent) -> None:
-    """Compare an event; of a note only what happened to which id, and when."""
+    """Compare an event. An event of level `all` is compared by kind, id and time only."""
     if expected.kind in ATTEMPT_KINDS:
         match(numbering, (queue, expected.id), expected, actual, "event")
     elif (expected.kind, expected.id, expected.at) != (actual.kind, actual.id, actual.at):
-        raise Mismatch(
-            f"event {actual.kind} of {actual.id!r}; the contract says {expected.kind} of {expected.id!r}"
-        )
+        raise Mismatch(f"event {actual.kind} of {actual.id!r}; expected {expected.kind} of {expected.id!r}")

@@ -1,16 +1,18 @@
-"""Which number of the storage stands for which number of the oracle, and whether they grow alike.
+"""Maps the numbers of the storage to those of the oracle, and checks that they grow in the same way.
 
-seq, revision and fence are the storage's own. What is promised is that they grow: strictly for one id,
-and from one call to the next. So each is paired with the oracle's when it is first seen, and held to that.
+A storage draws its own seq, revision and fence. The contract only requires that they grow: strictly for one
+id, and from one call to the next. Each number is mapped to the oracle's when it is first seen, and must then
+stay the same.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass, field
 from typing import Literal
 
-#: More numbers than one call ever draws.
+from attrs import define, field
+
+#: Distance between the first numbers of two calls. No call draws as many numbers.
 STRIDE = 100_000
 
 Kind = Literal["seq", "revision", "fence"]
@@ -18,11 +20,13 @@ Scope = tuple[str, str]
 
 
 class Mismatch(AssertionError):
-    """The storage and the contract say different things."""
+    """The storage and the oracle have different results."""
 
 
 class NumberSource:
-    """Draws seq, revision and fence: each is larger than every earlier one, and tells its call."""
+    """Draws seq, revision and fence. Each number is larger than all earlier ones, and contains the number of
+    its call.
+    """
 
     def __init__(self) -> None:
         self.call = 0
@@ -37,12 +41,12 @@ class NumberSource:
         return self.call * STRIDE + self._drawn
 
 
-@dataclass
+@define
 class DrawnNumbers:
     """The numbers of one kind that one queue drew, by call."""
 
-    calls: list[int] = field(default_factory=list)
-    by_call: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)
+    calls: list[int] = field(factory=list)
+    by_call: dict[int, list[tuple[int, int, str]]] = field(factory=dict)
 
     def add(self, call: int, expected: int, actual: int, id: str) -> None:
         if call not in self.by_call:
@@ -50,7 +54,9 @@ class DrawnNumbers:
         self.by_call.setdefault(call, []).append((expected, actual, id))
 
     def bounds(self, call: int) -> tuple[int, int | None]:
-        """What the calls right before and right after this one allow."""
+        """Return the bounds of a number of this call: the largest of the call before, and the smallest of the
+        call after.
+        """
         at = bisect_left(self.calls, call)
         low = max((a for _, a, _ in self.by_call[self.calls[at - 1]]), default=0) if at else 0
         after = at + (at < len(self.calls) and self.calls[at] == call)
@@ -60,7 +66,7 @@ class DrawnNumbers:
 
 
 class NumberMap:
-    """The pairs of one storage."""
+    """The numbers of the storage and those of the oracle, mapped to each other."""
 
     def __init__(self) -> None:
         self._actual: dict[tuple[Kind, Scope, int], int] = {}
@@ -69,18 +75,18 @@ class NumberMap:
         self._revisions: dict[Scope, list[tuple[int, int]]] = {}
 
     def expected(self, kind: Kind, scope: Scope, actual: int) -> int:
-        """The oracle's number for one of the storage's; -1 for a number nobody drew."""
+        """Return the oracle's number for a number of the storage, or -1 for an unknown one."""
         return self._expected.get((kind, scope, actual), -1)
 
     def actual(self, kind: Kind, scope: Scope, expected: int) -> int | None:
         return self._actual.get((kind, scope, expected))
 
     def revisions(self, scope: Scope) -> list[tuple[int, int]]:
-        """The known revisions of an id, the oracle's beside the storage's."""
+        """Return the known revisions of an id as pairs: the oracle's, and the storage's."""
         return self._revisions.get(scope, [])
 
     def same(self, kind: Kind, scope: Scope, expected: int, actual: int) -> None:
-        """Hold a number to its pair, or pair it. Raises Differs."""
+        """Map a number when it is first seen; later, raise Mismatch if it has changed."""
         if not expected or not actual:
             if expected != actual:
                 raise Mismatch(f"{kind} of {scope[1]!r} is {actual}")
@@ -89,10 +95,12 @@ class NumberMap:
         if known is None:
             self._pair(kind, scope, expected, actual)
         elif known != actual:
-            raise Mismatch(f"{kind} of {scope[1]!r} is {actual}; it was {known} and nothing changed it")
+            raise Mismatch(f"{kind} of {scope[1]!r} is {actual}; expected {known}, as before")
 
     def moved(self, queue: str) -> NumberMap:
-        """The same pairs for another place, but for the fences of this queue, which may be unknown there."""
+        """Return the map for a copy of the queue in another location. Fences are left out: an import may not
+        know them.
+        """
         other = NumberMap()
         stays = {
             key: actual for key, actual in self._actual.items() if (key[0], key[1][0]) != ("fence", queue)
@@ -102,12 +110,12 @@ class NumberMap:
         return other
 
     def take_over(self, kind: Kind, scope: Scope, expected: int, actual: int, call: int) -> None:
-        """A number came in from another place in this call: later ones must be larger."""
+        """Map a number that an import brought in during this call. Later numbers must be larger."""
         self._keep(kind, scope, expected, actual, call)
 
     def _pair(self, kind: Kind, scope: Scope, expected: int, actual: int) -> None:
         if (kind, scope, actual) in self._expected:
-            raise Mismatch(f"{kind} {actual} of {scope[1]!r} was given before; a fresh one was due")
+            raise Mismatch(f"{kind} {actual} of {scope[1]!r} was drawn before; expected a new number")
         call = expected // STRIDE
         drawn = self._drawn.setdefault((kind, scope[0]), DrawnNumbers())
         low, high = drawn.bounds(call)

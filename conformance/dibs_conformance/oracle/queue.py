@@ -1,10 +1,10 @@
-"""One queue as lists and dictionaries: settings, ids, leases, request keys and its log."""
+"""One queue of the oracle: settings, ids, leases, request keys and the log, in lists and dictionaries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
+from attrs import define, field, frozen
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -16,48 +16,48 @@ from dibs_conformance.oracle.ids import IdRecord
 from dibs_conformance.oracle.numbering import NumberSource
 
 
-@dataclass
+@define
 class Lease:
-    """A lease as one queue sees it."""
+    """A lease in one queue."""
 
     holder: str
     expires_at: int
     dropped: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class KeyedResult:
-    """What a request_key got."""
+    """The result of the first enqueue with a request_key."""
 
     answer: EnqueueResult
     expires_at: int
 
 
-@dataclass(frozen=True)
+@frozen
 class LoggedEvent:
-    """An event and the call that caused it."""
+    """An event, and the number of the call that caused it."""
 
     call: int
     event: LogEvent
 
 
-@dataclass
+@define
 class Queue:
-    """Everything of one queue."""
+    """The state of one queue."""
 
     name: str
     numbers: NumberSource
-    settings: Settings = field(default_factory=Settings)
-    ids: dict[str, IdRecord] = field(default_factory=dict)
-    leases: dict[str, Lease] = field(default_factory=dict)
-    keys: dict[str, KeyedResult] = field(default_factory=dict)
-    log: list[LoggedEvent] = field(default_factory=list)
+    settings: Settings = field(factory=Settings)
+    ids: dict[str, IdRecord] = field(factory=dict)
+    leases: dict[str, Lease] = field(factory=dict)
+    keys: dict[str, KeyedResult] = field(factory=dict)
+    log: list[LoggedEvent] = field(factory=list)
 
     def record(self, id: str) -> IdRecord:
         return self.ids.setdefault(id, IdRecord())
 
     def rename(self, id: str, actual: str) -> None:
-        """Give a generated id the name the storage gave it."""
+        """Replace the placeholder id of a fail job by the id that the storage generated."""
         record = self.ids.pop(id)
         assert record.current is not None  # noqa: S101 - it was just enqueued
         record.current = replace(record.current, id=actual)
@@ -68,23 +68,23 @@ class Queue:
         ]
 
     def lease(self, lease: str, now: int) -> Lease | None:
-        """The lease while it lives: granted, neither dropped nor expired."""
+        """Return a live lease, or None if it was never granted, was dropped or has expired."""
         found = self.leases.get(lease)
         if found is None or found.dropped or now >= found.expires_at:
             return None
         return found
 
     def jobs(self) -> Iterator[Job]:
-        """The currents, waiting and active."""
+        """Return the current jobs, waiting and active."""
         return (record.current for record in self.ids.values() if record.current is not None)
 
     def held(self, lease: str | None = None) -> list[tuple[Job, ActiveRun]]:
-        """The jobs under this lease, or under any."""
+        """Return the active jobs under this lease, or under any lease."""
         runs = [(job, job.run) for job in self.jobs() if job.run is not None]
         return [(j, r) for j, r in runs if r.lease is not None and lease in (None, r.lease)]
 
-    def moments(self, now: int) -> list[int]:
-        """When something expires or falls due later than now, the next first."""
+    def next_times(self, now: int) -> list[int]:
+        """Return the times after now at which a lease, key, job or outcome expires or falls due, in order."""
         ends = [lease.expires_at for lease in self.leases.values()]
         ends += [key.expires_at for key in self.keys.values()]
         ends += [job.run_at for job in self.jobs()]
@@ -96,19 +96,22 @@ class Queue:
         return run.lease is not None and now >= self.leases[run.lease].expires_at
 
     def retention(self, kind: EndKind, job: Job, given: OutcomeRetention | None) -> tuple[int | None, bool]:
-        """How long this end is kept, and whether with its payload: as the end, the job, or the queue says."""
-        levels = [given, job.data.retention, self.settings.retention, DEFAULT_RETENTION]
+        """Return how long an outcome is kept in ms, and whether with its payload.
+
+        The retention of the end comes first, then that of the job, then that of the queue.
+        """
+        options = [given, job.data.retention, self.settings.retention, DEFAULT_RETENTION]
         if self.name.endswith(FAIL_SUFFIX) and kind == "failed":
-            levels.insert(2, OutcomeRetention(failed=None))
-        said = [level for level in levels if level is not None]
-        age = next(a for level in said if (a := getattr(level, kind)) is not UNSET)
-        keeps = next(k for level in said if (k := level.keep_payload) is not UNSET)
+            options.insert(2, OutcomeRetention(failed=None))
+        retentions = [level for level in options if level is not None]
+        age = next(a for level in retentions if (a := getattr(level, kind)) is not UNSET)
+        keeps = next(k for level in retentions if (k := level.keep_payload) is not UNSET)
         return age, kind in keeps
 
     # -- the log -------------------------------------------------------------------------------------
 
     def log_event(self, kind: str, id: str, now: int) -> None:
-        """Log what only the level `all` keeps; its details are not compared."""
+        """Log an event that only level `all` has. Its details are not compared."""
         if self.settings.log_level == "all":
             self.log.append(LoggedEvent(self.numbers.call, LogEvent(kind=kind, id=id, at=now)))  # type: ignore[arg-type]
 

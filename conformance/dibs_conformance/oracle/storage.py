@@ -1,4 +1,4 @@
-"""The oracle as a storage: the verbs of the protocol, without awaiting, `now` always passed in."""
+"""The oracle with the verbs of the storage protocol, synchronous and with `now` as an argument."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dibs_conformance.oracle.queue import Queue
 
 
 class Oracle:
-    """Every queue of one storage, and the latest time it was told."""
+    """The queues of one storage, and the latest time of a call."""
 
     def __init__(self, numbers: NumberSource | None = None) -> None:
         self.numbers = numbers or NumberSource()
@@ -38,7 +38,7 @@ class Oracle:
         self.now = 0
 
     def at(self, now: int) -> int:
-        """Begin a call: a time before one that was seen counts as that one."""
+        """Start a call and return its time: `now`, or the latest earlier time if that is later."""
         self.numbers.next_call()
         self.now = max(self.now, now)
         return self.now
@@ -95,13 +95,13 @@ class Oracle:
         return [by_id.forget(self.queue(queue), id, now) for id in ids]
 
     def get(self, queue: str, id: str) -> IdRecord:
-        """What is known of an id, tidied to the present."""
+        """Return the record of an id, without dropped ranges that need not be reported any more."""
         record = self.queue(queue).record(id)
         record.forget_old_drops(self.now)
         return record
 
     def list(self, queue: str, state: State) -> set[str]:
-        """The ids in a state."""
+        """Return the ids in a state."""
         ids = self.queue(queue).ids
         return {id for id, record in ids.items() if state in states(record, self.now)}
 
@@ -113,12 +113,12 @@ class Oracle:
 
     def configure(self, queue: str, patch: SettingsPatch, now: int) -> Settings:
         found = self.queue(queue)
-        said = {name: value for name, value in asdict(patch).items() if value is not UNSET}
-        found.settings = replace(found.settings, **said)
+        changes = {name: value for name, value in asdict(patch).items() if value is not UNSET}
+        found.settings = replace(found.settings, **changes)
         return found.settings
 
     def import_(self, queue: str, id: str, record: IdRecord, now: int) -> None:
-        """Take a whole id in; an active job that is not handed off arrives as if released."""
+        """Store the record of an imported id. An active job that is not handed off is released."""
         target = self.queue(queue)
         target.ids[id] = record
         run = record.current.run if record.current else None
@@ -130,7 +130,7 @@ STATES: tuple[State, ...] = get_args(State)
 
 
 def states(record: IdRecord, now: int) -> Iterator[State]:
-    """Every state an id counts in."""
+    """Yield every state that counts an id."""
     job, outcome = record.current, record.live_outcome(now)
     if job is not None and job.run is None:
         yield "waiting"

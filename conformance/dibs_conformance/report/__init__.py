@@ -1,4 +1,4 @@
-"""What a certification found: values, and the forms they are shown in."""
+"""The report of a certification: its values, and the forms in which it is shown."""
 
 from dibs_conformance.report.report import Report as Report
 from dibs_conformance.report.values import CONTRACT as CONTRACT

@@ -1,4 +1,4 @@
-"""Functions over the findings of a level: the verdict, the report of one law, and the sum of several findings."""
+"""Functions over the findings of a level: the verdict, the report of one law, and the sum of findings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dibs_conformance.report.values import Findings, LawReport, LevelVerdict, Ve
 
 
 def level_verdict(found: Findings) -> LevelVerdict:
-    """A level is reached when nothing broke and nothing it is about was left out."""
+    """Return `reached` if no law is broken and every test of the level ran."""
     if found.failures:
         return "broken"
     unmet = found.untested or any(law.verdict == "not tested" for law in found.laws)
@@ -14,13 +14,13 @@ def level_verdict(found: Findings) -> LevelVerdict:
 
 
 def law_report(name: str, section: str, sentence: str, met: int, *, broken: bool) -> LawReport:
-    """Report a law by how often it was met: never met is not tested."""
-    how: Verdict = "broken" if broken else "kept" if met else "not tested"
-    return LawReport(name=name, section=section, sentence=sentence, met=met, verdict=how)
+    """Return the report of a law that was checked `met` times. With 0 checks it is `not tested`."""
+    verdict: Verdict = "broken" if broken else "kept" if met else "not tested"
+    return LawReport(name=name, section=section, sentence=sentence, met=met, verdict=verdict)
 
 
 def merge(*found: Findings) -> Findings:
-    """Add up what was found in several ways; a law met in one of them was met."""
+    """Return the sum of several findings of one level. The checks of a law are added up."""
     laws: dict[str, LawReport] = {}
     for law in (law for one in found for law in one.laws):
         before = laws.get(law.name)
@@ -40,5 +40,6 @@ def merge(*found: Findings) -> Findings:
 
 
 def merge_laws(one: LawReport, other: LawReport) -> LawReport:
+    """Return the report of a law that occurs in two findings."""
     broken = "broken" in (one.verdict, other.verdict)
     return law_report(one.name, one.section, one.sentence, one.met + other.met, broken=broken)

@@ -1,4 +1,4 @@
-"""The report as one page of HTML that needs nothing else, and as a badge."""
+"""The report as one HTML page without links to other files, and as an SVG badge."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from dibs_conformance.report.text import capability_line, summary
 from dibs_conformance.report.values import LEVEL_TITLES, LevelReport, ReportData
 
-#: Width and height of the drawing, and of a step of the stairs in it.
+#: Width of the drawing in px, and width and height of one step of its stairs.
 WIDTH: Final = 860
 STEP: Final = (168, 46)
-#: Of a character of the badge's font at 11 px, about: enough that no text is cut.
+#: Width in px of one character in the badge's font at 11 px, rounded up so that no text is cut.
 CHARACTER: Final = 6.6
 
 
 class Stair(NamedTuple):
-    """One level, drawn as a step: where its tread begins, and how high it is."""
+    """One level as a step of the drawing: its texts, its colour class, and its position in px."""
 
     name: str
     title: str
-    #: What colours it: reached, broken, not-tested, not-run.
+    #: CSS class: reached, broken, not-tested or not-run.
     mark: str
     note: str
     x: int
@@ -30,7 +30,7 @@ class Stair(NamedTuple):
 
 
 def page(report: ReportData) -> str:
-    """Return the whole page. Everything in it that came from outside is escaped."""
+    """Return the HTML page. Texts that come from the storage are escaped."""
     return (
         templates()
         .get_template("page.html")
@@ -42,30 +42,33 @@ def page(report: ReportData) -> str:
             width=WIDTH,
             step=STEP,
             height=STEP[1] * (len(LEVEL_TITLES) + 1) + 24,
-            powers=[capability_line(power) for power in report.capabilities],
+            capabilities=[capability_line(capability) for capability in report.capabilities],
         )
     )
 
 
 def badge(report: ReportData) -> str:
-    """Return an SVG of one line: what was reached, or that the contract is broken."""
+    """Return an SVG of one line with the highest level reached, "not tested" or "broken"."""
     mark = "broken" if report.failures else "reached" if report.reached else "not-tested"
-    said = report.reached if mark == "reached" else mark.replace("-", " ")
+    right = report.reached if mark == "reached" else mark.replace("-", " ")
     left = "dibs contract"
-    sizes = [round(CHARACTER * len(text)) + 12 for text in (left, said)]
+    sizes = [round(CHARACTER * len(text)) + 12 for text in (left, right)]
     return (
-        templates().get_template("badge.svg").render(left=left, said=said, mark=mark, a=sizes[0], b=sizes[1])
+        templates()
+        .get_template("badge.svg")
+        .render(left=left, right=right, mark=mark, a=sizes[0], b=sizes[1])
     )
 
 
 def mark_of(report: ReportData) -> str:
+    """Return the CSS class of the whole report."""
     if report.failures:
         return "broken"
     return "reached" if report.certified else "not-tested"
 
 
 def stairs(report: ReportData) -> list[Stair]:
-    """Return all levels there are, lowest first, also those that were not asked for."""
+    """Return one step for each level, lowest first, also for the levels that were not requested."""
     found = {level.name: level for level in report.levels}
     run, rise = STEP
     return [
@@ -75,8 +78,9 @@ def stairs(report: ReportData) -> list[Stair]:
 
 
 def marked(level: LevelReport | None) -> tuple[str, str]:
+    """Return the CSS class and the note of a level. None is a level that was not requested."""
     if level is None:
-        return "not-run", "not asked for"
+        return "not-run", "not requested"
     if level.verdict in ("reached", "not tested") and level.histories:
         return level.verdict.replace(" ", "-"), f"{level.verdict}: {level.histories:,} histories"
     return level.verdict.replace(" ", "-"), level.verdict
@@ -84,6 +88,7 @@ def marked(level: LevelReport | None) -> tuple[str, str]:
 
 @cache
 def templates() -> Environment:
+    """Return the Jinja environment of the folder `templates`."""
     return Environment(
         loader=PackageLoader(__package__, "templates"),
         autoescape=True,

@@ -1,4 +1,4 @@
-"""The steps of an example as text a person can follow: what was called, and what was answered."""
+"""The calls of an example as lines of text: the arguments and the result of each call."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ READS = frozenset({"counts", "queues", "list", "split", "events", "export"})
 
 
 class StoryRecorder:
-    """The calls of the latest example, in order; text is made only when someone reads it."""
+    """The calls of the current example, in order. It formats them as text only when `lines` is called."""
 
     def __init__(self) -> None:
         self._calls: list[tuple[str, int, Mapping[str, Any], Any]] = []
 
     def begin(self) -> None:
+        """Forget the calls of the example before."""
         self._calls = []
 
     def add(self, verb: str, now: int, args: Mapping[str, Any], answer: Any = UNSET) -> None:
-        """Write a call down; one that only reads is left out again once another follows."""
+        """Add a call. A call that only reads is removed again when another call follows it."""
         if self._calls and self._calls[-1][0] in READS:
             self._calls.pop()
         self._calls.append((verb, now, args, answer))
 
     def lines(self) -> list[str]:
+        """Return one line of text for each call."""
         return [line(*call) for call in self._calls]
 
 
 def line(verb: str, now: int, args: Mapping[str, Any], answer: Any) -> str:
-    said = ", ".join(f"{name}={brief(value)}" for name, value in args.items())
-    return f"{verb}({said}) at {now}" + ("" if answer is UNSET else f" -> {brief(answer)}")
+    """Return one call as text."""
+    shown = ", ".join(f"{name}={brief(value)}" for name, value in args.items())
+    return f"{verb}({shown}) at {now}" + ("" if answer is UNSET else f" -> {brief(answer)}")
 
 
 def brief(value: Any) -> str:
-    """Say a value without what is as usual."""
+    """Return a short text for a value: long strings are cut, and fields with their default are left out."""
     if isinstance(value, Struct):
         return brief_struct(value)
     if isinstance(value, bytes | str) and len(value) > LONGEST_BYTES:
@@ -49,8 +52,9 @@ def brief(value: Any) -> str:
 
 
 def brief_struct(value: Struct) -> str:
+    """Return a Struct as text, with only the fields that differ from their default."""
     kind = type(value)
     usual = dict(zip(reversed(kind.__struct_fields__), reversed(kind.__struct_defaults__), strict=False))
-    said = ((name, getattr(value, name)) for name in kind.__struct_fields__)
-    parts = [f"{name}={brief(v)}" for name, v in said if name not in usual or v != usual[name]]
+    shown = ((name, getattr(value, name)) for name in kind.__struct_fields__)
+    parts = [f"{name}={brief(v)}" for name, v in shown if name not in usual or v != usual[name]]
     return f"{kind.__name__}({', '.join(parts)})"

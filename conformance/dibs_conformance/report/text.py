@@ -7,74 +7,74 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from dibs_conformance.report.values import CapabilityReport, Failure, LevelReport, ReportData
+from dibs_conformance.report.values import CapabilityReport, Failure, LawReport, LevelReport, ReportData
 
 
 def lines(report: ReportData) -> Iterator[str]:
-    """Tell all of the report, the verdict first and each failure's story last."""
+    """Yield the whole report: the verdict, the levels with their laws, the capabilities, the failures."""
     yield from head(report)
     for level in report.levels:
         yield ""
         yield level_line(level)
-        yield from details(level)
-        # Where something broke, what was not met by then says nothing.
-        laws = [law for law in level.laws if law.met or level.verdict != "broken"]
-        width = max((len(law.name) for law in laws), default=0)
-        for law in laws:
-            yield f"  {law.name:<{width}}  {law.met:>9,}  {law.verdict}"
+        yield from gap_lines(level)
+        # On a broken level, a law without a check only means that the level stopped early.
+        yield from law_lines([law for law in level.laws if law.met or level.verdict != "broken"])
     yield ""
-    yield from map(capability_line, report.capabilities)
+    yield "Capabilities: claimed by the storage, found by the kit"
+    yield from (f"  {capability_line(capability)}" for capability in report.capabilities)
     for failure in report.failures:
         yield ""
-        yield from story(failure)
+        yield from failure_lines(failure)
 
 
 def show(report: ReportData, console: Console) -> None:
-    """Print the report as tables."""
+    """Print the report as tables on a rich console."""
     for line in head(report):
         console.print(line, markup=False, highlight=False)
     console.print(levels_table(report))
     for level in report.levels:
-        for line in details(level):
+        for line in gap_lines(level):
             console.print(f"{level.name}{line}", markup=False, highlight=False)
     console.print(laws_table(report))
     for capability in report.capabilities:
         console.print(capability_line(capability), markup=False, highlight=False)
     for failure in report.failures:
-        for line in ("", *story(failure)):
+        for line in ("", *failure_lines(failure)):
             console.print(line, markup=False, highlight=False)
 
 
 def head(report: ReportData) -> Iterator[str]:
-    yield f"{report.target}: {summary(report)}"
+    """Yield the first lines of a report: the verdict, the last failure, the figures, the durability."""
+    yield f"{report.target} {summary(report)}"
     for failure in report.failures[-1:]:
         yield f"{failure.law}: {failure.why}"
     yield (
-        f"{report.histories:,} histories, {report.events:,} calls, seed {report.seed}, "
-        f"{report.seconds:.1f} s, contract {report.contract}"
+        f"{report.histories:,} histories with {report.events:,} calls in {report.seconds:.1f} s, "
+        f"seed {report.seed}, contract version {report.contract}"
     )
-    yield f"durability: {report.durability}"
+    yield f"Durability: {report.durability}"
 
 
 def summary(report: ReportData) -> str:
-    """Say in a sentence what the report comes to."""
+    """Return the verdict as the rest of a sentence that begins with the target."""
     if report.failures:
         return "DOES NOT KEEP THE CONTRACT"
     if report.certified:
-        return f"keeps the contract, level {report.level}"
-    short = next((level for level in report.levels if level.unmet or not level.histories), None)
-    missing = f"{short.name} was not tested whole" if short else "a level was not run"
-    reached = f", {report.reached} is reached" if report.reached else ""
-    return f"NOT CERTIFIED for {report.level}: nothing broke, but {missing}{reached}"
+        return f"keeps the contract at level {report.level}"
+    incomplete = next((level for level in report.levels if level.unmet or not level.histories), None)
+    missing = f"{incomplete.name} was not tested completely" if incomplete else "a level did not run"
+    reached = f"; the highest level reached is {report.reached}" if report.reached else ""
+    return f"is NOT CERTIFIED for level {report.level}: no law is broken, but {missing}{reached}"
 
 
 def level_line(level: LevelReport) -> str:
+    """Return the line of a level: name, title, verdict and figures."""
     figures = f"{level.histories:,} histories, {level.events:,} calls, {level.seconds:.1f} s"
     return f"{level.name} {level.title}: {level.verdict} ({figures})"
 
 
-def details(level: LevelReport) -> Iterator[str]:
-    """Name the faults that were injected, and what was not tried."""
+def gap_lines(level: LevelReport) -> Iterator[str]:
+    """Yield the injected faults of a level, and the tests that it could not or need not run."""
     if level.faults:
         yield "  faults: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(level.faults.items()))
     for gap in level.untested:
@@ -83,20 +83,33 @@ def details(level: LevelReport) -> Iterator[str]:
         yield f"  does not apply: {gap.name}: {gap.why}"
 
 
+def law_lines(laws: list[LawReport]) -> Iterator[str]:
+    """Yield a table of laws: the name, how often it was checked, the verdict."""
+    width = max((len(law.name) for law in laws), default=0)
+    if laws:
+        yield f"  {'law':<{width}}  {'checked':>9}  verdict"
+    for law in laws:
+        yield f"  {law.name:<{width}}  {law.met:>9,}  {law.verdict}"
+
+
 def capability_line(capability: CapabilityReport) -> str:
-    found = "could not be tried" if capability.found is None else "found" if capability.found else "not found"
+    """Return the line of a capability: whether it is claimed, whether it was found, and the note."""
+    outcomes = {None: "could not be tried", True: "found", False: "not found"}
     claim = "claimed" if capability.claimed else "not claimed"
-    return f"{capability.name}: {claim}, {found}" + (f" ({capability.note})" if capability.note else "")
+    note = f" ({capability.note})" if capability.note else ""
+    return f"{capability.name}: {claim}, {outcomes[capability.found]}{note}"
 
 
-def story(failure: Failure) -> Iterator[str]:
+def failure_lines(failure: Failure) -> Iterator[str]:
+    """Yield the broken law with its reason, and the numbered calls that lead to the failure."""
     yield f"BROKEN: {failure.law}: {failure.why}"
     for number, step in enumerate(failure.story, 1):
         yield f"  {number:>2}. {step}"
 
 
 def levels_table(report: ReportData) -> Table:
-    table = Table("level", "", "histories", "calls", "faults", "verdict")
+    """Return a table with one row for each level."""
+    table = Table("level", "title", "histories", "calls", "faults", "verdict")
     for level in report.levels:
         figures = (level.histories, level.events, sum(level.faults.values()))
         table.add_row(level.name, level.title, *(f"{figure:,}" for figure in figures), level.verdict)
@@ -104,7 +117,8 @@ def levels_table(report: ReportData) -> Table:
 
 
 def laws_table(report: ReportData) -> Table:
-    table = Table("level", "law", "contract", "met", "verdict")
+    """Return a table with one row for each law of each level."""
+    table = Table("level", "law", "contract", "checked", "verdict")
     for level in report.levels:
         for law in level.laws:
             table.add_row(level.name, law.name, law.section, f"{law.met:,}", law.verdict)

@@ -1,4 +1,4 @@
-"""What a certification found, as values: the report, its levels, their laws. JSON has these by name."""
+"""The values of a report: the report, its levels and their laws. The JSON report has these fields by name."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-#: The edition of the contract that was held against the storage; it changes with the contract's meaning.
+#: Version of the contract that the kit tests. It changes when the meaning of the contract changes.
 CONTRACT: Final = "1"
 
-#: The title of each level, lowest first. `levels.LEVELS` holds the function that runs it.
+#: The title of each level, lowest first.
 LEVEL_TITLES: Final = {
     "L0": "one call at a time",
     "L1": "calls interleaved",
@@ -21,23 +21,27 @@ LEVEL_TITLES: Final = {
 
 Verdict = Literal["kept", "broken", "not tested"]
 
-#: `not tested`: nothing broke, but something the level is about did not occur. `not run`: a lower one broke.
+#: `not tested`: no law is broken, but a part of the level could not be tested. `not run`: a lower level is
+#: broken.
 LevelVerdict = Literal["reached", "broken", "not tested", "not run"]
 
 
 class LawReport(Struct, frozen=True, kw_only=True):
-    """One law: never met is not tested, and never counts as kept."""
+    """The result of one law. A law that was never checked is `not tested`, never `kept`."""
 
     name: str
     section: str
     sentence: str
-    #: How often the situation occurred of which the law speaks.
+    #: Number of times that the law was checked.
     met: int
     verdict: Verdict
 
 
 class CapabilityReport(Struct, frozen=True, kw_only=True):
-    """One power: what the storage says of itself, and what was found; None could not be tried."""
+    """One capability: whether the storage claims it, and whether the kit found it.
+
+    `found` is None if the kit could not try it.
+    """
 
     name: str
     claimed: bool
@@ -46,44 +50,46 @@ class CapabilityReport(Struct, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> bool:
-        """An untrue claim does not; a power nobody claimed is only told."""
+        """Return False if the storage claims the capability and does not have it."""
         return not self.claimed or self.found is not False
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """What went wrong, and the shortest story found that leads there."""
+    """A broken law, with the shortest sequence of calls that the kit found for it."""
 
-    #: The law that is broken, or the check or verb whose answer the contract does not allow.
+    #: The broken law, or the verb or check whose result the contract does not allow.
     law: str
     why: str
     story: tuple[str, ...] = ()
 
 
 class Gap(Struct, frozen=True, kw_only=True):
-    """Something that was not tried, by name, and why not."""
+    """A test that did not run, and the reason."""
 
     name: str
     why: str
 
 
 class Findings(Struct, frozen=True, kw_only=True):
-    """What one level found; every level returns one (levels.Run)."""
+    """The result of one level, without its verdict."""
 
-    #: Sequences of calls, schedules or recorded runs, each judged as a whole; and the calls in them.
+    #: Number of tested histories (sequences of calls, schedules or recorded runs), and of the calls in them.
     histories: int = 0
     events: int = 0
-    #: How often each kind of fault was injected: "kill -9", "reply cut". Only what did happen counts.
+    #: Number of faults that were injected, by kind, such as "kill -9" or "reply cut". Only faults that took
+    #: effect count.
     faults: Mapping[str, int] = {}
     laws: tuple[LawReport, ...] = ()
     failures: tuple[Failure, ...] = ()
-    #: What the level is about and could not be tried here: the level is then not reached.
+    #: Tests that belong to the level and could not run here. They keep the level from being reached.
     untested: tuple[Gap, ...] = ()
-    #: What does not apply, because the storage does not claim the power it is about; told, no more.
+    #: Tests that do not apply, because the storage does not claim the capability. They do not affect the
+    #: verdict.
     spared: tuple[Gap, ...] = ()
 
 
 class LevelReport(Findings, frozen=True, kw_only=True):
-    """One level of the report: what was found, and whether that reaches it."""
+    """One level of the report: its findings, its title and its verdict."""
 
     name: str
     title: str
@@ -92,7 +98,7 @@ class LevelReport(Findings, frozen=True, kw_only=True):
 
     @property
     def unmet(self) -> tuple[str, ...]:
-        """Name what keeps the level from being reached although nothing broke."""
+        """Return the names of the tests and laws that were not tested."""
         return (
             *(gap.name for gap in self.untested),
             *(law.name for law in self.laws if law.verdict == "not tested"),
@@ -100,15 +106,15 @@ class LevelReport(Findings, frozen=True, kw_only=True):
 
 
 class ReportData(Struct, frozen=True, kw_only=True):
-    """What a certification found."""
+    """The fields of a report, and the figures that follow from them. `Report` adds the forms to show it."""
 
     target: str
-    #: The level that was asked for; `certified` says whether it was reached.
+    #: The requested level. `certified` is True if it was reached and no claim is false.
     level: str
     certified: bool
-    #: The highest level of which nothing is missing, below and on it; empty when not even L0 is reached.
+    #: The highest level that was reached together with all lower levels; "" if L0 was not reached.
     reached: str
-    #: Repeats the run, together with the same budget or number of examples.
+    #: Seed of the run. The same seed with the same budget or number of examples repeats the run.
     seed: int
     seconds: float
     durability: str
@@ -119,29 +125,29 @@ class ReportData(Struct, frozen=True, kw_only=True):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Return the untrue claims, and what broke on any level."""
-        return (*untrue(self.capabilities), *(f for level in self.levels for f in level.failures))
+        """Return the false claims, then the failures of all levels."""
+        return (*false_claims(self.capabilities), *(f for level in self.levels for f in level.failures))
 
     @property
     def laws(self) -> tuple[LawReport, ...]:
-        """Return the laws of every level, lowest first."""
+        """Return the laws of all levels, lowest level first."""
         return tuple(law for level in self.levels for law in level.laws)
 
     @property
     def histories(self) -> int:
-        """Return how many histories were judged, over all levels."""
+        """Return the number of tested histories of all levels."""
         return sum(level.histories for level in self.levels)
 
     @property
     def events(self) -> int:
-        """Return how many calls they hold."""
+        """Return the number of calls of all levels."""
         return sum(level.events for level in self.levels)
 
 
-def untrue(powers: tuple[CapabilityReport, ...]) -> tuple[Failure, ...]:
-    """Return a failure for each power that is claimed and was not found."""
+def false_claims(capabilities: tuple[CapabilityReport, ...]) -> tuple[Failure, ...]:
+    """Return a failure for each capability that is claimed and was not found."""
     return tuple(
-        Failure(law=power.name, why=f"claimed, and not found. {power.note}".rstrip())
-        for power in powers
-        if not power.holds
+        Failure(law=capability.name, why=f"claimed, and not found. {capability.note}".rstrip())
+        for capability in capabilities
+        if not capability.holds
     )

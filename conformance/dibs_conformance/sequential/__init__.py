@@ -1,1 +1,1 @@
-"""L0 of the kit: one call at a time, the storage and the oracle side by side."""
+"""Level L0 of the kit: one call at a time, on the storage and on the oracle, with equal results."""

@@ -1,14 +1,16 @@
-"""Bad input gets the same verdict everywhere, before anything is written; what is at a limit is taken.
+"""Tests of the limits: every storage refuses the same invalid input before it writes, and accepts values at a
+limit.
 
-Each case is one call. A batch in which something is wrong names the places that are; the rest of the
-batch is good, so that a storage which writes first and judges later is found out.
+Each case is one call. A batch with invalid items must fail with the indexes of these items. The other items
+are valid, so a storage that writes before it validates is found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from attrs import frozen
 
 from dibs.errors import BatchRefused, Refused
 from dibs.model.job import FAIL_SUFFIX, Error, JobData, NewJob
@@ -72,18 +74,20 @@ AT_LIMITS = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class Case:
-    """One call that must be refused, or taken."""
+    """One call with invalid input."""
 
     name: str
     call: Callable[[Storage], Awaitable[Any]]
-    #: The places a BatchRefused must name; None for a single Refused.
+    #: The indexes that a BatchRefused must name. None if the call must raise a single Refused.
     indexes: tuple[int, ...] | None = None
 
 
 def refused_cases(fence: int) -> Iterator[Case]:
-    """Every case of bad input, for a storage in which `held` runs under `fence` and `seen` waits."""
+    """Yield every call with invalid input, for a storage in which `held` is active under `fence` and `seen`
+    waits.
+    """
     good = EnqueueRequest(job=NewJob(id="a"))
     for name, job in BAD_JOBS.items():
         yield enqueueing(name, [good, EnqueueRequest(job=job), good, EnqueueRequest(job=job)], (1, 3))
@@ -99,6 +103,8 @@ def refused_cases(fence: int) -> Iterator[Case]:
 
 
 def enqueueing(name: str, requests: list[EnqueueRequest], indexes: tuple[int, ...] | None) -> Case:
+    """Return a case that enqueues this batch."""
+
     async def call(storage: Storage) -> None:
         await storage.enqueue("q", requests, now=NOW)
 
@@ -126,8 +132,8 @@ def report_with(fence: int, progress: bytes) -> Callable[[Storage], Awaitable[An
     return call
 
 
-def refused_ends() -> Iterator[tuple[str, SettleAction]]:
-    """Ends that a settle answers `refused`, whole: the run stays active."""
+def refused_actions() -> Iterator[tuple[str, SettleAction]]:
+    """Yield settle actions that must be answered `refused`, so that the run stays active."""
     yield "a result above 1 MiB", Complete(result=b"x" * (MIB + 1))
     for name, job in BAD_JOBS.items():
         yield (
@@ -142,7 +148,7 @@ def refused_ends() -> Iterator[tuple[str, SettleAction]]:
 
 
 async def prepare(storage: Storage) -> int:
-    """One job that runs, one that waits with attributes; return the fence."""
+    """Enqueue an active job `held` and a waiting job `seen` with attributes. Return the fence of `held`."""
     await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="held"))], now=NOW)
     granted = await storage.grant(["q"], 3_600_000, "kit", now=NOW)
     [job] = (await storage.claim("q", granted.lease, 1, now=NOW)).jobs
@@ -154,74 +160,81 @@ async def prepare(storage: Storage) -> int:
     return job.run.fence
 
 
-async def state(storage: Storage) -> Any:
-    """All there is to see of the queue the cases play in."""
+async def snapshot(storage: Storage) -> Any:
+    """Return the slots, the counts and the queue names that the cases could change."""
     slots = await storage.get("q", ["a", "held", "seen"], now=NOW)
     names = sorted(info.name for info in await storage.queues())
     return list(slots), await storage.counts(["q"], now=NOW), names
 
 
 async def wrong_verdicts(storage: Storage) -> tuple[int, list[str]]:
-    """Try every case; return how many there were, and what was wrong with some."""
+    """Run every case. Return the number of cases and a description of each wrong result."""
     fence = await prepare(storage)
     cases = list(refused_cases(fence))
-    wrong = [text for case in cases if (text := await judge(storage, case))]
-    ends = list(refused_ends())
-    wrong += [text for name, how in ends if (text := await judge_end(storage, fence, name, how))]
+    wrong = [text for case in cases if (text := await check_case(storage, case))]
+    ends = list(refused_actions())
+    wrong += [text for name, action in ends if (text := await check_action(storage, fence, name, action))]
     return len(cases) + len(ends), wrong
 
 
-async def judge(storage: Storage, case: Case) -> str | None:
-    before = await state(storage)
+async def check_case(storage: Storage, case: Case) -> str | None:
+    """Return a description of the wrong result of a case, or None."""
+    before = await snapshot(storage)
     try:
         await case.call(storage)
     except BatchRefused as group:
         found = tuple(error.index for error in group.exceptions if isinstance(error, Refused))
         if found != case.indexes:
-            return f"{case.name}: BatchRefused names {found}, not {case.indexes}"
+            return f"{case.name}: BatchRefused for the indexes {found}, expected {case.indexes}"
     except Refused:
         if case.indexes is not None:
-            return f"{case.name}: Refused, where BatchRefused names {case.indexes}"
-    except Exception as error:  # noqa: BLE001 - the verdict is what is judged
-        return f"{case.name}: {type(error).__name__} in place of Refused"
+            return f"{case.name}: Refused instead of a BatchRefused for the indexes {case.indexes}"
+    except Exception as error:  # noqa: BLE001 - any other exception is the finding
+        return f"{case.name}: {type(error).__name__} instead of Refused"
     else:
-        return f"{case.name}: taken"
-    return None if await state(storage) == before else f"{case.name}: refused, and yet something was written"
+        return f"{case.name}: accepted"
+    return None if await snapshot(storage) == before else f"{case.name}: refused, but the storage changed"
 
 
-async def judge_end(storage: Storage, fence: int, name: str, how: SettleAction) -> str | None:
-    before = await state(storage)
+async def check_action(storage: Storage, fence: int, name: str, action: SettleAction) -> str | None:
+    """Return a description of the wrong result of a settle action, or None."""
+    before = await snapshot(storage)
     try:
-        [answer] = await storage.settle("q", [Settlement(id="held", fence=fence, action=how)], now=NOW)
-    except Exception as error:  # noqa: BLE001 - the verdict is what is judged
-        return f"settle, {name}: {type(error).__name__} in place of the answer refused"
+        [answer] = await storage.settle("q", [Settlement(id="held", fence=fence, action=action)], now=NOW)
+    except Exception as error:  # noqa: BLE001 - any other exception is the finding
+        return f"settle, {name}: {type(error).__name__} instead of the result refused"
     if answer.status != "refused":
         return f"settle, {name}: {answer.status}"
-    return (
-        None if await state(storage) == before else f"settle, {name}: refused, and yet something was written"
-    )
+    return None if await snapshot(storage) == before else f"settle, {name}: refused, but the storage changed"
 
 
 async def wrongly_refused(storage: Storage) -> tuple[int, list[str]]:
-    """Try what is exactly at a limit; return how many there were, and which were not taken."""
+    """Enqueue values that are exactly at a limit. Return their number and a description of each wrong
+    result.
+    """
     batch = [EnqueueRequest(job=NewJob(id=f"b{n}")) for n in range(1000)]
     tries = {name: ("q", [EnqueueRequest(job=job)]) for name, job in AT_LIMITS.items()}
     tries["a batch of 1,000"] = ("q", batch)
     tries["a queue of 500 bytes"] = ("é" * 250, batch[:1])
     tries["a request_key of 128 bytes"] = ("q", [EnqueueRequest(job=NewJob(id="k"), request_key="k" * 128)])
     wrong = [
-        text for name, (queue, asked) in tries.items() if (text := await taken(storage, name, queue, asked))
+        text
+        for name, (queue, requests) in tries.items()
+        if (text := await not_accepted(storage, name, queue, requests))
     ]
     return len(tries), wrong
 
 
-async def taken(storage: Storage, name: str, queue: str, requests: list[EnqueueRequest]) -> str | None:
+async def not_accepted(storage: Storage, name: str, queue: str, requests: list[EnqueueRequest]) -> str | None:
+    """Return why a batch was not accepted and stored unchanged, or None."""
     try:
         answers = await storage.enqueue(queue, requests, now=NOW)
-    except Exception as error:  # noqa: BLE001 - the verdict is what is judged
+    except Exception as error:  # noqa: BLE001 - any other exception is the finding
         return f"{name}: {type(error).__name__}: {error}"
     kept = await storage.get(queue, [request.job.id for request in requests], now=NOW)
     same = [
         s.current is not None and s.current.data == r.job.data for s, r in zip(kept, requests, strict=True)
     ]
-    return None if len(answers) == len(requests) and all(same) else f"{name}: taken, and not kept as it was"
+    return (
+        None if len(answers) == len(requests) and all(same) else f"{name}: accepted, but stored differently"
+    )

@@ -1,6 +1,7 @@
-"""The capabilities: each claim is held against the storage, and a power nobody claimed is reported.
+"""Probes of the capabilities: each one tries a capability on the storage, whether the storage claims it or
+not.
 
-Whether a place survives its process, or takes two, is asked with a second process.
+The probes of `durable` and `shared` use a second process.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from dibs_conformance.report import CapabilityReport
 from dibs_conformance.sequential.unimplemented import missing_verb
 from dibs_conformance.target import Locations, OpenStorage
 
-#: Seconds in which a second process must have enqueued, also on a busy machine.
+#: Seconds for a second process to enqueue, also on a busy machine.
 TIMEOUT = 180.0
 POLLS = 40
-#: A wait that returns this soon after a change, in s, was woken by it; a poll is slower. One of so many must.
+#: A wait that returns within this many seconds of a change was woken by it; a poll is slower. One of ATTEMPTS
+#: must.
 PROMPT = 0.5
 ATTEMPTS = 5
 JOB = EnqueueRequest(job=NewJob(id="a"))
 
 
 async def probe_capabilities(locations: Locations) -> tuple[Capabilities, str, list[CapabilityReport]]:
-    """What the storage says of itself, and what was found."""
+    """Return the capabilities that the storage claims, its durability, and the result of each probe."""
     async with locations.open(locations.new(), "system") as storage:
         claims, durability = storage.capabilities, storage.durability
     found = [
@@ -50,19 +52,22 @@ async def report_capability(
     probe: Callable[[Locations], Awaitable[bool | None]],
     locations: Locations,
 ) -> CapabilityReport:
+    """Run one probe and return its report. A probe that raises did not find the capability."""
     try:
         found = await probe(locations)
         return CapabilityReport(name=name, claimed=claimed, found=found, note=NOTES.get((name, found), ""))
-    except Exception as error:  # noqa: BLE001 - a power that raises is none
+    except Exception as error:  # noqa: BLE001 - an exception means that the capability does not work
         if (verb := missing_verb(error)) is not None:
-            return CapabilityReport(name=name, claimed=claimed, found=None, note=f"{verb}() is not there yet")
+            return CapabilityReport(name=name, claimed=claimed, found=None, note=f"{verb}() is missing")
         return CapabilityReport(
             name=name, claimed=claimed, found=False, note=f"{type(error).__name__}: {error}"
         )
 
 
 async def is_durable(locations: Locations) -> bool | None:
-    """Another process accepts a job and dies; is it there?"""
+    """Enqueue in another process that dies; return whether the job is there. None if the process could not
+    enqueue.
+    """
     location = locations.new()
     if not await asyncio.to_thread(enqueue_in_process, locations.target, location):
         return None
@@ -70,7 +75,9 @@ async def is_durable(locations: Locations) -> bool | None:
 
 
 async def is_shared(locations: Locations) -> bool | None:
-    """Another process accepts a job while this one has the place open; does this one see it?"""
+    """Enqueue in another process while this one has the location open; return whether this one reads the
+    job.
+    """
     location = locations.new()
     async with locations.open(location, "system") as storage:
         if not await asyncio.to_thread(enqueue_in_process, locations.target, location):
@@ -79,7 +86,7 @@ async def is_shared(locations: Locations) -> bool | None:
 
 
 async def appears(storage: Storage) -> bool:
-    """Look so often, with a pause between: about 2 s, and longer where the machine is busy."""
+    """Return whether job `a` appears within POLLS reads. They take about 2 s, longer on a busy machine."""
     for _ in range(POLLS):
         if (await storage.get("q", ["a"]))[0].current is not None:
             return True
@@ -88,12 +95,13 @@ async def appears(storage: Storage) -> bool:
 
 
 async def holds_the_job(locations: Locations, location: str) -> bool:
+    """Open a storage at the location and return whether it has job `a`."""
     async with locations.open(location, "system") as storage:
         return (await storage.get("q", ["a"]))[0].current is not None
 
 
 async def crosses_queues(locations: Locations) -> bool:
-    """Complete with a follow-up in another queue."""
+    """Return whether a settlement can enqueue a follow-up in another queue."""
     async with claimed_job(locations) as (storage, fence):
         then = (FollowUp(queue="other", job=NewJob(id="a")),)
         [answer] = await storage.settle("q", [Settlement(id="a", fence=fence, action=Complete(then=then))])
@@ -103,6 +111,7 @@ async def crosses_queues(locations: Locations) -> bool:
 
 @asynccontextmanager
 async def claimed_job(locations: Locations) -> AsyncIterator[tuple[Storage, int]]:
+    """Yield a storage with one active job, and its fence."""
     async with locations.open(locations.new(), "system") as storage:
         await storage.enqueue("q", [JOB])
         granted = await storage.grant(["q"], 60_000, "kit")
@@ -111,7 +120,9 @@ async def claimed_job(locations: Locations) -> AsyncIterator[tuple[Storage, int]
 
 
 async def wakes_up(locations: Locations) -> bool:
-    """Wait, and enqueue meanwhile. A busy machine may be late, but not every time."""
+    """Return whether an enqueue wakes a waiter promptly, in one of ATTEMPTS tries. On a busy machine a try
+    may be late.
+    """
     for _ in range(ATTEMPTS):
         if await wakes_promptly(locations):
             return True
@@ -119,6 +130,7 @@ async def wakes_up(locations: Locations) -> bool:
 
 
 async def wakes_promptly(locations: Locations) -> bool:
+    """Return whether one waiter returned within PROMPT s after an enqueue."""
     async with locations.open(locations.new(), "system") as storage:
         granted = await storage.grant(["q"], 60_000, "kit")
         token = (await storage.claim("q", granted.lease, 1)).token
@@ -131,7 +143,9 @@ async def wakes_promptly(locations: Locations) -> bool:
 
 
 async def blocks_claims(locations: Locations) -> bool:
-    """Of two claims that are parked, one brings the job that comes, and the other, unparked, nothing."""
+    """Start two blocking claims; return whether one gets the new job, and the other gets no job after
+    `wake_claim`.
+    """
     async with locations.open(locations.new(), "system") as storage:
         if not hasattr(storage, "claim_blocking"):
             return False
@@ -142,7 +156,8 @@ async def blocks_claims(locations: Locations) -> bool:
             asyncio.create_task(blocking.claim_blocking("q", lease, 1, claim_id=name, timeout=TIMEOUT)): name
             for name in names
         }
-        # Most storages have them by then; one that has not may make it when it comes, which is as well.
+        # By now most storages have received both claims. A storage that receives one later may claim at once,
+        # which is correct too.
         if (await asyncio.wait(claims, timeout=0.1))[0]:
             return False
         await storage.enqueue("q", [JOB])
@@ -154,7 +169,7 @@ async def blocks_claims(locations: Locations) -> bool:
 
 
 async def takes_manual_clock(locations: Locations) -> bool:
-    """With a manual clock `now` counts, and with the system's it is refused."""
+    """Return whether `now` is used with a manual clock and refused with the system clock."""
     async with locations.open(locations.new(), "manual") as storage:
         granted = await storage.grant(["q"], 5, "kit", now=1000)
     async with locations.open(locations.new(), "system") as storage:
@@ -165,7 +180,9 @@ async def takes_manual_clock(locations: Locations) -> bool:
 
 
 async def joins_transactions(locations: Locations) -> bool | None:
-    """Enqueue and settle on a connection of one's own: a rollback takes them back, a commit keeps them."""
+    """Return whether enqueue and settle follow the caller's transaction. None if the kit has no
+    connection.
+    """
     location = locations.new()
     async with locations.open(location, "system") as storage:
         in_transaction = getattr(storage, "in_transaction", None)
@@ -177,7 +194,7 @@ async def joins_transactions(locations: Locations) -> bool | None:
 
 
 async def in_transactions(storage: Storage, joined: Any, connection: Any) -> bool:
-    """Tell whether each verb follows the transaction it is in, and nobody else sees it before."""
+    """Return whether each verb takes effect with its commit only, and is invisible to others before it."""
     kept = []
     for end in (connection.rollback, connection.commit):
         await joined.enqueue("q", [JOB])
@@ -194,13 +211,13 @@ async def in_transactions(storage: Storage, joined: Any, connection: Any) -> boo
     return kept == [False, False, False, True, False, True]
 
 
-#: What is said beside an answer that needs a word.
+#: Notes for results that need an explanation, by capability and result.
 NOTES: dict[tuple[str, bool | None], str] = {
     (
         "transactions",
         None,
     ): "the kit has no connection: offer connect_url(url) beside your factory, or connect(place)",
-    ("durable", None): "a process that opened the place did not get to enqueue",
+    ("durable", None): "a second process opened the location and could not enqueue",
 }
 
 PROBES: dict[str, Callable[[Locations], Awaitable[bool | None]]] = {
@@ -214,11 +231,11 @@ PROBES: dict[str, Callable[[Locations], Awaitable[bool | None]]] = {
 }
 
 
-# -- the second process ------------------------------------------------------------------------------
+# -- second process ----------------------------------------------------------------------------------
 
 
 def enqueue_in_process(target: str | OpenStorage, location: str) -> bool:
-    """Enqueue in a process of its own that dies without closing; tell whether it got that far."""
+    """Enqueue in a new process that dies without closing its storage. Return whether it enqueued."""
     child: BaseProcess = context().Process(  # type: ignore[attr-defined]
         target=enqueue_and_die, args=(target, location)
     )
@@ -231,6 +248,7 @@ def enqueue_in_process(target: str | OpenStorage, location: str) -> bool:
 
 
 def enqueue_and_die(target: str | OpenStorage, location: str) -> None:
+    """Enqueue, then end the process: with 0 after the enqueue, with 1 after an error."""
     try:
         asyncio.run(enqueue_and_exit(target, location, "system"))
     finally:

@@ -1,4 +1,4 @@
-"""Runs the machine: many examples, until the budget is used up, in chunks from one seed."""
+"""Runs the state machine: many random examples until the budget is spent, in chunks with one seed each."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from hypothesis.stateful import run_state_machine_as_test
 from dibs_conformance.laws import LawBroken
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.report import Failure
-from dibs_conformance.sequential.scenarios import Scenarios
-from dibs_conformance.sequential.session import BudgetSpent, ExampleSession, Progress
-from dibs_conformance.sequential.unimplemented import missing
+from dibs_conformance.sequential.scenarios import ScenarioMachine
+from dibs_conformance.sequential.session import BudgetSpent, ExampleSession
+from dibs_conformance.sequential.unimplemented import missing_verb_failure
 from dibs_conformance.sequential.walkthrough import walk_through
+from dibs_conformance.target import Progress
 
-#: So many examples have a seed of their own, made from the first.
+#: Number of examples with the same seed. The seeds count up from the seed of the run.
 CHUNK = 25
 
 
@@ -32,7 +33,7 @@ def run_examples(
     progress: Progress = lambda _: None,
     shrink: bool = True,
 ) -> Failure | None:
-    """Run `examples`, or as many as fit into `budget` seconds; the first failure, shrunk, ends it."""
+    """Run `examples` examples, or as many as fit into `budget` seconds. Return the first failure, shrunk."""
     session.until = time.monotonic() + budget if examples is None else math.inf
     done = 0
     while time.monotonic() < session.until and (examples is None or done < examples):
@@ -41,32 +42,33 @@ def run_examples(
         failure = run_chunk(session, first_seed + done, size, steps, shrink=shrink)
         if failure is not None:
             return failure
-        # A chunk that was cut short (see `first_failure`) leaves the rest of it to the next.
+        # A chunk that ended early (see `first_failure`) leaves its rest to the next chunk.
         done += max(1, min(size, session.examples - before))
         progress(done)
     return None
 
 
 def run_walkthrough(session: ExampleSession) -> Failure | None:
-    """The fixed histories that meet every law once."""
+    """Run the fixed histories that check every law once. Return the first failure."""
     return first_failure(session, lambda: walk_through(session))
 
 
 def run_chunk(
     session: ExampleSession, chunk_seed: int, size: int, steps: int, *, shrink: bool
 ) -> Failure | None:
-    machine = seed(chunk_seed)(type("Example", (Scenarios,), {"session": session}))
+    """Run `size` examples from one seed. Return the first failure."""
+    machine = seed(chunk_seed)(type("Example", (ScenarioMachine,), {"session": session}))
     chosen = hypothesis_settings(size, steps, shrink=shrink)
     return first_failure(session, lambda: run_state_machine_as_test(machine, settings=chosen))
 
 
 def first_failure(session: ExampleSession, play: Callable[[], None]) -> Failure | None:
-    """Play; what broke, if anything did.
+    """Call `play` and return the failure, if there is one.
 
-    Some choices are the storage's: which of several jobs a reap takes, in which order a page lists. When
-    Hypothesis plays the beginning of an example again and such a choice falls otherwise, other runs are at
-    hand, other things can be drawn, and it calls that flaky. It breaks no law, and ends the chunk. What did
-    break one is told all the same, though it may not do so again.
+    The contract leaves some choices to the storage: the jobs that a reap takes, or the order of a page. When
+    Hypothesis replays an example and such a choice differs, other runs are active and other values can be
+    drawn; Hypothesis calls that flaky. A flaky example breaks no law and ends the chunk. A law that was
+    broken is reported nevertheless, although it may hold in the replay.
     """
     session.broken = None
     try:
@@ -75,16 +77,18 @@ def first_failure(session: ExampleSession, play: Callable[[], None]) -> Failure 
         return None
     except Flaky:
         return None if session.broken is None else failure_of(*session.broken)
-    except Exception as error:  # noqa: BLE001 - whatever a storage raises is its failure
+    except Exception as error:  # noqa: BLE001 - any exception of the storage is a failure
         return failure_of(error, tuple(session.checker.story.lines()))
     return None
 
 
 def failure_of(error: Exception, story: tuple[str, ...]) -> Failure:
-    return missing(error, story) or Failure(law=law_name(error), why=str(error), story=story)
+    """Return the failure for an error, with the calls that lead to it."""
+    return missing_verb_failure(error, story) or Failure(law=law_name(error), why=str(error), story=story)
 
 
 def hypothesis_settings(size: int, steps: int, *, shrink: bool) -> settings:
+    """Return the settings of a chunk. Health checks are off, because calls of a storage may be slow."""
     return settings(
         max_examples=size,
         stateful_step_count=steps,
@@ -99,6 +103,7 @@ def hypothesis_settings(size: int, steps: int, *, shrink: bool) -> settings:
 
 
 def law_name(error: Exception) -> str:
+    """Return the name of the broken law for an error, or the name of its class."""
     if isinstance(error, LawBroken):
         return error.law
-    return "the contract's answer" if isinstance(error, Mismatch) else type(error).__name__
+    return "same result as the oracle" if isinstance(error, Mismatch) else type(error).__name__

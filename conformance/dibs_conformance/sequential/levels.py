@@ -1,6 +1,6 @@
-"""L0, one call at a time: the machine plays a storage and the oracle side by side under a manual clock.
+"""L0, one call at a time: the storage and the oracle run the same calls under a manual clock.
 
-The tour is first, then what is asked directly, then chance.
+The walkthrough comes first, then the probes, then random examples.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from dibs_conformance.target import LevelPlan, Locations, LoopRunner
 
 
 def one_call_at_a_time(plan: LevelPlan) -> Findings:
-    """Play examples until the budget or their number is used up."""
+    """Run L0 until the budget or the number of examples is used up."""
     if not plan.claims.manual_clock:
-        why = "it needs a storage that can be opened with clock='manual'"
-        return Findings(untested=(Gap(name="the machine against the oracle", why=why),))
+        why = "it needs the capability `manual_clock` (a storage that opens with clock='manual')"
+        return Findings(untested=(Gap(name="comparison with the oracle", why=why),))
     runner = LoopRunner()
     try:
-        return SequentialLevel(plan, runner).findings()
+        return SequentialRun(plan, runner).findings()
     finally:
         runner.close()
 
 
-class SequentialLevel:
+class SequentialRun:
     """One run of L0."""
 
     def __init__(self, plan: LevelPlan, runner: LoopRunner) -> None:
@@ -43,7 +43,7 @@ class SequentialLevel:
         session = self._trial()
         self._keep(run_walkthrough(session))
         on_tour, room = session.examples, True
-        # A storage that is not finished hears of its next verb, and not of limits.
+        # The failure of an unfinished storage is its next verb; probes of limits would only add noise.
         inputs = [self._ask(run) for run in PROBES if not self._failures]
         if not self._failures:
             self._keep(self._play(session))
@@ -92,5 +92,5 @@ async def in_new_place(locations: Locations, run: Probe) -> tuple[int, list[str]
 
 def no_room(budget: float) -> Gap:
     return Gap(
-        name="the machine against the oracle", why=f"no example fitted into {budget:.3g} s: larger budget"
+        name="comparison with the oracle", why=f"no example fitted into {budget:.3g} s; use a larger budget"
     )

@@ -1,12 +1,14 @@
-"""What is asked of a storage directly, where chance would not lead and the oracle has no opinion.
+"""Probes: tests of one rule each, for situations that random examples do not reach or the oracle does not
+model.
 
-Each ask is a law of its own with a place of its own; it counts what it tried, and tells what was wrong.
+Each probe is a law of its own in the report, and runs in a location of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+
+from attrs import frozen
 
 from dibs.model.job import Error, JobData, NewJob, OutcomeRetention
 from dibs.model.requests import (
@@ -25,20 +27,22 @@ from dibs_conformance.sequential.bad_input import wrong_verdicts, wrongly_refuse
 from dibs_conformance.sequential.partitioned_reads import parts_of_readings
 from dibs_conformance.sequential.state_machine import START
 
-#: How many were tried, and what was wrong.
+#: The number of checks, and a description of each wrong result.
 ProbeResult = tuple[int, list[str]]
 
-#: More than a count must be exact about.
+#: A size above the limit up to which counts must be exact.
 MANY = 10_001
 BATCH = 1_000
-#: Of a log that is bounded: so many bytes, far less than what is put into it.
+#: Size limit of the log in bytes, far less than the events that are written.
 LOG_BYTES = 20_000
 LONG_ID = 400
 
 
-@dataclass(frozen=True)
+@frozen
 class Probe:
-    """A law, and how a storage that was opened with a manual clock is asked about it."""
+    """A law with the function that checks it. The function gets a storage that was opened with a manual
+    clock.
+    """
 
     name: str
     section: str
@@ -47,18 +51,19 @@ class Probe:
 
 
 async def large_counts(storage: Storage) -> ProbeResult:
+    """Count more jobs than must be counted exactly."""
     wrong = []
     for start in range(0, MANY, BATCH):
         ids = range(start, min(start + BATCH, MANY))
         await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=str(id))) for id in ids], now=START)
     counts = (await storage.counts(["q"], now=START))["q"]
     if counts.waiting != MANY and not counts.approximate:
-        wrong.append(f"{MANY} jobs wait; counted {counts.waiting}, and not told as approximate")
+        wrong.append(f"{MANY} jobs wait; the count is {counts.waiting} and not marked approximate")
     return 1, wrong
 
 
 async def bounded_log(storage: Storage) -> ProbeResult:
-    """Read the first event, write far more than fits, prune, and go on reading."""
+    """Read the first event, write far more than fits, prune, and read on."""
     await storage.configure("q", SettingsPatch(log_level="all", log_bytes=LOG_BYTES), now=START)
     offset = (await storage.events("q", limit=1, now=START)).offset
     for batch in range(10):
@@ -69,14 +74,16 @@ async def bounded_log(storage: Storage) -> ProbeResult:
     page = await storage.events("q", after=offset, limit=1_000, now=START)
     wrong = []
     if not page.fell_off:
-        wrong.append(f"300 events of {LONG_ID} bytes were kept in {LOG_BYTES}, and no reader fell off")
+        wrong.append(
+            f"300 events of {LONG_ID} bytes were kept in {LOG_BYTES} bytes, and the reader got no fell_off"
+        )
     if len(page.events) >= 300 or not page.events or not page.events[-1][1].id.startswith("9-29-"):
-        wrong.append(f"{len(page.events)} events were left; the newest must be, and the oldest not")
+        wrong.append(f"{len(page.events)} events were left; expected the newest without the oldest")
     return 1, wrong
 
 
 async def replaced_retention(storage: Storage) -> ProbeResult:
-    """A patch that names one part of a retention."""
+    """Patch one field of a retention, of a job and of a queue."""
     kept, patch = OutcomeRetention(completed=5_000, failed=77), OutcomeRetention(failed=10)
     await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a", data=JobData(retention=kept)))], now=START)
     await storage.amend("q", "a", JobPatch(retention=patch), now=START)
@@ -84,78 +91,82 @@ async def replaced_retention(storage: Storage) -> ProbeResult:
     amended = slot.current.data.retention if slot.current else None
     await storage.configure("q", SettingsPatch(retention=kept), now=START)
     configured = (await storage.configure("q", SettingsPatch(retention=patch), now=START)).retention
-    said = {"amend": amended, "configure": configured}
-    return len(said), [f"{verb} left {found}, not {patch}" for verb, found in said.items() if found != patch]
+    results = {"amend": amended, "configure": configured}
+    return len(results), [
+        f"{verb} left {found}, not {patch}" for verb, found in results.items() if found != patch
+    ]
 
 
 async def wake_up_outcomes(storage: Storage) -> ProbeResult:
-    """End ids in every way while their ends are listened to, and hold what is told against what is there."""
-    hows: dict[str, SettleAction] = {
+    """End ids in every way while a waiter listens, and compare the outcomes of the wake-up with the stored
+    ones.
+    """
+    actions: dict[str, SettleAction] = {
         "done": Complete(result=b"1"),
         "failed": Fail(error=Error(type="E", message="no")),
         "gone": Cancelled(),
         "back": Release(),
     }
-    ids = [*hows]
+    ids = [*actions]
     await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id)) for id in ids], now=START)
     since = (await storage.wait(["q"], for_="ids", ids=ids, timeout=0)).since
     lease = (await storage.grant(["q"], 60_000, "kit", now=START)).lease
     jobs = (await storage.claim("q", lease, 10, now=START)).jobs
     await storage.settle(
         "q",
-        [Settlement(id=job.id, fence=job.run.fence, action=hows[job.id]) for job in jobs if job.run],
+        [Settlement(id=job.id, fence=job.run.fence, action=actions[job.id]) for job in jobs if job.run],
         now=START,
     )
     wake = await storage.wait(["q"], for_="ids", ids=ids, since=since, timeout=3)
     slots = dict(zip(ids, await storage.get("q", ids, now=START), strict=True))
     return len(ids), [
-        f"a wake-up told that {id} ended as {told}; it is {slots[id].outcome}"
-        for id, told in wake.outcomes.items()
-        if id not in slots or told != slots[id].outcome
+        f"a wake-up for {id} carried {carried}; the stored outcome is {slots[id].outcome}"
+        for id, carried in wake.outcomes.items()
+        if id not in slots or carried != slots[id].outcome
     ]
 
 
 PROBES = (
     Probe(
-        "bad input is refused whole",
+        "invalid input is refused completely",
         "4, Limits",
-        "Every value beyond a limit is refused before anything is written.",
+        "A value beyond a limit is refused before the storage writes.",
         wrong_verdicts,
     ),
     Probe(
-        "what is at a limit is taken",
+        "values at a limit are accepted",
         "4, Limits",
-        "A value exactly at its limit is accepted, and kept as it was.",
+        "A value exactly at its limit is accepted and stored unchanged.",
         wrongly_refused,
     ),
     Probe(
-        "large counts are exact or say so",
+        "large counts are exact or marked approximate",
         "3, count",
-        "A count above 10,000 that is not exact is told as approximate.",
+        "A count above 10,000 is exact or marked approximate.",
         large_counts,
     ),
     Probe(
         "the log is bounded by size",
         "3, Events",
-        "Beyond log_bytes the oldest events go, the newest stay, and a reader behind them is told.",
+        "Beyond log_bytes the oldest events are removed, and a reader that missed events gets fell_off.",
         bounded_log,
     ),
     Probe(
-        "a retention is replaced whole",
+        "a retention is replaced completely",
         "3, amend",
-        "A patch of a retention takes the place of the old one, also in the parts it does not name.",
+        "A patched retention replaces the old one, also in the fields that the patch does not set.",
         replaced_retention,
     ),
     Probe(
-        "parts are the whole",
+        "the parts of a read are complete",
         "3, split",
-        "Whatever is there from the split until all parts were read is in exactly one of them, once.",
+        "A job that exists from the split until the last read is in exactly one part, once.",
         parts_of_readings,
     ),
     Probe(
-        "an end that is told is the end",
+        "a wake-up carries the stored outcome",
         "3, Wake-ups",
-        "An outcome that a wake-up brings is the one that a read finds, as long as nothing else happens.",
+        "A wake-up carries the same outcome as a read, unless the id changed in between.",
         wake_up_outcomes,
     ),
 )

@@ -1,5 +1,6 @@
-"""Rules of several calls, for what single ones seldom reach: each leads one id to where the contract is
-subtle, and leaves what happens there to chance.
+"""Rules of several calls, for situations that single random calls seldom reach.
+
+Each rule leads one id to a subtle point of the contract, and leaves the next calls to chance.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from dibs_conformance.sequential import strategies as some
 from dibs_conformance.sequential.state_machine import LockstepMachine
 
 
-class Scenarios(LockstepMachine):
-    """The machine, with its longer rules."""
+class ScenarioMachine(LockstepMachine):
+    """The state machine with its longer rules."""
 
     @rule(queue=some.queues, data=st.data())
     def run(self, queue: str, data: st.DataObject) -> None:
-        """Something is enqueued and claimed at once."""
+        """Enqueue jobs and claim them at once."""
         self.enqueue(queue, data)
         self.claim(queue, 0, 10, alive=True)
 
     @rule(queue=some.queues, data=st.data())
     def ask_to_stop(self, queue: str, data: st.DataObject) -> None:
-        """A run that is asked to cancel, and then its settlement or its reap."""
+        """Request the cancellation of a run, then settle it."""
         self.run(queue, data)
         if self.issued.runs:
             owner, id, _ = self.run_at(0)
@@ -33,7 +34,7 @@ class Scenarios(LockstepMachine):
 
     @rule(queue=some.queues, id=some.ids, then=st.booleans(), data=st.data())
     def fail_for_good(self, queue: str, id: str, *, then: bool, data: st.DataObject) -> None:
-        """A handled failure, and now and then the run of its fail job."""
+        """Fail runs with `handled=True`, and sometimes claim their fail jobs."""
         self.lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=data.draw(some.data)))])
         self.claim(queue, 0, 10, alive=True)
         runs = [run for run in self.issued.runs[-3:] if run[0] == queue]
@@ -44,39 +45,43 @@ class Scenarios(LockstepMachine):
 
     @rule(queue=some.queues, id=some.ids, data=st.data(), more=st.integers(1, 3), amend=st.booleans())
     def contend(self, queue: str, id: str, *, data: st.DataObject, more: int, amend: bool) -> None:
-        """A run, what is enqueued and amended beside it, and then its settlement."""
+        """Enqueue and amend the id of an active run, then settle the run."""
         run = self.run_of(queue, id, data)
-        beside = [data.draw(some.requests_for(id, self.lockstep.now)) for _ in range(more)]
-        self.lockstep.enqueue(queue, beside)
+        more_requests = [data.draw(some.requests_for(id, self.lockstep.now)) for _ in range(more)]
+        self.lockstep.enqueue(queue, more_requests)
         if amend:
             self.amend(queue, id, data)
         if run is not None:
-            hows = some.hows(self.lockstep.now, queue, cross_queue=self.session.cross_queue)
+            settle_actions = some.settle_actions(
+                self.lockstep.now, queue, cross_queue=self.session.cross_queue
+            )
             twice = range(1 + data.draw(st.booleans()))
-            self.lockstep.settle(queue, [Settlement(id=id, fence=run, action=data.draw(hows)) for _ in twice])
+            self.lockstep.settle(
+                queue, [Settlement(id=id, fence=run, action=data.draw(settle_actions)) for _ in twice]
+            )
 
     @rule(
         queue=some.queues,
         id=some.ids,
         data=st.data(),
-        how=st.sampled_from(("enqueue", "reject", "retry", "repeat", "amend")),
+        next_call=st.sampled_from(("enqueue", "reject", "retry", "repeat", "amend")),
         later=st.sampled_from((0, 0, 5, some.HOUR, 8 * some.DAY)),
     )
-    def after_an_end(self, queue: str, id: str, *, data: st.DataObject, how: str, later: int) -> None:
-        """A run that ends, and then what an outcome may stand in the way of, until it has expired."""
+    def after_an_end(self, queue: str, id: str, *, data: st.DataObject, next_call: str, later: int) -> None:
+        """End a run, then make a call that its outcome may affect, before or after the outcome expires."""
         run = self.run_of(queue, id, data)
         if run is None:
             return
         ends = some.ends(self.lockstep.now, queue, cross_queue=self.session.cross_queue)
-        end = Fail(error=data.draw(some.errors)) if how in ("retry", "reject") else data.draw(ends)
+        end = Fail(error=data.draw(some.errors)) if next_call in ("retry", "reject") else data.draw(ends)
         self.lockstep.settle(queue, [Settlement(id=id, fence=run, action=end)])
         if later:
             self.pass_time(later)
-        if how == "retry":
+        if next_call == "retry":
             self.lockstep.retry_failed(queue, [id])
-        elif how == "amend":
+        elif next_call == "amend":
             self.amend(queue, id, data)
-        elif how == "repeat":
+        elif next_call == "repeat":
             self.lockstep.settle(queue, [Settlement(id=id, fence=run, action=data.draw(ends))])
         else:
             conflict = data.draw(st.sampled_from(some.CONFLICTS[:3]))
@@ -91,7 +96,7 @@ class Scenarios(LockstepMachine):
 
     @rule(queue=some.queues, id=some.ids, data=st.data())
     def make_room(self, queue: str, id: str, data: st.DataObject) -> None:
-        """A run that is handed off where only one may be active, and a claim behind it."""
+        """Hand off the only run that max_active allows, then claim the next job."""
         self.lockstep.configure(queue, SettingsPatch(max_active=1))
         run = self.run_of(queue, id, data)
         if run is not None:
@@ -104,7 +109,7 @@ class Scenarios(LockstepMachine):
 
     @rule(queue=some.queues, id=some.ids, data=st.data(), times=st.integers(2, 3))
     def come_back(self, queue: str, id: str, *, data: st.DataObject, times: int) -> None:
-        """A run that comes back again and again, with a reason or without one."""
+        """Return the same run to the queue several times, with and without an error."""
         run = self.run_of(queue, id, data)
         for _ in range(times):
             if run is None:
@@ -117,13 +122,13 @@ class Scenarios(LockstepMachine):
 
     @rule(queue=some.queues, data=st.data(), limit=st.sampled_from((1, 2, 3)))
     def read_in_pages(self, queue: str, data: st.DataObject, limit: int) -> None:
-        """More ids than fit on a page."""
+        """List more ids than fit on a page."""
         held = data.draw(some.data)
         self.lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=held)) for id in some.IDS])
         self.list(queue, "waiting", limit)
 
     def run_of(self, queue: str, id: str, data: st.DataObject) -> int | None:
-        """Enqueue this id and claim what is due; the newest fence of the id, if it has one."""
+        """Enqueue this id and claim the due jobs. Return the newest fence of the id, if it has one."""
         self.lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=data.draw(some.data)))])
         self.claim(queue, 0, 100, alive=True)
         return self.newest_fence(queue, id)
@@ -134,7 +139,7 @@ class Scenarios(LockstepMachine):
 
     @rule(queue=some.queues, data=st.data())
     def pause(self, queue: str, data: st.DataObject) -> None:
-        """Something is enqueued, for now or later, and the queue is paused around a claim."""
+        """Enqueue, and pause the queue around a claim."""
         self.enqueue(queue, data)
         self.lockstep.configure(queue, SettingsPatch(paused=True))
         self.claim(queue, 0, 10, alive=True)
@@ -143,7 +148,7 @@ class Scenarios(LockstepMachine):
 
     @rule(queue=some.queues, id=some.ids, data=st.data())
     def fall_behind(self, queue: str, id: str, data: st.DataObject) -> None:
-        """A log that is trimmed behind a slow reader, who is told so, also after a restart."""
+        """Trim the log behind a slow reader, who must get fell_off, also after the storage is reopened."""
         self.events(queue, 100, jump=False)
         run = self.run_of(queue, id, data)
         if run is not None:
@@ -156,7 +161,7 @@ class Scenarios(LockstepMachine):
 
     @rule(queue=some.queues, data=st.data(), dead=st.booleans())
     def drop_some(self, queue: str, *, data: st.DataObject, dead: bool) -> None:
-        """A lease that is dropped job by job, and lost from the first on; its dropper may die in between."""
+        """Drop a lease job by job. It is lost from the first job on; its holder may die before the last."""
         held = data.draw(some.data)
         self.lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=held)) for id in some.IDS[:2]])
         self.grant(10, some.HOLDERS[1])
@@ -171,7 +176,7 @@ class Scenarios(LockstepMachine):
 
     @rule(queue=some.queues, data=st.data(), late=st.sampled_from((0, 0, 1, -1)), held=st.booleans())
     def stall(self, queue: str, *, data: st.DataObject, late: int, held: bool) -> None:
-        """A run under a short lease, and around its end a claim, a renewal and a reap."""
+        """Claim under a short lease; near its expiry claim, renew and reap."""
         if held:
             self.enqueue(queue, data)
             self.enqueue(queue, data)

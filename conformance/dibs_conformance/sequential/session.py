@@ -1,42 +1,43 @@
-"""What the examples of one certification share, and what a storage has handed out in one of them."""
+"""State that all examples of one certification share, and the numbers a storage issued in one example."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
+from attrs import define, field
 from hypothesis.errors import HypothesisException
 
 from dibs.model.results import ClaimResult
 from dibs_conformance.sequential.lockstep import LawChecker
 from dibs_conformance.target import Locations, LoopRunner
 
-#: Told how many histories have been judged so far.
-Progress = Callable[[int], None]
 
-
-@dataclass
+@define
 class Issued:
-    """What the storage has handed out so far, oldest first: stale ones stay."""
+    """The runs, revisions and leases that the storage issued in this example, oldest first. Stale ones
+    stay.
+    """
 
-    runs: list[tuple[str, str, int]] = field(default_factory=list)
-    revisions: list[tuple[str, str, int]] = field(default_factory=list)
-    leases: list[str] = field(default_factory=list)
+    runs: list[tuple[str, str, int]] = field(factory=list)
+    revisions: list[tuple[str, str, int]] = field(factory=list)
+    leases: list[str] = field(factory=list)
 
     def add_claim(self, queue: str, claim: ClaimResult) -> None:
+        """Add the runs and revisions of a claim."""
         self.runs += [(queue, job.id, job.run.fence) for job in claim.jobs if job.run is not None]
         self.revisions += [(queue, job.id, job.revision) for job in claim.jobs]
 
 
 class BudgetSpent(BaseException):
-    """Time is up. Hypothesis lets it through at once, where it would look into an Exception."""
+    """The budget is spent. A BaseException ends Hypothesis at once; Hypothesis would try to shrink an
+    Exception.
+    """
 
 
-@dataclass
+@define
 class ExampleSession:
-    """What all examples of one certification share."""
+    """State that all examples of one certification share."""
 
     locations: Locations
     checker: LawChecker
@@ -45,20 +46,22 @@ class ExampleSession:
     cross_queue: bool = False
     examples: int = 0
     calls: int = 0
-    #: When no other example is begun, by time.monotonic().
+    #: Time (`time.monotonic()`) after which no other example starts.
     until: float = math.inf
-    #: What broke, and the shortest story that was seen of it.
+    #: The first error, with the shortest sequence of calls that led to it.
     broken: tuple[Exception, tuple[str, ...]] | None = None
 
     def begin(self) -> None:
-        """Begin an example. Raises Enough; but what broke may be made shorter."""
+        """Start an example. Raises BudgetSpent after `until`, except while a failure is being shrunk."""
         if self.broken is None and time.monotonic() > self.until:
             raise BudgetSpent
         self.examples += 1
         self.checker.begin()
 
     def remember(self, error: BaseException | None) -> None:
-        """Keep what broke an example: played again, the storage may choose otherwise, and break nothing."""
+        """Keep the error of a failed example. In a replay the storage may choose otherwise, and no law may
+        break.
+        """
         if not isinstance(error, Exception) or isinstance(error, HypothesisException):
             return
         story = tuple(self.checker.story.lines())

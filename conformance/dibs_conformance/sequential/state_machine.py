@@ -1,7 +1,8 @@
-"""The machine: rules that run every verb on the storage and on the oracle, in any order, at any time.
+"""The state machine: rules that run every verb on the storage and on the oracle, in any order, at any time.
 
-Stale fences and leases, repeats, expiries and steps of the clock are chosen on purpose: a rule picks among
-everything that was ever handed out, the newest first. Rules are synchronous; the pair owns the loop.
+The rules also choose stale fences and leases, repeated calls, expiries and steps of the clock: a rule picks
+from all numbers that the storage issued, the newest most often. Rules are synchronous; the runner of the
+session owns the event loop.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from dibs_conformance.sequential.lockstep import LawChecker, Lockstep, Reader, m
 from dibs_conformance.sequential.session import ExampleSession, Issued
 from dibs_conformance.target import OpenedStorage
 
-#: 2026 in ms; any time would do.
+#: 2026-01-01 UTC in ms. Any other time would do.
 START = 1_767_225_600_000
 EVERYWHERE = (*some.QUEUES, *(name + FAIL_SUFFIX for name in some.QUEUES))
 
 LEVELS: tuple[LogLevel, ...] = ("runs", "runs", "all", "off")
-#: How far back a rule picks: the newest most often.
+#: How many issued numbers a rule goes back: mostly 0, the newest.
 picks = st.sampled_from((0, 0, 0, 0, 1, 1, 2, 3, 5, 8))
 levels = st.sampled_from(LEVELS)
 every_queue = st.sampled_from((*some.QUEUES[:1] * 4, some.QUEUES[1], EVERYWHERE[2]))
-#: Seldom what is stale or dead.
+#: Mostly True: a live lease. False picks a stale or unknown one.
 mostly = st.sampled_from((True, True, True, True, False))
 
 
 class LockstepMachine(RuleBasedStateMachine):
-    """One example: a new place, and some steps in it. `session` is set on a subclass."""
+    """One example: a new location and some steps in it. A subclass sets `session`."""
 
     session: ExampleSession
 
@@ -63,20 +64,20 @@ class LockstepMachine(RuleBasedStateMachine):
             return
         try:
             if sys.exc_info()[0] is None:
-                self.look_back(self._lockstep)
+                self.compare_everything(self._lockstep)
             self._lockstep.opened.close()
         finally:
             self.session.remember(sys.exc_info()[1])
             self.session.calls += self._lockstep.oracle.numbers.call
 
-    def look_back(self, _lockstep: Lockstep) -> None:
-        """At the end of an example everything is compared once more."""
-        _lockstep.compare_slots(*EVERYWHERE)
-        _lockstep.counts(EVERYWHERE)
+    def compare_everything(self, lockstep: Lockstep) -> None:
+        """Compare everything once more at the end of an example."""
+        lockstep.compare_slots(*EVERYWHERE)
+        lockstep.counts(EVERYWHERE)
         for queue in EVERYWHERE:
-            _lockstep.events(queue, self.readers[queue], 100)
+            lockstep.events(queue, self.readers[queue], 100)
 
-    # -- what rules choose from ----------------------------------------------------------------------
+    # -- choices -------------------------------------------------------------------------------------
 
     @property
     def lockstep(self) -> Lockstep:
@@ -88,7 +89,7 @@ class LockstepMachine(RuleBasedStateMachine):
         return runs[-1 - pick % len(runs)]
 
     def lease_at(self, pick: int) -> str:
-        """A lease that was handed out; seldom one that never was."""
+        """Return an issued lease, or seldom one that was never issued."""
         leases = self.issued.leases
         return "0" * 32 if pick == 8 else leases[-1 - pick % len(leases)]
 
@@ -96,11 +97,11 @@ class LockstepMachine(RuleBasedStateMachine):
         return bool(self.issued.runs)
 
     def settlements(self, data: st.DataObject, picked: list[int], queue: str) -> list[Settlement]:
-        """What becomes of some runs of one queue, and now and then of a fence nobody holds."""
+        """Return settlements for some runs of one queue, sometimes with a stale fence."""
         runs = [run for run in map(self.run_at, picked) if run[0] == queue]
-        hows = some.hows(self.lockstep.now, queue, cross_queue=self.session.cross_queue)
-        given = [Settlement(id=id, fence=fence, action=data.draw(hows)) for _, id, fence in runs]
-        return [kept_for_ever(one) for one in given] if queue.endswith(FAIL_SUFFIX) else given
+        settle_actions = some.settle_actions(self.lockstep.now, queue, cross_queue=self.session.cross_queue)
+        given = [Settlement(id=id, fence=fence, action=data.draw(settle_actions)) for _, id, fence in runs]
+        return [without_retention(one) for one in given] if queue.endswith(FAIL_SUFFIX) else given
 
     # -- enqueue, claim, settle ----------------------------------------------------------------------
 
@@ -108,8 +109,8 @@ class LockstepMachine(RuleBasedStateMachine):
     def enqueue(self, queue: str, data: st.DataObject) -> None:
         requests = data.draw(some.requests(self.lockstep.now))
         answers = self.lockstep.enqueue(queue, requests)
-        told = [(r.job.id, a.revision) for r, a in zip(requests, answers, strict=True) if not a.repeated]
-        self.issued.revisions += [(queue, id, revision) for id, revision in told]
+        accepted = [(r.job.id, a.revision) for r, a in zip(requests, answers, strict=True) if not a.repeated]
+        self.issued.revisions += [(queue, id, revision) for id, revision in accepted]
 
     @rule(queue=every_queue, pick=picks, limit=some.limits, alive=mostly)
     def claim(self, queue: str, pick: int, limit: int, *, alive: bool) -> None:
@@ -117,7 +118,7 @@ class LockstepMachine(RuleBasedStateMachine):
         self.issued.add_claim(queue, self.lockstep.claim(queue, lease, limit))
 
     def live_lease(self, queue: str) -> str:
-        """The newest lease, or a new one if that is dead."""
+        """Return the newest lease, or grant a new one if it is dead."""
         lease = self.issued.leases[-1]
         if self.lockstep.oracle.queue(queue).lease(lease, self.lockstep.now) is None:
             self.grant(some.HOUR, some.HOLDERS[0])
@@ -177,15 +178,15 @@ class LockstepMachine(RuleBasedStateMachine):
 
     @rule(queue=every_queue, pick=picks, late=st.sampled_from((0, 0, 1, -1)))
     def pass_time_to_an_end(self, queue: str, pick: int, late: int) -> None:
-        """To the very ms at which something expires or falls due, or the one beside it."""
-        ends = self.lockstep.oracle.queue(queue).moments(self.lockstep.now)
+        """Move the clock to the ms at which a lease, key, outcome or job is due, or 1 ms off it."""
+        ends = self.lockstep.oracle.queue(queue).next_times(self.lockstep.now)
         if ends:
             self.pass_time(max(0, ends[pick % len(ends)] - self.lockstep.now + late))
 
     @precondition(has_runs)
     @rule(queue=some.queues, data=st.data(), back=st.sampled_from((1, 10_000)))
     def clock_steps_back(self, queue: str, data: st.DataObject, back: int) -> None:
-        """A write tells the storage the time; a claim with an earlier one counts as that."""
+        """Claim with a time before that of the last write, which must count as the time of the write."""
         self.enqueue(queue, data)
         lease = self.live_lease(queue)
         self.issued.add_claim(queue, self.lockstep.claim(queue, lease, 10, now=self.lockstep.now - back))
@@ -228,8 +229,8 @@ class LockstepMachine(RuleBasedStateMachine):
         self.lockstep.list(queue, state, limit)
 
     @rule()
-    def tell(self) -> None:
-        """Counts, queues and slots."""
+    def verify_all(self) -> None:
+        """Compare the counts, the queues and all slots."""
         self.lockstep.counts(EVERYWHERE)
         self.lockstep.known_queues()
         self.lockstep.compare_slots(*EVERYWHERE)
@@ -240,11 +241,11 @@ class LockstepMachine(RuleBasedStateMachine):
             self.lockstep.skip_to_latest(queue, self.readers[queue])
         self.lockstep.events(queue, self.readers[queue], limit)
 
-    # -- places --------------------------------------------------------------------------------------
+    # -- locations -----------------------------------------------------------------------------------
 
     @rule(queue=every_queue, limit=some.limits)
     def move(self, queue: str, limit: int) -> None:
-        """Export into a second place, which is then as the first."""
+        """Export a queue into a second location, which must then hold the same jobs."""
         opened = OpenedStorage(self.session.locations, self.session.runner, self.session.locations.new())
         witness = LawChecker(laws=(), story=self.session.checker.story)
         other = Lockstep(opened, self.session.runner, witness, now=self.lockstep.now, compare_each=True)
@@ -257,17 +258,17 @@ class LockstepMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.session.durable)
     @rule()
     def reopen(self) -> None:
-        """Everything is still there."""
+        """Close the storage, open it again, and compare all slots."""
         self.lockstep.opened.reopen()
         self.lockstep.record("reopen", {}, "opened again")
         self.lockstep.compare_slots(*EVERYWHERE)
 
 
-def kept_for_ever(settlement: Settlement) -> Settlement:
-    """In a fail queue outcomes are kept for ever: no retention is given there, and no follow-ups."""
-    how = settlement.action
-    if isinstance(how, Fail):
-        how = Fail(error=how.error, handled=how.handled)
-    elif isinstance(how, Complete):
-        how = Complete(result=how.result)
-    return Settlement(id=settlement.id, fence=settlement.fence, action=how)
+def without_retention(settlement: Settlement) -> Settlement:
+    """Return the settlement without retention and follow-ups. Fail queues keep their outcomes for ever."""
+    action = settlement.action
+    if isinstance(action, Fail):
+        action = Fail(error=action.error, handled=action.handled)
+    elif isinstance(action, Complete):
+        action = Complete(result=action.result)
+    return Settlement(id=settlement.id, fence=settlement.fence, action=action)

@@ -1,7 +1,8 @@
-"""Hypothesis strategies for what a storage takes: few ids that contend, every kind of everything.
+"""Hypothesis strategies for the arguments of a storage: few ids, so that calls contend, and every kind of
+value.
 
-Most values are chosen from small tables. That is fast, shrinks to the plainest one, and makes two calls
-meet in the same id far more often than freely drawn values would.
+Most strategies sample from small tables. Sampling is fast, shrinks to the plainest value, and lets two calls
+use the same id far more often than freely drawn values would.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ RETENTIONS: tuple[OutcomeRetention | None, ...] = (
     OutcomeRetention(failed=10, keep_payload=()),
     OutcomeRetention(completed=HOUR, cancelled=0, keep_payload=("completed", "failed", "cancelled")),
 )
-#: Patches say all of it, so that merging and replacing come to the same.
+#: Patches set every field, so that merging and replacing have the same result.
 WHOLE_RETENTIONS = (
     OutcomeRetention(completed=HOUR, failed=HOUR, cancelled=HOUR, keep_payload=("failed",)),
     OutcomeRetention(completed=0, failed=0, cancelled=0, keep_payload=("failed",)),
@@ -90,7 +91,7 @@ RESULTS = (None, b"null", b'{"ok": true}', bytes(range(256)))
 
 CAUSES: tuple[RetryCause, ...] = ("error", "timeout", "stall")
 
-# What comes up more often is named more often: most examples play on one id of one queue.
+# A value that is listed several times is drawn more often: most examples use one id of one queue.
 ids = st.sampled_from((*IDS[:1] * 4, *IDS[:2], *IDS))
 queues = st.sampled_from((*QUEUES[:1] * 3, *QUEUES))
 data = st.sampled_from(DATA)
@@ -99,7 +100,7 @@ retentions = st.sampled_from(RETENTIONS)
 errors = st.sampled_from(ERRORS)
 results = st.sampled_from(RESULTS)
 keys = st.sampled_from((None, None, None, "k1", "k{2}\n", "k" * 128))
-#: ms to an absolute time or as a delay; most are soon, so that moving the clock passes them.
+#: Offsets of a time, or delays, in ms. Most are short, so that moving the clock passes them.
 offsets = st.sampled_from((0, 0, 1, 1, 5, 10, 1000, HOUR))
 limits = st.sampled_from((10, 10, 1, 2, 100))
 batches = st.sampled_from((1, 1, 1, 2, 3))
@@ -107,7 +108,7 @@ batches = st.sampled_from((1, 1, 1, 2, 3))
 
 @st.composite
 def new_jobs(draw: st.DrawFn, now: int) -> NewJob:
-    """A job for now, after a delay, or at an absolute time near now."""
+    """Draw a job for now, after a delay, or at an absolute time near now."""
     when = draw(st.sampled_from(("now", "now", "now", "delay", "run_at", "past")))
     id, held = draw(ids), draw(data)
     if when == "delay":
@@ -121,14 +122,14 @@ def new_jobs(draw: st.DrawFn, now: int) -> NewJob:
 
 @st.composite
 def requests_for(draw: st.DrawFn, id: str, now: int) -> EnqueueRequest:
-    """One enqueue of this id, at any time, by any rule."""
+    """Draw one enqueue of this id, with any time and conflict rule."""
     job = NewJob(id=id, data=draw(data), run_at=now + draw(offsets) - draw(offsets))
     return EnqueueRequest(job=job, on_conflict=draw(conflicts))
 
 
 @st.composite
 def requests(draw: st.DrawFn, now: int) -> list[EnqueueRequest]:
-    """A small batch of enqueues; an id may occur twice."""
+    """Draw a small batch of enqueues. An id may occur twice."""
     return [
         EnqueueRequest(
             job=draw(new_jobs(now)),
@@ -142,7 +143,7 @@ def requests(draw: st.DrawFn, now: int) -> list[EnqueueRequest]:
 
 @st.composite
 def follow_ups(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> tuple[FollowUp, ...]:
-    """Seldom any, sometimes two; where the storage can, also for another queue."""
+    """Draw follow-ups: mostly none, sometimes two, with `cross_queue` also for another queue."""
     return tuple(
         FollowUp(
             queue=draw(queues) if cross_queue else queue,
@@ -155,7 +156,7 @@ def follow_ups(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> t
 
 @st.composite
 def ends(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> End:
-    """Complete, Fail or Cancelled, with all they carry."""
+    """Draw a Complete, Fail or Cancelled with all its fields."""
     kind = draw(st.sampled_from((Complete, Fail, Cancelled)))
     kept = draw(retentions)
     if kind is Cancelled:
@@ -179,8 +180,8 @@ def retries(draw: st.DrawFn, now: int) -> RetryLater:
 
 
 @st.composite
-def hows(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> SettleAction:
-    """Every kind of settlement; ends and returns alike often."""
+def settle_actions(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> SettleAction:
+    """Draw any settle action; ends and returns are equally frequent."""
     kind = draw(st.sampled_from(("end", "end", "retry", "retry", "release", "hand_off")))
     if kind == "end":
         return draw(ends(now, queue, cross_queue=cross_queue))
@@ -191,7 +192,7 @@ def hows(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> SettleA
 
 @st.composite
 def patches(draw: st.DrawFn, now: int) -> JobPatch:
-    """Each part alone, and together."""
+    """Draw a patch of one field, or of all fields."""
     kind = draw(st.sampled_from(("attributes", "retention", "time", "all")))
     attributes = draw(st.sampled_from(({"a": b"2"}, {"z\n": b"[]"}, {"a": b"null", "b": b'"{}"'})))
     kept = draw(st.sampled_from(WHOLE_RETENTIONS))
@@ -223,6 +224,6 @@ settings_patches = st.sampled_from(
         *(SettingsPatch(retention=retention) for retention in WHOLE_RETENTIONS),
     )
 )
-#: How far the clock moves: over short leases and delays, over hours, over the week failures are kept.
+#: Steps of the clock in ms: over short leases and delays, over hours, over the week that failures are kept.
 steps = st.sampled_from((1, 1, 4, 5, 5, 10, 10, 999, 1000, SECOND * 5, HOUR, DAY, 8 * DAY))
 ttls = st.sampled_from((HOUR, HOUR, 10, 1000))

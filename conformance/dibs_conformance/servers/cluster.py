@@ -1,4 +1,4 @@
-"""A Redis Cluster of three nodes."""
+"""A private Redis Cluster of three nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NODES = 3
 
 
 class ClusterNode(RedisServer):
-    """A node needs two ports: its own, and the same plus 10,000 for the others."""
+    """A node of the cluster. It needs two free ports: its own, and the one 10,000 above for other nodes."""
 
     def start(self) -> None:
         if self.port:
@@ -26,7 +26,7 @@ class ClusterNode(RedisServer):
             self.port = free_pair()
             if self._try():
                 return
-        raise ServerUnavailable(f"a cluster node does not start: {self.complaint()}")
+        raise ServerUnavailable(f"a cluster node does not start: {self.last_output()}")
 
 
 class RedisCluster:
@@ -37,7 +37,7 @@ class RedisCluster:
         self.version = found.version
         options = {**IN_MEMORY, "cluster-enabled": "yes", "cluster-node-timeout": "2000"}
         self.nodes = [ClusterNode(found, options) for _ in range(NODES)]
-        # One password for all: they, and the client, go from one to the other.
+        # Nodes and clients connect to every node, so all nodes have the same password.
         for node in self.nodes:
             node.password = self.nodes[0].password
 
@@ -56,13 +56,13 @@ class RedisCluster:
     def _join(self) -> None:
         bounds = [SLOTS * i // NODES for i in range(NODES + 1)]
         for i, node in enumerate(self.nodes):
-            node.ask("CLUSTER", "ADDSLOTS", *range(bounds[i], bounds[i + 1]))
-            node.ask("CLUSTER", "SET-CONFIG-EPOCH", i + 1)
+            node.execute("CLUSTER", "ADDSLOTS", *range(bounds[i], bounds[i + 1]))
+            node.execute("CLUSTER", "SET-CONFIG-EPOCH", i + 1)
         for node in self.nodes[1:]:
-            self.nodes[0].ask("CLUSTER", "MEET", LOOPBACK, node.port)
+            self.nodes[0].execute("CLUSTER", "MEET", LOOPBACK, node.port)
 
     def _agree(self) -> bool:
-        infos = [node.ask("CLUSTER", "INFO") for node in self.nodes]
+        infos = [node.execute("CLUSTER", "INFO") for node in self.nodes]
         return all("cluster_state:ok" in info and f"known_nodes:{NODES}" in info for info in infos)
 
     def remove(self) -> None:
@@ -79,7 +79,7 @@ class RedisCluster:
 
 
 def start_redis_cluster() -> RedisCluster:
-    """Start three nodes and join them. Raises Missing."""
+    """Start three nodes and join them. Raises ServerUnavailable."""
     cluster = RedisCluster()
     try:
         cluster.start()
@@ -90,7 +90,7 @@ def start_redis_cluster() -> RedisCluster:
 
 
 def free_pair() -> int:
-    """Return a port that is free, as is the one 10,000 above. Below 32768 few others are handed out."""
+    """Return a free port whose number plus 10,000 is free too. Few programs get ports below 32768."""
     for _ in range(200):
         port = random.randrange(12_000, 22_000)
         if _free(port) and _free(port + 10_000):

@@ -1,4 +1,4 @@
-"""A Postgres of one's own, also for root, whom Postgres refuses to run as."""
+"""A private Postgres. It also starts for root, although Postgres refuses to run as root."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dibs_conformance.servers.binaries import Found, ServerUnavailable, find_postgres
+from dibs_conformance.servers.binaries import ServerBinary, ServerUnavailable, find_postgres
 from dibs_conformance.servers.processes import LOOPBACK, Server
 
 USER = "dibs"
-#: Survives the death of its processes, which is all a test can bring about, and is much faster.
+#: Settings for speed. Data survives the death of the server processes, which is the only crash in tests.
 FAST = {"fsync": "off", "max_connections": "200", "shared_buffers": "64MB"}
-#: For root: another user within a namespace, where files stay root's own.
+#: For root: run as another user in a namespace, where the files still belong to root.
 UNSHARE = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
 STARTING_UP = b"57P03"
 
 
 class PostgresServer(Server):
-    """One Postgres; `options` are those of postgresql.conf."""
+    """A private Postgres. `options` are settings of postgresql.conf."""
 
-    farewell = signal.SIGINT  # fast: does not wait for clients to leave
+    stop_signal = signal.SIGINT  # SIGINT is a fast shutdown: it does not wait for clients to disconnect
 
-    def __init__(self, found: Found, options: Mapping[str, str]) -> None:
+    def __init__(self, found: ServerBinary, options: Mapping[str, str]) -> None:
         super().__init__()
         self.found = found
         self.version = found.version
         self.user = USER
         self.password = secrets.token_hex(16)
         self.options = dict(options)
-        self._prefix, self._runs_as = _someone(found.path / "postgres")
+        self._prefix, self._popen_options = _unprivileged_user(found.path / "postgres")
 
     @property
     def url(self) -> str:
@@ -52,10 +52,10 @@ class PostgresServer(Server):
         return self.folder / "data"
 
     def initialise(self) -> None:
-        """Make the data folder, with one superuser and a password for everyone."""
+        """Create the data folder with one superuser, who has a password. Raises ServerUnavailable."""
         secret = self.folder / "password"
         secret.write_text(self.password)
-        if user := self._runs_as.get("user"):
+        if user := self._popen_options.get("user"):
             for path in (self.folder, secret):
                 os.chown(path, user, -1)
         command = [
@@ -63,23 +63,23 @@ class PostgresServer(Server):
             *("--username", USER, "--pwfile", str(secret), "--auth", "scram-sha-256"),
             *("--no-sync", "--encoding", "UTF8", "--locale", "C"),
         ]
-        told = subprocess.run(command, capture_output=True, text=True, check=False, **self._runs_as)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **self._popen_options)
         secret.unlink()
-        if told.returncode:
-            raise ServerUnavailable(f"initdb failed: {(told.stderr or told.stdout).strip()[-300:]}")
+        if done.returncode:
+            raise ServerUnavailable(f"initdb failed: {(done.stderr or done.stdout).strip()[-300:]}")
 
-    def follow(self, primary: PostgresServer) -> None:
-        """Make the data folder as a copy of a primary's, from which it will stream. Raises Missing."""
+    def copy_primary(self, primary: PostgresServer) -> None:
+        """Create the data folder as a copy of a primary, for streaming. Raises ServerUnavailable."""
         self.password = primary.password
-        if user := self._runs_as.get("user"):
+        if user := self._popen_options.get("user"):
             os.chown(self.folder, user, -1)
         command = [
             *(*self._prefix, str(self.found.path / "pg_basebackup"), "--pgdata", str(self.data)),
             *("--dbname", primary.url, "--checkpoint", "fast", "--write-recovery-conf", "--no-sync"),
         ]
-        told = subprocess.run(command, capture_output=True, text=True, check=False, **self._runs_as)
-        if told.returncode:
-            raise ServerUnavailable(f"pg_basebackup failed: {told.stderr.strip()[-300:]}")
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **self._popen_options)
+        if done.returncode:
+            raise ServerUnavailable(f"pg_basebackup failed: {done.stderr.strip()[-300:]}")
 
     def command(self) -> Sequence[str]:
         options = {
@@ -91,16 +91,16 @@ class PostgresServer(Server):
         words = [f"--{name}={value}" for name, value in options.items()]
         return [*self._prefix, str(self.found.path / "postgres"), "-D", str(self.data), *words]
 
-    def privileges(self) -> dict[str, Any]:
-        return self._runs_as
+    def popen_options(self) -> dict[str, Any]:
+        return self._popen_options
 
-    def answers(self) -> bool:
-        """Say hello: a request for a password means it serves."""
+    def is_ready(self) -> bool:
+        """Return whether the server asks for a password: then it serves clients."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
                 wire.settimeout(10)
                 wire.connect(str(self.folder / f".s.PGSQL.{self.port}"))
-                wire.sendall(_hello())
+                wire.sendall(_startup_message())
                 answer = wire.recv(4096)
         except OSError:
             return False
@@ -108,7 +108,7 @@ class PostgresServer(Server):
 
 
 def start_postgres(**options: str) -> PostgresServer:
-    """Make and start a Postgres. Raises Missing."""
+    """Create and start a Postgres. Raises ServerUnavailable."""
     server = PostgresServer(find_postgres(), {**FAST, **options})
     try:
         server.initialise()
@@ -120,10 +120,10 @@ def start_postgres(**options: str) -> PostgresServer:
 
 
 def start_standby(primary: PostgresServer) -> PostgresServer:
-    """Start a hot standby that streams from a primary. Raises Missing."""
+    """Start a hot standby that streams from a primary. Raises ServerUnavailable."""
     server = PostgresServer(primary.found, primary.options)
     try:
-        server.follow(primary)
+        server.copy_primary(primary)
         server.start()
     except BaseException:
         server.remove()
@@ -131,15 +131,17 @@ def start_standby(primary: PostgresServer) -> PostgresServer:
     return server
 
 
-def _hello() -> bytes:
+def _startup_message() -> bytes:
     body = struct.pack("!i", 196608) + b"".join(
         word + b"\0" for word in (b"user", USER.encode(), b"database", b"postgres", b"")
     )
     return struct.pack("!i", len(body) + 4) + body
 
 
-def _someone(program: Path) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return the prefix and the words of Popen with which Postgres consents to run. Raises Missing."""
+def _unprivileged_user(program: Path) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return a command prefix and options of Popen with which Postgres agrees to run. Raises
+    ServerUnavailable.
+    """
     if os.geteuid() != 0:
         return (), {}
     for name in ("postgres", "nobody"):
@@ -148,7 +150,7 @@ def _someone(program: Path) -> tuple[tuple[str, ...], dict[str, Any]]:
     if shutil.which("unshare") and _runs([*UNSHARE, str(program), "--version"], {}):
         return UNSHARE, {}
     raise ServerUnavailable(
-        f"Postgres does not run as root; neither postgres nor nobody can reach {program}, "
+        f"Postgres does not run as root; the users postgres and nobody cannot run {program}, "
         "and `unshare --user` is not allowed here"
     )
 
@@ -158,7 +160,7 @@ def _as_user(name: str) -> dict[str, Any]:
         entry = pwd.getpwnam(name)
     except KeyError:
         return {}
-    # cwd: the present folder may be closed to that user.
+    # cwd: the current folder may be inaccessible for that user.
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": [], "cwd": "/"}
 
 

@@ -1,4 +1,4 @@
-"""One server process: its folder, its port, and how it ends."""
+"""One private server process: its folder, its port, its start and its end."""
 
 from __future__ import annotations
 
@@ -24,41 +24,45 @@ PORT_TRIES = 5
 
 
 class Server(ABC):
-    """A private server. `start` after `kill` or `stop` is on the same port and the same data."""
+    """A private server. `start` after `kill` or `stop` uses the same port and the same data."""
 
-    #: What asks it to stop, in good order.
-    farewell = signal.SIGTERM
+    #: The signal for an orderly shutdown.
+    stop_signal = signal.SIGTERM
 
     def __init__(self) -> None:
-        # Short, because the path of a Unix socket may have 107 bytes.
+        # A short path, because the path of a Unix socket has at most 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="dibs-"))
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
         atexit.register(self.remove)
 
     @abstractmethod
     def command(self) -> Sequence[str]:
-        """Return the command line that serves `self.port` and a socket in `self.folder`."""
+        """Return the command line of a server on `self.port`, with a socket in `self.folder`."""
 
     @abstractmethod
-    def answers(self) -> bool:
-        """Tell whether it serves. Asked through the socket in our folder: no other server is there."""
+    def is_ready(self) -> bool:
+        """Return whether the server serves clients. Connect through the socket in the private folder, so that
+        no other server answers.
+        """
 
-    def privileges(self) -> dict[str, Any]:
-        """Return as whom it runs, in the words of Popen."""
+    def popen_options(self) -> dict[str, Any]:
+        """Return the options of Popen for the user that runs the server."""
         return {}
 
     def start(self) -> None:
-        """Start it and wait until it serves; a port that was taken meanwhile is given up for another."""
+        """Start the server and wait until it serves. On its first start it tries another port if one is
+        taken.
+        """
         again = self.port
         for _ in range(PORT_TRIES):
             self.port = again or free_port()
             if self._try():
                 return
-            if again:  # the children of one that was killed may hold its data for a moment
+            if again:  # child processes of a killed server may hold its data for a moment
                 time.sleep(0.2)
-        raise ServerUnavailable(f"{type(self).__name__} does not start: {self.complaint()}")
+        raise ServerUnavailable(f"{type(self).__name__} does not start: {self.last_output()}")
 
     def _try(self) -> bool:
         self._end(signal.SIGKILL)
@@ -69,10 +73,10 @@ class Server(ABC):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                **self.privileges(),
+                **self.popen_options(),
             )
-        self._guard = guard(self._process.pid, self.folder)
-        return wait_until(lambda: self.ended or self.answers(), STARTUP_SECONDS) and not self.ended
+        self._watchdog = start_watchdog(self._process.pid, self.folder)
+        return wait_until(lambda: self.ended or self.is_ready(), STARTUP_SECONDS) and not self.ended
 
     @property
     def log(self) -> Path:
@@ -86,28 +90,28 @@ class Server(ABC):
     def ended(self) -> bool:
         return self._process is None or self._process.poll() is not None
 
-    def complaint(self) -> str:
-        """Return the last lines it wrote."""
+    def last_output(self) -> str:
+        """Return the last lines of the log."""
         lines = self.log.read_text("utf-8", "replace").splitlines() if self.log.exists() else []
-        return " / ".join(lines[-3:]) or "it said nothing"
+        return " / ".join(lines[-3:]) or "its log is empty"
 
     def stop(self) -> None:
-        """Stop it in good order."""
-        self._end(self.farewell)
+        """Stop the server in good order."""
+        self._end(self.stop_signal)
 
     def kill(self) -> None:
-        """Kill it, as a crash would."""
+        """Kill the server, as a crash would."""
         self._end(signal.SIGKILL)
 
-    def _end(self, how: signal.Signals) -> None:
+    def _end(self, signal_: signal.Signals) -> None:
         process, self._process = self._process, None
-        keeper, self._guard = self._guard, None
-        if keeper is not None:
-            keeper.kill()
-            keeper.communicate()
+        watchdog, self._watchdog = self._watchdog, None
+        if watchdog is not None:
+            watchdog.kill()
+            watchdog.communicate()
         if process is None or process.poll() is not None:
             return
-        process.send_signal(how)
+        process.send_signal(signal_)
         try:
             process.wait(10)
         except subprocess.TimeoutExpired:
@@ -115,14 +119,14 @@ class Server(ABC):
             process.wait(10)
 
     def pause(self) -> None:
-        """Let it hang, as an overloaded one would, until `resume`."""
+        """Stop the processes of the server with SIGSTOP, as if it were overloaded, until `resume`."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
     def remove(self) -> None:
-        """Stop it and leave no trace."""
+        """Stop the server and remove its folder."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
         atexit.unregister(self.remove)
@@ -136,8 +140,11 @@ class Server(ABC):
         self.remove()
 
 
-def guard(pid: int, folder: Path) -> subprocess.Popen[bytes]:
-    """Start what ends a server when we are gone, however we went: atexit is not run for a kill."""
+def start_watchdog(pid: int, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a shell that kills the server and removes its folder when this process ends.
+
+    A killed process does not run atexit; the shell sees the end of its standard input in any case.
+    """
     script = 'read -r _; kill -9 "$1"; rm -rf "$2"'
     return subprocess.Popen(
         ["/bin/sh", "-c", script, "sh", str(pid), str(folder)],
@@ -155,7 +162,7 @@ def free_port() -> int:
 
 
 def wait_until(ready: Callable[[], bool], seconds: float) -> bool:
-    """Ask again and again, a little later each time; tell whether it came true in time."""
+    """Call `ready` until it returns True, with growing pauses. Return False after `seconds`."""
     deadline, pause = time.monotonic() + seconds, 0.002
     while not ready():
         if time.monotonic() > deadline:

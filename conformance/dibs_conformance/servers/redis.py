@@ -1,4 +1,4 @@
-"""A Redis of one's own."""
+"""A private Redis."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dibs_conformance.servers.binaries import Found, find_redis
+from dibs_conformance.servers.binaries import ServerBinary, find_redis
 from dibs_conformance.servers.processes import LOOPBACK, Server
 
-#: Nothing on disk: tests that need it say so.
+#: No persistence. Tests that need it pass other options.
 IN_MEMORY = {"save": "", "appendonly": "no"}
 
 
 class RedisServer(Server):
-    """One Redis; `options` are those of redis.conf."""
+    """A private Redis. `options` are settings of redis.conf."""
 
-    def __init__(self, found: Found, options: Mapping[str, str]) -> None:
+    def __init__(self, found: ServerBinary, options: Mapping[str, str]) -> None:
         super().__init__()
         self.found = found
         self.version = found.version
@@ -49,19 +49,19 @@ class RedisServer(Server):
             "masterauth": self.password,
             **self.options,
         }
-        # A file and not the command line: everyone on the machine may read a command line.
+        # A file instead of arguments: every user of the machine can read a command line.
         conf = self.folder / "redis.conf"
         conf.write_text("".join(f"{name} {_quoted(value)}\n" for name, value in options.items()))
         return [str(self.found.path), str(conf)]
 
-    def answers(self) -> bool:
+    def is_ready(self) -> bool:
         try:
-            return bool(self.ask("PING") == "PONG")
+            return bool(self.execute("PING") == "PONG")
         except (OSError, RedisError):
             return False
 
-    def ask(self, *words: str | bytes | int) -> Any:
-        """Send one command and return its answer. Raises RedisError, OSError."""
+    def execute(self, *words: str | bytes | int) -> Any:
+        """Execute one command and return its reply. Raises RedisError, OSError."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
             wire.settimeout(10)
             wire.connect(str(self.socket))
@@ -73,11 +73,11 @@ class RedisServer(Server):
 
 
 class RedisError(Exception):
-    """Redis answered with an error."""
+    """Redis replied with an error."""
 
 
 def start_redis(**options: str) -> RedisServer:
-    """Start a Redis that keeps nothing on disk, unless the options say otherwise. Raises Missing."""
+    """Start a Redis without persistence, unless the options say otherwise. Raises ServerUnavailable."""
     named = {name.replace("_", "-"): value for name, value in options.items()}
     server = RedisServer(find_redis(), {**IN_MEMORY, **named})
     try:

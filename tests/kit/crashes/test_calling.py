@@ -28,7 +28,7 @@ def tried(target: str | OpenStorage, examples: int) -> Findings:
             LevelPlan(locations=locations, claims=SHARED, seed=1, budget=0, examples=examples), 0.0
         )
     finally:
-        locations.clear()
+        locations.remove_all()
 
 
 @strace

@@ -68,7 +68,7 @@ def failure(folder: Path, calls: Sequence[Call], deeds: Sequence[Deed], seconds:
         assert way.histories
         return None if way.failure is None else way.failure.why
     finally:
-        locations.clear()
+        locations.remove_all()
 
 
 def test_the_file_storage_keeps_what_it_answered(tmp_path: Path, told: tuple[list[Call], list[Deed]]) -> None:

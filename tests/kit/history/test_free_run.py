@@ -42,7 +42,7 @@ def let_run(url: str, runs: int, *, shared: bool, seed: int = 1) -> Findings:
     try:
         return free_run(LevelPlan(locations=locations, claims=claims, seed=seed, budget=0, examples=runs))
     finally:
-        locations.clear()
+        locations.remove_all()
 
 
 def broken(found: Findings) -> set[str]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
+from attrs import frozen
 
 Patch = pytest.MonkeyPatch
 Where = Literal["memory", "file", "redis", "postgres"]
 
 
-@dataclass(frozen=True)
+@frozen
 class Mutant:
     """One planted bug. `breaks` is the law of the kit, or the sentence of the contract, that it breaks."""
 

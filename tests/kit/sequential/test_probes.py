@@ -138,7 +138,7 @@ async def test_counts_that_are_exact_or_say_so_are_right(wrap: type[Wrapped]) ->
 
 async def test_a_count_that_is_off_and_does_not_say_so_is_wrong() -> None:
     async with memory(Forgetful) as storage:
-        assert ["10001 jobs wait; counted 10000, and not told as approximate"] == (
+        assert ["10001 jobs wait; the count is 10000 and not marked approximate"] == (
             await large_counts(storage)
         )[1]
 
@@ -171,10 +171,10 @@ async def test_parts_that_are_the_whole_are_right(wrap: type[Wrapped]) -> None:
 @pytest.mark.parametrize(
     ("wrap", "why"),
     [
-        (Endless, "an export in 2 parts: .* ids are met twice"),
+        (Endless, "an export in 2 parts: .* ids are in two parts"),
         (Gapped, "the listing waiting in 7 parts: .* are in no part"),
         (Shifting, "an export in 7 parts: .* had other ids"),
-        (Eager, "an export in 7 parts: 7 cursors, the most is 6"),
+        (Eager, "an export in 7 parts: 7 cursors, expected at most 6"),
     ],
 )
 async def test_parts_that_are_not_the_whole_are_found(wrap: type[Wrapped], why: str) -> None:
@@ -193,8 +193,8 @@ async def test_ends_that_are_told_otherwise_are_found() -> None:
     async with memory(Prophet) as storage:
         _, wrong = await wake_up_outcomes(storage)
 
-    assert [f"a wake-up told that {id} ended" for id in ("done", "failed", "gone", "back")] == [
-        one.partition(" as ")[0] for one in wrong
+    assert [f"a wake-up for {id}" for id in ("done", "failed", "gone", "back")] == [
+        one.partition(" carried ")[0] for one in wrong
     ]
 
 

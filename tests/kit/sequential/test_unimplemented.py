@@ -56,20 +56,20 @@ def test_the_verb_to_write_next_is_told() -> None:
     [failure] = report.failures
     lines = report.text().splitlines()
 
-    assert lines[1].startswith("every verb is there: Begun has no grant().")
-    assert lines[-1].startswith("BROKEN: every verb is there: Begun has no grant().")
-    assert "manual_clock: claimed, could not be tried (grant() is not there yet)" in lines
-    assert "every verb is there" == failure.law
-    assert failure.why.startswith("Begun has no grant(). It is to: Create a lease of `ttl` ms")
-    assert "It returns Granted; dibs.storage.protocol.Storage.grant says the rest." in failure.why
-    assert "Not there either: enqueue, claim, settle" in failure.why
+    assert lines[1].startswith("every verb is implemented: Begun has no method grant().")
+    assert lines[-1].startswith("BROKEN: every verb is implemented: Begun has no method grant().")
+    assert "  manual_clock: claimed, could not be tried (grant() is missing)" in lines
+    assert "every verb is implemented" == failure.law
+    assert failure.why.startswith("Begun has no method grant(). Its task: Create a lease of `ttl` ms")
+    assert "It returns GrantResult; see dibs.storage.protocol.Storage.grant." in failure.why
+    assert "Also missing: enqueue, claim, settle" in failure.why
 
 
 def test_a_verb_that_answers_nothing_is_told_what_it_returns() -> None:
     failure = certify(granting, examples=1, seed=1).failures[-1]
 
-    assert failure.why.startswith("enqueue() answered None. It is to: Take up to 1,000 requests in")
-    assert "It returns Sequence[Enqueued]" in failure.why
+    assert failure.why.startswith("enqueue() returned None. Its task: Take in up to 1,000 requests.")
+    assert "It returns Sequence[EnqueueResult]" in failure.why
     assert any(line.startswith("grant(") for line in failure.story)
 
 

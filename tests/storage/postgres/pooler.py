@@ -180,8 +180,8 @@ class PgBouncer(Server):
     def url(self) -> str:
         return url_at(self._server, self.port)
 
-    def privileges(self) -> dict[str, Any]:
-        return self._server.privileges()
+    def popen_options(self) -> dict[str, Any]:
+        return self._server.popen_options()
 
     def command(self) -> Sequence[str]:
         conf = self.folder / "pgbouncer.ini"
@@ -192,13 +192,13 @@ class PgBouncer(Server):
             f"unix_socket_dir = {self.folder}\nauth_type = any\npool_mode = transaction\n"
             f"default_pool_size = {SESSIONS}\nlogfile =\n"
         )
-        if user := self.privileges().get("user"):
+        if user := self.popen_options().get("user"):
             for path in (self.folder, conf):
                 os.chown(path, user, -1)
         prefix = () if user or os.geteuid() else ("unshare", "--user", "--map-user=1000", "--map-group=1000")
         return [*prefix, self._program, "--quiet", str(conf)]
 
-    def answers(self) -> bool:
+    def is_ready(self) -> bool:
         try:
             with socket.create_connection((LOOPBACK, self.port), 1):
                 return True

@@ -1,4 +1,4 @@
-"""A storage and the oracle side by side: every verb is called on both, and the answers are compared."""
+"""A storage and the oracle in lockstep: each verb is called on both, and the results are compared."""
 
 from dibs_conformance.sequential.lockstep.core import LawChecker as LawChecker
 from dibs_conformance.sequential.lockstep.log import Lockstep as Lockstep

@@ -1,4 +1,4 @@
-"""Cancel, amend, retry_failed and forget on both sides, and the verbs of a whole queue."""
+"""The verbs on ids by name (cancel, amend, retry_failed, forget) and on whole queues, called in lockstep."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dibs_conformance.sequential.lockstep.holding import LeaseVerbs
 
 
 class IdVerbs(LeaseVerbs):
-    """What is done by name, and what a queue is set to and tells."""
+    """The verbs on ids by name, and on the settings, listings and counts of a queue."""
 
     def cancel(self, queue: str, ids: Sequence[str], *, running: bool) -> None:
         args = {"ids": ids, "running": running}
@@ -58,31 +58,31 @@ class IdVerbs(LeaseVerbs):
         args = {"limit": limit}
         answer = self.call("prune", {"queue": queue, **args}, self.storage.prune(queue, limit, now=self.now))
         self.check_laws("prune", queue, args, answer)
-        self._pruned(queue, answer, limit)
+        self._check_pruned(queue, answer, limit)
         self.after_write(queue)
 
-    def _pruned(self, queue: str, answer: PruneResult, limit: int) -> None:
-        """Only what has expired may go, and no more than asked."""
+    def _check_pruned(self, queue: str, answer: PruneResult, limit: int) -> None:
+        """Raise Mismatch if prune removed more outcomes than have expired, or more than the limit."""
         known = self.oracle.queue(queue).ids.values()
         expired = sum(one.outcome is not None and one.live_outcome(self.now) is None for one in known)
         if answer.outcomes > min(expired, limit) or answer.request_keys > limit:
             raise Mismatch(f"prune removed {answer}; {expired} outcomes have expired, the limit is {limit}")
 
     def list(self, queue: str, state: State, limit: int) -> None:
-        """Read a whole listing, then in parts: each id of the state exactly once, with its slot."""
+        """Read a whole listing, then the same listing in parts. Each id must appear once, with its slot."""
         items = self.read_listing(queue, state, limit)
-        self._same_listing(queue, state, {"limit": limit}, [id for id, _ in items])
+        self._compare_listing(queue, state, {"limit": limit}, [id for id, _ in items])
         for id, slot in items:
             self.compare_slot(queue, id, slot)
         parts = self.split(queue, limit, state)
         read = [id for part in parts for id, _ in self.read_listing(queue, state, limit, part)]
-        self._same_listing(queue, state, {"limit": limit, "parts": limit}, read)
+        self._compare_listing(queue, state, {"limit": limit, "parts": limit}, read)
 
-    def _same_listing(self, queue: str, state: State, said: dict[str, int], ids: Sequence[str]) -> None:
-        self.record("list", {"queue": queue, "state": state, **said}, ids)
+    def _compare_listing(self, queue: str, state: State, options: dict[str, int], ids: Sequence[str]) -> None:
+        self.record("list", {"queue": queue, "state": state, **options}, ids)
         expected = self.oracle.list(queue, state)
         if len(ids) != len(set(ids)) or set(ids) != expected:
-            raise Mismatch(f"list {state} has {sorted(ids)}; the contract says {sorted(expected)}")
+            raise Mismatch(f"list {state} has {sorted(ids)}; expected {sorted(expected)}")
 
     def counts(self, queues: Sequence[str]) -> None:
         args = {"queues": queues}
@@ -92,8 +92,10 @@ class IdVerbs(LeaseVerbs):
             self.compare(queue, "", self.oracle.counts(queue), answers[queue])
 
     def known_queues(self) -> None:
-        """The queues told may lag, but none is made up, and the settings are those of now or before."""
+        """Raise Mismatch if `queues()` names an unknown queue. A recent queue may be missing, as the list may
+        lag.
+        """
         answer = self.call("queues", {}, self.storage.queues())
         made_up = [info.name for info in answer if info.name not in self.oracle.queues]
         if made_up:
-            raise Mismatch(f"queues() tells of {made_up}, which nobody used")
+            raise Mismatch(f"queues() names {made_up}; expected only queues that were used")

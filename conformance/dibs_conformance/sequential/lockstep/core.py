@@ -1,13 +1,14 @@
-"""A storage and the oracle side by side: what every verb needs to be called on both and compared.
+"""The core of the lockstep: calls one verb on the storage and on the oracle, and compares the results.
 
-First the laws judge what was seen, then the oracle's answer is compared, then every slot of the queue.
+First the laws check the call, then the result is compared with the oracle's, then every slot of the queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
+
+from attrs import define, field
 
 from dibs.model.job import FAIL_SUFFIX, Origin, Slot
 from dibs.model.results import State
@@ -18,26 +19,29 @@ from dibs_conformance.oracle.matching import match, match_slot
 from dibs_conformance.oracle.numbering import Mismatch, NumberMap
 from dibs_conformance.report.story import StoryRecorder
 from dibs_conformance.sequential.strategies import IDS
-from dibs_conformance.sequential.unimplemented import check_answer
+from dibs_conformance.sequential.unimplemented import check_result
 from dibs_conformance.target import LoopRunner, OpenedStorage
 
 T = TypeVar("T")
-#: The cursors behind which a part of a reading begins, and up to which it goes; None is the end of the whole.
-Part = tuple[str | None, str | None]
+#: The cursors between which a part of a read lies. None is the start or the end of the whole.
+Part = tuple[str | None, str | None]  #: Checks one law after a call.
+Check = Callable[[ObservedCall, ObservedHistory], None]
 PAGE = 100
-#: More than any example fills: a reading that goes on has no end.
+#: Most pages of one read, more than any example fills. A read with more pages has no end.
 MOST_PAGES = 1000
 
 
-@dataclass
+@define
 class LawChecker:
-    """Who judges an example, and who writes down what happened."""
+    """Checks all laws after each call, and records the calls for the report of a failure."""
 
     laws: Sequence[Law]
     story: StoryRecorder
+    _before: list[Check] = field(init=False)
+    _after: list[Check] = field(init=False)
 
-    def __post_init__(self) -> None:
-        # Most laws judge either by what was before a call or by what is after it.
+    def __attrs_post_init__(self) -> None:
+        # Most laws check either the state before a call or the state after it.
         self._before = [law.before for law in self.laws if type(law).before is not Law.before]
         self._after = [law.after for law in self.laws if type(law).after is not Law.after]
 
@@ -55,7 +59,10 @@ class LawChecker:
 
 
 class LockstepCore:
-    """One place of the storage under test, and what the oracle says it holds."""
+    """One location of the storage under test, with the oracle of its content.
+
+    With `compare_each`, all slots are read and compared after each call.
+    """
 
     def __init__(
         self, opened: OpenedStorage, runner: LoopRunner, checker: LawChecker, *, now: int, compare_each: bool
@@ -68,7 +75,7 @@ class LockstepCore:
         self.compare_each = compare_each
         self._runner = runner
         self._judges = checker
-        #: Whose numbers a request_key's answer carries.
+        #: The id whose numbers the result of a request_key carries, by queue and key.
         self._key_owners: dict[tuple[str, str], str] = {}
 
     @property
@@ -76,7 +83,7 @@ class LockstepCore:
         return self.opened.storage
 
     def call(self, verb: str, args: Mapping[str, Any], work: Coroutine[Any, Any, T]) -> T:
-        """Call the storage, and write down what was called even if it raises."""
+        """Call the storage, and record the call even if it raises."""
         self.oracle.at(self.now)
         try:
             answer = self._runner.run(work)
@@ -84,7 +91,7 @@ class LockstepCore:
             self._judges.story.add(verb, self.now, args, "raised")
             raise
         self._judges.story.add(verb, self.now, args, answer)
-        check_answer(verb, answer)
+        check_result(verb, answer)
         return answer
 
     def pass_time(self, by: int) -> None:
@@ -96,7 +103,7 @@ class LockstepCore:
         return self._runner.run(work)
 
     def record(self, verb: str, args: Mapping[str, Any], answer: Any) -> None:
-        """Write down what was done in several calls."""
+        """Record an operation that takes several calls."""
         self._judges.story.add(verb, self.now, args, answer)
 
     def check_laws(
@@ -107,7 +114,7 @@ class LockstepCore:
         answer: Any,
         slots: Mapping[str, Slot] | None = None,
     ) -> None:
-        """Let the laws judge a call."""
+        """Check the laws after a call."""
         looked = slots if slots is not None else self.slots(queue) if self.compare_each else {}
         observed = ObservedCall(verb=verb, queue=queue, now=self.now, args=args, answer=answer, slots=looked)
         self._judges.check(observed, self.history)
@@ -118,7 +125,7 @@ class LockstepCore:
     # -- looking at slots ----------------------------------------------------------------------------
 
     def slots(self, queue: str) -> dict[str, Slot]:
-        """Every id of a queue that may be known, as the storage has it."""
+        """Return the slots of all ids that the queue may hold, as the storage has them."""
         known = [id for id in self.oracle.queue(queue).ids if not id.startswith("?")]
         ids = list(dict.fromkeys([*known, *(IDS if not queue.endswith(FAIL_SUFFIX) else ())]))
         return dict(zip(ids, self._runner.run(self.storage.get(queue, ids, now=self.now)), strict=True))
@@ -133,48 +140,50 @@ class LockstepCore:
         try:
             match_slot(self.numbering, (queue, id), self.oracle.get(queue, id), slot, self.oracle.now)
         except Mismatch as error:
-            raise Mismatch(f"afterwards {queue!r}/{id!r}: {error}") from None
+            raise Mismatch(f"after the call, {queue!r}/{id!r}: {error}") from None
 
     def after_write(self, *queues: str) -> None:
         if self.compare_each:
             self.compare_slots(*queues)
 
     def split(self, queue: str, parts: int, state: State | None = None) -> list[Part]:
-        """Where each part of a reading begins and ends."""
+        """Return the cursors of each part of a read."""
         args = {"queue": queue, "parts": parts, "state": state}
         cuts = self.call("split", args, self.storage.split(queue, parts, state=state))
         if len(cuts) >= parts:
-            raise Mismatch(f"split in {parts} parts answered {len(cuts)} cursors, the most is {parts - 1}")
+            raise Mismatch(
+                f"split in {parts} parts returned {len(cuts)} cursors; expected at most {parts - 1}"
+            )
         return list(zip((None, *cuts), (*cuts, None), strict=True))
 
     def read_listing(
         self, queue: str, state: State, limit: int = PAGE, part: Part = (None, None)
     ) -> list[tuple[str, Slot]]:
-        """The whole listing, or a part of it, page by page."""
+        """Return a listing, or a part of it, read page by page."""
         items: list[tuple[str, Slot]] = []
         after, until = part
         for _ in range(MOST_PAGES):
             work = self.storage.list(queue, state, after=after, until=until, limit=limit, now=self.now)
             page = self._runner.run(work)
             if len(page.items) > limit:
-                raise Mismatch(f"list answered {len(page.items)} ids, the limit is {limit}")
+                raise Mismatch(f"list returned {len(page.items)} ids; expected at most {limit}")
             items += page.items
             after = page.after
             if after is None:
                 return items
-        raise Mismatch(f"list {state} of {queue!r} has no end")
+        raise Mismatch(f"list {state} of {queue!r} does not end after {MOST_PAGES} pages")
 
     # -- fail jobs -----------------------------------------------------------------------------------
 
     def match_fail_jobs(self, queue: str) -> None:
-        """Find out which ids the storage generated for the fail jobs the oracle says there are."""
+        """Find the ids that the storage generated for the fail jobs that the oracle expects."""
         known = self.oracle.queue(queue).ids
         expected = [id for id in known if id.startswith("?")]
         if not expected:
             return
         fresh = [(id, slot) for id, slot in self.read_listing(queue, "waiting") if id not in known]
         if len(fresh) != len(expected):
-            raise Mismatch(f"{len(fresh)} fail jobs appeared in {queue!r}; the contract says {len(expected)}")
+            raise Mismatch(f"{queue!r} has {len(fresh)} new fail jobs; expected {len(expected)}")
         for id in expected:
             self._name_fail_job(queue, id, fresh)
 
@@ -187,8 +196,8 @@ class LockstepCore:
                 return
         raise Mismatch(f"no fail job in {queue!r} has the origin {made.origin}")
 
-    def _same_origin(self, expected: Origin | None, told: Origin | None) -> bool:
-        """Whether two origins speak of the same run."""
-        if expected is None or told is None or (told.queue, told.id) != (expected.queue, expected.id):
+    def _same_origin(self, expected: Origin | None, actual: Origin | None) -> bool:
+        """Return whether two origins name the same run."""
+        if expected is None or actual is None or (actual.queue, actual.id) != (expected.queue, expected.id):
             return False
-        return self.numbering.expected("fence", (told.queue, told.id), told.fence) == expected.fence
+        return self.numbering.expected("fence", (actual.queue, actual.id), actual.fence) == expected.fence

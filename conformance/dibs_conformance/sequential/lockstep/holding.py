@@ -1,4 +1,4 @@
-"""Grant, renew, drop, reap and report on both sides."""
+"""The verbs on leases and on held runs (grant, renew, drop, reap, report), called in lockstep."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dibs_conformance.sequential.lockstep.running import RunVerbs
 
 
 class LeaseVerbs(RunVerbs):
-    """Who holds what, and for how long."""
+    """The verbs on leases and on the runs under them."""
 
     def grant(self, queues: Sequence[str], ttl: int, holder: str) -> str:
         args = {"queues": list(queues), "ttl": ttl, "holder": holder}
@@ -32,12 +32,12 @@ class LeaseVerbs(RunVerbs):
         expected = self.oracle.renew(queues, lease, ttl, self.now)
         if answers.keys() != expected.keys():
             raise Mismatch(f"renew answered for {sorted(answers)}")
-        for queue, said in expected.items():
+        for queue, wanted in expected.items():
             answer = answers[queue]
             self.check_laws("renew", queue, args, answer)
-            asked = tuple(sorted(answer.cancel_requested)) if said.alive else ()
-            ends = answer.expires_at if said.alive else 0
-            self.compare(queue, "", said, replace(answer, cancel_requested=asked, expires_at=ends))
+            requested = tuple(sorted(answer.cancel_requested)) if wanted.alive else ()
+            ends = answer.expires_at if wanted.alive else 0
+            self.compare(queue, "", wanted, replace(answer, cancel_requested=requested, expires_at=ends))
 
     def drop(self, queues: Sequence[str], lease: str, limit: int) -> None:
         args = {"lease": lease, "limit": limit}
@@ -49,10 +49,10 @@ class LeaseVerbs(RunVerbs):
             slots = self.slots(queue)
             self.check_laws("drop", queue, args, left[queue], slots)
             gone = [id for id in before[queue] if not held(slots[id], lease)]
-            self._chosen(queue, lease, limit, gone, left[queue])
+            self._compare_drop(queue, lease, limit, gone, left[queue])
             self.compare_slots(queue)
 
-    def _chosen(self, queue: str, lease: str, limit: int, gone: list[str], left: int) -> None:
+    def _compare_drop(self, queue: str, lease: str, limit: int, gone: list[str], left: int) -> None:
         try:
             expected = self.oracle.drop(queue, lease, limit, gone, self.now)
         except ForbiddenChoice as error:
@@ -69,8 +69,8 @@ class LeaseVerbs(RunVerbs):
             expected = self.oracle.reap(queue, limit, [one.id for one in order], self.now)
         except ForbiddenChoice as error:
             raise Mismatch(str(error)) from None
-        for said, answer in zip(expected, order, strict=True):
-            self.compare(queue, said.id, said, answer)
+        for wanted, answer in zip(expected, order, strict=True):
+            self.compare(queue, wanted.id, wanted, answer)
         self.after_write(queue)
 
     def report(self, queue: str, id: str, fence: int, progress: bytes) -> None:
@@ -78,8 +78,8 @@ class LeaseVerbs(RunVerbs):
         work = self.storage.report(queue, id, fence, progress, now=self.now)
         answer = self.call("report", {"queue": queue, **args}, work)
         self.check_laws("report", queue, args, answer)
-        told = self.numbering.expected("fence", (queue, id), fence)
-        self.compare(queue, id, self.oracle.report(queue, id, told, progress), answer)
+        oracle_fence = self.numbering.expected("fence", (queue, id), fence)
+        self.compare(queue, id, self.oracle.report(queue, id, oracle_fence, progress), answer)
         self.after_write(queue)
 
 
@@ -89,5 +89,7 @@ def held(slot: Slot, lease: str) -> bool:
 
 
 def seq_of(slot: Slot | None) -> int:
-    """The place in line, by which a reap that took several tells in which order."""
+    """Return the seq of the current job. A reap gives new seqs to its jobs in the order in which it took
+    them.
+    """
     return slot.current.seq if slot is not None and slot.current is not None else 0

@@ -1,8 +1,8 @@
-"""Reading the log of a queue from an offset, and comparing it with what the oracle logged."""
+"""Reads the log of a queue from an offset, and compares it with the log of the oracle."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from attrs import define
 
 from dibs.model.events import LogEvent
 from dibs.model.results import EventPage
@@ -13,39 +13,41 @@ from dibs_conformance.oracle.queue import LoggedEvent
 from dibs_conformance.sequential.lockstep.by_id import IdVerbs
 from dibs_conformance.sequential.lockstep.core import MOST_PAGES
 
-#: Told at level `all`, but how often is left open: they are not compared.
+#: Events of level `all` that are not compared, because the contract leaves open how often they occur.
 LEFT_OPEN = frozenset({"cancel_requested", "paused", "resumed", "configured"})
 
 
-@dataclass
+@define
 class Reader:
-    """Where a reader of one log stands: the storage's offset, and the oracle's place."""
+    """The position of a reader in one log: the offset in the storage, and the index in the oracle's log."""
 
     offset: str | None = None
     position: int = 0
 
 
 class Lockstep(IdVerbs):
-    """Readers that go on where they stopped."""
+    """A storage and the oracle in lockstep, with all verbs."""
 
     def events(self, queue: str, reader: Reader, limit: int) -> None:
-        """Read on to the end of the log and compare."""
-        told: list[LogEvent] = []
-        # From the start of the log nobody can fall off.
+        """Read to the end of the log and compare its events with the oracle's."""
+        logged: list[LogEvent] = []
+        # A reader that starts at the beginning of the log cannot miss trimmed events.
         fell_off = reader.offset is None
         for _ in range(MOST_PAGES):
             page = self._page(queue, reader, limit)
             fell_off = fell_off or page.fell_off
-            told += [event for _, event in page.events]
+            logged += [event for _, event in page.events]
             reader.offset = page.offset
             if not page.events:
                 break
         else:
-            raise Mismatch(f"the log of {queue!r} has no end")
+            raise Mismatch(f"the log of {queue!r} does not end after {MOST_PAGES} pages")
         log = self.oracle.queue(queue).log
         expected = [n for n in log[reader.position :] if n.event.kind not in LEFT_OPEN]
         reader.position = len(log)
-        self._same(queue, expected, [e for e in told if e.kind not in LEFT_OPEN], fell_off=fell_off)
+        self._compare_events(
+            queue, expected, [e for e in logged if e.kind not in LEFT_OPEN], fell_off=fell_off
+        )
 
     def _page(self, queue: str, reader: Reader, limit: int) -> EventPage:
         args = {"after": reader.offset, "limit": limit}
@@ -57,33 +59,41 @@ class Lockstep(IdVerbs):
         return page
 
     def skip_to_latest(self, queue: str, reader: Reader) -> None:
-        """Go on from where the log ends now."""
+        """Move a reader to the present end of the log."""
         work = self.storage.events(queue, after=LATEST, limit=1, now=self.now)
         page = self.call("events", {"queue": queue, "after": LATEST}, work)
         if page.events:
-            raise Mismatch(f"after its end the log has {page.events}")
+            raise Mismatch(f"after LATEST the log has {page.events}; expected no events")
         self.check_laws("skip", queue, {}, page)
         reader.offset, reader.position = page.offset, len(self.oracle.queue(queue).log)
 
-    def _same(self, queue: str, expected: list[LoggedEvent], told: list[LogEvent], *, fell_off: bool) -> None:
-        """Nothing is missing, but what was old enough to be trimmed; a reader is told that it fell off."""
-        trimmed = len(expected) - len(told)
+    def _compare_events(
+        self, queue: str, expected: list[LoggedEvent], logged: list[LogEvent], *, fell_off: bool
+    ) -> None:
+        """Raise Mismatch if an event is missing that is too young to be trimmed, or if fell_off is
+        missing.
+        """
+        trimmed = len(expected) - len(logged)
         age = self.oracle.queue(queue).settings.log_age
         old = [n.event.at + age <= self.now for n in expected[: max(trimmed, 0)]]
         if trimmed > 0 and not fell_off:
-            raise Mismatch(f"a reader of {queue!r} fell off the log and was not told")
+            raise Mismatch(f"a reader of {queue!r} missed trimmed events, and the page has no fell_off")
         if not all(old):
-            raise Mismatch(f"the log of {queue!r} lacks events: {summary(told)}, not {summary_of(expected)}")
-        self._in_order(queue, expected[max(trimmed, 0) :], told)
+            raise Mismatch(
+                f"the log of {queue!r} lacks events: {summary(logged)}; expected {summary_of(expected)}"
+            )
+        self._compare_order(queue, expected[max(trimmed, 0) :], logged)
 
-    def _in_order(self, queue: str, expected: list[LoggedEvent], told: list[LogEvent]) -> None:
-        """Calls come in order; the events of one call in any."""
+    def _compare_order(self, queue: str, expected: list[LoggedEvent], logged: list[LogEvent]) -> None:
+        """Raise Mismatch unless the events follow the order of the calls. The events of one call may have any
+        order.
+        """
         rest = list(expected)
-        for event in told:
+        for event in logged:
             call = [n for n in rest if n.call == rest[0].call]
             same = [n for n in call if (n.event.kind, n.event.id) == (event.kind, event.id)]
             if not same:
-                raise Mismatch(f"event {event.kind} of {event.id!r}; the contract says {summary_of(call)}")
+                raise Mismatch(f"event {event.kind} of {event.id!r}; expected {summary_of(call)}")
             match_event(self.numbering, queue, same[0].event, event)
             rest.remove(same[0])
 

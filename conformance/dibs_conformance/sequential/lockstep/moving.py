@@ -1,4 +1,4 @@
-"""Export from one place, import into an empty second one, and hold the copy against the oracle's."""
+"""Exports a queue, imports it into an empty location, and compares the copy with the oracle's."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from dibs.model.requests import Settings, SettingsPatch
 from dibs.model.results import ExportRecord
 from dibs_conformance.oracle.numbering import Kind, Mismatch
 from dibs_conformance.sequential.lockstep.core import MOST_PAGES, Part
-from dibs_conformance.sequential.lockstep.log import Lockstep as Lockstep
+from dibs_conformance.sequential.lockstep.log import Lockstep
 
 HOUR = 3_600_000
 
 
 def exported(pair: Lockstep, queue: str, limit: int) -> tuple[list[ExportRecord], Settings]:
-    """Everything of a queue, page by page: each id once, as the oracle knows it."""
+    """Return the records and settings of a queue, read page by page. Each id must occur once, as the oracle
+    has it.
+    """
     records, settings = pages(pair, queue, limit)
     pair.record("export", {"queue": queue, "limit": limit}, [record.id for record in records])
     check_ids(pair, queue, [record.id for record in records])
@@ -28,7 +30,7 @@ def exported(pair: Lockstep, queue: str, limit: int) -> tuple[list[ExportRecord]
 
 
 def export_in_parts(pair: Lockstep, queue: str, parts: int, limit: int) -> None:
-    """The same, cut in parts: together they are the whole."""
+    """Export a queue in parts, which together must contain each id once."""
     read = [pages(pair, queue, limit, part)[0] for part in pair.split(queue, parts)]
     ids = [[record.id for record in records] for records in read]
     pair.record("export", {"queue": queue, "parts": parts, "limit": limit}, ids)
@@ -38,7 +40,7 @@ def export_in_parts(pair: Lockstep, queue: str, parts: int, limit: int) -> None:
 def pages(
     pair: Lockstep, queue: str, limit: int, part: Part = (None, None)
 ) -> tuple[list[ExportRecord], Settings]:
-    """What an export has from one cursor up to another."""
+    """Return the records of an export between two cursors, and the settings of the queue."""
     records: list[ExportRecord] = []
     after, until = part
     for _ in range(MOST_PAGES):
@@ -47,43 +49,47 @@ def pages(
         after = page.after
         if after is None:
             return records, page.settings
-    raise Mismatch(f"export of {queue!r} has no end")
+    raise Mismatch(f"export of {queue!r} does not end after {MOST_PAGES} pages")
 
 
 def check_ids(pair: Lockstep, queue: str, ids: list[str]) -> None:
-    """Every id that holds anything is there; one whose outcome expired may be."""
+    """Raise Mismatch unless each live id was exported once. An id whose outcome has expired may be
+    missing.
+    """
     known = pair.oracle.queue(queue).ids
     must = {id for id, one in known.items() if one.current or one.live_outcome(pair.now)}
     if len(ids) != len(set(ids)) or not must <= set(ids) <= set(known):
-        raise Mismatch(f"export has {sorted(ids)}; the contract says {sorted(must)}")
+        raise Mismatch(f"export has {sorted(ids)}; expected {sorted(must)}")
 
 
 def shown(slot: Slot, now: int) -> Slot:
-    """The slot as get would show it."""
-    return structs.replace(slot, outcome=None) if slot.outcome and gone(slot.outcome, now) else slot
+    """Return the slot as `get` shows it: without an expired outcome."""
+    return structs.replace(slot, outcome=None) if slot.outcome and is_expired(slot.outcome, now) else slot
 
 
-def gone(outcome: Outcome, now: int) -> bool:
+def is_expired(outcome: Outcome, now: int) -> bool:
     return outcome.expires_at is not None and now >= outcome.expires_at
 
 
 def move(source: Lockstep, target: Lockstep, queue: str, limit: int) -> None:
-    """Move a queue and compare: the slots, the counts, that it is refused twice, and the order it runs in."""
+    """Copy a queue and compare the slots, the counts and the order of claims. A second import must change no
+    id.
+    """
     records, settings = exported(source, queue, limit)
     export_in_parts(source, queue, limit, limit)
     target.configure(queue, SettingsPatch(**structs.asdict(settings)))
     answers = target.call("import_", {"queue": queue}, target.storage.import_(queue, records, now=target.now))
     if [*answers] != ["imported"] * len(records):
-        raise Mismatch(f"import_ into an empty place answered {answers}")
-    take_in(source, target, queue, records)
+        raise Mismatch(f"import_ into an empty location returned {answers}; expected imported")
+    copy_oracle(source, target, queue, records)
     target.compare_slots(queue)
     target.counts([queue])
     import_again(target, queue, records)
     run_all(target, queue)
 
 
-def take_in(source: Lockstep, target: Lockstep, queue: str, records: list[ExportRecord]) -> None:
-    """Let the oracle's copy of the queue follow."""
+def copy_oracle(source: Lockstep, target: Lockstep, queue: str, records: list[ExportRecord]) -> None:
+    """Copy the oracle's records of the queue, and map the numbers of the storage in the copy."""
     target.numbering = source.numbering.moved(queue)
     call = target.oracle.numbers.call
     for record in records:
@@ -97,26 +103,26 @@ def take_in(source: Lockstep, target: Lockstep, queue: str, records: list[Export
 
 
 def import_again(target: Lockstep, queue: str, records: list[ExportRecord]) -> None:
-    """What is there is left alone."""
+    """Import the same records again. All of them must be answered `exists`."""
     known = target.oracle.queue(queue).ids
     there = [
         record for record in records if known[record.id].current or known[record.id].live_outcome(target.now)
     ]
     answers = target.call("import_", {"queue": queue}, target.storage.import_(queue, there, now=target.now))
     if [*answers] != ["exists"] * len(there):
-        raise Mismatch(f"import_ of ids that exist answered {answers}")
+        raise Mismatch(f"import_ of existing ids returned {answers}; expected exists")
     target.compare_slots(queue)
 
 
 def run_all(target: Lockstep, queue: str) -> None:
-    """Claim what is due: in the same order, under fences above all that came in."""
+    """Claim the due jobs: in the same order, with fences above those of the source."""
     target.configure(queue, SettingsPatch(paused=False, max_active=None))
     lease = target.grant([queue], HOUR, "mover")
     target.claim(queue, lease, 100)
 
 
 def numbers(slot: Slot) -> Iterator[tuple[Kind, int]]:
-    """The numbers that come in with a slot."""
+    """Yield the numbers that an import brings with a slot."""
     for live in (slot.current, slot.successor):
         if live is not None:
             yield "seq", live.seq

@@ -1,4 +1,4 @@
-"""Enqueue, claim, settle, settle_and_claim and finish on both sides."""
+"""The verbs of a run (enqueue, claim, settle, settle_and_claim, finish), called in lockstep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dibs_conformance.sequential.lockstep.core import LockstepCore
 
 
 class RunVerbs(LockstepCore):
-    """How jobs come in, run, and end."""
+    """The verbs that enqueue jobs, claim them and end their runs."""
 
     def enqueue(self, queue: str, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
         args = {"requests": requests}
@@ -24,13 +24,15 @@ class RunVerbs(LockstepCore):
         )
         self.check_laws("enqueue", queue, args, answers)
         expected = self.oracle.enqueue(queue, requests, self.now)
-        for request, said, answer in zip(requests, expected, answers, strict=True):
-            self.compare(queue, self._key_owner(queue, request, repeated=said.repeated), said, answer)
+        for request, wanted, answer in zip(requests, expected, answers, strict=True):
+            self.compare(queue, self._key_owner(queue, request, repeated=wanted.repeated), wanted, answer)
         self.after_write(queue)
         return answers
 
     def _key_owner(self, queue: str, request: EnqueueRequest, *, repeated: bool) -> str:
-        """The id whose numbers the answer carries: a repeat's are those of the first request."""
+        """Return the id whose numbers the result carries: for a repeated request_key, the id of the first
+        request.
+        """
         if request.request_key is None:
             return request.job.id
         key = (queue, request.request_key)
@@ -40,26 +42,26 @@ class RunVerbs(LockstepCore):
 
     def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
         args = {"lease": lease, "limit": limit}
-        told = self.now if now is None else now
+        called_at = self.now if now is None else now
         answer = self.call(
-            "claim", {"queue": queue, **args}, self.storage.claim(queue, lease, limit, now=told)
+            "claim", {"queue": queue, **args}, self.storage.claim(queue, lease, limit, now=called_at)
         )
-        self._claimed(queue, args, answer)
+        self._compare_claim(queue, args, answer)
         self.after_write(queue)
         return answer
 
-    def _claimed(self, queue: str, args: Mapping[str, Any], answer: ClaimResult) -> None:
+    def _compare_claim(self, queue: str, args: Mapping[str, Any], answer: ClaimResult) -> None:
         self.check_laws("claim", queue, args, answer)
         expected = self.oracle.claim(queue, args["lease"], args["limit"], self.now)
         if expected.lost:
             answer = replace(answer, next_due=None)
-        self._same_jobs(queue, expected, answer)
+        self._compare_jobs(queue, expected, answer)
         self.compare(queue, "", replace(expected, jobs=()), replace(answer, jobs=()))
 
-    def _same_jobs(self, queue: str, expected: ClaimResult, answer: ClaimResult) -> None:
-        ids, said = [job.id for job in answer.jobs], [job.id for job in expected.jobs]
-        if ids != said:
-            raise Mismatch(f"claimed {ids}; the contract says {said}")
+    def _compare_jobs(self, queue: str, expected: ClaimResult, answer: ClaimResult) -> None:
+        ids, wanted = [job.id for job in answer.jobs], [job.id for job in expected.jobs]
+        if ids != wanted:
+            raise Mismatch(f"claimed {ids}; expected {wanted}")
         for old, new in zip(expected.jobs, answer.jobs, strict=True):
             self.compare(queue, old.id, old, new)
 
@@ -67,25 +69,25 @@ class RunVerbs(LockstepCore):
         args = {"settlements": settlements}
         work = self.storage.settle(queue, settlements, now=self.now)
         answers = self.call("settle", {"queue": queue, **args}, work)
-        self._settled(queue, settlements, answers)
-        self.after_write(*self._touched(queue, settlements))
+        self._compare_settlements(queue, settlements, answers)
+        self.after_write(*self._changed_queues(queue, settlements))
         return answers
 
-    def _settled(
+    def _compare_settlements(
         self, queue: str, settlements: Sequence[Settlement], answers: Sequence[SettleResult]
     ) -> None:
         self.check_laws("settle", queue, {"settlements": settlements}, answers)
         expected = self.oracle.settle(queue, [self._as_oracle_knows(queue, s) for s in settlements], self.now)
-        for settlement, said, answer in zip(settlements, expected, answers, strict=True):
-            self.compare(queue, settlement.id, said, answer)
+        for settlement, wanted, answer in zip(settlements, expected, answers, strict=True):
+            self.compare(queue, settlement.id, wanted, answer)
         self.match_fail_jobs(queue + FAIL_SUFFIX)
 
     def _as_oracle_knows(self, queue: str, settlement: Settlement) -> Settlement:
-        """The settlement as the oracle knows the run."""
+        """Return the settlement with the oracle's fence of the run."""
         fence = self.numbering.expected("fence", (queue, settlement.id), settlement.fence)
         return replace(settlement, fence=fence)
 
-    def _touched(self, queue: str, settlements: Sequence[Settlement]) -> list[str]:
+    def _changed_queues(self, queue: str, settlements: Sequence[Settlement]) -> list[str]:
         follow = [item.queue for s in settlements for item in getattr(s.action, "then", ())]
         return list(dict.fromkeys([queue, queue + FAIL_SUFFIX, *follow]))
 
@@ -94,13 +96,13 @@ class RunVerbs(LockstepCore):
     ) -> ClaimResult:
         args = {"settlements": settlements, "lease": lease, "limit": limit}
         work = self.storage.settle_and_claim(queue, settlements, lease, limit, now=self.now)
-        # The slots are those after the claim: between the two steps nobody looked.
+        # The slots are read after the claim, so the laws must not judge the settlements by them.
         compare_each, self.compare_each = self.compare_each, False
         answer = self.call("settle_and_claim", {"queue": queue, **args}, work)
-        self._settled(queue, settlements, answer.settled)
-        self._claimed(queue, {"lease": lease, "limit": limit}, answer.claim)
+        self._compare_settlements(queue, settlements, answer.settled)
+        self._compare_claim(queue, {"lease": lease, "limit": limit}, answer.claim)
         self.compare_each = compare_each
-        self.after_write(*self._touched(queue, settlements))
+        self.after_write(*self._changed_queues(queue, settlements))
         return answer.claim
 
     def finish(self, queue: str, id: str, end: End, revision: int) -> None:
@@ -108,7 +110,7 @@ class RunVerbs(LockstepCore):
         work = self.storage.finish(queue, id, end, revision, now=self.now)
         answer = self.call("finish", {"queue": queue, **args}, work)
         self.check_laws("finish", queue, args, answer)
-        told = self.numbering.expected("revision", (queue, id), revision)
-        self.compare(queue, id, self.oracle.finish(queue, id, end, told, self.now), answer)
+        oracle_revision = self.numbering.expected("revision", (queue, id), revision)
+        self.compare(queue, id, self.oracle.finish(queue, id, end, oracle_revision, self.now), answer)
         self.match_fail_jobs(queue + FAIL_SUFFIX)
-        self.after_write(*self._touched(queue, [Settlement(id=id, fence=0, action=end)]))
+        self.after_write(*self._changed_queues(queue, [Settlement(id=id, fence=0, action=end)]))
