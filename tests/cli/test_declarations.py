@@ -26,9 +26,9 @@ TYPES = {
 }
 
 
-def commands(verb: str) -> list[click.Command]:
+def commands(name: str) -> list[click.Command]:
     """Return a command and its subcommands."""
-    command = main._load(verb)
+    command = main._load(name)
     return [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
 
 
@@ -47,12 +47,12 @@ def accepted_type(hint: Any) -> Any:
     return str if get_origin(hint) is Literal and {str} == {*map(type, get_args(hint))} else hint
 
 
-@pytest.mark.parametrize("verb", main.BUILT_IN)
-def test_declared_options_match_the_function(verb: str) -> None:
-    for command in commands(verb):
+@pytest.mark.parametrize("name", main.BUILT_IN)
+def test_declared_options_match_the_function(name: str) -> None:
+    for command in commands(name):
         assert command.callback is not None
         function = inspect.unwrap(command.callback)
-        hints = {name: accepted_type(hint) for name, hint in get_type_hints(function).items()}
+        hints = {parameter: accepted_type(hint) for parameter, hint in get_type_hints(function).items()}
         names = {*inspect.signature(function).parameters} - {"ctx"}
 
         assert {param.name: passed_type(param) for param in command.params} == {
@@ -60,8 +60,8 @@ def test_declared_options_match_the_function(verb: str) -> None:
         }
 
 
-@pytest.mark.parametrize("verb", main.BUILT_IN)
-def test_every_option_and_argument_has_a_help_text(verb: str) -> None:
-    params = [param for command in commands(verb) for param in command.params]
+@pytest.mark.parametrize("name", main.BUILT_IN)
+def test_every_option_and_argument_has_a_help_text(name: str) -> None:
+    params = [param for command in commands(name) for param in command.params]
 
     assert [] == [param.name for param in params if not param.to_info_dict().get("help")]

@@ -83,7 +83,7 @@ def full(shell: Shell) -> Shell:
     return shell
 
 
-VERBS = {
+COMMANDS = {
     "show": ("show", "emails", "w"),
     "show-place": ("show",),
     "list": ("list", "emails", "--state", "active"),
@@ -95,16 +95,16 @@ VERBS = {
 }
 
 
-@pytest.mark.parametrize(("name", "words"), VERBS.items(), ids=VERBS)
+@pytest.mark.parametrize(("name", "words"), COMMANDS.items(), ids=COMMANDS)
 def test_the_page_shows_the_printed_json(full: Shell, name: str, words: tuple[str, ...]) -> None:
     assert [] == differences(SHAPES[name], full.json(*words))
 
 
-@pytest.mark.parametrize(("id", "verb"), [("w", "amend"), ("f", "retry")])
-def test_amend_and_retry_print_the_json_of_cancel(full: Shell, id: str, verb: str) -> None:
-    words = ["--attribute", "a=1"] if verb == "amend" else []
+@pytest.mark.parametrize(("id", "command"), [("w", "amend"), ("f", "retry")])
+def test_amend_and_retry_print_the_json_of_cancel(full: Shell, id: str, command: str) -> None:
+    words = ["--attribute", "a=1"] if command == "amend" else []
 
-    assert [] == differences(SHAPES["cancel"], full.json(verb, "emails", id, *words))
+    assert [] == differences(SHAPES["cancel"], full.json(command, "emails", id, *words))
 
 
 def test_list_prints_jobs_like_show(full: Shell) -> None:

@@ -17,7 +17,7 @@ from dibs.cli.output import ExitCode, escape
 from dibs.errors import NoStorage, OutcomeUnknown, Refused, StorageFull
 from tests.cli.shell import DIBS, Shell
 
-BUILT_IN = [verb.name for verb in main.COMMANDS if not verb.extra]
+BUILT_IN = [info.name for info in main.COMMANDS if not info.extra]
 
 
 def test_help_lists_every_command_and_the_demo(shell: Shell) -> None:
@@ -25,16 +25,16 @@ def test_help_lists_every_command_and_the_demo(shell: Shell) -> None:
         result = shell.type(*words)
 
         assert 0 == result.exit_code
-        assert [] == [verb.name for verb in main.COMMANDS if f" {verb.name} " not in result.stdout]
+        assert [] == [info.name for info in main.COMMANDS if f" {info.name} " not in result.stdout]
         assert "dibs demo" in result.stdout
 
 
-@pytest.mark.parametrize("verb", BUILT_IN)
-def test_each_verb_has_an_example_and_its_common_options(shell: Shell, verb: str) -> None:
-    result = shell.type(verb, "--help")
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_each_command_has_an_example_and_the_common_options(shell: Shell, name: str) -> None:
+    result = shell.type(name, "--help")
 
     assert 0 == result.exit_code
-    assert f"dibs {verb}" in result.stdout.partition("Usage:")[2].partition("Example")[2]
+    assert f"dibs {name}" in result.stdout.partition("Usage:")[2].partition("Example")[2]
     assert "--url" in result.stdout
     assert "--json" in result.stdout
 
@@ -42,7 +42,7 @@ def test_each_verb_has_an_example_and_its_common_options(shell: Shell, verb: str
 def test_help_texts_are_printed_as_they_are(shell: Shell) -> None:
     """Square brackets stay, paragraphs have a blank line between them, commands are in panels."""
     screen = shell.type("--help").stdout
-    panels = ["Options", *dict.fromkeys(verb.panel for verb in main.COMMANDS)]
+    panels = ["Options", *dict.fromkeys(info.panel for info in main.COMMANDS)]
 
     assert "url under [tool.dibs] in" in screen
     assert ["", "dibs demo", ""] == [
@@ -73,7 +73,7 @@ def test_a_command_is_imported_only_to_run_it() -> None:
 
 
 HEAVY = {
-    "dibs.cli.verbs.counts",
+    "dibs.cli.commands.counts",
     "dibs.worker",
     "dibs_conformance",
     "hypothesis",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dibs.cli.verbs.move import NOTES, Moved, move
+from dibs.cli.commands.move import NOTES, Moved, move
 from dibs.errors import Refused
 from dibs.model.job import Error, JobData, NewJob, Slot
 from dibs.model.requests import (

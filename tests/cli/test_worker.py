@@ -14,8 +14,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from dibs.cli.commands.worker import _listen
 from dibs.cli.errors import UsageError
-from dibs.cli.verbs.worker import _listen
 from tests.cli.shell import Shell
 from tests.cli.test_json_output import SHAPES, differences
 

@@ -127,7 +127,9 @@ def _print_storage(
         print_lines("", "queues:")
         print_table(QUEUE_COLUMNS, [_queue_row(info, counted[info.name]) for info in queues])
     if files is not None:
-        print_lines(f"files ({sum(entry.size for entry in files):,} bytes in total):", *format_files(files))
+        print_lines(
+            "", f"files ({sum(entry.size for entry in files):,} bytes in total):", *format_files(files)
+        )
 
 
 def _capability_lines(capabilities: Capabilities) -> list[str]:

@@ -100,14 +100,14 @@ class LazyGroup(click.RichGroup):
 
     def main(self, args: Sequence[str] | None = None, *click_args: Any, **extra: Any) -> Any:
         """Run the command line, and exit with a code and one line on stderr for any error."""
-        words = sys.argv[1:] if args is None else [*args]
+        arguments = sys.argv[1:] if args is None else [*args]
         try:
-            code = super().main(words, *click_args, **{**extra, "standalone_mode": False})
+            code = super().main(arguments, *click_args, **{**extra, "standalone_mode": False})
         except click.Abort:
             print_warning("interrupted")
             code = ExitCode.INTERRUPTED
         except Exception as error:  # noqa: BLE001 - each error becomes a line and an exit code
-            code = print_error(error, as_json="--json" in words)
+            code = print_error(error, as_json="--json" in arguments)
         # A command of another package may return a value that is not an exit code.
         sys.exit(code if isinstance(code, int) else ExitCode.DONE)
 
@@ -128,7 +128,7 @@ def _load(name: str) -> click.Command:
     info = BUILT_IN.get(name)
     if info is None or info.extra:
         return plugins.load(name, info.extra if info else "")
-    command: click.Command = import_module(f"dibs.cli.verbs.{name}").command
+    command: click.Command = import_module(f"dibs.cli.commands.{name}").command
     return command
 
 

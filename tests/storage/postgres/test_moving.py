@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dibs.cli.verbs.move import move
+from dibs.cli.commands.move import move
 from dibs.storage.postgres import PostgresStorage
 from dibs.storage.registry import open_storage
 from tests.cli.test_move import everything, filled, silent

@@ -7,7 +7,7 @@ import asyncio
 import rich_click as click
 
 from dibs.cli import options
-from dibs.cli.verbs.pause import set_paused
+from dibs.cli.commands.pause import set_paused
 
 
 @click.command("resume")
