@@ -29,7 +29,7 @@ TIMER_TOLERANCE: Final = 0.001
 
 
 class IdleClaim:
-    """Decides when a worker process sends its one blocking claim, for which queue, and when to end it.
+    """The one blocking claim of a worker process: the choice of its queue, and the reasons to end it early.
 
     `wake_worker` is called when the next scheduled job of the queue falls due.
     """

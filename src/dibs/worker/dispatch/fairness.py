@@ -108,7 +108,7 @@ class Shares(NamedTuple):
 
 @define(eq=False)
 class OversizedQueues:
-    """Counts the jobs of the queues whose next job does not fit, in one request for all of them.
+    """The queues whose next job does not fit. Their jobs are counted in one request for all of them.
 
     `wake_worker` is called when a queue may be counted again, `back_off` with each queue of a failed count.
     """
@@ -157,7 +157,7 @@ class OversizedQueues:
 
 @define(eq=False)
 class Fairness:
-    """Shares out the free capacity of a process over its queues."""
+    """The sharing of the free capacity of a process among its queues."""
 
     _queues: Collection[QueueState]
     _capacity: Capacity

@@ -25,7 +25,7 @@ CLOCK_TOLERANCE: Final = 0.05
 
 
 class Listener:
-    """Waits for wake-ups, and makes queues ready: after a wake-up, and when their next poll is due.
+    """The waits for wake-ups. They make queues ready after a wake-up, and when their next poll is due.
 
     Queues that had jobs recently share one wait, idle queues another. A wait restarts with each job of one
     of its queues and checks all its queues, so in a common wait one busy queue would cause work for many idle

@@ -29,9 +29,9 @@ PREFETCH_SECONDS: Final = 0.01
 #: Largest number of prefetched jobs of one queue, including claims in flight. It is enough for two full
 #: requests while a queue is drained.
 MAX_PREFETCH: Final = 400
-#: Smallest number of jobs to prefetch in one request. The other prefetched jobs then last for one round trip
-#: to a far storage. With two requests in flight, smaller ones would do, but with 100 jobs each a drain needs
-#: half as many requests again.
+#: Smallest number of jobs worth a request that only prefetches, and of settlements worth a second request. The
+#: remaining prefetched jobs then last for one round trip to a far storage. With two requests in flight, smaller
+#: ones would do, but with 100 jobs each a drain needs half as many requests again.
 MIN_BATCH: Final = 150
 #: Seconds that settlements wait for the settlements of prefetched runs. Requests with only a few settlements
 #: would cost more.
@@ -44,7 +44,10 @@ ACTIVE_SECONDS: Final = 5.0
 
 @define(eq=False)
 class Readiness:
-    """Decides when a queue may be claimed from. All times are by time.monotonic(), in seconds."""
+    """The time from which a queue may be claimed from, with the knowledge that leads to it.
+
+    All times are by time.monotonic(), in seconds.
+    """
 
     #: Seconds until the queue is claimed from without a wake-up.
     _poll: float = FALLBACK_POLL
@@ -287,7 +290,8 @@ class QueueState:
     def claim_failed(self) -> None:
         """Make the queue ready after a failed claim.
 
-        The failed claim may have taken jobs that another claim in flight did not see for this reason.
+        Another claim in flight may have skipped jobs that the failed claim held, so its reply is not
+        conclusive.
         """
         self.readiness.wake()
         for trip in self.round_trips.in_flight:

@@ -52,8 +52,8 @@ class RoundTrip(Struct):
     wait: ClaimWait | None = None
     #: The reply; None until it has arrived.
     reply: Reply | None = None
-    #: True if another claim failed while this one was in flight. The failed claim may have held jobs that are
-    #: still in the queue, so few jobs in this reply do not prove that the queue is empty.
+    #: True if another claim failed while this one was in flight. This claim may have skipped jobs that the
+    #: failed claim held, so few jobs in its reply do not prove that the queue is empty.
     other_failed: bool = False
 
     @property

@@ -89,8 +89,8 @@ class Worker:
         self._drained_sent = False
         self._step_scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Done when the worker has ended and its process may exit.
-        self.over: asyncio.Future[None] = self._loop.create_future()
+        #: Done when the worker has ended, so that its process may exit.
+        self.ended: asyncio.Future[None] = self._loop.create_future()
 
     def close(self) -> None:
         """End the threads of the handlers."""
@@ -146,8 +146,8 @@ class Worker:
         for queue in self._queues.values():
             queue.prefetch.runs.clear()
         self._in_flight.clear()
-        if not self.over.done():
-            self.over.set_result(None)
+        if not self.ended.done():
+            self.ended.set_result(None)
 
     # -- the worker loop -----------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Worker:
     def _step(self) -> None:
         """Do one step of the worker loop."""
         self._step_scheduled = False
-        if self.over.done():
+        if self.ended.done():
             return
         now = time.monotonic()
         shares = self._fairness.share(now, claiming=self._may_claim())
@@ -241,7 +241,7 @@ class Worker:
             self._notify(messages.WorkerDrained())
         if self._stopping or not self._in_flight:
             # Otherwise an overrun handler still uses its resources, and the supervisor kills this process.
-            self.over.set_result(None)
+            self.ended.set_result(None)
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -281,7 +281,7 @@ class Worker:
 
     def _apply_second(self, queue: QueueState, trip: RoundTrip) -> None:
         """Apply a reply that waited too long for an earlier request, which a lock may hold up."""
-        if trip.reply is not None and queue.round_trips.is_second(trip) and not self.over.done():
+        if trip.reply is not None and queue.round_trips.is_second(trip) and not self.ended.done():
             queue.round_trips.in_flight.pop()
             self._apply(queue, trip, trip.reply)
             self._step_soon()

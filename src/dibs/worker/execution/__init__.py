@@ -1,1 +1,1 @@
-"""One run of a handler: from the claimed job to its settlement."""
+"""The run of a claimed job in a worker process: the call of its handler, and the action that settles it."""

@@ -1,4 +1,4 @@
-"""Starts, interrupts and times out the runs of a worker process."""
+"""The executor of a worker process: it starts, interrupts and times out runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ProcessExecutor(Protocol):
 
 
 class Executor:
-    """Runs `async def` handlers on the event loop, `def` handlers on threads, others in child processes.
+    """The executor of `async def` handlers on the event loop, `def` handlers on threads, others in processes.
 
     Each run gets a task of its own. A task that awaits one handler after the other would save no time (waking
     it costs a future, as much as the task), and it would pass the context variables of one job, and a

@@ -22,7 +22,7 @@ logger = logging.getLogger("dibs.worker")
 
 @define(eq=False)
 class RunOutcomes:
-    """Decides how each run is settled. `settle` is called once per run, with its settle action."""
+    """The decisions how runs are settled. `settle` is called once per run, with its settle action."""
 
     _settle: Callable[[Invocation, SettleAction], None]
     #: References to the running hooks: the event loop keeps only weak ones.

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Threads(Generic[T]):
-    """Runs functions on threads. `collect` is called with each result, on the event loop.
+    """A pool of threads without a fixed size. `collect` is called with each result, on the event loop.
 
     It is not a ThreadPoolExecutor of concurrent.futures, for three reasons. Its pool has a fixed size, so
     handlers that overran would block the others. Python joins its threads at exit, so such a handler would

@@ -96,4 +96,4 @@ async def _run_worker(
             asyncio.get_running_loop(), lambda raw: worker.receive(messages.decode_to_worker(raw))
         )
         parent.send(messages.ProcessReady(os.getpid()))
-        await worker.over
+        await worker.ended

@@ -136,7 +136,7 @@ class LocalWorkerHandle(WorkerHandle):
                     app, spec, self.started, self._pass_on, stack, killable=False
                 )
                 self._pass_on(messages.ProcessReady(0))
-                await self._worker.over
+                await self._worker.ended
         except BaseException as error:  # noqa: BLE001 - the lifespan is the user's code; app.work() raises its error
             self.start_error = error
         # call_soon, as for the messages: the exit comes after the last of them.
