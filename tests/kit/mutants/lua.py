@@ -41,19 +41,19 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "queue.now < found.expires_at and found",
         "queue.now <= found.expires_at and found",
     ),
-    "lua_a_return_forgets_what_was_beside": (
+    "lua_a_return_loses_the_successor": (
         "a blocked job is not lost",
         "include/outcomes",
         "    apply_successor(job, successor)\n",
         "",
     ),
-    "lua_the_successor_is_gone_with_the_run": (
+    "lua_an_end_loses_the_successor": (
         "accepted jobs are kept",
         "include/outcomes",
         "  add_to_order(queue, promoted, false)\n",
         "",
     ),
-    "lua_who_was_asked_to_cancel_comes_back": (
+    "lua_a_run_being_cancelled_returns": (
         "a run being cancelled does not return",
         "include/outcomes",
         "  if job.cancel_requested then\n    end_job(queue, job, {kind = 3})",
@@ -71,17 +71,17 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "lo and math.max(lo, at) or at, hi and math.max(hi, at)",
         "lo and math.max(lo, at) or at, hi",
     ),
-    "lua_a_reject_ignores_failures_for_good": (
+    "lua_a_reject_ignores_failures": (
         "Reject(failed=True): unchanged -> failed, with the outcome",
         "include/accept",
         "(ended.kind == 2 and request.reject_mode < 2)",
         "ended.kind == 2",
     ),
-    "lua_max_active_counts_what_was_handed_off": (
+    "lua_handed_off_jobs_count_for_max_active": (
         "max_active is exact",
         "include/claim_step",
-        "call('HLEN', queue.base .. 'active') - call('SCARD', queue.base .. 'away')",
-        "call('HLEN', queue.base .. 'active')",
+        "call('HLEN', queue.prefix .. 'active') - call('SCARD', queue.prefix .. 'away')",
+        "call('HLEN', queue.prefix .. 'active')",
     ),
     "lua_a_renewal_may_shorten": (
         "leases end exactly at their expiry",

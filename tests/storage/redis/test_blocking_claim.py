@@ -20,8 +20,8 @@ from dibs.storage.redis.wakeups import blocking_claim
 from dibs_conformance.servers import RedisServer, start_redis
 
 #: Seconds that an expected event may take, and seconds for which a claim blocks at most.
-PATIENCE = 60.0
-LONG = 600.0
+EVENT_TIMEOUT = 60.0
+CLAIM_TIMEOUT = 600.0
 
 
 class BlockedClaims:
@@ -31,14 +31,14 @@ class BlockedClaims:
         self.storage, self._server = storage, server
         self.lease = ""
         self._numbers = count()
-        self._parked: list[asyncio.Task[ClaimResult]] = []
+        self._claims: list[asyncio.Task[ClaimResult]] = []
 
-    async def park(self, limit: int = 1, timeout: float = LONG) -> asyncio.Task[ClaimResult]:
+    async def block(self, limit: int = 1, timeout: float = CLAIM_TIMEOUT) -> asyncio.Task[ClaimResult]:
         """Send a blocking claim, and return it once the server blocks it."""
         before = self.blocked()
-        self._parked.append(asyncio.ensure_future(self.claim(limit, timeout)))
+        self._claims.append(asyncio.ensure_future(self.claim(limit, timeout)))
         await self.until_blocked(before + 1)
-        return self._parked[-1]
+        return self._claims[-1]
 
     async def claim(self, limit: int, timeout: float) -> ClaimResult:
         claim_id = f"p{next(self._numbers)}"
@@ -50,15 +50,15 @@ class BlockedClaims:
         return int(info.split("blocked_clients:")[1].split("\r\n", maxsplit=1)[0])
 
     async def until_blocked(self, number: int) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(EVENT_TIMEOUT):
             while self.blocked() != number:  # noqa: ASYNC110 - only the server knows
                 await asyncio.sleep(0.01)
 
-    async def put(self, *ids: str, **more: Any) -> None:
+    async def enqueue(self, *ids: str, **more: Any) -> None:
         await self.storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id, **more)) for id in ids])
 
     async def close(self) -> None:
-        for one in self._parked:
+        for one in self._claims:
             one.cancel()
             with suppress(asyncio.CancelledError, OutcomeUnknown):
                 await one
@@ -73,17 +73,17 @@ async def blocked_claims(storage: RedisStorage, redis_server: RedisServer) -> As
     await blocked_claims.close()
 
 
-async def of(claim: Awaitable[ClaimResult]) -> list[str]:
+async def claimed_ids(claim: Awaitable[ClaimResult]) -> list[str]:
     """Return the ids that a claim returns, before its timeout."""
-    return [job.id for job in (await asyncio.wait_for(claim, PATIENCE)).jobs]
+    return [job.id for job in (await asyncio.wait_for(claim, EVENT_TIMEOUT)).jobs]
 
 
 async def test_an_enqueue_releases_a_blocking_claim(blocked_claims: BlockedClaims) -> None:
-    claim = await blocked_claims.park()
+    claim = await blocked_claims.block()
 
-    await blocked_claims.put("a")
+    await blocked_claims.enqueue("a")
 
-    assert ["a"] == await of(claim)
+    assert ["a"] == await claimed_ids(claim)
     [slot] = await blocked_claims.storage.get("q", ["a"])
     assert slot.current is not None
     assert slot.current.run is not None
@@ -91,46 +91,46 @@ async def test_an_enqueue_releases_a_blocking_claim(blocked_claims: BlockedClaim
 
 
 async def test_one_job_releases_one_of_many_blocking_claims(blocked_claims: BlockedClaims) -> None:
-    claims = [await blocked_claims.park() for _ in range(3)]
+    claims = [await blocked_claims.block() for _ in range(3)]
 
-    await blocked_claims.put("a")
+    await blocked_claims.enqueue("a")
 
     done, waiting = await asyncio.wait(claims, return_when="FIRST_COMPLETED")
     assert (1, 2) == (len(done), len(waiting))
-    await blocked_claims.put("b")
-    await blocked_claims.put("c")
-    assert ["a", "b", "c"] == sorted([id for claim in claims for id in await of(claim)])
+    await blocked_claims.enqueue("b")
+    await blocked_claims.enqueue("c")
+    assert ["a", "b", "c"] == sorted([id for claim in claims for id in await claimed_ids(claim)])
 
 
 async def test_a_claim_that_reaches_its_limit_releases_the_next(blocked_claims: BlockedClaims) -> None:
     """One enqueue of many jobs releases one claim; each claim that reaches its limit releases the next."""
-    claims = [await blocked_claims.park(limit) for limit in (2, 1, 5)]
+    claims = [await blocked_claims.block(limit) for limit in (2, 1, 5)]
 
-    await blocked_claims.put(*"abcde")
+    await blocked_claims.enqueue(*"abcde")
 
-    assert [["a", "b"], ["c"], ["d", "e"]] == sorted([await of(claim) for claim in claims])
+    assert [["a", "b"], ["c"], ["d", "e"]] == sorted([await claimed_ids(claim) for claim in claims])
 
 
 async def test_a_waiting_job_is_claimed_at_once(blocked_claims: BlockedClaims) -> None:
-    await blocked_claims.put("a")
+    await blocked_claims.enqueue("a")
 
-    assert ["a"] == await of(blocked_claims.claim(1, LONG))
+    assert ["a"] == await claimed_ids(blocked_claims.claim(1, CLAIM_TIMEOUT))
 
 
 async def test_resuming_a_queue_releases_a_blocking_claim(blocked_claims: BlockedClaims) -> None:
     await blocked_claims.storage.configure("q", SettingsPatch(paused=True))
-    await blocked_claims.put("a")
-    assert [] == await of(blocked_claims.claim(1, LONG))
-    claim = await blocked_claims.park()
+    await blocked_claims.enqueue("a")
+    assert [] == await claimed_ids(blocked_claims.claim(1, CLAIM_TIMEOUT))
+    claim = await blocked_claims.block()
 
     await blocked_claims.storage.configure("q", SettingsPatch(paused=False))
 
-    assert ["a"] == await of(claim)
+    assert ["a"] == await claimed_ids(claim)
 
 
 async def test_a_blocking_claim_runs_at_its_timeout(blocked_claims: BlockedClaims) -> None:
     """A scheduled job that falls due sends no wake-up; the claim finds it at its timeout."""
-    await blocked_claims.put("a", delay=200)
+    await blocked_claims.enqueue("a", delay=200)
     found = list[str]()
     while not found:
         claim = await blocked_claims.claim(1, 0.01)
@@ -143,22 +143,22 @@ async def test_a_blocking_claim_runs_at_its_timeout(blocked_claims: BlockedClaim
 @pytest.mark.parametrize("timeout", [0.001, 0.0001, 0.01])
 async def test_the_shortest_timeouts_end(blocked_claims: BlockedClaims, timeout: float) -> None:
     """Redis 6.2 rounds a timeout of 1 ms to 0, and 0 blocks for ever: the reply was lost after 10 s."""
-    assert [] == await of(blocked_claims.claim(1, timeout))
+    assert [] == await claimed_ids(blocked_claims.claim(1, timeout))
 
 
 async def test_wake_claim_releases_the_claim_with_this_id(blocked_claims: BlockedClaims) -> None:
-    claim, other = await blocked_claims.park(), await blocked_claims.park()
+    claim, other = await blocked_claims.block(), await blocked_claims.block()
 
     await blocked_claims.storage.wake_claim("q", "p0")
 
-    assert [] == await of(claim)
+    assert [] == await claimed_ids(claim)
     assert not other.done()
 
 
 async def test_wake_claim_before_the_claim_releases_it_too(blocked_claims: BlockedClaims) -> None:
     await blocked_claims.storage.wake_claim("q", "p0")
 
-    assert [] == await of(blocked_claims.claim(1, LONG))
+    assert [] == await claimed_ids(blocked_claims.claim(1, CLAIM_TIMEOUT))
 
 
 async def test_wake_claim_without_a_claim_leaves_a_key_that_expires(
@@ -171,29 +171,29 @@ async def test_wake_claim_without_a_claim_leaves_a_key_that_expires(
 
 
 async def test_a_blocking_claim_with_a_dropped_lease_is_lost(blocked_claims: BlockedClaims) -> None:
-    claim = await blocked_claims.park()
+    claim = await blocked_claims.block()
     await blocked_claims.storage.drop(["q"], blocked_claims.lease, 1)
 
-    await blocked_claims.put("a")
+    await blocked_claims.enqueue("a")
 
     assert (await claim).lost
 
 
 async def test_a_cancelled_blocking_claim_takes_no_job(blocked_claims: BlockedClaims) -> None:
-    claim = await blocked_claims.park()
+    claim = await blocked_claims.block()
     claim.cancel()
     await blocked_claims.until_blocked(0)
 
-    await blocked_claims.put("a")
+    await blocked_claims.enqueue("a")
 
-    assert ["a"] == await of(blocked_claims.storage.claim("q", blocked_claims.lease, 1))
+    assert ["a"] == await claimed_ids(blocked_claims.storage.claim("q", blocked_claims.lease, 1))
 
 
 async def test_a_lost_connection_makes_the_outcome_of_a_claim_unknown(
     blocked_claims: BlockedClaims, redis_server: RedisServer
 ) -> None:
     """The claim may have run: the worker drops its lease (docs/explanation/contract.md, Promises, 7)."""
-    claim = await blocked_claims.park()
+    claim = await blocked_claims.block()
 
     for line in redis_server.execute("CLIENT", "LIST").splitlines():
         words = dict(word.split("=", 1) for word in line.split())
@@ -207,12 +207,12 @@ async def test_a_lost_connection_makes_the_outcome_of_a_claim_unknown(
 async def test_a_flushed_script_is_sent_again(
     blocked_claims: BlockedClaims, redis_server: RedisServer
 ) -> None:
-    claim = await blocked_claims.park()
+    claim = await blocked_claims.block()
     redis_server.execute("SCRIPT", "FLUSH")
 
-    await blocked_claims.put("a")
+    await blocked_claims.enqueue("a")
 
-    assert ["a"] == await of(claim)
+    assert ["a"] == await claimed_ids(claim)
 
 
 @pytest.mark.parametrize("forbidden", ["blpop", "a key of another type"])
@@ -230,12 +230,12 @@ async def test_a_refused_blpop_claims_at_once_and_removes_the_capability(
     async with open_url(url, prefix=prefix) as storage:
         blocked_claims = BlockedClaims(storage, redis_server)
         blocked_claims.lease = (await storage.grant(["q"], 600_000, "blocked_claims")).lease
-        await blocked_claims.put("a")
+        await blocked_claims.enqueue("a")
         before = storage.capabilities
 
-        assert ["a"] == await of(blocked_claims.claim(1, LONG))
+        assert ["a"] == await claimed_ids(blocked_claims.claim(1, CLAIM_TIMEOUT))
         assert (True, False) == (before.blocking_claim, storage.capabilities.blocking_claim)
-        assert [] == await of(blocked_claims.claim(1, LONG))
+        assert [] == await claimed_ids(blocked_claims.claim(1, CLAIM_TIMEOUT))
 
 
 async def test_a_temporary_refusal_restores_the_capability_after_a_pause(
@@ -248,19 +248,19 @@ async def test_a_temporary_refusal_restores_the_capability_after_a_pause(
             blocked_claims.lease = (await storage.grant(["q"], 600_000, "blocked_claims")).lease
             await storage.claim("q", blocked_claims.lease, 1)
             server.execute("CONFIG", "SET", "min-replicas-to-write", "1")
-            assert [] == await of(blocked_claims.claim(1, LONG))
+            assert [] == await claimed_ids(blocked_claims.claim(1, CLAIM_TIMEOUT))
             assert not storage.capabilities.blocking_claim
 
             monkeypatch.setattr(blocking_claim, "REFUSED_PAUSE", 0.01)
             storage.capabilities = evolve(storage.capabilities, blocking_claim=True)
-            assert [] == await of(blocked_claims.claim(1, LONG))
+            assert [] == await claimed_ids(blocked_claims.claim(1, CLAIM_TIMEOUT))
             server.execute("CONFIG", "SET", "min-replicas-to-write", "0")
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(EVENT_TIMEOUT):
                 while not storage.capabilities.blocking_claim:  # noqa: ASYNC110 - a timer sets it
                     await asyncio.sleep(0.01)
-            claim = await blocked_claims.park()
-            await blocked_claims.put("a")
-            assert ["a"] == await of(claim)
+            claim = await blocked_claims.block()
+            await blocked_claims.enqueue("a")
+            assert ["a"] == await claimed_ids(claim)
 
 
 async def test_a_storage_with_a_manual_clock_never_blocks(
@@ -269,7 +269,9 @@ async def test_a_storage_with_a_manual_clock_never_blocks(
     async with opened(clock="manual") as storage:
         lease = (await storage.grant(["q"], 600_000, "blocked_claims", now=1)).lease
         assert not storage.capabilities.blocking_claim
-        assert [] == await of(storage.claim_blocking("q", lease, 1, claim_id="p", timeout=LONG))
+        assert [] == await claimed_ids(
+            storage.claim_blocking("q", lease, 1, claim_id="p", timeout=CLAIM_TIMEOUT)
+        )
 
 
 @pytest.mark.parametrize(

@@ -180,8 +180,8 @@ async def test_a_batch_takes_the_fast_path_except_for_known_ids(storage: RedisSt
     await storage.claim("q", lease, 1)
     await storage.enqueue("q", [request("waiting")])
     jobs = [
-        NewJob(id=id, data=JobData(payload=f"{place}".encode()))
-        for place, id in enumerate(["new", "waiting", "twice", "active", "twice", "last"])
+        NewJob(id=id, data=JobData(payload=f"{index}".encode()))
+        for index, id in enumerate(["new", "waiting", "twice", "active", "twice", "last"])
     ]
     answers = await storage.enqueue("q", [EnqueueRequest(job=job) for job in jobs])
 

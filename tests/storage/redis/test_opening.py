@@ -26,7 +26,7 @@ from dibs_conformance.servers import RedisServer, start_redis
 SECRET = "open-sesame"
 
 
-async def told(url: str, kind: type[DibsError], **options: Any) -> str:
+async def error_of(url: str, kind: type[DibsError], **options: Any) -> str:
     with pytest.raises(kind) as caught:
         async with open_url(url, **options):
             pass
@@ -42,20 +42,20 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
 async def test_an_unreachable_server_is_named(scheme: str, hasty: None) -> None:
-    text = await told(f"{scheme}://:{SECRET}@127.0.0.1:1", StorageUnavailable)
+    text = await error_of(f"{scheme}://:{SECRET}@127.0.0.1:1", StorageUnavailable)
 
     assert "127.0.0.1:1" in text
     assert "tried 2 times" in text
 
 
 async def test_a_wrong_password_is_reported(redis_server: RedisServer) -> None:
-    text = await told(f"redis://:{SECRET}@127.0.0.1:{redis_server.port}", StorageUnavailable)
+    text = await error_of(f"redis://:{SECRET}@127.0.0.1:{redis_server.port}", StorageUnavailable)
 
     assert "name or password" in text
 
 
 async def test_a_missing_password_is_reported(redis_server: RedisServer) -> None:
-    assert "password" in await told(f"redis://127.0.0.1:{redis_server.port}", StorageUnavailable)
+    assert "password" in await error_of(f"redis://127.0.0.1:{redis_server.port}", StorageUnavailable)
 
 
 async def test_no_secret_is_shown(redis_server: RedisServer) -> None:
@@ -67,13 +67,13 @@ async def test_no_secret_is_shown(redis_server: RedisServer) -> None:
 
 @pytest.mark.parametrize("query", ["fsync=1", "socket_timeouts=1"])
 async def test_an_unknown_option_is_refused_and_the_known_are_listed(query: str) -> None:
-    text = await told(f"redis://:{SECRET}@127.0.0.1:1?{query}", UnknownOption)
+    text = await error_of(f"redis://:{SECRET}@127.0.0.1:1?{query}", UnknownOption)
 
     assert "allow_eviction, poll, prefix" in text
 
 
 async def test_an_unknown_keyword_is_refused() -> None:
-    await told("redis://127.0.0.1:1", UnknownOption, fsync=True)
+    await error_of("redis://127.0.0.1:1", UnknownOption, fsync=True)
 
 
 async def test_the_drivers_options_are_the_drivers(redis_server: RedisServer) -> None:
@@ -89,24 +89,24 @@ async def test_a_server_that_is_too_old_is_named(
         # INFO and not the version of the binary: Valkey reports the Redis version that it is compatible with.
         version = (await client.info("server"))["redis_version"]
 
-    assert f"is Redis {version[:3]}" in await told(redis_server.url, StorageUnavailable)
+    assert f"is Redis {version[:3]}" in await error_of(redis_server.url, StorageUnavailable)
 
 
 async def test_a_single_server_is_no_cluster(redis_server: RedisServer) -> None:
     url = redis_server.url.replace("redis:", "redis+cluster:")
 
-    assert "redis://" in await told(url, StorageUnavailable)
+    assert "redis://" in await error_of(url, StorageUnavailable)
 
 
 async def test_a_newer_layout_is_refused(redis_server: RedisServer) -> None:
     redis_server.execute("SET", "newer:version", "999")
 
-    assert "upgrade" in await told(redis_server.url, StorageTooNew, prefix="newer")
+    assert "upgrade" in await error_of(redis_server.url, StorageTooNew, prefix="newer")
 
 
 async def test_eviction_is_refused_unless_it_is_allowed() -> None:
     with start_redis(maxmemory_policy="allkeys-lru") as server:
-        text = await told(server.url, StorageUnavailable)
+        text = await error_of(server.url, StorageUnavailable)
         async with open_url(f"{server.url}?allow_eviction=1") as storage:
             assert [] == await storage.queues()
 
@@ -126,7 +126,7 @@ async def test_a_replica_is_refused_and_works_again_as_a_primary() -> None:
             server.execute("REPLICAOF", "127.0.0.1", "1")
             with pytest.raises(StorageReadOnly, match="primary"):
                 await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))])
-            assert "primary" in await told(server.url, StorageReadOnly)
+            assert "primary" in await error_of(server.url, StorageReadOnly)
             server.execute("REPLICAOF", "NO", "ONE")
 
             assert "queued" == (await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))]))[0].status

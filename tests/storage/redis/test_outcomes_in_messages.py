@@ -37,10 +37,10 @@ async def ended(
 async def test_a_wait_returns_a_few_small_outcomes(
     storage: RedisStorage, retention: OutcomeRetention
 ) -> None:
-    told = await ended(storage, list("abc"), b'"done"', retention)
+    outcomes = await ended(storage, list("abc"), b'"done"', retention)
 
     slots = await storage.get("q", ["a", "c"])
-    assert {"a": slots[0].outcome, "c": slots[1].outcome} == dict(told)
+    assert {"a": slots[0].outcome, "c": slots[1].outcome} == dict(outcomes)
 
 
 @pytest.mark.parametrize(

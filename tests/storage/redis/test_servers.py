@@ -56,8 +56,8 @@ def test_a_server_ends_with_the_process_that_started_it() -> None:
         "import os, signal; from dibs_conformance.servers import start_redis; server = start_redis();"
         "print(server.port, server.folder, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout
-    port, folder = told.split()
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout
+    port, folder = output.split()
 
     assert wait_until(lambda: not Path(folder).exists(), 10)
     assert wait_until(lambda: _refuses(int(port)), 10)

@@ -94,8 +94,8 @@ async def test_a_proof_for_another_name_is_not_taken(encrypted: Encrypted) -> No
 
 
 async def refused(url: str, encrypted: Encrypted, why: str) -> None:
-    with pytest.raises(StorageUnavailable, match=why) as told:
+    with pytest.raises(StorageUnavailable, match=why) as caught:
         async with open_url(url):
             pass
 
-    assert encrypted.server.password not in str(told.value)
+    assert encrypted.server.password not in str(caught.value)

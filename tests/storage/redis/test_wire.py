@@ -22,7 +22,7 @@ from dibs.storage.redis.network.wire import WireConnection
 from dibs.storage.redis.wakeups import listener as wakeups
 from dibs_conformance.servers import RedisServer
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 @pytest.fixture
@@ -64,10 +64,10 @@ def pool_of(redis_server: RedisServer, most: int) -> ConnectionPool:
 
 async def test_requests_beyond_the_limit_wait_in_their_order(redis_server: RedisServer) -> None:
     pool = pool_of(redis_server, 2)
-    told: list[bytes] = []
+    replies: list[bytes] = []
 
     async def call(word: str) -> None:
-        told.append(await pool.call("ECHO", word))
+        replies.append(await pool.call("ECHO", word))
 
     blocked = [asyncio.ensure_future(pool.call("BLPOP", f"room-{n}", 0)) for n in range(2)]
     await asyncio.sleep(0)
@@ -75,11 +75,11 @@ async def test_requests_beyond_the_limit_wait_in_their_order(redis_server: Redis
     await asyncio.sleep(0)
     late[1].cancel()
     await asyncio.to_thread(redis_server.execute, "LPUSH", "room-0", "1")
-    await asyncio.wait(late, timeout=PATIENCE)
-    assert [b"a", b"c"] == told
+    await asyncio.wait(late, timeout=TIMEOUT)
+    assert [b"a", b"c"] == replies
 
     await asyncio.to_thread(redis_server.execute, "LPUSH", "room-1", "1")
-    await asyncio.wait_for(asyncio.gather(*blocked), PATIENCE)
+    await asyncio.wait_for(asyncio.gather(*blocked), TIMEOUT)
     assert 2 == len(pool._idle)
     await pool.close()
 
@@ -92,7 +92,7 @@ async def test_a_cancelled_caller_gives_its_slot_to_the_next(redis_server: Redis
     pool._free_slot()
     gone.cancel()
 
-    assert b"b" == await asyncio.wait_for(next_one, PATIENCE)
+    assert b"b" == await asyncio.wait_for(next_one, TIMEOUT)
     assert (True, 0) == (gone.cancelled(), pool._in_flight)
     await pool.close()
 
@@ -100,11 +100,11 @@ async def test_a_cancelled_caller_gives_its_slot_to_the_next(redis_server: Redis
 async def cancelled(pool: ConnectionPool, redis_server: RedisServer, *keys: str) -> None:
     """Warm a connection for each key, and leave it waiting for one more reply, its caller gone."""
     await asyncio.gather(*(pool.call("ECHO", key) for key in keys))
-    asking = [asyncio.ensure_future(pool.call("BLPOP", key, 0)) for key in keys]
+    cancelled_request = [asyncio.ensure_future(pool.call("BLPOP", key, 0)) for key in keys]
     await asyncio.sleep(0)
-    for one in asking:
+    for one in cancelled_request:
         one.cancel()
-    await asyncio.wait(asking, timeout=PATIENCE)
+    await asyncio.wait(cancelled_request, timeout=TIMEOUT)
     assert len(keys) == len(pool._draining)
 
 
@@ -120,7 +120,7 @@ async def test_a_cancelled_request_keeps_its_slot_until_its_reply_is_read(
     for key in ("left-0", "left-1"):
         await asyncio.to_thread(redis_server.execute, "LPUSH", key, "1")
 
-    assert [b"a", b"b", b"c"] == await asyncio.wait_for(asyncio.gather(*late), PATIENCE)
+    assert [b"a", b"b", b"c"] == await asyncio.wait_for(asyncio.gather(*late), TIMEOUT)
     assert (2, 0) == (len(pool._idle), pool._in_flight)
     await pool.close()
 
@@ -134,62 +134,62 @@ async def test_a_lost_reply_frees_the_slot_of_a_cancelled_request(
     late = asyncio.ensure_future(pool.call("ECHO", "a"))
     await asyncio.to_thread(redis_server.execute, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
-    assert b"a" == await asyncio.wait_for(late, PATIENCE)
+    assert b"a" == await asyncio.wait_for(late, TIMEOUT)
     assert (1, 0) == (len(pool._idle), pool._in_flight)
     await pool.close()
 
 
 async def test_a_reply_in_many_parts_is_complete(wire: WireConnection) -> None:
-    said = b"\r\n$5\0" * 500_000
+    text = b"\r\n$5\0" * 500_000
 
-    assert said == await wire.request(("ECHO", said), PATIENCE)
+    assert text == await wire.request(("ECHO", text), TIMEOUT)
 
 
 async def test_a_connection_is_usable_after_an_error_reply(wire: WireConnection) -> None:
     with pytest.raises(ResponseError, match="unknown command"):
-        await wire.request(("NOSUCH",), PATIENCE)
+        await wire.request(("NOSUCH",), TIMEOUT)
 
-    assert (b"a", False) == (await wire.request(("ECHO", "a"), PATIENCE), wire.has_pending_reply)
+    assert (b"a", False) == (await wire.request(("ECHO", "a"), TIMEOUT), wire.has_pending_reply)
 
 
 async def test_a_reply_that_has_arrived_is_no_longer_pending(wire: WireConnection) -> None:
-    asking = asyncio.ensure_future(wire.request(("ECHO", "first"), PATIENCE))
+    cancelled_request = asyncio.ensure_future(wire.request(("ECHO", "first"), TIMEOUT))
     await asyncio.sleep(0)
-    asking.cancel()
+    cancelled_request.cancel()
     with suppress(asyncio.CancelledError):
-        await asking
-    async with asyncio.timeout(PATIENCE):
+        await cancelled_request
+    async with asyncio.timeout(TIMEOUT):
         while wire.has_pending_reply:  # noqa: ASYNC110 - the reply wakes no task
             await asyncio.sleep(0)
-        assert await wire.read_pending_reply(2 * PATIENCE) is None
+        assert await wire.read_pending_reply(2 * TIMEOUT) is None
 
-    assert b"second" == await wire.request(("ECHO", "second"), PATIENCE)
+    assert b"second" == await wire.request(("ECHO", "second"), TIMEOUT)
 
 
 async def test_the_reply_to_a_cancelled_request_is_read_before_the_next(
     wire: WireConnection, redis_server: RedisServer
 ) -> None:
-    asking = asyncio.ensure_future(wire.request(("BLPOP", "first", 0), PATIENCE))
+    cancelled_request = asyncio.ensure_future(wire.request(("BLPOP", "first", 0), TIMEOUT))
     await asyncio.sleep(0)
-    asking.cancel()
+    cancelled_request.cancel()
     with suppress(asyncio.CancelledError):
-        await asking
+        await cancelled_request
 
     assert wire.has_pending_reply
     redis_server.execute("LPUSH", "first", "1")
-    assert [b"first", b"1"] == await wire.read_pending_reply(PATIENCE)
-    assert b"second" == await wire.request(("ECHO", "second"), PATIENCE)
+    assert [b"first", b"1"] == await wire.read_pending_reply(TIMEOUT)
+    assert b"second" == await wire.request(("ECHO", "second"), TIMEOUT)
 
 
 async def test_a_lost_connection_ends_its_request(wire: WireConnection, redis_server: RedisServer) -> None:
-    number = await wire.request(("CLIENT", "ID"), PATIENCE)
-    blocked = asyncio.ensure_future(wire.request(("BLPOP", "nothing", 0), PATIENCE))
+    number = await wire.request(("CLIENT", "ID"), TIMEOUT)
+    blocked = asyncio.ensure_future(wire.request(("BLPOP", "nothing", 0), TIMEOUT))
     await asyncio.to_thread(redis_server.execute, "CLIENT", "KILL", "ID", str(number))
 
     with pytest.raises((Unconnected, OSError)):
         await blocked
     with pytest.raises(Unconnected):
-        await wire.request(("ECHO", "a"), PATIENCE)
+        await wire.request(("ECHO", "a"), TIMEOUT)
     assert not wire.is_open
 
 
@@ -203,7 +203,7 @@ async def test_a_late_reply_closes_the_connection(wire: WireConnection) -> None:
 async def test_each_request_has_its_own_timeout(wire: WireConnection) -> None:
     await wire.request(("ECHO", "a"), 0.05)
 
-    assert await wire.request(("BLPOP", "nothing", "0.2"), PATIENCE) is None
+    assert await wire.request(("BLPOP", "nothing", "0.2"), TIMEOUT) is None
     with pytest.raises(TooLate, match=r"within 0\.01 s"):
         await wire.request(("BLPOP", "nothing", 0), 0.01)
 
@@ -221,10 +221,10 @@ async def test_a_channel_without_waits_is_unsubscribed_and_subscribed_again(
     async with opened(poll=60.0) as mine, opened() as others:
         await mine.wait(["q"], timeout=0.01)
         assert f"{prefix}:{{q}}:work" in channels()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while channels():
                 await others.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))])
 
-        waiting = asyncio.create_task(mine.wait(["q"], since={"q": ""}, timeout=PATIENCE))
+        waiting = asyncio.create_task(mine.wait(["q"], since={"q": ""}, timeout=TIMEOUT))
         assert (await waiting).woken
         assert f"{prefix}:{{q}}:work" in channels()

@@ -8,7 +8,7 @@
 -- @include commit
 
 local queue = open_queue(KEYS[1], ARGV[1])
-local before = call('HMGET', queue.base .. 'meta', unpack(SETTINGS))
+local before = call('HMGET', queue.prefix .. 'meta', unpack(SETTINGS))
 local after, others, paused = {}, false, nil
 for i, name in ipairs(SETTINGS) do after[i] = before[i] end
 for i = 2, #ARGV, 2 do

@@ -7,12 +7,12 @@
 -- @include queue
 
 local queue, scheduled = open_queue(KEYS[1], ARGV[1]), 0
-local later, base = '(' .. decimal(queue.now), queue.base
-for _, priority in ipairs(call('HKEYS', base .. 'priorities')) do
-  scheduled = scheduled + call('ZCOUNT', base .. 'line:' .. priority, later, '+inf')
+local later, prefix = '(' .. decimal(queue.now), queue.prefix
+for _, priority in ipairs(call('HKEYS', prefix .. 'priorities')) do
+  scheduled = scheduled + call('ZCOUNT', prefix .. 'line:' .. priority, later, '+inf')
 end
 return {
-  call('HLEN', base .. 'waiting'), scheduled, call('HLEN', base .. 'active'), call('SCARD', base .. 'away'),
-  call('HLEN', base .. 'successors'), call('ZCOUNT', base .. 'completed', later, '+inf'),
-  call('ZCOUNT', base .. 'failed', later, '+inf'), call('ZCOUNT', base .. 'cancelled', later, '+inf'),
+  call('HLEN', prefix .. 'waiting'), scheduled, call('HLEN', prefix .. 'active'), call('SCARD', prefix .. 'away'),
+  call('HLEN', prefix .. 'successors'), call('ZCOUNT', prefix .. 'completed', later, '+inf'),
+  call('ZCOUNT', prefix .. 'failed', later, '+inf'), call('ZCOUNT', prefix .. 'cancelled', later, '+inf'),
 }

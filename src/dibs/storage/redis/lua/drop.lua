@@ -13,7 +13,7 @@
 local queue, lease = open_queue(KEYS[1], ARGV[1]), ARGV[2]
 local found = read_lease(queue, lease)
 if not found or queue.now >= found.expires_at then return 0 end
-local held = queue.base .. 'held:' .. lease
+local held = queue.prefix .. 'held:' .. lease
 local ids = call('SRANDMEMBER', held, tonumber(ARGV[3]))
 local left = call('SCARD', held) - #ids
 prefetch(queue, 'active', ids)

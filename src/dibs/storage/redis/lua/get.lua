@@ -12,7 +12,7 @@ local reply = {decimal(queue.now)}
 if #ids == 0 then return reply end
 local parts = {}
 for i, name in ipairs({'waiting', 'active', 'successors', 'outcomes', 'dropped'}) do
-  parts[i] = call('HMGET', queue.base .. name, unpack(ids))
+  parts[i] = call('HMGET', queue.prefix .. name, unpack(ids))
 end
 for i = 1, #ids do
   local at = 4 * i - 3

@@ -11,8 +11,8 @@
 -- ARGV[7…] Redis type (hash, set or zset) and name of a source, type, name, ...
 -- Returns  {'all', id…} in no order; {'page', id…} in order; or {'scan', position} if the copy needs another call
 
-local call, base = redis.call, KEYS[1]
-local key, position, after = base .. 'listing:' .. ARGV[1], ARGV[2], ARGV[3]
+local call, prefix = redis.call, KEYS[1]
+local key, position, after = prefix .. 'listing:' .. ARGV[1], ARGV[2], ARGV[3]
 -- The key of the set until the copy is complete; then it is renamed.
 local unfinished = key .. ':part'
 local SIZE = {hash = 'HLEN', set = 'SCARD', zset = 'ZCARD'}
@@ -23,7 +23,7 @@ local EXPIRY = 3600
 
 local function size()
   local sum = 0
-  for i = 7, #ARGV, 2 do sum = sum + call(SIZE[ARGV[i]], base .. ARGV[i + 1]) end
+  for i = 7, #ARGV, 2 do sum = sum + call(SIZE[ARGV[i]], prefix .. ARGV[i + 1]) end
   return sum
 end
 
@@ -31,7 +31,7 @@ local function all_ids()
   local reply = {'all'}
   for i = 7, #ARGV, 2 do
     local range = ARGV[i] == 'zset' and {0, -1} or {}
-    for _, id in ipairs(call(ALL[ARGV[i]], base .. ARGV[i + 1], unpack(range))) do reply[#reply + 1] = id end
+    for _, id in ipairs(call(ALL[ARGV[i]], prefix .. ARGV[i + 1], unpack(range))) do reply[#reply + 1] = id end
   end
   return reply
 end
@@ -40,7 +40,7 @@ end
 local function scan()
   local source, cursor = string.match(position, '^(%d+) (%d+)$')
   source, cursor = tonumber(source or 7), cursor or '0'
-  local found = call(SCAN[ARGV[source]], base .. ARGV[source + 1], cursor, 'COUNT', 500)
+  local found = call(SCAN[ARGV[source]], prefix .. ARGV[source + 1], cursor, 'COUNT', 500)
   local args = {}
   for i = 1, #found[2], ARGV[source] == 'set' and 1 or 2 do
     args[#args + 1] = 0

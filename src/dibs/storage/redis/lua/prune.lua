@@ -12,7 +12,7 @@
 local queue, limit = open_queue(KEYS[1], ARGV[1]), tonumber(ARGV[2])
 
 local function expired(name, most)
-  return call('ZRANGEBYSCORE', queue.base .. name, '-inf', decimal(queue.now), 'LIMIT', 0, most)
+  return call('ZRANGEBYSCORE', queue.prefix .. name, '-inf', decimal(queue.now), 'LIMIT', 0, most)
 end
 
 local outcomes = 0
@@ -34,7 +34,7 @@ for _, key in ipairs(keys) do
   set_field(queue, 'keys', key, false)
   plan(queue, 'zset', 'key_ends', key, false)
 end
-expect_type(queue.base .. 'log', 'stream')
+expect_type(queue.prefix .. 'log', 'stream')
 check_plan()
 local oldest = queue.now - queue.log_age
 local events = trim_log(queue, function(at, size) return at < oldest or size > queue.log_bytes end)

@@ -22,11 +22,11 @@ local function reap(id, stalled)
   reply[at + 1], reply[at + 2], reply[at + 3], count = id, decimal(fence), kind, count + 1
 end
 
-local expired = call('ZRANGEBYSCORE', queue.base .. 'lease_ends', '-inf', decimal(queue.now), 'LIMIT', 0,
+local expired = call('ZRANGEBYSCORE', queue.prefix .. 'lease_ends', '-inf', decimal(queue.now), 'LIMIT', 0,
   limit + MAX_EMPTY_LEASES)
 if #expired == 0 then return reply end
 for _, lease in ipairs(expired) do
-  local held = queue.base .. 'held:' .. lease
+  local held = queue.prefix .. 'held:' .. lease
   local size = call('SCARD', held)
   if size > 0 and count >= limit then break end
   local ids = call('SRANDMEMBER', held, limit - count)

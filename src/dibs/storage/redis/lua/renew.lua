@@ -13,7 +13,7 @@ local queue, lease = open_queue(KEYS[1], ARGV[1]), ARGV[2]
 local found = live_lease(queue, lease)
 if not found then return {decimal(queue.now), ''} end
 local expires_at = math.max(found.expires_at, queue.now + tonumber(ARGV[3]))
-local cancel_requested = call('SINTER', queue.base .. 'asked', queue.base .. 'held:' .. lease)
+local cancel_requested = call('SINTER', queue.prefix .. 'asked', queue.prefix .. 'held:' .. lease)
 write_lease(queue, lease, expires_at, false, found.holder)
 commit(true)
 table.insert(cancel_requested, 1, decimal(expires_at))

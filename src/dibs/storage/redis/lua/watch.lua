@@ -7,12 +7,12 @@
 -- @include claim_order
 
 local queue = open_queue(KEYS[1], ARGV[1])
-local last = call('XREVRANGE', queue.base .. 'log', '+', '-', 'COUNT', 1)[1]
+local last = call('XREVRANGE', queue.prefix .. 'log', '+', '-', 'COUNT', 1)[1]
 local due, has_due = next_due(queue), 0
-for _, priority in ipairs(call('HKEYS', queue.base .. 'priorities')) do
-  local base = queue.base
-  if tonumber(call('HGET', base .. 'priorities', priority)) > 0
-    or call('ZCOUNT', base .. 'line:' .. priority, '-inf', decimal(queue.now)) > 0 then has_due = 1 end
+for _, priority in ipairs(call('HKEYS', queue.prefix .. 'priorities')) do
+  local prefix = queue.prefix
+  if tonumber(call('HGET', prefix .. 'priorities', priority)) > 0
+    or call('ZCOUNT', prefix .. 'line:' .. priority, '-inf', decimal(queue.now)) > 0 then has_due = 1 end
 end
 return {
   decimal(queue.now), decimal(queue.work), decimal(queue.ended), last and last[1] or '',

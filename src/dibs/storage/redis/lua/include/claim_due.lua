@@ -7,7 +7,7 @@
 local MAX_WINDOW, MAX_STALE = 400, 4000
 
 local function descending_priorities(queue)
-  local found = call('HKEYS', queue.base .. 'priorities')
+  local found = call('HKEYS', queue.prefix .. 'priorities')
   table.sort(found, function(a, b) return tonumber(a) > tonumber(b) end)
   return found
 end
@@ -16,7 +16,7 @@ end
 -- record of its job; pop() consumes this entry. The first LRANGE reads `wanted` entries, so a list without stale
 -- entries needs one LRANGE.
 local function list_reader(queue, priority, wanted)
-  local key = queue.base .. 'due:' .. priority
+  local key = queue.prefix .. 'due:' .. priority
   local reader = {taken = 0, stale = 0}
   local at, entries, records, from, window = 1, {}, {}, 0, math.min(wanted, MAX_WINDOW)
   function reader.peek()
@@ -29,7 +29,7 @@ local function list_reader(queue, priority, wanted)
         if #entries == 0 then return nil end
         local ids = {}
         for i, one in ipairs(entries) do ids[i] = sub(one, 9) end
-        records, entry = call('HMGET', queue.base .. 'waiting', unpack(ids)), entries[1]
+        records, entry = call('HMGET', queue.prefix .. 'waiting', unpack(ids)), entries[1]
       end
       local text = records[at]
       if text and sub(text, 4, 11) == sub(entry, 1, 8) and band(string.byte(text), LISTED) ~= 0 then
@@ -50,7 +50,7 @@ end
 
 -- Return up to `limit` due members of the ordered set `line:P`, oldest first.
 local function due_set_entries(queue, priority, limit)
-  return call('ZRANGEBYSCORE', queue.base .. 'line:' .. priority, '-inf', decimal(queue.now), 'LIMIT', 0, limit)
+  return call('ZRANGEBYSCORE', queue.prefix .. 'line:' .. priority, '-inf', decimal(queue.now), 'LIMIT', 0, limit)
 end
 
 -- Return whether record `a` comes before record `b` in claim order; both have the same priority.
@@ -69,7 +69,7 @@ local function select_priority(queue, priority, limit, selected)
   if #members > 0 then
     local ids = {}
     for n, member in ipairs(members) do ids[n] = sub(member, 9) end
-    records = call('HMGET', queue.base .. 'waiting', unpack(ids))
+    records = call('HMGET', queue.prefix .. 'waiting', unpack(ids))
   end
   while count < limit do
     local entry, listed = reader.peek()

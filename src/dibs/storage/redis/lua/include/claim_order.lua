@@ -21,8 +21,8 @@ end
 local function list_takes_more(queue, priority)
   local takes_more = queue.checked[priority]
   if takes_more == nil then
-    local live = tonumber(call('HGET', queue.base .. 'priorities', priority) or 0)
-    takes_more = call('LLEN', queue.base .. 'due:' .. priority) <= 2 * live + 1000
+    local live = tonumber(call('HGET', queue.prefix .. 'priorities', priority) or 0)
+    takes_more = call('LLEN', queue.prefix .. 'due:' .. priority) <= 2 * live + 1000
     queue.checked[priority] = takes_more
   end
   return takes_more
@@ -56,22 +56,22 @@ local function remove_from_order(queue, job)
 end
 
 local function check_order_types(queue)
-  if next(queue.listed_counts) then expect_type(queue.base .. 'priorities', 'hash') end
-  for priority in pairs(queue.listed_counts) do expect_type(queue.base .. 'due:' .. priority, 'list') end
+  if next(queue.listed_counts) then expect_type(queue.prefix .. 'priorities', 'hash') end
+  for priority in pairs(queue.listed_counts) do expect_type(queue.prefix .. 'due:' .. priority, 'list') end
 end
 
 local function write_order(queue)
   for priority, count in pairs(queue.list_trims or {}) do
-    if count > 0 then call('LTRIM', queue.base .. 'due:' .. priority, count, -1) end
+    if count > 0 then call('LTRIM', queue.prefix .. 'due:' .. priority, count, -1) end
   end
   for priority, entries in pairs(queue.list_entries) do
-    send_chunked('RPUSH', queue.base .. 'due:' .. priority, entries)
+    send_chunked('RPUSH', queue.prefix .. 'due:' .. priority, entries)
   end
   for priority, count in pairs(queue.listed_counts) do
-    if call('HINCRBY', queue.base .. 'priorities', priority, count) <= 0 then
-      call('DEL', queue.base .. 'due:' .. priority)
-      if call('ZCARD', queue.base .. 'line:' .. priority) == 0 then
-        call('HDEL', queue.base .. 'priorities', priority)
+    if call('HINCRBY', queue.prefix .. 'priorities', priority, count) <= 0 then
+      call('DEL', queue.prefix .. 'due:' .. priority)
+      if call('ZCARD', queue.prefix .. 'line:' .. priority) == 0 then
+        call('HDEL', queue.prefix .. 'priorities', priority)
       end
     end
   end
@@ -80,8 +80,8 @@ end
 -- Return the earliest run_at later than now; nil if no job is scheduled.
 local function next_due(queue)
   local earliest
-  for _, priority in ipairs(call('HKEYS', queue.base .. 'priorities')) do
-    local first = call('ZRANGEBYSCORE', queue.base .. 'line:' .. priority, '(' .. decimal(queue.now), '+inf',
+  for _, priority in ipairs(call('HKEYS', queue.prefix .. 'priorities')) do
+    local first = call('ZRANGEBYSCORE', queue.prefix .. 'line:' .. priority, '(' .. decimal(queue.now), '+inf',
       'WITHSCORES', 'LIMIT', 0, 1)
     local at = tonumber(first[2])
     if at and (not earliest or at < earliest) then earliest = at end

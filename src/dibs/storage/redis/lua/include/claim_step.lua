@@ -7,7 +7,7 @@
 -- Return how many jobs a claim may take: `limit`, or fewer under max_active.
 local function claimable(queue, limit)
   if not queue.max_active then return limit end
-  local active = call('HLEN', queue.base .. 'active') - call('SCARD', queue.base .. 'away')
+  local active = call('HLEN', queue.prefix .. 'active') - call('SCARD', queue.prefix .. 'away')
   return math.min(limit, math.max(0, queue.max_active - active))
 end
 
@@ -15,8 +15,8 @@ local function claim_reply(queue, status, reply, due)
   return {status, decimal(queue.now), due and decimal(due) or '', decimal(queue.work), reply}
 end
 
-local function claim_step(base, manual, lease, limit)
-  local queue = open_queue(base, manual)
+local function claim_step(prefix, manual, lease, limit)
+  local queue = open_queue(prefix, manual)
   local found = live_lease(queue, lease)
   if not found then return claim_reply(queue, 'lost', {}) end
   if queue.paused then return claim_reply(queue, 'claimed', {}) end

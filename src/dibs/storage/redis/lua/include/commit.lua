@@ -5,8 +5,8 @@
 
 local function check_plan()
   for _, queue in pairs(opened) do
-    for name, planned in pairs(queue.plan) do expect_type(queue.base .. name, planned.kind) end
-    if #queue.new_records > 0 then expect_type(queue.base .. 'waiting', 'hash') end
+    for name, planned in pairs(queue.plan) do expect_type(queue.prefix .. name, planned.kind) end
+    if #queue.new_records > 0 then expect_type(queue.prefix .. 'waiting', 'hash') end
     check_order_types(queue)
     check_log_type(queue)
   end
@@ -16,13 +16,13 @@ end
 local function write_plan()
   for _, queue in pairs(opened) do
     for name, planned in pairs(queue.plan) do
-      send_chunked(REMOVE[planned.kind], queue.base .. name, removals(planned))
+      send_chunked(REMOVE[planned.kind], queue.prefix .. name, removals(planned))
     end
   end
   for _, queue in pairs(opened) do
-    send_chunked('HSET', queue.base .. 'waiting', queue.new_records)
+    send_chunked('HSET', queue.prefix .. 'waiting', queue.new_records)
     for name, planned in pairs(queue.plan) do
-      send_chunked(ADD[planned.kind], queue.base .. name, additions(planned))
+      send_chunked(ADD[planned.kind], queue.prefix .. name, additions(planned))
     end
   end
 end
@@ -30,7 +30,7 @@ end
 -- Release one blocking claim: push one element to the list that its BLPOP waits for. Without a waiting claim the
 -- element stays in the list and releases the next one.
 local function release_blocking_claim(queue)
-  local key = queue.base .. 'parked'
+  local key = queue.prefix .. 'parked'
   if call('EXISTS', key) == 0 then call('RPUSH', key, '') end
 end
 
@@ -38,15 +38,15 @@ local function write_meta(queue)
   if queue.work_changed then queue.work = next_number(queue) end
   local ended = queue.ended
   if #queue.ended_ids > 0 then queue.ended = next_number(queue) end
-  call('HSET', queue.base .. 'meta', 'now', decimal(queue.now), 'number', decimal(queue.number),
+  call('HSET', queue.prefix .. 'meta', 'now', decimal(queue.now), 'number', decimal(queue.number),
     'work', decimal(queue.work), 'ended', decimal(queue.ended),
     'log_size', decimal(queue.log_size), 'trimmed', decimal(queue.trimmed))
-  if queue.work_changed then call('PUBLISH', queue.base .. 'work', decimal(queue.work)) end
-  if queue.work_changed or (queue.limit_reached and call('EXISTS', queue.base .. 'priorities') == 1) then
+  if queue.work_changed then call('PUBLISH', queue.prefix .. 'work', decimal(queue.work)) end
+  if queue.work_changed or (queue.limit_reached and call('EXISTS', queue.prefix .. 'priorities') == 1) then
     release_blocking_claim(queue)
   end
   if #queue.ended_ids > 0 then publish_ended(queue, ended) end
-  if queue.log_written then call('PUBLISH', queue.base .. 'told', '') end
+  if queue.log_written then call('PUBLISH', queue.prefix .. 'told', '') end
 end
 
 -- Write the plan, and forget the opened queues, so that the script may begin a second step. At maxmemory Redis

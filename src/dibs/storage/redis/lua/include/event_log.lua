@@ -36,13 +36,13 @@ local function log_change(queue, kind, id, head)
 end
 
 local function check_log_type(queue)
-  if #queue.events > 0 then expect_type(queue.base .. 'log', 'stream') end
+  if #queue.events > 0 then expect_type(queue.prefix .. 'log', 'stream') end
 end
 
 -- Remove whole entries, oldest first, while old(time in ms, size of the log in bytes) is true. Return the number of
 -- removed events.
 local function trim_log(queue, old)
-  local key, events = queue.base .. 'log', 0
+  local key, events = queue.prefix .. 'log', 0
   for _ = 1, TRIM_ROUNDS do
     local gone, size = {}, queue.log_size
     for _, entry in ipairs(call('XRANGE', key, '-', '+', 'COUNT', TRIM_READ)) do
@@ -63,7 +63,7 @@ end
 local function write_log(queue)
   if #queue.events == 0 then return end
   local text = pack('>I8I4', queue.now, #queue.events) .. table.concat(queue.events)
-  call('XADD', queue.base .. 'log', decimal(next_number(queue)) .. '-0', 'e', text)
+  call('XADD', queue.prefix .. 'log', decimal(next_number(queue)) .. '-0', 'e', text)
   queue.log_size, queue.log_written = queue.log_size + #text, true
   if queue.log_size > queue.log_bytes then
     trim_log(queue, function(_, size) return size > queue.log_bytes end)
@@ -81,5 +81,5 @@ local function publish_ended(queue, before)
     local text = outcomes[id] or ''
     parts[i + 1] = sized(id) .. sized(#text <= MAX_PUBLISHED_BYTES and text or '')
   end
-  call('PUBLISH', queue.base .. 'ended', table.concat(parts))
+  call('PUBLISH', queue.prefix .. 'ended', table.concat(parts))
 end

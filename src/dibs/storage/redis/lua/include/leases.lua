@@ -7,7 +7,7 @@
 -- @include queue
 
 local function read_lease(queue, lease)
-  local text = call('HGET', queue.base .. 'leases', lease)
+  local text = call('HGET', queue.prefix .. 'leases', lease)
   if not text then return nil end
   local expires_at, dropped = unpack_from('>I8B', text)
   return {expires_at = expires_at, dropped = dropped == 1, holder = sub(text, 10)}

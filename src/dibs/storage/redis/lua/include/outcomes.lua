@@ -84,7 +84,7 @@ end
 
 -- Return whether the ordered set of a kind exists, or this step plans a write to it.
 local function may_have_members(queue, name)
-  if queue.checked[name] == nil then queue.checked[name] = call('EXISTS', queue.base .. name) == 1 end
+  if queue.checked[name] == nil then queue.checked[name] = call('EXISTS', queue.prefix .. name) == 1 end
   return queue.checked[name] or queue.plan[name] ~= nil
 end
 

@@ -22,15 +22,28 @@ local function clock(manual)
   return math.floor(us / 1000), us
 end
 
--- Open a queue by the prefix of its keys. Its time and its numbers never step back.
-local function open_queue(base, manual)
-  if opened[base] then return opened[base] end
-  local known = call('HMGET', base .. 'meta', 'now', 'number', 'work', 'ended', 'log_size', 'trimmed',
+-- Open a queue by the prefix of its keys. Its time and its numbers never step back. Fields of one step:
+--
+-- plan           planned writes, by key name: Redis type, and members with their values
+-- new_records    id, record, id, record, ... of new waiting jobs
+-- fields         read or planned values of hashes, by key name and id
+-- listed_counts  changes of the number of listed jobs, by priority
+-- list_entries   new entries of the list `due:P`, by priority
+-- list_trims     number of entries to remove from the head of `due:P`, by priority; nil before a claim
+-- checked        results of existence and size checks, by key name or priority
+-- events         packed events for the log
+-- ended_ids      ids that ended or changed their outcome
+-- work_changed   true if a claim may now find more jobs
+-- limit_reached  true if a claim took as many jobs as its limit
+-- log_written    true if this step added an entry to the log
+local function open_queue(prefix, manual)
+  if opened[prefix] then return opened[prefix] end
+  local known = call('HMGET', prefix .. 'meta', 'now', 'number', 'work', 'ended', 'log_size', 'trimmed',
     unpack(SETTINGS))
   local now, us = clock(manual)
   now = math.max(now, tonumber(known[1] or 0))
   local queue = {
-    base = base, now = now, us = math.max(us, now * 1000), number = tonumber(known[2] or 0),
+    prefix = prefix, now = now, us = math.max(us, now * 1000), number = tonumber(known[2] or 0),
     work = tonumber(known[3] or 0), ended = tonumber(known[4] or 0),
     log_size = tonumber(known[5] or 0), trimmed = tonumber(known[6] or 0),
     paused = known[7] == '1', max_active = tonumber(known[8] or ''), retention = known[9] or ',,,',
@@ -39,7 +52,7 @@ local function open_queue(base, manual)
     plan = {}, new_records = {}, fields = {}, listed_counts = {}, checked = {}, list_entries = {}, events = {},
     ended_ids = {},
   }
-  opened[base] = queue
+  opened[prefix] = queue
   return queue
 end
 
@@ -77,7 +90,7 @@ local function read_field(queue, name, id)
   end
   local value = slot[id]
   if value == nil then
-    value = call('HGET', queue.base .. name, id)
+    value = call('HGET', queue.prefix .. name, id)
     slot[id] = value
   end
   return value
@@ -89,7 +102,7 @@ local function prefetch(queue, name, ids)
   queue.fields[name] = slot
   for from = 1, #ids, CHUNK do
     local part = {unpack(ids, from, math.min(from + CHUNK - 1, #ids))}
-    for i, value in ipairs(call('HMGET', queue.base .. name, unpack(part))) do slot[part[i]] = value end
+    for i, value in ipairs(call('HMGET', queue.prefix .. name, unpack(part))) do slot[part[i]] = value end
   end
 end
 

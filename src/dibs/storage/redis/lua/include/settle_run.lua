@@ -99,18 +99,18 @@ local function settle_run(queue, id, settlement, fail_queue, enqueue_follow_ups)
 end
 
 -- Apply all settlements in ARGV from `at` on: `count` pairs of id and settlement, then the follow-ups. Return the
--- packed answers. fail_base: the prefix of the fail queue's keys.
-local function settle_all(queue, name, fail_base, manual, count, at)
+-- packed answers. fail_prefix: the prefix of the fail queue's keys.
+local function settle_all(queue, name, fail_prefix, manual, count, at)
   local ids, answers = {}, {}
   for i = 1, count do ids[i] = ARGV[at + 2 * i - 2] end
   prefetch(queue, 'active', ids)
-  if call('EXISTS', queue.base .. 'successors') == 1 then
+  if call('EXISTS', queue.prefix .. 'successors') == 1 then
     prefetch(queue, 'successors', ids)
   else
     queue.fields.successors = setmetatable({}, {__index = function() return false end})
   end
   local then_at = at + 2 * count
-  local fail_queue = {name = name, open = function() return open_queue(fail_base, manual) end}
+  local fail_queue = {name = name, open = function() return open_queue(fail_prefix, manual) end}
   for i = 1, count do
     local id, text = ids[i], ARGV[at + 2 * i - 1]
     if fast_complete(queue, id, text) then
