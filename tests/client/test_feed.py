@@ -239,7 +239,7 @@ async def test_a_feed_that_nobody_reads_costs_no_call(
 
 
 async def test_redis_sends_nobody_what_nobody_waits_for(redis_server: RedisServer) -> None:
-    """Of Postgres: test_nobody_is_notified_where_nobody_listens, in tests/storage/postgres."""
+    """Of Postgres: test_no_notification_is_sent_without_a_listener, in tests/storage/postgres."""
     async with Dibs(f"{redis_server.url}?prefix=unwatched") as app, app.queue("q").events():
         await some_jobs(app.queue("q"))
 

@@ -1,4 +1,4 @@
-"""Notifications are hints: prompt where they come, replaced by the poll where they do not."""
+"""Wake-ups by notifications, and by the poll where notifications do not arrive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.storage.postgres.jobs import asked, claimed, done, leased
 from tests.storage.postgres.test_errors import kill_all_others
 
 Opening = Callable[..., PostgresStorage]
-#: A wait that returns this soon was woken, and not by a poll of 30 s.
+#: A wait that returns within so many seconds was woken by a notification: the poll takes 30 s.
 PROMPT = 5.0
 
 
@@ -25,7 +25,7 @@ def options() -> dict[str, float]:
 
 
 async def begun(storage: PostgresStorage, **what: Any) -> asyncio.Task[Any]:
-    """A wait that has looked and now waits."""
+    """Start a wait, and return its task once it sleeps."""
     task = asyncio.create_task(storage.wait(["q"], timeout=PROMPT, **what))
     while not any(not wait.woken for wait in storage._waits.notifications.waits):  # noqa: ASYNC110
         await asyncio.sleep(0.005)
@@ -116,7 +116,7 @@ async def test_a_dead_listener_is_noticed_and_restored(
 async def test_without_notifications_the_poll_finds_it(
     opening: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As behind a pooler in transaction mode: the echo never comes."""
+    """The echo never arrives, as behind a pooler in transaction mode."""
     monkeypatch.setattr("dibs.storage.postgres.wakeups.listener.ECHO_SECONDS", 0.05)
     async with opening(poll=0.1) as storage:
         storage._waits.listener._channel = "another"
@@ -140,7 +140,7 @@ async def test_closing_ends_the_waits(opening: Opening, options: dict[str, float
         await waiting
 
 
-async def test_nobody_is_notified_where_nobody_listens(
+async def test_no_notification_is_sent_without_a_listener(
     storage: PostgresStorage, connect: Callable[[], Any]
 ) -> None:
     await storage.enqueue("q", [asked("a")])

@@ -80,7 +80,7 @@ class RedisStorage(RedisSession):
     async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
         checks.check_queue(queue, limit, within=self.limits)
         reply = await self._run("claim", queue, now, codec.encode_lease(lease), min(limit, STEP))
-        return await self._repeat_claim(queue, lease, limit, now, reply)
+        return await self._finish_claim(queue, lease, limit, now, reply)
 
     async def claim_blocking(
         self, queue: str, lease: str, limit: int, *, claim_id: str, timeout: float
@@ -97,7 +97,7 @@ class RedisStorage(RedisSession):
             asyncio.get_running_loop().call_later(pause, lambda: self._allow_blocking_claims(allowed=True))
         if reply is None:
             return await self.claim(queue, lease, limit)
-        return await self._repeat_claim(queue, lease, limit, None, reply)
+        return await self._finish_claim(queue, lease, limit, None, reply)
 
     def _allow_blocking_claims(self, *, allowed: bool) -> None:
         self.capabilities = evolve(self.capabilities, blocking_claim=allowed)
@@ -106,7 +106,7 @@ class RedisStorage(RedisSession):
         checks.check_claim_blocking(queue, 1, claim_id, 1.0, within=self.limits)
         await self._run_untimed("wake_claim", queue, [claim_id])
 
-    async def _repeat_claim(
+    async def _finish_claim(
         self, queue: str, lease: str, limit: int, now: int | None, reply: list[Any]
     ) -> ClaimResult:
         """Repeat a claim that ended at STEP jobs or gave up at stale entries; return all claimed jobs."""
@@ -145,7 +145,7 @@ class RedisStorage(RedisSession):
             "settle_and_claim", queue, now, queue, len(settlements), codec.encode_lease(lease),
             min(limit, STEP), *batch.arguments, *batch.follow_ups, more_queues=batch.targets,
         )  # fmt: skip
-        claim = await self._repeat_claim(queue, lease, limit, now, claimed)
+        claim = await self._finish_claim(queue, lease, limit, now, claimed)
         return SettleAndClaimResult(tuple(batch.decode(settled)), claim)
 
     async def _encode_settlements(self, queue: str, settlements: Sequence[Settlement]) -> SettlementBatch:

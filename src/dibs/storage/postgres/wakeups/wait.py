@@ -1,6 +1,6 @@
-"""`wait` on Postgres: which look is saved, and how states are compared.
+"""`wait` on Postgres: looks that can be skipped, and the comparison of states.
 
-The first look is saved while notifications arrive and the result of the last claim is known. So an idle
+The first look is skipped while notifications arrive and the result of the last claim is known. So an idle
 worker, and a caller that waits for a result, send no query until a notification arrives.
 """
 

@@ -30,6 +30,7 @@ from dibs.model.results import (
 )
 from dibs.storage.redis.codec import jobs, slots
 
+#: An argument of a script.
 Argument = bytes | str | int
 
 RULES: Final = {"always": 0, "never": 16, "later": 32, "earlier": 48}
@@ -111,7 +112,7 @@ def decode_enqueued(requests: Sequence[EnqueueRequest], reply: list[Any]) -> lis
 
 
 def encode_lease(lease: str) -> str:
-    """Return a lease; a text that cannot be a lease becomes an unknown one."""
+    """Return a lease; a text that cannot be a lease becomes an unknown lease."""
     return lease if len(lease) == 32 and lease.isascii() else "-" * 32
 
 

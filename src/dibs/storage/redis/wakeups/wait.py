@@ -1,4 +1,4 @@
-"""`wait` on Redis: which look is saved, and how states are compared.
+"""`wait` on Redis: looks that can be skipped, and the comparison of states.
 
 A worker that has just claimed needs no look before its sleep, and a message makes the look after the sleep
 unnecessary: both contain the state of the queue. After a lost message the wait looks.
@@ -31,11 +31,15 @@ class QueueState(NamedTuple):
 
     #: Time of the server, ms.
     now: int
-    #: Numbers of the last change of work and of the last end.
+    #: Number of the last step after which a claim may find more jobs.
     work: str = ""
+    #: Number of the last step that ended an id.
     ended: str = ""
+    #: Id of the last entry of the log, "" for an empty log.
     last_log_entry: str = ""
+    #: Time of the next scheduled job, ms.
     next_due: int | None = None
+    #: True if a claim would find a job.
     has_due: bool = False
 
     def number(self, watch: Watch) -> int:
@@ -68,7 +72,7 @@ class RedisWaits:
     #: Reads the state of a queue from the server.
     read_state: Callable[[str], Awaitable[QueueState]]
     #: Returns the prefix of the keys of a queue.
-    key_prefix: Callable[[str], str]
+    queue_prefix: Callable[[str], str]
     #: Seconds between looks without messages.
     poll: float
     manual: bool
@@ -111,7 +115,7 @@ class RedisWait(QueueWait[States]):
     ) -> None:
         super().__init__(queues, watch, ids, since)
         self._waits, self._subscription = waits, waits.subscription
-        self._channels = {waits.key_prefix(queue) + CHANNELS[watch]: queue for queue in queues}
+        self._channels = {waits.queue_prefix(queue) + CHANNELS[watch]: queue for queue in queues}
 
     async def subscribe(self) -> None:
         await self._subscription.listen(self._channels, self)

@@ -1,4 +1,4 @@
--- Enqueue one request, by the table in section 3 of docs/explanation/contract.md.
+-- Enqueue one request, by the state of its id (docs/explanation/contract.md, enqueue).
 --
 -- Python packs requests and unpacks answers in storage/redis/codec/requests.py. Numbers are big-endian.
 --

@@ -23,9 +23,9 @@ local function list_reader(queue, priority, wanted)
     while true do
       local entry = entries[at]
       if not entry then
-        if reader.whole then return nil end
+        if reader.at_end then return nil end
         entries, at, from = call('LRANGE', key, from, from + window - 1), 1, from + window
-        reader.whole, window = #entries < window, math.min(2 * window, MAX_WINDOW)
+        reader.at_end, window = #entries < window, math.min(2 * window, MAX_WINDOW)
         if #entries == 0 then return nil end
         local ids = {}
         for i, one in ipairs(entries) do ids[i] = sub(one, 9) end

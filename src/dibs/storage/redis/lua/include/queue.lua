@@ -83,26 +83,26 @@ end
 
 -- Return the value of an id in a hash, as this step has planned it; false if absent.
 local function read_field(queue, name, id)
-  local slot = queue.fields[name]
-  if not slot then
-    slot = {}
-    queue.fields[name] = slot
+  local values = queue.fields[name]
+  if not values then
+    values = {}
+    queue.fields[name] = values
   end
-  local value = slot[id]
+  local value = values[id]
   if value == nil then
     value = call('HGET', queue.prefix .. name, id)
-    slot[id] = value
+    values[id] = value
   end
   return value
 end
 
 -- Read the values of many ids in a hash with few commands, for later calls of read_field.
 local function prefetch(queue, name, ids)
-  local slot = queue.fields[name] or {}
-  queue.fields[name] = slot
+  local values = queue.fields[name] or {}
+  queue.fields[name] = values
   for from = 1, #ids, CHUNK do
     local part = {unpack(ids, from, math.min(from + CHUNK - 1, #ids))}
-    for i, value in ipairs(call('HMGET', queue.prefix .. name, unpack(part))) do slot[part[i]] = value end
+    for i, value in ipairs(call('HMGET', queue.prefix .. name, unpack(part))) do values[part[i]] = value end
   end
 end
 
