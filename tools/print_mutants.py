@@ -1,11 +1,11 @@
-"""Writes docs/explanation/mutants.md, the bugs planted in the kit's own tests, from tests/kit/mutants.
+"""Writes docs/explanation/mutants.md from the planted bugs in tests/kit/mutants.
 
-python tools/print_mutants.py           writes it, with the figures that stand there
-python tools/print_mutants.py --check   fails if it is not current
-python tools/print_mutants.py --measure plays every one first, which takes long and starts servers
+python tools/print_mutants.py           writes the page with the figures that are already in it
+python tools/print_mutants.py --check   fails if the page is out of date
+python tools/print_mutants.py --measure runs every bug first; takes long and starts servers
 """
 
-# ruff: noqa: INP001, T201 - a script, imported by nobody but its test
+# ruff: noqa: INP001, T201 - a script that only its test imports
 
 from __future__ import annotations
 
@@ -36,18 +36,20 @@ from tests.kit.redis_locations import RedisLocations  # noqa: E402
 
 
 @frozen
-class Room:
-    """A place where bugs are planted, and the levels that are tried alone, with histories at most."""
+class BugGroup:
+    """The bugs in one part of dibs: the title, and the most histories of each higher level that is run
+    alone.
+    """
 
     title: str
     above: dict[str, int]
 
 
-ROOMS: dict[Where, Room] = {
-    "memory": Room("In the engine of memory and file", {"L1": 200, "L2": 300, "L3": 1}),
-    "file": Room("In the commit log", {"L1": 40}),
-    "redis": Room("In the Lua", {}),
-    "postgres": Room("In the SQL", {}),
+GROUPS: dict[Where, BugGroup] = {
+    "memory": BugGroup("In the engine of memory and file", {"L1": 200, "L2": 300, "L3": 1}),
+    "file": BugGroup("In the commit log", {"L1": 40}),
+    "redis": BugGroup("In the Lua", {}),
+    "postgres": BugGroup("In the SQL", {}),
 }
 LEVELS = ("L0", "L1", "L2", "L3")
 ORACLE = "the oracle"
@@ -55,81 +57,82 @@ NOT_FOUND, NOT_TRIED = "–", ""  # noqa: RUF001 - a dash
 
 HEADER = """# Planted bugs
 
-A kit that nobody tried to fool proves nothing. So its tests plant bugs in our own storages, one at a time,
-and the kit must find each. There are {all}:
+The tests of the conformance kit plant bugs in the storages of dibs, one at a time, and the kit must find
+each of them. There are {all} bugs:
 {places}.
-{by_contract} of them, marked *, were made up from [the contract](contract.md) sentence by sentence, by
-somebody who had not read the kit's laws. {survivors} survives one call at a time, and says why.
+{by_contract} of them, marked *, were written from [the contract](contract.md), sentence by sentence, by
+an author who had not read the laws of the kit. {survivors} cannot be found with one call at a time; the last
+section names the reason.
 
-## Caught by level
+## Found by level
 
-Each level was played alone, without those below it, from seed 1, as far as it makes sense: the levels above
-L0 in the engine, where all happens in the process that has the bug in it, and L1 on the commit log.
+Each level was run alone, without the lower levels, with seed 1. The levels above L0 were run on the engine,
+where all code runs in the process with the bug, and L1 also on the commit log.
 
 {by_level}
 
-The slowest catch on L0: {slowest}.
-The levels above are not there for bugs that one call at a time shows, and have fewer verbs;
-[what they are there for](#what-one-call-at-a-time-cannot-show) stands below.
+The bug that L0 needed longest to find: {slowest}.
+The higher levels use fewer verbs than L0. They find [other bugs](#bugs-that-one-call-at-a-time-cannot-show).
 
-On L0 {by_oracle} were first seen by comparison with the oracle, {by_law} by a law, which judges before it.
+On L0, the comparison with the oracle was the first to find {by_oracle} bugs, and a law was the first to
+find {by_law}. The laws are checked before the comparison.
 {idle}
 
-In the tables stands for each level the number of histories that were played until the bug was found, on L0
-the tour of fixed ones first; – was not found, an empty field was not tried. The figures differ between
-versions of Hypothesis; that each is found within its bound on L0 does not.
+The columns L0 to L3 hold the number of histories until the bug was found; on L0 the fixed histories of the
+walkthrough come first. A – means that the bug was not found, an empty field that it was not tried.
+The numbers differ between versions of Hypothesis; the tests check that L0 finds each bug within its bound.
 
-Of the bugs from the contract, nine lived through their first trial. They are why the machine pauses queues
-around a claim, reads in pages, reaps some of many, sends runs back twice, drops leases job by job, lets
-readers fall behind, patches outcomes and enqueues two follow-ups; and why the oracle reads `reset_counts` for
-itself.
+Nine of the bugs from the contract were not found at first. Each of them led to a rule of the state machine:
+it pauses queues around a claim, reads in pages, reaps some of many jobs, returns runs twice, drops leases job
+by job, lets readers fall behind, amends outcomes and enqueues two follow-ups. The last of the nine is the
+reason why the oracle interprets `reset_counts` itself.
 
 <!-- Printed by tools/print_mutants.py from tests/kit/mutants. -->
 """  # noqa: RUF001 - a dash
-RACES = """
-## What one call at a time cannot show
+CONCURRENT = """
+## Bugs that one call at a time cannot show
 
-These are right in every single call. Each is planted in a test of its own, and must be found on its level.
+Every single call is correct with these bugs. Each has a test of its own, and must be found on its level.
 
-| bug | found on | by | planted in `tests/kit/` |
+| bug | found on | by | test in `tests/kit/` |
 |---|---|---|---|
-| memory without its lock | L1 | lines of two verbs in turn | `races` |
-| the file storage without its lock | L1 | the same | `races` |
+| memory without its lock | L1 | lines of two verbs in turn | `concurrent` |
+| the file storage without its lock | L1 | lines of two verbs in turn | `concurrent` |
 | a settlement in two steps with an await between | L3 | a caller cancelled at each await | `crashes` |
 | a settlement in two commits | L3 | a process killed at each line | `crashes` |
-| what got no reply is sent again in silence | L3 | the connection cut at each byte | `crashes` |
-| an fsync forgotten: of a commit, a checkpoint, their folder | L3 | lost power | `crashes` |
-| what a full server refused is told as done | L4 | a full server | `faults` |
+| a call without a reply is sent again silently | L3 | the connection cut at each byte | `crashes` |
+| a missing fsync of a commit, a checkpoint or their folder | L3 | power loss | `crashes` |
+| a write that a full server refused is reported as done | L4 | a full server | `faults` |
 """
 _ROW = re.compile(r"^\| (?P<name>[\w *]+?)\*? \| [^|]* \| (?P<figures>[^|]*(\|[^|\n]*){4}) \|$", re.MULTILINE)
 
-#: Who found it on L0, and after how many histories on each level.
+#: The law that found the bug on L0, and the number of histories until then on each level.
 Figures = tuple[str, ...]
 UNKNOWN: Figures = ("?",) * (1 + len(LEVELS))
 
 
 def page(known: dict[str, Figures]) -> str:
-    """Return the page; `known` are the figures by name."""
+    """Return the page. `known` holds the figures of each bug by name."""
     mutants = list(MUTANTS.values())
     survivors = [mutant for mutant in mutants if mutant.survives]
     parts = [header(mutants, survivors, known)]
-    for where, room in ROOMS.items():
-        parts += ["", f"## {room.title}", "", f"| bug | breaks | first seen by | {' | '.join(LEVELS)} |"]
+    for where, group in GROUPS.items():
+        parts += ["", f"## {group.title}", "", f"| bug | breaks | found first by | {' | '.join(LEVELS)} |"]
         parts += ["|---|---|---|" + "---|" * len(LEVELS)]
         parts += [row(mutant, known) for mutant in mutants if mutant.where == where]
-    parts += [RACES, "## Survivors of L0", ""]
-    parts += [f"- {spoken(one)}: {one.survives}." for one in survivors]
+    parts += [CONCURRENT, "## Bugs that L0 cannot find", ""]
+    parts += [f"- {display_name(one)}: {one.survives}." for one in survivors]
     return "\n".join(parts) + "\n"
 
 
 def header(mutants: Sequence[Mutant], survivors: Sequence[Mutant], known: dict[str, Figures]) -> str:
-    first = [known.get(spoken(one), UNKNOWN)[0] for one in mutants if not one.survives]
+    first = [known.get(display_name(one), UNKNOWN)[0] for one in mutants if not one.survives]
     by_oracle = sum(name == ORACLE for name in first)
     return HEADER.format(
         all=len(mutants),
-        locations=", ".join(
-            f"{sum(one.where == where for one in mutants)} {room.title[0].lower()}{room.title[1:]}"
-            for where, room in ROOMS.items()
+        places=", ".join(
+            f"{sum(one.where == where for one in mutants)} {group.title[0].lower()}{group.title[1:]}"
+            for where, group in GROUPS.items()
         ),
         by_contract=sum(one.by_contract for one in mutants),
         survivors=len(survivors),
@@ -137,20 +140,20 @@ def header(mutants: Sequence[Mutant], survivors: Sequence[Mutant], known: dict[s
         slowest=slowest(known),
         by_oracle=by_oracle,
         by_law=len(first) - by_oracle,
-        idle=idle(first),
+        idle=laws_never_first(first),
     )
 
 
 def by_level(mutants: Sequence[Mutant], known: dict[str, Figures]) -> str:
-    """Tell how many each level found, of those that it was tried on."""
+    """Return a table of the bugs that each level found, among those that it was run on."""
     lines = [
-        f"| level | {' | '.join(room.title for room in ROOMS.values())} |",
-        "|---" * (1 + len(ROOMS)) + "|",
+        f"| level | {' | '.join(group.title for group in GROUPS.values())} |",
+        "|---" * (1 + len(GROUPS)) + "|",
     ]
     for at, level in enumerate(LEVELS, 1):
         cells = []
-        for where in ROOMS:
-            tried = [known.get(spoken(one), UNKNOWN)[at] for one in mutants if one.where == where]
+        for where in GROUPS:
+            tried = [known.get(display_name(one), UNKNOWN)[at] for one in mutants if one.where == where]
             tried = [figure for figure in tried if figure != NOT_TRIED]
             found = sum(figure != NOT_FOUND for figure in tried)
             cells.append(f"{found} of {len(tried)}" if tried else NOT_TRIED)
@@ -163,32 +166,32 @@ def slowest(known: dict[str, Figures]) -> str:
     return f"*{name}*, after {after} histories"
 
 
-def idle(first: Sequence[str]) -> str:
-    """Name the laws that were never the first to see a bug: what they say, another said before."""
+def laws_never_first(first: Sequence[str]) -> str:
+    """Return a sentence that names the laws that were never the first to find a bug."""
     names = [law.name for law in LAWS if law.name not in first]
     if not names:
-        return "Every law was the first to see at least one of them."
+        return "Every law was the first to find at least one bug."
     quoted = ", ".join(f"*{name}*" for name in names)
     return (
-        f"Never the first: {quoted}.\n"
-        "No planted bug needs these, as others see the same; they stay for a day when the oracle is wrong."
+        f"These laws were never the first to find a bug: {quoted}.\n"
+        "They stay, because they would find a bug that the oracle has too."
     )
 
 
 def row(mutant: Mutant, known: dict[str, Figures]) -> str:
     mark = "*" if mutant.by_contract else ""
-    figures = " | ".join(known.get(spoken(mutant), UNKNOWN))
-    return f"| {spoken(mutant)}{mark} | {mutant.breaks} | {figures} |"
+    figures = " | ".join(known.get(display_name(mutant), UNKNOWN))
+    return f"| {display_name(mutant)}{mark} | {mutant.breaks} | {figures} |"
 
 
-def spoken(mutant: Mutant) -> str:
+def display_name(mutant: Mutant) -> str:
     name = mutant.name.removeprefix("lua_").removeprefix("sql_")
     words = name.replace("_", " ")
     return words if name == mutant.name else f"{words} in {mutant.name[:3]}"
 
 
 def figures(text: str) -> dict[str, Figures]:
-    """Return what stands in the last columns."""
+    """Return the figures of a page, by the name of the bug."""
     return {
         found["name"]: tuple(cell.strip() for cell in found["figures"].split("|"))
         for found in _ROW.finditer(text)
@@ -214,7 +217,7 @@ def measured() -> Iterator[tuple[str, Figures]]:
                 target = targets.get(mutant.where, locations)
                 found = (*on_l0(mutant, target), *on_the_others(mutant, target))
             print(mutant.name, *found, flush=True)
-            yield spoken(mutant), found
+            yield display_name(mutant), found
 
 
 def on_l0(mutant: Mutant, target: str | OpenStorage) -> tuple[str, str]:
@@ -229,7 +232,7 @@ def on_l0(mutant: Mutant, target: str | OpenStorage) -> tuple[str, str]:
 def on_the_others(mutant: Mutant, target: str | OpenStorage) -> Iterator[str]:
     claims = ALONE if mutant.where == "memory" else SHARED
     for level in LEVELS[1:]:
-        most = ROOMS[mutant.where].above.get(level)
+        most = GROUPS[mutant.where].above.get(level)
         if most is None or not isinstance(target, str):
             yield NOT_TRIED
             continue
@@ -238,11 +241,11 @@ def on_the_others(mutant: Mutant, target: str | OpenStorage) -> Iterator[str]:
 
 
 def main() -> int:
-    stands = TARGET.read_text("utf-8") if TARGET.exists() else ""
-    wanted = page(dict(measured()) if "--measure" in sys.argv else figures(stands))
+    current = TARGET.read_text("utf-8") if TARGET.exists() else ""
+    page_text = page(dict(measured()) if "--measure" in sys.argv else figures(current))
     if "--check" in sys.argv:
-        return int(wanted != stands)
-    TARGET.write_text(wanted, "utf-8")
+        return int(page_text != current)
+    TARGET.write_text(page_text, "utf-8")
     return 0
 
 

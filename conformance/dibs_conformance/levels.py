@@ -6,7 +6,7 @@ from typing import Final
 
 from attrs import evolve
 
-from dibs_conformance.concurrent.levels import at_once, interleaved
+from dibs_conformance.concurrent.levels import interleaved, unscheduled
 from dibs_conformance.crashes.levels import clients_that_die
 from dibs_conformance.faults.levels import servers_that_fail
 from dibs_conformance.history.free_run import free_run
@@ -25,7 +25,7 @@ def threads_and_processes(plan: LevelPlan) -> Findings:
     A failure in the short examples skips the recorded runs.
     """
     half = evolve(plan, budget=plan.budget / 2)
-    short = at_once(half)
+    short = unscheduled(half)
     if short.failures:
         return short
     runs = None if plan.examples is None else max(1, plan.examples // SHORT_FOR_LONG)

@@ -1,4 +1,4 @@
-"""Plays one level on a storage, without the rest of a certification."""
+"""Runs one level on a storage, without the rest of a certification."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def play(
     durable: bool = False,
     walkthrough: bool = False,
 ) -> tuple[Failure | None, ExampleSession]:
-    """Play until something is found, after the tour if that is asked for; `session.examples` tells when."""
+    """Run examples until one fails, after the walkthrough if requested. `session.examples` is their
+    number.
+    """
     runner = LoopRunner()
     checker = LawChecker([law() for law in LAWS], StoryRecorder())
     session = ExampleSession(
@@ -43,11 +45,11 @@ def play(
 
 
 def play_level(level: str, target: str, claims: Capabilities, examples: int, seed: int = 1) -> Findings:
-    """Play a level above L0 until something is found; its story is left as long as it is."""
+    """Run a level above L0 until one history fails, without shrinking the failure."""
     locations = Locations(target)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(concert, "SHORTENING", 0.0)
+            patch.setattr(concert, "SHRINK_SECONDS", 0.0)
             return LEVELS[level](
                 LevelPlan(locations=locations, claims=claims, seed=seed, budget=0, examples=examples)
             )

@@ -1,8 +1,9 @@
-"""Opens places of the kit on a real Postgres: each is a schema of its own.
+"""Opens locations of the kit on a real Postgres: each is a schema.
 
-A schema takes 0.1 s to make, and its functions as long again until each has run once. So the machine, which
-wants several for each example, gets schemas that were wiped, and connections that know them; each opening is
-a new storage all the same. What is opened with the server's own clock is new from the ground up.
+A schema takes 0.1 s to create, and its functions take as long again until each has run once. The state
+machine needs several locations for each example, so it gets schemas that were emptied, and connections that
+have prepared their functions. Each opening is a new storage nevertheless. A location with the system clock
+gets a new schema.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ DELETE FROM {0}.live; DELETE FROM {0}.ended; DELETE FROM {0}.leases; DELETE FROM
 DELETE FROM {0}.events; DELETE FROM {0}.queues;
 SELECT setval('{0}.numbers', 0, false), setval('{0}.seen', 0, false)
 """
-#: A place that was closed may be opened again; it is given away when this many others were closed after it.
+#: A closed location may be opened again. Its schema is reused after this number of other locations was
+#: closed.
 RESERVE: Final = 3
 
 
 class PostgresLocations:
-    """A function of place and clock that can be sent to other processes."""
+    """A function `open_storage(location, clock)` that can be pickled for other processes."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -50,7 +52,7 @@ class PostgresLocations:
             connection.pgconn.finish()
 
     def __repr__(self) -> str:
-        return "postgres, a schema for each place"
+        return "postgres, a schema for each location"
 
     def __call__(self, location: str, clock: Clock) -> Storage:
         if clock == "system":
@@ -58,14 +60,14 @@ class PostgresLocations:
         return cast("Storage", Kept(self, location))
 
     def connect(self, location: str) -> AbstractAsyncContextManager[Any] | None:
-        """A connection of the caller's own: joining is tried with it."""
+        """Return a connection of the caller, to try transactions."""
         return connect(with_option(self._url, "schema", location))
 
     def address(self, location: str) -> PostgresAddress:
         return parse_url(self._url, {"schema": self._schemas.get(location, location)})
 
     async def take(self, location: str) -> ConnectionPool:
-        """Let the place have a schema that is empty, or the one it has."""
+        """Give the location an empty schema, or the one it has already."""
         if self._connections is None:
             address = self.address(location)
             self._connections = ConnectionPool(address.params, DriverErrors(address.shown, address.hosts))
@@ -86,7 +88,7 @@ class PostgresLocations:
 
 
 class Kept:
-    """A storage on a schema that outlives it."""
+    """A storage on a schema that is not removed when the storage closes."""
 
     def __init__(self, locations: PostgresLocations, location: str) -> None:
         self._locations, self._location = locations, location
@@ -105,7 +107,7 @@ class Kept:
 
 
 class WarmServer(PostgresServer):
-    """A server whose connections are there already."""
+    """A server with connections that are open already."""
 
     def __init__(self, address: PostgresAddress, connections: ConnectionPool) -> None:
         super().__init__(address)

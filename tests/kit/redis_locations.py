@@ -1,4 +1,4 @@
-"""Opens places of the kit on a real Redis: each is a prefix of its own."""
+"""Opens locations of the kit on a real Redis: each is a key prefix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dibs.storage.registry import open_storage
 
 
 class RedisLocations:
-    """A function of place and clock that can be sent to other processes."""
+    """A function `open_storage(location, clock)` that can be pickled for other processes."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -16,4 +16,4 @@ class RedisLocations:
         return open_storage(self._url, clock, prefix=location)
 
     def __repr__(self) -> str:
-        return "redis, a prefix for each place"
+        return "redis, a prefix for each location"

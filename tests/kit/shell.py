@@ -1,4 +1,4 @@
-"""Types a verb of the kit, without the rest of the command line."""
+"""Runs one command of the kit, without the rest of the command line."""
 
 from __future__ import annotations
 

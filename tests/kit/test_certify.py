@@ -1,4 +1,4 @@
-"""The door of the kit: what it refuses, what it reports, and that it is not fooled by claims or bad input."""
+"""Tests of `certify`: invalid arguments, the report, false claims and invalid input."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ from tests.kit.play import play
 
 
 @asynccontextmanager
-async def boastful(location: str, clock: Clock) -> AsyncIterator[Storage]:
-    """A memory storage that says it is durable and shared."""
+async def open_false_claims(location: str, clock: Clock) -> AsyncIterator[Storage]:
+    """Open a memory storage that claims to be durable and shared."""
     async with open_storage(f"memory:{location}", clock) as storage:
         said = Capabilities(durable=True, shared=True, cross_queue=True, manual_clock=True)
         type(storage).capabilities = property(lambda _: said)  # type: ignore[assignment, method-assign]
         yield storage
 
 
-def test_an_untrue_claim_fails_and_an_unclaimed_power_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each capability is held against the storage, both ways."""
+def test_a_false_claim_fails_and_an_unclaimed_capability_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each capability is compared with the storage, in both directions."""
     kind = type(open_storage("memory:"))
     monkeypatch.setattr(kind, "capabilities", kind.capabilities)
 
-    report = certify(boastful, examples=1, seed=1)
-    powers = {power.name: power for power in report.capabilities}
+    report = certify(open_false_claims, examples=1, seed=1)
+    capabilities = {one.name: one for one in report.capabilities}
 
     assert {failure.law for failure in report.failures} >= {"durable", "shared"}
-    assert (powers["push_wakeups"].claimed, powers["push_wakeups"].found) == (False, True)
+    assert (capabilities["push_wakeups"].claimed, capabilities["push_wakeups"].found) == (False, True)
     assert not report.certified
 
 
 @pytest.mark.parametrize("level", ["L9"])
-def test_a_level_that_is_not_built_is_refused_by_name(level: str) -> None:
+def test_an_unknown_level_is_refused(level: str) -> None:
     with pytest.raises(Refused, match=level):
         certify("memory:", level)
 
 
-def test_a_failure_is_told_as_the_shortest_story(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_reported_with_the_fewest_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transitions, "request_cancel", lambda slot, *_: slot)
 
     failure, _ = play(50, shrink=True)
@@ -65,7 +65,7 @@ def test_a_failure_is_told_as_the_shortest_story(monkeypatch: pytest.MonkeyPatch
     assert any(line.startswith("cancel(") for line in failure.story)
 
 
-async def test_bad_input_that_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_accepted_invalid_input_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dibs.model.check_jobs.check_data", lambda *_: None)
 
     async with Locations("memory:").open("memory:no-limits", "manual") as storage:
@@ -75,8 +75,8 @@ async def test_bad_input_that_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) 
     assert any("payload above 1 MiB: accepted" in text for text in wrong)
 
 
-def test_places_are_the_kits_own() -> None:
-    """A URL says where; the kit makes a place of its own beside it."""
+def test_locations_differ_from_the_target() -> None:
+    """The kit creates locations of its own next to the one in the URL."""
     locations = Locations("memory:mine")
 
     assert len({"memory:mine", locations.new(), locations.new()}) == 3
@@ -87,7 +87,7 @@ def said(*words: str) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
-def test_the_verb_prints_the_report_as_json() -> None:
+def test_the_command_prints_the_report_as_json() -> None:
     code, text = said("memory:", "--examples", "3", "--seed", "3", "--json")
     report = msgspec.json.decode(text, type=Report)
 
@@ -95,7 +95,9 @@ def test_the_verb_prints_the_report_as_json() -> None:
     assert {law.verdict for law in report.laws} == {"kept"}
 
 
-def test_the_verb_says_no_with_1_and_wrong_words_with_2(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_exits_with_1_if_not_certified_and_2_for_invalid_arguments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(transitions, "request_cancel", lambda slot, *_: slot)
 
     assert said("memory:", "--examples", "60", "--seed", "1")[0] == 1
@@ -103,15 +105,15 @@ def test_the_verb_says_no_with_1_and_wrong_words_with_2(monkeypatch: pytest.Monk
     assert said("nowhere:")[0] == 2
 
 
-def test_one_example_meets_every_law() -> None:
-    """The tour sees to it, so that a short run is not certified by chance."""
+def test_one_example_checks_every_law() -> None:
+    """The walkthrough checks every law, so a short run does not depend on chance."""
     report = certify("memory:", examples=1, seed=1)
 
     assert ("L0", ()) == (report.reached, report.levels[0].unmet), report.text()
 
 
-def test_a_budget_without_room_certifies_nothing() -> None:
-    """What was not tried is not kept."""
+def test_a_budget_of_zero_certifies_no_level() -> None:
+    """A law that was not checked is not kept."""
     report = certify("memory:", budget=0.0)
 
     assert not report.certified
@@ -120,7 +122,7 @@ def test_a_budget_without_room_certifies_nothing() -> None:
 
 
 @pytest.mark.parametrize("words", ["--budget=nan", "--budget=-1", "--examples=-1"])
-def test_an_effort_that_is_none_is_wrong_words(words: str) -> None:
+def test_an_invalid_budget_or_number_is_a_usage_error(words: str) -> None:
     option, _, value = words.removeprefix("--").partition("=")
 
     result = shell.said(verb, "memory:", words)
@@ -130,7 +132,7 @@ def test_an_effort_that_is_none_is_wrong_words(words: str) -> None:
 
 
 def test_a_budget_ends_between_two_examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not after as many as share a seed: on a slow storage these may take minutes."""
+    """The budget also ends within a chunk of examples, which may take minutes on a slow storage."""
     moments = count()
     for module in ("sequential.examples", "sequential.session"):
         monkeypatch.setattr(

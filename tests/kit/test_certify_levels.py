@@ -1,8 +1,9 @@
-"""Each storage of ours reaches its highest level: briefly here, for as long as one likes in the long form.
+"""Each storage of dibs reaches its highest level: with few histories by default, with a budget with the
+marker `certify`.
 
-    DIBS_CERTIFY_BUDGET=3600 nox -s certify -- postgres
+DIBS_CERTIFY_BUDGET=3600 nox -s certify -- postgres
 
-gives each storage an hour of new examples; the seed of a run that fails is in its report.
+The command gives each storage one hour of new examples. The report of a failed run holds its seed.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import pytest
 from dibs_conformance import certify
 from dibs_conformance.servers import PostgresServer, RedisServer
 
-#: Seconds for each storage in the long form.
+#: Seconds for each storage with the marker `certify`.
 BUDGET = float(os.environ.get("DIBS_CERTIFY_BUDGET", "240"))
-#: Histories on each level here; of crashes and outages as many as show anything.
+#: Histories on each level by default: the fewest with which every kind of fault occurs.
 FEW = 9
 
 
 def reaches(target: str, level: str, examples: int | None = FEW) -> None:
-    """The report is printed: `pytest -rP` shows it, with its seed, also of what passed."""
+    """Certify a storage and print the report. `pytest -rP` shows the report, with its seed, also for a passed
+    test.
+    """
     report = certify(target, level, BUDGET, 20_261_121 if examples else None, examples=examples)
     sys.stdout.write(f"{report.text()}\n")
 

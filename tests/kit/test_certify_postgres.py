@@ -1,4 +1,4 @@
-"""Postgres keeps the contract: the same kit as for every other storage, 1,000 examples in the long form."""
+"""Postgres keeps the contract: 100 examples by default, 1,000 with the marker `certify`."""
 
 from __future__ import annotations
 

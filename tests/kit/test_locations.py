@@ -1,4 +1,4 @@
-"""The kit makes places of its own on a server, and leaves none behind."""
+"""The kit creates locations of its own on a server, and removes all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dibs_conformance.target import Locations
 
 
 def test_a_redis_is_left_as_it_was(redis_server: RedisServer) -> None:
-    """What was there is not touched, what the kit made is gone."""
+    """The kit removes its own keys, and no others."""
     client = redis.Redis.from_url(redis_server.url)
     client.set("of-somebody-else", "1")
     before = set(client.keys("*"))
@@ -27,7 +27,7 @@ def test_a_redis_is_left_as_it_was(redis_server: RedisServer) -> None:
 
 @pytest.mark.certify
 def test_a_postgres_is_left_as_it_was(postgres_server: PostgresServer) -> None:
-    """No schema of the kit's stays."""
+    """The kit leaves no schema behind."""
     certify(postgres_server.url, examples=2, seed=1)
 
     with psycopg.connect(postgres_server.url) as connection:
@@ -37,11 +37,11 @@ def test_a_postgres_is_left_as_it_was(postgres_server: PostgresServer) -> None:
     assert [] == found
 
 
-def test_a_scheme_without_places_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A storage whose URL has no room for a place is certified by its function."""
+def test_a_scheme_without_temporary_urls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A storage whose URLs cannot name a new location is certified by its function."""
     monkeypatch.setitem(registry.BUILT_IN, "mine", "tests.kit.play:play")
 
-    with pytest.raises(NotImplementedError, match="certify\\(open_storage\\)"):
+    with pytest.raises(NotImplementedError, match="certify a function open_storage"):
         Locations("mine:here").new()
 
 
@@ -54,8 +54,8 @@ def test_a_scheme_without_places_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
         ("postgresql://host/db?schema=a", "postgresql://host/db?schema=x"),
     ],
 )
-def test_a_place_of_ones_own_is_beside_what_was_given(url: str, own: str) -> None:
-    """Each storage says itself how: the kit knows no scheme."""
+def test_a_temporary_url_is_next_to_the_given_one(url: str, own: str) -> None:
+    """Each storage implements `temporary_url`; the kit knows no URL scheme."""
     assert own == registry.temporary_url(url, "x")
 
 

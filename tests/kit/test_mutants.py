@@ -1,6 +1,7 @@
-"""A kit nobody tried to fool proves nothing: each planted bug must be found within a few examples.
+"""The kit must find each planted bug within a bounded number of examples.
 
-Here those in the engine, and of each storage's own the first few; all of them in the long form.
+The default run plants all bugs in the engine, and the first few of each other group; the marker `certify`
+adds the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.kit.redis_locations import RedisLocations
 from tests.source import PROJECT
 
 NAMES = {law.name for law in LAWS}
-#: Of those planted in a server, so many are tried in the default run.
+#: Number of bugs of each other group that the default run tries.
 FEW = 3
 
 
@@ -34,13 +35,13 @@ def some_of(where: str) -> list[object]:
 
 
 def find(mutant: Mutant, patch: pytest.MonkeyPatch, target: str | OpenStorage, *, durable: bool) -> None:
-    """It is found, by the law it breaks or by comparing with the oracle; or it survives, as it says."""
+    """Check that the kit finds a bug, or that a survivor survives."""
     mutant.plant(patch)
 
     failure, session = play(mutant.examples, target=target, durable=durable, walkthrough=True)
 
     if mutant.survives:
-        assert failure is None, f"found after {session.examples} histories: it does not survive any more"
+        assert failure is None, f"found after {session.examples} histories: it remove its `survives`"
     else:
         assert failure is not None, f"not found in {session.examples} histories: breaks {mutant.breaks}"
 
@@ -71,7 +72,7 @@ def test_a_bug_in_postgres_is_found(
 
 
 def test_a_checkpoint_after_every_commit_is_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What two of the mutants need is found to be innocent by itself."""
+    """Two mutants make more checkpoints; the kit must not find these checkpoints alone."""
     commit_log.often(monkeypatch)
 
     failure, _ = play(20, target=f"file:{tmp_path}", durable=True, walkthrough=True)
@@ -80,7 +81,7 @@ def test_a_checkpoint_after_every_commit_is_no_bug(tmp_path: Path, monkeypatch: 
 
 
 def test_the_page_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python tools/print_mutants.py` writes it; the figures are those that stand there."""
+    """`python tools/print_mutants.py` writes the page, with the figures that are already in it."""
     monkeypatch.syspath_prepend(PROJECT / "tools")
     import print_mutants  # type: ignore[import-not-found]
 
@@ -91,7 +92,7 @@ def test_the_page_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_law_has_a_mutant() -> None:
-    """A law that no planted bug breaks is questioned: what would it find that the others do not?"""
+    """A law without a planted bug may be unable to find any."""
     without = NAMES - {mutant.breaks for mutant in MUTANTS.values() if not mutant.survives}
 
     assert set() == without

@@ -1,4 +1,4 @@
-"""The oracle on small stories from the contract, told with numbers small enough to read."""
+"""The oracle on short examples from the contract, with small numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dibs_conformance.oracle import OneOf, Oracle
 
 
 class Told:
-    """An oracle and a clock: each call is one step, at a time given in ms."""
+    """An oracle with a clock: each call is one step at a time in ms."""
 
     def __init__(self) -> None:
         self.oracle = Oracle()
@@ -58,7 +58,9 @@ def test_a_known_id_is_updated_in_place_and_beside_a_run_it_is_blocked(told: Tol
 
 
 def test_a_list_of_updates_has_two_readings(told: Told) -> None:
-    """Contract 3, the fold law: ended, the first counts whole; come back, it changes the time only."""
+    """Contract 3, the fold law: after an end, the first update sets all fields; after a return, it only
+    changes the time.
+    """
     told.enqueue(data=JobData(payload=b"old"), run_at=0)
     [fence] = told.claim()
     told.enqueue(how=Update(data=False, run_at="later"), data=JobData(payload=b"new"), run_at=70)

@@ -1,4 +1,4 @@
-"""The pytest plugin comes with dibs, so it must load where the kit's own needs are not installed."""
+"""The pytest plugin comes with dibs, so it must load without the dependencies of the kit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import dibs_conformance.plugin
 
 
 def test_the_plugin_loads_without_hypothesis() -> None:
-    """Somebody who installed dibs without the extra can still start pytest."""
+    """A user without the extra `conformance` can still start pytest."""
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
 
     assert (0, "") == (done.returncode, done.stderr)

@@ -1,4 +1,4 @@
-"""The report: what reaches a level, and its forms: lines, JSON, a page, a badge."""
+"""The report: the verdicts of levels, and the forms text, JSON, HTML page and badge."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def report(*levels: LevelReport, **changes: object) -> Report:
         (Findings(histories=1, laws=(KEPT,), failures=(BROKEN,)), "broken"),
     ],
 )
-def test_a_level_is_reached_when_nothing_is_missing(found: Findings, verdict: LevelVerdict) -> None:
+def test_a_level_is_reached_if_all_tests_ran(found: Findings, verdict: LevelVerdict) -> None:
     assert verdict == level("L0", found).verdict
 
 
@@ -78,7 +78,7 @@ def test_a_level_counts_only_above_reached_ones() -> None:
     assert "" == highest_reached([level("L0", short), level("L1", GOOD)])
 
 
-def test_the_first_level_that_breaks_is_the_last_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_levels_above_a_broken_one_do_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
 
     def breaks(plan: LevelPlan) -> Findings:
@@ -93,7 +93,7 @@ def test_the_first_level_that_breaks_is_the_last_that_runs(monkeypatch: pytest.M
     assert ("", False) == (found.reached, found.certified)
 
 
-def test_the_levels_share_what_is_left_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_levels_share_the_rest_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     budgets = []
 
     def quick(plan: LevelPlan) -> Findings:
@@ -109,7 +109,7 @@ def test_the_levels_share_what_is_left_of_the_budget(monkeypatch: pytest.MonkeyP
     assert 600 / len(LEVELS) > budgets[0] > 300 / len(LEVELS)
 
 
-def test_an_untrue_claim_is_no_certificate() -> None:
+def test_a_false_claim_is_not_certified() -> None:
     untrue = (CapabilityReport(name="durable", claimed=True, found=False),)
     told = report(level("L0", GOOD), capabilities=untrue, certified=False)
 
@@ -137,7 +137,7 @@ def test_json_comes_back_the_same() -> None:
     assert told == msgspec.json.decode(told.json(), type=Report)
 
 
-def test_the_lines_name_what_is_missing() -> None:
+def test_the_lines_name_missing_tests() -> None:
     gap = Gap(name="server restart", why="nobody knows how")
     text = report(
         level("L0", Findings(histories=1, laws=(UNMET,), untested=(gap,), faults={"cut": 3}))
@@ -158,7 +158,7 @@ def test_a_console_shows_levels_and_laws() -> None:
 
 
 class Page(HTMLParser):
-    """What a browser would make of it: the tags in order, and the text."""
+    """An HTML page as a browser reads it: the tags in order, and the text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_the_page_tells_everything_and_runs_nothing() -> None:
+def test_the_page_shows_all_findings_and_escapes_them() -> None:
     gap = Gap(name="disk full", why="no small disk")
     told = report(level("L0", GOOD), level("L1", Findings(failures=(BROKEN,), untested=(gap,))))
     page = Page(told.html())
@@ -186,14 +186,14 @@ def test_the_page_tells_everything_and_runs_nothing() -> None:
 
 
 @pytest.mark.parametrize("found", [GOOD, Findings(), Findings(failures=(BROKEN,))])
-def test_the_badge_says_in_one_word_what_came_of_it(found: Findings) -> None:
+def test_the_badge_shows_the_verdict(found: Findings) -> None:
     badge = ET.fromstring(report(level("L0", found)).badge())
     expected = {"reached": "L0", "not tested": "not tested", "broken": "broken"}[level("L0", found).verdict]
 
     assert f"dibs contract: {expected}" == badge.attrib["aria-label"]
 
 
-def test_the_verb_writes_page_and_badge(tmp_path: Path) -> None:
+def test_the_command_writes_page_and_badge(tmp_path: Path) -> None:
     page, badge = tmp_path / "report.html", tmp_path / "badge.svg"
     done = said(verb, "memory:", "--examples", "1", "--html", str(page), "--badge", str(badge))
 

@@ -1,4 +1,4 @@
-"""`pytest --dibs-storage`: in a project of somebody else's, with nothing but one function in it."""
+"""Tests of `pytest --dibs-storage` in a separate project that has only a function `open_storage`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(folder: Path, claims: str, *words: str) -> subprocess.CompletedProcess[s
     )
 
 
-def test_each_power_and_level_is_a_test(tmp_path: Path) -> None:
+def test_each_capability_and_level_is_a_test(tmp_path: Path) -> None:
     done = run(
         tmp_path, TRUE, "--dibs-storage", "mine:open_storage", "--dibs-examples", "1", "--dibs-html", "r.html"
     )
@@ -53,7 +53,7 @@ def test_each_power_and_level_is_a_test(tmp_path: Path) -> None:
     assert "keeps the contract at level L0" in (tmp_path / "r.html").read_text("utf-8")
 
 
-def test_an_untrue_claim_fails_by_name(tmp_path: Path) -> None:
+def test_a_false_claim_fails_its_test(tmp_path: Path) -> None:
     claims = f"{TRUE}, durable=True"
     done = run(tmp_path, claims, "--dibs-storage", "mine:open_storage", "--dibs-examples", "1")
 
@@ -70,19 +70,23 @@ def test_an_untrue_claim_fails_by_name(tmp_path: Path) -> None:
         ("json", "a storage URL begins with a scheme"),
     ],
 )
-def test_a_target_that_is_nothing_is_told(target: str, told: str) -> None:
+def test_an_unknown_target_is_a_usage_error(target: str, told: str) -> None:
     with pytest.raises(pytest.UsageError, match=told):
         find_target(target)
 
 
-def test_a_level_there_is_not_is_told(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_level_is_a_usage_error(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pytestconfig.option, "dibs_level", "L9")
 
     with pytest.raises(pytest.UsageError, match="unknown level 'L9'"):
         create_plugin(pytestconfig)
 
 
-def test_a_budget_that_is_none_is_told(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_budget_is_a_usage_error(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pytestconfig.option, "dibs_budget", float("nan"))
 
     with pytest.raises(pytest.UsageError, match="--dibs-budget: budget is nan"):

@@ -1,1 +1,3 @@
-"""Several clients at once: what they do, who goes next, and whether the contract allows what came of it."""
+"""Tests with concurrent clients (levels L1 and L2): random examples, a scheduler, and a linearizability
+check.
+"""

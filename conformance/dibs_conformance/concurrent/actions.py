@@ -1,15 +1,17 @@
-"""What clients are told to do, as data: it can be sent to a process, and left out of a story.
+"""The actions of the clients: random calls as data, which can be sent to another process and shrunk.
 
-An act says what, and of what it was handed a client picks: the newest run, the one before, the short lease.
+An action does not name fences, revisions or leases. It picks them from the `ClientState` when it runs, for
+example "the newest run".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
 from typing import Any
+
+from attrs import define, evolve, field, frozen
 
 from dibs.model.job import Error, JobData, NewJob
 from dibs.model.requests import (
@@ -31,24 +33,24 @@ from dibs.model.requests import (
 from dibs.model.results import ClaimResult, SettleAndClaimResult
 from dibs_conformance.concurrent.calls import Call
 
-#: ms; a short lease ends within an example when somebody is late.
-LONG, SHORT, LATE = 3_600_000, 10, 11
-NOBODYS = "0" * 32
+#: In ms. A short lease expires within an example once a client adds `PAST_SHORT_TTL` to its time.
+LONG_TTL, SHORT_TTL, PAST_SHORT_TTL = 3_600_000, 10, 11
+UNUSED_LEASE = "0" * 32
 
-CONFLICTS: tuple[OnConflict, ...] = (
+CONFLICT_OPTIONS: tuple[OnConflict, ...] = (
     *(Update(), Update(), Update(), Reject(), Reject(failed=True)),
     *(Update(data=False, run_at="earlier"), Update(run_at="later", reset_counts=False)),
 )
-DATA = (
+JOB_DATA = (
     JobData(payload=b"1"),
     JobData(payload=b"2", priority=1),
     JobData(payload=b"3", attributes={"a": b"1"}),
 )
-#: As `data` of an act: a payload of so many bytes.
-LARGE, LARGE_BYTES = -1, 1_000_000
+#: `Action.data` for a payload of `LARGE_BYTES` bytes.
+LARGE_DATA, LARGE_BYTES = -1, 1_000_000
 ERROR = Error(type="ValueError", message="no")
-#: By name, because a story says the name.
-HOWS: dict[str, SettleAction] = {
+#: Keyed by name, because the report of a failure prints the name.
+SETTLE_ACTIONS: dict[str, SettleAction] = {
     "complete": Complete(result=b"1"),
     "fail": Fail(error=ERROR),
     "fail, handled": Fail(error=ERROR, handled=True),
@@ -59,7 +61,7 @@ HOWS: dict[str, SettleAction] = {
     "hand off": HandOff(),
 }
 PATCHES = (JobPatch(attributes={"b": b"2"}), JobPatch(priority=1, delay=5))
-#: How often each verb is chosen, of what the sum is.
+#: Relative frequency of each operation.
 # fmt: off
 WEIGHTS = {
     "enqueue": 10, "claim": 9, "settle": 10, "settle_and_claim": 3, "finish": 2, "renew": 2, "drop": 2,
@@ -68,161 +70,173 @@ WEIGHTS = {
 # fmt: on
 
 
-@dataclass(frozen=True, kw_only=True)
-class Act:
-    """One thing to do. `late`: how many ms after the others' now."""
+@frozen(kw_only=True)
+class Action:
+    """One call that a client is to make."""
 
-    verb: str
+    operation: str
     ids: tuple[str, ...] = ("a",)
-    #: How far back among what was handed out.
-    pick: int = 0
-    #: Which lease: 0 the long one, 1 the short one, 2 nobody's.
+    #: Selects a run or revision of the client's state. 0 is the newest.
+    nth_newest: int = 0
+    #: Selects a lease: 0 is the long lease, 1 the short lease, 2 a lease that was never granted.
     lease: int = 0
-    how: str = "complete"
+    #: A key of `SETTLE_ACTIONS`.
+    settle_as: str = "complete"
+    #: An index into `CONFLICT_OPTIONS`.
+    #: An index into `CONFLICT_OPTIONS`.
     conflict: int = 0
+    #: An index into `JOB_DATA`, or `LARGE_DATA`.
     data: int = 0
+    #: Delay of an enqueued job in ms.
     delay: int = 0
     limit: int = 10
+    #: Chooses a variant of the operation, for example `running` of a cancel.
     flag: bool = False
-    late: int = 0
+    #: Added to the time of the example, in ms.
+    clock_offset: int = 0
 
 
-@dataclass
-class Hands:
-    """What a client was handed, oldest first."""
+@define
+class ClientState:
+    """The runs, revisions and leases that clients received so far, oldest first."""
 
-    runs: list[tuple[str, int]] = field(default_factory=list)
-    revisions: list[tuple[str, int]] = field(default_factory=list)
-    leases: list[str] = field(default_factory=list)
+    runs: list[tuple[str, int]] = field(factory=list)
+    revisions: list[tuple[str, int]] = field(factory=list)
+    leases: list[str] = field(factory=list)
 
-    def take(self, call: Call) -> None:
-        """Remember what an answer hands out."""
-        if call.fate != "answered":
+    def record(self, call: Call) -> None:
+        """Add the runs, revisions and leases that the answer of a call contains."""
+        if call.completion != "answered":
             return
-        if call.verb == "grant":
+        if call.operation == "grant":
             self.leases.append(call.answer.lease)
-        elif call.verb == "enqueue":
-            # A repeat is told the numbers of whatever its key was first used for: often another id's. The
-            # range of this id may cover such a number or not, which no judge of one id can tell.
-            asked = (request.job.id for request in call.args["requests"])
-            told = zip(asked, call.answer, strict=True)
-            self.revisions += [(id, one.revision) for id, one in told if not one.repeated]
-        elif call.verb in ("claim", "settle_and_claim"):
-            self._claimed(call.answer.claim if isinstance(call.answer, SettleAndClaimResult) else call.answer)
+        elif call.operation == "enqueue":
+            # A repeated enqueue returns the numbers of the first enqueue with that request_key, often for
+            # another id. The range of this id may cover such a number by chance, and the linearizability
+            # check cannot decide that.
+            ids = (request.job.id for request in call.args["requests"])
+            answers = zip(ids, call.answer, strict=True)
+            self.revisions += [(id, answer.revision) for id, answer in answers if not answer.repeated]
+        elif call.operation in ("claim", "settle_and_claim"):
+            self._record_claim(
+                call.answer.claim if isinstance(call.answer, SettleAndClaimResult) else call.answer
+            )
 
-    def _claimed(self, claim: ClaimResult) -> None:
+    def _record_claim(self, claim: ClaimResult) -> None:
         self.runs += [(job.id, job.run.fence) for job in claim.jobs if job.run is not None]
         self.revisions += [(job.id, job.revision) for job in claim.jobs]
 
 
-@dataclass(frozen=True)
-class Order:
-    """What a client is to do next, with what it was handed before."""
+@frozen
+class Program:
+    """The actions that one client runs next, with the client state and the time they start from."""
 
-    acts: tuple[Act, ...]
+    actions: tuple[Action, ...]
     queue: str
-    hands: Hands
+    state: ClientState
     now: int
 
-    def own(self) -> Order:
-        """The same with hands of its own, which it may fill."""
-        hands = Hands(list(self.hands.runs), list(self.hands.revisions), list(self.hands.leases))
-        return replace(self, hands=hands)
+    def with_own_state(self) -> Program:
+        """Return a copy with its own `ClientState`, so that the client can add to it."""
+        state = ClientState(list(self.state.runs), list(self.state.revisions), list(self.state.leases))
+        return evolve(self, state=state)
 
 
-def drawn(random: Random, ids: tuple[str, ...], *, verb: str = "", late: int = 0) -> Act:
-    """Draw an act, or one of this verb."""
-    verb = verb or random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-    return Act(
-        verb=verb,
+def random_action(
+    random: Random, ids: tuple[str, ...], *, operation: str = "", clock_offset: int = 0
+) -> Action:
+    """Return a random action, or a random action of this operation."""
+    operation = operation or random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+    return Action(
+        operation=operation,
         ids=tuple(random.choices(ids, (4, *(1 for _ in ids[1:])), k=random.choice((1, 1, 1, 2)))),
-        pick=random.choice((0, 0, 0, 1, 2)),
+        nth_newest=random.choice((0, 0, 0, 1, 2)),
         lease=random.choice((0, 0, 0, 1, 1, 2)),
-        how=random.choice(list(HOWS)),
-        conflict=random.randrange(len(CONFLICTS)),
-        data=random.randrange(len(DATA)),
+        settle_as=random.choice(list(SETTLE_ACTIONS)),
+        conflict=random.randrange(len(CONFLICT_OPTIONS)),
+        data=random.randrange(len(JOB_DATA)),
         delay=random.choice((0, 0, 0, 5)),
         limit=random.choice((1, 10)),
         flag=random.random() < 0.5,
-        late=late or random.choice((0, 0, 0, 0, LATE)),
+        clock_offset=clock_offset or random.choice((0, 0, 0, 0, PAST_SHORT_TTL)),
     )
 
 
-def words(act: Act, queue: str, hands: Hands, now: int) -> dict[str, Any]:
-    """Return the arguments of the call that an act stands for."""
-    return WORDS.get(act.verb, _by_ids)(act, queue, hands, now)
+def build_arguments(action: Action, queue: str, state: ClientState, now: int) -> dict[str, Any]:
+    """Return the arguments of the call that an action describes."""
+    return ARGUMENTS.get(action.operation, _by_ids)(action, queue, state, now)
 
 
 @cache
-def large() -> JobData:
-    """A payload that no storage can make small."""
+def large_data() -> JobData:
+    """Return a payload of random bytes, which a storage cannot compress."""
     return JobData(payload=Random(0).randbytes(LARGE_BYTES))
 
 
-def requests_of(act: Act) -> list[EnqueueRequest]:
-    data = large() if act.data == LARGE else DATA[act.data]
+def build_requests(action: Action) -> list[EnqueueRequest]:
+    data = large_data() if action.data == LARGE_DATA else JOB_DATA[action.data]
     return [
         EnqueueRequest(
-            job=NewJob(id=id, data=data, delay=act.delay or None),
-            on_conflict=CONFLICTS[act.conflict],
-            request_key="k" if act.flag and act.pick else None,
+            job=NewJob(id=id, data=data, delay=action.delay or None),
+            on_conflict=CONFLICT_OPTIONS[action.conflict],
+            request_key="k" if action.flag and action.nth_newest else None,
         )
-        for id in act.ids
+        for id in action.ids
     ]
 
 
-def _settlements(act: Act, queue: str, hands: Hands) -> list[Settlement]:
-    id, fence = _picked(hands.runs, act.pick) or (act.ids[0], 1)
-    how = HOWS[act.how]
-    if isinstance(how, Complete) and act.flag:
-        how = Complete(result=b"1", then=(FollowUp(queue=queue, job=NewJob(id=act.ids[-1])),))
-    return [Settlement(id=id, fence=fence, action=how)]
+def _settlements(action: Action, queue: str, state: ClientState) -> list[Settlement]:
+    id, fence = _nth_newest(state.runs, action.nth_newest) or (action.ids[0], 1)
+    settle_as = SETTLE_ACTIONS[action.settle_as]
+    if isinstance(settle_as, Complete) and action.flag:
+        settle_as = Complete(result=b"1", then=(FollowUp(queue=queue, job=NewJob(id=action.ids[-1])),))
+    return [Settlement(id=id, fence=fence, action=settle_as)]
 
 
-def _finish(act: Act, queue: str, hands: Hands, _: int) -> dict[str, Any]:
-    id, revision = _picked(hands.revisions, act.pick) or (act.ids[0], 1)
-    [settlement] = _settlements(act, queue, hands)
-    how = settlement.action
-    end = how if isinstance(how, Complete | Fail | Cancelled) else Cancelled()
+def _finish(action: Action, queue: str, state: ClientState, _: int) -> dict[str, Any]:
+    id, revision = _nth_newest(state.revisions, action.nth_newest) or (action.ids[0], 1)
+    [settlement] = _settlements(action, queue, state)
+    settle_as = settlement.action
+    end = settle_as if isinstance(settle_as, Complete | Fail | Cancelled) else Cancelled()
     return {"id": id, "end": end, "revision": revision}
 
 
-def _report(act: Act, _: str, hands: Hands, __: int) -> dict[str, Any]:
-    id, fence = _picked(hands.runs, act.pick) or (act.ids[0], 1)
+def _report(action: Action, _: str, state: ClientState, __: int) -> dict[str, Any]:
+    id, fence = _nth_newest(state.runs, action.nth_newest) or (action.ids[0], 1)
     return {"id": id, "fence": fence, "progress": b"0.5"}
 
 
-def _by_ids(act: Act, _: str, __: Hands, ___: int) -> dict[str, Any]:
-    ids = list(dict.fromkeys(act.ids))
-    if act.verb == "cancel":
-        return {"ids": ids, "running": act.flag}
-    return {"ids": ids[:1] if act.verb == "get" else ids}
+def _by_ids(action: Action, _: str, __: ClientState, ___: int) -> dict[str, Any]:
+    ids = list(dict.fromkeys(action.ids))
+    if action.operation == "cancel":
+        return {"ids": ids, "running": action.flag}
+    return {"ids": ids[:1] if action.operation == "get" else ids}
 
 
-def _lease(act: Act, hands: Hands) -> str:
-    return hands.leases[act.lease] if act.lease < min(2, len(hands.leases)) else NOBODYS
+def _lease(action: Action, state: ClientState) -> str:
+    return state.leases[action.lease] if action.lease < min(2, len(state.leases)) else UNUSED_LEASE
 
 
-def _picked(known: list[tuple[str, int]], pick: int) -> tuple[str, int] | None:
-    return known[-1 - pick % len(known)] if known else None
+def _nth_newest(received: list[tuple[str, int]], nth_newest: int) -> tuple[str, int] | None:
+    return received[-1 - nth_newest % len(received)] if received else None
 
 
-#: From an act to the arguments of its verb.
-Words = Callable[[Act, str, Hands, int], dict[str, Any]]
-WORDS: dict[str, Words] = {
-    "enqueue": lambda act, _, __, ___: {"requests": requests_of(act)},
-    "claim": lambda act, _, hands, __: {"lease": _lease(act, hands), "limit": act.limit},
-    "settle": lambda act, queue, hands, _: {"settlements": _settlements(act, queue, hands)},
-    "settle_and_claim": lambda act, queue, hands, _: {
-        "settlements": _settlements(act, queue, hands),
-        "lease": _lease(act, hands),
-        "limit": act.limit,
+#: Builds the arguments of a call from an action, the queue, the client state and the time in ms.
+ArgumentBuilder = Callable[[Action, str, ClientState, int], dict[str, Any]]
+ARGUMENTS: dict[str, ArgumentBuilder] = {
+    "enqueue": lambda action, _, __, ___: {"requests": build_requests(action)},
+    "claim": lambda action, _, state, __: {"lease": _lease(action, state), "limit": action.limit},
+    "settle": lambda action, queue, state, _: {"settlements": _settlements(action, queue, state)},
+    "settle_and_claim": lambda action, queue, state, _: {
+        "settlements": _settlements(action, queue, state),
+        "lease": _lease(action, state),
+        "limit": action.limit,
     },
     "finish": _finish,
     "report": _report,
-    "grant": lambda act, _, __, ___: {"ttl": SHORT if act.lease else LONG, "holder": "ann"},
-    "renew": lambda act, _, hands, __: {"lease": _lease(act, hands), "ttl": SHORT},
-    "drop": lambda act, _, hands, __: {"lease": _lease(act, hands), "limit": 100},
+    "grant": lambda action, _, __, ___: {"ttl": SHORT_TTL if action.lease else LONG_TTL, "holder": "ann"},
+    "renew": lambda action, _, state, __: {"lease": _lease(action, state), "ttl": SHORT_TTL},
+    "drop": lambda action, _, state, __: {"lease": _lease(action, state), "limit": 100},
     "reap": lambda _, __, ___, ____: {"limit": 100},
-    "amend": lambda act, _, __, ___: {"id": act.ids[0], "patch": PATCHES[act.flag]},
+    "amend": lambda action, _, __, ___: {"id": action.ids[0], "patch": PATCHES[action.flag]},
 }

@@ -1,55 +1,57 @@
-"""What a client did: one call, when it began and returned, and what it was told."""
+"""The record of what concurrent clients did: calls, rounds of calls, and snapshots of the storage."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
+
+from attrs import define, field
 
 from dibs.model.events import LogEvent
 from dibs.model.job import Slot
 
-#: `unknown`: it may have happened, also later. `refused`: it did not. `raised`: it should not have.
-Fate = Literal["answered", "unknown", "refused", "raised"]
+#: The end of a call. `unknown`: it may take effect at any time since. `refused`: it had no effect. `raised`:
+#: it raised an exception that the contract does not allow.
+Completion = Literal["answered", "unknown", "refused", "raised"]
 
 
-@dataclass(kw_only=True)
+@define(kw_only=True)
 class Call:
-    """One call of one client. Times of beginning and end are of any one clock that all clients share."""
+    """One call of one client. All clients of an example read `invoked` and `returned` from the same clock."""
 
     client: str
-    verb: str
+    operation: str
     queue: str
     args: Mapping[str, Any]
-    #: The storage's time that was passed in, ms.
+    #: The storage time passed as an argument, in ms.
     now: int
     invoked: float
-    #: Infinite while no reply has come.
+    #: Infinite until the answer arrives.
     returned: float = inf
-    fate: Fate = "unknown"
+    completion: Completion = "unknown"
     answer: Any = None
 
     def overlaps(self, other: Call) -> bool:
-        """Whether neither returned before the other began."""
+        """Return whether the two calls overlap in time."""
         return self.invoked <= other.returned and other.invoked <= self.returned
 
 
-@dataclass(kw_only=True)
-class Look:
-    """What is to be seen once everybody is at rest."""
+@define(kw_only=True)
+class Snapshot:
+    """The content of a queue, read while all clients are idle."""
 
     now: int
     slots: Mapping[str, Slot]
-    #: The fail jobs, which have generated ids.
-    failed: Mapping[str, Slot] = field(default_factory=dict)
-    #: The whole log, read only at the end.
+    #: Jobs of the fail queue. Their ids are generated.
+    failed: Mapping[str, Slot] = field(factory=dict)
+    #: All events of the log. They are read only after the last round.
     events: Sequence[LogEvent] | None = None
 
 
-@dataclass(kw_only=True)
+@define(kw_only=True)
 class Round:
-    """Calls that may overlap, and what was seen after them."""
+    """Calls that may overlap, and a snapshot taken after they returned."""
 
     calls: list[Call]
-    look: Look | None = None
+    snapshot: Snapshot | None = None

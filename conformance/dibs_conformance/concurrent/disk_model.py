@@ -1,29 +1,31 @@
-"""What a process does to the files below a folder, in order, and every disk a power loss may leave of it.
+"""A model of a disk: records the file operations of a process, and lists every state that a power loss may
+leave.
 
-The rules of a disk that promises little: what was written since the last fsync of a file may be there,
-half there, zeros or missing; a name made, moved or removed since the last fsync of its folder may or may not
-be there, each for itself. What was synced is there.
+The model assumes few guarantees. Data written since the last fsync of a file may survive whole, by half, as
+zeros, or not at all. A name created, renamed or removed since the last fsync of its folder may survive or
+not, independently of other names. Synced data and names survive.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
+from attrs import define, evolve, field, frozen
+
 Kind = Literal["create", "write", "sync", "rename", "unlink", "mkdir", "mark"]
-#: What may be left of a file that was not synced.
-LEFT = ("all", "half", "zeros", "nothing")
-#: More disks than this of one moment are not tried.
-MOST = 24
+#: Possible states of file content that was not synced.
+REMNANTS = ("all", "half", "zeros", "nothing")
+#: Limit on the disk states tried for one point in time.
+MAX_DISKS = 24
 
 
-@dataclass(frozen=True)
-class Deed:
-    """One thing done to the disk; paths are below the folder."""
+@frozen
+class DiskOperation:
+    """One file operation. Paths are relative to the recorded folder."""
 
     kind: Kind
     path: str = ""
@@ -31,15 +33,15 @@ class Deed:
     data: bytes = b""
 
 
-@dataclass(frozen=True)
-class File:
-    """A file, and how much of it is synced."""
+@frozen
+class FileState:
+    """The content of a file, and the content at its last fsync."""
 
     data: bytes = b""
     synced: bytes | None = None
 
-    def left(self, how: str) -> bytes | None:
-        """What a power loss leaves of it, one way or another; None for no more than what was synced."""
+    def contents_after_loss(self, how: str) -> bytes | None:
+        """Return the content after a power loss. `how` is one of `REMNANTS`."""
         if how == "all" or self.data == self.synced:
             return self.data
         if how == "half":
@@ -47,79 +49,85 @@ class File:
         return bytes(len(self.data)) if how == "zeros" else (self.synced or b"")
 
 
-@dataclass
-class Disk:
-    """The files by inode, the names that are synced, and what was done to names since."""
+@define
+class DiskModel:
+    """The files by inode, the names that were synced, and the operations on names since."""
 
-    files: dict[int, File] = field(default_factory=dict)
-    #: What the process sees.
-    names: dict[str, int] = field(default_factory=dict)
-    folders: set[str] = field(default_factory=set)
-    synced: dict[str, int] = field(default_factory=dict)
-    #: Deeds to names that may be lost: the folders they wait for, and what they change.
-    open: list[tuple[frozenset[str], Deed, int]] = field(default_factory=list)
+    files: dict[int, FileState] = field(factory=dict)
+    #: Inode of each name, as the process sees it.
+    names: dict[str, int] = field(factory=dict)
+    folders: set[str] = field(factory=set)
+    synced: dict[str, int] = field(factory=dict)
+    #: Operations on names that a power loss may undo: the folders to fsync, the operation and the inode.
+    unsynced: list[tuple[frozenset[str], DiskOperation, int]] = field(factory=list)
 
-    def do(self, deed: Deed) -> None:
-        """Let it be done, as the process sees it."""
-        match deed.kind:
+    def apply(self, operation: DiskOperation) -> None:
+        """Apply an operation, as the process sees it."""
+        match operation.kind:
             case "create":
-                self._name(deed, len(self.files))
-                self.files[len(self.files)] = File()
+                self._name(operation, len(self.files))
+                self.files[len(self.files)] = FileState()
             case "write":
-                inode = self.names[deed.path]
-                self.files[inode] = replace(self.files[inode], data=self.files[inode].data + deed.data)
+                inode = self.names[operation.path]
+                self.files[inode] = evolve(self.files[inode], data=self.files[inode].data + operation.data)
             case "rename":
-                inode = self.names.pop(deed.path)
-                self.names[deed.to] = inode
-                self.open.append((frozenset({folder(deed.path), folder(deed.to)}), deed, inode))
+                inode = self.names.pop(operation.path)
+                self.names[operation.to] = inode
+                self.unsynced.append(
+                    (frozenset({folder(operation.path), folder(operation.to)}), operation, inode)
+                )
             case "unlink":
-                inode = self.names.pop(deed.path)
-                self.open.append((frozenset({folder(deed.path)}), deed, inode))
+                inode = self.names.pop(operation.path)
+                self.unsynced.append((frozenset({folder(operation.path)}), operation, inode))
             case "mkdir":
-                self.folders.add(deed.path)
+                self.folders.add(operation.path)
             case "sync":
-                self._sync(deed.path)
+                self._sync(operation.path)
             case "mark":
                 pass
 
-    def _name(self, deed: Deed, inode: int) -> None:
-        self.names[deed.path] = inode
-        self.open.append((frozenset({folder(deed.path)}), deed, inode))
+    def _name(self, operation: DiskOperation, inode: int) -> None:
+        self.names[operation.path] = inode
+        self.unsynced.append((frozenset({folder(operation.path)}), operation, inode))
 
     def _sync(self, path: str) -> None:
         if path in self.names:
             inode = self.names[path]
-            self.files[inode] = replace(self.files[inode], synced=self.files[inode].data)
+            self.files[inode] = evolve(self.files[inode], synced=self.files[inode].data)
             return
-        settled = [(deed, inode) for folders, deed, inode in self.open if path in folders]
-        for deed, inode in settled:
-            renamed(self.synced, deed, inode)
-        # A name that went elsewhere for good was made for good before.
-        gone = {(deed.path, inode) for deed, inode in settled if deed.kind != "create"}
-        self.open = [
-            (folders, deed, inode)
-            for folders, deed, inode in self.open
-            if path not in folders and (deed.path, inode) not in gone
+        durable = [(operation, inode) for folders, operation, inode in self.unsynced if path in folders]
+        for operation, inode in durable:
+            change_names(self.synced, operation, inode)
+        # A durable rename or unlink implies that the creation of the name was durable, too.
+        removed = {(operation.path, inode) for operation, inode in durable if operation.kind != "create"}
+        self.unsynced = [
+            (folders, operation, inode)
+            for folders, operation, inode in self.unsynced
+            if path not in folders and (operation.path, inode) not in removed
         ]
 
     def after_power_loss(self) -> Iterator[dict[str, bytes]]:
-        """Every disk that may be left, by name, up to a bound; the emptiest and the fullest first."""
+        """Yield the disk states a power loss may leave, as contents by name: at most `MAX_DISKS`, emptiest
+        and fullest first.
+        """
         seen: list[dict[str, bytes]] = []
         for kept in self._kept():
             names = dict(self.synced)
-            for (_, deed, inode), there in zip(self.open, kept, strict=True):
-                if there:
-                    renamed(names, deed, inode)
-            for how in LEFT:
-                disk = {name: self.files[inode].left(how) or b"" for name, inode in names.items()}
+            for (_, operation, inode), survives in zip(self.unsynced, kept, strict=True):
+                if survives:
+                    change_names(names, operation, inode)
+            for how in REMNANTS:
+                disk = {
+                    name: self.files[inode].contents_after_loss(how) or b"" for name, inode in names.items()
+                }
                 if disk not in seen:
                     seen.append(disk)
                     yield disk
-                if len(seen) >= MOST:
+                if len(seen) >= MAX_DISKS:
                     return
 
     def _kept(self) -> Iterator[Sequence[bool]]:
-        size = len(self.open)
+        size = len(self.unsynced)
         yield [False] * size
         yield [True] * size
         if size > 4:
@@ -130,23 +138,23 @@ class Disk:
         yield from product((False, True), repeat=size)
 
 
-def renamed(names: dict[str, int], deed: Deed, inode: int) -> None:
-    """Do to names what a deed did."""
-    if deed.kind == "create":
-        names[deed.path] = inode
+def change_names(names: dict[str, int], operation: DiskOperation, inode: int) -> None:
+    """Apply an operation to a mapping of names to inodes."""
+    if operation.kind == "create":
+        names[operation.path] = inode
     else:
-        if names.get(deed.path) == inode:
-            del names[deed.path]
-        if deed.kind == "rename":
-            names[deed.to] = inode
+        if names.get(operation.path) == inode:
+            del names[operation.path]
+        if operation.kind == "rename":
+            names[operation.to] = inode
 
 
 def folder(path: str) -> str:
-    return os.path.dirname(path)  # noqa: PTH120 - text, not a place
+    return os.path.dirname(path)  # noqa: PTH120 - a path as text, not a file
 
 
-def lay_out(disk: dict[str, bytes], folders: set[str], root: Path) -> None:
-    """Make such a disk below a folder."""
+def write_disk(disk: dict[str, bytes], folders: set[str], root: Path) -> None:
+    """Create the folders and files of a disk state below `root`."""
     for name in sorted(folders):
         (root / name).mkdir(parents=True, exist_ok=True)
     for name, data in disk.items():
@@ -154,17 +162,17 @@ def lay_out(disk: dict[str, bytes], folders: set[str], root: Path) -> None:
         (root / name).write_bytes(data)
 
 
-class Recorder:
-    """Writes down what this process does below a folder; put there once, for good."""
+class DiskRecorder:
+    """Records what this process does below a folder. `install` patches `os` and cannot be undone."""
 
     def __init__(self, root: Path) -> None:
         self._root = str(root.resolve())
         self._open: dict[int, str] = {}
-        self.deeds: list[Deed] = []
+        self.operations: list[DiskOperation] = []
 
     def mark(self) -> None:
-        """A call returned here."""
-        self.deeds.append(Deed("mark"))
+        """Record that a call has returned at this point."""
+        self.operations.append(DiskOperation("mark"))
 
     def _below(self, path: Any) -> str | None:
         if not isinstance(path, str | os.PathLike):
@@ -172,8 +180,8 @@ class Recorder:
         full = os.path.abspath(os.fspath(path))  # noqa: PTH100 - links are not followed here
         return os.path.relpath(full, self._root) if f"{full}/".startswith(f"{self._root}/") else None
 
-    def stand_between(self) -> None:
-        """From now on write down what is done."""
+    def install(self) -> None:
+        """Replace functions of `os` with recording ones."""
         stand_ins: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
             "open": self._opening,
             "write": self._writing,
@@ -190,15 +198,15 @@ class Recorder:
             setattr(os, name, around(getattr(os, name)))
 
     def _opening(self, real: Callable[..., int]) -> Callable[..., int]:
-        def open_(path: Any, flags: int, *args: Any, **words: Any) -> int:
+        def open_(path: Any, flags: int, *args: Any, **options: Any) -> int:
             name = self._below(path)
-            there = name is not None and os.path.exists(path)  # noqa: PTH110 - may be text or bytes
-            descriptor = real(path, flags, *args, **words)
+            survives = name is not None and os.path.exists(path)  # noqa: PTH110 - may be text or bytes
+            descriptor = real(path, flags, *args, **options)
             self._open.pop(descriptor, None)
             if name is not None:
                 self._open[descriptor] = name
-                if flags & os.O_CREAT and (not there or flags & os.O_TRUNC):
-                    self.deeds.append(Deed("create", name))
+                if flags & os.O_CREAT and (not survives or flags & os.O_TRUNC):
+                    self.operations.append(DiskOperation("create", name))
             return descriptor
 
         return open_
@@ -207,7 +215,9 @@ class Recorder:
         def write(descriptor: int, data: Any) -> int:
             size = real(descriptor, data)
             if descriptor in self._open:
-                self.deeds.append(Deed("write", self._open[descriptor], data=bytes(data)[:size]))
+                self.operations.append(
+                    DiskOperation("write", self._open[descriptor], data=bytes(data)[:size])
+                )
             return size
 
         return write
@@ -225,31 +235,31 @@ class Recorder:
             if descriptor in self._open:
                 name = self._open[descriptor]
                 self._catch_up(name)
-                self.deeds.append(Deed("sync", "" if name == "." else name))
+                self.operations.append(DiskOperation("sync", "" if name == "." else name))
 
         return sync
 
     def _naming(self, kind: Kind, real: Callable[..., None]) -> Callable[..., None]:
-        def name(path: Any, *args: Any, **words: Any) -> None:
-            real(path, *args, **words)
-            self._told(kind, path, args[0] if kind == "rename" else None)
+        def name(path: Any, *args: Any, **options: Any) -> None:
+            real(path, *args, **options)
+            self._record(kind, path, args[0] if kind == "rename" else None)
 
         return name
 
     def _catch_up(self, name: str) -> None:
-        """Write down what was written past us: Python's own files do not use os.write."""
+        """Record writes that bypassed `os.write`: Python's file objects write in C."""
         path = Path(self._root, name)
         if not path.is_file():
             return
-        told = b""
-        for deed in self.deeds:
-            if deed.path == name and deed.kind in ("create", "write"):
-                told = b"" if deed.kind == "create" else told + deed.data
-        rest = path.read_bytes()[len(told) :]
+        recorded = b""
+        for operation in self.operations:
+            if operation.path == name and operation.kind in ("create", "write"):
+                recorded = b"" if operation.kind == "create" else recorded + operation.data
+        rest = path.read_bytes()[len(recorded) :]
         if rest:
-            self.deeds.append(Deed("write", name, data=rest))
+            self.operations.append(DiskOperation("write", name, data=rest))
 
-    def _told(self, kind: Kind, path: Any, to: Any = None) -> None:
+    def _record(self, kind: Kind, path: Any, to: Any = None) -> None:
         name, other = self._below(path), self._below(to)
         if name is not None:
-            self.deeds.append(Deed(kind, name, other or ""))
+            self.operations.append(DiskOperation(kind, name, other or ""))

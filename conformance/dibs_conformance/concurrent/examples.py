@@ -1,172 +1,179 @@
-"""Examples of several clients: made from a seed, played, judged, and made shorter when they fail."""
+"""Random examples of concurrent clients: generated from a seed, run, checked and shrunk when they fail."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol
 
-from dibs_conformance.concurrent.actions import LATE, Act, Hands, Order, drawn
-from dibs_conformance.concurrent.calls import Call, Look, Round
-from dibs_conformance.concurrent.linearize import Verdict, woven
+from attrs import define, evolve, field, frozen
+
+from dibs_conformance.concurrent.actions import PAST_SHORT_TTL, Action, ClientState, Program, random_action
+from dibs_conformance.concurrent.calls import Call, Round, Snapshot
+from dibs_conformance.concurrent.linearize import LinearizeResult, linearize
 from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.report import Failure
 
-#: 2026 in ms.
+#: 2026-01-01 UTC, in ms.
 START = 1_767_225_600_000
 IDS = ("a", "b")
-ROUNDS = 4
-#: How often a shorter story is played before it counts as not failing.
-TRIES = 20
-#: Seconds that may be spent on making a story shorter.
-SHORTENING = 20.0
+MAX_ROUNDS = 4
+#: Number of runs after which a shrunk example counts as passing.
+SHRINK_TRIES = 20
+#: Seconds spent on shrinking one failure, at most.
+SHRINK_SECONDS = 20.0
 
-#: Every example begins with a long lease and a short one.
-GRANTS = (Act(verb="grant"), Act(verb="grant", lease=1))
+#: Every example begins with one long and one short lease.
+GRANTS = (Action(operation="grant"), Action(operation="grant", lease=1))
 
-Programs = tuple[tuple[Act, ...], ...]
+RoundActions = tuple[tuple[Action, ...], ...]
 
 
-class Stage(Protocol):
-    """Where clients play: threads or processes on one place."""
+class ClientGroup(Protocol):
+    """Several clients of one storage: threads or processes."""
 
-    def play(self, orders: Sequence[Order], seed: int) -> list[Call]:
-        """Let each client do its program, all at once."""
+    def run_round(self, programs: Sequence[Program], seed: int) -> list[Call]:
+        """Run one program per client, all at the same time, and return their calls."""
         ...
 
-    def look(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Look:
-        """See everything."""
+    def snapshot(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Snapshot:
+        """Read the storage while all clients are idle."""
         ...
 
 
-@dataclass(frozen=True)
-class Score:
-    """An example: rounds of a program for each client; the first only sets the stage."""
+@frozen
+class Example:
+    """Rounds of actions for each client. The first round sets up jobs and leases."""
 
     seed: int
-    rounds: tuple[Programs, ...]
+    rounds: tuple[RoundActions, ...]
 
-    def shorter(self) -> Iterator[Score]:
-        """Every score with one round, or one act, less."""
+    def shrunk(self) -> Iterator[Example]:
+        """Yield every example with one round or one action removed."""
         for at in range(len(self.rounds) - 1, 0, -1):
-            yield replace(self, rounds=(*self.rounds[:at], *self.rounds[at + 1 :]))
-        for at, programs in enumerate(self.rounds):
-            for who, acts in enumerate(programs):
-                for which in range(len(acts)):
-                    fewer = (*acts[:which], *acts[which + 1 :])
-                    changed = (*programs[:who], fewer, *programs[who + 1 :])
-                    yield replace(self, rounds=(*self.rounds[:at], changed, *self.rounds[at + 1 :]))
+            yield evolve(self, rounds=(*self.rounds[:at], *self.rounds[at + 1 :]))
+        for at, random_round in enumerate(self.rounds):
+            for client, actions in enumerate(random_round):
+                for index in range(len(actions)):
+                    fewer = (*actions[:index], *actions[index + 1 :])
+                    changed = (*random_round[:client], fewer, *random_round[client + 1 :])
+                    yield evolve(self, rounds=(*self.rounds[:at], changed, *self.rounds[at + 1 :]))
 
 
-def composed(seed: int, clients: int, pair: tuple[str, str] | None = None) -> Score:
-    """Draw an example: leases and some jobs, then rounds in which everybody does an act or two.
+def random_example(seed: int, clients: int, pair: tuple[str, str] | None = None) -> Example:
+    """Return a random example: leases and some jobs, then rounds with one or two actions per client.
 
-    With a pair of verbs, two clients begin with these, so that they meet.
+    With `pair`, two clients start with these two operations, so that the operations overlap.
     """
     random = Random(seed)
     if pair is not None:
-        late = LATE if "reap" in pair else 0
-        met = tuple((drawn(random, IDS, verb=verb, late=late),) for verb in pair)
-        claim = Act(verb="claim", lease=1)
-        return Score(seed, (((*GRANTS, Act(verb="enqueue"), claim),), met, programs(random, clients)))
-    rounds: list[Programs] = [(prelude(random),)]
-    rounds += [programs(random, clients) for _ in range(random.randint(1, ROUNDS))]
-    return Score(seed, tuple(rounds))
+        clock_offset = PAST_SHORT_TTL if "reap" in pair else 0
+        pair_actions = tuple(
+            (random_action(random, IDS, operation=operation, clock_offset=clock_offset),)
+            for operation in pair
+        )
+        claim = Action(operation="claim", lease=1)
+        return Example(
+            seed,
+            (((*GRANTS, Action(operation="enqueue"), claim),), pair_actions, random_round(random, clients)),
+        )
+    rounds: list[RoundActions] = [(random_setup(random),)]
+    rounds += [random_round(random, clients) for _ in range(random.randint(1, MAX_ROUNDS))]
+    return Example(seed, tuple(rounds))
 
 
-def programs(random: Random, clients: int) -> Programs:
+def random_round(random: Random, clients: int) -> RoundActions:
     lengths = [random.choice((1, 1, 2)) for _ in range(clients)]
-    return tuple(tuple(drawn(random, IDS) for _ in range(length)) for length in lengths)
+    return tuple(tuple(random_action(random, IDS) for _ in range(length)) for length in lengths)
 
 
-def prelude(random: Random) -> tuple[Act, ...]:
-    acts = [*GRANTS, Act(verb="enqueue")]
+def random_setup(random: Random) -> tuple[Action, ...]:
+    actions = [*GRANTS, Action(operation="enqueue")]
     if random.random() < 0.8:
-        acts.append(Act(verb="claim", lease=random.choice((0, 1))))
+        actions.append(Action(operation="claim", lease=random.choice((0, 1))))
     if random.random() < 0.5:
-        acts.append(Act(verb="enqueue", data=1))
+        actions.append(Action(operation="enqueue", data=1))
     if random.random() < 0.3:
-        acts.append(Act(verb="enqueue", ids=IDS[1:]))
-    return tuple(acts)
+        actions.append(Action(operation="enqueue", ids=IDS[1:]))
+    return tuple(actions)
 
 
-@dataclass
-class Tally:
-    """What was played so far."""
+@define
+class ExampleCounts:
+    """Numbers of examples, calls and overlaps so far."""
 
     histories: int = 0
     calls: int = 0
     overlaps: int = 0
     undecided: int = 0
-    raced: dict[str, int] = field(default_factory=dict)
+    overlapping_pairs: dict[str, int] = field(factory=dict)
 
-    def count(self, rounds: Sequence[Round], verdict: Verdict) -> None:
+    def count(self, rounds: Sequence[Round], result: LinearizeResult) -> None:
         self.histories += 1
-        self.undecided += verdict.undecided
+        self.undecided += result.undecided
         for one in rounds:
             self.calls += len(one.calls)
             for at, call in enumerate(one.calls):
                 for other in one.calls[at + 1 :]:
                     if other.client != call.client and call.overlaps(other):
                         self.overlaps += 1
-                        pair = " beside ".join(sorted((call.verb, other.verb)))
-                        self.raced[pair] = self.raced.get(pair, 0) + 1
+                        pair = " beside ".join(sorted((call.operation, other.operation)))
+                        self.overlapping_pairs[pair] = self.overlapping_pairs.get(pair, 0) + 1
 
 
-class Concert:
-    """Plays one example after the other on a stage, each in a queue of its own."""
+class ExampleRunner:
+    """Runs one example after the other, each in its own queue."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._played = 0
-        self.tally = Tally()
+    def __init__(self, clients: ClientGroup) -> None:
+        self._clients = clients
+        self._examples_run = 0
+        self.counts = ExampleCounts()
 
-    def try_one(self, score: Score) -> Failure | None:
-        """Play an example; what it breaks, as the shortest story that was found."""
-        rounds, verdict = self._played_once(score)
-        self.tally.count(rounds, verdict)
-        if verdict.kept:
+    def run(self, example: Example) -> Failure | None:
+        """Run an example. Return None, or a failure with the shortest failing example found."""
+        rounds, result = self._run_once(example)
+        self.counts.count(rounds, result)
+        if result.linearizable:
             return None
-        return self._shortened(score, rounds, verdict)
+        return self._shrink(example, rounds, result)
 
-    def _played_once(self, score: Score) -> tuple[list[Round], Verdict]:
-        queue = f"q{self._played}"
-        now = START + 10_000 * self._played
-        self._played += 1
-        rounds = self._rounds(score, queue, now)
-        return rounds, woven(rounds, queue)
+    def _run_once(self, example: Example) -> tuple[list[Round], LinearizeResult]:
+        queue = f"q{self._examples_run}"
+        now = START + 10_000 * self._examples_run
+        self._examples_run += 1
+        rounds = self._rounds(example, queue, now)
+        return rounds, linearize(rounds, queue)
 
-    def _rounds(self, score: Score, queue: str, now: int) -> list[Round]:
-        hands, rounds = Hands(), []
-        for at, programs in enumerate(score.rounds):
-            orders = [Order(acts, queue, hands, now) for acts in programs]
-            calls = self._stage.play(orders, score.seed + at)
+    def _rounds(self, example: Example, queue: str, now: int) -> list[Round]:
+        state, rounds = ClientState(), []
+        for at, random_round in enumerate(example.rounds):
+            programs = [Program(actions, queue, state, now) for actions in random_round]
+            calls = self._clients.run_round(programs, example.seed + at)
             for call in sorted(calls, key=lambda call: call.returned):
-                hands.take(call)
+                state.record(call)
                 now = max(now, call.now)
-            last = at == len(score.rounds) - 1
-            rounds.append(Round(calls=calls, look=self._stage.look(queue, IDS, now, log=last)))
+            last = at == len(example.rounds) - 1
+            rounds.append(Round(calls=calls, snapshot=self._clients.snapshot(queue, IDS, now, log=last)))
         return rounds
 
-    def _shortened(self, score: Score, rounds: list[Round], verdict: Verdict) -> Failure:
-        """Leave out what is not needed to fail, as long as there is time."""
-        deadline, found = time.monotonic() + SHORTENING, True
+    def _shrink(self, example: Example, rounds: list[Round], result: LinearizeResult) -> Failure:
+        """Remove rounds and actions while the example still fails, for at most `SHRINK_SECONDS`."""
+        deadline, found = time.monotonic() + SHRINK_SECONDS, True
         while found and time.monotonic() < deadline:
             found = False
-            for shorter in score.shorter():
-                again = self._fails(shorter, deadline)
-                if again is not None:
-                    score, (rounds, verdict), found = shorter, again, True
+            for shrunk in example.shrunk():
+                failing = self._fails(shrunk, deadline)
+                if failing is not None:
+                    example, (rounds, result), found = shrunk, failing, True
                     break
-        return Failure(law="some order explains every answer", why=verdict.why, story=timeline(rounds))
+        return Failure(law="some order explains every answer", why=result.why, story=timeline(rounds))
 
-    def _fails(self, score: Score, deadline: float) -> tuple[list[Round], Verdict] | None:
-        for attempt in range(TRIES):
+    def _fails(self, example: Example, deadline: float) -> tuple[list[Round], LinearizeResult] | None:
+        for attempt in range(SHRINK_TRIES):
             if time.monotonic() > deadline:
                 break
-            rounds, verdict = self._played_once(replace(score, seed=score.seed + 1000 * attempt))
-            if not verdict.kept:
-                return rounds, verdict
+            rounds, result = self._run_once(evolve(example, seed=example.seed + 1000 * attempt))
+            if not result.linearizable:
+                return rounds, result
         return None

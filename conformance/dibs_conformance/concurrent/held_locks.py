@@ -1,8 +1,9 @@
-"""Steps inside a function of Postgres: a second connection holds a lock, and lets go once calls wait for it.
+"""Interleaving inside Postgres functions: a second connection locks a table until the calls wait for that
+lock.
 
-A call that has to write to a locked table stands still in the middle of its function, wherever it first
-does. With several of them standing, at one table or another, they go on at once. That one waits for a lock
-is seen as Postgres's own isolation tester sees it: the server says so.
+A call that writes to the locked table stops in the middle of its function, at its first write to the table.
+When several calls wait, the lock is released and all continue at the same time. pg_locks shows which calls
+wait, as in the isolation tester of Postgres.
 """
 
 from __future__ import annotations
@@ -15,62 +16,62 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from dibs.storage.registry import scheme_of
-from dibs_conformance.concurrent.actions import Order
-from dibs_conformance.concurrent.calls import Call, Look
-from dibs_conformance.concurrent.thread_clients import Troupe
+from dibs_conformance.concurrent.actions import Program
+from dibs_conformance.concurrent.calls import Call, Snapshot
+from dibs_conformance.concurrent.thread_clients import ThreadClients
 
-#: Seconds after which nobody more is expected to wait.
-ENOUGH = 0.5
-TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY 1"
-WAITING = """
+#: Seconds to wait until all calls are blocked.
+MAX_WAIT = 0.5
+LIST_TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY 1"
+COUNT_WAITING = """
 SELECT count(*) FROM pg_locks JOIN pg_class ON pg_class.oid = relation
 JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE NOT granted AND nspname = %s
 """
 
 
-def can_hold(target: object) -> bool:
-    """Whether the target is a Postgres."""
+def is_postgres(target: object) -> bool:
+    """Return whether the target is a Postgres URL."""
     return isinstance(target, str) and scheme_of(target) in ("postgresql", "postgres")
 
 
-class Held:
-    """A troupe whose calls are made to stand still in the middle."""
+class LockedClients:
+    """Thread clients whose calls are stopped at a table lock for a short time."""
 
-    def __init__(self, troupe: Troupe, connection: Any, schema: str) -> None:
-        self._troupe, self._connection, self._schema = troupe, connection, schema
-        self._tables = [row[0] for row in connection.execute(TABLES, [schema])]
-        #: How many calls stood still.
-        self.stood = 0
+    def __init__(self, clients: ThreadClients, connection: Any, schema: str) -> None:
+        self._clients, self._connection, self._schema = clients, connection, schema
+        self._tables = [row[0] for row in connection.execute(LIST_TABLES, [schema])]
+        #: Number of calls that waited for the lock.
+        self.blocked_calls = 0
 
-    def play(self, orders: Sequence[Order], seed: int) -> list[Call]:
-        """Let each player do its program, all at once, some of them standing still for a while."""
-        if len(orders) == 1:
-            return self._troupe.play(orders, seed)
+    def run_round(self, programs: Sequence[Program], seed: int) -> list[Call]:
+        """Run one program per client. A random table is locked until the calls wait for it."""
+        if len(programs) == 1:
+            return self._clients.run_round(programs, seed)
         table = Random(seed).choice(self._tables)
         with self._connection.transaction(force_rollback=True):
             self._connection.execute(f'LOCK TABLE "{self._schema}"."{table}" IN EXCLUSIVE MODE')
-            calls = self._troupe.begun(orders)
-            self._wait_for(len(orders))
+            calls = self._clients.start(programs)
+            self._wait_for_blocked(len(programs))
         return calls()
 
-    def _wait_for(self, most: int) -> None:
-        """Wait until everybody waits, or for a while."""
-        end, waiting = time.monotonic() + ENOUGH, 0
-        while waiting < most and time.monotonic() < end:
-            [(waiting,)] = self._connection.execute(WAITING, [self._schema])
+    def _wait_for_blocked(self, limit: int) -> None:
+        """Wait until `limit` calls wait for the lock, for at most `MAX_WAIT` seconds."""
+        end, waiting = time.monotonic() + MAX_WAIT, 0
+        while waiting < limit and time.monotonic() < end:
+            [(waiting,)] = self._connection.execute(COUNT_WAITING, [self._schema])
             time.sleep(0.001)
-        self.stood += waiting
+        self.blocked_calls += waiting
 
-    def look(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Look:
-        """See everything."""
-        return self._troupe.look(queue, ids, now, log=log)
+    def snapshot(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Snapshot:
+        """Read the storage while all clients are idle."""
+        return self._clients.snapshot(queue, ids, now, log=log)
 
 
 @contextmanager
-def held(troupe: Troupe, location: str) -> Iterator[Held]:
-    """Hold locks on a place from a connection beside the troupe's."""
+def locked_clients(clients: ThreadClients, location: str) -> Iterator[LockedClients]:
+    """Open a second connection to the location, for the locks."""
     import psycopg  # noqa: PLC0415 - only for a Postgres, whose storage needs it as well
 
     address, _, query = location.partition("?")
     with psycopg.connect(address, autocommit=True) as connection:
-        yield Held(troupe, connection, parse_qs(query)["schema"][0])
+        yield LockedClients(clients, connection, parse_qs(query)["schema"][0])

@@ -1,55 +1,57 @@
-"""Is there an order? Calls that overlap may have taken effect in any; one must explain all that was told.
+"""Checks linearizability: searches an order of overlapping calls that explains every answer and every
+snapshot.
 
-A depth-first search over orders, round by round: each ends with everybody at rest and a look at everything,
-so only calls of one round are ever tried in other orders. A call without a reply may have happened or not,
-also later. Bounded: an example that is not decided within `MOST_TRIES` steps is counted as undecided.
+The search is depth-first, round by round. All calls of a round return before its snapshot, so the search only
+reorders calls of one round. A call without an answer may take effect now, later or never. An example not
+decided within `MAX_TRIES` steps counts as undecided.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+
+from attrs import define, evolve, field
 
 from dibs.model.job import FAIL_SUFFIX, Slot
-from dibs_conformance.concurrent.apply import ANY, Part, parts, weigh
-from dibs_conformance.concurrent.calls import Call, Look, Round
-from dibs_conformance.concurrent.possible_world import World
+from dibs_conformance.concurrent.apply import ANY_ID, CallPart, apply_part, split_call
+from dibs_conformance.concurrent.calls import Call, Round, Snapshot
+from dibs_conformance.concurrent.possible_world import PossibleWorld
 from dibs_conformance.oracle.matching import match_event, match_slot
 from dibs_conformance.oracle.numbering import Mismatch
 
-MOST_TRIES = 8_000
+MAX_TRIES = 8_000
 READS = frozenset({"get"})
 
 
 class Undecided(Exception):
-    """There are more orders than were tried."""
+    """The search reached `MAX_TRIES`."""
 
 
-@dataclass
-class Verdict:
-    """Whether there was an order; if not, how far the best one came, and what stood in its way."""
+@define
+class LinearizeResult:
+    """The result of the search: whether an order exists; if not, why the longest partial order failed."""
 
-    kept: bool
+    linearizable: bool
     why: str = ""
     undecided: bool = False
 
 
-def woven(rounds: Sequence[Round], queue: str) -> Verdict:
-    """Find an order that explains the rounds."""
-    raised = [call for one in rounds for call in one.calls if call.fate == "raised"]
+def linearize(rounds: Sequence[Round], queue: str) -> LinearizeResult:
+    """Search an order of the calls that explains all rounds."""
+    raised = [call for one in rounds for call in one.calls if call.completion == "raised"]
     if raised:
-        return Verdict(kept=False, why=f"{raised[0].verb} raised {raised[0].answer}")
+        return LinearizeResult(linearizable=False, why=f"{raised[0].operation} raised {raised[0].answer}")
     search = Search(queue)
     try:
-        kept = search.explains(World(), rounds, ())
+        linearizable = search.explains(PossibleWorld(), rounds, ())
     except Undecided:
-        return Verdict(kept=True, undecided=True)
-    return Verdict(kept=kept, why="" if kept else search.why)
+        return LinearizeResult(linearizable=True, undecided=True)
+    return LinearizeResult(linearizable=linearizable, why="" if linearizable else search.why)
 
 
-@dataclass
+@define
 class Search:
-    """One search, and the furthest it came."""
+    """The state of one search, with the longest partial order so far."""
 
     queue: str
     tries: int = 0
@@ -57,98 +59,115 @@ class Search:
     furthest: tuple[int, int] = (-1, -1)
     _round: int = field(default=0)
 
-    def explains(self, world: World, rounds: Sequence[Round], pending: tuple[Part, ...], at: int = 0) -> bool:
-        """Whether some order explains the rounds from this one on."""
-        if at == len(rounds):
+    def explains(
+        self,
+        world: PossibleWorld,
+        rounds: Sequence[Round],
+        pending: tuple[CallPart, ...],
+        round_number: int = 0,
+    ) -> bool:
+        """Return whether an order explains the rounds from number `at` on."""
+        if round_number == len(rounds):
             return True
-        calls = rounds[at].calls
-        todo = [*apart(calls, pending), *(later(part, calls) for part in pending)]
+        calls = rounds[round_number].calls
+        open_parts = [*split_round(calls, pending), *(with_later_times(part, calls) for part in pending)]
         return any(
-            self.explains(after, rounds, left, at + 1)
-            for after, left in self._orders(world, todo, rounds[at], at)
+            self.explains(after, rounds, left, round_number + 1)
+            for after, left in self._worlds_after_round(world, open_parts, rounds[round_number], round_number)
         )
 
-    def _orders(
-        self, world: World, todo: list[Part], one: Round, at: int
-    ) -> Iterator[tuple[World, tuple[Part, ...]]]:
-        """Every world that explains this round, with what may still happen later."""
-        if all(part.call.fate == "unknown" for part in todo):
-            seen = world.copy()
-            if self._sees(seen, one.look, at, len(todo)):
-                yield seen, tuple(todo)
-        for part in candidates(todo):
-            rest = [one for one in todo if one is not part]
+    def _worlds_after_round(
+        self, world: PossibleWorld, open_parts: list[CallPart], one: Round, round_number: int
+    ) -> Iterator[tuple[PossibleWorld, tuple[CallPart, ...]]]:
+        """Yield each world that explains this round, with the parts that may still take effect later."""
+        if all(part.call.completion == "unknown" for part in open_parts):
+            check_snapshot = world.copy()
+            if self._matches_snapshot(check_snapshot, one.snapshot, round_number, len(open_parts)):
+                yield check_snapshot, tuple(open_parts)
+        for part in candidates(open_parts):
+            rest = [one for one in open_parts if one is not part]
             for time in part.times:
-                after = self._after(world, part, time, at, len(rest))
+                after = self._apply(world, part, time, round_number, len(rest))
                 if after is not None:
-                    yield from self._orders(after, rest, one, at)
+                    yield from self._worlds_after_round(after, rest, one, round_number)
 
-    def _after(self, world: World, part: Part, time: int, at: int, left: int) -> World | None:
+    def _apply(
+        self, world: PossibleWorld, part: CallPart, time: int, round_number: int, left: int
+    ) -> PossibleWorld | None:
         self.tries += 1
-        if self.tries > MOST_TRIES:
+        if self.tries > MAX_TRIES:
             raise Undecided
         after = world.copy()
         try:
-            weigh(after, part, time)
+            apply_part(after, part, time)
         except Mismatch as error:
-            self._note(at, -left, f"{part.call.client}: {part.verb}: {error}")
+            self._record_progress(round_number, -left, f"{part.call.client}: {part.operation}: {error}")
             return None
         return after
 
-    def _sees(self, world: World, look: Look | None, at: int, left: int) -> bool:
+    def _matches_snapshot(
+        self, world: PossibleWorld, snapshot: Snapshot | None, round_number: int, left: int
+    ) -> bool:
         try:
-            if look is not None:
-                seen(world, self.queue, look)
+            if snapshot is not None:
+                check_snapshot(world, self.queue, snapshot)
         except Mismatch as error:
-            self._note(at, 1 - left, str(error))
+            self._record_progress(round_number, 1 - left, str(error))
             return False
         return True
 
-    def _note(self, at: int, done: int, why: str) -> None:
-        if (at, done) > self.furthest:
-            self.furthest, self.why = (at, done), why
+    def _record_progress(self, round_number: int, done: int, why: str) -> None:
+        if (round_number, done) > self.furthest:
+            self.furthest, self.why = (round_number, done), why
 
 
-def candidates(todo: Sequence[Part]) -> list[Part]:
-    """What may have happened next: nothing left returned before it began. What was heard first, first."""
-    first = min((part.call.returned for part in todo), default=0.0)
+def candidates(open_parts: Sequence[CallPart]) -> list[CallPart]:
+    """Return the parts that may take effect next: no other open part returned before they began. Earliest
+    answer first.
+    """
+    first = min((part.call.returned for part in open_parts), default=0.0)
     ready = [
         part
-        for part in todo
+        for part in open_parts
         if part.call.invoked <= first
-        and not any(other.call is part.call and other.position < part.position for other in todo)
+        and not any(other.call is part.call and other.index < part.index for other in open_parts)
     ]
     return sorted(ready, key=lambda part: part.call.returned)
 
 
-def later(part: Part, calls: Sequence[Call]) -> Part:
-    """What is still under way may take effect at the time of any call since: the clock never steps back."""
-    since = {call.now for call in calls if call.now > part.call.now}
-    return replace(part, times=tuple(sorted({*part.times, *since}))) if since else part
-
-
-def apart(calls: Sequence[Call], pending: Sequence[Part] = ()) -> list[Part]:
-    """All parts of a round's calls, each with what happened beside it. What was refused did not happen.
-
-    What nobody heard the end of in an earlier round may be under way beside them, too.
+def with_later_times(part: CallPart, calls: Sequence[Call]) -> CallPart:
+    """Return the part with the times of later calls added. An open call may take effect at the time of any
+    later call, because the storage's clock never goes back.
     """
-    happened = [call for call in calls if call.fate != "refused"]
-    unheard = {id(part.call): part.call for part in pending}.values()
-    told: list[Part] = []
-    for call in happened:
-        during_run = [other for other in (*happened, *unheard) if other is not call and other.overlaps(call)]
-        # A call that changed nothing, or was refused, may have told the storage the time or not.
+    since = {call.now for call in calls if call.now > part.call.now}
+    return evolve(part, times=tuple(sorted({*part.times, *since}))) if since else part
+
+
+def split_round(calls: Sequence[Call], pending: Sequence[CallPart] = ()) -> list[CallPart]:
+    """Return all parts of a round's calls, with the ids that overlapping calls touch. Refused calls are left
+    out.
+
+    `pending` holds unanswered parts of earlier rounds, which may overlap these calls, too.
+    """
+    performed = [call for call in calls if call.completion != "refused"]
+    unanswered = {id(part.call): part.call for part in pending}.values()
+    expected: list[CallPart] = []
+    for call in performed:
+        during_run = [
+            other for other in (*performed, *unanswered) if other is not call and other.overlaps(call)
+        ]
+        # The storage may or may not have kept the time of a call that was refused or changed no data.
         before = [other.now for other in calls if other.invoked <= call.returned]
         times = sorted({call.now, *(now for now in before if now > call.now)})
-        ids = frozenset(id for other in during_run for id in touched(other))
-        told += parts(call, tuple(times), ids)
-    return told
+        ids = frozenset(id for other in during_run for id in touched_ids(other))
+        expected += split_call(call, tuple(times), ids)
+    return expected
 
 
-def touched(call: Call) -> Iterator[str]:
-    """The ids a call may have changed."""
+def touched_ids(call: Call) -> Iterator[str]:
+    """Yield the ids that a call may have changed."""
     args = call.args
-    yield from args.get("ids", ()) if call.verb not in READS else ()
+    yield from args.get("ids", ()) if call.operation not in READS else ()
     yield from (request.job.id for request in args.get("requests", ()))
     for settlement in args.get("settlements", ()):
         yield settlement.id
@@ -156,47 +175,49 @@ def touched(call: Call) -> Iterator[str]:
     if "id" in args:
         yield args["id"]
         yield from (then.job.id for then in getattr(args.get("end"), "then", ()))
-    if call.verb == "drop" or (call.verb in TAKERS and call.fate != "answered"):
-        yield ANY
-    elif call.verb in TAKERS:
-        yield from taken(call)
+    if call.operation == "drop" or (call.operation in CHOOSES_IDS and call.completion != "answered"):
+        yield ANY_ID
+    elif call.operation in CHOOSES_IDS:
+        yield from chosen_ids(call)
 
 
-#: Verbs that choose their ids themselves.
-TAKERS = frozenset({"claim", "settle_and_claim", "reap"})
+#: Operations that choose the ids themselves.
+CHOOSES_IDS = frozenset({"claim", "settle_and_claim", "reap"})
 
 
-def taken(call: Call) -> Iterator[str]:
-    """The ids that an answered claim or reap chose."""
-    if call.verb == "reap":
-        yield from (told.id for told in call.answer)
+def chosen_ids(call: Call) -> Iterator[str]:
+    """Yield the ids that an answered claim or reap chose."""
+    if call.operation == "reap":
+        yield from (expected.id for expected in call.answer)
     else:
-        claim = call.answer.claim if call.verb == "settle_and_claim" else call.answer
+        claim = call.answer.claim if call.operation == "settle_and_claim" else call.answer
         yield from (job.id for job in claim.jobs)
 
 
-def seen(world: World, queue: str, look: Look) -> None:
-    """Compare everything with what was seen at rest. Raises Differs."""
+def check_snapshot(world: PossibleWorld, queue: str, snapshot: Snapshot) -> None:
+    """Compare the oracle with a snapshot. Raises Mismatch."""
     world.oracle.numbers.next_call()
-    world.oracle.now = max(world.oracle.now, look.now)
-    for id, slot in look.slots.items():
+    world.oracle.now = max(world.oracle.now, snapshot.now)
+    for id, slot in snapshot.slots.items():
         try:
             match_slot(
                 world.numbering,
                 (queue, id),
                 world.oracle.get(queue, id),
                 slot,
-                max(look.now, world.oracle.now),
+                max(snapshot.now, world.oracle.now),
             )
         except Mismatch as error:
             raise Mismatch(f"afterwards {id!r}: {error}") from None
-    name_fail_jobs(world, queue, look.failed)
-    if look.events is not None:
-        same_log(world, queue, look)
+    match_fail_jobs(world, queue, snapshot.failed)
+    if snapshot.events is not None:
+        check_log(world, queue, snapshot)
 
 
-def name_fail_jobs(world: World, queue: str, failed: dict[str, Slot] | object) -> None:
-    """Each fail job there is stands for one the oracle knows, by its origin."""
+def match_fail_jobs(world: PossibleWorld, queue: str, failed: dict[str, Slot] | object) -> None:
+    """Rename the oracle's fail jobs to their real ids, matched by origin. Raises Mismatch for an extra or
+    missing fail job.
+    """
     assert isinstance(failed, dict)  # noqa: S101
     target = world.oracle.queue(queue + FAIL_SUFFIX)
     for id, slot in failed.items():
@@ -207,7 +228,7 @@ def name_fail_jobs(world: World, queue: str, failed: dict[str, Slot] | object) -
         raise Mismatch(f"{len(gone)} fail jobs are missing")
 
 
-def match_origin(world: World, slot: Slot) -> str:
+def match_origin(world: PossibleWorld, slot: Slot) -> str:
     origin = slot.current.origin if slot.current is not None else None
     if origin is None:
         raise Mismatch("a fail job has no origin")
@@ -219,16 +240,16 @@ def match_origin(world: World, slot: Slot) -> str:
     raise Mismatch(f"a fail job tells of a run of {origin.id!r} that did not fail")
 
 
-def same_log(world: World, queue: str, look: Look) -> None:
-    """Each id's ends of attempts, in order, are in the log; nothing else is."""
-    told: dict[str, list[object]] = {}
+def check_log(world: PossibleWorld, queue: str, snapshot: Snapshot) -> None:
+    """Compare the events of each id, in order. Raises Mismatch for an extra or missing event."""
+    expected: dict[str, list[object]] = {}
     for logged in world.oracle.queue(queue).log:
-        told.setdefault(logged.event.id, []).append(logged.event)
-    for event in look.events or ():
-        mine = told.get(event.id, [])
+        expected.setdefault(logged.event.id, []).append(logged.event)
+    for event in snapshot.events or ():
+        mine = expected.get(event.id, [])
         if not mine:
             raise Mismatch(f"the log has {event.kind} of {event.id!r}, which did not happen")
         match_event(world.numbering, queue, mine.pop(0), event)  # type: ignore[arg-type]
-    missing = [id for id, rest in told.items() if rest]
+    missing = [id for id, rest in expected.items() if rest]
     if missing:
         raise Mismatch(f"the log lacks an event of {missing[0]!r}")

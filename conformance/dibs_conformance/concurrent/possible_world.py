@@ -1,4 +1,6 @@
-"""One possible world: what the oracle says after some order of calls, and which numbers stand for which."""
+"""A possible world: the oracle's state after one order of the calls, and its mapping to the storage's
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -10,43 +12,48 @@ from dibs_conformance.oracle.numbering import DrawnNumbers, Kind, Mismatch, Numb
 from dibs_conformance.oracle.queue import Queue
 
 
-class LooseNumberMap(NumberMap):
-    """Numbers that grow for one id; of calls that overlap, across ids, either may have drawn first."""
+class ConcurrentNumberMap(NumberMap):
+    """A number map for overlapping calls. Numbers must grow for each id; across ids, they may be drawn in any
+    order.
+    """
 
-    def copy(self) -> LooseNumberMap:
-        other = LooseNumberMap()
+    def copy(self) -> ConcurrentNumberMap:
+        other = ConcurrentNumberMap()
         other._actual = dict(self._actual)
         other._expected = dict(self._expected)
         other._revisions = {scope: list(pairs) for scope, pairs in self._revisions.items()}
-        other._drawn = {key: copy_drawn(drawn) for key, drawn in self._drawn.items()}
+        other._drawn = {key: copy_drawn(random_action) for key, random_action in self._drawn.items()}
         return other
 
     def _pair(self, kind: Kind, scope: Scope, expected: int, actual: int) -> None:
         if (kind, scope, actual) in self._expected:
             raise Mismatch(f"{kind} {actual} of {scope[1]!r} was given before; a fresh one was due")
         queue, id = scope
-        drawn = self._drawn.get((kind, queue))
-        for other, number, owner in drawn.by_call.get(0, ()) if drawn is not None else ():
+        random_action = self._drawn.get((kind, queue))
+        for other, number, owner in random_action.by_call.get(0, ()) if random_action is not None else ():
             if owner == id and (other < expected) != (number < actual):
                 raise Mismatch(f"{kind} {actual} of {id!r} does not grow: {number} stands beside it")
         self._keep(kind, scope, expected, actual, 0)
 
 
-def copy_drawn(drawn: DrawnNumbers) -> DrawnNumbers:
-    return DrawnNumbers(list(drawn.calls), {call: list(told) for call, told in drawn.by_call.items()})
+def copy_drawn(random_action: DrawnNumbers) -> DrawnNumbers:
+    return DrawnNumbers(
+        list(random_action.calls),
+        {call: list(drawn_numbers) for call, drawn_numbers in random_action.by_call.items()},
+    )
 
 
-class World:
-    """What there is after the calls so far, in one order of them."""
+class PossibleWorld:
+    """The state after the calls applied so far, in one order."""
 
     def __init__(self) -> None:
         self.oracle = Oracle()
-        self.numbering = LooseNumberMap()
-        #: Whose numbers a request_key's answer carries.
+        self.numbering = ConcurrentNumberMap()
+        #: For each request_key, the id whose numbers a repeated enqueue returns.
         self.key_owners: dict[str, str] = {}
 
-    def copy(self) -> World:
-        other = World.__new__(World)
+    def copy(self) -> PossibleWorld:
+        other = PossibleWorld.__new__(PossibleWorld)
         other.oracle = copy_oracle(self.oracle)
         other.numbering = self.numbering.copy()
         other.key_owners = dict(self.key_owners)
@@ -54,7 +61,7 @@ class World:
 
 
 def copy_oracle(oracle: Oracle) -> Oracle:
-    """Return an oracle that knows the same; only what can change is copied."""
+    """Return an independent copy of an oracle. Immutable values are shared."""
     numbers: NumberSource = copy(oracle.numbers)
     other = Oracle(numbers)
     other.now = oracle.now
@@ -67,18 +74,18 @@ def copy_queue(queue: Queue, numbers: NumberSource) -> Queue:
         name=queue.name,
         numbers=numbers,
         settings=queue.settings,
-        ids={id: copy_record(known) for id, known in queue.ids.items()},
+        ids={id: copy_record(record) for id, record in queue.ids.items()},
         leases={name: copy(lease) for name, lease in queue.leases.items()},
         keys=dict(queue.keys),
         log=list(queue.log),
     )
 
 
-def copy_record(known: IdRecord) -> IdRecord:
+def copy_record(record: IdRecord) -> IdRecord:
     return IdRecord(
-        current=known.current,
-        during_run=list(known.during_run),
-        outcome=known.outcome,
-        dropped=list(known.dropped),
-        ever_dropped=list(known.ever_dropped),
+        current=record.current,
+        during_run=list(record.during_run),
+        outcome=record.outcome,
+        dropped=list(record.dropped),
+        ever_dropped=list(record.ever_dropped),
     )

@@ -1,7 +1,7 @@
-"""Clients as processes, each with a storage of its own on one place. One may be killed or stopped under way.
+"""Clients as processes, each with its own storage at a shared location. A process can be killed or stopped.
 
-A process tells of a call before it makes it and again when it returned, so that what was under way is known
-even if nobody lives to tell. The moments are those of the machine's monotonic clock.
+A process sends each call to its parent before the call and again when it returned. So calls in flight are
+known even if the process is killed. Timestamps come from the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -12,48 +12,53 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from dibs_conformance.concurrent.actions import Order
-from dibs_conformance.concurrent.calls import Call, Look
-from dibs_conformance.concurrent.performer import look, perform
-from dibs_conformance.concurrent.source_lines import Lines, homes
-from dibs_conformance.concurrent.system_calls import Mishap, System
+from attrs import frozen
+
+from dibs_conformance.concurrent.actions import Program
+from dibs_conformance.concurrent.calls import Call, Snapshot
+from dibs_conformance.concurrent.client import run_program, take_snapshot
+from dibs_conformance.concurrent.source_lines import LineTracer, source_folders
+from dibs_conformance.concurrent.system_calls import InjectedError, SystemCallInjector
 from dibs_conformance.target import Locations, LoopRunner, OpenedStorage, OpenStorage
 
-#: Seconds in which a process must answer.
-PATIENCE = 60.0
-#: Loaded once in the process from which the others are forked.
+#: Seconds a process may take to answer.
+TIMEOUT = 60.0
+#: Modules loaded once in the fork server that starts the clients.
 PRELOADED = ["__main__", __name__]
 
 
-@dataclass(frozen=True)
-class Doom:
-    """A signal that a process sends itself right before a line of the storage, the n-th of an order."""
+@frozen
+class SignalPoint:
+    """Makes a process send itself a signal right before the n-th line of storage code in a program."""
 
     signal: signal.Signals
     line: int
 
 
-@dataclass(frozen=True)
-class Done:
-    """What an order took: lines of the storage, calls to the system, and which of these was made to fail."""
+@frozen
+class ProgramStats:
+    """Counts of one program: lines of storage code, system calls, and the system call that was made to
+    fail.
+    """
 
     lines: int = 0
     calls: int = 0
     failed: str = ""
 
 
-class Silent(Exception):
-    """A process neither answered nor died."""
+class ClientUnresponsive(Exception):
+    """A process neither answered nor exited in time."""
 
 
-def context() -> BaseContext:
-    """How processes are started: forked from one that has loaded everything, where the system can."""
+def process_context() -> BaseContext:
+    """Return how to start processes: by a fork server with the code preloaded, or by spawn on other
+    platforms.
+    """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     forking = multiprocessing.get_context("forkserver")
@@ -61,121 +66,125 @@ def context() -> BaseContext:
     return forking
 
 
-class Member:
-    """One process, as its conductor sees it."""
+class ProcessClient:
+    """The parent's handle of a client process."""
 
     def __init__(self, target: str | OpenStorage, location: str, name: str) -> None:
         self.name = name
-        self._wire, theirs = context().Pipe()
-        self._process: BaseProcess = context().Process(  # type: ignore[attr-defined]
-            target=serve, args=(target, location, name, theirs), daemon=True
+        self._pipe, client_end = process_context().Pipe()
+        self._process: BaseProcess = process_context().Process(  # type: ignore[attr-defined]
+            target=run_client, args=(target, location, name, client_end), daemon=True
         )
         self._process.start()
-        theirs.close()
+        client_end.close()
         self._calls: list[Call] = []
-        #: What its last order took.
-        self.done = Done()
+        #: The counts of the last program.
+        self.stats = ProgramStats()
         self.died = False
-        self._answering = True
-        self._heard()
+        self._running = True
+        self._receive()
 
-    def does(self, order: Order, doom: Doom | Mishap | None = None) -> None:
-        """Give an order; the answer comes by `calls`."""
-        self._calls, self._answering = [], True
-        self._wire.send((order, doom))
+    def start(self, program: Program, fault: SignalPoint | InjectedError | None = None) -> None:
+        """Send a program to the process. `wait` returns its calls."""
+        self._calls, self._running = [], True
+        self._pipe.send((program, fault))
 
-    def calls(self, patience: float = PATIENCE) -> list[Call]:
-        """What it did, once it is done or dead. Raises Silent."""
-        while self._answering:
-            self._heard(patience)
+    def wait(self, timeout: float = TIMEOUT) -> list[Call]:
+        """Wait until the program is done or the process is dead, and return its calls. Raises
+        ClientUnresponsive.
+        """
+        while self._running:
+            self._receive(timeout)
         return self._calls
 
-    def _heard(self, patience: float = PATIENCE) -> None:
-        """Take in one message."""
-        if not self._wire.poll(patience):
-            raise Silent(f"process {self.name} did not answer in {patience:.0f} s")
+    def _receive(self, timeout: float = TIMEOUT) -> None:
+        """Receive one message."""
+        if not self._pipe.poll(timeout):
+            raise ClientUnresponsive(f"process {self.name} did not answer in {timeout:.0f} s")
         try:
-            told = self._wire.recv()
+            message = self._pipe.recv()
         except (EOFError, ConnectionResetError):
-            self._answering, self.died = False, True
+            self._running, self.died = False, True
             return
-        if isinstance(told, Done):
-            self.done, self._answering = told, False
+        if isinstance(message, ProgramStats):
+            self.stats, self._running = message, False
             return
-        if self._calls and told.invoked == self._calls[-1].invoked:
+        if self._calls and message.invoked == self._calls[-1].invoked:
             self._calls.pop()
-        self._calls.append(told)
+        self._calls.append(message)
 
     @property
     def pid(self) -> int:
         assert self._process.pid is not None  # noqa: S101 - it was started
         return self._process.pid
 
-    def go_on(self) -> None:
-        """Continue after a stop."""
+    def resume(self) -> None:
+        """Send SIGCONT."""
         if self._process.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGCONT)
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it is stopped by a signal."""
+        """True if a signal has stopped the process."""
         try:
             with open(f"/proc/{self._process.pid}/stat") as stat:  # noqa: PTH123 - not a file
                 return stat.read().rpartition(")")[2].split()[0] in ("T", "t")
         except OSError:
             return False
 
-    def has_answered(self, patience: float) -> bool:
-        """Whether it is done, or dead; what it told by then is kept."""
-        while self._answering and self._wire.poll(patience):
-            self._heard()
-        return not self._answering
+    def has_finished(self, timeout: float) -> bool:
+        """Return whether the program is done or the process is dead. Calls received until then are kept."""
+        while self._running and self._pipe.poll(timeout):
+            self._receive()
+        return not self._running
 
     def close(self) -> None:
-        """Let it end; kill it if it does not."""
+        """Ask the process to exit; kill it after 5 s."""
         if not self.died:
             with suppress(OSError):
-                self._wire.send(None)
+                self._pipe.send(None)
             self._process.join(5)
             if self._process.is_alive():
                 self._process.kill()
-        self._process.join(PATIENCE)
-        self._wire.close()
+        self._process.join(TIMEOUT)
+        self._pipe.close()
 
 
-class Company:
-    """Some members on one place, and a storage here to see what is there."""
+class ProcessClients:
+    """Client processes at one location, and a storage in this process for snapshots."""
 
     def __init__(self, locations: Locations, names: Sequence[str]) -> None:
         self.location = locations.new()
         self._runner = LoopRunner()
         self._opened = OpenedStorage(locations, self._runner, self.location)
-        self.members = [Member(locations.target, self.location, name) for name in names]
+        self.clients = [ProcessClient(locations.target, self.location, name) for name in names]
 
-    def play(self, orders: Sequence[Order], seed: int) -> list[Call]:
-        """Let each member do its program, all at once. The seed decides nothing here: the machine does."""
+    def run_round(self, programs: Sequence[Program], seed: int) -> list[Call]:
+        """Run one program per process, all at the same time. The seed has no effect: the operating system
+        schedules.
+        """
         del seed
-        cast = list(zip(self.members, orders, strict=False))
-        for member, order in cast:
-            member.does(order)
-        return [call for member, _ in cast for call in member.calls()]
+        pairs = list(zip(self.clients, programs, strict=False))
+        for client, program in pairs:
+            client.start(program)
+        return [call for client, _ in pairs for call in client.wait()]
 
-    def look(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Look:
-        """See everything, with everybody at rest."""
-        return self._runner.run(look(self._opened.storage, queue, ids, now, log=log))
+    def snapshot(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Snapshot:
+        """Read the storage while all clients are idle."""
+        return self._runner.run(take_snapshot(self._opened.storage, queue, ids, now, log=log))
 
     def close(self) -> None:
-        for member in self.members:
-            member.close()
+        for client in self.clients:
+            client.close()
         self._opened.close()
         self._runner.close()
 
 
 @contextmanager
-def company(locations: Locations, names: Sequence[str]) -> Iterator[Company]:
-    """Start a company, and end it whatever comes."""
-    made = Company(locations, names)
+def process_clients(locations: Locations, names: Sequence[str]) -> Iterator[ProcessClients]:
+    """Start client processes, and close them at the end."""
+    made = ProcessClients(locations, names)
     try:
         yield made
     finally:
@@ -185,52 +194,52 @@ def company(locations: Locations, names: Sequence[str]) -> Iterator[Company]:
 # -- in the process ----------------------------------------------------------------------------------
 
 
-class Fate:
-    """Counts the lines of the storage, and brings about what is to happen at one."""
+class LineCounter:
+    """Counts executed lines of storage code and sends a signal at a chosen line."""
 
     def __init__(self) -> None:
         self.lines = 0
-        self._doom: Doom | None = None
+        self._signal_point: SignalPoint | None = None
 
-    def begin(self, doom: Doom | None) -> None:
-        self.lines, self._doom = 0, doom
+    def reset(self, fault: SignalPoint | None) -> None:
+        self.lines, self._signal_point = 0, fault
 
-    def line(self) -> None:
+    def on_line(self) -> None:
         self.lines += 1
-        if self._doom is not None and self.lines == self._doom.line:
-            os.kill(os.getpid(), self._doom.signal)
+        if self._signal_point is not None and self.lines == self._signal_point.line:
+            os.kill(os.getpid(), self._signal_point.signal)
 
 
-def serve(target: str | OpenStorage, location: str, name: str, wire: Connection) -> None:
-    """Do what comes by the wire, until it says None or is gone."""
-    fate, system, locations, runner = Fate(), System(), Locations(target), LoopRunner()
-    system.stand_between()
+def run_client(target: str | OpenStorage, location: str, name: str, pipe: Connection) -> None:
+    """Run the programs that arrive on the pipe, until the message None or the end of the pipe."""
+    counter, system, locations, runner = LineCounter(), SystemCallInjector(), Locations(target), LoopRunner()
+    system.install()
     opened = OpenedStorage(locations, runner, location)
-    watched = homes(type(opened.storage))
+    folders = source_folders(type(opened.storage))
     opened.close()
-    lines = Lines(watched, fate.line)
-    with lines.watched():
+    lines = LineTracer(folders, counter.on_line)
+    with lines.trace():
         opened = OpenedStorage(locations, runner, location)
-    wire.send(Done())
+    pipe.send(ProgramStats())
     try:
-        for order, doom in orders(wire):
-            fate.begin(doom if isinstance(doom, Doom) else None)
-            system.begin(doom if isinstance(doom, Mishap) else None)
-            with lines.watched():
-                runner.run(perform(opened.storage, name, order, time.monotonic, wire.send))
-            system.end()
-            wire.send(Done(fate.lines, system.calls, system.failed))
+        for program, fault in receive_programs(pipe):
+            counter.reset(fault if isinstance(fault, SignalPoint) else None)
+            system.start_counting(fault if isinstance(fault, InjectedError) else None)
+            with lines.trace():
+                runner.run(run_program(opened.storage, name, program, time.monotonic, pipe.send))
+            system.stop_counting()
+            pipe.send(ProgramStats(counter.lines, system.calls, system.failed))
     finally:
         opened.close()
         runner.close()
 
 
-def orders(wire: Connection) -> Iterator[tuple[Order, Doom | Mishap | None]]:
+def receive_programs(pipe: Connection) -> Iterator[tuple[Program, SignalPoint | InjectedError | None]]:
     while True:
         try:
-            told: Any = wire.recv()
+            message: Any = pipe.recv()
         except EOFError:
             return
-        if told is None:
+        if message is None:
             return
-        yield told
+        yield message

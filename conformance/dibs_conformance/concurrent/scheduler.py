@@ -1,10 +1,10 @@
-"""Who goes next: threads of which one runs at a time, and every line of the storage is a step.
+"""A deterministic scheduler: one client runs at a time, and every line of storage code is a step.
 
-Each client has threads: its own, and those its storage starts. At a line of the storage's own code the
-running client may be put on hold and another one let go on, as a seed says: so steps interleave inside a
-verb. A client that makes no step for a while waits for something, most often for a lock that one on hold
-has; then the next one goes on, as in Postgres's isolation tester. To be wrong about that costs nothing but
-order: judged is what the clients were told, and when.
+Each client has its own thread and the threads that its storage starts. At a line of storage code the
+scheduler may pause the running client and resume another, as the seed decides. So calls interleave in the
+middle. A client without a step for a while waits, most often for a lock of a paused client; then another
+client runs, as in the isolation tester of Postgres. A wrong guess changes only the order of steps. The check
+uses only the calls and their timestamps.
 """
 
 from __future__ import annotations
@@ -17,128 +17,130 @@ from itertools import count
 from random import Random
 from typing import Final
 
-from dibs_conformance.concurrent.source_lines import Lines
+from dibs_conformance.concurrent.source_lines import LineTracer
 
 #: Seconds without a step after which a client counts as waiting.
-PATIENCE: Final = 0.002
-#: Seconds after which a round that does not end is a failure of its own: somebody waits for ever.
-FOREVER: Final = 60.0
-#: Lines between two changes of turn, on average; which of these is drawn for each round.
-PACES: Final = (3, 10, 40, 150)
+STEP_TIMEOUT: Final = 0.002
+#: Seconds after which an unfinished round raises Deadlock.
+ROUND_TIMEOUT: Final = 60.0
+#: Mean number of lines a client runs before a switch. Each round draws one of these.
+STEPS_PER_TURN: Final = (3, 10, 40, 150)
 
 
-class Stuck(Exception):
-    """A round did not end: clients wait for each other for ever."""
+class Deadlock(Exception):
+    """A round did not end: the clients wait for each other."""
 
 
-class Stepper:
-    """Lets one client run at a time."""
+class Scheduler:
+    """Runs one client at a time, and switches clients at lines of storage code."""
 
-    def __init__(self, watched: tuple[str, ...]) -> None:
-        self._lines = Lines(watched, self._line)
-        self._turn = threading.Condition()
+    def __init__(self, folders: tuple[str, ...]) -> None:
+        self._lines = LineTracer(folders, self._line)
+        self._condition = threading.Condition()
         self._owners: dict[int, str] = {}
         self._ready: list[str] = []
         self._running = ""
         self._random = Random(0)
-        self._pace = PACES[0]
-        self._left = 0
+        self._mean_steps = STEPS_PER_TURN[0]
+        self._steps_left = 0
         self._clients: set[str] = set()
-        #: Who the threads belong to that start now.
-        self._adopter = ""
+        #: The client that owns threads started now.
+        self._default_owner = ""
         self.steps = 0
         self.switches = 0
         self.waits = 0
-        self._stamps = count(1)
+        self._ticks = count(1)
 
-    def stamp(self) -> float:
-        """The next moment, of a clock that only counts."""
-        return float(next(self._stamps))
+    def next_tick(self) -> float:
+        """Return the next timestamp of a logical clock."""
+        return float(next(self._ticks))
 
     @contextmanager
-    def adopting(self, client: str) -> Iterator[None]:
-        """What runs here, and every thread that is started here, belongs to this client."""
-        self._adopter = client
+    def running_as(self, client: str) -> Iterator[None]:
+        """Assign this thread, and every thread started within, to a client."""
+        self._default_owner = client
         self._owners[threading.get_ident()] = client
-        with self._lines.watched():
+        with self._lines.trace():
             yield
 
     def _line(self) -> None:
-        owner = self._owners.setdefault(threading.get_ident(), self._running or self._adopter)
+        owner = self._owners.setdefault(threading.get_ident(), self._running or self._default_owner)
         if self._ready:
             self._step(owner)
 
     # -- turns ---------------------------------------------------------------------------------------
 
-    def _step(self, me: str) -> None:
+    def _step(self, client: str) -> None:
         self.steps += 1
-        if self._running == me:
-            self._left -= 1
-            if self._left > 0:
+        if self._running == client:
+            self._steps_left -= 1
+            if self._steps_left > 0:
                 return
-        with self._turn:
-            if me in self._clients:
-                if self._running == me:
+        with self._condition:
+            if client in self._clients:
+                if self._running == client:
                     self._next()
-                self._await_turn(me)
+                self._await_turn(client)
 
-    def _await_turn(self, me: str) -> None:
-        """Go on when it is our turn; one that was put aside gets in line again."""
-        while self._running != me:
-            if me not in self._ready:
-                self._ready.append(me)
+    def _await_turn(self, client: str) -> None:
+        """Wait for this client's turn. A client that was skipped queues again."""
+        while self._running != client:
+            if client not in self._ready:
+                self._ready.append(client)
             if not self._running:
                 self._next()
             else:
-                self._turn.wait(FOREVER)
+                self._condition.wait(ROUND_TIMEOUT)
 
     def _next(self) -> None:
-        """Let another ready client, or the same, go on."""
-        self._left = 1 + int(self._random.expovariate(1 / self._pace))
+        """Choose the client that runs next, maybe the same."""
+        self._steps_left = 1 + int(self._random.expovariate(1 / self._mean_steps))
         chosen = self._random.choice(sorted(self._ready)) if self._ready else ""
         self.switches += chosen != self._running
         self._running = chosen
-        self._turn.notify_all()
+        self._condition.notify_all()
 
-    def begin(self, me: str) -> None:
-        """Wait for the first turn of a round."""
-        with self._turn:
-            self._await_turn(me)
+    def enter_round(self, client: str) -> None:
+        """Wait for the client's first turn in a round."""
+        with self._condition:
+            self._await_turn(client)
 
-    def end(self, me: str) -> None:
-        """Leave the round."""
-        with self._turn:
-            self._clients.discard(me)
-            if me in self._ready:
-                self._ready.remove(me)
-            if self._running == me:
+    def leave_round(self, client: str) -> None:
+        """Remove the client from the round."""
+        with self._condition:
+            self._clients.discard(client)
+            if client in self._ready:
+                self._ready.remove(client)
+            if self._running == client:
                 self._next()
-            self._turn.notify_all()
+            self._condition.notify_all()
 
-    def prepare(self, clients: list[str], seed: int) -> None:
-        """Before the clients of a round begin: who they are, and the seed of their turns."""
-        with self._turn:
+    def start_round(self, clients: list[str], seed: int) -> None:
+        """Set the clients of a round and the seed of its switches. Call it before the clients begin."""
+        with self._condition:
             self._random = Random(seed)
-            self._pace = self._random.choice(PACES)
+            self._mean_steps = self._random.choice(STEPS_PER_TURN)
             self._clients, self._ready = set(clients), list(clients)
             self._next()
 
-    def conduct(self) -> None:
-        """Watch over the round from the thread that waits for it. Raises Stuck."""
-        deadline = time.monotonic() + FOREVER
-        with self._turn:
-            before = -1
+    def watch_round(self) -> None:
+        """Watch the round from the thread that waits for its end. Raises Deadlock."""
+        deadline = time.monotonic() + ROUND_TIMEOUT
+        with self._condition:
+            steps_before = -1
             while self._clients:
-                self._turn.wait(PATIENCE)
-                if self.steps == before:
-                    self._put_aside()
-                before = self.steps
+                self._condition.wait(STEP_TIMEOUT)
+                if self.steps == steps_before:
+                    self._skip_waiting_client()
+                steps_before = self.steps
                 if time.monotonic() > deadline:
-                    raise Stuck(f"{', '.join(sorted(self._clients))} did not return in {FOREVER:.0f} s")
+                    raise Deadlock(
+                        f"{', '.join(sorted(self._clients))} did not return in {ROUND_TIMEOUT:.0f} s"
+                    )
             self._running, self._ready = "", []
 
-    def _put_aside(self) -> None:
-        """The running client made no step: it waits for one of the others, if there is another."""
+    def _skip_waiting_client(self) -> None:
+        """Run another client: the running client made no step, so it probably waits for a paused client."""
         others = [name for name in self._ready if name != self._running]
         if others:
             self.waits += bool(self._running)

@@ -1,4 +1,4 @@
-"""The lines of a storage's own code: each is a moment at which something may be made to happen."""
+"""Tracing of the lines of storage code. Each line is a point at which a client can be paused or killed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 Trace = Callable[[FrameType, str, Any], Any]
 
 
-class Lines:
-    """Calls `on_line` before each line in some folders is run, in the threads that are watched."""
+class LineTracer:
+    """Calls `on_line` before each line of code below some folders, in the traced threads."""
 
     def __init__(self, folders: tuple[str, ...], on_line: Callable[[], None]) -> None:
         self._folders, self._on_line = folders, on_line
-        self._knows: dict[CodeType, bool] = {}
+        self._is_traced: dict[CodeType, bool] = {}
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Watch this thread, and for good those that are started meanwhile."""
+    def trace(self) -> Iterator[None]:
+        """Trace this thread while the context lasts. Threads started within are traced until they end."""
         if not self._folders:
             yield
             return
@@ -37,10 +37,10 @@ class Lines:
 
     def _trace(self, frame: FrameType, _: str, __: Any) -> Trace | None:
         code = frame.f_code
-        watched = self._knows.get(code)
-        if watched is None:
-            watched = self._knows[code] = code.co_filename.startswith(self._folders)
-        return self._line if watched else None
+        is_traced = self._is_traced.get(code)
+        if is_traced is None:
+            is_traced = self._is_traced[code] = code.co_filename.startswith(self._folders)
+        return self._line if is_traced else None
 
     def _line(self, _: FrameType, event: str, __: Any) -> Trace:
         if event == "line":
@@ -48,14 +48,14 @@ class Lines:
         return self._line
 
 
-def homes(kind: type) -> tuple[str, ...]:
-    """The folders whose lines are steps: those of the storage's class and of what it inherits from."""
+def source_folders(kind: type) -> tuple[str, ...]:
+    """Return the folders of the storage's class and its base classes."""
     modules = [sys.modules[cls.__module__] for cls in kind.__mro__ if cls.__module__ in sys.modules]
-    return tuple({f"{folder(module)}/" for module in modules if is_storage(module)})
+    return tuple({f"{folder(module)}/" for module in modules if is_storage_module(module)})
 
 
-def is_storage(module: ModuleType) -> bool:
-    """Whether the module is part of a storage: not the standard library, and not the protocol."""
+def is_storage_module(module: ModuleType) -> bool:
+    """Return whether a module belongs to a storage, not to the standard library or the protocol."""
     name = module.__name__
     return name.partition(".")[0] not in sys.stdlib_module_names and name != "dibs.storage.protocol"
 

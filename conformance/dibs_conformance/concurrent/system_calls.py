@@ -1,4 +1,4 @@
-"""The calls a process makes to the system for its files, as Python makes them: each may be made to fail."""
+"""Errors injected into the file system calls that Python code of this process makes."""
 
 from __future__ import annotations
 
@@ -8,59 +8,60 @@ import fcntl
 import io
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
-#: What is counted. EINTR is left out: Python itself repeats a call that was interrupted (PEP 475).
-OF_OS: Final = (
+from attrs import frozen
+
+#: The functions that are counted. EINTR is not injected: Python itself repeats interrupted calls (PEP 475).
+OS_FUNCTIONS: Final = (
     *("open", "write", "pwrite", "read", "pread", "fsync", "fdatasync", "ftruncate", "truncate"),
     *("rename", "replace", "link", "symlink", "unlink", "remove", "mkdir", "rmdir"),
     *("scandir", "listdir", "stat", "lstat", "fstat", "chmod", "fchmod", "utime"),
 )
-#: No room, no room for this user, a broken disk, too many open files.
+#: The injected errors: disk full, quota exceeded, I/O error, too many open files.
 ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE)
 
 
-@dataclass(frozen=True)
-class Mishap:
-    """An error of the system in place of the n-th call of an order."""
+@frozen
+class InjectedError:
+    """An error number to raise in place of the n-th system call of a program."""
 
     error: int
     call: int
 
 
-class System:
-    """Stands between a process and the system, once it is put there."""
+class SystemCallInjector:
+    """Counts the system calls of this process and makes one of them fail."""
 
     def __init__(self) -> None:
         self.calls = 0
         self.failed = ""
-        self._mishap: Mishap | None = None
+        self._error_point: InjectedError | None = None
         self._counting = False
 
-    def begin(self, mishap: Mishap | None) -> None:
-        """Count anew, and let one call fail."""
-        self.calls, self.failed, self._mishap, self._counting = 0, "", mishap, True
+    def start_counting(self, error_point: InjectedError | None) -> None:
+        """Reset the counts, and choose the call to fail."""
+        self.calls, self.failed, self._error_point, self._counting = 0, "", error_point, True
 
-    def end(self) -> None:
+    def stop_counting(self) -> None:
         self._counting = False
 
-    def stand_between(self) -> None:
-        """From now on every call of this process goes through here."""
-        for name in OF_OS:
+    def install(self) -> None:
+        """Wrap the functions of `os`, `fcntl` and `open`. This cannot be undone."""
+        for name in OS_FUNCTIONS:
             if hasattr(os, name):
-                setattr(os, name, self._through(name, getattr(os, name)))
-        fcntl.flock = self._through("flock", fcntl.flock)
-        fcntl.lockf = self._through("lockf", fcntl.lockf)
-        builtins.open = io.open = self._through("open", builtins.open)
+                setattr(os, name, self._wrap(name, getattr(os, name)))
+        fcntl.flock = self._wrap("flock", fcntl.flock)
+        fcntl.lockf = self._wrap("lockf", fcntl.lockf)
+        builtins.open = io.open = self._wrap("open", builtins.open)
 
-    def _through(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **words: Any) -> Any:
+    def _wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
             if self._counting:
                 self.calls += 1
-                if self._mishap is not None and self.calls == self._mishap.call:
+                if self._error_point is not None and self.calls == self._error_point.call:
                     self.failed = name
-                    raise OSError(self._mishap.error, os.strerror(self._mishap.error))
-            return real(*args, **words)
+                    raise OSError(self._error_point.error, os.strerror(self._error_point.error))
+            return real(*args, **options)
 
         return call

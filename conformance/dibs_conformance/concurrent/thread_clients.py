@@ -1,4 +1,4 @@
-"""Clients as threads of this process, each with a loop and a storage of its own on one place."""
+"""Clients as threads of this process, each with its own event loop and storage at a shared location."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from threading import Barrier
 from typing import Any, TypeVar
 
 from dibs.storage.protocol import Storage
-from dibs_conformance.concurrent.actions import Order
-from dibs_conformance.concurrent.calls import Call, Look
-from dibs_conformance.concurrent.performer import Stamp, look, perform
-from dibs_conformance.concurrent.scheduler import Stepper
-from dibs_conformance.concurrent.source_lines import homes
+from dibs_conformance.concurrent.actions import Program
+from dibs_conformance.concurrent.calls import Call, Snapshot
+from dibs_conformance.concurrent.client import Clock, run_program, take_snapshot
+from dibs_conformance.concurrent.scheduler import Scheduler
+from dibs_conformance.concurrent.source_lines import source_folders
 from dibs_conformance.target import Locations, LoopRunner, OpenedStorage
 
 T = TypeVar("T")
 #: Seconds a round may take.
-PATIENCE = 60.0
+ROUND_TIMEOUT = 60.0
 NAMES = ("ann", "bob", "cat", "dan")
 
 
-class Player:
-    """One client: a thread that does what it is given, in order."""
+class ThreadClient:
+    """A client with its own thread, which runs submitted functions in order."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -36,7 +36,7 @@ class Player:
         assert self.opened is not None  # noqa: S101 - open comes first
         return self.opened.storage
 
-    def does(self, work: Callable[[], T]) -> Future[T]:
+    def submit(self, work: Callable[[], T]) -> Future[T]:
         return self._thread.submit(work)
 
     def open(self, locations: Locations, location: str) -> None:
@@ -45,91 +45,99 @@ class Player:
 
     def close(self) -> None:
         if self.opened is not None:
-            self.does(self.opened.close).result()
+            self.submit(self.opened.close).result()
         if self._runner is not None:
-            self.does(self._runner.close).result()
+            self.submit(self._runner.close).result()
         self._thread.shutdown()
 
-    def perform(self, order: Order, stamp: Stamp) -> list[Call]:
-        return self.run(perform(self.storage, self.name, order, stamp))
+    def run_program(self, program: Program, clock: Clock) -> list[Call]:
+        return self.run(run_program(self.storage, self.name, program, clock))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         assert self._runner is not None  # noqa: S101 - open comes first
         return self._runner.run(work)
 
 
-class Troupe:
-    """Some players on one place; a stepper decides who goes on, or nobody does."""
+class ThreadClients:
+    """Client threads at one location. With `scheduled`, a scheduler decides which thread runs."""
 
-    def __init__(self, locations: Locations, size: int, *, stepping: bool) -> None:
+    def __init__(self, locations: Locations, size: int, *, scheduled: bool) -> None:
         location = self.location = locations.new()
-        self.players = [Player(name) for name in NAMES[:size]]
-        first = self.players[0]
-        first.does(lambda: first.open(locations, location)).result()
-        watched = homes(type(first.storage)) if stepping else ()
-        self.stepper = Stepper(watched)
-        self._stepping = stepping
-        for player in self.players:
-            player.does(self._opening(player, locations, location)).result()
+        self.clients = [ThreadClient(name) for name in NAMES[:size]]
+        first = self.clients[0]
+        first.submit(lambda: first.open(locations, location)).result()
+        folders = source_folders(type(first.storage)) if scheduled else ()
+        self.scheduler = Scheduler(folders)
+        self._scheduled = scheduled
+        for client in self.clients:
+            client.submit(self._open_task(client, locations, location)).result()
 
-    def _opening(self, player: Player, locations: Locations, location: str) -> Callable[[], None]:
+    def _open_task(self, client: ThreadClient, locations: Locations, location: str) -> Callable[[], None]:
         def opening() -> None:
-            # The first one opened to find out whose lines to watch; its threads were not watched.
-            if player.opened is not None:
-                player.opened.close()
-            with self.stepper.adopting(player.name):
-                player.open(locations, location)
+            # The first storage was opened to find the folders to trace. Its threads are not traced, so reopen
+            # it.
+            if client.opened is not None:
+                client.opened.close()
+            with self.scheduler.running_as(client.name):
+                client.open(locations, location)
 
         return opening
 
     def close(self) -> None:
-        for player in self.players:
-            player.close()
+        for client in self.clients:
+            client.close()
 
-    def look(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Look:
-        """See everything, with everybody at rest."""
-        first = self.players[0]
-        return first.does(lambda: first.run(look(first.storage, queue, ids, now, log=log))).result()
+    def snapshot(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Snapshot:
+        """Read the storage while all clients are idle."""
+        first = self.clients[0]
+        return first.submit(
+            lambda: first.run(take_snapshot(first.storage, queue, ids, now, log=log))
+        ).result()
 
-    def begun(self, orders: Sequence[Order]) -> Callable[[], list[Call]]:
-        """Let each player begin its program, all at once; what is returned waits for the end."""
-        cast = list(zip(self.players, orders, strict=False))
-        start = Barrier(len(cast))
-        futures = [player.does(self._turns(player, order.own(), start)) for player, order in cast]
-        return lambda: [call for future in futures for call in future.result(PATIENCE)]
+    def start(self, programs: Sequence[Program]) -> Callable[[], list[Call]]:
+        """Start one program per client, all at the same time. Return a function that waits for the calls."""
+        pairs = list(zip(self.clients, programs, strict=False))
+        start = Barrier(len(pairs))
+        futures = [
+            client.submit(self._round_task(client, program.with_own_state(), start))
+            for client, program in pairs
+        ]
+        return lambda: [call for future in futures for call in future.result(ROUND_TIMEOUT)]
 
-    def play(
-        self, orders: Sequence[Order], seed: int, *, beside: Callable[[], None] | None = None
+    def run_round(
+        self, programs: Sequence[Program], seed: int, *, during: Callable[[], None] | None = None
     ) -> list[Call]:
-        """Let each player do its program, all at once, and something happen beside it."""
-        if self._stepping:
-            self.stepper.prepare([player.name for player, _ in zip(self.players, orders, strict=False)], seed)
-        calls = self.begun(orders)
-        if self._stepping:
-            self.stepper.conduct()
-        if beside is not None:
-            beside()
+        """Run one program per client, all at the same time, and call `during` while they run."""
+        if self._scheduled:
+            self.scheduler.start_round(
+                [client.name for client, _ in zip(self.clients, programs, strict=False)], seed
+            )
+        calls = self.start(programs)
+        if self._scheduled:
+            self.scheduler.watch_round()
+        if during is not None:
+            during()
         return calls()
 
-    def _turns(self, player: Player, order: Order, start: Barrier) -> Callable[[], list[Call]]:
-        def play() -> list[Call]:
-            if not self._stepping:
+    def _round_task(self, client: ThreadClient, program: Program, start: Barrier) -> Callable[[], list[Call]]:
+        def run_round() -> list[Call]:
+            if not self._scheduled:
                 start.wait()
-                return player.perform(order, self.stepper.stamp)
-            self.stepper.begin(player.name)
+                return client.run_program(program, self.scheduler.next_tick)
+            self.scheduler.enter_round(client.name)
             try:
-                with self.stepper.adopting(player.name):
-                    return player.perform(order, self.stepper.stamp)
+                with self.scheduler.running_as(client.name):
+                    return client.run_program(program, self.scheduler.next_tick)
             finally:
-                self.stepper.end(player.name)
+                self.scheduler.leave_round(client.name)
 
-        return play
+        return run_round
 
 
 @contextmanager
-def troupe(locations: Locations, size: int, *, stepping: bool) -> Iterator[Troupe]:
-    """Open a troupe, and close it whatever comes."""
-    made = Troupe(locations, size, stepping=stepping)
+def thread_clients(locations: Locations, size: int, *, scheduled: bool) -> Iterator[ThreadClients]:
+    """Open client threads, and close them at the end."""
+    made = ThreadClients(locations, size, scheduled=scheduled)
     try:
         yield made
     finally:

@@ -1,51 +1,53 @@
-"""A story for people: who called what, a column for each client, and then what happened to each id."""
+"""The report of a failed example: a timeline with one column per client, and the calls on each id."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import isinf
 
-from dibs_conformance.concurrent.apply import ANY
+from dibs_conformance.concurrent.apply import ANY_ID
 from dibs_conformance.concurrent.calls import Call, Round
-from dibs_conformance.concurrent.linearize import touched
+from dibs_conformance.concurrent.linearize import touched_ids
 from dibs_conformance.report.story import brief
 
 
 def timeline(rounds: Sequence[Round]) -> tuple[str, ...]:
-    """Return the calls as lines, and then for each id what was called on it."""
+    """Return the calls as lines, and then one line per id."""
     calls = [call for one in rounds for call in one.calls]
     names = sorted({call.client for call in calls})
-    lines = [line for one in rounds for line in of_round(one, names)]
-    return (*lines, *by_id(calls))
+    lines = [line for one in rounds for line in round_lines(one, names)]
+    return (*lines, *lines_by_id(calls))
 
 
-def of_round(one: Round, names: Sequence[str]) -> Iterator[str]:
-    """A line where each call begins and one where it returned, in the column of its client."""
+def round_lines(one: Round, names: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each invocation and each return, indented by client."""
     moments: list[tuple[float, int, Call]] = []
     for call in one.calls:
         moments += [(call.invoked, 0, call), (call.returned, 1, call)]
-    for _, ends, call in sorted(moments, key=lambda moment: moment[:2]):
+    for _, is_return, call in sorted(moments, key=lambda moment: moment[:2]):
         indent = "    " * names.index(call.client)
-        yield f"{indent}{call.client} {answer(call) if ends else said(call)}"
+        yield f"{indent}{call.client} {result_text(call) if is_return else call_text(call)}"
     yield "-- all at rest"
 
 
-def said(call: Call) -> str:
+def call_text(call: Call) -> str:
     args = ", ".join(f"{name}={brief(value)}" for name, value in call.args.items())
-    return f"{call.verb}({args}) at {call.now}"
+    return f"{call.operation}({args}) at {call.now}"
 
 
-def answer(call: Call) -> str:
-    if call.fate == "answered":
-        return f"{call.verb} -> {brief(call.answer)}"
+def result_text(call: Call) -> str:
+    if call.completion == "answered":
+        return f"{call.operation} -> {brief(call.answer)}"
     return (
-        f"{call.verb} never returned" if isinf(call.returned) else f"{call.verb} {call.fate}: {call.answer}"
+        f"{call.operation} never returned"
+        if isinf(call.returned)
+        else f"{call.operation} {call.completion}: {call.answer}"
     )
 
 
-def by_id(calls: Sequence[Call]) -> Iterator[str]:
-    """What was called on each id, in a line each."""
-    ids = sorted({id for call in calls for id in touched(call)} - {ANY})
+def lines_by_id(calls: Sequence[Call]) -> Iterator[str]:
+    """Yield one line per id with the calls that touch it."""
+    ids = sorted({id for call in calls for id in touched_ids(call)} - {ANY_ID})
     for id in ids:
-        mine = [f"{call.client} {call.verb}" for call in calls if id in touched(call)]
+        mine = [f"{call.client} {call.operation}" for call in calls if id in touched_ids(call)]
         yield f"id {brief(id)}: {' · '.join(mine)}"

@@ -8,88 +8,90 @@ from collections.abc import Coroutine, Generator
 from types import coroutine
 from typing import Any, TypeVar
 
-from dibs_conformance.concurrent.actions import Order, words
+from dibs_conformance.concurrent.actions import Program, build_arguments
 from dibs_conformance.concurrent.calls import Call
-from dibs_conformance.concurrent.performer import make
-from dibs_conformance.crashes.scenes import SCENES, Way
-from dibs_conformance.crashes.survivor import Witness, witness
+from dibs_conformance.concurrent.client import make_call
+from dibs_conformance.crashes.scenes import SCENES, FaultCampaign
+from dibs_conformance.crashes.survivor import ThreadSurvivor, thread_survivor
 from dibs_conformance.report import Failure, Findings
 from dibs_conformance.target import LevelPlan
 
 T = TypeVar("T")
 #: More awaits than any verb has.
-MOST = 200
+MAX_AWAITS = 200
 #: Readers that follow on the same storage: each has to get its own answer.
 READERS = 8
 
 
-class Awaits:
+class AwaitCanceller:
     """Counts where a coroutine awaits, and cancels its task at one of them."""
 
     def __init__(self, at: int) -> None:
         self.count, self._at = 0, at
 
     @coroutine
-    def over(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    def run(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
         """Run the coroutine, handing through whatever it waits for."""
-        failed: BaseException | None = None
+        error_in: BaseException | None = None
         while True:
             try:
-                waited = work.send(None) if failed is None else work.throw(failed)
+                awaited = work.send(None) if error_in is None else work.throw(error_in)
             except StopIteration as stop:
                 return stop.value  # type: ignore[no-any-return]
-            failed = None
+            error_in = None
             self.count += 1
             if self.count == self._at:
                 task = asyncio.current_task()
                 assert task is not None  # noqa: S101 - it runs in one
                 task.cancel()
             try:
-                yield waited
+                yield awaited
             except BaseException as error:  # noqa: BLE001 - it goes to whom it was thrown at
-                failed = error
+                error_in = error
 
 
-class Cancelling:
+class Canceller:
     """Cancels on the storage of the witness itself."""
 
-    def __init__(self, seen: Witness, way: Way[str]) -> None:
-        self._seen, self._way = seen, way
+    def __init__(self, survivor: ThreadSurvivor, campaign: FaultCampaign[str]) -> None:
+        self._survivor, self._campaign = survivor, campaign
 
-    def scene(self, name: str) -> None:
+    def cancel_scene(self, name: str) -> None:
         """Cancel one verb at its first await, at its second, until there are no more."""
-        for at in range(MOST):
-            if self._way.failure is not None or not self._cancelled(name, at):
+        for at in range(MAX_AWAITS):
+            if self._campaign.failure is not None or not self._cancel_at(name, at):
                 break
 
-    def _cancelled(self, name: str, at: int) -> bool:
-        history = self._way.history()
-        order = history.begin(SCENES[name])
-        player = self._seen.player
-        call, was = player.does(lambda: player.run(self._cancel(order, at))).result(60)
-        if was:
-            self._way.count()
+    def _cancel_at(self, name: str, at: int) -> bool:
+        history = self._campaign.new_history()
+        program = history.run_setup(SCENES[name])
+        client = self._survivor.client
+        call, was_cancelled = client.submit(lambda: client.run(self._cancel(program, at))).result(60)
+        if was_cancelled:
+            self._campaign.count_fault()
         history.add([call])
-        crossed = player.does(lambda: player.run(self._crossed(history.queue))).result(60)
-        if crossed:
-            self._way.failure = Failure(law=self._way.law, why=f"{name}, cancelled at await {at}: {crossed}")
-        history.end()
-        self._way.judge(history)
-        return was
+        problem = client.submit(lambda: client.run(self._check_readers(history.queue))).result(60)
+        if problem:
+            self._campaign.failure = Failure(
+                law=self._campaign.law, why=f"{name}, cancelled at await {at}: {problem}"
+            )
+        history.finish()
+        self._campaign.check(history)
+        return was_cancelled
 
-    async def _cancel(self, order: Order, at: int) -> tuple[Call, bool]:
+    async def _cancel(self, program: Program, at: int) -> tuple[Call, bool]:
         """Make the call and cancel it there; tell whether it came that far. 0: before it began."""
-        [act] = order.acts
-        now = order.now + act.late
+        [action] = program.actions
+        now = program.now + action.clock_offset
         call = Call(
             client="bob",
-            verb=act.verb,
-            queue=order.queue,
-            args=words(act, order.queue, order.hands, now),
+            operation=action.operation,
+            queue=program.queue,
+            args=build_arguments(action, program.queue, program.state, now),
             now=now,
             invoked=time.monotonic(),
         )
-        task = asyncio.ensure_future(self._made(call, Awaits(at)))
+        task = asyncio.ensure_future(self._make_call(call, AwaitCanceller(at)))
         if at == 0:
             task.cancel()
         try:
@@ -99,28 +101,28 @@ class Cancelling:
         call.returned = time.monotonic()
         return call, False
 
-    async def _made(self, call: Call, awaits: Awaits) -> None:
-        await awaits.over(make(self._seen.player.storage, call))
+    async def _make_call(self, call: Call, awaits: AwaitCanceller) -> None:
+        await awaits.run(make_call(self._survivor.client.storage, call))
 
-    async def _crossed(self, queue: str) -> str:
+    async def _check_readers(self, queue: str) -> str:
         """Read many ids at once; what is wrong with the answers."""
-        storage, ids = self._seen.player.storage, [f"reader {n}" for n in range(READERS)]
+        storage, ids = self._survivor.client.storage, [f"reader {n}" for n in range(READERS)]
         answers = await asyncio.gather(*(storage.get(queue, [id] * (n + 1)) for n, id in enumerate(ids)))
         sizes = [len(answer) for answer in answers]
         return "" if sizes == list(range(1, READERS + 1)) else f"readers got {sizes} slots"
 
 
-def cancelled(plan: LevelPlan, until: float) -> Findings:
+def try_cancellation(plan: LevelPlan, until: float) -> Findings:
     """Cancel at every await."""
     location = plan.locations.new()
-    with witness(plan.locations, location) as seen:
-        way: Way[str] = Way(
+    with thread_survivor(plan.locations, location) as survivor:
+        campaign: FaultCampaign[str] = FaultCampaign(
             "a cancelled caller leaves nothing half done",
             "What was cancelled at any await happened whole or not at all, and nobody gets its reply.",
             "cancel",
-            seen,
+            survivor,
             "cancelled",
             plan.seed,
         )
-        way.try_all(list(SCENES), Cancelling(seen, way).scene, until)
-        return way.findings()
+        campaign.run(list(SCENES), Canceller(survivor, campaign).cancel_scene, until)
+        return campaign.findings()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 
-from dibs_conformance.crashes.proxy import Proxy, Way
-from dibs_conformance.crashes.scenes import SCENES, fewest
-from dibs_conformance.crashes.scenes import Way as Kind
-from dibs_conformance.crashes.survivor import Witness, witness
+from dibs_conformance.crashes.proxy import Direction, Proxy
+from dibs_conformance.crashes.scenes import SCENES, FaultCampaign, min_points
+from dibs_conformance.crashes.survivor import ThreadSurvivor, thread_survivor
 from dibs_conformance.report import Findings
 from dibs_conformance.report.findings import merge
 from dibs_conformance.target import LevelPlan
 
 #: A scene, and after how many bytes.
-Point = tuple[str, int]
+CutPoint = tuple[str, int]
 
 REQUEST_CUT = (
     "a cut request tells the truth",
@@ -27,50 +26,56 @@ REPLY_CUT = (
 )
 
 
-class Cutting:
+class ConnectionCutter:
     """A client behind a proxy, and a witness beside it."""
 
-    def __init__(self, seen: Witness, client: Witness, proxy: Proxy) -> None:
-        self._seen, self._client, self._proxy = seen, client, proxy
+    def __init__(self, survivor: ThreadSurvivor, client: ThreadSurvivor, proxy: Proxy) -> None:
+        self._survivor, self._client, self._proxy = survivor, client, proxy
 
-    def sizes(self, way: Kind[Point]) -> dict[str, dict[Way, int]]:
+    def sizes(self, campaign: FaultCampaign[CutPoint]) -> dict[str, dict[Direction, int]]:
         """How many bytes each scene sends and gets."""
-        found: dict[str, dict[Way, int]] = {}
+        found: dict[str, dict[Direction, int]] = {}
         for name in SCENES:
-            self._play(way, name, None, 0)
+            self._run_scene(campaign, name, None, 0)
             found[name] = dict(self._proxy.bytes)
         return found
 
-    def cut(self, way: Kind[Point], side: Way, point: Point) -> None:
-        self._play(way, point[0], side, point[1])
+    def cut(self, campaign: FaultCampaign[CutPoint], direction: Direction, point: CutPoint) -> None:
+        self._run_scene(campaign, point[0], direction, point[1])
         if self._proxy.cuts:
-            way.count()
+            campaign.count_fault()
 
-    def _play(self, way: Kind[Point], name: str, side: Way | None, after: int) -> None:
-        history = way.history()
-        order = history.begin(SCENES[name])
-        self._proxy.arm(side, after)
-        calls = self._client.does(order, 60) or self._client.rest()
+    def _run_scene(
+        self, campaign: FaultCampaign[CutPoint], name: str, direction: Direction | None, after: int
+    ) -> None:
+        history = campaign.new_history()
+        program = history.run_setup(SCENES[name])
+        self._proxy.arm(direction, after)
+        calls = self._client.run(program, 60) or self._client.wait_late()
         history.add(calls)
-        history.end()
-        way.judge(history)
+        history.finish()
+        campaign.check(history)
 
 
-def cut_off(plan: LevelPlan, until: float) -> Findings:
+def try_cut_connections(plan: LevelPlan, until: float) -> Findings:
     """Cut requests, then replies."""
     url, now = plan.locations.new(), time.monotonic()
     with (
-        witness(plan.locations, url) as seen,
-        Proxy.before(url) as proxy,
-        witness(plan.locations, proxy.through(url)) as client,
+        thread_survivor(plan.locations, url) as survivor,
+        Proxy.for_url(url) as proxy,
+        thread_survivor(plan.locations, proxy.proxied_url(url)) as client,
     ):
-        requests: Kind[Point] = Kind(*REQUEST_CUT, seen, "asked", plan.seed, fewest=fewest(plan))
-        replies: Kind[Point] = Kind(*REPLY_CUT, seen, "told", plan.seed, fewest=fewest(plan))
-        cutting = Cutting(seen, client, proxy)
-        sizes = cutting.sizes(requests)
+        requests: FaultCampaign[CutPoint] = FaultCampaign(
+            *REQUEST_CUT, survivor, "asked", plan.seed, min_points=min_points(plan)
+        )
+        replies: FaultCampaign[CutPoint] = FaultCampaign(
+            *REPLY_CUT, survivor, "told", plan.seed, min_points=min_points(plan)
+        )
+        cutter = ConnectionCutter(survivor, client, proxy)
+        sizes = cutter.sizes(requests)
         sent = [(name, n) for name, size in sizes.items() for n in range(1, size["request"] + 1)]
         got = [(name, n) for name, size in sizes.items() for n in range(1, size["reply"] + 1)]
-        requests.try_all(sent, lambda point: cutting.cut(requests, "request", point), (now + until) / 2)
+        requests.run(sent, lambda point: cutter.cut(requests, "request", point), (now + until) / 2)
         if requests.failure is None:
-            replies.try_all(got, lambda point: cutting.cut(replies, "reply", point), until)
+            replies.run(got, lambda point: cutter.cut(replies, "reply", point), until)
         return merge(requests.findings(), replies.findings())

@@ -5,16 +5,16 @@ from __future__ import annotations
 import errno
 
 from dibs_conformance.concurrent.calls import Call
-from dibs_conformance.concurrent.process_clients import Member
-from dibs_conformance.concurrent.system_calls import ERRORS, Mishap
-from dibs_conformance.crashes.scenes import AFTERWARDS, SCENES, Way, fewest, points
-from dibs_conformance.crashes.survivor import witness
+from dibs_conformance.concurrent.process_clients import ProcessClient
+from dibs_conformance.concurrent.system_calls import ERRORS, InjectedError
+from dibs_conformance.crashes.scenes import RECOVERY_ACTIONS, SCENES, FaultCampaign, min_points, points
+from dibs_conformance.crashes.survivor import thread_survivor
 from dibs_conformance.crashes.victim import Victim
 from dibs_conformance.report import Failure, Findings, Gap
 from dibs_conformance.target import LevelPlan
 
 #: A scene, a call of it, and the error.
-Point = tuple[str, int, int]
+ErrorPoint = tuple[str, int, int]
 
 FAILED = (
     "an error of the system is told and leaves nothing half done",
@@ -23,65 +23,67 @@ FAILED = (
 )
 
 
-class Failing:
+class OsErrorInjector:
     """A process whose calls to the system fail, and a witness."""
 
-    def __init__(self, victim: Member, way: Way[Point]) -> None:
-        self._victim, self._way = victim, way
+    def __init__(self, victim: ProcessClient, campaign: FaultCampaign[ErrorPoint]) -> None:
+        self._victim, self._campaign = victim, campaign
 
     def sizes(self) -> dict[str, int]:
         """How many calls to the system each scene makes."""
         found: dict[str, int] = {}
         for name in SCENES:
-            self._play(name, None)
-            found[name] = self._victim.done.calls
+            self._run_scene(name, None)
+            found[name] = self._victim.stats.calls
         return found
 
-    def fail(self, point: Point) -> None:
+    def fail(self, point: ErrorPoint) -> None:
         name, call, error = point
-        self._play(name, Mishap(error, call))
+        self._run_scene(name, InjectedError(error, call))
 
-    def _play(self, name: str, mishap: Mishap | None) -> None:
-        history, victim = self._way.history(), self._victim
-        victim.does(history.begin(SCENES[name]), mishap)
-        history.add(victim.calls())
-        failed = victim.done.failed
-        if mishap is not None and failed:
-            self._way.count()
-            self._way.count(f"{errno.errorcode[mishap.error]} at {failed}")
-        victim.does(history.order(AFTERWARDS))
-        calls = victim.calls()
+    def _run_scene(self, name: str, error_point: InjectedError | None) -> None:
+        history, victim = self._campaign.new_history(), self._victim
+        victim.start(history.run_setup(SCENES[name]), error_point)
+        history.add(victim.wait())
+        failed = victim.stats.failed
+        if error_point is not None and failed:
+            self._campaign.count_fault()
+            self._campaign.count_fault(f"{errno.errorcode[error_point.error]} at {failed}")
+        victim.start(history.program(RECOVERY_ACTIONS))
+        calls = victim.wait()
         history.add(calls)
-        history.end()
-        self._goes_on(calls, name, failed)
-        self._way.judge(history)
+        history.finish()
+        self._check_recovery(calls, name, failed)
+        self._campaign.check(history)
 
-    def _goes_on(self, calls: list[Call], name: str, failed: str) -> None:
+    def _check_recovery(self, calls: list[Call], name: str, failed: str) -> None:
         for call in calls:
-            if call.fate != "answered":
-                why = f"{name}: after {failed} failed, {call.verb} was {call.fate}: {call.answer}"
-                self._way.failure = Failure(law=self._way.law, why=why)
+            if call.completion != "answered":
+                why = f"{name}: after {failed} failed, {call.operation} was {call.completion}: {call.answer}"
+                self._campaign.failure = Failure(law=self._campaign.law, why=why)
 
 
-def system_fails(plan: LevelPlan, until: float) -> Findings:
+def try_os_errors(plan: LevelPlan, until: float) -> Findings:
     """Let each call fail with each error."""
     location = plan.locations.new()
-    with witness(plan.locations, location) as seen:
-        way: Way[Point] = Way(*FAILED, seen, "failing", plan.seed, fewest=fewest(plan))
+    with thread_survivor(plan.locations, location) as survivor:
+        campaign: FaultCampaign[ErrorPoint] = FaultCampaign(
+            *FAILED, survivor, "failing", plan.seed, min_points=min_points(plan)
+        )
         victim = Victim(plan, location)
-        failing = Failing(victim.alive(), way)
+        injector = OsErrorInjector(victim.process(), campaign)
         try:
-            sizes = failing.sizes()
+            sizes = injector.sizes()
             if not any(sizes.values()):
-                return joined_gap(way.findings())
-            moments = [(*point, error) for point in points(sizes) for error in ERRORS]
-            way.try_all(moments, failing.fail, until)
+                return no_python_calls_gap(campaign.findings())
+            error_points = [(*point, error) for point in points(sizes) for error in ERRORS]
+            campaign.run(error_points, injector.fail, until)
         finally:
-            victim.bury()
-        return way.findings()
+            victim.discard()
+        return campaign.findings()
 
 
-def joined_gap(found: Findings) -> Findings:
+def no_python_calls_gap(found: Findings) -> Findings:
     """A storage whose files are written by a library in C: Python does not see its calls."""
     why = "the storage's calls to the system are not made by Python: nothing stands between but strace"
     gap = Gap(name="errors of the system, within Python", why=why)

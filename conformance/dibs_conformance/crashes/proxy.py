@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Literal, Self
 from urllib.parse import urlsplit, urlunsplit
 
-Way = Literal["request", "reply"]
+Direction = Literal["request", "reply"]
 LOOPBACK = "127.0.0.1"
 CHUNK = 65536
 
@@ -22,10 +22,10 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kit-proxy", daemon=True)
         self._thread.start()
-        self._wires: set[asyncio.StreamWriter] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._left: dict[Way, int | None] = {"request": None, "reply": None}
-        self.bytes: dict[Way, int] = {"request": 0, "reply": 0}
+        self._remaining: dict[Direction, int | None] = {"request": None, "reply": None}
+        self.bytes: dict[Direction, int] = {"request": 0, "reply": 0}
         self.cuts = 0
         self._server = asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(10)
 
@@ -36,66 +36,66 @@ class Proxy:
     async def _serve(self) -> asyncio.Server:
         return await asyncio.start_server(self._relay, LOOPBACK, 0)
 
-    def arm(self, way: Way | None = None, after: int = 0) -> None:
+    def arm(self, direction: Direction | None = None, after: int = 0) -> None:
         """Count anew, and cut once so many bytes went this way; without a way, only count."""
 
         async def set_up() -> None:
             self.bytes = {"request": 0, "reply": 0}
-            self._left = {"request": None, "reply": None}
+            self._remaining = {"request": None, "reply": None}
             self.cuts = 0
-            if way is not None:
-                self._left[way] = after
+            if direction is not None:
+                self._remaining[direction] = after
 
         asyncio.run_coroutine_threadsafe(set_up(), self._loop).result(10)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            theirs, ours = await asyncio.open_connection(self._host, self._port)
+            server_reader, server_writer = await asyncio.open_connection(self._host, self._port)
         except OSError:
             writer.transport.abort()
             return
-        pair = (writer, ours)
-        self._wires.update(pair)
-        for way, source, sink in (("request", reader, ours), ("reply", theirs, writer)):
-            task = asyncio.ensure_future(self._carry(way, source, sink, pair))  # type: ignore[arg-type]
+        pair = (writer, server_writer)
+        self._writers.update(pair)
+        for direction, source, sink in (("request", reader, server_writer), ("reply", server_reader, writer)):
+            task = asyncio.ensure_future(self._forward(direction, source, sink, pair))  # type: ignore[arg-type]
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _carry(
+    async def _forward(
         self,
-        way: Way,
+        direction: Direction,
         source: asyncio.StreamReader,
         sink: asyncio.StreamWriter,
         pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
     ) -> None:
         try:
             while chunk := await source.read(CHUNK):
-                left = self._left[way]
-                self.bytes[way] += len(chunk)
-                sink.write(chunk if left is None else chunk[:left])
+                remaining = self._remaining[direction]
+                self.bytes[direction] += len(chunk)
+                sink.write(chunk if remaining is None else chunk[:remaining])
                 await sink.drain()
-                if left is not None:
-                    if len(chunk) >= left:
-                        self._left[way] = None
+                if remaining is not None:
+                    if len(chunk) >= remaining:
+                        self._remaining[direction] = None
                         self.cuts += 1
                         break
-                    self._left[way] = left - len(chunk)
+                    self._remaining[direction] = remaining - len(chunk)
         except OSError:
             pass
         finally:
-            await self._cut(pair)
+            await self._close_pair(pair)
 
-    async def _cut(self, pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter]) -> None:
+    async def _close_pair(self, pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter]) -> None:
         """End both sides; what was written before still arrives."""
         for writer in pair:
-            self._wires.discard(writer)
+            self._writers.discard(writer)
             if not writer.is_closing():
                 writer.close()
 
     def close(self) -> None:
         async def end() -> None:
             self._server.close()
-            for writer in list(self._wires):
+            for writer in list(self._writers):
                 writer.transport.abort()
             for task in list(self._tasks):
                 task.cancel()
@@ -108,33 +108,33 @@ class Proxy:
 
     @classmethod
     @contextmanager
-    def before(cls, url: str) -> Iterator[Self]:
+    def for_url(cls, url: str) -> Iterator[Self]:
         """A proxy before the server of a URL."""
         host, port = server_of(url)
-        made = cls(host, port)
+        proxy = cls(host, port)
         try:
-            yield made
+            yield proxy
         finally:
-            made.close()
+            proxy.close()
 
-    def through(self, url: str) -> str:
+    def proxied_url(self, url: str) -> str:
         """The URL, by way of this proxy."""
-        parts = urlsplit(url)
-        credentials = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
-        return urlunsplit(parts._replace(netloc=f"{credentials}{LOOPBACK}:{self.port}"))
+        split_call = urlsplit(url)
+        credentials = f"{split_call.netloc.rpartition('@')[0]}@" if "@" in split_call.netloc else ""
+        return urlunsplit(split_call._replace(netloc=f"{credentials}{LOOPBACK}:{self.port}"))
 
 
 def server_of(url: str) -> tuple[str, int]:
-    parts = urlsplit(url)
-    assert parts.hostname is not None  # noqa: S101 - has_server said so
-    assert parts.port is not None  # noqa: S101
-    return parts.hostname, parts.port
+    split_call = urlsplit(url)
+    assert split_call.hostname is not None  # noqa: S101 - has_server said so
+    assert split_call.port is not None  # noqa: S101
+    return split_call.hostname, split_call.port
 
 
 def has_server(url: str) -> bool:
     """Whether a URL names a server by host and port."""
     try:
-        parts = urlsplit(url)
-        return parts.hostname is not None and parts.port is not None
+        split_call = urlsplit(url)
+        return split_call.hostname is not None and split_call.port is not None
     except ValueError:
         return False

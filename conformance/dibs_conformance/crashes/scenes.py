@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from random import Random
 from typing import Generic, TypeVar
 
-from dibs_conformance.concurrent.actions import LATE, Act, Hands, Order
-from dibs_conformance.concurrent.calls import Call, Look, Round
+from attrs import define, field, frozen
+
+from dibs_conformance.concurrent.actions import PAST_SHORT_TTL, Action, ClientState, Program
+from dibs_conformance.concurrent.calls import Call, Round, Snapshot
 from dibs_conformance.concurrent.examples import GRANTS, IDS, START
-from dibs_conformance.concurrent.linearize import woven
+from dibs_conformance.concurrent.linearize import linearize
 from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.report import Failure, Findings, LawReport
 from dibs_conformance.report.findings import law_report
@@ -20,46 +21,53 @@ from dibs_conformance.target import LevelPlan
 
 P = TypeVar("P")
 
-ENQUEUE, CLAIM = Act(verb="enqueue"), Act(verb="claim")
+ENQUEUE, CLAIM = Action(operation="enqueue"), Action(operation="claim")
 RUNNING = (*GRANTS, ENQUEUE, CLAIM)
-BESIDE = (*RUNNING, Act(verb="enqueue", data=1))
+WITH_SUCCESSOR = (*RUNNING, Action(operation="enqueue", data=1))
 #: The run is under the lease that ends soon.
-SHORT = (*GRANTS, ENQUEUE, Act(verb="claim", lease=1))
+RUNNING_SHORT_LEASE = (*GRANTS, ENQUEUE, Action(operation="claim", lease=1))
 
 
-@dataclass(frozen=True)
+@frozen
 class Scene:
     """What leads there, and what is under way."""
 
-    before: tuple[Act, ...]
-    act: Act
+    setup: tuple[Action, ...]
+    action: Action
 
 
 SCENES: dict[str, Scene] = {
-    "enqueue": Scene(GRANTS, Act(verb="enqueue", ids=IDS, flag=True, pick=1)),
-    "update": Scene((*GRANTS, ENQUEUE), Act(verb="enqueue", data=1)),
-    "block": Scene(RUNNING, Act(verb="enqueue", ids=("a", "a"), data=1)),
-    "claim": Scene((*GRANTS, Act(verb="enqueue", ids=IDS)), Act(verb="claim")),
-    "complete": Scene(BESIDE, Act(verb="settle", ids=IDS, flag=True)),
-    "fail": Scene(BESIDE, Act(verb="settle", how="fail, handled")),
-    "retry": Scene(BESIDE, Act(verb="settle", how="retry later")),
-    "release": Scene(RUNNING, Act(verb="settle", how="release")),
-    "settle_and_claim": Scene(BESIDE, Act(verb="settle_and_claim")),
-    "hand off": Scene(RUNNING, Act(verb="settle", how="hand off")),
-    "finish": Scene((*RUNNING, Act(verb="settle", how="hand off")), Act(verb="finish")),
-    "grant": Scene(GRANTS, Act(verb="grant")),
-    "renew": Scene(SHORT, Act(verb="renew", lease=1)),
-    "drop": Scene(BESIDE, Act(verb="drop")),
-    "reap": Scene((*SHORT, ENQUEUE), Act(verb="reap", late=LATE)),
-    "cancel": Scene(BESIDE, Act(verb="cancel", flag=True)),
-    "amend": Scene(BESIDE, Act(verb="amend")),
-    "retry_failed": Scene((*RUNNING, Act(verb="settle", how="fail")), Act(verb="retry_failed")),
-    "forget": Scene(RUNNING, Act(verb="forget")),
-    "report": Scene(RUNNING, Act(verb="report")),
+    "enqueue": Scene(GRANTS, Action(operation="enqueue", ids=IDS, flag=True, nth_newest=1)),
+    "update": Scene((*GRANTS, ENQUEUE), Action(operation="enqueue", data=1)),
+    "block": Scene(RUNNING, Action(operation="enqueue", ids=("a", "a"), data=1)),
+    "claim": Scene((*GRANTS, Action(operation="enqueue", ids=IDS)), Action(operation="claim")),
+    "complete": Scene(WITH_SUCCESSOR, Action(operation="settle", ids=IDS, flag=True)),
+    "fail": Scene(WITH_SUCCESSOR, Action(operation="settle", settle_as="fail, handled")),
+    "retry": Scene(WITH_SUCCESSOR, Action(operation="settle", settle_as="retry later")),
+    "release": Scene(RUNNING, Action(operation="settle", settle_as="release")),
+    "settle_and_claim": Scene(WITH_SUCCESSOR, Action(operation="settle_and_claim")),
+    "hand off": Scene(RUNNING, Action(operation="settle", settle_as="hand off")),
+    "finish": Scene((*RUNNING, Action(operation="settle", settle_as="hand off")), Action(operation="finish")),
+    "grant": Scene(GRANTS, Action(operation="grant")),
+    "renew": Scene(RUNNING_SHORT_LEASE, Action(operation="renew", lease=1)),
+    "drop": Scene(WITH_SUCCESSOR, Action(operation="drop")),
+    "reap": Scene((*RUNNING_SHORT_LEASE, ENQUEUE), Action(operation="reap", clock_offset=PAST_SHORT_TTL)),
+    "cancel": Scene(WITH_SUCCESSOR, Action(operation="cancel", flag=True)),
+    "amend": Scene(WITH_SUCCESSOR, Action(operation="amend")),
+    "retry_failed": Scene(
+        (*RUNNING, Action(operation="settle", settle_as="fail")), Action(operation="retry_failed")
+    ),
+    "forget": Scene(RUNNING, Action(operation="forget")),
+    "report": Scene(RUNNING, Action(operation="report")),
 }
 
 #: What the others do afterwards: the place has to go on working.
-AFTERWARDS = (Act(verb="reap", late=LATE), CLAIM, Act(verb="settle"), Act(verb="enqueue", data=2))
+RECOVERY_ACTIONS = (
+    Action(operation="reap", clock_offset=PAST_SHORT_TTL),
+    CLAIM,
+    Action(operation="settle"),
+    Action(operation="enqueue", data=2),
+)
 
 
 class Survivor:
@@ -68,73 +76,73 @@ class Survivor:
     #: How many it was there for: each has a queue of its own, and a later time.
     histories = 0
 
-    def does(self, order: Order, patience: float) -> list[Call] | None:
+    def run(self, program: Program, timeout: float) -> list[Call] | None:
         """Do it; None when it is not done in time. It is done later then, before anything else."""
         raise NotImplementedError
 
-    def rest(self) -> list[Call]:
+    def wait_late(self) -> list[Call]:
         """What was not done in time, once it is."""
         raise NotImplementedError
 
-    def look(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Look:
+    def snapshot(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Snapshot:
         raise NotImplementedError
 
 
-@dataclass
-class History:
+@define
+class FaultHistory:
     """One example: what leads there, what went wrong, what was there afterwards."""
 
     survivor: Survivor
     queue: str
     now: int
-    hands: Hands = field(default_factory=Hands)
-    rounds: list[Round] = field(default_factory=list)
+    state: ClientState = field(factory=ClientState)
+    rounds: list[Round] = field(factory=list)
 
-    def order(self, acts: Sequence[Act]) -> Order:
-        return Order(tuple(acts), self.queue, self.hands, self.now)
+    def program(self, actions: Sequence[Action]) -> Program:
+        return Program(tuple(actions), self.queue, self.state, self.now)
 
-    def begin(self, scene: Scene) -> Order:
+    def run_setup(self, scene: Scene) -> Program:
         """Lead there; what is to be under way next."""
-        self._done(self.survivor.does(self.order(scene.before), PATIENCE) or [])
-        return self.order((scene.act,))
+        self._add_round(self.survivor.run(self.program(scene.setup), TIMEOUT) or [])
+        return self.program((scene.action,))
 
     def add(self, calls: list[Call]) -> None:
         """What was under way, and whatever overlapped it."""
-        self._done(calls)
+        self._add_round(calls)
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Go on working, and see everything."""
-        calls = self.survivor.does(self.order(AFTERWARDS), PATIENCE)
+        calls = self.survivor.run(self.program(RECOVERY_ACTIONS), TIMEOUT)
         if calls is None:
-            raise TimeoutError(f"afterwards nobody was answered for {PATIENCE:.0f} s")
-        self._done(calls, log=True)
+            raise TimeoutError(f"afterwards nobody was answered for {TIMEOUT:.0f} s")
+        self._add_round(calls, log=True)
 
-    def _done(self, calls: list[Call], *, log: bool = False) -> None:
+    def _add_round(self, calls: list[Call], *, log: bool = False) -> None:
         for call in sorted(calls, key=lambda call: call.returned):
-            self.hands.take(call)
+            self.state.record(call)
             self.now = max(self.now, call.now)
-        self.rounds.append(Round(calls=calls, look=self._look(log=log)))
+        self.rounds.append(Round(calls=calls, snapshot=self._stable_snapshot(log=log)))
 
-    def _look(self, *, log: bool) -> Look:
+    def _stable_snapshot(self, *, log: bool) -> Snapshot:
         """See everything, twice alike: what has no reply yet may take effect while we look."""
-        seen = self.survivor.look(self.queue, IDS, self.now, log=log)
+        survivor = self.survivor.snapshot(self.queue, IDS, self.now, log=log)
         while True:
-            again = self.survivor.look(self.queue, IDS, self.now, log=log)
-            if again == seen:
-                return seen
-            seen = again
+            latest = self.survivor.snapshot(self.queue, IDS, self.now, log=log)
+            if latest == survivor:
+                return survivor
+            survivor = latest
 
-    def judged(self, law: str) -> Failure | None:
-        verdict = woven(self.rounds, self.queue)
-        return None if verdict.kept else Failure(law=law, why=verdict.why, story=timeline(self.rounds))
+    def check(self, law: str) -> Failure | None:
+        result = linearize(self.rounds, self.queue)
+        return None if result.linearizable else Failure(law=law, why=result.why, story=timeline(self.rounds))
 
 
 #: Seconds in which a call that nothing stands in the way of has to return.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
-@dataclass
-class Way(Generic[P]):
+@define
+class FaultCampaign(Generic[P]):
     """One way of going wrong: its law, and what was seen of it so far."""
 
     law: str
@@ -142,38 +150,38 @@ class Way(Generic[P]):
     #: What each fault is called, for the report.
     fault: str
     survivor: Survivor
-    queues: str
+    queue_prefix: str
     seed: int
-    faults: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, int] = field(factory=dict)
     histories: int = 0
     calls: int = 0
     failure: Failure | None = None
-    fewest: int = len(SCENES)
+    min_points: int = len(SCENES)
 
-    def history(self) -> History:
+    def new_history(self) -> FaultHistory:
         self.histories += 1
         self.survivor.histories += 1
         number = self.survivor.histories
-        return History(self.survivor, f"{self.queues}{number}", START + 10_000 * number)
+        return FaultHistory(self.survivor, f"{self.queue_prefix}{number}", START + 10_000 * number)
 
-    def count(self, fault: str = "") -> None:
+    def count_fault(self, fault: str = "") -> None:
         fault = fault or self.fault
         self.faults[fault] = self.faults.get(fault, 0) + 1
 
-    def judge(self, history: History) -> None:
+    def check(self, history: FaultHistory) -> None:
         self.calls += sum(len(one.calls) for one in history.rounds)
-        self.failure = self.failure or history.judged(self.law)
+        self.failure = self.failure or history.check(self.law)
 
-    def try_all(self, points: Sequence[P], try_one: Callable[[P], None], until: float) -> None:
+    def run(self, points: Sequence[P], try_point: Callable[[P], None], until: float) -> None:
         """Try points in an order drawn from the seed, until time is up, none is left or one fails.
 
-        Whatever the time, `fewest` are tried: every scene once, or as many as were asked for.
+        Whatever the time, `min_points` are tried: every scene once, or as many as were asked for.
         """
-        order = spread(points, self.seed)
-        for done, point in enumerate(order):
-            if self.failure is not None or (time.monotonic() > until and done >= self.fewest):
+        program = scenes_first(points, self.seed)
+        for done, point in enumerate(program):
+            if self.failure is not None or (time.monotonic() > until and done >= self.min_points):
                 break
-            try_one(point)
+            try_point(point)
 
     def findings(self) -> Findings:
         met = self.faults.get(self.fault, 0)
@@ -187,22 +195,22 @@ class Way(Generic[P]):
         )
 
 
-def fewest(plan: LevelPlan) -> int:
+def min_points(plan: LevelPlan) -> int:
     """How many points are tried at least."""
     return max(len(SCENES), plan.examples or 0)
 
 
-def spread(points: Sequence[P], seed: int) -> list[P]:
+def scenes_first(points: Sequence[P], seed: int) -> list[P]:
     """Shuffle points; of scenes and moments, every scene comes once before any comes again."""
-    order = list(points)
-    Random(seed).shuffle(order)
-    seen: Counter[object] = Counter()
+    program = list(points)
+    Random(seed).shuffle(program)
+    survivor: Counter[object] = Counter()
     ranks: list[int] = []
-    for point in order:
+    for point in program:
         scene = point[0] if isinstance(point, tuple) else point
-        ranks.append(seen[scene])
-        seen[scene] += 1
-    return [order[at] for at in sorted(range(len(order)), key=ranks.__getitem__)]
+        ranks.append(survivor[scene])
+        survivor[scene] += 1
+    return [program[at] for at in sorted(range(len(program)), key=ranks.__getitem__)]
 
 
 def points(sizes: dict[str, int]) -> Iterator[tuple[str, int]]:

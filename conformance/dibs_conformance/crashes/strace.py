@@ -14,25 +14,26 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from attrs import define, field, frozen
+
 #: What is done to files. A name this machine's kernel does not have is passed over, for its "?".
-CALLS: Final = (
+TRACED_CALLS: Final = (
     *("open", "openat", "creat", "read", "pread64", "readv", "preadv", "write", "pwrite64", "writev"),
     *("pwritev", "fsync", "fdatasync", "sync_file_range", "fallocate", "ftruncate", "truncate", "close"),
     *("rename", "renameat", "renameat2", "link", "linkat", "unlink", "unlinkat", "mkdir", "mkdirat", "rmdir"),
     *("fcntl", "flock", "getdents64", "stat", "lstat", "fstat", "newfstatat", "statx", "access", "mmap"),
 )
 #: Seconds in which strace has to be there, or gone.
-PATIENCE: Final = 60.0
+TIMEOUT: Final = 60.0
 _LINE = re.compile(r"^(?P<thread>\d+) +(?P<name>\w+)\(")
 
 
-@dataclass(frozen=True)
-class Asked:
+@frozen
+class SystemCall:
     """The n-th call of this name that a thread made: the process's first one, or another."""
 
     name: str
@@ -40,29 +41,29 @@ class Asked:
     first: bool
 
 
-class NoTrace(Exception):
+class StraceUnavailable(Exception):
     """strace is not here, or may not look."""
 
 
-@dataclass
+@define
 class Trace:
     """What strace wrote down; it is there once nothing is traced any more."""
 
     process: int
-    lines: list[str] = field(default_factory=list)
+    lines: list[str] = field(factory=list)
 
-    def below(self, path: str) -> list[Asked]:
+    def calls_below(self, path: str) -> list[SystemCall]:
         """Return the calls that were about something below a path."""
         made: Counter[tuple[str, str]] = Counter()
         found = []
         for line in self.lines:
-            call = _LINE.match(line)
-            if call is None:
+            match_ = _LINE.match(line)
+            if match_ is None:
                 continue
-            made[call["thread"], call["name"]] += 1
+            made[match_["thread"], match_["name"]] += 1
             if path in line:
-                number = made[call["thread"], call["name"]]
-                found.append(Asked(call["name"], number, int(call["thread"]) == self.process))
+                number = made[match_["thread"], match_["name"]]
+                found.append(SystemCall(match_["name"], number, int(match_["thread"]) == self.process))
         return found
 
     @property
@@ -71,7 +72,7 @@ class Trace:
 
 
 @contextmanager
-def traced(process: int, asked: Asked | None = None, *words: str) -> Iterator[Trace]:
+def trace_process(process: int, call: SystemCall | None = None, *options: str) -> Iterator[Trace]:
     """Trace a process while this lasts: all of it, or the threads that may be asked. Raises NoTrace.
 
     strace counts the calls of each thread for itself. What is for a thread of the storage must not also hit
@@ -79,43 +80,57 @@ def traced(process: int, asked: Asked | None = None, *words: str) -> Iterator[Tr
     """
     strace = shutil.which("strace")
     if strace is None:
-        raise NoTrace("strace is not installed")
-    names = ",".join(f"?{name}" for name in CALLS)
-    whom = [f"--attach={thread}" for thread in threads(process, asked)]
+        raise StraceUnavailable("strace is not installed")
+    names = ",".join(f"?{name}" for name in TRACED_CALLS)
+    targets = [f"--attach={thread}" for thread in threads(process, call)]
     with TemporaryDirectory() as folder:
         trace, log = Trace(process), Path(folder, "log")
-        command = [strace, "-f", "-y", "-s", "256", "-o", str(log), *whom, "-e", f"trace={names}", *words]
-        if asked is not None:
+        command = [
+            strace,
+            "-f",
+            "-y",
+            "-s",
+            "256",
+            "-o",
+            str(log),
+            *targets,
+            "-e",
+            f"trace={names}",
+            *options,
+        ]
+        if call is not None:
             command.remove("-f")
         tracer = subprocess.Popen(command, stderr=subprocess.PIPE)
         try:
-            await_attached(tracer, len(whom))
+            wait_attached(tracer, len(targets))
             yield trace
         finally:
             tracer.terminate()
-            tracer.communicate(timeout=PATIENCE)
+            tracer.communicate(timeout=TIMEOUT)
             trace.lines += log.read_text("utf-8", "replace").splitlines() if log.exists() else []
 
 
-def threads(process: int, asked: Asked | None) -> list[int]:
+def threads(process: int, call: SystemCall | None) -> list[int]:
     """The threads to attach to; with the first one, strace follows the others."""
-    if asked is None or asked.first:
+    if call is None or call.first:
         return [process]
     return [int(task.name) for task in Path(f"/proc/{process}/task").iterdir() if int(task.name) != process]
 
 
-def await_attached(tracer: subprocess.Popen[bytes], times: int) -> None:
+def wait_attached(tracer: subprocess.Popen[bytes], times: int) -> None:
     """Read what strace says until it is there, so many times."""
     assert tracer.stderr is not None  # noqa: S101 - it was asked for
-    said, deadline = b"", time.monotonic() + PATIENCE
-    while said.count(b"attached") < times:
+    output, deadline = b"", time.monotonic() + TIMEOUT
+    while output.count(b"attached") < times:
         ready, _, _ = select.select([tracer.stderr], [], [], max(0.0, deadline - time.monotonic()))
         more = tracer.stderr.read1() if ready else b""  # type: ignore[attr-defined]
         if not more:
-            raise NoTrace(f"strace does not trace here: {said.decode('utf-8', 'replace').strip()}")
-        said += more
+            raise StraceUnavailable(
+                f"strace does not trace here: {output.decode('utf-8', 'replace').strip()}"
+            )
+        output += more
 
 
-def instead(asked: Asked, fate: str) -> Sequence[str]:
+def injection(call: SystemCall, effect: str) -> Sequence[str]:
     """Let the call have another fate: `signal=KILL` before it is made, or `error=EIO` in its place."""
-    return "-e", f"inject={asked.name}:{fate}:when={asked.number}"
+    return "-e", f"inject={call.name}:{effect}:when={call.number}"

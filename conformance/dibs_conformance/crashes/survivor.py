@@ -7,49 +7,49 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 
-from dibs_conformance.concurrent.actions import Order
-from dibs_conformance.concurrent.calls import Call, Look
-from dibs_conformance.concurrent.performer import look
-from dibs_conformance.concurrent.thread_clients import Player
-from dibs_conformance.crashes.scenes import PATIENCE, Survivor
+from dibs_conformance.concurrent.actions import Program
+from dibs_conformance.concurrent.calls import Call, Snapshot
+from dibs_conformance.concurrent.client import take_snapshot
+from dibs_conformance.concurrent.thread_clients import ThreadClient
+from dibs_conformance.crashes.scenes import TIMEOUT, Survivor
 from dibs_conformance.target import Locations
 
 
-class Witness(Survivor):
+class ThreadSurvivor(Survivor):
     """Does its orders one after the other."""
 
     def __init__(self, locations: Locations, location: str) -> None:
-        self.player = Player("ann")
-        self.player.does(lambda: self.player.open(locations, location)).result(PATIENCE)
-        self._late: Future[list[Call]] | None = None
+        self.client = ThreadClient("ann")
+        self.client.submit(lambda: self.client.open(locations, location)).result(TIMEOUT)
+        self._late_calls: Future[list[Call]] | None = None
 
-    def does(self, order: Order, patience: float) -> list[Call] | None:
-        future = self.player.does(lambda: self.player.perform(order, time.monotonic))
+    def run(self, program: Program, timeout: float) -> list[Call] | None:
+        future = self.client.submit(lambda: self.client.run_program(program, time.monotonic))
         try:
-            return future.result(patience)
+            return future.result(timeout)
         except TimeoutError:
-            self._late = future
+            self._late_calls = future
             return None
 
-    def rest(self) -> list[Call]:
-        late, self._late = self._late, None
-        return [] if late is None else late.result(PATIENCE)
+    def wait_late(self) -> list[Call]:
+        late, self._late_calls = self._late_calls, None
+        return [] if late is None else late.result(TIMEOUT)
 
-    def look(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Look:
-        player = self.player
-        return player.does(lambda: player.run(look(player.storage, queue, ids, now, log=log))).result(
-            PATIENCE
-        )
+    def snapshot(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Snapshot:
+        client = self.client
+        return client.submit(
+            lambda: client.run(take_snapshot(client.storage, queue, ids, now, log=log))
+        ).result(TIMEOUT)
 
     def close(self) -> None:
-        self.player.close()
+        self.client.close()
 
 
 @contextmanager
-def witness(locations: Locations, location: str) -> Iterator[Witness]:
+def thread_survivor(locations: Locations, location: str) -> Iterator[ThreadSurvivor]:
     """Open a witness on a place, and close it whatever comes."""
-    made = Witness(locations, location)
+    opened = ThreadSurvivor(locations, location)
     try:
-        yield made
+        yield opened
     finally:
-        made.close()
+        opened.close()

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from dibs_conformance.crashes.scenes import AFTERWARDS, SCENES, History, Way
-from dibs_conformance.crashes.strace import Asked, NoTrace, Trace, instead, traced
-from dibs_conformance.crashes.survivor import Witness, witness
+from dibs_conformance.crashes.scenes import RECOVERY_ACTIONS, SCENES, FaultCampaign, FaultHistory
+from dibs_conformance.crashes.strace import StraceUnavailable, SystemCall, Trace, injection, trace_process
+from dibs_conformance.crashes.survivor import ThreadSurvivor, thread_survivor
 from dibs_conformance.crashes.victim import Victim
 from dibs_conformance.report import Findings, Gap
 from dibs_conformance.report.findings import merge
 from dibs_conformance.target import LevelPlan
 
 #: A scene, a call of it, and what becomes of the call: an error by name, or "" for a kill.
-Point = tuple[str, Asked, str]
+CallPoint = tuple[str, SystemCall, str]
 
 #: EINTR is for whoever does not repeat what was interrupted; Python does (PEP 475).
 ERRORS = ("ENOSPC", "EDQUOT", "EIO", "EMFILE", "EINTR")
@@ -31,84 +31,91 @@ FAILED = (
 )
 
 
-class Calling:
+class SystemCallKiller:
     """A process under strace, and a witness."""
 
     def __init__(self, victim: Victim, folder: str) -> None:
         self._victim, self._folder = victim, folder
 
-    def points(self, way: Way[Point], errors: Sequence[str]) -> list[Point]:
+    def points(self, campaign: FaultCampaign[CallPoint], errors: Sequence[str]) -> list[CallPoint]:
         """Every call below the folder, in every scene, undisturbed."""
-        found: list[Point] = []
+        found: list[CallPoint] = []
         for name in SCENES:
-            history = way.history()
-            calls = self._play(history, name).below(self._folder)
-            self._go_on(way, history)
-            found += [(name, asked, error) for asked in dict.fromkeys(calls) for error in errors]
+            history = campaign.new_history()
+            calls = self._run_scene(history, name).calls_below(self._folder)
+            self._recover(campaign, history)
+            found += [(name, call, error) for call in dict.fromkeys(calls) for error in errors]
         return found
 
-    def kill(self, way: Way[Point], point: Point) -> None:
-        name, asked, _ = point
-        history = way.history()
-        self._play(history, name, asked, "signal=KILL")
+    def kill(self, campaign: FaultCampaign[CallPoint], point: CallPoint) -> None:
+        name, call, _ = point
+        history = campaign.new_history()
+        self._run_scene(history, name, call, "signal=KILL")
         if self._victim.died:
-            way.count()
-            self._victim.bury()
-        self._go_on(way, history)
+            campaign.count_fault()
+            self._victim.discard()
+        self._recover(campaign, history)
 
-    def fail(self, way: Way[Point], point: Point) -> None:
-        name, asked, error = point
-        history = way.history()
-        if self._play(history, name, asked, f"error={error}").injected:
-            way.count()
-            way.count(f"{error} at {asked.name}")
+    def fail(self, campaign: FaultCampaign[CallPoint], point: CallPoint) -> None:
+        name, call, error = point
+        history = campaign.new_history()
+        if self._run_scene(history, name, call, f"error={error}").injected:
+            campaign.count_fault()
+            campaign.count_fault(f"{error} at {call.name}")
         if self._victim.died:
-            self._victim.bury()
-        self._go_on(way, history)
+            self._victim.discard()
+        self._recover(campaign, history)
 
-    def _play(self, history: History, name: str, asked: Asked | None = None, fate: str = "") -> Trace:
+    def _run_scene(
+        self, history: FaultHistory, name: str, call: SystemCall | None = None, effect: str = ""
+    ) -> Trace:
         """Play a scene under strace, in which a call may have another fate."""
-        order, victim = history.begin(SCENES[name]), self._victim.alive()
-        with traced(victim.pid, asked, *(instead(asked, fate) if asked else ())) as trace:
-            victim.does(order)
-            history.add(victim.calls())
+        program, victim = history.run_setup(SCENES[name]), self._victim.process()
+        with trace_process(victim.pid, call, *(injection(call, effect) if call else ())) as trace:
+            victim.start(program)
+            history.add(victim.wait())
         return trace
 
-    def _go_on(self, way: Way[Point], history: History) -> None:
+    def _recover(self, campaign: FaultCampaign[CallPoint], history: FaultHistory) -> None:
         """The place goes on working, for the others, and for the process if it lives."""
-        if self._victim.lives:
-            victim = self._victim.alive()
-            victim.does(history.order(AFTERWARDS))
-            history.add(victim.calls())
-        history.end()
-        way.judge(history)
+        if self._victim.is_running:
+            victim = self._victim.process()
+            victim.start(history.program(RECOVERY_ACTIONS))
+            history.add(victim.wait())
+        history.finish()
+        campaign.check(history)
 
 
-def system_calls(plan: LevelPlan, until: float) -> Findings:
+def try_system_call_kills(plan: LevelPlan, until: float) -> Findings:
     """Kill at each call, then let each fail with each error."""
     location, now = plan.locations.new(), time.monotonic()
-    with witness(plan.locations, location) as seen:
-        kills, fails = way_of(KILLED, seen, "at a call", plan), way_of(FAILED, seen, "failed call", plan)
+    with thread_survivor(plan.locations, location) as survivor:
+        kills, fails = (
+            campaign_for(KILLED, survivor, "at a call", plan),
+            campaign_for(FAILED, survivor, "failed call", plan),
+        )
         victim = Victim(plan, location)
-        calling = Calling(victim, folder_of(seen))
+        killer = SystemCallKiller(victim, folder_of(survivor))
         try:
-            points = calling.points(kills, ERRORS)
-            fatal = [(name, asked, "") for name, asked, error in points if error == ERRORS[0]]
-            kills.try_all(fatal, lambda point: calling.kill(kills, point), (now + until) / 2)
+            points = killer.points(kills, ERRORS)
+            kill_points = [(name, call, "") for name, call, error in points if error == ERRORS[0]]
+            kills.run(kill_points, lambda point: killer.kill(kills, point), (now + until) / 2)
             if kills.failure is None:
-                fails.try_all(points, lambda point: calling.fail(fails, point), until)
-        except NoTrace as error:
+                fails.run(points, lambda point: killer.fail(fails, point), until)
+        except StraceUnavailable as error:
             return Findings(spared=(Gap(name="kill -9 and errors at every system call", why=str(error)),))
         finally:
-            victim.bury()
+            victim.discard()
         return merge(kills.findings(), fails.findings())
 
 
-def way_of(texts: tuple[str, str, str], seen: Witness, queues: str, plan: LevelPlan) -> Way[Point]:
+def campaign_for(
+    texts: tuple[str, str, str], survivor: ThreadSurvivor, queue_prefix: str, plan: LevelPlan
+) -> FaultCampaign[CallPoint]:
     """With strace all is slow: beside what time there is, as many as were asked for, or each scene once."""
-    return Way(*texts, seen, queues, plan.seed, fewest=plan.examples or len(SCENES))
+    return FaultCampaign(*texts, survivor, queue_prefix, plan.seed, min_points=plan.examples or len(SCENES))
 
 
-def folder_of(seen: Witness) -> str:
+def folder_of(survivor: ThreadSurvivor) -> str:
     """Where the storage has its files, by its own word."""
-    return seen.player.storage.url.partition(":")[2].partition("?")[0]
+    return survivor.client.storage.url.partition(":")[2].partition("?")[0]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dibs_conformance.concurrent.actions import Hands, Order
+from dibs_conformance.concurrent.actions import ClientState, Program
 from dibs_conformance.concurrent.examples import START
-from dibs_conformance.concurrent.process_clients import Member
+from dibs_conformance.concurrent.process_clients import ProcessClient
 from dibs_conformance.crashes.scenes import SCENES
 from dibs_conformance.target import LevelPlan
 
 #: What a process does before anything is counted.
-WARMING = (*SCENES["settle_and_claim"].before, SCENES["settle_and_claim"].act)
+WARM_UP = (*SCENES["settle_and_claim"].setup, SCENES["settle_and_claim"].action)
 
 
 class Victim:
@@ -17,29 +17,29 @@ class Victim:
 
     def __init__(self, plan: LevelPlan, location: str) -> None:
         self._target, self._location = plan.locations.target, location
-        self._member: Member | None = None
+        self._process: ProcessClient | None = None
 
     @property
-    def lives(self) -> bool:
+    def is_running(self) -> bool:
         """Whether there is one now, without making one."""
-        return self._member is not None
+        return self._process is not None
 
     @property
     def died(self) -> bool:
         """Whether the one that was there is dead by now."""
-        return self._member is not None and self._member.died
+        return self._process is not None and self._process.died
 
-    def alive(self) -> Member:
+    def process(self) -> ProcessClient:
         """Return the process, a new one if the last was buried."""
-        if self._member is None:
-            self._member = Member(self._target, self._location, "vic")
+        if self._process is None:
+            self._process = ProcessClient(self._target, self._location, "vic")
             # What only happens the first time, as scripts that are loaded, would count as part of each act.
-            self._member.does(Order(WARMING, "warm", Hands(), START))
-            self._member.calls()
-        return self._member
+            self._process.start(Program(WARM_UP, "warm", ClientState(), START))
+            self._process.wait()
+        return self._process
 
-    def bury(self) -> None:
+    def discard(self) -> None:
         """End what is there; who is asked for next is another."""
-        if self._member is not None:
-            self._member.close()
-        self._member = None
+        if self._process is not None:
+            self._process.close()
+        self._process = None

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from random import Random
 
+from attrs import define, field
+
 from dibs.errors import DibsError
-from dibs_conformance.concurrent.actions import LARGE, LARGE_BYTES, Act, Hands, Order
-from dibs_conformance.concurrent.calls import Call, Look, Round
-from dibs_conformance.concurrent.examples import GRANTS, IDS, START, Programs, prelude, programs
-from dibs_conformance.concurrent.linearize import woven
-from dibs_conformance.concurrent.thread_clients import Troupe
+from dibs_conformance.concurrent.actions import LARGE_BYTES, LARGE_DATA, Action, ClientState, Program
+from dibs_conformance.concurrent.calls import Call, Round, Snapshot
+from dibs_conformance.concurrent.examples import GRANTS, IDS, START, RoundActions, random_round, random_setup
+from dibs_conformance.concurrent.linearize import linearize
+from dibs_conformance.concurrent.thread_clients import ThreadClients
 from dibs_conformance.concurrent.timeline import timeline
-from dibs_conformance.faults.private_servers import Station
+from dibs_conformance.faults.private_servers import BreakableServer
 from dibs_conformance.report import Failure, Findings
 from dibs_conformance.report.findings import law_report
 
 CLIENTS = 3
 #: Seconds after which a server that is well again must have answered.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 #: Within so many seconds of the beginning of a round something happens to the server.
-SOON = 0.02
+MAX_DELAY = 0.02
 
 
-def nothing(_: object) -> None:
+def do_nothing(_: object) -> None:
     """Do nothing."""
 
 
-@dataclass
+@define
 class Outage:
     """One way in which a server goes wrong."""
 
@@ -37,9 +38,9 @@ class Outage:
     sentence: str
     fault: str
     #: What is done to it before the clients begin, while they are at work, and once they are done.
-    before: Callable[[Watch], None] = nothing
-    strike: Callable[[Station, Random], None] | None = None
-    after: Callable[[Station], None] = nothing
+    before: Callable[[OutageRunner], None] = do_nothing
+    during: Callable[[BreakableServer, Random], None] | None = None
+    after: Callable[[BreakableServer], None] = do_nothing
     #: Whether what does not fit is among what the clients do.
     large: bool = False
     #: Whether the clients must not notice.
@@ -48,30 +49,30 @@ class Outage:
     refuses: bool = False
 
 
-def kill(station: Station, random: Random) -> None:
-    time.sleep(random.random() * SOON)
-    station.server.kill()
-    station.server.start()
+def kill_server(server: BreakableServer, random: Random) -> None:
+    time.sleep(random.random() * MAX_DELAY)
+    server.server.kill()
+    server.server.start()
 
 
-def forget(station: Station, random: Random) -> None:
+def flush_scripts(server: BreakableServer, random: Random) -> None:
     for _ in range(3):
-        time.sleep(random.random() * SOON / 3)
-        station.forget()
+        time.sleep(random.random() * MAX_DELAY / 3)
+        server.flush_scripts()
 
 
 RESTART = Outage(
     "accepted is kept through a restart",
     "What was answered before the server was killed is there when it is back; nothing is half done.",
     "server killed",
-    strike=kill,
+    during=kill_server,
 )
 FULL = Outage(
     "a full server refuses whole",
     "What finds no room is refused and did not happen; with room again all goes on.",
     "server full",
-    before=lambda watch: watch.fill_up(),
-    after=lambda station: station.relieve(),
+    before=lambda runner: runner.fill_up(),
+    after=lambda server: server.free_space(),
     large=True,
     refuses=True,
 )
@@ -79,95 +80,105 @@ READ_ONLY = Outage(
     "a read-only server refuses whole",
     "What may not be written is refused and did not happen; all goes on once it may.",
     "server read-only",
-    before=lambda watch: watch.station.forbid(),
+    before=lambda runner: runner.server.set_read_only(),
     refuses=True,
-    after=lambda station: station.allow(),
+    after=lambda server: server.set_writable(),
 )
-FORGETTING = Outage(
+SCRIPTS_FLUSHED = Outage(
     "what a server forgets is told again",
     "Scripts that are flushed under way are loaded again, and no caller notices.",
     "scripts flushed",
-    strike=forget,
+    during=flush_scripts,
     unnoticed=True,
 )
 
 
-@dataclass
-class Watch:
+@define
+class OutageRunner:
     """Plays histories on a station, one outage in each."""
 
-    station: Station
-    stage: Troupe
+    server: BreakableServer
+    clients: ThreadClients
     seed: int
     histories: int = 0
     calls: int = 0
-    faults: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, int] = field(factory=dict)
     #: How many calls were refused while it lasted.
     refused: int = 0
 
-    def play(self, outage: Outage) -> Failure | None:
+    def run(self, outage: Outage) -> Failure | None:
         """Lead somewhere, let it go wrong under way, and see what is left; a failure with its story."""
         self.histories += 1
         random = Random(self.seed + self.histories)
         queue, now = f"q{self.histories}", START + 10_000 * self.histories
-        hands, rounds = Hands(), []
+        state, rounds = ClientState(), []
         for phase in ("before", "under", "after"):
             if phase == "under":
                 outage.before(self)
-            orders = [Order(acts, queue, hands, now) for acts in self._programs(phase, outage, random)]
-            calls = self.stage.play(orders, self.seed, beside=self._strike(phase, outage, random))
+            orders = [
+                Program(actions, queue, state, now) for actions in self._actions_for(phase, outage, random)
+            ]
+            calls = self.clients.run_round(orders, self.seed, during=self._during(phase, outage, random))
             if phase == "under":
-                outage.after(self.station)
-                self._count(outage, calls)
+                outage.after(self.server)
+                self._count_fault(outage, calls)
             for call in sorted(calls, key=lambda call: call.returned):
-                hands.take(call)
+                state.record(call)
                 now = max(now, call.now)
-            rounds.append(Round(calls=calls, look=self._look(queue, now, log=phase == "after")))
-        return self._judged(outage, queue, rounds)
+            rounds.append(
+                Round(calls=calls, snapshot=self._stable_snapshot(queue, now, log=phase == "after"))
+            )
+        return self._check(outage, queue, rounds)
 
-    def _programs(self, phase: str, outage: Outage, random: Random) -> Programs:
+    def _actions_for(self, phase: str, outage: Outage, random: Random) -> RoundActions:
         """What the clients do; afterwards from new leases on."""
         if phase == "before":
-            return (prelude(random),)
-        drawn = programs(random, CLIENTS)
+            return (random_setup(random),)
+        actions_ = random_round(random, CLIENTS)
         if phase == "after":
-            return tuple((*GRANTS, *acts) for acts in drawn)
-        return tuple((Act(verb="enqueue", data=LARGE), *acts) for acts in drawn) if outage.large else drawn
+            return tuple((*GRANTS, *actions) for actions in actions_)
+        return (
+            tuple((Action(operation="enqueue", data=LARGE_DATA), *actions) for actions in actions_)
+            if outage.large
+            else actions_
+        )
 
-    def _strike(self, phase: str, outage: Outage, random: Random) -> Callable[[], None] | None:
-        strike = outage.strike if phase == "under" else None
-        return None if strike is None else lambda: strike(self.station, random)
+    def _during(self, phase: str, outage: Outage, random: Random) -> Callable[[], None] | None:
+        during = outage.during if phase == "under" else None
+        return None if during is None else lambda: during(self.server, random)
 
-    def _count(self, outage: Outage, calls: list[Call]) -> None:
+    def _count_fault(self, outage: Outage, calls: list[Call]) -> None:
         self.faults[outage.fault] = self.faults.get(outage.fault, 0) + 1
-        self.refused += sum(call.fate == "refused" for call in calls)
+        self.refused += sum(call.completion == "refused" for call in calls)
 
-    def _look(self, queue: str, now: int, *, log: bool) -> Look:
+    def _stable_snapshot(self, queue: str, now: int, *, log: bool) -> Snapshot:
         """See everything, twice alike, as soon as the server answers."""
-        end = time.monotonic() + PATIENCE
-        seen: Look | None = None
+        end = time.monotonic() + TIMEOUT
+        survivor: Snapshot | None = None
         while True:
             try:
-                again = self.stage.look(queue, IDS, now, log=log)
-                if again == seen:
-                    return again
-                seen = again
+                latest = self.clients.snapshot(queue, IDS, now, log=log)
+                if latest == survivor:
+                    return latest
+                survivor = latest
             except DibsError:
                 if time.monotonic() > end:
                     raise
 
-    def _judged(self, outage: Outage, queue: str, rounds: list[Round]) -> Failure | None:
+    def _check(self, outage: Outage, queue: str, rounds: list[Round]) -> Failure | None:
         self.calls += sum(len(one.calls) for one in rounds)
-        noticed = [call for call in rounds[1].calls if call.fate in ("unknown", "refused")]
-        if outage.unnoticed and noticed:
-            why = f"{noticed[0].verb} was {noticed[0].fate}: {noticed[0].answer}"
+        failed = [call for call in rounds[1].calls if call.completion in ("unknown", "refused")]
+        if outage.unnoticed and failed:
+            why = f"{failed[0].operation} was {failed[0].completion}: {failed[0].answer}"
             return Failure(law=outage.law, why=why, story=timeline(rounds))
-        verdict = woven(rounds, queue)
-        return None if verdict.kept else Failure(law=outage.law, why=verdict.why, story=timeline(rounds))
+        result = linearize(rounds, queue)
+        return (
+            None if result.linearizable else Failure(law=outage.law, why=result.why, story=timeline(rounds))
+        )
 
     def findings(self, outage: Outage, failure: Failure | None) -> Findings:
-        met = self.refused if outage.refuses else self.faults.get(outage.fault, 0)
-        law = law_report(outage.law, "4.1, 4.7", outage.sentence, met, broken=failure is not None)
+        occasions = self.refused if outage.refuses else self.faults.get(outage.fault, 0)
+        law = law_report(outage.law, "4.1, 4.7", outage.sentence, occasions, broken=failure is not None)
         return Findings(
             histories=self.histories,
             events=self.calls,
@@ -178,9 +189,14 @@ class Watch:
 
     def fill_up(self) -> None:
         """Fill the server, and enqueue large jobs until one is refused."""
-        self.station.fill()
-        for number in range(2 + self.station.room // LARGE_BYTES):
-            order = Order((Act(verb="enqueue", ids=(f"{number}",), data=LARGE),), "full", Hands(), START)
-            [call] = self.stage.play([order], self.seed)
-            if call.fate == "refused":
+        self.server.fill()
+        for number in range(2 + self.server.capacity // LARGE_BYTES):
+            program = Program(
+                (Action(operation="enqueue", ids=(f"{number}",), data=LARGE_DATA),),
+                "full",
+                ClientState(),
+                START,
+            )
+            [call] = self.clients.run_round([program], self.seed)
+            if call.completion == "refused":
                 return

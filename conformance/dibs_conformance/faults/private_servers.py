@@ -16,14 +16,14 @@ from dibs_conformance.servers.processes import STARTUP_SECONDS, Server, wait_unt
 
 #: No file may grow beyond this, bytes: a segment of Postgres' own log has to fit.
 LARGEST_FILE: Final = 18 * 1024 * 1024
-NOWHERE: Final = ("127.0.0.1", 1)
+UNREACHABLE: Final = ("127.0.0.1", 1)
 
 
-class Station(ABC):
+class BreakableServer(ABC):
     """A server, and what may be done to it."""
 
     #: How much has to be enqueued until it is full, once it may not grow; 0 when it is full at once.
-    room: int
+    capacity: int
 
     def __init__(self, server: Server, url: str, name: str) -> None:
         self.server, self.url, self.name = server, url, name
@@ -33,26 +33,26 @@ class Station(ABC):
         """Leave no room for more."""
 
     @abstractmethod
-    def relieve(self) -> None:
+    def free_space(self) -> None:
         """Make room again."""
 
     @abstractmethod
-    def forbid(self) -> None:
+    def set_read_only(self) -> None:
         """Refuse all writes."""
 
     @abstractmethod
-    def allow(self) -> None:
+    def set_writable(self) -> None:
         """Take writes again."""
 
-    def forget(self) -> bool:
+    def flush_scripts(self) -> bool:
         """Forget what it was only told for speed; False when there is nothing of the kind."""
         return False
 
 
-class RedisStation(Station):
+class BreakableRedis(BreakableServer):
     """A Redis that writes every command down before it answers."""
 
-    room = 0
+    capacity = 0
 
     def __init__(self, server: RedisServer) -> None:
         super().__init__(server, server.url, f"Redis {server.version}")
@@ -61,110 +61,110 @@ class RedisStation(Station):
     def fill(self) -> None:
         self._ask("CONFIG", "SET", "maxmemory", 1)
 
-    def relieve(self) -> None:
+    def free_space(self) -> None:
         self._ask("CONFIG", "SET", "maxmemory", 0)
 
-    def forbid(self) -> None:
-        self._ask("REPLICAOF", *NOWHERE)
+    def set_read_only(self) -> None:
+        self._ask("REPLICAOF", *UNREACHABLE)
 
-    def allow(self) -> None:
+    def set_writable(self) -> None:
         self._ask("REPLICAOF", "NO", "ONE")
 
-    def forget(self) -> bool:
+    def flush_scripts(self) -> bool:
         self._ask("SCRIPT", "FLUSH")
         return True
 
 
-class ConfinedPostgres(PostgresServer):
+class FileLimitedPostgres(PostgresServer):
     """A Postgres whose files may not grow beyond a size, while it is told so at its start."""
 
-    confined = False
+    limited = False
 
     def command(self) -> Sequence[str]:
-        if not self.confined:
+        if not self.limited:
             return super().command()
         # Blocks of 512 bytes, in every shell; only the soft limit, which needs no right.
         limit = f'ulimit -S -f {LARGEST_FILE // 512} && exec "$@"'
         return ["/bin/sh", "-c", limit, "sh", *super().command()]
 
 
-class PostgresStation(Station):
+class BreakablePostgres(BreakableServer):
     """A Postgres whose files may not grow, or whose transactions may not write."""
 
-    room = LARGEST_FILE
+    capacity = LARGEST_FILE
 
-    def __init__(self, server: ConfinedPostgres) -> None:
+    def __init__(self, server: FileLimitedPostgres) -> None:
         super().__init__(server, server.url, f"Postgres {server.version}")
         self._postgres = server
 
     def fill(self) -> None:
-        self._start(confined=True)
+        self._start(limited=True)
 
-    def relieve(self) -> None:
-        self._start(confined=False)
+    def free_space(self) -> None:
+        self._start(limited=False)
 
-    def _start(self, *, confined: bool) -> None:
-        self._postgres.confined = confined
+    def _start(self, *, limited: bool) -> None:
+        self._postgres.limited = limited
         self._postgres.stop()
         self._postgres.start()
 
-    def forbid(self) -> None:
-        self._set("default_transaction_read_only = on\n")
-        self._await_setting("on")
+    def set_read_only(self) -> None:
+        self._write_setting("default_transaction_read_only = on\n")
+        self._wait_for_setting("on")
 
-    def allow(self) -> None:
-        self._set("")
-        self._await_setting("off")
+    def set_writable(self) -> None:
+        self._write_setting("")
+        self._wait_for_setting("off")
 
-    def _await_setting(self, value: str) -> None:
+    def _wait_for_setting(self, value: str) -> None:
         """Wait until new connections have it: the server reads its settings when it comes to that."""
         import psycopg  # noqa: PLC0415 - only for a Postgres, whose storage needs it as well
 
         with psycopg.connect(self.url, autocommit=True) as connection:
 
-            def has_it() -> bool:
+            def is_set() -> bool:
                 return connection.execute("SHOW default_transaction_read_only").fetchone() == (value,)
 
-            if not wait_until(has_it, STARTUP_SECONDS):
+            if not wait_until(is_set, STARTUP_SECONDS):
                 raise TimeoutError(f"Postgres did not take default_transaction_read_only = {value}")
 
-    def _set(self, line: str) -> None:
+    def _write_setting(self, line: str) -> None:
         (self._postgres.data / "postgresql.auto.conf").write_text(line)
         os.kill(self.server.pid, signal.SIGHUP)
 
 
-def redis_station() -> Station:
-    return RedisStation(start_redis(appendonly="yes", appendfsync="always"))
+def start_breakable_redis() -> BreakableServer:
+    return BreakableRedis(start_redis(appendonly="yes", appendfsync="always"))
 
 
-def postgres_station() -> Station:
-    server = ConfinedPostgres(find_postgres(), FAST)
+def start_breakable_postgres() -> BreakableServer:
+    server = FileLimitedPostgres(find_postgres(), FAST)
     try:
         server.initialise()
         server.start()
     except BaseException:
         server.remove()
         raise
-    return PostgresStation(server)
+    return BreakablePostgres(server)
 
 
-STARTERS: Final[dict[str, Callable[[], Station]]] = {
-    "redis": redis_station,
-    "postgresql": postgres_station,
-    "postgres": postgres_station,
+STARTERS: Final[dict[str, Callable[[], BreakableServer]]] = {
+    "redis": start_breakable_redis,
+    "postgresql": start_breakable_postgres,
+    "postgres": start_breakable_postgres,
 }
 
 
-def starter_for(target: object) -> Callable[[], Station] | None:
+def starter_for(target: object) -> Callable[[], BreakableServer] | None:
     """What starts a server like the target's, if we know how."""
     return STARTERS.get(scheme_of(target)) if isinstance(target, str) else None
 
 
 @contextmanager
-def started(start: Callable[[], Station]) -> Iterator[Station]:
+def started_server(start: Callable[[], BreakableServer]) -> Iterator[BreakableServer]:
     """Start a station, and leave no trace of it. Raises Missing."""
-    made = start()
+    server = start()
     try:
-        yield made
+        yield server
     finally:
-        made.server.remove()
+        server.server.remove()

@@ -32,13 +32,13 @@ from dibs.model.results import (
     SettleAndClaimResult,
     SettleResult,
 )
-from dibs_conformance.history.step import FOLLOWED, End, Read
+from dibs_conformance.history.step import FOLLOWED, RecordedOutcome, RecordedSlot
 
 #: The fields of a step that are known so far.
-Words = dict[str, Any]
-Asked = Sequence[Words]
+Fields = dict[str, Any]
+StepFields = Sequence[Fields]
 
-HOWS: Mapping[type[SettleAction], str] = {
+ACTION_NAMES: Mapping[type[SettleAction], str] = {
     Complete: "complete",
     Fail: "fail",
     Cancelled: "cancelled",
@@ -48,13 +48,13 @@ HOWS: Mapping[type[SettleAction], str] = {
 }
 
 
-class Said(NamedTuple):
+class CallEncoding(NamedTuple):
     """The two halves of a verb."""
 
     #: From the arguments of the call: the steps it will be, without an answer.
-    asked: Callable[..., Asked]
+    request: Callable[..., StepFields]
     #: From those and the answer: the steps it was.
-    told: Callable[[Asked, Any], Asked]
+    reply: Callable[[StepFields, Any], StepFields]
 
 
 def digest(value: bytes | None) -> str:
@@ -62,54 +62,60 @@ def digest(value: bytes | None) -> str:
     return "none" if value is None else blake2b(value, digest_size=6).hexdigest()
 
 
-def with_status(asked: Asked, answer: Sequence[str]) -> Asked:
-    return [{**one, "status": status} for one, status in zip(asked, answer, strict=True)]
+def with_status(requested: StepFields, answer: Sequence[str]) -> StepFields:
+    return [{**one, "status": status} for one, status in zip(requested, answer, strict=True)]
 
 
 # -- enqueue -----------------------------------------------------------------------------------------
 
 
-def enqueue_asked(queue: str, requests: Sequence[EnqueueRequest], **_: Any) -> Asked:
+def enqueue_request(queue: str, requests: Sequence[EnqueueRequest], **_: Any) -> StepFields:
     return [enqueued(queue, request) for request in requests]
 
 
-def enqueued(queue: str, request: EnqueueRequest) -> Words:
-    how = request.on_conflict
+def enqueued(queue: str, request: EnqueueRequest) -> Fields:
+    action = request.on_conflict
     return {
         "op": "enqueue",
         "queue": queue,
         "id": request.job.id,
         "key": request.request_key or "",
         "payload": digest(request.job.data.payload),
-        "replaces": not isinstance(how, Update) or how.data,
-        "resets": not isinstance(how, Update) or how.resets,
+        "replaces": not isinstance(action, Update) or action.data,
+        "resets": not isinstance(action, Update) or action.resets,
     }
 
 
-def enqueue_told(asked: Asked, answer: Sequence[EnqueueResult]) -> Asked:
+def enqueue_reply(requested: StepFields, answer: Sequence[EnqueueResult]) -> StepFields:
     return [
-        {**one, "status": a.status, "first": a.first, "revision": a.revision, "repeated": a.repeated}
-        for one, a in zip(asked, answer, strict=True)
+        {
+            **one,
+            "status": result.status,
+            "first": result.first,
+            "revision": result.revision,
+            "repeated": result.repeated,
+        }
+        for one, result in zip(requested, answer, strict=True)
     ]
 
 
 # -- claim, settle, settle_and_claim, finish --------------------------------------------------------
 
 
-def claim_asked(queue: str, lease: str, limit: int, **_: Any) -> Asked:
+def claim_request(queue: str, lease: str, limit: int, **_: Any) -> StepFields:
     return [{"op": "claim", "queue": queue, "lease": lease, "limit": limit}]
 
 
-def claim_told(asked: Asked, answer: ClaimResult) -> Asked:
+def claim_reply(requested: StepFields, answer: ClaimResult) -> StepFields:
     """One step for each job, and one when there was no more, or the lease was lost."""
-    [claim] = asked
+    [claim] = requested
     taken = [claimed(claim, job, answer.now) for job in answer.jobs]
     if len(taken) >= claim["limit"]:
         return taken
     return [*taken, {**claim, "status": "lost" if answer.lost else "short", "now": answer.now}]
 
 
-def claimed(claim: Words, job: Job, now: int) -> Words:
+def claimed(claim: Fields, job: Job, now: int) -> Fields:
     run, origin = job.run, job.origin
     return {
         **claim,
@@ -131,62 +137,62 @@ def claimed(claim: Words, job: Job, now: int) -> Words:
     }
 
 
-def settle_asked(queue: str, settlements: Sequence[Settlement], **_: Any) -> Asked:
-    return [words for one in settlements for words in settled(queue, one)]
+def settle_request(queue: str, settlements: Sequence[Settlement], **_: Any) -> StepFields:
+    return [fields for one in settlements for fields in settled(queue, one)]
 
 
-def settled(queue: str, settlement: Settlement) -> list[Words]:
+def settled(queue: str, settlement: Settlement) -> list[Fields]:
     """A settlement, and its follow-ups, of which nobody is told what they came to."""
-    words = {"op": "settle", "queue": queue, "id": settlement.id, "fence": settlement.fence}
-    return [{**words, **ended(settlement.action)}, *followed(settlement.action)]
+    fields = {"op": "settle", "queue": queue, "id": settlement.id, "fence": settlement.fence}
+    return [{**fields, **ended(settlement.action)}, *followed(settlement.action)]
 
 
-def ended(how: SettleAction) -> Words:
-    words: Words = {"how": HOWS[type(how)]}
-    if isinstance(how, Complete):
-        words["result"] = digest(how.result)
-    elif isinstance(how, Fail):
-        words["handled"] = how.handled
-    return words
+def ended(action: SettleAction) -> Fields:
+    fields: Fields = {"how": ACTION_NAMES[type(action)]}
+    if isinstance(action, Complete):
+        fields["result"] = digest(action.result)
+    elif isinstance(action, Fail):
+        fields["handled"] = action.handled
+    return fields
 
 
-def followed(how: SettleAction) -> list[Words]:
-    items = how.then if isinstance(how, Complete | Fail) else ()
+def followed(action: SettleAction) -> list[Fields]:
+    items = action.then if isinstance(action, Complete | Fail) else ()
     return [
         enqueued(item.queue, EnqueueRequest(job=item.job, on_conflict=item.on_conflict)) for item in items
     ]
 
 
-def settle_told(asked: Asked, answer: Sequence[SettleResult]) -> Asked:
-    answers, told, done = iter(answer), [], False
-    for one in asked:
+def settle_reply(requested: StepFields, answer: Sequence[SettleResult]) -> StepFields:
+    answers, answered, done = iter(answer), [], False
+    for one in requested:
         if one["op"] == "settle":
-            came_to = next(answers)
-            told.append({**one, "status": came_to.status, "revision": came_to.revision})
-            done = came_to.status == "done"
+            result = next(answers)
+            answered.append({**one, "status": result.status, "revision": result.revision})
+            done = result.status == "done"
         elif done:
-            told.append({**one, "status": FOLLOWED})
-    return told
+            answered.append({**one, "status": FOLLOWED})
+    return answered
 
 
-def settle_and_claim_asked(
+def settle_and_claim_request(
     queue: str, settlements: Sequence[Settlement], lease: str, limit: int, **_: Any
-) -> Asked:
-    return [*settle_asked(queue, settlements), *claim_asked(queue, lease, limit)]
+) -> StepFields:
+    return [*settle_request(queue, settlements), *claim_request(queue, lease, limit)]
 
 
-def settle_and_claim_told(asked: Asked, answer: SettleAndClaimResult) -> Asked:
-    *settles, claim = asked
-    return [*settle_told(settles, answer.settled), *claim_told([claim], answer.claim)]
+def settle_and_claim_reply(requested: StepFields, answer: SettleAndClaimResult) -> StepFields:
+    *settles, claim = requested
+    return [*settle_reply(settles, answer.settled), *claim_reply([claim], answer.claim)]
 
 
-def finish_asked(queue: str, id: str, end: SettleAction, revision: int, **_: Any) -> Asked:
-    words = {"op": "finish", "queue": queue, "id": id, "revision": revision, **ended(end)}
-    return [words, *followed(end)]
+def finish_request(queue: str, id: str, end: SettleAction, revision: int, **_: Any) -> StepFields:
+    fields = {"op": "finish", "queue": queue, "id": id, "revision": revision, **ended(end)}
+    return [fields, *followed(end)]
 
 
-def finish_told(asked: Asked, answer: str) -> Asked:
-    [finish, *follow_ups] = asked
+def finish_reply(requested: StepFields, answer: str) -> StepFields:
+    [finish, *follow_ups] = requested
     followed = [{**one, "status": FOLLOWED} for one in follow_ups]
     return [{**finish, "status": answer}, *(followed if answer == "done" else ())]
 
@@ -194,34 +200,34 @@ def finish_told(asked: Asked, answer: str) -> Asked:
 # -- leases ------------------------------------------------------------------------------------------
 
 
-def grant_asked(queues: Sequence[str], *_: Any, **__: Any) -> Asked:
+def grant_request(queues: Sequence[str], *_: Any, **__: Any) -> StepFields:
     return [{"op": "grant", "queue": queue} for queue in queues]
 
 
-def grant_told(asked: Asked, answer: GrantResult) -> Asked:
-    told = {"status": "granted", "lease": answer.lease, "now": answer.now, "until": answer.expires_at}
-    return [{**one, **told} for one in asked]
+def grant_reply(requested: StepFields, answer: GrantResult) -> StepFields:
+    answered = {"status": "granted", "lease": answer.lease, "now": answer.now, "until": answer.expires_at}
+    return [{**one, **answered} for one in requested]
 
 
-def renew_asked(queues: Sequence[str], lease: str, *_: Any, **__: Any) -> Asked:
+def renew_request(queues: Sequence[str], lease: str, *_: Any, **__: Any) -> StepFields:
     return [{"op": "renew", "queue": queue, "lease": lease} for queue in queues]
 
 
-def renew_told(asked: Asked, answer: Mapping[str, RenewResult]) -> Asked:
-    return [{**one, **renewed(answer[one["queue"]])} for one in asked]
+def renew_reply(requested: StepFields, answer: Mapping[str, RenewResult]) -> StepFields:
+    return [{**one, **renewed(answer[one["queue"]])} for one in requested]
 
 
-def renewed(answer: RenewResult) -> Words:
+def renewed(answer: RenewResult) -> Fields:
     until = answer.expires_at if answer.alive else 0
     return {"status": "alive" if answer.alive else "lost", "now": answer.now, "until": until}
 
 
-def drop_asked(queues: Sequence[str], lease: str, *_: Any, **__: Any) -> Asked:
+def drop_request(queues: Sequence[str], lease: str, *_: Any, **__: Any) -> StepFields:
     return [{"op": "drop", "queue": queue, "lease": lease} for queue in queues]
 
 
-def reap_told(asked: Asked, answer: Sequence[ReapedJob]) -> Asked:
-    [reap] = asked
+def reap_reply(requested: StepFields, answer: Sequence[ReapedJob]) -> StepFields:
+    [reap] = requested
     reaped = [{**reap, "id": one.id, "fence": one.fence, "status": one.kind} for one in answer]
     return reaped or [{**reap, "status": "nothing"}]
 
@@ -229,67 +235,77 @@ def reap_told(asked: Asked, answer: Sequence[ReapedJob]) -> Asked:
 # -- by id, and the queue ----------------------------------------------------------------------------
 
 
-def by_ids(op: str) -> Callable[..., Asked]:
-    def asked(queue: str, ids: Sequence[str], *, running: bool = False, **_: Any) -> Asked:
+def by_ids(op: str) -> Callable[..., StepFields]:
+    def requested(queue: str, ids: Sequence[str], *, running: bool = False, **_: Any) -> StepFields:
         return [{"op": op, "queue": queue, "id": id, "running": running} for id in ids]
 
-    return asked
+    return requested
 
 
-def amend_asked(queue: str, id: str, patch: JobPatch, **_: Any) -> Asked:
+def amend_request(queue: str, id: str, patch: JobPatch, **_: Any) -> StepFields:
     payload = "" if patch.payload is UNSET else digest(patch.payload)
     return [{"op": "amend", "queue": queue, "id": id, "payload": payload}]
 
 
-def configure_asked(queue: str, patch: SettingsPatch, **_: Any) -> Asked:
-    said = {name: getattr(patch, name) for name in ("paused", "max_active")}
-    return [{"op": "configure", "queue": queue, **{k: v for k, v in said.items() if v is not UNSET}}]
+def configure_request(queue: str, patch: SettingsPatch, **_: Any) -> StepFields:
+    changes = {name: getattr(patch, name) for name in ("paused", "max_active")}
+    return [{"op": "configure", "queue": queue, **{k: v for k, v in changes.items() if v is not UNSET}}]
 
 
-def get_told(asked: Asked, answer: Sequence[Slot]) -> Asked:
-    return [{**one, "status": "read", "read": read(slot)} for one, slot in zip(asked, answer, strict=True)]
+def get_reply(requested: StepFields, answer: Sequence[Slot]) -> StepFields:
+    return [
+        {**one, "status": "read", "read": read(slot)} for one, slot in zip(requested, answer, strict=True)
+    ]
 
 
-def read(slot: Slot) -> Read:
+def read(slot: Slot) -> RecordedSlot:
     current, successor, outcome = slot.current, slot.successor, slot.outcome
-    return Read(
+    return RecordedSlot(
         current=(current.first, current.revision) if current else None,
         fence=current.run.fence if current and current.run else 0,
         successor=(successor.first, successor.revision) if successor else None,
-        outcome=End(outcome.kind, outcome.fence, outcome.first, outcome.revision, digest(outcome.result))
+        outcome=RecordedOutcome(
+            outcome.kind, outcome.fence, outcome.first, outcome.revision, digest(outcome.result)
+        )
         if outcome
         else None,
         dropped=slot.dropped,
     )
 
 
-def counts_told(asked: Asked, answer: Mapping[str, Any]) -> Asked:
-    return [{**one, "status": "counted", "counts": counted(answer[one["queue"]])} for one in asked]
+def counts_reply(requested: StepFields, answer: Mapping[str, Any]) -> StepFields:
+    return [{**one, "status": "counted", "counts": counted(answer[one["queue"]])} for one in requested]
 
 
 def counted(counts: Any) -> dict[str, int]:
     return {name: int(getattr(counts, name)) for name in counts.__struct_fields__}
 
 
-SAYINGS: dict[str, Said] = {
-    "enqueue": Said(enqueue_asked, enqueue_told),
-    "claim": Said(claim_asked, claim_told),
-    "claim_blocking": Said(claim_asked, claim_told),
-    "settle": Said(settle_asked, settle_told),
-    "settle_and_claim": Said(settle_and_claim_asked, settle_and_claim_told),
-    "finish": Said(finish_asked, finish_told),
-    "grant": Said(grant_asked, grant_told),
-    "renew": Said(renew_asked, renew_told),
-    "drop": Said(drop_asked, lambda asked, _: [{**one, "status": "dropped"} for one in asked]),
-    "reap": Said(lambda queue, *_, **__: [{"op": "reap", "queue": queue}], reap_told),
-    "cancel": Said(by_ids("cancel"), with_status),
-    "retry_failed": Said(by_ids("retry_failed"), with_status),
-    "forget": Said(
-        by_ids("forget"),
-        lambda asked, answer: with_status(asked, ["forgotten" if one else "not_found" for one in answer]),
+CALL_ENCODINGS: dict[str, CallEncoding] = {
+    "enqueue": CallEncoding(enqueue_request, enqueue_reply),
+    "claim": CallEncoding(claim_request, claim_reply),
+    "claim_blocking": CallEncoding(claim_request, claim_reply),
+    "settle": CallEncoding(settle_request, settle_reply),
+    "settle_and_claim": CallEncoding(settle_and_claim_request, settle_and_claim_reply),
+    "finish": CallEncoding(finish_request, finish_reply),
+    "grant": CallEncoding(grant_request, grant_reply),
+    "renew": CallEncoding(renew_request, renew_reply),
+    "drop": CallEncoding(
+        drop_request, lambda requested, _: [{**one, "status": "dropped"} for one in requested]
     ),
-    "get": Said(by_ids("get"), get_told),
-    "amend": Said(amend_asked, lambda asked, answer: with_status(asked, [answer])),
-    "configure": Said(configure_asked, lambda asked, _: with_status(asked, ["configured"])),
-    "counts": Said(lambda queues, **_: [{"op": "counts", "queue": queue} for queue in queues], counts_told),
+    "reap": CallEncoding(lambda queue, *_, **__: [{"op": "reap", "queue": queue}], reap_reply),
+    "cancel": CallEncoding(by_ids("cancel"), with_status),
+    "retry_failed": CallEncoding(by_ids("retry_failed"), with_status),
+    "forget": CallEncoding(
+        by_ids("forget"),
+        lambda requested, answer: with_status(
+            requested, ["forgotten" if one else "not_found" for one in answer]
+        ),
+    ),
+    "get": CallEncoding(by_ids("get"), get_reply),
+    "amend": CallEncoding(amend_request, lambda requested, answer: with_status(requested, [answer])),
+    "configure": CallEncoding(configure_request, lambda requested, _: with_status(requested, ["configured"])),
+    "counts": CallEncoding(
+        lambda queues, **_: [{"op": "counts", "queue": queue} for queue in queues], counts_reply
+    ),
 }

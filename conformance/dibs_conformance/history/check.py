@@ -9,20 +9,20 @@ from itertools import islice
 
 from msgspec import Struct
 
-from dibs_conformance.history.by_id import History
+from dibs_conformance.history.by_id import RecordedHistory
 from dibs_conformance.history.rules import RULES, Rule, Violation
-from dibs_conformance.history.rules.linearizable import Explained
+from dibs_conformance.history.rules.linearizable import LinearizableRule
 from dibs_conformance.history.step import Step
 from dibs_conformance.history.timeline import timeline
 from dibs_conformance.report.values import Failure, LawReport, Verdict
 
 #: Histories up to this many steps are also checked by brute force, unless told otherwise.
-SHALLOW = 200_000
+MAX_DEEP_STEPS = 200_000
 #: Breaches told of each rule: the first ones say it, the rest repeat it.
-MOST = 5
+MAX_VIOLATIONS = 5
 
 
-class Checked(Struct, frozen=True, kw_only=True):
+class CheckResult(Struct, frozen=True, kw_only=True):
     """What the checker found in one history."""
 
     steps: int
@@ -40,40 +40,40 @@ class Checked(Struct, frozen=True, kw_only=True):
         return not self.failures
 
 
-def check(steps: Iterable[Step], *, deep: bool | None = None) -> Checked:
+def check(steps: Iterable[Step], *, deep: bool | None = None) -> CheckResult:
     """Hold every rule against a history. Time and memory grow with its length, and little faster.
 
     `deep` says whether R22 is tried, too, which takes about as long as all others; None: unless it is long.
     """
-    with unswept():
-        history = History.of(steps)
-        shallow = history.size > SHALLOW if deep is None else not deep
-        rules = [rule() for rule in RULES if not (shallow and rule is Explained)]
-        found = {rule.name: [*islice(rule.judge(history), MOST)] for rule in rules}
-        return Checked(
+    with gc_disabled():
+        history = RecordedHistory.from_steps(steps)
+        skip_deep = history.size > MAX_DEEP_STEPS if deep is None else not deep
+        rules = [rule() for rule in RULES if not (skip_deep and rule is LinearizableRule)]
+        violations = {rule.name: [*islice(rule.check(history), MAX_VIOLATIONS)] for rule in rules}
+        return CheckResult(
             steps=history.size,
-            ids=len(history.lives),
-            runs=sum(len(life.runs) for life in history.lives.values()),
+            ids=len(history.ids),
+            runs=sum(len(id_steps.runs) for id_steps in history.ids.values()),
             unknown=history.unknown,
             faults=len(history.faults),
-            laws=tuple(law_of(rule, found[rule.name]) for rule in rules),
-            failures=tuple(told(history, one) for some in found.values() for one in some),
+            laws=tuple(law_report_of(rule, violations[rule.name]) for rule in rules),
+            failures=tuple(failure_from(history, one) for group in violations.values() for one in group),
         )
 
 
 @contextmanager
-def unswept() -> Iterator[None]:
+def gc_disabled() -> Iterator[None]:
     """A million small values that all stay: sweeping them for cycles would cost more than the rules."""
-    was = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if was_enabled:
             gc.enable()
 
 
-def law_of(rule: Rule, broken: list[Violation]) -> LawReport:
+def law_report_of(rule: Rule, broken: list[Violation]) -> LawReport:
     verdict: Verdict = "broken" if broken else "kept" if rule.met else "not tested"
     return LawReport(
         name=f"{rule.name} {rule.title}",
@@ -84,7 +84,7 @@ def law_of(rule: Rule, broken: list[Violation]) -> LawReport:
     )
 
 
-def told(history: History, violation: Violation) -> Failure:
+def failure_from(history: RecordedHistory, violation: Violation) -> Failure:
     rule = next(rule for rule in RULES if rule.name == violation.rule)
     queue, id = violation.key
     about = f"{queue!r}/{id!r}: " if id else f"{queue!r}: "

@@ -13,11 +13,11 @@ import rich_click as click
 
 from dibs.errors import Refused
 from dibs.storage.registry import open_storage
-from dibs_conformance.history.check import Checked, check
+from dibs_conformance.history.check import CheckResult, check
 from dibs_conformance.history.from_log import log_of
 from dibs_conformance.history.step import Step, read_file, read_steps
 
-BROKEN = 1
+EXIT_BROKEN = 1
 
 
 @click.command("check-history")
@@ -47,7 +47,7 @@ def check_history(
     checked = check(steps_from(file, url, queue), deep=False if url else None)
     seconds = time.monotonic() - began
     click.echo(msgspec.json.encode(checked).decode() if json else "\n".join(lines(checked, seconds)))
-    ctx.exit(BROKEN if checked.failures else 0)
+    ctx.exit(EXIT_BROKEN if checked.failures else 0)
 
 
 def steps_from(file: Path | None, url: str | None, queue: str | None) -> Iterable[Step]:
@@ -68,7 +68,7 @@ async def read_log(url: str, queue: str) -> list[Step]:
         return await log_of(storage, queue)
 
 
-def lines(checked: Checked, seconds: float) -> Iterable[str]:
+def lines(checked: CheckResult, seconds: float) -> Iterable[str]:
     """What was found, for people."""
     verdict = "BROKEN" if checked.failures else "no rule is broken"
     yield (

@@ -15,9 +15,9 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from dibs.storage.protocol import Storage
-from dibs_conformance.concurrent.process_clients import context
-from dibs_conformance.history.check import Checked, check
-from dibs_conformance.history.random_clients import FAILED, QUEUE, Client, drain
+from dibs_conformance.concurrent.process_clients import process_context
+from dibs_conformance.history.check import CheckResult, check
+from dibs_conformance.history.random_clients import FAILED, QUEUE, RandomClient, drain
 from dibs_conformance.history.recorder import Recorder
 from dibs_conformance.history.step import Step, read_file, write_steps
 from dibs_conformance.report import Failure, Findings
@@ -28,11 +28,11 @@ CLIENTS = 3
 #: Of each client in one run: together short enough for brute force, long enough to meet every rule.
 CALLS = 200
 #: Runs that are added to a budget which is over, so that every rule is met.
-MORE = 5
+EXTRA_RUNS = 5
 #: Seconds in which a client must have made its calls.
-PATIENCE = 300.0
+CLIENT_TIMEOUT = 300.0
 #: What traffic cannot meet: the kit has no resource outside the storage.
-OUTSIDE = "R19"
+RULE_OUTSIDE = "R19"
 
 
 def free_run(plan: LevelPlan) -> Findings:
@@ -40,63 +40,63 @@ def free_run(plan: LevelPlan) -> Findings:
     ends = time.monotonic() + plan.budget
     found = Findings()
     for number in range(10**6):
-        enough = time.monotonic() > ends if plan.examples is None else number >= plan.examples
-        if number and enough and (met(found) or number > MORE):
+        is_over = time.monotonic() > ends if plan.examples is None else number >= plan.examples
+        if number and is_over and (all_rules_met(found) or number > EXTRA_RUNS):
             break
-        found = merge(found, attempt(plan, plan.seed + number))
+        found = merge(found, run_and_check(plan, plan.seed + number))
         plan.progress(found.histories)
         if found.failures:
             break
     return found
 
 
-def met(found: Findings) -> bool:
+def all_rules_met(found: Findings) -> bool:
     return all(law.met for law in found.laws)
 
 
-def attempt(plan: LevelPlan, seed: int) -> Findings:
+def run_and_check(plan: LevelPlan, seed: int) -> Findings:
     """One run, judged; whatever a storage raises is its failure."""
     try:
-        return judged(run_once(plan, seed))
+        return findings_from(run_once(plan, seed))
     except Exception as error:  # noqa: BLE001 - as above
         return Findings(histories=1, failures=(Failure(law=type(error).__name__, why=str(error)),))
 
 
-def judged(checked: Checked) -> Findings:
+def findings_from(checked: CheckResult) -> Findings:
     """What the checker found, as a level tells it."""
-    laws = tuple(law for law in checked.laws if not law.name.startswith(OUTSIDE))
+    laws = tuple(law for law in checked.laws if not law.name.startswith(RULE_OUTSIDE))
     return Findings(histories=1, events=checked.steps, laws=laws, failures=checked.failures)
 
 
-def run_once(plan: LevelPlan, seed: int) -> Checked:
+def run_once(plan: LevelPlan, seed: int) -> CheckResult:
     """One run in a place of its own, from the first call to the last read."""
     location = plan.locations.new()
     steps: list[Step] = []
     with TemporaryDirectory() as folder:
         if plan.claims.shared:
-            steps += in_processes(plan.locations.target, location, seed, Path(folder))
-            asyncio.run(finished(plan.locations, location, steps))
+            steps += run_in_processes(plan.locations.target, location, seed, Path(folder))
+            asyncio.run(drain_and_read(plan.locations, location, steps))
         else:
-            asyncio.run(in_one_process(plan.locations, location, seed, steps))
+            asyncio.run(run_in_one_process(plan.locations, location, seed, steps))
     return check(steps, deep=True)
 
 
-def in_processes(target: str | OpenStorage, location: str, seed: int, folder: Path) -> Iterator[Step]:
+def run_in_processes(target: str | OpenStorage, location: str, seed: int, folder: Path) -> Iterator[Step]:
     """Let each client have a process and a file; all share the machine's monotonic clock."""
     paths = [folder / f"client-{n}" for n in range(CLIENTS)]
     clients: list[BaseProcess] = [
-        context().Process(target=process, args=(target, location, seed, path))  # type: ignore[attr-defined]
+        process_context().Process(target=client_main, args=(target, location, seed, path))  # type: ignore[attr-defined]
         for path in paths
     ]
     for client in clients:
         client.start()
     for client, path in zip(clients, paths, strict=True):
-        client.join(PATIENCE)
+        client.join(CLIENT_TIMEOUT)
         if client.is_alive():
             client.kill()
-            raise ClientFailed(f"{path.name} did not end within {PATIENCE:g} s")
+            raise ClientFailed(f"{path.name} did not end within {CLIENT_TIMEOUT:g} s")
         if client.exitcode:
-            raise ClientFailed(f"{path.name}: {said(path) or f'it ended with {client.exitcode}'}")
+            raise ClientFailed(f"{path.name}: {last_error(path) or f'it ended with {client.exitcode}'}")
     for path in paths:
         yield from read_file(path)
 
@@ -105,49 +105,49 @@ class ClientFailed(Exception):
     """A client that runs free ended as none should."""
 
 
-def process(target: str | OpenStorage, location: str, seed: int, path: Path) -> None:
+def client_main(target: str | OpenStorage, location: str, seed: int, path: Path) -> None:
     try:
-        asyncio.run(alone(Locations(target), location, path.name, f"{seed}-{path.name}", path))
+        asyncio.run(run_client(Locations(target), location, path.name, f"{seed}-{path.name}", path))
     except Exception as error:
         path.with_suffix(".error").write_text(f"{type(error).__name__}: {error}", "utf-8")
         raise
 
 
-def said(path: Path) -> str:
+def last_error(path: Path) -> str:
     """The last words of a client."""
-    words = path.with_suffix(".error")
-    return words.read_text("utf-8") if words.exists() else ""
+    error_file = path.with_suffix(".error")
+    return error_file.read_text("utf-8") if error_file.exists() else ""
 
 
-async def alone(locations: Locations, location: str, name: str, seed: str, path: Path) -> None:
+async def run_client(locations: Locations, location: str, name: str, seed: str, path: Path) -> None:
     with path.open("wb") as file:
         recorder = Recorder(lambda step: file.writelines(write_steps([step])))
         async with locations.open(location, "system") as storage:
-            await Client(recorder.wrap(storage, name), Random(seed), name).act(CALLS)
+            await RandomClient(recorder.wrap(storage, name), Random(seed), name).run(CALLS)
 
 
-async def in_one_process(locations: Locations, location: str, seed: int, steps: list[Step]) -> None:
+async def run_in_one_process(locations: Locations, location: str, seed: int, steps: list[Step]) -> None:
     recorder = Recorder(steps.append)
     async with locations.open(location, "system") as storage:
         clients = [
-            Client(recorder.wrap(storage, f"client-{n}"), Random(f"{seed}-{n}"), f"client-{n}")
+            RandomClient(recorder.wrap(storage, f"client-{n}"), Random(f"{seed}-{n}"), f"client-{n}")
             for n in range(CLIENTS)
         ]
-        await asyncio.gather(*(client.act(CALLS) for client in clients))
-        await finish(storage, recorder, steps)
+        await asyncio.gather(*(client.run(CALLS) for client in clients))
+        await _drain_and_read(storage, recorder, steps)
 
 
-async def finished(locations: Locations, location: str, steps: list[Step]) -> None:
+async def drain_and_read(locations: Locations, location: str, steps: list[Step]) -> None:
     async with locations.open(location, "system") as storage:
-        await finish(storage, Recorder(steps.append), steps)
+        await _drain_and_read(storage, Recorder(steps.append), steps)
 
 
-async def finish(storage: Storage, recorder: Recorder, steps: list[Step]) -> None:
+async def _drain_and_read(storage: Storage, recorder: Recorder, steps: list[Step]) -> None:
     """Drain, and read everything once more."""
     worker = recorder.wrap(storage, "drain")
     await drain(worker)
-    moment = recorder.clock()
-    recorder.mark(Step(op="drained", began=moment, ended=moment, status="drained"))
+    now = recorder.clock()
+    recorder.mark(Step(op="drained", began=now, ended=now, status="drained"))
     for queue in (QUEUE, FAILED):
         ids = sorted(ids_in(steps, queue))
         for start in range(0, len(ids), 1000):

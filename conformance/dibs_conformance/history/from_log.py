@@ -17,10 +17,10 @@ from dibs_conformance.history.step import Op, Step
 
 PAGE = 1000
 #: Between two events, so that a claim of level `runs` can be put before its end.
-STRIDE = 4
+TIME_STEP = 4
 
 #: How each end of an attempt was asked for.
-HOW: dict[str, str] = {
+ACTIONS: dict[str, str] = {
     "completed": "complete",
     "failed": "fail",
     "cancelled": "cancelled",
@@ -37,8 +37,8 @@ async def log_of(storage: Storage, queue: str) -> list[Step]:
     steps = [Step(op="partial", queue=queue)] if trimmed or not complete(events) else []
     steps += steps_of(queue, events)
     ids = list(dict.fromkeys(event.id for event in events if event.id))
-    moment = STRIDE * (len(events) + 1)
-    return [*steps, *[step async for step in reads(storage, queue, ids, moment)]]
+    time = TIME_STEP * (len(events) + 1)
+    return [*steps, *[step async for step in read_ids(storage, queue, ids, time)]]
 
 
 async def events_of(storage: Storage, queue: str) -> tuple[list[LogEvent], bool]:
@@ -63,21 +63,21 @@ def steps_of(queue: str, events: list[LogEvent]) -> Iterator[Step]:
     """Tell events as steps, each at a moment of its own: the log has put them in order."""
     claimed = {(event.id, event.fence) for event in events if event.kind == "claimed"}
     for number, event in enumerate(events, 1):
-        moment = STRIDE * number
+        time = TIME_STEP * number
         if event.fence and event.kind in ENDINGS and (event.id, event.fence) not in claimed:
-            yield claim_of(queue, event, moment - 2)
-        step = step_of(queue, event, moment)
+            yield claim_of(queue, event, time - 2)
+        step = step_of(queue, event, time)
         if step is not None:
             yield step
 
 
-def claim_of(queue: str, event: LogEvent, moment: int) -> Step:
+def claim_of(queue: str, event: LogEvent, time: int) -> Step:
     """The claim that an event speaks of."""
     return Step(
         op="claim",
         client=event.holder,
-        began=moment,
-        ended=moment,
+        began=time,
+        ended=time,
         queue=queue,
         id=event.id,
         status="taken",
@@ -90,32 +90,32 @@ def claim_of(queue: str, event: LogEvent, moment: int) -> Step:
     )
 
 
-ENDINGS = frozenset({*HOW, "stalled"})
+ENDINGS = frozenset({*ACTIONS, "stalled"})
 
 
-def step_of(queue: str, event: LogEvent, moment: int) -> Step | None:
+def step_of(queue: str, event: LogEvent, time: int) -> Step | None:
     """One event; None for what no rule speaks of."""
     if event.kind == "claimed":
-        return claim_of(queue, event, moment)
-    told = told_of(event)
-    if told is None:
+        return claim_of(queue, event, time)
+    call = logged_call(event)
+    if call is None:
         return None
     return Step(
-        op=told.op,
+        op=call.op,
         queue=queue,
         id=event.id,
-        began=moment,
-        ended=moment,
+        began=time,
+        ended=time,
         now=event.at,
-        status=told.status,
-        how=told.how,
+        status=call.status,
+        how=call.how,
         fence=event.fence,
         first=event.first,
         revision=event.revision,
     )
 
 
-class Told(NamedTuple):
+class LoggedCall(NamedTuple):
     """What a call was, and what it answered."""
 
     op: Op
@@ -123,26 +123,24 @@ class Told(NamedTuple):
     how: str = ""
 
 
-def told_of(event: LogEvent) -> Told | None:
+def logged_call(event: LogEvent) -> LoggedCall | None:
     if event.kind in ENQUEUED:
-        return Told("enqueue", event.kind)
+        return LoggedCall("enqueue", event.kind)
     if event.kind == "stalled":
-        return Told("reap", "stalled")
+        return LoggedCall("reap", "stalled")
     if event.kind == "forgotten":
-        return Told("forget", "forgotten")
+        return LoggedCall("forget", "forgotten")
     if event.kind == "cancelled" and not event.fence:
-        return Told("cancel", "cancelled")
-    if event.kind not in HOW:
+        return LoggedCall("cancel", "cancelled")
+    if event.kind not in ACTIONS:
         return None
-    back = event.kind in ("retried", "timed_out", "released")
-    return Told("settle", "returned" if back else "done", HOW[event.kind])
+    came_back = event.kind in ("retried", "timed_out", "released")
+    return LoggedCall("settle", "returned" if came_back else "done", ACTIONS[event.kind])
 
 
-async def reads(storage: Storage, queue: str, ids: list[str], moment: int) -> AsyncIterator[Step]:
+async def read_ids(storage: Storage, queue: str, ids: list[str], time: int) -> AsyncIterator[Step]:
     """What is there of each id now."""
     for start in range(0, len(ids), PAGE):
-        some = ids[start : start + PAGE]
-        for id, slot in zip(some, await storage.get(queue, some), strict=True):
-            yield Step(
-                op="get", began=moment, ended=moment, queue=queue, id=id, status="read", read=read(slot)
-            )
+        batch = ids[start : start + PAGE]
+        for id, slot in zip(batch, await storage.get(queue, batch), strict=True):
+            yield Step(op="get", began=time, ended=time, queue=queue, id=id, status="read", read=read(slot))

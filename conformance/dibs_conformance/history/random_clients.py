@@ -29,13 +29,13 @@ from dibs.storage.protocol import BlockingClaims, Storage
 QUEUE = "q"
 FAILED = QUEUE + FAIL_SUFFIX
 #: Few, so that clients meet; the others are new ones.
-HOT = ("a", "b", "c")
+SHARED_IDS = ("a", "b", "c")
 #: ms: a lease that ends under way, and one that does not.
-SHORT, LONG = 30, 600_000
+SHORT_TTL, LONG_TTL = 30, 600_000
 #: How often a drain looks again, s, and how long it tries.
-AGAIN, PATIENCE = 0.05, 60.0
+POLL_SECONDS, DRAIN_TIMEOUT = 0.05, 60.0
 
-ENDS: tuple[SettleAction, ...] = (
+ACTIONS: tuple[SettleAction, ...] = (
     *(Complete(result=b"1"), Complete(result=b"2"), Complete()) * 2,
     Fail(error=Error(type="Oops"), handled=True),
     RetryLater(),
@@ -45,27 +45,27 @@ ENDS: tuple[SettleAction, ...] = (
 )
 
 
-class Client:
+class RandomClient:
     """One client: what it holds, and what it was told."""
 
     def __init__(self, storage: Storage, random: Random, name: str) -> None:
         self._storage, self._random, self._name = storage, random, name
         self._leases: list[str] = []
         self._runs: list[tuple[str, int]] = []
-        self._fresh = 0
+        self._new_ids = 0
 
-    async def act(self, calls: int) -> None:
+    async def run(self, calls: int) -> None:
         """Make so many calls, and let go of everything."""
         await self.grant()
         for _ in range(calls):
-            await self._random.choice(ACTS)(self)
+            await self._random.choice(CALLS)(self)
             # Where nothing waits for anything, others would never get their turn.
             await asyncio.sleep(0)
         for lease in self._leases:
             await self._storage.drop([QUEUE], lease, 1000)
 
     async def grant(self) -> None:
-        ttl = self._random.choice((SHORT, LONG))
+        ttl = self._random.choice((SHORT_TTL, LONG_TTL))
         self._leases.append((await self._storage.grant([QUEUE, FAILED], ttl, self._name)).lease)
 
     def _lease(self) -> str:
@@ -76,48 +76,54 @@ class Client:
 
     def _request(self) -> EnqueueRequest:
         random = self._random
-        self._fresh += 1
-        id = random.choice((*HOT, *HOT, f"{self._name}-{self._fresh}"))
+        self._new_ids += 1
+        id = random.choice((*SHARED_IDS, *SHARED_IDS, f"{self._name}-{self._new_ids}"))
         data = JobData(payload=str(random.randrange(1000)).encode(), priority=random.choice((0, 0, 1)))
-        how = random.choice((Update(), Update(), Update(data=False), Update(run_at="later"), Reject()))
+        on_conflict = random.choice(
+            (Update(), Update(), Update(data=False), Update(run_at="later"), Reject())
+        )
         key = random.choice((None, None, f"k{random.randrange(50)}"))
         job = NewJob(id=id, data=data, delay=random.choice((None, None, None, 5)))
-        return EnqueueRequest(job=job, on_conflict=how, request_key=key)
+        return EnqueueRequest(job=job, on_conflict=on_conflict, request_key=key)
 
     async def claim(self) -> None:
         lease, limit = self._lease(), self._random.choice((1, 3, 10))
-        self._take(await self._storage.claim(QUEUE, lease, limit))
+        self._keep_runs(await self._storage.claim(QUEUE, lease, limit))
 
-    async def park(self) -> None:
+    async def claim_blocking_briefly(self) -> None:
         """Leave a claim there for a while, if the storage takes it."""
         lease, limit, seconds = self._lease(), self._random.choice((1, 3)), self._random.choice((0.001, 0.02))
         if self._storage.capabilities.blocking_claim:
-            self._fresh += 1
-            place = f"{self._name}-{self._fresh}"
-            parking = cast("BlockingClaims", self._storage)
-            self._take(await parking.claim_blocking(QUEUE, lease, limit, claim_id=place, timeout=seconds))
+            self._new_ids += 1
+            claim_id = f"{self._name}-{self._new_ids}"
+            storage = cast("BlockingClaims", self._storage)
+            self._keep_runs(
+                await storage.claim_blocking(QUEUE, lease, limit, claim_id=claim_id, timeout=seconds)
+            )
 
-    def _take(self, claim: ClaimResult) -> None:
+    def _keep_runs(self, claim: ClaimResult) -> None:
         self._runs = [*self._runs, *((job.id, job.run.fence) for job in claim.jobs if job.run)][-20:]
 
     def _settlements(self) -> list[Settlement]:
         """Mostly what is held, now and then what was long settled."""
         random = self._random
-        some = random.sample(self._runs, min(len(self._runs), random.choice((1, 2, 5))))
-        for run in some:
+        runs = random.sample(self._runs, min(len(self._runs), random.choice((1, 2, 5))))
+        for run in runs:
             if random.random() < 0.8:
                 self._runs.remove(run)
-        return [Settlement(id=id, fence=fence, action=random.choice(ENDS)) for id, fence in some]
+        return [Settlement(id=id, fence=fence, action=random.choice(ACTIONS)) for id, fence in runs]
 
     async def settle(self) -> None:
         await self._storage.settle(QUEUE, self._settlements())
 
     async def settle_and_claim(self) -> None:
         lease, limit = self._lease(), self._random.choice((1, 5))
-        self._take((await self._storage.settle_and_claim(QUEUE, self._settlements(), lease, limit)).claim)
+        self._keep_runs(
+            (await self._storage.settle_and_claim(QUEUE, self._settlements(), lease, limit)).claim
+        )
 
     async def renew(self) -> None:
-        await self._storage.renew([QUEUE, FAILED], self._lease(), self._random.choice((SHORT, LONG)))
+        await self._storage.renew([QUEUE, FAILED], self._lease(), self._random.choice((SHORT_TTL, LONG_TTL)))
 
     async def reap(self) -> None:
         await self._storage.reap(QUEUE, 10)
@@ -126,52 +132,54 @@ class Client:
         await self._storage.drop([QUEUE], self._lease(), 10)
 
     async def cancel(self) -> None:
-        await self._storage.cancel(QUEUE, [self._random.choice(HOT)], running=self._random.random() < 0.5)
+        await self._storage.cancel(
+            QUEUE, [self._random.choice(SHARED_IDS)], running=self._random.random() < 0.5
+        )
 
     async def read(self) -> None:
-        await self._storage.get(QUEUE, HOT)
+        await self._storage.get(QUEUE, SHARED_IDS)
 
 
-ACTS: tuple[Callable[[Client], Awaitable[None]], ...] = (
-    *(Client.enqueue,) * 6,
-    *(Client.claim,) * 5,
-    Client.park,
-    *(Client.settle,) * 5,
-    *(Client.settle_and_claim,) * 2,
-    *(Client.reap,) * 2,
-    Client.renew,
-    Client.grant,
-    Client.drop,
-    Client.cancel,
-    Client.read,
+CALLS: tuple[Callable[[RandomClient], Awaitable[None]], ...] = (
+    *(RandomClient.enqueue,) * 6,
+    *(RandomClient.claim,) * 5,
+    RandomClient.claim_blocking_briefly,
+    *(RandomClient.settle,) * 5,
+    *(RandomClient.settle_and_claim,) * 2,
+    *(RandomClient.reap,) * 2,
+    RandomClient.renew,
+    RandomClient.grant,
+    RandomClient.drop,
+    RandomClient.cancel,
+    RandomClient.read,
 )
 
 
 async def drain(storage: Storage) -> bool:
     """Be the healthy worker after whom nothing is left; False when something stays for too long."""
     loop = asyncio.get_running_loop()
-    ends = loop.time() + PATIENCE
-    lease = (await storage.grant([QUEUE, FAILED], LONG, "drain")).lease
-    while loop.time() < ends:
+    deadline = loop.time() + DRAIN_TIMEOUT
+    lease = (await storage.grant([QUEUE, FAILED], LONG_TTL, "drain")).lease
+    while loop.time() < deadline:
         for queue in (QUEUE, FAILED):
             await storage.reap(queue, 100)
-            await take_due(storage, queue, lease)
-        await end_handed_off(storage)
+            await complete_due(storage, queue, lease)
+        await finish_handed_off(storage)
         counts = await storage.counts([QUEUE, FAILED])
         if not any(count.waiting or count.active or count.blocked for count in counts.values()):
             return True
-        await storage.wait([QUEUE, FAILED], timeout=AGAIN)
+        await storage.wait([QUEUE, FAILED], timeout=POLL_SECONDS)
     return False
 
 
-async def take_due(storage: Storage, queue: str, lease: str) -> None:
+async def complete_due(storage: Storage, queue: str, lease: str) -> None:
     """Complete what is due."""
     jobs = (await storage.claim(queue, lease, 1000)).jobs
-    ends = [Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in jobs if job.run]
-    await storage.settle(queue, ends)
+    deadline = [Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in jobs if job.run]
+    await storage.settle(queue, deadline)
 
 
-async def end_handed_off(storage: Storage) -> None:
+async def finish_handed_off(storage: Storage) -> None:
     for id, slot in (await storage.list(QUEUE, "handed_off", limit=1000)).items:
         if slot.current is not None:
             await storage.finish(QUEUE, id, Complete(), slot.current.revision)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from dibs.errors import DibsError, OutcomeUnknown
 from dibs.storage.protocol import Storage
-from dibs_conformance.history.call_steps import SAYINGS, Said
+from dibs_conformance.history.call_steps import CALL_ENCODINGS, CallEncoding
 from dibs_conformance.history.step import UNKNOWN, Step
 
 T = TypeVar("T")
@@ -39,14 +39,14 @@ class Recorder:
 
     def wrap(self, storage: Storage, client: str) -> Storage:
         """Return the storage as this client should use it."""
-        return Recorded(storage, self, client)
+        return RecordedStorage(storage, self, client)
 
     def mark(self, step: Step) -> None:
         """Write a step of another kind: a fault, an effect, "drained"."""
         self.write(step)
 
 
-class Recorded:
+class RecordedStorage:
     """A storage whose calls are recorded; what is not recorded goes straight through."""
 
     def __init__(self, storage: Storage, recorder: Recorder, client: str) -> None:
@@ -54,33 +54,35 @@ class Recorded:
         self._calls = count(1)
 
     def __getattr__(self, name: str) -> Any:
-        whole = getattr(self._storage, name)
-        says = SAYINGS.get(name)
-        return whole if says is None else self._recording(whole, says)
+        attribute = getattr(self._storage, name)
+        encoding = CALL_ENCODINGS.get(name)
+        return attribute if encoding is None else self._record_calls(attribute, encoding)
 
-    def _recording(self, verb: Callable[..., Awaitable[T]], says: Said) -> Callable[..., Awaitable[T]]:
+    def _record_calls(
+        self, method: Callable[..., Awaitable[T]], encoding: CallEncoding
+    ) -> Callable[..., Awaitable[T]]:
         async def recorded(*args: Any, **kwargs: Any) -> T:
             call, began = next(self._calls), self._recorder.clock()
-            asked = says.asked(*args, **kwargs)
+            requested = encoding.request(*args, **kwargs)
             if self._recorder.twice:
-                self._write(asked, call, began, None)
+                self._write(requested, call, began, None)
             try:
-                answer = await verb(*args, **kwargs)
+                answer = await method(*args, **kwargs)
             except (OutcomeUnknown, asyncio.CancelledError):
-                self._write(asked, call, began, None)
+                self._write(requested, call, began, None)
                 raise
             except DibsError:
                 self._write(
-                    ({**one, "status": "refused"} for one in asked), call, began, self._recorder.clock()
+                    ({**one, "status": "refused"} for one in requested), call, began, self._recorder.clock()
                 )
                 raise
-            self._write(says.told(asked, answer), call, began, self._recorder.clock())
+            self._write(encoding.reply(requested, answer), call, began, self._recorder.clock())
             return answer
 
         return recorded
 
-    def _write(self, said: Iterable[Mapping[str, Any]], call: int, began: int, ended: int | None) -> None:
-        for one in said:
+    def _write(self, steps: Iterable[Mapping[str, Any]], call: int, began: int, ended: int | None) -> None:
+        for one in steps:
             status = one.get("status", UNKNOWN)
             step = {**one, "status": status, "client": self._client, "call": call}
             self._recorder.write(Step(**step, began=began, ended=ended))

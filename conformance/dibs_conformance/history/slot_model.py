@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dibs_conformance.history.by_id import END_OF
-from dibs_conformance.history.step import End, Read, Step
+from dibs_conformance.history.step import RecordedOutcome, RecordedSlot, Step
 
 
-class Current(NamedTuple):
+class CurrentModel(NamedTuple):
     """The job that waits, or runs."""
 
     first: int
@@ -23,7 +23,7 @@ class Current(NamedTuple):
     cancel_requested: bool = False
 
 
-class Blocked(NamedTuple):
+class SuccessorModel(NamedTuple):
     """The successor, as the list of updates it stands for."""
 
     first: int
@@ -33,31 +33,31 @@ class Blocked(NamedTuple):
     resets: bool
 
 
-class Slot(NamedTuple):
-    """All there is of an id; `floor` is its newest fence, `newest` its newest revision."""
+class SlotModel(NamedTuple):
+    """All there is of an id; `newest_fence` is its newest fence, `newest_revision` its newest revision."""
 
-    current: Current | None = None
-    successor: Blocked | None = None
-    outcome: End | None = None
-    floor: int = 0
-    newest: int = 0
-
-
-NOTHING = Slot()
+    current: CurrentModel | None = None
+    successor: SuccessorModel | None = None
+    outcome: RecordedOutcome | None = None
+    newest_fence: int = 0
+    newest_revision: int = 0
 
 
-def outcomes(slot: Slot, step: Step) -> Iterator[Slot]:
+EMPTY_SLOT = SlotModel()
+
+
+def slots_after(slot: SlotModel, step: Step) -> Iterator[SlotModel]:
     """Every slot that a step may leave when it answers what it answered; none when it cannot.
 
     An outcome may have expired, or been pruned, at any time.
     """
-    for seen in (slot, slot._replace(outcome=None)) if slot.outcome else (slot,):
-        for status, after in acted(seen, step):
+    for state in (slot, slot._replace(outcome=None)) if slot.outcome else (slot,):
+        for status, after in possible_answers(state, step):
             if step.unknown or status == step.status:
                 yield after
 
 
-def acted(slot: Slot, step: Step) -> Iterator[tuple[str, Slot]]:
+def possible_answers(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
     """What the step may answer on this slot, and leave."""
     match step.op:
         case "enqueue":
@@ -74,15 +74,18 @@ def acted(slot: Slot, step: Step) -> Iterator[tuple[str, Slot]]:
             yield cancelled(slot, step)
         case "forget":
             known = slot.current is not None or slot.outcome is not None
-            yield "forgotten" if known else "not_found", Slot(floor=slot.floor, newest=slot.newest)
+            yield (
+                "forgotten" if known else "not_found",
+                SlotModel(newest_fence=slot.newest_fence, newest_revision=slot.newest_revision),
+            )
         case "get":
-            if step.read is not None and reads(slot, step.read):
+            if step.read is not None and matches_read(slot, step.read):
                 yield "read", slot
         case _:
             yield from amended(slot, step)
 
 
-def enqueued(slot: Slot, step: Step) -> Iterator[tuple[str, Slot]]:
+def enqueued(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
     current = slot.current
     if step.repeated:
         yield step.status, slot
@@ -90,23 +93,26 @@ def enqueued(slot: Slot, step: Step) -> Iterator[tuple[str, Slot]]:
         yield "duplicate", slot
     elif slot.outcome is not None and current is None and step.status in ("completed", "failed"):
         yield slot.outcome.kind, slot
-    elif step.revision <= slot.newest:
+    elif step.revision <= slot.newest_revision:
         return
     elif current is None:
-        fresh = Current(step.first, step.revision, step.payload)
+        fresh = CurrentModel(step.first, step.revision, step.payload)
         if step.first == step.revision:
-            yield "queued", slot._replace(current=fresh, newest=step.revision)
+            yield "queued", slot._replace(current=fresh, newest_revision=step.revision)
     elif current.fence:
-        successor = blocked(slot.successor, step)
+        successor = with_update(slot.successor, step)
         if step.first == successor.first:
-            yield "blocked", slot._replace(successor=successor, newest=step.revision)
+            yield "blocked", slot._replace(successor=successor, newest_revision=step.revision)
     elif step.first == current.first:
-        yield "updated", slot._replace(current=updated(current, step), newest=step.revision)
+        yield (
+            "updated",
+            slot._replace(current=current_with_update(current, step), newest_revision=step.revision),
+        )
 
 
-def blocked(successor: Blocked | None, step: Step) -> Blocked:
+def with_update(successor: SuccessorModel | None, step: Step) -> SuccessorModel:
     if successor is None:
-        return Blocked(step.revision, step.revision, step.payload, step.replaces, step.resets)
+        return SuccessorModel(step.revision, step.revision, step.payload, step.replaces, step.resets)
     payload = step.payload if step.replaces else successor.payload
     return successor._replace(
         revision=step.revision,
@@ -116,7 +122,7 @@ def blocked(successor: Blocked | None, step: Step) -> Blocked:
     )
 
 
-def updated(current: Current, step: Step) -> Current:
+def current_with_update(current: CurrentModel, step: Step) -> CurrentModel:
     return current._replace(
         revision=step.revision,
         payload=step.payload if step.replaces else current.payload,
@@ -124,32 +130,32 @@ def updated(current: Current, step: Step) -> Current:
     )
 
 
-def claimed(slot: Slot, step: Step) -> Iterator[tuple[str, Slot]]:
+def claimed(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
     current = slot.current
-    if current is None or current.fence or step.fence <= slot.floor:
+    if current is None or current.fence or step.fence <= slot.newest_fence:
         return
     expected = (current.first, current.revision, current.payload, current.attempts + 1)
     if expected == (step.first, step.revision, step.payload, step.attempt):
         running = current._replace(attempts=step.attempt, fence=step.fence, lease=step.lease)
-        yield "taken", slot._replace(current=running, floor=step.fence)
+        yield "taken", slot._replace(current=running, newest_fence=step.fence)
 
 
-def settled(slot: Slot, step: Step) -> tuple[str, Slot]:
+def settled(slot: SlotModel, step: Step) -> tuple[str, SlotModel]:
     current, end = slot.current, END_OF.get(step.how)
     if current is None or current.fence != step.fence:
-        return remembered(slot, step, end), slot
+        return late_answer(slot, step, end), slot
     if end is not None:
-        return "done", ended(slot, end, step.result)
+        return "done", with_outcome(slot, end, step.result)
     if current.handed_off:
         return ("handed_off" if step.how == "hand_off" else "refused"), slot
     if current.cancel_requested:
-        return "cancelled", ended(slot, "cancelled")
+        return "cancelled", with_outcome(slot, "cancelled")
     if step.how == "hand_off":
         return "handed_off", slot._replace(current=current._replace(handed_off=True, lease=""))
-    return "returned", back(slot, released=step.how == "release")
+    return "returned", returned(slot, released=step.how == "release")
 
 
-def remembered(slot: Slot, step: Step, end: str | None) -> str:
+def late_answer(slot: SlotModel, step: Step, end: str | None) -> str:
     """What is answered of a run that is over."""
     outcome = slot.outcome
     if outcome is None or not outcome.fence or outcome.fence != step.fence:
@@ -159,7 +165,7 @@ def remembered(slot: Slot, step: Step, end: str | None) -> str:
     return "done" if outcome.kind == end else "lost"
 
 
-def finished(slot: Slot, step: Step) -> tuple[str, Slot]:
+def finished(slot: SlotModel, step: Step) -> tuple[str, SlotModel]:
     current, outcome, end = slot.current, slot.outcome, END_OF[step.how]
     if outcome is not None and outcome.first <= step.revision <= outcome.revision:
         return ("done" if outcome.kind == end else "lost"), slot
@@ -169,10 +175,10 @@ def finished(slot: Slot, step: Step) -> tuple[str, Slot]:
         return "lost", slot
     if not current.handed_off:
         return "refused", slot
-    return "done", ended(slot, end, step.result)
+    return "done", with_outcome(slot, end, step.result)
 
 
-def taken_back(slot: Slot, step: Step) -> Iterator[tuple[str, Slot]]:
+def taken_back(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
     """A reap says which run it took, a drop only of which lease; it may have left this one."""
     current = slot.current
     if step.op == "drop":
@@ -182,28 +188,28 @@ def taken_back(slot: Slot, step: Step) -> Iterator[tuple[str, Slot]]:
     elif current is None or current.handed_off or current.fence != step.fence:
         return
     if current.cancel_requested:
-        yield ("cancelled" if step.op == "reap" else "dropped"), ended(slot, "cancelled")
+        yield ("cancelled" if step.op == "reap" else "dropped"), with_outcome(slot, "cancelled")
     elif step.op == "drop" or step.status == "released":
-        yield step.status, back(slot, released=True)
+        yield step.status, returned(slot, released=True)
     else:
-        yield "stalled", back(slot, released=False)
+        yield "stalled", returned(slot, released=False)
 
 
-def cancelled(slot: Slot, step: Step) -> tuple[str, Slot]:
+def cancelled(slot: SlotModel, step: Step) -> tuple[str, SlotModel]:
     current = slot.current
     if current is None:
         return (slot.outcome.kind if slot.outcome else "not_found"), slot
     if not current.fence:
-        return "cancelled", ended(slot, "cancelled")
-    without = slot._replace(successor=None)
+        return "cancelled", with_outcome(slot, "cancelled")
+    without_successor = slot._replace(successor=None)
     if not step.running:
-        return ("cancelled" if slot.successor else "active"), without
+        return ("cancelled" if slot.successor else "active"), without_successor
     if current.handed_off:
-        return "cancelled", ended(without, "cancelled")
-    return "requested", without._replace(current=current._replace(cancel_requested=True))
+        return "cancelled", with_outcome(without_successor, "cancelled")
+    return "requested", without_successor._replace(current=current._replace(cancel_requested=True))
 
 
-def amended(slot: Slot, step: Step) -> Iterator[tuple[str, Slot]]:
+def amended(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
     """Also what changes nothing here: retry_failed without a failed outcome."""
     current = slot.current
     if step.op == "retry_failed" or current is None:
@@ -216,20 +222,20 @@ def amended(slot: Slot, step: Step) -> Iterator[tuple[str, Slot]]:
         yield "amended", slot._replace(current=current._replace(payload=step.payload))
 
 
-def ended(slot: Slot, kind: str, result: str = "") -> Slot:
+def with_outcome(slot: SlotModel, kind: str, result: str = "") -> SlotModel:
     """The run, or the waiting job, ends; a successor takes its place."""
     current, successor = slot.current, slot.successor
     assert current is not None  # noqa: S101 - the callers looked
-    following = Current(successor.first, successor.revision, successor.payload) if successor else None
-    outcome = End(kind, current.fence, current.first, current.revision, result)
-    return slot._replace(current=following, successor=None, outcome=outcome)
+    next_current = CurrentModel(successor.first, successor.revision, successor.payload) if successor else None
+    outcome = RecordedOutcome(kind, current.fence, current.first, current.revision, result)
+    return slot._replace(current=next_current, successor=None, outcome=outcome)
 
 
-def back(slot: Slot, *, released: bool) -> Slot:
+def returned(slot: SlotModel, *, released: bool) -> SlotModel:
     """The run comes back, and takes in what was enqueued beside it."""
     current, successor = slot.current, slot.successor
     assert current is not None  # noqa: S101 - the callers looked
-    waiting = Current(current.first, current.revision, current.payload, current.attempts - released)
+    waiting = CurrentModel(current.first, current.revision, current.payload, current.attempts - released)
     if successor is not None:
         waiting = waiting._replace(
             revision=successor.revision,
@@ -239,21 +245,21 @@ def back(slot: Slot, *, released: bool) -> Slot:
     return slot._replace(current=waiting, successor=None)
 
 
-def reads(slot: Slot, read: Read) -> bool:
+def matches_read(slot: SlotModel, read: RecordedSlot) -> bool:
     """Whether a read of this slot may tell that."""
     current, successor, outcome = slot.current, slot.successor, slot.outcome
-    told = (
+    actual = (
         (current.first, current.revision) if current else None,
         current.fence if current else 0,
         (successor.first, successor.revision) if successor else None,
         (outcome.kind, outcome.fence, outcome.first, outcome.revision) if outcome else None,
     )
     end = read.outcome
-    said = (
+    expected = (
         read.current,
         read.fence,
         read.successor,
         (end.kind, end.fence, end.first, end.revision) if end else None,
     )
     result = end.result if end and end.kind == "completed" else ""
-    return told == said and (not result or (outcome is not None and outcome.result == result))
+    return actual == expected and (not result or (outcome is not None and outcome.result == result))

@@ -46,7 +46,7 @@ FOLLOWED: Final = "followed"
 Range = tuple[int, int]
 
 
-class End(Struct, frozen=True, gc=False, array_like=True):
+class RecordedOutcome(Struct, frozen=True, gc=False, array_like=True):
     """An outcome as it was read: `result` is a digest."""
 
     kind: str
@@ -56,14 +56,14 @@ class End(Struct, frozen=True, gc=False, array_like=True):
     result: str = ""
 
 
-class Read(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+class RecordedSlot(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """All there was of one id when it was read."""
 
     current: Range | None = None
     #: Of the active run; 0 when the current waits.
     fence: int = 0
     successor: Range | None = None
-    outcome: End | None = None
+    outcome: RecordedOutcome | None = None
     dropped: tuple[Range, ...] = ()
 
 
@@ -112,7 +112,7 @@ class Step(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     until: int = 0
     repeated: bool = False
     origin: tuple[str, str, int] | None = None
-    read: Read | None = None
+    read: RecordedSlot | None = None
     counts: dict[str, int] | None = None
 
     def __post_init__(self) -> None:
@@ -125,7 +125,7 @@ class Step(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
         return self.status == UNKNOWN
 
 
-class Unreadable(Refused):
+class InvalidHistory(Refused):
     """A line of a history is not a step."""
 
 
@@ -138,7 +138,7 @@ def read_steps(lines: Iterable[bytes]) -> Iterator[Step]:
         try:
             yield decode(line)
         except msgspec.DecodeError as error:
-            raise Unreadable(f"line {number} is no step of a history: {error}", field="history") from None
+            raise InvalidHistory(f"line {number} is no step of a history: {error}", field="history") from None
 
 
 def read_file(path: Path) -> Iterator[Step]:
@@ -146,7 +146,7 @@ def read_file(path: Path) -> Iterator[Step]:
     try:
         file = path.open("rb")
     except OSError as error:
-        raise Unreadable(f"{path} cannot be read: {error.strerror}", field="history") from None
+        raise InvalidHistory(f"{path} cannot be read: {error.strerror}", field="history") from None
     with file:
         yield from read_steps(file)
 
@@ -158,7 +158,7 @@ def write_steps(steps: Iterable[Step]) -> Iterator[bytes]:
         yield encode(step) + b"\n"
 
 
-def answered(steps: Iterable[Step]) -> Iterator[Step]:
+def without_superseded(steps: Iterable[Step]) -> Iterator[Step]:
     """Leave out what was written down before its answer, where the answer was written down as well.
 
     A recorder that must survive its own death writes a call twice: when it is sent, as unknown, and when
@@ -172,5 +172,5 @@ def answered(steps: Iterable[Step]) -> Iterator[Step]:
         if step.call:
             open_calls.pop((step.client, step.call), None)
         yield step
-    for left in open_calls.values():
-        yield from left
+    for unanswered in open_calls.values():
+        yield from unanswered

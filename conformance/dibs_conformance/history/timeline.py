@@ -4,54 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dibs_conformance.history.by_id import History
+from dibs_conformance.history.by_id import RecordedHistory
 from dibs_conformance.history.rules.rule import Violation
 from dibs_conformance.history.step import Step
 
 #: Steps told before and after the guilty ones.
-AROUND = 12
-WORDS = (
+CONTEXT_STEPS = 12
+FIELDS = (
     "how", "key", "payload", "handled", "running", "lease", "result", "fence", "first", "revision", "attempt",
     "priority", "run_at", "now", "until", "origin", "read", "counts",
 )  # fmt: skip
 
 
-def timeline(history: History, violation: Violation) -> tuple[str, ...]:
+def timeline(history: RecordedHistory, violation: Violation) -> tuple[str, ...]:
     """Tell the steps of the id around the guilty ones, which begin with a mark.
 
     Times are those of the recorder, from the first step that is told.
     """
-    steps = around(history, violation)
+    steps = steps_near(history, violation)
     zero = min((step.began for step in steps), default=0)
-    guilty = {id(step) for step in violation.steps}
+    marked = {id(step) for step in violation.steps}
     width = max((len(step.client) for step in steps), default=0)
-    return tuple(line(step, zero, width, guilty=id(step) in guilty) for step in steps)
+    return tuple(line(step, zero, width, marked=id(step) in marked) for step in steps)
 
 
-def around(history: History, violation: Violation) -> list[Step]:
-    life = history.lives.get(violation.key)
-    steps = life.steps() if life is not None else []
+def steps_near(history: RecordedHistory, violation: Violation) -> list[Step]:
+    id_steps = history.ids.get(violation.key)
+    steps = id_steps.steps() if id_steps is not None else []
     steps += [step for step in violation.steps if all(step is not one for one in steps)]
     steps.sort(key=lambda step: step.began)
-    places = [n for n, step in enumerate(steps) if any(step is one for one in violation.steps)]
-    if not places:
-        return steps[: 2 * AROUND]
-    near = {n for place in places for n in range(place - AROUND, place + AROUND + 1)}
-    return [step for n, step in enumerate(steps) if n in near]
+    positions = [n for n, step in enumerate(steps) if any(step is one for one in violation.steps)]
+    if not positions:
+        return steps[: 2 * CONTEXT_STEPS]
+    nearby = {
+        n for position in positions for n in range(position - CONTEXT_STEPS, position + CONTEXT_STEPS + 1)
+    }
+    return [step for n, step in enumerate(steps) if n in nearby]
 
 
-def line(step: Step, zero: int, width: int, *, guilty: bool) -> str:
+def line(step: Step, zero: int, width: int, *, marked: bool) -> str:
     when = f"{step.began - zero}..{step.ended - zero if step.ended is not None else '?'}"
-    mark = ">" if guilty else " "
-    said = " ".join(words(step))
-    return f"{mark} {when:<12} {step.client:<{width}}  {step.op} {said} -> {step.status}"
+    mark = ">" if marked else " "
+    fields = " ".join(field_texts(step))
+    return f"{mark} {when:<12} {step.client:<{width}}  {step.op} {fields} -> {step.status}"
 
 
-def words(step: Step) -> Iterator[str]:
+def field_texts(step: Step) -> Iterator[str]:
     """What was asked and told, where it is not as usual."""
     if step.id:
         yield repr(step.id)
-    for name in WORDS:
+    for name in FIELDS:
         value = getattr(step, name)
         if value:
             yield f"{name}={value[:8] if name == 'lease' else value}"

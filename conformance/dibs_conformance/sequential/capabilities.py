@@ -20,7 +20,7 @@ from dibs.model.job import NewJob
 from dibs.model.requests import Complete, EnqueueRequest, FollowUp, Settlement
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import BlockingClaims, Clock, Storage
-from dibs_conformance.concurrent.process_clients import context
+from dibs_conformance.concurrent.process_clients import process_context
 from dibs_conformance.report import CapabilityReport
 from dibs_conformance.sequential.unimplemented import missing_verb
 from dibs_conformance.target import Locations, OpenStorage
@@ -236,7 +236,7 @@ PROBES: dict[str, Callable[[Locations], Awaitable[bool | None]]] = {
 
 def enqueue_in_process(target: str | OpenStorage, location: str) -> bool:
     """Enqueue in a new process that dies without closing its storage. Return whether it enqueued."""
-    child: BaseProcess = context().Process(  # type: ignore[attr-defined]
+    child: BaseProcess = process_context().Process(  # type: ignore[attr-defined]
         target=enqueue_and_die, args=(target, location)
     )
     child.start()

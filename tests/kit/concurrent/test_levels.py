@@ -19,10 +19,10 @@ from dibs_conformance.target import LevelPlan, Locations, RunLevel
 ALONE = Capabilities(manual_clock=True, cross_queue=True)
 SHARED = Capabilities(manual_clock=True, cross_queue=True, durable=True, shared=True)
 #: More than any planted race needed in fifty runs.
-ENOUGH = 300
+MAX_EXAMPLES = 300
 
 
-def tried(run: RunLevel, target: str, claims: Capabilities, examples: int, seed: int = 1) -> Findings:
+def run_level(run: RunLevel, target: str, claims: Capabilities, examples: int, seed: int = 1) -> Findings:
     locations = Locations(target)
     try:
         return run(LevelPlan(locations=locations, claims=claims, seed=seed, budget=600, examples=examples))
@@ -39,7 +39,7 @@ def test_memory_without_its_lock_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
         self.lock = nullcontext()  # type: ignore[assignment]
 
     monkeypatch.setattr(memory.SharedIndex, "__init__", unlocked)
-    found = tried(interleaved, "memory:", ALONE, ENOUGH)
+    found = run_level(interleaved, "memory:", ALONE, MAX_EXAMPLES)
 
     assert "broken" == level_verdict(found)
     assert found.failures[0].story
@@ -51,6 +51,6 @@ def test_file_without_its_lock_is_caught(tmp_path: Path, monkeypatch: pytest.Mon
         yield
 
     monkeypatch.setattr(CommitLock, "hold", hold)
-    found = tried(interleaved, f"file:{tmp_path}", SHARED, ENOUGH)
+    found = run_level(interleaved, f"file:{tmp_path}", SHARED, MAX_EXAMPLES)
 
     assert "broken" == level_verdict(found)

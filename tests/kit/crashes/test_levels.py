@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from dibs.storage.file import FileStorage
-from dibs_conformance.crashes.cancellation import cancelled
+from dibs_conformance.crashes.cancellation import try_cancellation
 from dibs_conformance.crashes.levels import clients_that_die
-from dibs_conformance.crashes.line_kills import killed_and_stopped
+from dibs_conformance.crashes.line_kills import try_kills_and_stops
 from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.target import LevelPlan, Locations
-from tests.kit.concurrent.test_levels import ALONE, SHARED, tried
-from tests.kit.crashes.torn_place import open_torn
+from tests.kit.concurrent.test_levels import ALONE, SHARED, run_level
+from tests.kit.crashes.torn_storage import open_torn
 
 
 def test_memory_survives_who_gives_up() -> None:
-    found = tried(clients_that_die, "memory:", ALONE, 1)
+    found = run_level(clients_that_die, "memory:", ALONE, 1)
 
     assert "reached" == level_verdict(found), found
     assert {"kill -9", "stop and continue", "cut connections", "power loss"} == {
@@ -40,7 +40,7 @@ def test_a_cancelled_caller_that_leaves_half_is_caught(
         return await settle(self, queue, settlements, now=now)
 
     monkeypatch.setattr(FileStorage, "settle", in_two)
-    found = tried(lambda plan: cancelled(plan, 0.0), f"file:{tmp_path}", SHARED, 1)
+    found = run_level(lambda plan: try_cancellation(plan, 0.0), f"file:{tmp_path}", SHARED, 1)
 
     assert "broken" == level_verdict(found)
 
@@ -51,7 +51,7 @@ def test_a_death_between_two_commits_is_caught(tmp_path: Path) -> None:
         locations=Locations(partial(open_torn, str(tmp_path))), claims=SHARED, seed=1, budget=0, examples=200
     )
 
-    found = killed_and_stopped(plan, 0.0)
+    found = try_kills_and_stops(plan, 0.0)
 
     assert "broken" == level_verdict(found)
     assert found.failures[0].story

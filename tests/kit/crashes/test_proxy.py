@@ -24,50 +24,50 @@ def echo() -> Iterator[int]:
 def serve(server: socket.socket) -> None:
     while True:
         try:
-            wire, _ = server.accept()
+            connection, _ = server.accept()
         except OSError:
             return
         # The relay may be gone before it has heard all.
-        with wire, suppress(OSError):
-            while told := wire.recv(100):
-                wire.sendall(told)
+        with connection, suppress(OSError):
+            while chunk := connection.recv(100):
+                connection.sendall(chunk)
 
 
 @pytest.fixture
 def proxy(echo: int) -> Iterator[Proxy]:
-    with Proxy.before(f"echo://{LOOPBACK}:{echo}") as made:
-        yield made
+    with Proxy.for_url(f"echo://{LOOPBACK}:{echo}") as opened:
+        yield opened
 
 
-def said(proxy: Proxy, words: bytes) -> bytes:
+def send(proxy: Proxy, data: bytes) -> bytes:
     """What comes back for these words, until as much came or the connection ends."""
-    heard = b""
-    with socket.create_connection((LOOPBACK, proxy.port), 10) as wire:
-        wire.sendall(words)
-        while len(heard) < len(words) and (told := wire.recv(100)):
-            heard += told
-    return heard
+    received = b""
+    with socket.create_connection((LOOPBACK, proxy.port), 10) as connection:
+        connection.sendall(data)
+        while len(received) < len(data) and (chunk := connection.recv(100)):
+            received += chunk
+    return received
 
 
 def test_it_hands_on_and_counts(proxy: Proxy) -> None:
     proxy.arm()
 
-    assert b"hello" == said(proxy, b"hello")
+    assert b"hello" == send(proxy, b"hello")
     assert {"request": 5, "reply": 5} == proxy.bytes
 
 
 def test_it_cuts_the_request_after_so_many_bytes(proxy: Proxy) -> None:
     proxy.arm("request", 3)
 
-    assert len(said(proxy, b"hello")) <= 3
+    assert len(send(proxy, b"hello")) <= 3
     assert (1, 3) <= (proxy.cuts, proxy.bytes["request"])
 
 
 def test_it_cuts_the_reply_after_so_many_bytes_and_then_no_more(proxy: Proxy) -> None:
     proxy.arm("reply", 2)
 
-    assert b"he" == said(proxy, b"hello")
-    assert b"hello" == said(proxy, b"hello")
+    assert b"he" == send(proxy, b"hello")
+    assert b"hello" == send(proxy, b"hello")
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from dibs.storage.redis import RedisStorage
 from dibs_conformance.faults.levels import servers_that_fail
 from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.servers import RedisServer
-from tests.kit.concurrent.test_levels import ALONE, SHARED, tried
+from tests.kit.concurrent.test_levels import ALONE, SHARED, run_level
 
 
 def test_what_has_no_server_goes_up_to_l3() -> None:
-    found = tried(servers_that_fail, "memory:", ALONE, 1)
+    found = run_level(servers_that_fail, "memory:", ALONE, 1)
 
     assert "not tested" == level_verdict(found)
     assert "L3" in found.untested[0].why
@@ -28,12 +28,12 @@ def test_a_lie_about_what_was_refused_is_caught(
     """Planted: what a full server refused counts as done."""
     enqueue = RedisStorage.enqueue
 
-    async def hopeful(self: RedisStorage, queue: str, requests: Any, **words: Any) -> Any:
+    async def hopeful(self: RedisStorage, queue: str, requests: Any, **build_arguments: Any) -> Any:
         try:
-            return await enqueue(self, queue, requests, **words)
+            return await enqueue(self, queue, requests, **build_arguments)
         except StorageFull:
             return [EnqueueResult("queued", "nothing", 1, 1) for _ in requests]
 
     monkeypatch.setattr(RedisStorage, "enqueue", hopeful)
 
-    assert "broken" == level_verdict(tried(servers_that_fail, redis_server.url, SHARED, 1))
+    assert "broken" == level_verdict(run_level(servers_that_fail, redis_server.url, SHARED, 1))

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from random import Random
 
+from attrs import define, field
 from msgspec.structs import replace
 
 from dibs.model.job import Error, JobData, NewJob
@@ -38,25 +38,25 @@ from dibs_conformance.history.recorder import Recorder
 QUEUE, FAILED = "q", "q!fail"
 IDS = ("a", "b", "c")
 #: Moments between two calls, so that stretched ones overlap a few others.
-STRIDE = 100
+TIME_STEP = 100
 
 
-@dataclass
-class Play:
+@define
+class RandomHistory:
     """One history while it is made."""
 
     storage: Storage
     random: Random
     now: int = 1_767_225_600_000
-    leases: list[str] = field(default_factory=list)
-    runs: list[tuple[str, int]] = field(default_factory=list)
-    revisions: list[tuple[str, int]] = field(default_factory=list)
+    leases: list[str] = field(factory=list)
+    runs: list[tuple[str, int]] = field(factory=list)
+    revisions: list[tuple[str, int]] = field(factory=list)
 
     async def step(self) -> None:
         """Make one call."""
-        await self.random.choice(ACTS)(self)
+        await self.random.choice(CALLS)(self)
 
-    def take(self, claim: ClaimResult) -> None:
+    def keep_runs(self, claim: ClaimResult) -> None:
         self.runs += [(job.id, job.run.fence) for job in claim.jobs if job.run]
 
     def lease(self) -> str:
@@ -77,14 +77,14 @@ class Play:
     def request(self) -> EnqueueRequest:
         random = self.random
         data = JobData(payload=str(random.randrange(100)).encode(), priority=random.choice((0, 0, 1)))
-        how = random.choice((Update(), Update(), Reject(), Update(data=False), Update(run_at="later")))
+        action = random.choice((Update(), Update(), Reject(), Update(data=False), Update(run_at="later")))
         key = random.choice((None, None, f"k{random.randrange(20)}"))
         job = NewJob(id=random.choice(IDS), data=data, delay=random.choice((None, None, 5, 40)))
-        return EnqueueRequest(job=job, on_conflict=how, request_key=key)
+        return EnqueueRequest(job=job, on_conflict=action, request_key=key)
 
     async def claim(self) -> None:
         limit = self.random.choice((1, 2, 10))
-        self.take(await self.storage.claim(QUEUE, self.lease(), limit, now=self.now))
+        self.keep_runs(await self.storage.claim(QUEUE, self.lease(), limit, now=self.now))
 
     async def claim_failed(self) -> None:
         await self.storage.claim(FAILED, self.lease(), 10, now=self.now)
@@ -97,18 +97,18 @@ class Play:
     async def settle_and_claim(self) -> None:
         if self.runs:
             lease, limit = self.lease(), self.random.choice((1, 10))
-            turned = await self.storage.settle_and_claim(
+            result = await self.storage.settle_and_claim(
                 QUEUE, [self.settlement()], lease, limit, now=self.now
             )
-            self.take(turned.claim)
+            self.keep_runs(result.claim)
 
     def settlement(self) -> Settlement:
         id, fence = self.run()
-        return Settlement(id=id, fence=fence, action=self.how())
+        return Settlement(id=id, fence=fence, action=self.action())
 
-    def how(self) -> SettleAction:
+    def action(self) -> SettleAction:
         random = self.random
-        hows: tuple[SettleAction, ...] = (
+        actions: tuple[SettleAction, ...] = (
             Complete(result=b"1"),
             Complete(result=b"2"),
             Fail(error=Error(type="Oops"), handled=True),
@@ -118,7 +118,7 @@ class Play:
             Release(),
             HandOff(),
         )
-        return random.choice(hows)
+        return random.choice(actions)
 
     async def finish(self) -> None:
         if self.revisions:
@@ -139,15 +139,15 @@ class Play:
             QUEUE, [self.random.choice(IDS)], running=self.random.random() < 0.5, now=self.now
         )
 
-    async def by_hand(self) -> None:
+    async def rare_call(self) -> None:
         """What happens seldom: amend, retry_failed, forget."""
         id, storage = self.random.choice(IDS), self.storage
-        which = self.random.randrange(4)
-        if which == 0:
+        choice = self.random.randrange(4)
+        if choice == 0:
             await storage.forget(QUEUE, [id], now=self.now)
-        elif which == 1:
+        elif choice == 1:
             await storage.retry_failed(QUEUE, [id], now=self.now)
-        elif which == 2:
+        elif choice == 2:
             await storage.amend(QUEUE, id, JobPatch(payload=b"amended"), now=self.now)
         else:
             await storage.amend(QUEUE, id, JobPatch(attributes={"a": b"1"}), now=self.now)
@@ -160,43 +160,43 @@ class Play:
 
 
 #: The fields of a step that are known before its answer.
-ASKED = (
+REQUEST_FIELDS = (
     *("op", "client", "began", "queue", "id", "how", "key", "payload", "replaces", "resets", "handled"),
     *("running", "lease", "limit", "result"),
 )
 
-ACTS: tuple[Callable[[Play], Awaitable[None]], ...] = (
-    *(Play.enqueue,) * 5,
-    *(Play.claim,) * 5,
-    *(Play.settle,) * 5,
-    Play.settle_and_claim,
-    Play.claim_failed,
-    *(Play.pass_time,) * 3,
-    *(Play.reap,) * 2,
-    Play.renew,
-    Play.grant,
-    Play.drop,
-    Play.cancel,
-    Play.finish,
-    Play.by_hand,
-    Play.read,
+CALLS: tuple[Callable[[RandomHistory], Awaitable[None]], ...] = (
+    *(RandomHistory.enqueue,) * 5,
+    *(RandomHistory.claim,) * 5,
+    *(RandomHistory.settle,) * 5,
+    RandomHistory.settle_and_claim,
+    RandomHistory.claim_failed,
+    *(RandomHistory.pass_time,) * 3,
+    *(RandomHistory.reap,) * 2,
+    RandomHistory.renew,
+    RandomHistory.grant,
+    RandomHistory.drop,
+    RandomHistory.cancel,
+    RandomHistory.finish,
+    RandomHistory.rare_call,
+    RandomHistory.read,
 )
 
 
-async def played(storage: Storage, random: Random, length: int) -> list[Step]:
+async def run_random_calls(storage: Storage, random: Random, length: int) -> list[Step]:
     """What happens when so many random calls are made, one after the other."""
     steps: list[Step] = []
-    ticks = iter(range(STRIDE, 10**12, STRIDE))
+    ticks = iter(range(TIME_STEP, 10**12, TIME_STEP))
     recorder = Recorder(steps.append, lambda: next(ticks))
-    play = Play(recorder.wrap(storage, "c"), random)
-    await play.grant()
+    random_history = RandomHistory(recorder.wrap(storage, "c"), random)
+    await random_history.grant()
     for _ in range(length):
-        await play.step()
-    await play.read()
+        await random_history.step()
+    await random_history.read()
     return steps
 
 
-def stretched(steps: list[Step], random: Random) -> list[Step]:
+def with_overlaps(steps: list[Step], random: Random) -> list[Step]:
     """Let the calls overlap, and lose some answers; what was read at the end stays."""
     calls = sorted({step.call for step in steps})
     last = calls[-1]
@@ -206,38 +206,38 @@ def stretched(steps: list[Step], random: Random) -> list[Step]:
     settled = {(step.id, step.fence) for step in steps if step.op == "settle"}
     used = {step.call for step in steps if step.op == "claim" and (step.id, step.fence) in settled}
     lost = {call for call in calls if random.random() < 0.05 and call not in used | {last}}
-    told = []
+    steps_out = []
     for step in steps:
         if step.ended is None or step.call == last:
-            told.append(step)
+            steps_out.append(step)
             continue
         began, ended = step.began - early[step.call], step.ended + late[step.call]
         moved = replace(step, began=began, ended=ended, client=f"c{step.call}")
-        told.append(forgotten(moved) if step.call in lost else moved)
-    return told
+        steps_out.append(without_answer(moved) if step.call in lost else moved)
+    return steps_out
 
 
-def forgotten(step: Step) -> Step:
+def without_answer(step: Step) -> Step:
     """The step as its client knows it when the answer never came."""
-    asked = {name: getattr(step, name) for name in ASKED}
+    fields = {name: getattr(step, name) for name in REQUEST_FIELDS}
     if step.op == "settle":
-        asked["fence"] = step.fence
+        fields["fence"] = step.fence
     if step.op == "finish":
-        asked["revision"] = step.revision
+        fields["revision"] = step.revision
     if step.op in ("claim", "reap"):
-        asked |= {"id": "", "payload": ""}
+        fields |= {"id": "", "payload": ""}
     if step.op == "grant":
-        asked["lease"] = ""
-    return Step(**{**asked, "status": "unknown", "ended": None, "call": 0})
+        fields["lease"] = ""
+    return Step(**{**fields, "status": "unknown", "ended": None, "call": 0})
 
 
-def history(seed: int, length: int = 40) -> list[Step]:
+def make_history(seed: int, length: int = 40) -> list[Step]:
     """One history of the reference, its calls overlapping."""
     random = Random(seed)
-    steps = asyncio.run(in_memory(random, length))
-    return stretched(steps, random)
+    steps = asyncio.run(run_in_memory(random, length))
+    return with_overlaps(steps, random)
 
 
-async def in_memory(random: Random, length: int) -> list[Step]:
+async def run_in_memory(random: Random, length: int) -> list[Step]:
     async with open_storage("memory:", "manual") as storage:
-        return await played(storage, random, length)
+        return await run_random_calls(storage, random, length)

@@ -6,166 +6,174 @@ from collections.abc import Callable
 from typing import Any
 
 from dibs_conformance.history import Step
-from dibs_conformance.history.step import End, Read
+from dibs_conformance.history.step import RecordedOutcome, RecordedSlot
 
-History = list[Step]
+Steps = list[Step]
 
 
-class Tale:
+class HistoryBuilder:
     """Steps one after the other, ten moments each; `at` and `until` put one elsewhere."""
 
     def __init__(self) -> None:
-        self.steps: History = []
+        self.steps: Steps = []
 
-    def add(self, op: Any, status: str = "unknown", *, at: int | None = None, **words: Any) -> Tale:
+    def add(
+        self, op: Any, status: str = "unknown", *, at: int | None = None, **fields_: Any
+    ) -> HistoryBuilder:
         began = 10 * (len(self.steps) + 1) if at is None else at
-        ended = words.pop("ended", None if status == "unknown" else began + 5)
-        said: dict[str, Any] = {"queue": "q", "id": "a", "client": "c"} | words
-        self.steps.append(Step(op=op, status=status, began=began, ended=ended, **said))
+        ended = fields_.pop("ended", None if status == "unknown" else began + 5)
+        fields: dict[str, Any] = {"queue": "q", "id": "a", "client": "c"} | fields_
+        self.steps.append(Step(op=op, status=status, began=began, ended=ended, **fields))
         return self
 
-    def enqueued(self, revision: int, status: str = "queued", **words: Any) -> Tale:
-        first = words.pop("first", revision)
+    def enqueued(self, revision: int, status: str = "queued", **fields_: Any) -> HistoryBuilder:
+        first = fields_.pop("first", revision)
         return self.add(
-            "enqueue", status, first=first, revision=revision, payload=words.pop("payload", "x"), **words
+            "enqueue", status, first=first, revision=revision, payload=fields_.pop("payload", "x"), **fields_
         )
 
-    def claimed(self, fence: int, first: int, revision: int, **words: Any) -> Tale:
-        said: dict[str, Any] = {"attempt": 1, "payload": "x", "lease": "l", "seq": first} | words
-        return self.add("claim", "taken", fence=fence, first=first, revision=revision, **said)
+    def claimed(self, fence: int, first: int, revision: int, **fields_: Any) -> HistoryBuilder:
+        fields: dict[str, Any] = {"attempt": 1, "payload": "x", "lease": "l", "seq": first} | fields_
+        return self.add("claim", "taken", fence=fence, first=first, revision=revision, **fields)
 
-    def settled(self, how: str, fence: int, status: str, **words: Any) -> Tale:
-        return self.add("settle", status, how=how, fence=fence, **words)
+    def settled(self, how: str, fence: int, status: str, **fields_: Any) -> HistoryBuilder:
+        return self.add("settle", status, how=how, fence=fence, **fields_)
 
-    def read(self, **words: Any) -> Tale:
-        where = {name: words.pop(name) for name in ("id", "queue") if name in words}
-        return self.add("get", "read", read=Read(**words), **where)
+    def read(self, **fields_: Any) -> HistoryBuilder:
+        target = {name: fields_.pop(name) for name in ("id", "queue") if name in fields_}
+        return self.add("get", "read", read=RecordedSlot(**fields_), **target)
 
-    def drained(self) -> Tale:
+    def drained(self) -> HistoryBuilder:
         return self.add("drained", "drained", id="")
 
 
-def once() -> Tale:
+def completed_once() -> HistoryBuilder:
     """Enqueued, claimed and completed."""
-    return Tale().enqueued(1).claimed(10, 1, 1).settled("complete", 10, "done", result="r")
+    return HistoryBuilder().enqueued(1).claimed(10, 1, 1).settled("complete", 10, "done", result="r")
 
 
 # Each pair: the same tale, but for what the rule is about.
 
 
-def r1(*, bad: bool) -> Tale:
-    return Tale().enqueued(1).read() if bad else Tale().enqueued(1).add("forget").read()
+def r1(*, bad: bool) -> HistoryBuilder:
+    return HistoryBuilder().enqueued(1).read() if bad else HistoryBuilder().enqueued(1).add("forget").read()
 
 
-def r2(*, bad: bool) -> Tale:
-    return Tale().enqueued(1).drained().read(current=(1, 1)) if bad else once().drained().read()
+def r2(*, bad: bool) -> HistoryBuilder:
+    return (
+        HistoryBuilder().enqueued(1).drained().read(current=(1, 1))
+        if bad
+        else completed_once().drained().read()
+    )
 
 
-def r3(*, bad: bool) -> Tale:
-    tale = Tale().enqueued(1, payload="old").enqueued(2, "updated", first=1, payload="new")
-    return tale.claimed(10, 1, 2, payload="old" if bad else "new")
+def r3(*, bad: bool) -> HistoryBuilder:
+    history = HistoryBuilder().enqueued(1, payload="old").enqueued(2, "updated", first=1, payload="new")
+    return history.claimed(10, 1, 2, payload="old" if bad else "new")
 
 
-def r4(*, bad: bool) -> Tale:
-    return Tale().enqueued(1).claimed(999 if bad else 1_000, 1, 1, now=1)
+def r4(*, bad: bool) -> HistoryBuilder:
+    return HistoryBuilder().enqueued(1).claimed(999 if bad else 1_000, 1, 1, now=1)
 
 
-def fences_go_back() -> History:
+def fences_decrease() -> Steps:
     """Closed by a lost reap; the numbers alone tell."""
-    return Tale().enqueued(1).claimed(10, 1, 1).add("reap", id="").claimed(9, 1, 1, attempt=2).steps
+    return HistoryBuilder().enqueued(1).claimed(10, 1, 1).add("reap", id="").claimed(9, 1, 1, attempt=2).steps
 
 
-def r5(*, bad: bool) -> Tale:
-    tale = Tale().enqueued(1).claimed(10, 1, 1)
-    tale = tale if bad else tale.add("drop", "dropped", id="", lease="l")
-    return tale.claimed(11, 1, 1, attempt=1, lease="m")
+def r5(*, bad: bool) -> HistoryBuilder:
+    history = HistoryBuilder().enqueued(1).claimed(10, 1, 1)
+    history = history if bad else history.add("drop", "dropped", id="", lease="l")
+    return history.claimed(11, 1, 1, attempt=1, lease="m")
 
 
-def r6(*, bad: bool) -> Tale:
-    tale = Tale().enqueued(1).claimed(10, 1, 1).add("reap", id="").claimed(11, 1, 1, attempt=2)
-    return tale.settled("complete", 10, "done" if bad else "lost")
+def r6(*, bad: bool) -> HistoryBuilder:
+    history = HistoryBuilder().enqueued(1).claimed(10, 1, 1).add("reap", id="").claimed(11, 1, 1, attempt=2)
+    return history.settled("complete", 10, "done" if bad else "lost")
 
 
-def r7(*, bad: bool) -> Tale:
-    tale = Tale().enqueued(1).claimed(10, 1, 1).settled("retry", 10, "returned")
-    return tale.settled("complete", 10, "done" if bad else "lost")
+def r7(*, bad: bool) -> HistoryBuilder:
+    history = HistoryBuilder().enqueued(1).claimed(10, 1, 1).settled("retry", 10, "returned")
+    return history.settled("complete", 10, "done" if bad else "lost")
 
 
-def r8(*, bad: bool) -> Tale:
-    tale = Tale().enqueued(1).claimed(10, 1, 1)
-    return (tale if bad else tale.add("reap", id="")).settled("complete", 10, "lost")
+def r8(*, bad: bool) -> HistoryBuilder:
+    history = HistoryBuilder().enqueued(1).claimed(10, 1, 1)
+    return (history if bad else history.add("reap", id="")).settled("complete", 10, "lost")
 
 
-def r9(*, bad: bool) -> Tale:
-    tale = Tale().enqueued(1, key="k")
-    return tale.enqueued(2, "updated", key="k") if bad else tale.enqueued(1, key="k", repeated=True)
+def r9(*, bad: bool) -> HistoryBuilder:
+    history = HistoryBuilder().enqueued(1, key="k")
+    return history.enqueued(2, "updated", key="k") if bad else history.enqueued(1, key="k", repeated=True)
 
 
-def r10(*, bad: bool) -> Tale:
-    tale = Tale().enqueued(1).claimed(10, 1, 1).settled("retry", 10, "returned")
-    return tale.claimed(11, 1, 1, attempt=3 if bad else 2)
+def r10(*, bad: bool) -> HistoryBuilder:
+    history = HistoryBuilder().enqueued(1).claimed(10, 1, 1).settled("retry", 10, "returned")
+    return history.claimed(11, 1, 1, attempt=3 if bad else 2)
 
 
-def r11(*, bad: bool) -> Tale:
-    return Tale().enqueued(2, id="b").enqueued(1 if bad else 3)
+def r11(*, bad: bool) -> HistoryBuilder:
+    return HistoryBuilder().enqueued(2, id="b").enqueued(1 if bad else 3)
 
 
-def r12(*, bad: bool) -> Tale:
+def r12(*, bad: bool) -> HistoryBuilder:
     """The older one waits while the younger is taken; or is taken at about the same time."""
-    tale = Tale().enqueued(1).enqueued(2, id="b").claimed(20, 2, 2, id="b", limit=1)
-    return tale.claimed(21, 1, 1) if bad else tale.claimed(21, 1, 1, at=31)
+    history = HistoryBuilder().enqueued(1).enqueued(2, id="b").claimed(20, 2, 2, id="b", limit=1)
+    return history.claimed(21, 1, 1) if bad else history.claimed(21, 1, 1, at=31)
 
 
-def r13(*, bad: bool) -> Tale:
+def r13(*, bad: bool) -> HistoryBuilder:
     counts = {"waiting": int(bad), "active": 0, "blocked": 0}
-    return once().drained().read().add("counts", "counted", id="", counts=counts)
+    return completed_once().drained().read().add("counts", "counted", id="", counts=counts)
 
 
-def r14(*, bad: bool) -> Tale:
-    tale = Tale().enqueued(1).claimed(10, 1, 1).settled("fail", 10, "done", handled=True)
+def r14(*, bad: bool) -> HistoryBuilder:
+    history = HistoryBuilder().enqueued(1).claimed(10, 1, 1).settled("fail", 10, "done", handled=True)
     if not bad:
-        tale = tale.claimed(12, 5, 5, queue="q!fail", id="f", origin=("q", "a", 10))
-    return tale.drained()
+        history = history.claimed(12, 5, 5, queue="q!fail", id="f", origin=("q", "a", 10))
+    return history.drained()
 
 
-def r15(*, bad: bool) -> Tale:
-    return Tale().enqueued(1).claimed(8_000, 1, 1, now=8, run_at=9 if bad else 8)
+def r15(*, bad: bool) -> HistoryBuilder:
+    return HistoryBuilder().enqueued(1).claimed(8_000, 1, 1, now=8, run_at=9 if bad else 8)
 
 
-def r16(*, bad: bool) -> Tale:
-    tale = Tale().enqueued(1)
-    tale = tale if bad else tale.add("configure", "configured", id="", paused=True)
-    return tale.add("claim", "short", id="", lease="l", limit=1, now=5).claimed(10, 1, 1)
+def r16(*, bad: bool) -> HistoryBuilder:
+    history = HistoryBuilder().enqueued(1)
+    history = history if bad else history.add("configure", "configured", id="", paused=True)
+    return history.add("claim", "short", id="", lease="l", limit=1, now=5).claimed(10, 1, 1)
 
 
-def r17(*, bad: bool) -> Tale:
-    tale = Tale().add("grant", "granted", id="", lease="l", now=0, until=10)
-    return tale.add("renew", "alive", id="", lease="l", now=10 if bad else 9, until=20)
+def r17(*, bad: bool) -> HistoryBuilder:
+    history = HistoryBuilder().add("grant", "granted", id="", lease="l", now=0, until=10)
+    return history.add("renew", "alive", id="", lease="l", now=10 if bad else 9, until=20)
 
 
-def r18(*, bad: bool) -> Tale:
-    return once().read(outcome=End("completed", 10, 1, 1, "other" if bad else "r"))
+def r18(*, bad: bool) -> HistoryBuilder:
+    return completed_once().read(outcome=RecordedOutcome("completed", 10, 1, 1, "other" if bad else "r"))
 
 
-def r19(*, bad: bool) -> Tale:
-    tale = Tale().add("effect", "taken", fence=11)
-    return tale.add("effect", "taken" if bad else "refused", fence=10)
+def r19(*, bad: bool) -> HistoryBuilder:
+    history = HistoryBuilder().add("effect", "taken", fence=11)
+    return history.add("effect", "taken" if bad else "refused", fence=10)
 
 
-def r20(*, bad: bool) -> Tale:
-    tale = Tale().enqueued(1).add("cancel", "cancelled" if bad else "unknown")
-    return tale.claimed(10, 1, 1)
+def r20(*, bad: bool) -> HistoryBuilder:
+    history = HistoryBuilder().enqueued(1).add("cancel", "cancelled" if bad else "unknown")
+    return history.claimed(10, 1, 1)
 
 
-def r21(*, bad: bool) -> Tale:
-    tale = Tale().enqueued(1).claimed(10, 1, 1).enqueued(2, "blocked").settled("retry", 10, "returned")
-    return tale.claimed(11, 1, 1, attempt=2) if bad else tale.claimed(11, 1, 2, attempt=1)
+def r21(*, bad: bool) -> HistoryBuilder:
+    history = (
+        HistoryBuilder().enqueued(1).claimed(10, 1, 1).enqueued(2, "blocked").settled("retry", 10, "returned")
+    )
+    return history.claimed(11, 1, 1, attempt=2) if bad else history.claimed(11, 1, 2, attempt=1)
 
 
-TALES: dict[str, Callable[..., Tale]] = {
-    name.upper(): tale for name, tale in globals().items() if name[0] == "r" and name[1:].isdigit()
+PLANTED: dict[str, Callable[..., HistoryBuilder]] = {
+    name.upper(): history for name, history in globals().items() if name[0] == "r" and name[1:].isdigit()
 }
 
 
-def planted(name: str, *, bad: bool) -> History:
-    return TALES[name](bad=bad).steps
+def planted(name: str, *, bad: bool) -> Steps:
+    return PLANTED[name](bad=bad).steps

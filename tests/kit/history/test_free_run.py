@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dibs.storage.capabilities import Capabilities
-from dibs_conformance.history import random_clients as traffic
+from dibs_conformance.history import random_clients
 from dibs_conformance.history.free_run import free_run
 from dibs_conformance.report import Findings
 from dibs_conformance.servers import PostgresServer, RedisServer
@@ -16,19 +16,19 @@ from tests.kit.mutants import MUTANTS
 
 #: Bugs planted in memory, and a rule that objects.
 CAUGHT = {
-    "an_enqueue_beside_a_run_waits_at_once": "R5",
+    "an_enqueue_during_a_run_is_queued_at_once": "R5",
     "the_fence_is_a_small_counter": "R4",
-    "settle_looks_at_no_fence": "R6",
+    "settle_ignores_the_fence": "R6",
     "every_repeat_is_done": "R6",
     "the_least_urgent_first": "R12",
-    "due_a_little_early": "R15",
-    "the_successor_is_gone_with_the_run": "R1",
-    "a_return_forgets_what_was_beside": "R21",
+    "a_job_is_due_too_early": "R15",
+    "an_end_loses_the_successor": "R1",
+    "a_return_loses_the_successor": "R21",
     "the_first_update_wins": "R3",
-    "no_update_resets": "R22",
+    "updates_never_reset_the_counts": "R22",
     "a_release_counts": "R10",
     "a_renewal_may_shorten": "R17",
-    "a_dropped_lease_goes_on": "R17",
+    "a_dropped_lease_stays_alive": "R17",
     "keys_are_not_remembered": "R9",
     "the_fail_job_is_not_made": "R14",
     "the_fail_job_loses_its_payload": "R14",
@@ -36,7 +36,7 @@ CAUGHT = {
 }
 
 
-def let_run(url: str, runs: int, *, shared: bool, seed: int = 1) -> Findings:
+def run(url: str, runs: int, *, shared: bool, seed: int = 1) -> Findings:
     locations = Locations(url)
     claims = Capabilities(shared=shared)
     try:
@@ -49,58 +49,58 @@ def broken(found: Findings) -> set[str]:
     return {failure.law.split()[0] for failure in found.failures}
 
 
-def told(found: Findings) -> str:
+def failure_text(found: Findings) -> str:
     return "\n".join(
         line for failure in found.failures for line in (failure.law, failure.why, *failure.story)
     )
 
 
 def test_memory_holds_and_every_rule_is_met() -> None:
-    found = let_run("memory:", 3, shared=False)
+    found = run("memory:", 3, shared=False)
 
-    assert not found.failures, told(found)
+    assert not found.failures, failure_text(found)
     assert [] == [law.name for law in found.laws if not law.met]
 
 
 @pytest.mark.parametrize(("bug", "rule"), CAUGHT.items(), ids=CAUGHT)
 def test_a_bug_is_found_in_what_clients_saw(bug: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No oracle looks on, and none of the calls are compared."""
-    monkeypatch.setattr(traffic, "PATIENCE", 1.0)
+    monkeypatch.setattr(random_clients, "DRAIN_TIMEOUT", 1.0)
     MUTANTS[bug].plant(monkeypatch)
 
-    assert any(rule in broken(let_run("memory:", 1, shared=False, seed=seed)) for seed in range(30))
+    assert any(rule in broken(run("memory:", 1, shared=False, seed=seed)) for seed in range(30))
 
 
 def test_processes_on_one_directory_hold(tmp_path: Path) -> None:
-    found = let_run(f"file:{tmp_path}", 1, shared=True)
+    found = run(f"file:{tmp_path}", 1, shared=True)
 
-    assert not found.failures, told(found)
+    assert not found.failures, failure_text(found)
     assert found.events > 300
 
 
 @pytest.mark.certify
 def test_memory_holds_in_the_long_form() -> None:
-    found = let_run("memory:", 500, shared=False)
+    found = run("memory:", 500, shared=False)
 
-    assert not found.failures, told(found)
+    assert not found.failures, failure_text(found)
 
 
 @pytest.mark.certify
 def test_processes_on_one_file_directory_hold_in_the_long_form(tmp_path: Path) -> None:
-    found = let_run(f"file:{tmp_path}", 30, shared=True)
+    found = run(f"file:{tmp_path}", 30, shared=True)
 
-    assert not found.failures, told(found)
+    assert not found.failures, failure_text(found)
 
 
 @pytest.mark.certify
 def test_processes_on_one_redis_hold_in_the_long_form(redis_server: RedisServer) -> None:
-    found = let_run(redis_server.url, 30, shared=True)
+    found = run(redis_server.url, 30, shared=True)
 
-    assert not found.failures, told(found)
+    assert not found.failures, failure_text(found)
 
 
 @pytest.mark.certify
 def test_processes_on_one_postgres_hold_in_the_long_form(postgres_server: PostgresServer) -> None:
-    found = let_run(postgres_server.url, 30, shared=True)
+    found = run(postgres_server.url, 30, shared=True)
 
-    assert not found.failures, told(found)
+    assert not found.failures, failure_text(found)

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from dibs_conformance.history import Step, check, read_steps, write_steps
 from dibs_conformance.history.rules import RULES
-from tests.kit.history.histories import history
-from tests.kit.history.planted import TALES, Tale, fences_go_back, planted
+from tests.kit.history.histories import make_history
+from tests.kit.history.planted import PLANTED, HistoryBuilder, fences_decrease, planted
 
 #: R22 tries every order, so that whatever is wrong with one id is wrong for it, too.
 NAMES = [rule.name for rule in RULES if rule.name != "R22"]
@@ -35,7 +35,7 @@ def test_what_is_close_to_a_breach_is_left_alone(name: str) -> None:
 
 
 def test_fences_that_go_back_are_found() -> None:
-    assert "R4 fences grow" in {failure.law for failure in check(fences_go_back()).failures}
+    assert "R4 fences grow" in {failure.law for failure in check(fences_decrease()).failures}
 
 
 @pytest.mark.parametrize(("queues", "alarms"), [(("q",), {"R17"}), (("q", "q!fail"), set())])
@@ -56,25 +56,25 @@ def test_a_lease_on_several_queues_may_live_on_one_of_them_for_longer_than_was_t
 
 def test_what_a_cancel_dropped_is_not_missed_in_a_later_run() -> None:
     """Its revision lies within the range of the run that came back, and of what was enqueued since."""
-    tale = Tale().enqueued(1).claimed(10, 1, 1).enqueued(2, "blocked", payload="dropped")
-    tale = tale.add("cancel", "cancelled").enqueued(3, "blocked", replaces=False, resets=False)
-    tale = tale.settled("retry", 10, "returned").claimed(11, 1, 3, attempt=2)
+    history = HistoryBuilder().enqueued(1).claimed(10, 1, 1).enqueued(2, "blocked", payload="dropped")
+    history = history.add("cancel", "cancelled").enqueued(3, "blocked", replaces=False, resets=False)
+    history = history.settled("retry", 10, "returned").claimed(11, 1, 3, attempt=2)
 
-    assert check(tale.steps).holds
+    assert check(history.steps).holds
 
 
 def test_a_repeat_of_an_end_does_not_say_when_it_was() -> None:
     """The drop ended the run, whose cancellation had been asked for, at an unknown moment."""
-    tale = Tale().enqueued(1).claimed(10, 1, 1).add("cancel", "requested", running=True)
-    tale = tale.enqueued(2, "blocked").add("claim", "short", id="", lease="m", limit=1)
-    tale = tale.add("drop", "dropped", id="", lease="l", at=35, ended=95)
-    tale = tale.claimed(11, 2, 2, lease="m", at=65).settled("retry", 10, "cancelled")
+    history = HistoryBuilder().enqueued(1).claimed(10, 1, 1).add("cancel", "requested", running=True)
+    history = history.enqueued(2, "blocked").add("claim", "short", id="", lease="m", limit=1)
+    history = history.add("drop", "dropped", id="", lease="l", at=35, ended=95)
+    history = history.claimed(11, 2, 2, lease="m", at=65).settled("retry", 10, "cancelled")
 
-    assert check(tale.steps).holds
+    assert check(history.steps).holds
 
 
 def test_every_rule_is_tried() -> None:
-    assert NAMES == list(TALES)
+    assert NAMES == list(PLANTED)
 
 
 def test_the_docs_tell_every_rule() -> None:
@@ -105,7 +105,9 @@ def test_a_failure_is_told_as_a_timeline_of_its_id() -> None:
 def test_the_reference_raises_no_alarm() -> None:
     """Whatever order the overlap of real answers leaves open, they can be explained."""
     alarms = [
-        (seed, f.law, f.why) for seed in (*range(300), *REMEMBERED) for f in check(history(seed)).failures
+        (seed, f.law, f.why)
+        for seed in (*range(300), *REMEMBERED)
+        for f in check(make_history(seed)).failures
     ]
 
     assert [] == alarms
@@ -113,7 +115,7 @@ def test_the_reference_raises_no_alarm() -> None:
 
 def test_long_histories_of_the_reference_raise_no_alarm() -> None:
     """What is dropped and comes back is seldom met in short ones."""
-    alarms = [(seed, f.law, f.why) for seed in range(15) for f in check(history(seed, 400)).failures]
+    alarms = [(seed, f.law, f.why) for seed in range(15) for f in check(make_history(seed, 400)).failures]
 
     assert [] == alarms
 
@@ -124,7 +126,9 @@ def test_the_reference_raises_no_alarm_in_memory_in_the_long_form(part: int) -> 
     """100,000 histories."""
     first = 1_000_000 + 5_000 * part
     alarms = [
-        (seed, f.law, f.why) for seed in range(first, first + 5_000) for f in check(history(seed)).failures
+        (seed, f.law, f.why)
+        for seed in range(first, first + 5_000)
+        for f in check(make_history(seed)).failures
     ]
 
     assert [] == alarms
@@ -132,7 +136,7 @@ def test_the_reference_raises_no_alarm_in_memory_in_the_long_form(part: int) -> 
 
 def test_the_histories_meet_nearly_every_rule() -> None:
     """What no random history meets is only planted: a drain, counts at rest, outside effects."""
-    met = {law.name.split()[0] for seed in range(100) for law in check(history(seed)).laws if law.met}
+    met = {law.name.split()[0] for seed in range(100) for law in check(make_history(seed)).laws if law.met}
 
     assert {"R2", "R13", "R19"} == set(NAMES) - met
     assert "R22" in met

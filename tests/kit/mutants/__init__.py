@@ -1,8 +1,10 @@
-"""Planted bugs: each is a small patch, applied while one test runs, and names what of the contract it breaks.
+"""Planted bugs. Each is a small patch that is applied during one test, and names the rule of the contract
+that it breaks.
 
-`engine.py` and `by_contract.py` are planted in what memory and file share, `commit_log.py` in the file
-storage alone, `lua.py` in the scripts of Redis and `sql.py` in the functions of Postgres. All but `engine.py`
-were written from the contract, by somebody who knew the names of the kit's laws and not their text.
+`engine.py` and `by_contract.py` plant bugs in the code that memory and file share, `commit_log.py` in the
+file storage, `lua.py` in the scripts of Redis and `sql.py` in the functions of Postgres. All except those in
+`engine.py` were written from the contract by an author who knew the names of the kit's laws, but not their
+code.
 """
 
 from tests.kit.mutants import by_contract as by_contract

@@ -1,5 +1,5 @@
-"""Bugs in the engine, made up by reading the contract sentence by sentence: each twists one of them."""
-# ruff: noqa: ARG005 - a mutant takes what the function took, and looks at less of it
+"""Bugs in the engine that were derived from the contract: each breaks one of its sentences."""
+# ruff: noqa: ARG005 - a mutant has the arguments of the original and uses fewer of them
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def an_update_in_place_is_not_counted(patch: Patch) -> None:
 
 
 @law("fences grow")
-def after_a_forget_numbers_begin_anew(patch: Patch) -> None:
+def a_forget_restarts_the_numbers(patch: Patch) -> None:
     original = by_id.forget
 
     def mutant(index: Index, queue: str, ids: list[str]) -> list[bool]:
@@ -93,13 +93,13 @@ def a_reject_stops_at_a_failure(patch: Patch) -> None:
 
 
 @law("an expired outcome is absent to every verb: enqueue")
-def a_reject_sees_what_has_expired(patch: Patch) -> None:
+def a_reject_sees_an_expired_outcome(patch: Patch) -> None:
     original = rules.reject
     patch.setattr(rules, "reject", lambda slot, how, now: original(slot, how, 0))
 
 
 @law("Update(data=False) replaces none of them")
-def attributes_are_replaced_anyway(patch: Patch) -> None:
+def attributes_are_always_replaced(patch: Patch) -> None:
     def change(after: Slot, slot: Slot, job: Any, new: Any, *_: Any) -> Slot:
         assert after.current is not None
         data = replace(after.current.data, attributes=new.data.attributes)
@@ -109,7 +109,7 @@ def attributes_are_replaced_anyway(patch: Patch) -> None:
 
 
 @law("reset_counts: the same as data")
-def every_update_resets(patch: Patch) -> None:
+def every_update_resets_the_counts(patch: Patch) -> None:
     patch.setattr(Update, "resets", property(lambda self: self.reset_counts is not False))
 
 
@@ -121,12 +121,12 @@ def later_is_earlier(patch: Patch) -> None:
 
 
 @law("a request_key: a repeat is told as repeated")
-def a_repeat_is_not_told(patch: Patch) -> None:
+def a_repeat_is_not_marked(patch: Patch) -> None:
     changed(patch, enqueueing, "_take", lambda answer, *_: replace(answer, repeated=False))
 
 
 @law("payload: opaque bytes, no storage looks inside")
-def payloads_are_tidied(patch: Patch) -> None:
+def payloads_are_reformatted(patch: Patch) -> None:
     original = rules.accept
 
     def mutant(slot: Slot, new: Any, *rest: Any) -> Any:
@@ -142,12 +142,12 @@ def payloads_are_tidied(patch: Patch) -> None:
 
 
 @law("claim: next_due, the earliest run_at later than now")
-def nothing_falls_due(patch: Patch) -> None:
+def next_due_is_always_none(patch: Patch) -> None:
     changed(patch, claiming, "claim", lambda answer, *_: replace(answer, next_due=None))
 
 
 @law("claim: next_due is none while paused")
-def a_paused_queue_tells_what_falls_due(patch: Patch) -> None:
+def a_paused_queue_returns_next_due(patch: Patch) -> None:
     def change(answer: ClaimResult, index: Index, queue: str, *_: Any) -> ClaimResult:
         source = index.find_queue(queue)
         return replace(answer, next_due=source.next_due()) if source.settings.paused else answer
@@ -156,7 +156,7 @@ def a_paused_queue_tells_what_falls_due(patch: Patch) -> None:
 
 
 @law("max_active is exact: a handed-off job is not counted")
-def what_was_handed_off_takes_room(patch: Patch) -> None:
+def handed_off_jobs_count_for_max_active(patch: Patch) -> None:
     def mutant(self: QueueIndex) -> int | None:
         most = self.settings.max_active
         return None if most is None else max(0, most - self.active)
@@ -165,12 +165,12 @@ def what_was_handed_off_takes_room(patch: Patch) -> None:
 
 
 @law("renew: tells the ids whose cancellation was asked")
-def a_heartbeat_hears_of_no_cancel(patch: Patch) -> None:
+def renew_hides_requested_cancellations(patch: Patch) -> None:
     changed(patch, claiming, "_renew", lambda answer, *_: replace(answer, cancel_requested=()))
 
 
 @law("drop: releases, no stall counted")
-def a_dropped_job_has_stalled(patch: Patch) -> None:
+def a_dropped_job_counts_a_stall(patch: Patch) -> None:
     original = settling.give_back
     patch.setattr(
         settling, "give_back", lambda index, queue, id, *, stalled: original(index, queue, id, stalled=True)
@@ -198,7 +198,7 @@ def a_reap_takes_one_more(patch: Patch) -> None:
 
 
 @law("settle: a return on a cancelled outcome answers cancelled")
-def a_return_of_what_was_cancelled_is_lost(patch: Patch) -> None:
+def a_return_after_a_cancellation_is_lost(patch: Patch) -> None:
     original = rules.settle_from_outcome
 
     def mutant(outcome: Any, one: Settlement) -> SettleResult:
@@ -209,7 +209,7 @@ def a_return_of_what_was_cancelled_is_lost(patch: Patch) -> None:
 
 
 @law("RetryLater: the last error is kept")
-def a_retry_without_an_error_wipes_the_last(patch: Patch) -> None:
+def a_retry_without_an_error_clears_the_last_error(patch: Patch) -> None:
     def change(after: Slot, slot: Slot, *rest: Any) -> Slot:
         assert after.current is not None
         return after if slot.successor else replace(after, current=replace(after.current, error=rest[-1]))
@@ -218,7 +218,7 @@ def a_retry_without_an_error_wipes_the_last(patch: Patch) -> None:
 
 
 @law("Fail(then=[]): every follow-up is enqueued in the same step")
-def only_the_first_follow_up_counts(patch: Patch) -> None:
+def only_the_first_follow_up_is_enqueued(patch: Patch) -> None:
     original = enqueueing.enqueue_follow_ups
     patch.setattr(settling, "enqueue_follow_ups", lambda index, then: original(index, then[:1]))
 
@@ -232,7 +232,7 @@ def a_failed_fail_job_is_kept_like_any_other(patch: Patch) -> None:
 
 
 @law("finish: a revision in the outcome's range is done or lost")
-def finish_forgets_what_has_ended(patch: Patch) -> None:
+def finish_ignores_the_outcome(patch: Patch) -> None:
     original = rules.finish
     patch.setattr(
         rules, "finish", lambda slot, how, revision: original(replace(slot, outcome=None), how, revision)
@@ -258,7 +258,7 @@ def every_end_is_kept_as_long_as_a_completed_one(patch: Patch) -> None:
 
 
 @law("cancel: a handed-off current is ended as cancelled at once")
-def who_was_handed_off_is_only_asked(patch: Patch) -> None:
+def a_handed_off_run_is_not_cancelled_at_once(patch: Patch) -> None:
     original = by_id._request_cancel
 
     def mutant(index: Index, queue: QueueIndex, slot: Slot, job: Any, run: Any) -> None:
@@ -286,13 +286,13 @@ def an_outcome_takes_any_patch(patch: Patch) -> None:
 
 
 @law("an expired outcome is absent to every verb: retry_failed")
-def what_has_expired_can_be_retried(patch: Patch) -> None:
+def an_expired_outcome_can_be_retried(patch: Patch) -> None:
     original = rules.retry_failed
     patch.setattr(rules, "retry_failed", lambda slot, now: original(slot, 0))
 
 
 @law("an expired outcome is absent to every verb: get")
-def what_has_expired_is_shown(patch: Patch) -> None:
+def an_expired_outcome_is_shown(patch: Patch) -> None:
     patch.setattr(rules, "visible", lambda slot, now: slot)
 
 
@@ -320,7 +320,7 @@ def a_page_begins_with_the_last_of_the_page_before(patch: Patch) -> None:
 
 
 @law("export: whole ids with the successor")
-def a_successor_does_not_travel(patch: Patch) -> None:
+def an_export_leaves_out_successors(patch: Patch) -> None:
     def change(page: Any, *_: Any) -> Any:
         alone = [replace(one, slot=replace(one.slot, successor=None)) for one in page.records]
         return replace(page, records=tuple(alone))
@@ -338,7 +338,7 @@ def every_run_arrives_as_waiting(patch: Patch) -> None:
 
 
 @law("counts match the jobs")
-def nothing_is_blocked(patch: Patch) -> None:
+def blocked_jobs_are_not_counted(patch: Patch) -> None:
     changed(patch, reading, "_counts", lambda counts, *_: replace(counts, blocked=0))
 
 
@@ -354,7 +354,7 @@ def a_cancel_before_the_run_leaves_no_event(patch: Patch) -> None:
 
 
 @law("events: with the error, enough to rebuild history")
-def an_event_says_no_reason(patch: Patch) -> None:
+def an_event_has_no_error(patch: Patch) -> None:
     changed(patch, events, "attempt_event", lambda event, *_: replace(event, error=None))
 
 

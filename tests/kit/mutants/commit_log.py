@@ -1,4 +1,4 @@
-"""Bugs in the file storage: in what a commit says, in how it is replayed, in what a checkpoint stands for."""
+"""Bugs in the file storage: in the content of a commit, in its replay, and in checkpoints."""
 # ruff: noqa: ARG005
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ def law(sentence: str, examples: int = 300, survives: str = "") -> Callable[[Pla
 
 
 def replayed(patch: Patch, **left_out: Any) -> None:
-    """Let a replay read an image with some of its parts left out."""
+    """Patch the replay to ignore some parts of a queue image."""
     original = commits._apply_queue
     patch.setattr(commits, "_apply_queue", lambda queue, image: original(queue, replace(image, **left_out)))
 
 
 def often(patch: Patch) -> None:
-    """Let a checkpoint be made after every few commits; by itself this is no bug."""
+    """Patch the storage to make a checkpoint after every few commits. This alone is no bug."""
     patch.setattr(checkpoint, "MIN_COMMIT_BYTES", 1)
 
 
 @law("leases end exactly at their expiry: a restart is no end")
-def a_replay_knows_no_leases(patch: Patch) -> None:
+def a_replay_loses_leases(patch: Patch) -> None:
     replayed(patch, leases=[])
 
 
 @law("a request_key acts once: also after a restart")
-def a_replay_knows_no_request_keys(patch: Patch) -> None:
+def a_replay_loses_request_keys(patch: Patch) -> None:
     replayed(patch, keys=[])
 
 
 @law("configure: obeyed by every claim that begins after it returned, also after a restart")
-def a_replay_knows_no_settings(patch: Patch) -> None:
+def a_replay_loses_settings(patch: Patch) -> None:
     replayed(patch, settings=None)
 
 
 @law("events: the log is appended in the same atomic step")
-def a_replay_knows_no_events(patch: Patch) -> None:
+def a_replay_loses_events(patch: Patch) -> None:
     replayed(patch, entries=[])
 
 
 @law("fences grow: above every earlier one, also after a restart")
-def numbers_begin_anew_with_each_process(patch: Patch) -> None:
+def numbers_restart_with_each_process(patch: Patch) -> None:
     original = commits.apply
 
     def mutant(index: Index, body: bytes) -> None:
@@ -79,7 +79,7 @@ def a_commit_takes_every_payload_from_the_current(patch: Patch) -> None:
 
 
 @law("forget: removes everything of an id")
-def a_commit_does_not_say_what_is_gone(patch: Patch) -> None:
+def a_commit_leaves_out_removed_ids(patch: Patch) -> None:
     original = commits._image
 
     def mutant(queue: Any, changes: Any) -> QueueImage:

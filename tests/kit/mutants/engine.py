@@ -1,5 +1,5 @@
-"""Bugs in the engine: each patches one function of what memory and file share."""
-# ruff: noqa: ARG005 - a mutant takes what the function took, and looks at less of it
+"""Bugs in the engine: each patches one function that memory and file share."""
+# ruff: noqa: ARG005 - a mutant has the arguments of the original and uses fewer of them
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.kit.mutants.planting import Patch, breaks, changed
 
 
 @breaks("one active run")
-def an_enqueue_beside_a_run_waits_at_once(patch: Patch) -> None:
+def an_enqueue_during_a_run_is_queued_at_once(patch: Patch) -> None:
     patch.setattr(
         transitions, "block", lambda slot, new, how, now, number: transitions.queue(slot, new, now, number)
     )
@@ -45,7 +45,7 @@ def the_fence_is_a_small_counter(patch: Patch) -> None:
 
 
 @breaks("a late holder is refused")
-def settle_looks_at_no_fence(patch: Patch) -> None:
+def settle_ignores_the_fence(patch: Patch) -> None:
     original = rules.settle
 
     def mutant(slot: Slot, one: Any, limits: Any) -> Any:
@@ -86,18 +86,18 @@ def a_retry_keeps_its_place(patch: Patch) -> None:
 
 
 @breaks("no claim before run_at")
-def due_a_little_early(patch: Patch) -> None:
+def a_job_is_due_too_early(patch: Patch) -> None:
     original = QueueIndex.advance
     patch.setattr(QueueIndex, "advance", lambda self, now: original(self, now + 4))
 
 
 @breaks("accepted jobs are kept")
-def the_successor_is_gone_with_the_run(patch: Patch) -> None:
+def an_end_loses_the_successor(patch: Patch) -> None:
     changed(patch, transitions, "end", lambda after, *_: Slot(None, None, after.outcome, after.dropped))
 
 
 @breaks("a blocked job is not lost")
-def a_return_forgets_what_was_beside(patch: Patch) -> None:
+def a_return_loses_the_successor(patch: Patch) -> None:
     patch.setattr(
         transitions, "_back_to_waiting", lambda slot, back: replace(slot, current=back, successor=None)
     )
@@ -109,7 +109,7 @@ def the_first_update_wins(patch: Patch) -> None:
 
 
 @breaks("the fold law: a run that comes back is clamped")
-def a_return_ignores_the_times_asked_for(patch: Patch) -> None:
+def a_return_ignores_the_requested_times(patch: Patch) -> None:
     patch.setattr(fold, "clamp", lambda run_at, lo, hi: run_at)
 
 
@@ -126,7 +126,7 @@ def later_forgets_the_upper_end(patch: Patch) -> None:
 
 
 @breaks("Counts: any reset")
-def no_update_resets(patch: Patch) -> None:
+def updates_never_reset_the_counts(patch: Patch) -> None:
     patch.setattr(fold, "with_zero_counts", lambda job: job)
 
 
@@ -157,7 +157,7 @@ def a_renewal_may_shorten(patch: Patch) -> None:
 
 
 @breaks("leases end exactly at their expiry")
-def a_dropped_lease_goes_on(patch: Patch) -> None:
+def a_dropped_lease_stays_alive(patch: Patch) -> None:
     def mutant(index: Index, queue: QueueIndex, lease_id: str, limit: int) -> int:
         for id in list(queue.held.get(lease_id, ()))[:limit]:
             settling.give_back(index, queue, id, stalled=False)
@@ -217,7 +217,7 @@ def stalls_leave_no_event(patch: Patch) -> None:
 
 
 @breaks("one event for each attempt")
-def a_failure_is_told_twice(patch: Patch) -> None:
+def a_failure_has_two_events(patch: Patch) -> None:
     original = Index.log_event
 
     def mutant(self: Index, queue: QueueIndex, event: events.LogEvent) -> None:
@@ -229,12 +229,12 @@ def a_failure_is_told_twice(patch: Patch) -> None:
 
 
 @breaks("counts match the jobs")
-def nothing_is_scheduled(patch: Patch) -> None:
+def scheduled_jobs_are_not_counted(patch: Patch) -> None:
     patch.setattr(QueueIndex, "count_scheduled", lambda self: 0)
 
 
 @breaks("a paused queue hands out no job")
-def pausing_does_nothing(patch: Patch) -> None:
+def pausing_has_no_effect(patch: Patch) -> None:
     changed(patch, whole_queue, "configure", lambda after, *_: after)
     original = QueueIndex.put_settings
     patch.setattr(
@@ -243,7 +243,7 @@ def pausing_does_nothing(patch: Patch) -> None:
 
 
 @breaks("max_active is exact")
-def one_more_than_max_active(patch: Patch) -> None:
+def claims_exceed_max_active_by_one(patch: Patch) -> None:
     def mutant(self: QueueIndex) -> int | None:
         most = self.settings.max_active
         return None if most is None else max(0, most + 1 - (self.active - self.handed_off))

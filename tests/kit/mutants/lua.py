@@ -1,4 +1,4 @@
-"""Bugs in the scripts of Redis: one line of Lua replaced. The line must be there, or the mutant says so."""
+"""Bugs in the scripts of Redis: each replaces one line of Lua. A missing line fails the test."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
         original = scripts._read
         texts = rewritten({file: original(file)}, file, old, new)
         patch.setattr(scripts, "_read", lambda name: texts.get(name) or original(name))
-        # What was put together before, and while the bug was in, is not what the others want.
+        # The cached scripts without the bug must not be used, and those with it must not stay.
         patch.setattr(scripts, "script", cache(scripts.script.__wrapped__))
         patch.setattr("dibs.storage.redis.session.script", scripts.script)
 
     return plant
 
 
-#: name: what it breaks, the file, its line, and what stands there instead.
+#: By name: the rule that the bug breaks, the file, the line, and its replacement.
 LINES: dict[str, tuple[str, str, str, str]] = {
     "lua_settle_takes_any_fence": (
         "a late holder is refused",

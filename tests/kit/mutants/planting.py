@@ -1,4 +1,4 @@
-"""What a mutant is, and the two ways to plant one: a function replaced, a line of text replaced."""
+"""The mutants, and the two ways to plant one: replace a function, or replace a line of text."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Where = Literal["memory", "file", "redis", "postgres"]
 
 @frozen
 class Mutant:
-    """One planted bug. `breaks` is the law of the kit, or the sentence of the contract, that it breaks."""
+    """One planted bug. `breaks` names the law of the kit, or the rule of the contract, that it breaks."""
 
     name: str
     where: Where
     breaks: str
     plant: Callable[[Patch], None]
-    #: Within so many examples it must be found.
+    #: The kit must find the bug within this number of examples.
     examples: int = 300
-    #: Written from the contract alone.
+    #: True if it was written from the contract, without the code of the kit.
     by_contract: bool = False
-    #: Why the kit cannot find it; empty for all that it does find.
+    #: The reason why L0 cannot find the bug; empty for all others.
     survives: str = ""
 
 
@@ -49,7 +49,7 @@ def breaks(
 
 
 def changed(patch: Patch, owner: Any, name: str, change: Callable[..., Any]) -> None:
-    """Let what a function returns go through `change(result, *arguments)`."""
+    """Patch a function so that its result passes through `change(result, *arguments)`."""
     original = getattr(owner, name)
 
     def mutant(*args: Any, **named: Any) -> Any:
@@ -59,6 +59,6 @@ def changed(patch: Patch, owner: Any, name: str, change: Callable[..., Any]) -> 
 
 
 def rewritten(texts: Mapping[str, str], file: str, old: str, new: str) -> dict[str, str]:
-    """Return texts by name with one line of one of them replaced; the line must be there, once."""
+    """Return the texts with one line of one of them replaced. The line must occur exactly once."""
     assert texts[file].count(old) == 1, f"{file}: the line to be replaced is gone: {old!r}"
     return {**texts, file: texts[file].replace(old, new)}

@@ -1,4 +1,4 @@
-"""Bugs in the functions of Postgres: one line of a migration replaced, in schemas of the mutant's own."""
+"""Bugs in the functions of Postgres: each replaces one line of a migration, in schemas of its own."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
     return plant
 
 
-#: name: what it breaks, the file, its line, and what stands there instead. By default the first few are
-#: tried: those that are found soonest.
+#: By name: the rule that the bug breaks, the file, the line, and its replacement. The default test run only
+#: tries the first few, which are found soonest.
 LINES: dict[str, tuple[str, str, str, str]] = {
-    "sql_pausing_does_nothing": (
+    "sql_pausing_has_no_effect": (
         "a paused queue hands out no job",
         "0005_leases",
         "    IF qu.paused THEN",
@@ -46,7 +46,7 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "WHERE lease = under AND q = qu.q AND expires_at > now_ms AND NOT dropped FOR KEY SHARE",
         "WHERE lease = under AND q = qu.q AND expires_at >= now_ms AND NOT dropped FOR KEY SHARE",
     ),
-    "sql_a_dropped_lease_goes_on": (
+    "sql_a_dropped_lease_stays_alive": (
         "leases end exactly at their expiry",
         "0005_leases",
         "UPDATE leases SET dropped = true WHERE",
@@ -58,19 +58,19 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED",
         "ORDER BY run_at DESC, seq LIMIT room FOR UPDATE SKIP LOCKED",
     ),
-    "sql_a_return_ignores_the_times_asked_for": (
+    "sql_a_return_ignores_the_requested_times": (
         "the fold law: a run that comes back is clamped",
         "0003_ends",
         "at := least(greatest(at, s.lo), s.hi);",
         "at := at;",
     ),
-    "sql_no_update_resets": (
+    "sql_updates_never_reset_the_counts": (
         "Counts: any reset",
         "0003_ends",
         "resets boolean := folds AND s.resets;",
         "resets boolean := false;",
     ),
-    "sql_who_was_asked_to_cancel_comes_back": (
+    "sql_a_run_being_cancelled_returns": (
         "a run being cancelled does not return",
         "0003_ends",
         "    IF j.cancel_requested THEN",

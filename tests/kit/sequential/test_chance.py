@@ -1,4 +1,4 @@
-"""Storages that choose by chance where the contract leaves them the choice, as Redis does in a reap."""
+"""Storages that choose at random where the contract allows it, as Redis does in a reap."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from dibs_conformance.sequential import examples
 from dibs_conformance.sequential.session import Issued
 from tests.kit.play import play
 
-#: So many that Hypothesis plays the beginning of one again, from any seed that was tried.
+#: Enough examples for Hypothesis to replay the beginning of one, from any seed that was tried.
 ENOUGH = 25
 
 
 @pytest.fixture
 def flaky(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
-    """Let what is at hand differ each time an example is played; gathers what Hypothesis says of it."""
+    """Make the issued numbers differ in each replay. Return the errors that Hypothesis raises because of
+    it.
+    """
     chance, add_claim, said = Random(1), Issued.add_claim, list[Exception]()
 
     def sometimes(self: Issued, queue: str, claim: ClaimResult) -> None:
@@ -39,8 +41,8 @@ def flaky(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
     return said
 
 
-def test_a_choice_that_falls_otherwise_is_no_failure(flaky: list[Exception]) -> None:
-    """What is left of a chunk that ended early is played in another."""
+def test_a_different_choice_in_a_replay_is_no_failure(flaky: list[Exception]) -> None:
+    """The rest of a chunk that ended early runs in another chunk."""
     failure, session = play(ENOUGH)
 
     assert failure is None, failure
@@ -48,10 +50,10 @@ def test_a_choice_that_falls_otherwise_is_no_failure(flaky: list[Exception]) -> 
     assert session.examples >= ENOUGH
 
 
-def test_what_broke_is_told_although_it_may_not_break_again(
+def test_a_failure_is_reported_even_if_the_replay_passes(
     flaky: list[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every other request to cancel is forgotten: what makes the story shorter may not find it again."""
+    """Every other request to cancel is lost, so a replay may not fail again."""
     chance, real = Random(2), transitions.request_cancel
     monkeypatch.setattr(
         transitions,

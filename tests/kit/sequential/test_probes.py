@@ -1,4 +1,4 @@
-"""What is asked of a storage directly: each ask finds the lie it is about, and says what it is."""
+"""Tests of the probes: each finds the error that it is about, and describes it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dibs_conformance.target import Locations
 
 
 class Wrapped:
-    """A memory storage, some of whose answers are changed."""
+    """A memory storage with some changed results."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -36,7 +36,7 @@ class Wrapped:
 
 
 class Forgetful(Wrapped):
-    """Counts as it last looked, some jobs ago."""
+    """A storage whose counts are 1 too low."""
 
     async def counts(self, queues: list[str], **when: Any) -> dict[str, Counts]:
         told = await self._storage.counts(queues, **when)
@@ -44,7 +44,7 @@ class Forgetful(Wrapped):
 
 
 class Frank(Forgetful):
-    """The same, and says so."""
+    """A storage whose counts are 1 too low and marked approximate."""
 
     async def counts(self, queues: list[str], **when: Any) -> dict[str, Counts]:
         told = await super().counts(queues, **when)
@@ -52,21 +52,21 @@ class Frank(Forgetful):
 
 
 class Hoarding(Wrapped):
-    """Never trims its log."""
+    """A storage that never trims its log."""
 
     async def configure(self, queue: str, patch: SettingsPatch, **when: Any) -> Any:
         return await self._storage.configure(queue, replace(patch, log_bytes=UNSET), **when)
 
 
 class Silent(Wrapped):
-    """Trims its log, and tells no reader."""
+    """A storage that trims its log without fell_off."""
 
     async def events(self, queue: str, **words: Any) -> EventPage:
         return replace(await self._storage.events(queue, **words), fell_off=False)
 
 
 class Merging(Wrapped):
-    """Keeps what a patch of a retention does not name."""
+    """A storage that keeps the fields that a patch of a retention does not set."""
 
     async def amend(self, queue: str, id: str, patch: JobPatch, **when: Any) -> Any:
         kept = OutcomeRetention(completed=5_000, failed=10)
@@ -74,14 +74,14 @@ class Merging(Wrapped):
 
 
 class Endless(Wrapped):
-    """Every part goes on to the end of the whole."""
+    """A storage whose parts of an export all go to the end."""
 
     async def export(self, queue: str, **words: Any) -> ExportPage:
         return await self._storage.export(queue, **{**words, "until": None})
 
 
 class Gapped(Wrapped):
-    """A part begins a little behind the end of the one before."""
+    """A storage whose parts start behind the end of the part before."""
 
     async def split(self, queue: str, parts: int, **words: Any) -> list[str]:
         self._cuts = await self._storage.split(queue, parts, **words)
@@ -93,7 +93,7 @@ class Gapped(Wrapped):
 
 
 class Shifting(Wrapped):
-    """Cuts anew for each who reads: a part is no longer what it was."""
+    """A storage that splits again for each read, so that the parts change."""
 
     async def export(self, queue: str, *, until: str | None = None, **words: Any) -> ExportPage:
         cuts = () if until is None else await self._storage.split(queue, 2)
@@ -101,21 +101,21 @@ class Shifting(Wrapped):
 
 
 class Eager(Wrapped):
-    """Cuts into more parts than were asked for."""
+    """A storage that splits into more parts than requested."""
 
     async def split(self, queue: str, parts: int, **words: Any) -> Sequence[str]:
         return await self._storage.split(queue, parts + 1, **words)
 
 
 class Whole(Wrapped):
-    """Cannot tell where to cut, and says so."""
+    """A storage that cannot split, and returns no cursors."""
 
     async def split(self, queue: str, parts: int, **words: Any) -> tuple[str, ...]:
         return ()
 
 
 class Prophet(Wrapped):
-    """Tells of ends that are none, and of others than there are."""
+    """A storage whose wake-ups carry false outcomes."""
 
     async def wait(self, queues: Sequence[str], *, ids: Sequence[str], **words: Any) -> WaitResult:
         wake: WaitResult = await self._storage.wait(queues, ids=ids, **words)
@@ -131,30 +131,30 @@ async def memory(wrap: type[Wrapped]) -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize("wrap", [Wrapped, Frank])
-async def test_counts_that_are_exact_or_say_so_are_right(wrap: type[Wrapped]) -> None:
+async def test_exact_or_approximate_counts_pass(wrap: type[Wrapped]) -> None:
     async with memory(wrap) as storage:
         assert (1, []) == await large_counts(storage)
 
 
-async def test_a_count_that_is_off_and_does_not_say_so_is_wrong() -> None:
+async def test_a_wrong_count_without_approximate_fails() -> None:
     async with memory(Forgetful) as storage:
         assert ["10001 jobs wait; the count is 10000 and not marked approximate"] == (
             await large_counts(storage)
         )[1]
 
 
-async def test_a_log_that_is_bounded_is_right() -> None:
+async def test_a_bounded_log_passes() -> None:
     async with memory(Wrapped) as storage:
         assert (1, []) == await bounded_log(storage)
 
 
 @pytest.mark.parametrize("wrap", [Hoarding, Silent])
-async def test_a_log_that_never_ends_or_hides_its_end_is_wrong(wrap: type[Wrapped]) -> None:
+async def test_an_unbounded_log_or_a_missing_fell_off_fails(wrap: type[Wrapped]) -> None:
     async with memory(wrap) as storage:
         assert (await bounded_log(storage))[1]
 
 
-async def test_a_retention_that_is_merged_is_wrong() -> None:
+async def test_a_merged_retention_fails() -> None:
     async with memory(Merging) as storage:
         _, wrong = await replaced_retention(storage)
 
@@ -163,7 +163,7 @@ async def test_a_retention_that_is_merged_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("wrap", [Wrapped, Whole])
-async def test_parts_that_are_the_whole_are_right(wrap: type[Wrapped]) -> None:
+async def test_complete_parts_pass(wrap: type[Wrapped]) -> None:
     async with memory(wrap) as storage:
         assert (4, []) == await parts_of_readings(storage)
 
@@ -177,19 +177,19 @@ async def test_parts_that_are_the_whole_are_right(wrap: type[Wrapped]) -> None:
         (Eager, "an export in 7 parts: 7 cursors, expected at most 6"),
     ],
 )
-async def test_parts_that_are_not_the_whole_are_found(wrap: type[Wrapped], why: str) -> None:
+async def test_incomplete_parts_fail(wrap: type[Wrapped], why: str) -> None:
     async with memory(wrap) as storage:
         wrong = (await parts_of_readings(storage))[1]
 
     assert re.search(why, "\n".join(wrong)), wrong
 
 
-async def test_a_storage_that_tells_of_no_end_is_right() -> None:
+async def test_a_storage_without_outcomes_in_wake_ups_passes() -> None:
     async with memory(Wrapped) as storage:
         assert (4, []) == await wake_up_outcomes(storage)
 
 
-async def test_ends_that_are_told_otherwise_are_found() -> None:
+async def test_false_outcomes_in_wake_ups_fail() -> None:
     async with memory(Prophet) as storage:
         _, wrong = await wake_up_outcomes(storage)
 
@@ -198,11 +198,11 @@ async def test_ends_that_are_told_otherwise_are_found() -> None:
     ]
 
 
-# -- joining -----------------------------------------------------------------------------------------
+# -- transactions ------------------------------------------------------------------------------------
 
 
 class Connection:
-    """Nothing is in its transactions."""
+    """A connection whose transactions do not include the calls of the storage."""
 
     async def commit(self) -> None:
         pass
@@ -212,7 +212,7 @@ class Connection:
 
 
 class Pretending(Wrapped):
-    """Takes a connection, and writes beside it."""
+    """A storage that claims transactions and writes outside of them."""
 
     capabilities = Capabilities(cross_queue=True, push_wakeups=True, manual_clock=True, transactions=True)
 
@@ -231,17 +231,17 @@ async def connection(_: str) -> AsyncIterator[Connection]:
     yield Connection()
 
 
-async def test_a_transaction_that_is_not_joined_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_write_outside_the_transaction_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretending, "connect", connection, raising=False)
 
     assert await joins_transactions(Locations(pretending)) is False
 
 
-async def test_without_in_transaction_there_is_no_power_to_join() -> None:
+async def test_a_storage_without_transactions_has_no_such_capability() -> None:
     assert await joins_transactions(Locations("memory:")) is False
 
 
-async def test_postgres_joins(postgres_server: PostgresServer) -> None:
+async def test_postgres_has_transactions(postgres_server: PostgresServer) -> None:
     locations = Locations(postgres_server.url)
     try:
         assert await joins_transactions(locations) is True
@@ -250,7 +250,7 @@ async def test_postgres_joins(postgres_server: PostgresServer) -> None:
 
 
 class Poll(Wrapped):
-    """Says that it parks claims, and makes them when they come."""
+    """A storage that claims blocking claims and returns from them at once."""
 
     capabilities = Capabilities(cross_queue=True, push_wakeups=True, manual_clock=True, blocking_claim=True)
 
@@ -269,15 +269,15 @@ async def polling(location: str, clock: Clock) -> AsyncIterator[Any]:
         yield Poll(storage)
 
 
-async def test_a_claim_that_does_not_wait_is_not_parked() -> None:
+async def test_a_claim_that_returns_at_once_is_not_blocking() -> None:
     assert await blocks_claims(Locations(polling)) is False
 
 
-async def test_without_park_there_is_no_power_to_park() -> None:
+async def test_a_storage_without_blocking_claims_has_no_such_capability() -> None:
     assert await blocks_claims(Locations("memory:")) is False
 
 
-async def test_redis_parks(redis_server: RedisServer) -> None:
+async def test_redis_has_blocking_claims(redis_server: RedisServer) -> None:
     locations = Locations(redis_server.url)
     try:
         assert await blocks_claims(locations) is True
@@ -285,8 +285,8 @@ async def test_redis_parks(redis_server: RedisServer) -> None:
         await locations.remove()
 
 
-def test_a_claim_that_cannot_be_tried_keeps_the_level_from_being_reached() -> None:
-    """What was never met is not tested."""
+def test_an_untested_claim_keeps_the_level_from_being_reached() -> None:
+    """A capability that could not be tried counts as not tested."""
     report = certify(pretending, examples=1, seed=1)
 
     assert ("transactions",) == report.levels[0].unmet

@@ -1,4 +1,4 @@
-"""A storage that is being written hears which verb comes next, and what it is to do."""
+"""The report on an unfinished storage names the next verb and describes it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dibs_conformance import certify
 from dibs_conformance.sequential.unimplemented import VERBS
 
 
-class Begun:
-    """The first lines of a storage."""
+class Empty:
+    """The first lines of a storage, without verbs."""
 
-    url = "begun:"
+    url = "empty:"
     capabilities = Capabilities(manual_clock=True)
     durability = "none yet"
 
@@ -26,8 +26,8 @@ class Begun:
     async def __aexit__(self, *_: object) -> None: ...
 
 
-class Granting(Begun):
-    """Two verbs further, and the next one is only a name."""
+class Granting(Empty):
+    """A storage with two verbs; a third one returns None."""
 
     async def grant(self, queues: Any, ttl: int, holder: str, *, now: int = 0) -> GrantResult:
         return GrantResult(lease="x", now=now, expires_at=now + ttl)
@@ -38,34 +38,34 @@ class Granting(Begun):
     async def enqueue(self, queue: str, requests: Any, *, now: int = 0) -> None: ...
 
 
-def opened(kind: type[Begun]) -> AbstractAsyncContextManager[Storage]:
+def opened(kind: type[Empty]) -> AbstractAsyncContextManager[Storage]:
     return cast("AbstractAsyncContextManager[Storage]", kind())
 
 
-def begun(location: str, clock: Clock) -> AbstractAsyncContextManager[Storage]:
-    return opened(Begun)
+def empty(location: str, clock: Clock) -> AbstractAsyncContextManager[Storage]:
+    return opened(Empty)
 
 
 def granting(location: str, clock: Clock) -> AbstractAsyncContextManager[Storage]:
     return opened(Granting)
 
 
-def test_the_verb_to_write_next_is_told() -> None:
-    """It is all that is told as broken, and stands in the second line as well as in the last."""
-    report = certify(begun, examples=1, seed=1)
+def test_the_next_verb_is_reported() -> None:
+    """The missing verb is the only failure. It is in the second line of the report, and in the last."""
+    report = certify(empty, examples=1, seed=1)
     [failure] = report.failures
     lines = report.text().splitlines()
 
-    assert lines[1].startswith("every verb is implemented: Begun has no method grant().")
-    assert lines[-1].startswith("BROKEN: every verb is implemented: Begun has no method grant().")
+    assert lines[1].startswith("every verb is implemented: Empty has no method grant().")
+    assert lines[-1].startswith("BROKEN: every verb is implemented: Empty has no method grant().")
     assert "  manual_clock: claimed, could not be tried (grant() is missing)" in lines
     assert "every verb is implemented" == failure.law
-    assert failure.why.startswith("Begun has no method grant(). Its task: Create a lease of `ttl` ms")
+    assert failure.why.startswith("Empty has no method grant(). Its task: Create a lease of `ttl` ms")
     assert "It returns GrantResult; see dibs.storage.protocol.Storage.grant." in failure.why
     assert "Also missing: enqueue, claim, settle" in failure.why
 
 
-def test_a_verb_that_answers_nothing_is_told_what_it_returns() -> None:
+def test_the_result_type_of_a_verb_that_returns_none_is_reported() -> None:
     failure = certify(granting, examples=1, seed=1).failures[-1]
 
     assert failure.why.startswith("enqueue() returned None. Its task: Take in up to 1,000 requests.")

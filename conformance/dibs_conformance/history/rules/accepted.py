@@ -9,104 +9,112 @@ from itertools import accumulate, pairwise
 from math import inf
 from operator import itemgetter
 
-from dibs_conformance.history.by_id import History, Life, Run, way_of
+from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
 from dibs_conformance.history.rules.rule import Rule, Violation, before, by_answer, ended
-from dibs_conformance.history.step import UNKNOWN, Read, Step
+from dibs_conformance.history.step import UNKNOWN, RecordedSlot, Step
 
 
-class Kept(Rule):
+class KeptRule(Rule):
     name = "R1"
     title = "accepted is kept"
     section = "4.1"
     sentence = "Every accepted enqueue is read as pending, unless something may have ended or removed it."
 
-    def judge(self, history: History) -> Iterator[Violation]:
-        for life in history.lives.values():
-            read = max((s for s in life.reads if s.ended is not None), key=began, default=None)
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
+        for id_steps in history.ids.values():
+            read = max((s for s in id_steps.reads if s.ended is not None), key=began, default=None)
             if read is not None and read.read is not None:
-                yield from self._one(life, read, read.read)
+                yield from self._check_one(id_steps, read, read.read)
 
-    def _one(self, life: Life, read: Step, seen: Read) -> Iterator[Violation]:
-        removals, over = Removals(life), Ended(life)
-        for step in life.accepted:
+    def _check_one(self, id_steps: IdSteps, read: Step, slot: RecordedSlot) -> Iterator[Violation]:
+        removals, ended_ranges = Removals(id_steps), EndedRanges(id_steps)
+        for step in id_steps.accepted:
             if not before(step, read):
                 continue
             self.met += 1
-            told = pending(seen, step.revision) or in_outcome(seen, step.revision)
-            if not told and not over.covers(step.revision) and not removals.may_have(step, ended(read)):
-                yield self.breach(life.key, f"the enqueue {step.revision} is gone", step, read)
+            is_kept = pending(slot, step.revision) or in_outcome(slot, step.revision)
+            if (
+                not is_kept
+                and not ended_ranges.covers(step.revision)
+                and not removals.may_have_removed(step, ended(read))
+            ):
+                yield self.violation(id_steps.key, f"the enqueue {step.revision} is gone", step, read)
 
 
-class Drained(Rule):
+class DrainedRule(Rule):
     name = "R2"
     title = "everything ends"
     section = "4.3"
     sentence = "After a drain by a healthy worker nothing is waiting, active or blocked."
 
-    def judge(self, history: History) -> Iterator[Violation]:
-        for life in history.lives.values() if history.drained is not None else ():
-            for step in life.reads:
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
+        for id_steps in history.ids.values() if history.drained is not None else ():
+            for step in id_steps.reads:
                 if step.read is not None and history.drained is not None and step.began > history.drained:
                     self.met += 1
                     if step.read.current or step.read.successor:
-                        yield self.breach(life.key, "it is still live after the drain", step)
+                        yield self.violation(id_steps.key, "it is still live after the drain", step)
 
 
-class Submitted(Rule):
+class PayloadRule(Rule):
     name = "R3"
     title = "a run is what was asked for"
     section = "3, the fold law"
     sentence = "A run carries the payload of the newest update in its range that replaces, byte for byte."
 
-    def judge(self, history: History) -> Iterator[Violation]:
-        for life in history.lives.values():
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
+        for id_steps in history.ids.values():
             if not history.partial:
-                loose = Loose(life)
-                for run in life.runs:
+                candidates = PayloadCandidates(id_steps)
+                for run in id_steps.runs:
                     if run.claim.origin is None:
-                        yield from self._one(life, run, loose)
+                        yield from self._check_one(id_steps, run, candidates)
 
-    def _one(self, life: Life, run: Run, loose: Loose) -> Iterator[Violation]:
+    def _check_one(
+        self, id_steps: IdSteps, run: RecordedRun, candidates: PayloadCandidates
+    ) -> Iterator[Violation]:
         claim = run.claim
-        if not loose.earliest <= ended(claim):
+        if not candidates.earliest <= ended(claim):
             self.met += 1
-            yield self.breach(life.key, "it runs, and was never enqueued", claim)
+            yield self.violation(id_steps.key, "it runs, and was never enqueued", claim)
             return
         if not claim.payload:
             return
         self.met += 1
-        may = loose.may_carry(run) if loose.loose_from > ended(claim) else []
-        if may and all(claim.payload != step.payload for step in may):
-            why = f"it carries {claim.payload!r}, the newest update in it {may[-1].payload!r}"
-            yield self.breach(life.key, why, may[-1], claim)
-        elif claim.payload not in loose.payloads:
-            yield self.breach(life.key, f"it carries {claim.payload!r}, which nobody enqueued", claim)
+        allowed = candidates.may_carry(run) if candidates.uncertain_from > ended(claim) else []
+        if allowed and all(claim.payload != step.payload for step in allowed):
+            why = f"it carries {claim.payload!r}, the newest update in it {allowed[-1].payload!r}"
+            yield self.violation(id_steps.key, why, allowed[-1], claim)
+        elif claim.payload not in candidates.payloads:
+            yield self.violation(id_steps.key, f"it carries {claim.payload!r}, which nobody enqueued", claim)
 
 
 #: Updates in one run that a cancel may have dropped: beyond so many, the rule does not say.
-MOST_DROPPED = 100
+MAX_DROPPED = 100
 
 
-class Loose:
+class PayloadCandidates:
     """The enqueues of an id as runs may carry them, and from when on it is no longer certain."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, id_steps: IdSteps) -> None:
         self._replacing = sorted(
-            (step for step in life.accepted if step.replaces or step.status == "queued"),
+            (step for step in id_steps.accepted if step.replaces or step.status == "queued"),
             key=revision,
         )
-        self._accepted = sorted(life.accepted, key=revision)
-        self._removals = Removals(life)
-        unsure = life.unsure
-        amends = [step for step in life.of("amend") if step.payload]
-        changes = [*amends, *life.of("retry_failed")]
-        asked = [*life.accepted, *unsure, *amends]
-        self.payloads = {step.payload for step in asked}
-        self.earliest = min((step.began for step in (*asked, *changes)), default=inf)
-        blind = [step.began for step in (*unsure, *changes) if step.status not in ("refused", "not_found")]
-        self.loose_from = min(blind, default=inf)
+        self._accepted = sorted(id_steps.accepted, key=revision)
+        self._removals = Removals(id_steps)
+        uncertain = id_steps.uncertain
+        amends = [step for step in id_steps.of("amend") if step.payload]
+        changes = [*amends, *id_steps.of("retry_failed")]
+        sources = [*id_steps.accepted, *uncertain, *amends]
+        self.payloads = {step.payload for step in sources}
+        self.earliest = min((step.began for step in (*sources, *changes)), default=inf)
+        uncertain_times = [
+            step.began for step in (*uncertain, *changes) if step.status not in ("refused", "not_found")
+        ]
+        self.uncertain_from = min(uncertain_times, default=inf)
 
-    def may_carry(self, run: Run) -> list[Step]:
+    def may_carry(self, run: RecordedRun) -> list[Step]:
         """The updates of which a run carries one, the newest first; empty when there are too many to say.
 
         The newest in its range that replaces, unless a cancel may have dropped it, and so on to one that is
@@ -119,45 +127,45 @@ class Loose:
             if step.revision < first:
                 break
             found.append(step)
-            if not self._removals.may_have(step, until):
+            if not self._removals.may_have_removed(step, until):
                 return found
-            if len(found) > MOST_DROPPED:
+            if len(found) > MAX_DROPPED:
                 return []
         oldest = bisect_left(self._accepted, first, key=revision)
         return [*found, *(step for step in self._accepted[oldest : oldest + 1] if step.revision <= last)]
 
 
-class NothingSkipped(Rule):
+class NothingSkippedRule(Rule):
     name = "R21"
     title = "blocked is not dropped"
     section = "4.4"
     sentence = "What was accepted before a claim is in that run, unless something ended or removed it."
 
-    def judge(self, history: History) -> Iterator[Violation]:
-        for life in history.lives.values():
-            if len(life.accepted) > 1 and life.runs:
-                removals = Removals(life)
-                yield from self._passed_over(life, removals)
-                yield from self._left_behind(life, removals)
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
+        for id_steps in history.ids.values():
+            if len(id_steps.accepted) > 1 and id_steps.runs:
+                removals = Removals(id_steps)
+                yield from self._check_skipped(id_steps, removals)
+                yield from self._check_left_behind(id_steps, removals)
 
-    def _passed_over(self, life: Life, removals: Removals) -> Iterator[Violation]:
+    def _check_skipped(self, id_steps: IdSteps, removals: Removals) -> Iterator[Violation]:
         """A run begins beyond an enqueue that no run before it held."""
-        accepted = sorted(life.accepted, key=revision)
-        index, reached = 0, 0
-        for run in life.runs:
+        accepted = sorted(id_steps.accepted, key=revision)
+        index, covered_to = 0, 0
+        for run in id_steps.runs:
             while index < len(accepted) and accepted[index].revision < run.claim.first:
                 step = accepted[index]
                 index += 1
                 self.met += 1
-                if step.revision > reached and not removals.may_have(step, ended(run.claim)):
+                if step.revision > covered_to and not removals.may_have_removed(step, ended(run.claim)):
                     why = f"revision {step.revision} is in no run: the next begins at {run.claim.first}"
-                    yield self.breach(life.key, why, step, run.claim)
-            reached = max(reached, run.claim.revision)
+                    yield self.violation(id_steps.key, why, step, run.claim)
+            covered_to = max(covered_to, run.claim.revision)
 
-    def _left_behind(self, life: Life, removals: Removals) -> Iterator[Violation]:
+    def _check_left_behind(self, id_steps: IdSteps, removals: Removals) -> Iterator[Violation]:
         """A run ends before an enqueue that was answered before its claim was sent."""
-        answered, index, newest = by_answer(life.accepted), 0, None
-        for claim in sorted(life.claims, key=began):
+        answered, index, newest = by_answer(id_steps.accepted), 0, None
+        for claim in sorted(id_steps.claims, key=began):
             while index < len(answered) and ended(answered[index]) < claim.began:
                 if newest is None or answered[index].revision > newest.revision:
                     newest = answered[index]
@@ -165,20 +173,20 @@ class NothingSkipped(Rule):
             self.met += newest is not None
             if newest is None or newest.revision <= claim.revision:
                 continue
-            if not removals.may_have(newest, ended(claim)):
+            if not removals.may_have_removed(newest, ended(claim)):
                 why = f"the run ends at revision {claim.revision}, {newest.revision} had been accepted"
-                yield self.breach(life.key, why, newest, claim)
+                yield self.violation(id_steps.key, why, newest, claim)
 
 
-class Numbered(Rule):
+class RevisionsRule(Rule):
     name = "R11"
     title = "revisions grow"
     section = "3, revision"
     sentence = "An enqueue's revision is above that of every enqueue of its queue that was answered before."
 
-    def judge(self, history: History) -> Iterator[Violation]:
-        for queue, lives in history.by_queue.items():
-            accepted = [step for life in lives for step in life.accepted]
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
+        for queue, ids in history.by_queue.items():
+            accepted = [step for id_steps in ids for step in id_steps.accepted]
             answered, index, newest = by_answer(accepted), 0, None
             for step in sorted(accepted, key=began):
                 while ended(answered[index]) < step.began:
@@ -188,47 +196,47 @@ class Numbered(Rule):
                 self.met += newest is not None
                 if newest is not None and step.revision <= newest.revision:
                     why = f"revision {step.revision} was given after {newest.revision}"
-                    yield self.breach((queue, step.id), why, newest, step)
-            for life in lives:
-                yield from self._differ(life)
+                    yield self.violation((queue, step.id), why, newest, step)
+            for id_steps in ids:
+                yield from self._check_distinct(id_steps)
 
-    def _differ(self, life: Life) -> Iterator[Violation]:
-        for a, b in pairwise(sorted(life.accepted, key=revision)):
+    def _check_distinct(self, id_steps: IdSteps) -> Iterator[Violation]:
+        for a, b in pairwise(sorted(id_steps.accepted, key=revision)):
             if a.revision == b.revision:
-                yield self.breach(life.key, f"two enqueues got the revision {a.revision}", a, b)
+                yield self.violation(id_steps.key, f"two enqueues got the revision {a.revision}", a, b)
 
 
-class Keys(Rule):
+class RequestKeyRule(Rule):
     name = "R9"
     title = "a request_key acts once"
     section = "3, enqueue"
     sentence = "Of the enqueues with one key, within its time, one acts; the others repeat its answer."
 
-    def judge(self, history: History) -> Iterator[Violation]:
-        for queue, lives in history.by_queue.items():
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
+        for queue, ids in history.by_queue.items():
             keyed: dict[str, list[Step]] = defaultdict(list)
-            for life in lives:
-                for step in life.enqueues:
+            for id_steps in ids:
+                for step in id_steps.enqueues:
                     if step.key and step.status not in (UNKNOWN, "refused"):
                         keyed[step.key].append(step)
             for key, steps in keyed.items():
-                yield from self._one(queue, key, steps)
+                yield from self._check_one(queue, key, steps)
 
-    def _one(self, queue: str, key: str, steps: list[Step]) -> Iterator[Violation]:
+    def _check_one(self, queue: str, key: str, steps: list[Step]) -> Iterator[Violation]:
         self.met += len(steps) > 1
         if len({(step.status, step.first, step.revision) for step in steps}) > 1:
-            yield self.breach((queue, steps[0].id), f"the key {key!r} acted twice", *steps)
+            yield self.violation((queue, steps[0].id), f"the key {key!r} acted twice", *steps)
 
 
-def pending(seen: Read, revision: int) -> bool:
+def pending(slot: RecordedSlot, revision: int) -> bool:
     """The contract's definition: in the range of current or successor, and in no dropped range."""
-    live = [part for part in (seen.current, seen.successor) if part is not None]
+    live = [range_ for range_ in (slot.current, slot.successor) if range_ is not None]
     covered = any(first <= revision <= last for first, last in live)
-    return covered and not any(first <= revision <= last for first, last in seen.dropped)
+    return covered and not any(first <= revision <= last for first, last in slot.dropped)
 
 
-def in_outcome(seen: Read, revision: int) -> bool:
-    return seen.outcome is not None and seen.outcome.first <= revision <= seen.outcome.revision
+def in_outcome(slot: RecordedSlot, revision: int) -> bool:
+    return slot.outcome is not None and slot.outcome.first <= revision <= slot.outcome.revision
 
 
 def began(step: Step) -> int:
@@ -246,38 +254,40 @@ REMOVING = frozenset({"cancelled", "requested", "forgotten", UNKNOWN})
 class Removals:
     """The cancels and forgets of an id, and whether one of them may have removed an enqueue."""
 
-    def __init__(self, life: Life) -> None:
-        steps = [s for s in life.others if s.op in ("cancel", "forget") and s.status in REMOVING]
-        steps.sort(key=answer)
-        self._answers = [answer(step) for step in steps]
+    def __init__(self, id_steps: IdSteps) -> None:
+        steps = [s for s in id_steps.others if s.op in ("cancel", "forget") and s.status in REMOVING]
+        steps.sort(key=answered_at)
+        self._answer_times = [answered_at(step) for step in steps]
         #: The earliest that any step from here on was sent.
-        self._sent = [*accumulate((float(step.began) for step in reversed(steps)), min)][::-1]
+        self._earliest_sent = [*accumulate((float(step.began) for step in reversed(steps)), min)][::-1]
 
-    def may_have(self, step: Step, until: float) -> bool:
+    def may_have_removed(self, step: Step, until: float) -> bool:
         """Whether one that was answered after `step` was sent had itself been sent by `until`."""
-        index = bisect_right(self._answers, step.began)
-        return index < len(self._sent) and self._sent[index] <= until
+        index = bisect_right(self._answer_times, step.began)
+        return index < len(self._earliest_sent) and self._earliest_sent[index] <= until
 
 
-def answer(step: Step) -> float:
+def answered_at(step: Step) -> float:
     return inf if step.ended is None else step.ended
 
 
-class Ended:
+class EndedRanges:
     """The ranges of the runs that may have ended, rather than come back. They never overlap."""
 
-    def __init__(self, life: Life) -> None:
-        over = (run.range for run in life.runs if any(ends(step) for _, step in run.closers))
-        self._ranges = sorted(over, key=itemgetter(1))
+    def __init__(self, id_steps: IdSteps) -> None:
+        ended_ranges = (
+            run.range for run in id_steps.runs if any(may_end(step) for _, step in run.closing_steps)
+        )
+        self._ranges = sorted(ended_ranges, key=itemgetter(1))
 
     def covers(self, revision: int) -> bool:
         index = bisect_left(self._ranges, revision, key=itemgetter(1))
         return index < len(self._ranges) and self._ranges[index][0] <= revision
 
 
-def ends(step: Step) -> bool:
+def may_end(step: Step) -> bool:
     """Whether a step may have ended its run for good."""
-    return way_of(step) not in ("", "back") or step.unknown or step.op == "finish"
+    return closed_as(step) not in ("", "back") or step.unknown or step.op == "finish"
 
 
-RULES = (Kept, Drained, Submitted, Keys, Numbered, NothingSkipped)
+RULES = (KeptRule, DrainedRule, PayloadRule, RequestKeyRule, RevisionsRule, NothingSkippedRule)

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from dibs_conformance.history.by_id import History, Life, Run, way_of
+from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
 from dibs_conformance.history.rules.rule import Rule, Violation
-from dibs_conformance.history.step import Read, Step
+from dibs_conformance.history.step import RecordedSlot, Step
 
 
-class AttemptsCount(Rule):
+class AttemptsRule(Rule):
     name = "R10"
     title = "attempts are counted"
     section = "3, claim"
@@ -20,63 +20,69 @@ class AttemptsCount(Rule):
         "the same again; comebacks are never more than the claims before."
     )
 
-    def judge(self, history: History) -> Iterator[Violation]:
-        for life in history.lives.values():
-            sure = not history.partial and history.first_lost_claim(life.key[0]) > last_answer(life)
-            if life.runs and sure:
-                yield from self._first(life, life.runs[0])
-                yield from self._next(life)
-            yield from self._comebacks(life)
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
+        for id_steps in history.ids.values():
+            is_complete = not history.partial and history.first_unanswered_claim(
+                id_steps.key[0]
+            ) > last_answer(id_steps)
+            if id_steps.runs and is_complete:
+                yield from self._check_first(id_steps, id_steps.runs[0])
+                yield from self._check_next(id_steps)
+            yield from self._check_returns(id_steps)
 
-    def _first(self, life: Life, run: Run) -> Iterator[Violation]:
+    def _check_first(self, id_steps: IdSteps, run: RecordedRun) -> Iterator[Violation]:
         self.met += 1
         if run.claim.attempt != 1:
-            yield self.breach(life.key, f"the first claim is attempt {run.claim.attempt}", run.claim)
+            yield self.violation(id_steps.key, f"the first claim is attempt {run.claim.attempt}", run.claim)
 
-    def _next(self, life: Life) -> Iterator[Violation]:
-        for a, b in pairwise(life.runs):
-            may = self._may_follow(a)
-            self.met += may is not None
-            if may is not None and b.claim.attempt not in may:
-                why = f"attempt {b.claim.attempt} follows attempt {a.claim.attempt}; it may be {sorted(may)}"
-                yield self.breach(life.key, why, a.claim, *(step for _, step in a.closers), b.claim)
+    def _check_next(self, id_steps: IdSteps) -> Iterator[Violation]:
+        for a, b in pairwise(id_steps.runs):
+            allowed = self._next_attempts(a)
+            self.met += allowed is not None
+            if allowed is not None and b.claim.attempt not in allowed:
+                why = (
+                    f"attempt {b.claim.attempt} follows attempt {a.claim.attempt}; expected {sorted(allowed)}"
+                )
+                yield self.violation(
+                    id_steps.key, why, a.claim, *(step for _, step in a.closing_steps), b.claim
+                )
 
-    def _may_follow(self, run: Run) -> set[int] | None:
+    def _next_attempts(self, run: RecordedRun) -> set[int] | None:
         """The attempts that may be next; None when nobody knows how the run was closed."""
-        told = [step for _, step in run.closers if not step.unknown]
-        if len(told) != len(run.closers) or not told:
+        known = [step for _, step in run.closing_steps if not step.unknown]
+        if len(known) != len(run.closing_steps) or not known:
             return None
-        return {1} | {n for step in told for n in after(step, run.claim.attempt)}
+        return {1} | {n for step in known for n in attempts_after(step, run.claim.attempt)}
 
-    def _comebacks(self, life: Life) -> Iterator[Violation]:
-        for run in life.runs:
+    def _check_returns(self, id_steps: IdSteps) -> Iterator[Violation]:
+        for run in id_steps.runs:
             claim = run.claim
             if claim.retries + claim.stalls + claim.timeouts >= max(claim.attempt, 1):
                 why = f"attempt {claim.attempt} after {claim.retries} retries, {claim.stalls} stalls"
-                yield self.breach(life.key, f"{why} and {claim.timeouts} timeouts", claim)
+                yield self.violation(id_steps.key, f"{why} and {claim.timeouts} timeouts", claim)
 
 
-def after(step: Step, attempt: int) -> tuple[int, ...]:
+def attempts_after(step: Step, attempt: int) -> tuple[int, ...]:
     """The attempts that may follow when this step closed the run; 1 is always possible, by a reset."""
-    if way_of(step) not in ("", "back"):
+    if closed_as(step) not in ("", "back"):
         return (1,)
     released = step.how == "release" or step.status == "released" or step.op == "drop"
     if released:
         return (attempt,)
-    return (attempt, attempt + 1) if way_of(step) == "" else (attempt + 1,)
+    return (attempt, attempt + 1) if closed_as(step) == "" else (attempt + 1,)
 
 
-def last_answer(life: Life) -> float:
-    return max((step.ended or 0 for step in life.claims), default=0)
+def last_answer(id_steps: IdSteps) -> float:
+    return max((step.ended or 0 for step in id_steps.claims), default=0)
 
 
-class CountsAtRest(Rule):
+class CountsRule(Rule):
     name = "R13"
     title = "counts are true at rest"
     section = "3, count"
     sentence = "After a drain, what a queue counts is what a read of all its ids finds."
 
-    def judge(self, history: History) -> Iterator[Violation]:
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
         drained = history.drained
         for step in history.counts if drained is not None else ():
             if (
@@ -90,27 +96,27 @@ class CountsAtRest(Rule):
             found = found_in(history, step.queue, drained)
             wrong = {name: n for name, n in found.items() if step.counts.get(name, 0) != n}
             if wrong:
-                told = ", ".join(
+                known = ", ".join(
                     f"{step.counts.get(name, 0)} {name}, {n} were read" for name, n in wrong.items()
                 )
-                yield self.breach((step.queue, ""), f"counted {told}", step)
+                yield self.violation((step.queue, ""), f"counted {known}", step)
 
 
-def found_in(history: History, queue: str, since: int) -> Counter[str]:
+def found_in(history: RecordedHistory, queue: str, since: int) -> Counter[str]:
     """How many ids were read in each live state."""
     found = Counter(waiting=0, active=0, blocked=0)
-    for life in history.by_queue.get(queue, ()):
-        late = [step.read for step in life.reads if step.began > since and step.read is not None]
+    for id_steps in history.by_queue.get(queue, ()):
+        late = [step.read for step in id_steps.reads if step.began > since and step.read is not None]
         if late:
             found.update(states_of(late[-1]))
     return found
 
 
-def states_of(read: Read) -> Iterator[str]:
+def states_of(read: RecordedSlot) -> Iterator[str]:
     if read.current is not None:
         yield "active" if read.fence else "waiting"
     if read.successor is not None:
         yield "blocked"
 
 
-RULES = (AttemptsCount, CountsAtRest)
+RULES = (AttemptsRule, CountsRule)

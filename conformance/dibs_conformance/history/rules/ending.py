@@ -6,107 +6,111 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 
-from dibs_conformance.history.by_id import History, Life, Run, way_of
+from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
 from dibs_conformance.history.rules.rule import Rule, Violation, before, ended
-from dibs_conformance.history.step import End, Step
+from dibs_conformance.history.step import RecordedOutcome, Step
 
 
-class EndsOnce(Rule):
+class EndsOnceRule(Rule):
     name = "R7"
     title = "ends once"
     section = "4.3"
     sentence = "A fence is closed in one way: by one kind of end, or by coming back once."
 
-    def judge(self, history: History) -> Iterator[Violation]:
-        for life in history.lives.values():
-            for run in life.runs:
-                yield from self._run(life, run)
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
+        for id_steps in history.ids.values():
+            for run in id_steps.runs:
+                yield from self._check_run(id_steps, run)
 
-    def _run(self, life: Life, run: Run) -> Iterator[Violation]:
-        said = [(way, step) for _, step in run.closers if (way := way_of(step))]
-        self.met += bool(said)
-        ways = {way for way, _ in said}
-        backs = [step for way, step in said if way == "back"]
-        if len(ways) > 1 or len(backs) > 1:
-            told = " and ".join(sorted(ways)) if len(ways) > 1 else "back twice"
-            yield self.breach(life.key, f"fence {run.fence} is closed as {told}", *(step for _, step in said))
+    def _check_run(self, id_steps: IdSteps, run: RecordedRun) -> Iterator[Violation]:
+        known = [(end, step) for _, step in run.closing_steps if (end := closed_as(step))]
+        self.met += bool(known)
+        ends = {end for end, _ in known}
+        returns = [step for end, step in known if end == "back"]
+        if len(ends) > 1 or len(returns) > 1:
+            text = " and ".join(sorted(ends)) if len(ends) > 1 else "back twice"
+            yield self.violation(
+                id_steps.key, f"fence {run.fence} is closed as {text}", *(step for _, step in known)
+            )
 
 
-class OutcomeStands(Rule):
+class OutcomeStandsRule(Rule):
     name = "R18"
     title = "the acknowledged end stands"
     section = "4.3"
     sentence = "An outcome that is read is the end that was acknowledged for its fence, result and all."
 
-    def judge(self, history: History) -> Iterator[Violation]:
-        for life in history.lives.values():
-            reads = [(step, step.read.outcome) for step in life.reads if step.read and step.read.outcome]
-            runs = {run.fence: run for run in life.runs} if reads else {}
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
+        for id_steps in history.ids.values():
+            reads = [(step, step.read.outcome) for step in id_steps.reads if step.read and step.read.outcome]
+            runs = {run.fence: run for run in id_steps.runs} if reads else {}
             for step, outcome in reads:
                 if outcome.fence in runs:
-                    yield from self._one(life, runs[outcome.fence], step, outcome)
+                    yield from self._check_outcome(id_steps, runs[outcome.fence], step, outcome)
 
-    def _one(self, life: Life, run: Run, read: Step, outcome: End) -> Iterator[Violation]:
-        said = [(way, step) for _, step in run.closers if (way := way_of(step))]
-        if not said:
+    def _check_outcome(
+        self, id_steps: IdSteps, run: RecordedRun, read: Step, outcome: RecordedOutcome
+    ) -> Iterator[Violation]:
+        known = [(end, step) for _, step in run.closing_steps if (end := closed_as(step))]
+        if not known:
             return
         self.met += 1
-        if all(way != outcome.kind for way, _ in said):
-            why = f"the outcome of fence {run.fence} reads {outcome.kind}, acknowledged was {said[0][0]}"
-            yield self.breach(life.key, why, said[0][1], read)
+        if all(end != outcome.kind for end, _ in known):
+            why = f"the outcome of fence {run.fence} reads {outcome.kind}, acknowledged was {known[0][0]}"
+            yield self.violation(id_steps.key, why, known[0][1], read)
             return
         results = {
             step.result
-            for _, step in run.closers
+            for _, step in run.closing_steps
             if step.op in ("settle", "finish") and step.how == "complete"
         }
         # A log does not tell results.
         if outcome.kind == "completed" and "" not in results and outcome.result not in results:
             why = f"the result of fence {run.fence} reads {outcome.result!r}"
-            yield self.breach(life.key, why, said[0][1], read)
+            yield self.violation(id_steps.key, why, known[0][1], read)
 
 
-class OverIsOver(Rule):
+class NeverRunsAgainRule(Rule):
     name = "R20"
     title = "what is over never runs"
     section = "3, cancel"
     sentence = "What was ended, cancelled or forgotten is in no run that is claimed afterwards."
 
-    def judge(self, history: History) -> Iterator[Violation]:
-        for life in history.lives.values():
-            self.met += sum(map(removes, life.others))
-            if life.others and life.claims:
-                yield from self._removed(life, history.first_lost_claim(life.key[0]))
-            yield from self._ended(life)
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
+        for id_steps in history.ids.values():
+            self.met += sum(map(removes, id_steps.others))
+            if id_steps.others and id_steps.claims:
+                yield from self._check_removed(id_steps, history.first_unanswered_claim(id_steps.key[0]))
+            yield from self._check_ended(id_steps)
 
-    def _removed(self, life: Life, lost_claim: float) -> Iterator[Violation]:
+    def _check_removed(self, id_steps: IdSteps, unanswered_claim: float) -> Iterator[Violation]:
         """An enqueue that was removed before anyone claimed it neither begins nor ends the range of a run."""
-        removals = sorted(filter(removes, life.others), key=lambda step: step.began)
-        accepted = {step.revision: step for step in life.accepted}
+        removals = sorted(filter(removes, id_steps.others), key=lambda step: step.began)
+        accepted = {step.revision: step for step in id_steps.accepted}
         claimed: dict[int, int] = {}
-        for claim in life.claims:
+        for claim in id_steps.claims:
             for revision in (claim.first, claim.revision):
                 claimed[revision] = min(claim.began, claimed.get(revision, claim.began))
-        for claim in life.claims:
+        for claim in id_steps.claims:
             for revision in {claim.first, claim.revision} & accepted.keys():
                 enqueue = accepted[revision]
                 index = bisect_right(removals, enqueue.ended or 0, key=lambda step: step.began)
                 removal = removals[index] if index < len(removals) else None
-                if removal is None or ended(removal) >= min(claimed[revision], lost_claim):
+                if removal is None or ended(removal) >= min(claimed[revision], unanswered_claim):
                     continue
                 why = f"revision {revision} runs after its {removal.op} was acknowledged"
-                yield self.breach(life.key, why, enqueue, removal, claim)
+                yield self.violation(id_steps.key, why, enqueue, removal, claim)
 
-    def _ended(self, life: Life) -> Iterator[Violation]:
+    def _check_ended(self, id_steps: IdSteps) -> Iterator[Violation]:
         """After the end of a run, no later run begins within its range."""
-        last: tuple[Run, Step] | None = None
-        for run in life.runs:
+        last: tuple[RecordedRun, Step] | None = None
+        for run in id_steps.runs:
             if last is not None and before(last[1], run.claim):
                 self.met += 1
                 if run.claim.first <= last[0].claim.revision:
                     why = f"revision {run.claim.first} runs again, fence {last[0].fence} had ended it"
-                    yield self.breach(life.key, why, last[0].claim, last[1], run.claim)
-            end = next((step for _, step in run.closers if way_of(step) not in ("", "back")), None)
+                    yield self.violation(id_steps.key, why, last[0].claim, last[1], run.claim)
+            end = next((step for _, step in run.closing_steps if closed_as(step) not in ("", "back")), None)
             if end is not None and end.ended is not None:
                 last = (run, end)
 
@@ -116,13 +120,13 @@ def removes(step: Step) -> bool:
     return (step.op, step.status) in (("forget", "forgotten"), ("cancel", "cancelled"))
 
 
-class EffectsInOrder(Rule):
+class EffectsRule(Rule):
     name = "R19"
     title = "effects go by fence"
     section = "4.2"
     sentence = "A resource that checks fences never takes an older one after a newer one."
 
-    def judge(self, history: History) -> Iterator[Violation]:
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
         taken: dict[tuple[str, str], list[Step]] = defaultdict(list)
         for step in history.effects:
             if step.status == "taken" and step.ended is not None:
@@ -136,9 +140,9 @@ class EffectsInOrder(Rule):
                     index += 1
                 self.met += newest is not None
                 if newest is not None and step.fence < newest.fence:
-                    yield self.breach(
+                    yield self.violation(
                         key, f"fence {step.fence} took effect after {newest.fence}", newest, step
                     )
 
 
-RULES = (EndsOnce, OutcomeStands, EffectsInOrder, OverIsOver)
+RULES = (EndsOnceRule, OutcomeStandsRule, EffectsRule, NeverRunsAgainRule)

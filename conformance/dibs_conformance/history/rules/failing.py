@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from dibs.model.job import FAIL_SUFFIX
-from dibs_conformance.history.by_id import History, Run
+from dibs_conformance.history.by_id import RecordedHistory, RecordedRun
 from dibs_conformance.history.rules.rule import Rule, Violation
 from dibs_conformance.history.step import Step
 
@@ -14,7 +14,7 @@ from dibs_conformance.history.step import Step
 Origin = tuple[str, str, int]
 
 
-class FailuresHandled(Rule):
+class FailuresHandledRule(Rule):
     name = "R14"
     title = "failures are handled"
     section = "4.5"
@@ -23,51 +23,53 @@ class FailuresHandled(Rule):
         "of a drain; none is made up."
     )
 
-    def judge(self, history: History) -> Iterator[Violation]:
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
         failed, possible = failures(history)
         jobs: dict[Origin, dict[str, Step]] = defaultdict(dict)
-        for life in history.lives.values():
-            for claim in life.claims:
+        for id_steps in history.ids.values():
+            for claim in id_steps.claims:
                 if claim.origin is not None:
                     jobs[claim.origin].setdefault(claim.id, claim)
         self.met += len(failed)
         for origin, claims in jobs.items():
-            yield from self._job(history, origin, claims, possible)
+            yield from self._check_fail_jobs(history, origin, claims, possible)
         for origin, step in failed.items() if history.drained is not None else ():
             if origin not in jobs:
-                yield self.breach(origin[:2], f"the failure of fence {origin[2]} was never handled", step)
+                yield self.violation(origin[:2], f"the failure of fence {origin[2]} was never handled", step)
 
-    def _job(
-        self, history: History, origin: Origin, claims: dict[str, Step], possible: set[Origin]
+    def _check_fail_jobs(
+        self, history: RecordedHistory, origin: Origin, claims: dict[str, Step], possible: set[Origin]
     ) -> Iterator[Violation]:
         if len(claims) > 1:
             why = f"the failure of fence {origin[2]} has {len(claims)} fail jobs"
-            yield self.breach(origin[:2], why, *claims.values())
+            yield self.violation(origin[:2], why, *claims.values())
         [claim, *_] = claims.values()
         failed = [run.claim for run in runs_of(history, origin) if run.fence == origin[2]]
         if failed and claim.payload != failed[0].payload:
             why = f"the fail job of fence {origin[2]} carries {claim.payload!r}, not {failed[0].payload!r}"
-            yield self.breach(origin[:2], why, failed[0], claim)
+            yield self.violation(origin[:2], why, failed[0], claim)
         if origin not in possible and not history.partial:
-            yield self.breach(origin[:2], f"a fail job tells of fence {origin[2]}, which did not fail", claim)
+            yield self.violation(
+                origin[:2], f"a fail job tells of fence {origin[2]}, which did not fail", claim
+            )
 
 
-def runs_of(history: History, origin: Origin) -> list[Run]:
-    life = history.lives.get(origin[:2])
-    return life.runs if life is not None else []
+def runs_of(history: RecordedHistory, origin: Origin) -> list[RecordedRun]:
+    id_steps = history.ids.get(origin[:2])
+    return id_steps.runs if id_steps is not None else []
 
 
-def failures(history: History) -> tuple[dict[Origin, Step], set[Origin]]:
+def failures(history: RecordedHistory) -> tuple[dict[Origin, Step], set[Origin]]:
     """The handled failures that were acknowledged, and all that may have been."""
     failed: dict[Origin, Step] = {}
     possible: set[Origin] = set()
-    for (queue, id), life in history.lives.items():
+    for (queue, id), id_steps in history.ids.items():
         if queue.endswith(FAIL_SUFFIX):
             continue
-        for step in (*life.settles, *life.of("finish")):
+        for step in (*id_steps.settles, *id_steps.of("finish")):
             if step.how != "fail" or not step.handled or step.status not in ("done", "unknown"):
                 continue
-            runs = [r for r in life.runs if r.covers(step.revision)] if step.op == "finish" else ()
+            runs = [r for r in id_steps.runs if r.covers(step.revision)] if step.op == "finish" else ()
             origins = {(queue, id, run.fence) for run in runs} or {(queue, id, step.fence)}
             possible |= origins
             if step.status == "done" and step.op == "settle":
@@ -75,4 +77,4 @@ def failures(history: History) -> tuple[dict[Origin, Step], set[Origin]]:
     return failed, possible
 
 
-RULES = (FailuresHandled,)
+RULES = (FailuresHandledRule,)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dibs_conformance.history.by_id import History
-from dibs_conformance.history.linearize import TooWide, explained
+from dibs_conformance.history.by_id import RecordedHistory
+from dibs_conformance.history.linearize import Undecidable, is_linearizable
 from dibs_conformance.history.rules.rule import Rule, Violation
 
 
-class Explained(Rule):
+class LinearizableRule(Rule):
     name = "R22"
     title = "some order explains it"
     section = "3"
@@ -17,15 +17,15 @@ class Explained(Rule):
         "Of the calls on one id there is an order, true to what followed what, that explains every answer."
     )
 
-    def judge(self, history: History) -> Iterator[Violation]:
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
         """Ids of which too many calls overlap, or that nobody can follow, are passed over."""
-        for life in history.lives.values() if not history.partial else ():
-            if any(claim.origin for claim in life.claims):
+        for id_steps in history.ids.values() if not history.partial else ():
+            if any(claim.origin for claim in id_steps.claims):
                 continue
             try:
-                holds = explained(history, life)
-            except TooWide:
+                linearizable = is_linearizable(history, id_steps)
+            except Undecidable:
                 continue
             self.met += 1
-            if not holds:
-                yield self.breach(life.key, "no order of these calls explains their answers")
+            if not linearizable:
+                yield self.violation(id_steps.key, "no order of these calls explains their answers")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from dibs_conformance.history.by_id import END_OF, History, Life, Run, way_of
+from dibs_conformance.history.by_id import END_OF, IdSteps, RecordedHistory, RecordedRun, closed_as
 from dibs_conformance.history.rules.rule import Rule, Violation, before, by_answer, ended
 from dibs_conformance.history.step import Step
 
 
-class FencesGrow(Rule):
+class FencesRule(Rule):
     name = "R4"
     title = "fences grow"
     section = "3, fence"
@@ -18,74 +18,74 @@ class FencesGrow(Rule):
         "The fences of an id differ, are at least the storage's time in µs, and grow from claim to claim."
     )
 
-    def judge(self, history: History) -> Iterator[Violation]:
-        for life in history.lives.values():
-            self.met += len(life.claims)
-            yield from self._differ(life)
-            yield from self._grow(life)
-            for claim in life.claims:
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
+        for id_steps in history.ids.values():
+            self.met += len(id_steps.claims)
+            yield from self._check_distinct(id_steps)
+            yield from self._check_growth(id_steps)
+            for claim in id_steps.claims:
                 if claim.fence < claim.now * 1000:
-                    yield self.breach(
-                        life.key, f"fence {claim.fence} is below the time, {claim.now} ms", claim
+                    yield self.violation(
+                        id_steps.key, f"fence {claim.fence} is below the time, {claim.now} ms", claim
                     )
 
-    def _differ(self, life: Life) -> Iterator[Violation]:
-        for a, b in pairwise(life.runs):
+    def _check_distinct(self, id_steps: IdSteps) -> Iterator[Violation]:
+        for a, b in pairwise(id_steps.runs):
             if a.fence == b.fence:
-                yield self.breach(life.key, f"two claims got the fence {a.fence}", a.claim, b.claim)
+                yield self.violation(id_steps.key, f"two claims got the fence {a.fence}", a.claim, b.claim)
 
-    def _grow(self, life: Life) -> Iterator[Violation]:
-        answered, index, newest = by_answer(life.claims), 0, None
-        for claim in sorted(life.claims, key=lambda step: step.began):
+    def _check_growth(self, id_steps: IdSteps) -> Iterator[Violation]:
+        answered, index, newest = by_answer(id_steps.claims), 0, None
+        for claim in sorted(id_steps.claims, key=lambda step: step.began):
             while index < len(answered) and ended(answered[index]) < claim.began:
                 if newest is None or answered[index].fence > newest.fence:
                     newest = answered[index]
                 index += 1
             if newest is not None and claim.fence < newest.fence:
                 why = f"fence {claim.fence} came after {newest.fence}"
-                yield self.breach(life.key, why, newest, claim)
+                yield self.violation(id_steps.key, why, newest, claim)
 
 
-class OneActive(Rule):
+class OneActiveRule(Rule):
     name = "R5"
     title = "one active run"
     section = "4.2"
     sentence = "An id is claimed again only when its earlier run may have been closed."
 
-    def judge(self, history: History) -> Iterator[Violation]:
-        for life in history.lives.values():
-            for a, b in pairwise(life.runs):
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
+        for id_steps in history.ids.values():
+            for a, b in pairwise(id_steps.runs):
                 self.met += 1
-                if a.closable() > ended(b.claim):
-                    yield self.breach(
-                        life.key, f"fence {b.fence} was given while {a.fence} ran", a.claim, b.claim
+                if a.earliest_close() > ended(b.claim):
+                    yield self.violation(
+                        id_steps.key, f"fence {b.fence} was given while {a.fence} ran", a.claim, b.claim
                     )
                 else:
-                    yield from self._overlap(life, a, b)
+                    yield from self._check_times(id_steps, a, b)
 
-    def _overlap(self, life: Life, a: Run, b: Run) -> Iterator[Violation]:
+    def _check_times(self, id_steps: IdSteps, a: RecordedRun, b: RecordedRun) -> Iterator[Violation]:
         """By the storage's own time, where an end tells it."""
-        told = [step for _, step in a.closers if step.now and way_of(step)]
-        if b.claim.now and told and b.claim.now < min(step.now for step in told):
-            why = f"fence {b.fence} was given at {b.claim.now}, {a.fence} was closed at {told[0].now}"
-            yield self.breach(life.key, why, a.claim, told[0], b.claim)
+        dated = [step for _, step in a.closing_steps if step.now and closed_as(step)]
+        if b.claim.now and dated and b.claim.now < min(step.now for step in dated):
+            why = f"fence {b.fence} was given at {b.claim.now}, {a.fence} was closed at {dated[0].now}"
+            yield self.violation(id_steps.key, why, a.claim, dated[0], b.claim)
 
 
-class StaleIsRefused(Rule):
+class StaleFenceRule(Rule):
     name = "R6"
     title = "a late holder is refused"
     section = "4.2"
     sentence = "Once a newer fence is known, the older one changes nothing; it may only repeat its own end."
 
-    def judge(self, history: History) -> Iterator[Violation]:
-        for life in history.lives.values():
-            if len(life.runs) > 1:
-                yield from self._late(life)
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
+        for id_steps in history.ids.values():
+            if len(id_steps.runs) > 1:
+                yield from self._check_late(id_steps)
 
-    def _late(self, life: Life) -> Iterator[Violation]:
-        claims, index, newest = by_answer(life.claims), 0, None
-        runs = {run.fence: run for run in life.runs}
-        for step in sorted(life.settles, key=lambda step: step.began):
+    def _check_late(self, id_steps: IdSteps) -> Iterator[Violation]:
+        claims, index, newest = by_answer(id_steps.claims), 0, None
+        runs = {run.fence: run for run in id_steps.runs}
+        for step in sorted(id_steps.settles, key=lambda step: step.began):
             while index < len(claims) and ended(claims[index]) < step.began:
                 if newest is None or claims[index].fence > newest.fence:
                     newest = claims[index]
@@ -93,54 +93,57 @@ class StaleIsRefused(Rule):
             if newest is None or step.fence >= newest.fence:
                 continue
             self.met += 1
-            if step.status in TAKEN and not repeats(runs.get(step.fence), step):
+            if step.status in SUCCESS and not may_repeat(runs.get(step.fence), step):
                 why = f"fence {step.fence} was answered {step.status} after {newest.fence} was given"
-                yield self.breach(life.key, why, newest, step)
+                yield self.violation(id_steps.key, why, newest, step)
 
 
-def repeats(run: Run | None, step: Step) -> bool:
+def may_repeat(run: RecordedRun | None, step: Step) -> bool:
     """Whether an earlier step may have made the end which this one's answer tells; unknown runs: yes."""
-    closers = run.closers if run else ()
+    closing_steps = run.closing_steps if run else ()
     return run is None or any(
-        other is not step and began <= step.began and same_end(other, step) for began, other in closers
+        other is not step and began <= step.began and makes_same_end(other, step)
+        for began, other in closing_steps
     )
 
 
-TAKEN = frozenset({"done", "returned", "handed_off", "cancelled"})
+SUCCESS = frozenset({"done", "returned", "handed_off", "cancelled"})
 
 
-def same_end(earlier: Step, step: Step) -> bool:
+def makes_same_end(earlier: Step, step: Step) -> bool:
     """Whether the first may have made the end which the answer to the second repeats."""
-    wanted = "cancelled" if step.status == "cancelled" else END_OF.get(step.how, "")
-    if step.status in ("returned", "handed_off") or not wanted:
+    end = "cancelled" if step.status == "cancelled" else END_OF.get(step.how, "")
+    if step.status in ("returned", "handed_off") or not end:
         return False
     if earlier.op in ("drop", "reap", "forget", "cancel"):
-        return wanted == "cancelled" and earlier.status in ("cancelled", "unknown", "dropped")
-    made = END_OF.get(earlier.how, "")
+        return end == "cancelled" and earlier.status in ("cancelled", "unknown", "dropped")
+    earlier_end = END_OF.get(earlier.how, "")
     # A return whose cancellation was asked for is an end as cancelled.
-    return made == wanted or (wanted == "cancelled" and not made)
+    return earlier_end == end or (end == "cancelled" and not earlier_end)
 
 
-class NoFalseRefusal(Rule):
+class HolderAcceptedRule(Rule):
     name = "R8"
     title = "the holder is heard"
     section = "3, settle"
     sentence = "The holder of a run that nothing can have closed is never answered lost."
 
-    def judge(self, history: History) -> Iterator[Violation]:
-        for life in history.lives.values():
-            lost = [step for step in life.settles if step.status == "lost"]
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
+        for id_steps in history.ids.values():
+            lost = [step for step in id_steps.settles if step.status == "lost"]
             if lost:
-                runs = {run.fence: run for run in life.runs}
+                runs = {run.fence: run for run in id_steps.runs}
                 for step in lost:
-                    yield from self._lost(life, runs.get(step.fence), step)
+                    yield from self._check_lost(id_steps, runs.get(step.fence), step)
 
-    def _lost(self, life: Life, run: Run | None, step: Step) -> Iterator[Violation]:
+    def _check_lost(self, id_steps: IdSteps, run: RecordedRun | None, step: Step) -> Iterator[Violation]:
         if run is None or not before(run.claim, step):
             return
         self.met += 1
-        if run.closable(but=step) > ended(step) and run is life.runs[-1]:
-            yield self.breach(life.key, f"fence {step.fence} was refused while it ran", run.claim, step)
+        if run.earliest_close(excluding=step) > ended(step) and run is id_steps.runs[-1]:
+            yield self.violation(
+                id_steps.key, f"fence {step.fence} was refused while it ran", run.claim, step
+            )
 
 
-RULES = (FencesGrow, OneActive, StaleIsRefused, NoFalseRefusal)
+RULES = (FencesRule, OneActiveRule, StaleFenceRule, HolderAcceptedRule)

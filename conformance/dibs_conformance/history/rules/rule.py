@@ -7,14 +7,15 @@ sent, or never, and every rule gives it the benefit of that doubt.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
-from dibs_conformance.history.by_id import History, Key
+from attrs import frozen
+
+from dibs_conformance.history.by_id import Key, RecordedHistory
 from dibs_conformance.history.step import Step
 
 
-@dataclass(frozen=True)
+@frozen
 class Violation:
     """What no storage that keeps the contract can have answered."""
 
@@ -37,11 +38,11 @@ class Rule:
     def __init__(self) -> None:
         self.met = 0
 
-    def judge(self, history: History) -> Iterator[Violation]:
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
         """Tell every breach."""
         raise NotImplementedError
 
-    def breach(self, key: Key, why: str, *steps: Step) -> Violation:
+    def violation(self, key: Key, why: str, *steps: Step) -> Violation:
         return Violation(self.name, key, why, steps)
 
 

@@ -13,10 +13,10 @@ from dibs.errors import Refused
 from dibs.model.events import LogEvent
 from dibs.model.requests import LogLevel, SettingsPatch
 from dibs.storage.registry import open_storage
-from dibs_conformance.history import Checked, Step, Unreadable, check, read_steps, write_steps
+from dibs_conformance.history import CheckResult, InvalidHistory, Step, check, read_steps, write_steps
 from dibs_conformance.history.command import check_history, read_log
 from dibs_conformance.history.from_log import log_of, steps_of
-from tests.kit.history.histories import QUEUE, played
+from tests.kit.history.histories import QUEUE, run_random_calls
 from tests.kit.history.planted import planted
 from tests.kit.shell import said
 
@@ -43,7 +43,7 @@ def test_a_good_history_is_0_and_a_broken_one_1(tmp_path: Path) -> None:
 def test_it_reads_standard_input_and_prints_json() -> None:
     done = said(check_history, "-", "--json", typed=lines_of("R7", bad=True))
 
-    failures = msgspec.json.decode(done.stdout, type=Checked).failures
+    failures = msgspec.json.decode(done.stdout, type=CheckResult).failures
 
     assert ["R7 ends once", "R22 some order explains it"] == [failure.law for failure in failures]
 
@@ -55,7 +55,7 @@ def test_wrong_words_are_2(words: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("line", [b"{", b'{"op": "climb"}', b'{"op": "claim", "status": "taken"}'])
 def test_a_line_that_is_no_step_is_told_by_its_number(line: bytes) -> None:
-    with pytest.raises(Unreadable, match="line 2 is no step"):
+    with pytest.raises(InvalidHistory, match="line 2 is no step"):
         [*read_steps([b"\n", line])]
 
 
@@ -66,7 +66,7 @@ async def test_the_log_of_a_queue_is_a_history(level: LogLevel) -> None:
     for seed in range(20):
         async with open_storage("memory:", "manual") as storage:
             await storage.configure(QUEUE, SettingsPatch(log_level=level))
-            await played(storage, Random(seed), 60)
+            await run_random_calls(storage, Random(seed), 60)
             checked = check(await log_of(storage, QUEUE), deep=False)
         met |= {law.name.split()[0] for law in checked.laws if law.met}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dibs.storage.redis.network.connections import ConnectionPool
-from dibs_conformance.crashes.cut_connections import cut_off
+from dibs_conformance.crashes.cut_connections import try_cut_connections
 from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.servers import RedisServer
 from dibs_conformance.target import LevelPlan, Locations
@@ -20,13 +20,15 @@ def test_a_request_that_is_sent_again_in_silence_is_caught(
     """Planted: whatever got no reply is sent once more, as if nothing but reading were done."""
     call = ConnectionPool.call
 
-    async def insistent(self: ConnectionPool, *words: Any, **options: Any) -> Any:
-        return await call(self, *words, **{**options, "repeatable": True})
+    async def insistent(self: ConnectionPool, *build_arguments: Any, **options: Any) -> Any:
+        return await call(self, *build_arguments, **{**options, "repeatable": True})
 
     monkeypatch.setattr(ConnectionPool, "call", insistent)
     locations = Locations(redis_server.url)
     try:
-        found = cut_off(LevelPlan(locations=locations, claims=SHARED, seed=1, budget=0, examples=1), 0.0)
+        found = try_cut_connections(
+            LevelPlan(locations=locations, claims=SHARED, seed=1, budget=0, examples=1), 0.0
+        )
     finally:
         locations.remove_all()
 

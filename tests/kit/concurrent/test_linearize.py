@@ -10,24 +10,24 @@ import msgspec
 from dibs.model.job import ActiveRun, Job, JobData, NewJob, Slot
 from dibs.model.requests import EnqueueRequest
 from dibs.model.results import ClaimResult, EnqueueResult, GrantResult
-from dibs_conformance.concurrent.calls import Call, Fate, Look, Round
-from dibs_conformance.concurrent.linearize import woven
+from dibs_conformance.concurrent.calls import Call, Completion, Round, Snapshot
+from dibs_conformance.concurrent.linearize import linearize
 
 NOW = 1000
 LEASE = "f" * 32
 
 
-def call(client: str, verb: str, began: float, ended: float, answer: Any, **args: Any) -> Call:
-    fate: Fate = "unknown" if ended == inf else "answered"
+def call(client: str, operation: str, began: float, ended: float, answer: Any, **args: Any) -> Call:
+    completion: Completion = "unknown" if ended == inf else "answered"
     return Call(
         client=client,
-        verb=verb,
+        operation=operation,
         queue="q",
         args=args,
         now=NOW,
         invoked=began,
         returned=ended,
-        fate=fate,
+        completion=completion,
         answer=answer,
     )
 
@@ -67,10 +67,10 @@ def job(payload: bytes, fence: int = 0, *, first: int = 10, revision: int = 10, 
     )
 
 
-def why(*calls: Call, look: Look | None = None) -> str:
-    verdict = woven([Round(calls=[granted(0)]), Round(calls=list(calls), look=look)], "q")
-    assert not verdict.undecided
-    return "" if verdict.kept else verdict.why
+def why(*calls: Call, snapshot: Snapshot | None = None) -> str:
+    result = linearize([Round(calls=[granted(0)]), Round(calls=list(calls), snapshot=snapshot)], "q")
+    assert not result.undecided
+    return "" if result.linearizable else result.why
 
 
 def test_overlapping_enqueues_may_take_effect_in_either_order() -> None:
@@ -99,12 +99,12 @@ def test_a_claim_may_pass_over_what_another_call_touches_and_nothing_else() -> N
 def test_a_call_without_a_reply_happened_or_did_not() -> None:
     """It may also take effect after what followed; but not in part."""
     lost = enqueued("bob", 1, inf, 10)
-    there, nothing = Look(now=NOW, slots={"a": Slot(job(b"bob"))}), Look(now=NOW, slots={"a": Slot()})
-    torn = Look(now=NOW, slots={"a": Slot(job(b"bo"))})
+    there, nothing = Snapshot(now=NOW, slots={"a": Slot(job(b"bob"))}), Snapshot(now=NOW, slots={"a": Slot()})
+    torn = Snapshot(now=NOW, slots={"a": Slot(job(b"bo"))})
 
-    assert not why(lost, look=there)
-    assert not why(lost, look=nothing)
-    assert "payload" in why(lost, look=torn)
+    assert not why(lost, snapshot=there)
+    assert not why(lost, snapshot=nothing)
+    assert "payload" in why(lost, snapshot=torn)
 
 
 def test_what_nobody_heard_the_end_of_may_be_under_way_in_the_next_round() -> None:
@@ -113,8 +113,8 @@ def test_what_nobody_heard_the_end_of_may_be_under_way_in_the_next_round() -> No
     passing = claimed("cat", 4, 5)
     rounds = [Round(calls=[granted(0), first]), Round(calls=[lost]), Round(calls=[passing])]
 
-    assert woven(rounds, "q").kept
-    assert not woven([rounds[0], rounds[2]], "q").kept
+    assert linearize(rounds, "q").linearizable
+    assert not linearize([rounds[0], rounds[2]], "q").linearizable
 
 
 def test_what_nobody_heard_the_end_of_may_take_effect_at_a_later_time() -> None:
@@ -122,27 +122,27 @@ def test_what_nobody_heard_the_end_of_may_take_effect_at_a_later_time() -> None:
     lost = enqueued("bob", 1, inf, 10)
     tick = call("cat", "reap", 2, 3, [], limit=100)
     tick.now = NOW + 11
-    late = msgspec.structs.replace(job(b"bob"), run_at=NOW + 11, enqueued_at=NOW + 11)
-    look = Look(now=NOW + 11, slots={"a": Slot(late)})
-    rounds = [Round(calls=[granted(0)]), Round(calls=[lost]), Round(calls=[tick], look=look)]
+    clock_offset = msgspec.structs.replace(job(b"bob"), run_at=NOW + 11, enqueued_at=NOW + 11)
+    snapshot = Snapshot(now=NOW + 11, slots={"a": Slot(clock_offset)})
+    rounds = [Round(calls=[granted(0)]), Round(calls=[lost]), Round(calls=[tick], snapshot=snapshot)]
 
-    assert woven(rounds, "q").kept
+    assert linearize(rounds, "q").linearizable
     tick.now = NOW + 5
-    assert not woven(rounds, "q").kept
+    assert not linearize(rounds, "q").linearizable
 
 
 def test_a_lost_update_is_told() -> None:
     first, second = enqueued("bob", 1, 3, 10), enqueued("cat", 2, 4, 11, first=10)
-    kept = Look(now=NOW, slots={"a": Slot(job(b"cat", revision=11, enqueues=2))})
-    lost = Look(now=NOW, slots={"a": Slot(job(b"bob"))})
+    linearizable = Snapshot(now=NOW, slots={"a": Slot(job(b"cat", revision=11, enqueues=2))})
+    lost = Snapshot(now=NOW, slots={"a": Slot(job(b"bob"))})
 
-    assert not why(first, second, look=kept)
-    assert "afterwards" in why(first, second, look=lost)
+    assert not why(first, second, snapshot=linearizable)
+    assert "afterwards" in why(first, second, snapshot=lost)
 
 
 def test_what_was_refused_did_not_happen() -> None:
     refused = enqueued("bob", 1, 2, 10)
-    refused.fate = "refused"
+    refused.completion = "refused"
 
-    assert not why(refused, look=Look(now=NOW, slots={"a": Slot()}))
-    assert why(refused, look=Look(now=NOW, slots={"a": Slot(job(b"bob"))}))
+    assert not why(refused, snapshot=Snapshot(now=NOW, slots={"a": Slot()}))
+    assert why(refused, snapshot=Snapshot(now=NOW, slots={"a": Slot(job(b"bob"))}))

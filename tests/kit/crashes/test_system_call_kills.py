@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from dibs_conformance.crashes.strace import Asked, Trace, instead
-from dibs_conformance.crashes.system_call_kills import system_calls
+from dibs_conformance.crashes.strace import SystemCall, Trace, injection
+from dibs_conformance.crashes.system_call_kills import try_system_call_kills
 from dibs_conformance.report import Findings
 from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage
 from tests.kit.concurrent.test_levels import SHARED
-from tests.kit.crashes.torn_place import open_torn
+from tests.kit.crashes.torn_storage import open_torn
 
 strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here")
 #: More kills than the planted one needed from any of twenty seeds.
-ENOUGH = 120
+MAX_POINTS = 120
 
 
-def tried(target: str | OpenStorage, examples: int) -> Findings:
+def run_level(target: str | OpenStorage, examples: int) -> Findings:
     locations = Locations(target)
     try:
-        return system_calls(
+        return try_system_call_kills(
             LevelPlan(locations=locations, claims=SHARED, seed=1, budget=0, examples=examples), 0.0
         )
     finally:
@@ -33,7 +33,7 @@ def tried(target: str | OpenStorage, examples: int) -> Findings:
 
 @strace
 def test_files_survive_what_fails_below_python(tmp_path: Path) -> None:
-    found = tried(f"file:{tmp_path}", 5)
+    found = run_level(f"file:{tmp_path}", 5)
 
     assert "reached" == level_verdict(found), found
     assert found.faults["kill -9 at a system call"]
@@ -43,12 +43,12 @@ def test_files_survive_what_fails_below_python(tmp_path: Path) -> None:
 @strace
 def test_a_death_between_two_commits_is_caught(tmp_path: Path) -> None:
     """Planted: a settlement in two steps, killed by the kernel's count instead of the lines of Python."""
-    assert "broken" == level_verdict(tried(partial(open_torn, str(tmp_path)), ENOUGH))
+    assert "broken" == level_verdict(run_level(partial(open_torn, str(tmp_path)), MAX_POINTS))
 
 
 def test_without_strace_nothing_is_said_to_be_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    found = tried(f"file:{tmp_path}", 1)
+    found = run_level(f"file:{tmp_path}", 1)
 
     assert not found.laws
     assert ["strace is not installed"] == [gap.why for gap in found.spared]
@@ -58,5 +58,7 @@ def test_calls_are_counted_for_each_thread() -> None:
     """strace counts so; what is elsewhere counts, and is not taken."""
     trace = Trace(7, ["7 read(3<pipe>, 4) = 4", "8 read(4</here/a>, 4) = 4", "7 read(4</here/a>, 4) = 4"])
 
-    assert [Asked("read", 1, first=False), Asked("read", 2, first=True)] == trace.below("/here")
-    assert ("-e", "inject=read:error=EIO:when=2") == instead(Asked("read", 2, first=True), "error=EIO")
+    assert [SystemCall("read", 1, first=False), SystemCall("read", 2, first=True)] == trace.calls_below(
+        "/here"
+    )
+    assert ("-e", "inject=read:error=EIO:when=2") == injection(SystemCall("read", 2, first=True), "error=EIO")

@@ -1,0 +1,111 @@
+"""What a power loss may leave of a disk; and that a forgotten fsync shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from dibs_conformance.concurrent.calls import Call
+from dibs_conformance.concurrent.disk_model import DiskModel, DiskOperation, DiskRecorder
+from dibs_conformance.crashes.power_loss import LAW, QUEUE, PowerLossChecker, PowerLossPoint, record_process
+from dibs_conformance.crashes.scenes import FaultCampaign
+from dibs_conformance.crashes.survivor import ThreadSurvivor
+from dibs_conformance.target import LevelPlan, Locations
+from tests.kit.concurrent.test_levels import SHARED
+
+
+def possible_disks(*operations: DiskOperation) -> list[dict[str, bytes]]:
+    disk = DiskModel()
+    for operation in operations:
+        disk.apply(operation)
+    return list(disk.after_power_loss())
+
+
+WRITTEN = (DiskOperation("create", "a"), DiskOperation("write", "a", data=b"12"))
+
+
+def test_what_was_not_synced_may_be_there_in_any_way() -> None:
+    disks = possible_disks(*WRITTEN)
+
+    assert 5 == len(disks)
+    assert all(disk in disks for disk in ({}, {"a": b"12"}, {"a": b"1"}, {"a": b"\0\0"}, {"a": b""}))
+
+
+def test_what_was_synced_is_there_whole_once_its_name_is() -> None:
+    assert [{}, {"a": b"12"}] == possible_disks(*WRITTEN, DiskOperation("sync", "a"))
+    assert [{"a": b"12"}] == possible_disks(*WRITTEN, DiskOperation("sync", "a"), DiskOperation("sync", ""))
+
+
+def test_a_name_that_moved_is_in_one_place_or_the_other() -> None:
+    synced = (*WRITTEN, DiskOperation("sync", "a"), DiskOperation("sync", ""))
+
+    assert [{"a": b"12"}, {"b": b"12"}] == possible_disks(*synced, DiskOperation("rename", "a", "b"))
+    assert [{"b": b"12"}] == possible_disks(
+        *synced, DiskOperation("rename", "a", "b"), DiskOperation("sync", "")
+    )
+
+
+def test_a_removed_name_may_come_back() -> None:
+    synced = (*WRITTEN, DiskOperation("sync", "a"), DiskOperation("sync", ""))
+
+    assert [{"a": b"12"}, {}] == possible_disks(*synced, DiskOperation("unlink", "a"))
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Call], list[DiskOperation]]:
+    """What the file storage does to its disk when it promises to survive power loss."""
+    return record_process(f"file:{tmp_path_factory.mktemp('record_process')}/jobs?fsync=1")
+
+
+def failure(
+    folder: Path, calls: Sequence[Call], operations: Sequence[DiskOperation], seconds: float
+) -> str | None:
+    locations = Locations(f"file:{folder}?fsync=1")
+    plan = LevelPlan(locations=locations, claims=SHARED, seed=1, budget=seconds)
+    campaign: FaultCampaign[PowerLossPoint] = FaultCampaign(
+        *LAW, ThreadSurvivor.__new__(ThreadSurvivor), QUEUE, 1, min_points=1
+    )
+    checker = PowerLossChecker(plan, campaign, list(calls), list(operations))
+    try:
+        campaign.run(checker.points(), checker.check_point, time.monotonic() + seconds)
+        assert campaign.histories
+        return None if campaign.failure is None else campaign.failure.why
+    finally:
+        locations.remove_all()
+
+
+def test_the_file_storage_keeps_what_it_answered(
+    tmp_path: Path, recording: tuple[list[Call], list[DiskOperation]]
+) -> None:
+    assert failure(tmp_path, *recording, seconds=3) is None
+
+
+@pytest.mark.parametrize(
+    "forgotten",
+    [
+        lambda operation: operation.kind == "sync" and operation.path == "commits",
+        lambda operation: operation.kind == "sync" and operation.path.startswith("tmp/0"),
+        lambda operation: operation.kind == "sync" and operation.path == "tmp/checkpoint",
+    ],
+    ids=["of the folder", "of a commit", "of a checkpoint"],
+)
+def test_a_forgotten_fsync_is_caught(
+    tmp_path: Path,
+    recording: tuple[list[Call], list[DiskOperation]],
+    forgotten: Callable[[DiskOperation], bool],
+) -> None:
+    calls, operations = recording
+    remaining = [operation for operation in operations if not forgotten(operation)]
+
+    assert len(remaining) < len(operations)
+    assert failure(tmp_path, calls, remaining, seconds=60) is not None
+
+
+def test_a_recorder_is_for_what_is_below_its_folder(tmp_path: Path) -> None:
+    recorder = DiskRecorder(tmp_path / "here")
+
+    assert "a" == recorder._below(tmp_path / "here" / "a")
+    assert recorder._below(tmp_path / "a") is None
