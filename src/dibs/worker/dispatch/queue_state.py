@@ -29,9 +29,9 @@ PREFETCH_SECONDS: Final = 0.01
 #: Largest number of prefetched jobs of one queue, including claims in flight. It is enough for two full
 #: requests while a queue is drained.
 MAX_PREFETCH: Final = 400
-#: Smallest number of jobs worth a request that only prefetches, and of settlements worth a second request. The
-#: remaining prefetched jobs then last for one round trip to a far storage. With two requests in flight, smaller
-#: ones would do, but with 100 jobs each a drain needs half as many requests again.
+#: Smallest number of jobs worth a request that only prefetches, and of settlements worth a second request.
+#: The remaining prefetched jobs then last for one round trip to a far storage. With two requests in flight,
+#: smaller ones would do, but with 100 jobs each a drain needs half as many requests again.
 MIN_BATCH: Final = 150
 #: Seconds that settlements wait for the settlements of prefetched runs. Requests with only a few settlements
 #: would cost more.

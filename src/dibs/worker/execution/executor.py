@@ -10,7 +10,13 @@ from typing import Final, Protocol
 
 from dibs.client.calls.handler import Handler
 from dibs.model.run_outcome import Raised, Returned, StopReason, Verdict
-from dibs.worker.execution.invocation import Invocation, call, call_plain, interrupted, timed_out
+from dibs.worker.execution.invocation import (
+    Invocation,
+    call,
+    call_plain,
+    interrupted_verdict,
+    timeout_verdict,
+)
 from dibs.worker.execution.threads import Threads
 
 #: Seconds an `async def` handler may continue after its cancellation before it counts as overrun.
@@ -105,17 +111,17 @@ class Executor:
         if self._enter(invocation):
             verdict = await call(invocation)
         else:
-            verdict = interrupted()
+            verdict = interrupted_verdict()
         self._finish(invocation, verdict)
 
     def _run_plain(self, invocation: Invocation) -> Verdict:
-        return call_plain(invocation) if self._enter(invocation) else interrupted()
+        return call_plain(invocation) if self._enter(invocation) else interrupted_verdict()
 
     async def _run_in_process(self, invocation: Invocation) -> None:
         if invocation.stop is None:
             verdict = await self._process_executor.run(invocation, lambda: self._enter(invocation))
         else:
-            verdict = interrupted()
+            verdict = interrupted_verdict()
         self._finish(invocation, verdict)
 
     def _enter(self, invocation: Invocation) -> bool:
@@ -130,12 +136,12 @@ class Executor:
         if invocation.finished:
             return
         invocation.finished = True
-        # Freed now, their memory serves the next run. Hundreds of runs wait for their settlement, and with
-        # these objects Python would look for garbage among them three times as often.
+        # Free these objects now, so that the next run reuses their memory. Hundreds of runs wait for their
+        # settlement, and with these objects the garbage collector would run three times as often.
         invocation.task = None
         del invocation.current
         if invocation.stop == "timeout" and not _counts(verdict):
-            verdict = timed_out(invocation, verdict)
+            verdict = timeout_verdict(invocation, verdict)
         self._end(invocation, verdict)
 
     def _end(self, invocation: Invocation, verdict: Verdict) -> None:
@@ -177,7 +183,7 @@ class Executor:
         if not self._killable:
             self._active.discard(invocation)
             invocation.finished = True
-            self._end(invocation, timed_out(invocation))
+            self._end(invocation, timeout_verdict(invocation))
         self._overran(invocation)
 
 

@@ -19,7 +19,7 @@ from dibs.worker.execution import exception_info
 
 
 class Invocation:
-    """A run of a claimed job, from the claim until the storage has settled it."""
+    """A run of a claimed job in this process, from the claim until the storage has settled it."""
 
     __slots__ = (
         "action", "claimed_at", "current", "deadline", "entered", "fence", "finished", "handler", "index",
@@ -67,7 +67,7 @@ class Invocation:
 
     @property
     def log_fields(self) -> dict[str, Any]:
-        """The fields of log records about this run. dibs.telemetry.logs gives those of a handler the same."""
+        """The fields of log records about this run; dibs.telemetry.logs adds them to those of handlers."""
         job = self.job
         return {"queue": self.handler.queue, "id": job.id, "attempt": job.attempts, "fence": self.fence}
 
@@ -92,12 +92,12 @@ async def call(invocation: Invocation) -> Verdict:
         raise
     except BaseException as error:  # noqa: BLE001 - SystemExit in a handler ends the run, not the worker
         return exception_info.verdict_on(error)
-    return returned(invocation, value)
+    return result_verdict(invocation, value)
 
 
 def call_plain(invocation: Invocation) -> Verdict:
     """Call a `def` handler on the current thread. Never raises."""
-    # Each job gets a context of its own: the next job on this thread must not see its context variables.
+    # A new context for each job: the next job on this thread must not see its context variables.
     return Context().run(_call_plain, invocation)
 
 
@@ -111,7 +111,7 @@ def _call_plain(invocation: Invocation) -> Verdict:
                 value = _call_function(invocation)
     except BaseException as error:  # noqa: BLE001 - SystemExit in a handler ends the run, not the thread
         return exception_info.verdict_on(error)
-    return returned(invocation, value)
+    return result_verdict(invocation, value)
 
 
 def _call_function(invocation: Invocation) -> Any:
@@ -119,7 +119,7 @@ def _call_function(invocation: Invocation) -> Any:
     return invocation.handler.function(*arguments, **keywords)
 
 
-def returned(invocation: Invocation, value: Any) -> Verdict:
+def result_verdict(invocation: Invocation, value: Any) -> Verdict:
     """Return the verdict on a handler that returned `value`: a permanent failure if it cannot be encoded."""
     invocation.return_value = value
     try:
@@ -138,13 +138,13 @@ def _type_name(value: Any) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def timed_out(invocation: Invocation, verdict: Verdict | None = None) -> Raised:
+def timeout_verdict(invocation: Invocation, verdict: Verdict | None = None) -> Raised:
     """Return the verdict on an interrupted run, with the traceback of `verdict` if there is one."""
     trace = verdict.error.traceback if isinstance(verdict, Raised) else ""
     return Raised(error=replace(timeout_error(invocation.limits.timeout), traceback=trace))
 
 
-def interrupted() -> Raised:
+def interrupted_verdict() -> Raised:
     """Return the verdict on a run that was stopped before its handler began."""
     message = "the run was stopped before its handler began"
     return Raised(error=exception_info.make_error("Interrupted", message))

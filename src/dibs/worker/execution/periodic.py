@@ -27,7 +27,7 @@ def with_next_tick(invocation: Invocation, action: SettleAction) -> SettleAction
 def add_next_tick(
     handler: Handler, job_id: str, action: SettleAction, *, claimed_at: int, received_at: float
 ) -> SettleAction:
-    """Do the same for a run without an invocation, because its process has died.
+    """Return the action with the next tick added, for a run that died with its process.
 
     `claimed_at` is in ms by the clock of the storage, `received_at` in seconds by time.monotonic().
     """

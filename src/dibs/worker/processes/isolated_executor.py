@@ -14,7 +14,7 @@ from dibs.errors import ConfigurationError, DibsError
 from dibs.model.run_outcome import Died, Raised, StopReason, Verdict
 from dibs.worker import messages
 from dibs.worker.execution import exception_info
-from dibs.worker.execution.invocation import Invocation, interrupted
+from dibs.worker.execution.invocation import Invocation, interrupted_verdict
 from dibs.worker.processes.isolated_main import run_isolated_process
 from dibs.worker.processes.spawn import EXIT_NO_MAIN_GUARD, SpawnedProcess
 
@@ -57,7 +57,7 @@ class IsolatedExecutor:
         self._busy[invocation.key] = process
         try:
             if not enter():
-                return interrupted()
+                return interrupted_verdict()
             return await process.run(invocation)
         finally:
             del self._busy[invocation.key]
