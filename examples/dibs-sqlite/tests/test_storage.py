@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from dibs_sqlite import open_url, remove_url, temporary_url
-from dibs_sqlite.database import LAYOUT
-from dibs_sqlite.queries import queries, schema
+from dibs_sqlite.database import APPLICATION_ID, LAYOUT
+from dibs_sqlite.queries import queries, script
 
 from dibs.errors import NotRunning, StorageDamaged, StorageTooNew, UnknownOption
 from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest
+from dibs.model.results import Counts
 
 JOB = EnqueueRequest(job=NewJob(id="a"))
 PARAMS: dict[str, Any] = {"queue": "q", "priority": 0, "now": 1, "limit": 10, "lease": "x", "after": 0}
@@ -50,6 +51,25 @@ def test_a_newer_layout_is_not_written_to(tmp_path: Path) -> None:
 
     with pytest.raises(StorageTooNew, match="upgrade"):
         asyncio.run(opened(path))
+
+
+def test_a_file_of_layout_1_is_upgraded(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with sqlite3.connect(path) as connection:
+        connection.executescript(Path(__file__).with_name("layout_1.sql").read_text("utf-8"))
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+
+    async def counted() -> Counts:
+        # The manual clock stands at the time of the last step, so that no lease or outcome has expired.
+        async with open_url(f"sqlite:{path}", clock="manual") as storage:
+            return (await storage.counts(["q"]))["q"]
+
+    expected = Counts(
+        waiting=6, scheduled=2, active=4, handed_off=1, blocked=1, completed=1, failed=2, cancelled=1
+    )
+    assert [expected, expected] == [asyncio.run(counted()), asyncio.run(counted())]
 
 
 def test_an_unknown_option_is_refused() -> None:
@@ -100,7 +120,7 @@ def test_remove_url_removes_all_files(tmp_path: Path) -> None:
 def test_the_queries_of_a_worker_use_an_index(name: str) -> None:
     """Methods that workers call often read only the rows that they need."""
     connection = sqlite3.connect(":memory:")
-    connection.executescript(schema())
+    connection.executescript(script("schema"))
     plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {queries()[name]}", PARAMS)]
     connection.close()
     reads = [tx for tx in plan if tx.startswith(("SCAN slots", "SCAN leases", "USE TEMP B-TREE"))]

@@ -22,13 +22,13 @@ from dibs.errors import (
     StorageTooNew,
     StorageUnavailable,
 )
-from dibs_sqlite.queries import queries, schema
+from dibs_sqlite.queries import queries, script
 from dibs_sqlite.transaction import Transaction
 
 #: SQLite's `application_id` in the header of the file: "dibs" in ASCII. A file with another id is refused.
 APPLICATION_ID: Final = 0x64696273
 #: Version of the tables, kept as SQLite's `user_version`.
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 #: Time that a transaction waits for the write lock, s. It is far longer than any step takes.
 LOCK_TIMEOUT: Final = 30.0
 #: Oldest SQLite that this package works with: STRICT tables came with 3.37.
@@ -79,10 +79,8 @@ class Database:
         )
         is_empty = not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         if not application_id and is_empty:
-            for statement in schema().split(";\n"):
-                connection.execute(statement)
+            _execute_script(connection, "schema")
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {LAYOUT}")
         elif application_id != APPLICATION_ID:
             raise StorageDamaged(
                 f"{self._path} is a database of another application: choose another path for the jobs of dibs"
@@ -92,6 +90,9 @@ class Database:
                 f"{self._path} has layout {layout}, and this version of dibs-sqlite knows {LAYOUT}: "
                 "upgrade dibs-sqlite"
             )
+        elif layout < LAYOUT:
+            _execute_script(connection, "upgrade_1")
+        connection.execute(f"PRAGMA user_version = {LAYOUT}")
         connection.execute("COMMIT")
 
     def close(self) -> None:
@@ -161,3 +162,9 @@ class Database:
 def _primary_code(error: sqlite3.Error) -> int:
     """Return SQLite's primary error code: the low byte of the extended code."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _execute_script(connection: sqlite3.Connection, name: str) -> None:
+    """Run each statement of a file in sql/. Why not `executescript`: it commits the open transaction."""
+    for statement in script(name).split(";\n"):
+        connection.execute(statement)

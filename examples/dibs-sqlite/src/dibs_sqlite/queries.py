@@ -1,4 +1,4 @@
-"""The SQL of the storage: the named queries of sql/queries.sql and the tables of sql/schema.sql."""
+"""The SQL of the storage: the named queries of sql/queries.sql, and the scripts that create and upgrade the tables."""
 
 from __future__ import annotations
 
@@ -13,15 +13,11 @@ _SECTION: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 @cache
 def queries() -> dict[str, str]:
     """Return the text of each query by its name."""
-    _, *parts = _SECTION.split(_read("queries"))
+    _, *parts = _SECTION.split(script("queries"))
     return dict(zip(parts[::2], (part.strip() for part in parts[1::2]), strict=True))
 
 
 @cache
-def schema() -> str:
-    """Return the statements that create the tables and indexes."""
-    return _read("schema")
-
-
-def _read(name: str) -> str:
+def script(name: str) -> str:
+    """Return the text of a file in sql/: "schema" creates the tables, "upgrade_1" upgrades from layout 1."""
     return (files(__package__) / "sql" / f"{name}.sql").read_text("utf-8")
