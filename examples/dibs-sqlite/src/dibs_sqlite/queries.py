@@ -1,4 +1,4 @@
-"""The SQL of the storage: the named queries of sql/queries.sql, and the scripts that create and upgrade the tables."""
+"""The SQL of the storage: the queries of sql/queries.sql, and the scripts that create and upgrade the tables."""
 
 from __future__ import annotations
 
