@@ -25,8 +25,9 @@ def play(
     durable: bool = False,
     walkthrough: bool = False,
 ) -> tuple[Failure | None, ExampleSession]:
-    """Run examples until one fails, after the walkthrough if requested. `session.examples` is their
-    number.
+    """Run examples until one fails, after the walkthrough if requested.
+
+    `session.examples` is their number.
     """
     runner = LoopRunner()
     checker = LawChecker([law() for law in LAWS], StoryRecorder())

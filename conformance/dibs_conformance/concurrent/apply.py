@@ -18,7 +18,7 @@ from dibs_conformance.oracle import holding
 from dibs_conformance.oracle.enqueueing import activate
 from dibs_conformance.oracle.matching import match, match_slot
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.oracle.queue import Queue
+from dibs_conformance.oracle.queue import OracleQueue
 
 #: Stands for every id: the ids that the call changed are unknown.
 ANY_ID = "*"
@@ -150,7 +150,7 @@ def _claim(world: PossibleWorld, part: CallPart, now: int) -> None:
 
 
 def _check_claimed(
-    world: PossibleWorld, part: CallPart, queue: Queue, answer: ClaimResult, lease: str, holder: str
+    world: PossibleWorld, part: CallPart, queue: OracleQueue, answer: ClaimResult, lease: str, holder: str
 ) -> None:
     """Activate the claimed jobs in the oracle. Raises Mismatch for a job not due, out of order or skipped."""
     now, limit = answer.now, part.request["limit"]

@@ -8,8 +8,15 @@ from copy import copy
 
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.ids import IdRecord
-from dibs_conformance.oracle.numbering import DrawnNumbers, Kind, Mismatch, NumberMap, NumberSource, Scope
-from dibs_conformance.oracle.queue import Queue
+from dibs_conformance.oracle.numbering import (
+    DrawnNumbers,
+    Mismatch,
+    NumberKind,
+    NumberMap,
+    NumberSource,
+    Scope,
+)
+from dibs_conformance.oracle.queue import OracleQueue
 
 
 class ConcurrentNumberMap(NumberMap):
@@ -25,7 +32,7 @@ class ConcurrentNumberMap(NumberMap):
         other._drawn = {key: copy_drawn(random_action) for key, random_action in self._drawn.items()}
         return other
 
-    def _pair(self, kind: Kind, scope: Scope, expected: int, actual: int) -> None:
+    def _pair(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:
         if (kind, scope, actual) in self._expected:
             raise Mismatch(f"{kind} {actual} of {scope[1]!r} was given before; a fresh one was due")
         queue, id = scope
@@ -69,8 +76,8 @@ def copy_oracle(oracle: Oracle) -> Oracle:
     return other
 
 
-def copy_queue(queue: Queue, numbers: NumberSource) -> Queue:
-    return Queue(
+def copy_queue(queue: OracleQueue, numbers: NumberSource) -> OracleQueue:
+    return OracleQueue(
         name=queue.name,
         numbers=numbers,
         settings=queue.settings,

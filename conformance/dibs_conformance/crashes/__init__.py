@@ -1,1 +1,3 @@
-"""Clients that die, stop, give up or are cut off: what was under way happened whole, or not at all."""
+"""Tests of crashed clients and failing disks (level L3): each call in flight takes effect completely or not
+at all.
+"""

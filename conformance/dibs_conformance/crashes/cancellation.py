@@ -1,4 +1,6 @@
-"""A caller that is cancelled while it awaits, at every await of every verb, and who calls next."""
+"""Cancelled callers: cancels the task at every await of every operation, and then uses the same storage
+again.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,8 @@ import time
 from collections.abc import Coroutine, Generator
 from types import coroutine
 from typing import Any, TypeVar
+
+from attrs import frozen
 
 from dibs_conformance.concurrent.actions import Program, build_arguments
 from dibs_conformance.concurrent.calls import Call
@@ -17,21 +21,21 @@ from dibs_conformance.report import Failure, Findings
 from dibs_conformance.target import LevelPlan
 
 T = TypeVar("T")
-#: More awaits than any verb has.
+#: More awaits than any operation has.
 MAX_AWAITS = 200
-#: Readers that follow on the same storage: each has to get its own answer.
+#: Concurrent reads after a cancellation. Each must get its own answer.
 READERS = 8
 
 
 class AwaitCanceller:
-    """Counts where a coroutine awaits, and cancels its task at one of them."""
+    """Counts the awaits of a coroutine, and cancels the current task at one of them."""
 
     def __init__(self, at: int) -> None:
         self.count, self._at = 0, at
 
     @coroutine
     def run(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-        """Run the coroutine, handing through whatever it waits for."""
+        """Run the coroutine and forward everything it awaits."""
         error_in: BaseException | None = None
         while True:
             try:
@@ -46,18 +50,19 @@ class AwaitCanceller:
                 task.cancel()
             try:
                 yield awaited
-            except BaseException as error:  # noqa: BLE001 - it goes to whom it was thrown at
+            except BaseException as error:  # noqa: BLE001 - thrown into the coroutine again
                 error_in = error
 
 
+@frozen
 class Canceller:
-    """Cancels on the storage of the witness itself."""
+    """Cancels calls on the survivor's own storage, so that later calls share its connections."""
 
-    def __init__(self, survivor: ThreadSurvivor, campaign: FaultCampaign[str]) -> None:
-        self._survivor, self._campaign = survivor, campaign
+    _survivor: ThreadSurvivor
+    _campaign: FaultCampaign[str]
 
     def cancel_scene(self, name: str) -> None:
-        """Cancel one verb at its first await, at its second, until there are no more."""
+        """Cancel the operation of a scene at its first await, at its second, and so on until it completes."""
         for at in range(MAX_AWAITS):
             if self._campaign.failure is not None or not self._cancel_at(name, at):
                 break
@@ -80,7 +85,9 @@ class Canceller:
         return was_cancelled
 
     async def _cancel(self, program: Program, at: int) -> tuple[Call, bool]:
-        """Make the call and cancel it there; tell whether it came that far. 0: before it began."""
+        """Make the call and cancel it at await number `at` (0: before it starts). Return the call and whether
+        it was cancelled.
+        """
         [action] = program.actions
         now = program.now + action.clock_offset
         call = Call(
@@ -105,7 +112,7 @@ class Canceller:
         await awaits.run(make_call(self._survivor.client.storage, call))
 
     async def _check_readers(self, queue: str) -> str:
-        """Read many ids at once; what is wrong with the answers."""
+        """Read with several tasks at the same time. Return a description of wrong answers, or ""."""
         storage, ids = self._survivor.client.storage, [f"reader {n}" for n in range(READERS)]
         answers = await asyncio.gather(*(storage.get(queue, [id] * (n + 1)) for n, id in enumerate(ids)))
         sizes = [len(answer) for answer in answers]
@@ -113,12 +120,12 @@ class Canceller:
 
 
 def try_cancellation(plan: LevelPlan, until: float) -> Findings:
-    """Cancel at every await."""
+    """Cancel each scene at each of its awaits."""
     location = plan.locations.new()
     with thread_survivor(plan.locations, location) as survivor:
         campaign: FaultCampaign[str] = FaultCampaign(
             "a cancelled caller leaves nothing half done",
-            "What was cancelled at any await happened whole or not at all, and nobody gets its reply.",
+            "A call cancelled at any await takes effect completely or not; no other call gets its reply.",
             "cancel",
             survivor,
             "cancelled",

@@ -1,8 +1,10 @@
-"""Connections cut after the n-th byte of a request, and of a reply."""
+"""Connections cut after the n-th byte of a request or of a reply."""
 
 from __future__ import annotations
 
 import time
+
+from attrs import frozen
 
 from dibs_conformance.crashes.proxy import Direction, Proxy
 from dibs_conformance.crashes.scenes import SCENES, FaultCampaign, min_points
@@ -11,29 +13,30 @@ from dibs_conformance.report import Findings
 from dibs_conformance.report.findings import merge
 from dibs_conformance.target import LevelPlan
 
-#: A scene, and after how many bytes.
+#: The name of a scene, and the number of bytes before the cut.
 CutPoint = tuple[str, int]
 
 REQUEST_CUT = (
     "a cut request tells the truth",
-    "What lost its connection at any byte sent happened, did not, or is unknown: as it says.",
+    "After a cut at any byte of a request, the call reports truthfully: done, refused or unknown.",
     "request cut",
 )
 REPLY_CUT = (
     "a cut reply tells the truth",
-    "What lost its connection at any byte of the reply happened, did not, or is unknown: as it says.",
+    "After a cut at any byte of a reply, the call reports truthfully: done, refused or unknown.",
     "reply cut",
 )
 
 
+@frozen
 class ConnectionCutter:
-    """A client behind a proxy, and a witness beside it."""
+    """Runs scenes on a client behind a proxy that cuts the connection."""
 
-    def __init__(self, survivor: ThreadSurvivor, client: ThreadSurvivor, proxy: Proxy) -> None:
-        self._survivor, self._client, self._proxy = survivor, client, proxy
+    _client: ThreadSurvivor
+    _proxy: Proxy
 
     def sizes(self, campaign: FaultCampaign[CutPoint]) -> dict[str, dict[Direction, int]]:
-        """How many bytes each scene sends and gets."""
+        """Return the number of bytes that each scene sends and receives."""
         found: dict[str, dict[Direction, int]] = {}
         for name in SCENES:
             self._run_scene(campaign, name, None, 0)
@@ -66,12 +69,12 @@ def try_cut_connections(plan: LevelPlan, until: float) -> Findings:
         thread_survivor(plan.locations, proxy.proxied_url(url)) as client,
     ):
         requests: FaultCampaign[CutPoint] = FaultCampaign(
-            *REQUEST_CUT, survivor, "asked", plan.seed, min_points=min_points(plan)
+            *REQUEST_CUT, survivor, "request", plan.seed, min_points=min_points(plan)
         )
         replies: FaultCampaign[CutPoint] = FaultCampaign(
-            *REPLY_CUT, survivor, "told", plan.seed, min_points=min_points(plan)
+            *REPLY_CUT, survivor, "reply", plan.seed, min_points=min_points(plan)
         )
-        cutter = ConnectionCutter(survivor, client, proxy)
+        cutter = ConnectionCutter(client, proxy)
         sizes = cutter.sizes(requests)
         sent = [(name, n) for name, size in sizes.items() for n in range(1, size["request"] + 1)]
         got = [(name, n) for name, size in sizes.items() for n in range(1, size["reply"] + 1)]

@@ -1,4 +1,4 @@
-"""L3: clients that are killed, stopped, cancelled and cut off, and disks that fail under them."""
+"""Level L3: clients that are killed, stopped, cancelled or disconnected, and disks that fail."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dibs_conformance.report import Findings, Gap
 from dibs_conformance.report.findings import merge
 from dibs_conformance.target import LevelPlan, LoopRunner, OpenedStorage
 
-#: Tries one way of going wrong, until that time.
+#: Tests one kind of fault until a deadline of `time.monotonic()`.
 FaultTest = Callable[[LevelPlan, float], Findings]
 
 
 def clients_that_die(plan: LevelPlan) -> Findings:
-    """L3, one way after the other, each with its share of the time."""
+    """Run L3: one kind of fault after the other, each with its share of the budget."""
     if not plan.claims.manual_clock:
         return Findings(untested=(manual_clock_gap(),))
     tests, found = tests_for(plan)
@@ -36,7 +36,7 @@ def clients_that_die(plan: LevelPlan) -> Findings:
 
 
 def tests_for(plan: LevelPlan) -> tuple[list[FaultTest], Findings]:
-    """What applies to this storage; and what does not, or cannot be tried."""
+    """Return the fault tests that apply to this storage, and findings that list the others with a reason."""
     tests: list[FaultTest] = [try_cancellation]
     spared, untested = [], []
     if plan.claims.shared:
@@ -58,12 +58,14 @@ def tests_for(plan: LevelPlan) -> tuple[list[FaultTest], Findings]:
     elif isinstance(plan.locations.target, str):
         tests.append(try_cut_connections)
     else:
-        untested.append(Gap(name="cut connections", why="certify a URL, so that the kit can stand between"))
+        untested.append(
+            Gap(name="cut connections", why="certify a URL, so that the kit can put a proxy in between")
+        )
     return tests, Findings(spared=tuple(spared), untested=tuple(untested))
 
 
 def storage_info(plan: LevelPlan) -> tuple[str, str]:
-    """What the storage says of where it is, and of what survives what."""
+    """Return the url and the durability that the storage reports."""
     runner = LoopRunner()
     try:
         opened = OpenedStorage(plan.locations, runner, plan.locations.new())

@@ -1,9 +1,11 @@
-"""Processes killed, and stopped and continued, right before any line of the storage."""
+"""Processes killed, or stopped and continued, right before any line of storage code."""
 
 from __future__ import annotations
 
 import signal
 import time
+
+from attrs import frozen
 
 from dibs_conformance.concurrent.process_clients import ProcessClient, SignalPoint
 from dibs_conformance.crashes.scenes import (
@@ -20,32 +22,35 @@ from dibs_conformance.report import Findings
 from dibs_conformance.report.findings import merge
 from dibs_conformance.target import LevelPlan
 
-#: Seconds after which one who is waited for is thought to wait for the one that was stopped.
+#: Seconds without an answer after which a call counts as blocked by the stopped process.
 BLOCKED_AFTER = 0.2
 
-#: A scene, and a line of it.
+#: The name of a scene, and the number of the line.
 KillPoint = tuple[str, int]
 
 KILLED = (
     "a killed caller leaves nothing half done",
-    "What a process killed at any line had under way happened whole or not at all; others go on.",
+    "A call killed at any line takes effect completely or not at all, and other clients keep working.",
     "kill -9",
 )
 STOPPED = (
     "a late holder changes nothing",
-    "A process stopped at any line past its lease goes on without harm to those that took over.",
+    "A process stopped at any line and continued after its lease does no harm to the new holders.",
     "stop and continue",
 )
 
 
+@frozen
 class LineKiller:
-    """Victims on one place, and a witness."""
+    """Runs scenes in a victim process that is killed or stopped at a line."""
 
-    def __init__(self, victim: Victim, survivor: ThreadSurvivor) -> None:
-        self._victim, self._survivor = victim, survivor
+    _victim: Victim
+    _survivor: ThreadSurvivor
 
     def sizes(self, campaign: FaultCampaign[KillPoint]) -> dict[str, int]:
-        """How many lines of the storage each scene takes, undisturbed, and not for the first time."""
+        """Return the number of storage lines that each scene executes. Each scene runs twice; the second run
+        counts.
+        """
         found: dict[str, int] = {}
         for name, scene in (*SCENES.items(), *SCENES.items()):
             history = campaign.new_history()
@@ -58,7 +63,7 @@ class LineKiller:
         return found
 
     def kill(self, campaign: FaultCampaign[KillPoint], point: KillPoint) -> None:
-        """Kill it there; what is left is whole, and the others go on."""
+        """Kill the victim at a line, recover from the survivor, and check the history."""
         name, line = point
         history, victim = campaign.new_history(), self._victim.process()
         victim.start(history.run_setup(SCENES[name]), SignalPoint(signal.SIGKILL, line))
@@ -71,7 +76,9 @@ class LineKiller:
         campaign.check(history)
 
     def stop(self, campaign: FaultCampaign[KillPoint], point: KillPoint) -> None:
-        """Stop it there, let its lease run out and others take over, and let it go on."""
+        """Stop the victim at a line until its lease has expired and the survivor has taken over; then
+        continue it.
+        """
         name, line = point
         history, victim = campaign.new_history(), self._victim.process()
         victim.start(history.run_setup(SCENES[name]), SignalPoint(signal.SIGSTOP, line))
@@ -87,7 +94,7 @@ class LineKiller:
         campaign.check(history)
 
     def _is_stopped(self, victim: ProcessClient) -> bool:
-        """Wait until it is stopped, or has answered."""
+        """Wait until the process is stopped or has finished. Return whether it is stopped."""
         deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline:
             if victim.is_stopped:
@@ -98,7 +105,7 @@ class LineKiller:
 
 
 def try_kills_and_stops(plan: LevelPlan, until: float) -> Findings:
-    """SIGKILL before any line; SIGSTOP before any line, and SIGCONT once others have taken over."""
+    """Send SIGKILL before any line, then SIGSTOP before any line with SIGCONT after a takeover."""
     location, now = plan.locations.new(), time.monotonic()
     with thread_survivor(plan.locations, location) as survivor:
         kills: FaultCampaign[KillPoint] = FaultCampaign(

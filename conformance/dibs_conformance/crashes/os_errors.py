@@ -1,8 +1,12 @@
-"""Errors of the system at every call a storage makes to it: no room, a broken disk, too many open files."""
+"""Errors of the operating system at every system call a storage makes from Python: disk full, I/O error, too
+many files.
+"""
 
 from __future__ import annotations
 
 import errno
+
+from attrs import frozen
 
 from dibs_conformance.concurrent.calls import Call
 from dibs_conformance.concurrent.process_clients import ProcessClient
@@ -13,24 +17,25 @@ from dibs_conformance.crashes.victim import Victim
 from dibs_conformance.report import Failure, Findings, Gap
 from dibs_conformance.target import LevelPlan
 
-#: A scene, a call of it, and the error.
+#: The name of a scene, the number of the system call, and the error number.
 ErrorPoint = tuple[str, int, int]
 
 FAILED = (
     "an error of the system is told and leaves nothing half done",
-    "Whatever call fails with whatever error: refused and not done, unknown, or done; and all goes on.",
+    "After any system call error, calls report truthfully (refused, unknown or done) and later calls work.",
     "system call failed",
 )
 
 
+@frozen
 class OsErrorInjector:
-    """A process whose calls to the system fail, and a witness."""
+    """Runs scenes in a process in which a system call fails."""
 
-    def __init__(self, victim: ProcessClient, campaign: FaultCampaign[ErrorPoint]) -> None:
-        self._victim, self._campaign = victim, campaign
+    _victim: ProcessClient
+    _campaign: FaultCampaign[ErrorPoint]
 
     def sizes(self) -> dict[str, int]:
-        """How many calls to the system each scene makes."""
+        """Return the number of system calls that each scene makes."""
         found: dict[str, int] = {}
         for name in SCENES:
             self._run_scene(name, None)
@@ -64,7 +69,7 @@ class OsErrorInjector:
 
 
 def try_os_errors(plan: LevelPlan, until: float) -> Findings:
-    """Let each call fail with each error."""
+    """Make each system call fail with each error."""
     location = plan.locations.new()
     with thread_survivor(plan.locations, location) as survivor:
         campaign: FaultCampaign[ErrorPoint] = FaultCampaign(
@@ -84,7 +89,7 @@ def try_os_errors(plan: LevelPlan, until: float) -> Findings:
 
 
 def no_python_calls_gap(found: Findings) -> Findings:
-    """A storage whose files are written by a library in C: Python does not see its calls."""
-    why = "the storage's calls to the system are not made by Python: nothing stands between but strace"
-    gap = Gap(name="errors of the system, within Python", why=why)
+    """Return findings with a gap: a library in C makes the file calls, so Python cannot intercept them."""
+    why = "Python does not make the storage's system calls; only strace can inject errors into them"
+    gap = Gap(name="system call errors, within Python", why=why)
     return Findings(histories=found.histories, events=found.events, failures=found.failures, spared=(gap,))

@@ -1,4 +1,4 @@
-"""Power lost at any moment: every disk it may leave holds what was answered, and nothing half done."""
+"""Power loss at any point: every possible disk state must hold all answered calls, and none by half."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from dibs_conformance.concurrent.examples import GRANTS, IDS, START
 from dibs_conformance.concurrent.linearize import linearize
 from dibs_conformance.concurrent.process_clients import TIMEOUT, process_context
 from dibs_conformance.concurrent.timeline import timeline
-from dibs_conformance.crashes.scenes import FaultCampaign
-from dibs_conformance.crashes.survivor import ThreadSurvivor
+from dibs_conformance.crashes.scenes import FaultCampaign, Survivor
 from dibs_conformance.report import Failure, Findings
 from dibs_conformance.target import LevelPlan
 
 LAW = (
     "what was answered survives power loss",
-    "Every disk that a power loss at any moment may leave holds what was answered; nothing is half done.",
+    "After a power loss at any point, every possible disk state holds all answered calls, and none by half.",
     "power loss",
 )
-#: Enough of everything, and of large payloads, that a storage also puts together what it wrote before.
+#: All kinds of calls, with payloads so large that the storage also compacts its files.
 ACTIONS = (
     *GRANTS,
     Action(operation="enqueue", ids=IDS),
@@ -47,47 +46,46 @@ ACTIONS = (
     Action(operation="forget"),
 )
 QUEUE = "power"
-#: So many disks are looked at whatever the time.
+#: Disk states tried even if the time is over.
 MIN_POINTS = 40
 
 
 @frozen
 class PowerLossPoint:
-    """After so many deeds, this one of the disks that may be left."""
+    """The number of file operations before the power loss, and the number of the disk state among the
+    possible ones.
+    """
 
     operations: int
     disk: int
 
 
 def try_power_loss(plan: LevelPlan, until: float) -> Findings:
-    """Write down what a process does to its disk, and look at what may be left of it at every moment."""
+    """Record the file operations of a process, and check every disk state a power loss may leave."""
     url = plan.locations.new()
     calls, operations = record_process(url)
     min_points = max(MIN_POINTS, plan.examples or 0)
     campaign: FaultCampaign[PowerLossPoint] = FaultCampaign(
-        *LAW, ThreadSurvivor.__new__(ThreadSurvivor), QUEUE, plan.seed, min_points=min_points
+        *LAW, Survivor(), QUEUE, plan.seed, min_points=min_points
     )
     checker = PowerLossChecker(plan, campaign, calls, operations)
     campaign.run(checker.points(), checker.check_point, until)
     return campaign.findings()
 
 
+@frozen
 class PowerLossChecker:
-    """Lays out disks, opens them, and judges what is there."""
+    """Creates disk states, opens a storage on each, and checks its content."""
 
-    def __init__(
-        self,
-        plan: LevelPlan,
-        campaign: FaultCampaign[PowerLossPoint],
-        calls: list[Call],
-        operations: list[DiskOperation],
-    ) -> None:
-        self._plan, self._campaign, self._calls, self._deeds = plan, campaign, calls, operations
+    _plan: LevelPlan
+    _campaign: FaultCampaign[PowerLossPoint]
+    _calls: list[Call]
+    _operations: list[DiskOperation]
 
     def points(self) -> list[PowerLossPoint]:
-        """Every moment between two deeds, and every disk that may be left then."""
+        """Return every possible disk state after every file operation."""
         disk, found = DiskModel(), []
-        for number, operation in enumerate(self._deeds, 1):
+        for number, operation in enumerate(self._operations, 1):
             disk.apply(operation)
             if operation.kind != "write":
                 left = sum(1 for _ in disk.after_power_loss())
@@ -99,15 +97,15 @@ class PowerLossChecker:
         campaign.histories += 1
         campaign.count_fault()
         disk = DiskModel()
-        for operation in self._deeds[: point.operations]:
+        for operation in self._operations[: point.operations]:
             disk.apply(operation)
         write_disk(list(disk.after_power_loss())[point.disk], disk.folders, folder_of(url))
-        answered = sum(operation.kind == "mark" for operation in self._deeds[: point.operations])
+        answered = sum(operation.kind == "mark" for operation in self._operations[: point.operations])
         rounds = self._rounds(answered)
         campaign.calls += len(rounds)
         try:
             rounds[-1].snapshot = asyncio.run(read_disk(url, self._calls[-1].now))
-        except Exception as error:  # noqa: BLE001 - whatever it is, what was answered cannot be read
+        except Exception as error:  # noqa: BLE001 - any exception means that answered calls cannot be read
             why = f"after {answered} answers it does not open: {type(error).__name__}: {error}"
             campaign.failure = Failure(law=campaign.law, why=why, story=timeline(rounds))
             return
@@ -116,7 +114,7 @@ class PowerLossChecker:
             campaign.failure = Failure(law=campaign.law, why=result.why, story=timeline(rounds))
 
     def _rounds(self, answered: int) -> list[Round]:
-        """What was answered by then, and the call that was under way."""
+        """Return the answered calls, and the call in flight with its answer removed."""
         rounds = [Round(calls=[call]) for call in self._calls[:answered]]
         in_flight = []
         for call in self._calls[answered : answered + 1]:
@@ -127,13 +125,13 @@ class PowerLossChecker:
 
 
 async def read_disk(url: str, now: int) -> Snapshot:
-    """Open what is left, see everything, and go on working."""
+    """Open a disk state and read it. Also run some calls, which must work."""
     async with open_storage(url, "manual") as storage:
-        on_call = await take_snapshot(storage, QUEUE, IDS, now, log=False)
+        found = await take_snapshot(storage, QUEUE, IDS, now, log=False)
         await run_program(
             storage, "ann", Program(ACTIONS[:4], f"{QUEUE} again", ClientState(), now), time.monotonic
         )
-        return on_call
+        return found
 
 
 def folder_of(url: str) -> Path:
@@ -141,14 +139,14 @@ def folder_of(url: str) -> Path:
 
 
 def record_process(url: str) -> tuple[list[Call], list[DiskOperation]]:
-    """Let a process do the acts, and write down what it does to its folder."""
+    """Run the actions in a new process. Return its calls and its file operations."""
     parent_end, child_end = process_context().Pipe()
     process = process_context().Process(target=record_in_process, args=(url, child_end), daemon=True)  # type: ignore[attr-defined]
     process.start()
     child_end.close()
     if not parent_end.poll(TIMEOUT):
         process.kill()
-        raise TimeoutError("the process whose disk is watched does not answer")
+        raise TimeoutError("the process whose disk is recorded does not answer")
     calls, operations = parent_end.recv()
     process.join(TIMEOUT)
     parent_end.close()

@@ -1,4 +1,4 @@
-"""A relay between a storage and its server that cuts the connection after the n-th byte."""
+"""A TCP proxy between a storage and its server. It cuts the connection after the n-th byte."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHUNK = 65536
 
 
 class Proxy:
-    """Relays what comes to a port of its own; lives on a loop in a thread of its own."""
+    """Forwards connections to a local port, on an event loop in its own thread."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -37,7 +37,9 @@ class Proxy:
         return await asyncio.start_server(self._relay, LOOPBACK, 0)
 
     def arm(self, direction: Direction | None = None, after: int = 0) -> None:
-        """Count anew, and cut once so many bytes went this way; without a way, only count."""
+        """Reset the counts, and cut after this number of bytes in a direction. Without a direction, only
+        count bytes.
+        """
 
         async def set_up() -> None:
             self.bytes = {"request": 0, "reply": 0}
@@ -86,7 +88,7 @@ class Proxy:
             await self._close_pair(pair)
 
     async def _close_pair(self, pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter]) -> None:
-        """End both sides; what was written before still arrives."""
+        """Close both sides. Bytes sent before still arrive."""
         for writer in pair:
             self._writers.discard(writer)
             if not writer.is_closing():
@@ -109,7 +111,7 @@ class Proxy:
     @classmethod
     @contextmanager
     def for_url(cls, url: str) -> Iterator[Self]:
-        """A proxy before the server of a URL."""
+        """Start a proxy to the server of a URL, and close it at the end."""
         host, port = server_of(url)
         proxy = cls(host, port)
         try:
@@ -118,7 +120,7 @@ class Proxy:
             proxy.close()
 
     def proxied_url(self, url: str) -> str:
-        """The URL, by way of this proxy."""
+        """Return the URL with the proxy's address."""
         split_call = urlsplit(url)
         credentials = f"{split_call.netloc.rpartition('@')[0]}@" if "@" in split_call.netloc else ""
         return urlunsplit(split_call._replace(netloc=f"{credentials}{LOOPBACK}:{self.port}"))
@@ -126,13 +128,13 @@ class Proxy:
 
 def server_of(url: str) -> tuple[str, int]:
     split_call = urlsplit(url)
-    assert split_call.hostname is not None  # noqa: S101 - has_server said so
+    assert split_call.hostname is not None  # noqa: S101 - has_server was checked before
     assert split_call.port is not None  # noqa: S101
     return split_call.hostname, split_call.port
 
 
 def has_server(url: str) -> bool:
-    """Whether a URL names a server by host and port."""
+    """Return whether a URL has a host and a port."""
     try:
         split_call = urlsplit(url)
         return split_call.hostname is not None and split_call.port is not None

@@ -1,4 +1,6 @@
-"""What is under way when something goes wrong: an act for each thing a verb may do, and what leads there."""
+"""Scenes for faults: for each effect of an operation, the actions that lead there and the action that is
+disturbed.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,13 @@ P = TypeVar("P")
 ENQUEUE, CLAIM = Action(operation="enqueue"), Action(operation="claim")
 RUNNING = (*GRANTS, ENQUEUE, CLAIM)
 WITH_SUCCESSOR = (*RUNNING, Action(operation="enqueue", data=1))
-#: The run is under the lease that ends soon.
+#: The run is under the short lease.
 RUNNING_SHORT_LEASE = (*GRANTS, ENQUEUE, Action(operation="claim", lease=1))
 
 
 @frozen
 class Scene:
-    """What leads there, and what is under way."""
+    """The actions that prepare a situation, and the action that the fault disturbs."""
 
     setup: tuple[Action, ...]
     action: Action
@@ -61,7 +63,7 @@ SCENES: dict[str, Scene] = {
     "report": Scene(RUNNING, Action(operation="report")),
 }
 
-#: What the others do afterwards: the place has to go on working.
+#: Run by other clients after the fault: the storage must still work.
 RECOVERY_ACTIONS = (
     Action(operation="reap", clock_offset=PAST_SHORT_TTL),
     CLAIM,
@@ -71,17 +73,19 @@ RECOVERY_ACTIONS = (
 
 
 class Survivor:
-    """Who is there before and after: it does what it is told, and sees everything."""
+    """A client that the fault does not hit. It prepares scenes, recovers and takes snapshots."""
 
-    #: How many it was there for: each has a queue of its own, and a later time.
+    #: Number of histories so far. Each history has its own queue and a later time.
     histories = 0
 
     def run(self, program: Program, timeout: float) -> list[Call] | None:
-        """Do it; None when it is not done in time. It is done later then, before anything else."""
+        """Run a program. Return None if it takes longer than `timeout` seconds; it then continues before the
+        next program.
+        """
         raise NotImplementedError
 
     def wait_late(self) -> list[Call]:
-        """What was not done in time, once it is."""
+        """Return the calls of a program that exceeded its timeout, once it is done."""
         raise NotImplementedError
 
     def snapshot(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Snapshot:
@@ -90,7 +94,7 @@ class Survivor:
 
 @define
 class FaultHistory:
-    """One example: what leads there, what went wrong, what was there afterwards."""
+    """The rounds of one history with a fault: setup, disturbed action, recovery."""
 
     survivor: Survivor
     queue: str
@@ -102,19 +106,19 @@ class FaultHistory:
         return Program(tuple(actions), self.queue, self.state, self.now)
 
     def run_setup(self, scene: Scene) -> Program:
-        """Lead there; what is to be under way next."""
+        """Run the setup, and return the program of the action to disturb."""
         self._add_round(self.survivor.run(self.program(scene.setup), TIMEOUT) or [])
         return self.program((scene.action,))
 
     def add(self, calls: list[Call]) -> None:
-        """What was under way, and whatever overlapped it."""
+        """Add the calls of the disturbed action, and calls that overlapped it."""
         self._add_round(calls)
 
     def finish(self) -> None:
-        """Go on working, and see everything."""
+        """Run the recovery actions and take the last snapshot."""
         calls = self.survivor.run(self.program(RECOVERY_ACTIONS), TIMEOUT)
         if calls is None:
-            raise TimeoutError(f"afterwards nobody was answered for {TIMEOUT:.0f} s")
+            raise TimeoutError(f"after the fault, a client got no answer for {TIMEOUT:.0f} s")
         self._add_round(calls, log=True)
 
     def _add_round(self, calls: list[Call], *, log: bool = False) -> None:
@@ -124,30 +128,30 @@ class FaultHistory:
         self.rounds.append(Round(calls=calls, snapshot=self._stable_snapshot(log=log)))
 
     def _stable_snapshot(self, *, log: bool) -> Snapshot:
-        """See everything, twice alike: what has no reply yet may take effect while we look."""
-        survivor = self.survivor.snapshot(self.queue, IDS, self.now, log=log)
+        """Read until two snapshots are equal: an unanswered call may take effect between them."""
+        previous = self.survivor.snapshot(self.queue, IDS, self.now, log=log)
         while True:
             latest = self.survivor.snapshot(self.queue, IDS, self.now, log=log)
-            if latest == survivor:
-                return survivor
-            survivor = latest
+            if latest == previous:
+                return latest
+            previous = latest
 
     def check(self, law: str) -> Failure | None:
         result = linearize(self.rounds, self.queue)
         return None if result.linearizable else Failure(law=law, why=result.why, story=timeline(self.rounds))
 
 
-#: Seconds in which a call that nothing stands in the way of has to return.
+#: Seconds in which an unblocked call must return.
 TIMEOUT = 60.0
 
 
 @define
 class FaultCampaign(Generic[P]):
-    """One way of going wrong: its law, and what was seen of it so far."""
+    """The tests of one kind of fault: its law, its counts and its first failure."""
 
     law: str
     sentence: str
-    #: What each fault is called, for the report.
+    #: Name of the fault in the report.
     fault: str
     survivor: Survivor
     queue_prefix: str
@@ -173,12 +177,11 @@ class FaultCampaign(Generic[P]):
         self.failure = self.failure or history.check(self.law)
 
     def run(self, points: Sequence[P], try_point: Callable[[P], None], until: float) -> None:
-        """Try points in an order drawn from the seed, until time is up, none is left or one fails.
+        """Test points in an order drawn from the seed, until the deadline `until` or the first failure.
 
-        Whatever the time, `min_points` are tried: every scene once, or as many as were asked for.
+        At least `min_points` are tested, even after the deadline.
         """
-        program = scenes_first(points, self.seed)
-        for done, point in enumerate(program):
+        for done, point in enumerate(scenes_first(points, self.seed)):
             if self.failure is not None or (time.monotonic() > until and done >= self.min_points):
                 break
             try_point(point)
@@ -196,24 +199,24 @@ class FaultCampaign(Generic[P]):
 
 
 def min_points(plan: LevelPlan) -> int:
-    """How many points are tried at least."""
+    """Return how many points to test at least: one per scene, or `plan.examples` if that is more."""
     return max(len(SCENES), plan.examples or 0)
 
 
 def scenes_first(points: Sequence[P], seed: int) -> list[P]:
-    """Shuffle points; of scenes and moments, every scene comes once before any comes again."""
-    program = list(points)
-    Random(seed).shuffle(program)
-    survivor: Counter[object] = Counter()
+    """Return the points in random order, sorted so that each scene comes once before a scene comes twice."""
+    shuffled = list(points)
+    Random(seed).shuffle(shuffled)
+    seen: Counter[object] = Counter()
     ranks: list[int] = []
-    for point in program:
+    for point in shuffled:
         scene = point[0] if isinstance(point, tuple) else point
-        ranks.append(survivor[scene])
-        survivor[scene] += 1
-    return [program[at] for at in sorted(range(len(program)), key=ranks.__getitem__)]
+        ranks.append(seen[scene])
+        seen[scene] += 1
+    return [shuffled[at] for at in sorted(range(len(shuffled)), key=ranks.__getitem__)]
 
 
 def points(sizes: dict[str, int]) -> Iterator[tuple[str, int]]:
-    """Every moment of every scene."""
+    """Yield every point of every scene."""
     for name, size in sizes.items():
-        yield from ((name, moment) for moment in range(1, size + 1))
+        yield from ((name, number) for number in range(1, size + 1))

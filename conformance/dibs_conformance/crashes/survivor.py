@@ -1,4 +1,4 @@
-"""The survivor: a thread of this process with a storage of its own."""
+"""The survivor: a client in a thread of this process, with its own storage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dibs_conformance.target import Locations
 
 
 class ThreadSurvivor(Survivor):
-    """Does its orders one after the other."""
+    """Runs its programs one after the other in its thread."""
 
     def __init__(self, locations: Locations, location: str) -> None:
         self.client = ThreadClient("ann")
@@ -47,7 +47,7 @@ class ThreadSurvivor(Survivor):
 
 @contextmanager
 def thread_survivor(locations: Locations, location: str) -> Iterator[ThreadSurvivor]:
-    """Open a witness on a place, and close it whatever comes."""
+    """Open a survivor at a location, and close it at the end."""
     opened = ThreadSurvivor(locations, location)
     try:
         yield opened

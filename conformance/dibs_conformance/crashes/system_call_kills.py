@@ -1,9 +1,13 @@
-"""Processes killed at any system call for their files, and such calls failed, whoever makes them."""
+"""Processes killed at any system call on their files, and system calls that fail, for code in Python and in
+C.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+
+from attrs import frozen
 
 from dibs_conformance.crashes.scenes import RECOVERY_ACTIONS, SCENES, FaultCampaign, FaultHistory
 from dibs_conformance.crashes.strace import StraceUnavailable, SystemCall, Trace, injection, trace_process
@@ -13,32 +17,33 @@ from dibs_conformance.report import Findings, Gap
 from dibs_conformance.report.findings import merge
 from dibs_conformance.target import LevelPlan
 
-#: A scene, a call of it, and what becomes of the call: an error by name, or "" for a kill.
+#: The name of a scene, the system call, and the name of the error; "" for a kill.
 CallPoint = tuple[str, SystemCall, str]
 
-#: EINTR is for whoever does not repeat what was interrupted; Python does (PEP 475).
+#: EINTR matters for code in C. Python itself repeats interrupted calls (PEP 475).
 ERRORS = ("ENOSPC", "EDQUOT", "EIO", "EMFILE", "EINTR")
 
 KILLED = (
     "a caller killed at a system call leaves nothing half done",
-    "What a process killed at any call for its files had under way happened whole or not at all.",
+    "A call killed at any system call on files takes effect completely or not at all.",
     "kill -9 at a system call",
 )
 FAILED = (
     "a system call that fails is told and leaves nothing half done",
-    "Whatever call for its files fails, by whomever it is made: refused, unknown, or done; and all goes on.",
+    "After any failed system call on files, calls report truthfully and later calls work.",
     "system call failed, by strace",
 )
 
 
+@frozen
 class SystemCallKiller:
-    """A process under strace, and a witness."""
+    """Runs scenes in a process under strace."""
 
-    def __init__(self, victim: Victim, folder: str) -> None:
-        self._victim, self._folder = victim, folder
+    _victim: Victim
+    _folder: str
 
     def points(self, campaign: FaultCampaign[CallPoint], errors: Sequence[str]) -> list[CallPoint]:
-        """Every call below the folder, in every scene, undisturbed."""
+        """Return every system call below the folder, in every scene without faults, with each error."""
         found: list[CallPoint] = []
         for name in SCENES:
             history = campaign.new_history()
@@ -69,7 +74,7 @@ class SystemCallKiller:
     def _run_scene(
         self, history: FaultHistory, name: str, call: SystemCall | None = None, effect: str = ""
     ) -> Trace:
-        """Play a scene under strace, in which a call may have another fate."""
+        """Run a scene under strace. `effect` changes one system call."""
         program, victim = history.run_setup(SCENES[name]), self._victim.process()
         with trace_process(victim.pid, call, *(injection(call, effect) if call else ())) as trace:
             victim.start(program)
@@ -77,7 +82,7 @@ class SystemCallKiller:
         return trace
 
     def _recover(self, campaign: FaultCampaign[CallPoint], history: FaultHistory) -> None:
-        """The place goes on working, for the others, and for the process if it lives."""
+        """Run the recovery actions in the victim, if it is alive, and in the survivor. Check the history."""
         if self._victim.is_running:
             victim = self._victim.process()
             victim.start(history.program(RECOVERY_ACTIONS))
@@ -87,7 +92,7 @@ class SystemCallKiller:
 
 
 def try_system_call_kills(plan: LevelPlan, until: float) -> Findings:
-    """Kill at each call, then let each fail with each error."""
+    """Kill at each system call, then make each fail with each error."""
     location, now = plan.locations.new(), time.monotonic()
     with thread_survivor(plan.locations, location) as survivor:
         kills, fails = (
@@ -112,10 +117,12 @@ def try_system_call_kills(plan: LevelPlan, until: float) -> Findings:
 def campaign_for(
     texts: tuple[str, str, str], survivor: ThreadSurvivor, queue_prefix: str, plan: LevelPlan
 ) -> FaultCampaign[CallPoint]:
-    """With strace all is slow: beside what time there is, as many as were asked for, or each scene once."""
+    """Return a campaign. strace is slow, so it tests `plan.examples` points or one per scene, and more if
+    there is time.
+    """
     return FaultCampaign(*texts, survivor, queue_prefix, plan.seed, min_points=plan.examples or len(SCENES))
 
 
 def folder_of(survivor: ThreadSurvivor) -> str:
-    """Where the storage has its files, by its own word."""
+    """Return the path of the storage's files."""
     return survivor.client.storage.url.partition(":")[2].partition("?")[0]

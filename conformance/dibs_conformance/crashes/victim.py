@@ -1,4 +1,4 @@
-"""A process that things are done to: warm, and another one once it has died of them."""
+"""The process that faults hit. A new one is started after it has died."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dibs_conformance.concurrent.process_clients import ProcessClient
 from dibs_conformance.crashes.scenes import SCENES
 from dibs_conformance.target import LevelPlan
 
-#: What a process does before anything is counted.
+#: Run in a new process before anything is counted.
 WARM_UP = (*SCENES["settle_and_claim"].setup, SCENES["settle_and_claim"].action)
 
 
 class Victim:
-    """A place at which there is a process whenever one is asked for."""
+    """Keeps one client process at a location, and starts a new one on demand."""
 
     def __init__(self, plan: LevelPlan, location: str) -> None:
         self._target, self._location = plan.locations.target, location
@@ -21,25 +21,25 @@ class Victim:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is one now, without making one."""
+        """True if a process was started and not discarded. It may be dead."""
         return self._process is not None
 
     @property
     def died(self) -> bool:
-        """Whether the one that was there is dead by now."""
+        """True if the current process is dead."""
         return self._process is not None and self._process.died
 
     def process(self) -> ProcessClient:
-        """Return the process, a new one if the last was buried."""
+        """Return the current process, or start one."""
         if self._process is None:
             self._process = ProcessClient(self._target, self._location, "vic")
-            # What only happens the first time, as scripts that are loaded, would count as part of each act.
+            # First calls do extra work, for example load scripts. It must not count as part of a scene.
             self._process.start(Program(WARM_UP, "warm", ClientState(), START))
             self._process.wait()
         return self._process
 
     def discard(self) -> None:
-        """End what is there; who is asked for next is another."""
+        """Close the current process. The next `process()` starts a new one."""
         if self._process is not None:
             self._process.close()
         self._process = None

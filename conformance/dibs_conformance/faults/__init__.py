@@ -1,1 +1,1 @@
-"""Servers that are killed, fill up, forget or refuse: accepted is kept, refused did not happen."""
+"""Tests of failing servers (level L4): accepted jobs are kept, and refused calls have no effect."""

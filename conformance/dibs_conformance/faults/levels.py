@@ -1,4 +1,4 @@
-"""L4: a private server of the target's kind, killed, filled, made to refuse and to forget."""
+"""Level L4: faults of a private server of the same kind as the target's."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from dibs_conformance.report.findings import merge
 from dibs_conformance.servers import ServerUnavailable
 from dibs_conformance.target import LevelPlan, Locations
 
-#: So many histories of each kind, however little time there is.
+#: Histories per kind of outage, even if the time is over.
 MIN_HISTORIES = 3
 
 
 def servers_that_fail(plan: LevelPlan) -> Findings:
-    """L4, one kind of outage after the other, each with its share of the time."""
+    """Run L4: one kind of outage after the other, each with its share of the budget."""
     if not plan.claims.manual_clock:
         return Findings(untested=(manual_clock_gap(),))
     start = starter_for(plan.locations.target)
     if start is None:
-        why = "the kit can start no server of this kind; a storage without one goes up to L3"
+        why = "the kit cannot start a server of this kind; a storage without a server can reach L3"
         return Findings(untested=(Gap(name="server faults", why=why),))
     try:
         with started_server(start) as server:
@@ -56,14 +56,14 @@ def run_outages(server: BreakableServer, plan: LevelPlan) -> Findings:
 
 
 def own_server_gap(server: BreakableServer) -> tuple[Gap, ...]:
-    why = f"tried on {server.name}, started for it: the server of the URL is never touched"
+    why = f"faults were injected into {server.name}, started for the test; the target's server is not touched"
     return (Gap(name="the target's own server", why=why),)
 
 
 def run_outage(
     server: BreakableServer, locations: Locations, outage: Outage, plan: LevelPlan, until: float
 ) -> Findings:
-    """Play one kind of outage until time is up or one history fails."""
+    """Run histories with one kind of outage until the deadline `until` or the first failure."""
     with thread_clients(locations, CLIENTS, scheduled=False) as clients:
         runner, failure = OutageRunner(server, clients, plan.seed), None
         min_histories = max(MIN_HISTORIES, plan.examples or 0)

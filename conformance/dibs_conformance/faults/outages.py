@@ -1,4 +1,4 @@
-"""Clients at work while their server is killed, filled, made to forget or to refuse, and is well again."""
+"""Outages: clients work while their server is killed, full, read-only or without its cached scripts."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from dibs_conformance.report import Failure, Findings
 from dibs_conformance.report.findings import law_report
 
 CLIENTS = 3
-#: Seconds after which a server that is well again must have answered.
+#: Seconds in which a recovered server must answer.
 TIMEOUT = 60.0
-#: Within so many seconds of the beginning of a round something happens to the server.
+#: The outage starts within this number of seconds after the round began.
 MAX_DELAY = 0.02
 
 
@@ -32,20 +32,20 @@ def do_nothing(_: object) -> None:
 
 @define
 class Outage:
-    """One way in which a server goes wrong."""
+    """One kind of server fault, with the law it tests."""
 
     law: str
     sentence: str
     fault: str
-    #: What is done to it before the clients begin, while they are at work, and once they are done.
+    #: Called before the clients start. `during` is called while they work, and `after` when they are done.
     before: Callable[[OutageRunner], None] = do_nothing
     during: Callable[[BreakableServer, Random], None] | None = None
     after: Callable[[BreakableServer], None] = do_nothing
-    #: Whether what does not fit is among what the clients do.
+    #: True if clients also enqueue payloads too large for a full server.
     large: bool = False
-    #: Whether the clients must not notice.
+    #: True if a refused or unanswered call is a failure.
     unnoticed: bool = False
-    #: Whether it shows in that calls are refused: else nothing was tried.
+    #: True if the server must refuse calls during the outage; otherwise the outage was not tested.
     refuses: bool = False
 
 
@@ -63,13 +63,13 @@ def flush_scripts(server: BreakableServer, random: Random) -> None:
 
 RESTART = Outage(
     "accepted is kept through a restart",
-    "What was answered before the server was killed is there when it is back; nothing is half done.",
+    "Calls answered before the server is killed survive its restart, and no call takes effect by half.",
     "server killed",
     during=kill_server,
 )
 FULL = Outage(
     "a full server refuses whole",
-    "What finds no room is refused and did not happen; with room again all goes on.",
+    "A full server refuses calls without effect, and works again when it has space.",
     "server full",
     before=lambda runner: runner.fill_up(),
     after=lambda server: server.free_space(),
@@ -78,7 +78,7 @@ FULL = Outage(
 )
 READ_ONLY = Outage(
     "a read-only server refuses whole",
-    "What may not be written is refused and did not happen; all goes on once it may.",
+    "A read-only server refuses calls without effect, and works again when it is writable.",
     "server read-only",
     before=lambda runner: runner.server.set_read_only(),
     refuses=True,
@@ -86,7 +86,7 @@ READ_ONLY = Outage(
 )
 SCRIPTS_FLUSHED = Outage(
     "what a server forgets is told again",
-    "Scripts that are flushed under way are loaded again, and no caller notices.",
+    "Scripts flushed from the server are loaded again, and callers do not notice.",
     "scripts flushed",
     during=flush_scripts,
     unnoticed=True,
@@ -95,7 +95,7 @@ SCRIPTS_FLUSHED = Outage(
 
 @define
 class OutageRunner:
-    """Plays histories on a station, one outage in each."""
+    """Runs histories on a server, with one outage in each."""
 
     server: BreakableServer
     clients: ThreadClients
@@ -103,11 +103,11 @@ class OutageRunner:
     histories: int = 0
     calls: int = 0
     faults: dict[str, int] = field(factory=dict)
-    #: How many calls were refused while it lasted.
+    #: Number of calls refused during outages.
     refused: int = 0
 
     def run(self, outage: Outage) -> Failure | None:
-        """Lead somewhere, let it go wrong under way, and see what is left; a failure with its story."""
+        """Run one history: a setup, a round with the outage, a round after it. Return a failure or None."""
         self.histories += 1
         random = Random(self.seed + self.histories)
         queue, now = f"q{self.histories}", START + 10_000 * self.histories
@@ -131,7 +131,7 @@ class OutageRunner:
         return self._check(outage, queue, rounds)
 
     def _actions_for(self, phase: str, outage: Outage, random: Random) -> RoundActions:
-        """What the clients do; afterwards from new leases on."""
+        """Return the actions for each client. After the outage, clients start with new leases."""
         if phase == "before":
             return (random_setup(random),)
         actions_ = random_round(random, CLIENTS)
@@ -152,7 +152,7 @@ class OutageRunner:
         self.refused += sum(call.completion == "refused" for call in calls)
 
     def _stable_snapshot(self, queue: str, now: int, *, log: bool) -> Snapshot:
-        """See everything, twice alike, as soon as the server answers."""
+        """Read until two snapshots are equal, and retry while the server does not answer."""
         end = time.monotonic() + TIMEOUT
         survivor: Snapshot | None = None
         while True:
@@ -188,7 +188,7 @@ class OutageRunner:
         )
 
     def fill_up(self) -> None:
-        """Fill the server, and enqueue large jobs until one is refused."""
+        """Limit the server's space, and enqueue large jobs until one is refused."""
         self.server.fill()
         for number in range(2 + self.server.capacity // LARGE_BYTES):
             program = Program(

@@ -1,4 +1,4 @@
-"""Private servers that may be broken: of the same kind as the one a URL names, which is never touched."""
+"""Private servers to break: of the same kind as the server a URL names, which is never touched."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from dibs_conformance.servers import PostgresServer, RedisServer, find_postgres,
 from dibs_conformance.servers.postgres import FAST
 from dibs_conformance.servers.processes import STARTUP_SECONDS, Server, wait_until
 
-#: No file may grow beyond this, bytes: a segment of Postgres' own log has to fit.
+#: Limit of a file's size in bytes. A WAL segment of Postgres (16 MiB) must fit.
 LARGEST_FILE: Final = 18 * 1024 * 1024
 UNREACHABLE: Final = ("127.0.0.1", 1)
 
 
 class BreakableServer(ABC):
-    """A server, and what may be done to it."""
+    """A server that the tests fill, restrict and restart."""
 
-    #: How much has to be enqueued until it is full, once it may not grow; 0 when it is full at once.
+    #: Bytes to enqueue until a filled server is full; 0 if it is full immediately.
     capacity: int
 
     def __init__(self, server: Server, url: str, name: str) -> None:
@@ -30,27 +30,27 @@ class BreakableServer(ABC):
 
     @abstractmethod
     def fill(self) -> None:
-        """Leave no room for more."""
+        """Prevent the server from growing."""
 
     @abstractmethod
     def free_space(self) -> None:
-        """Make room again."""
+        """Allow the server to grow again."""
 
     @abstractmethod
     def set_read_only(self) -> None:
-        """Refuse all writes."""
+        """Make the server refuse all writes."""
 
     @abstractmethod
     def set_writable(self) -> None:
-        """Take writes again."""
+        """Allow writes again."""
 
     def flush_scripts(self) -> bool:
-        """Forget what it was only told for speed; False when there is nothing of the kind."""
+        """Flush cached scripts. Return False if the server has none."""
         return False
 
 
 class BreakableRedis(BreakableServer):
-    """A Redis that writes every command down before it answers."""
+    """A Redis that writes and syncs every command to its append-only file before it replies."""
 
     capacity = 0
 
@@ -76,20 +76,20 @@ class BreakableRedis(BreakableServer):
 
 
 class FileLimitedPostgres(PostgresServer):
-    """A Postgres whose files may not grow beyond a size, while it is told so at its start."""
+    """A Postgres that can be started with a limit on the size of its files."""
 
     limited = False
 
     def command(self) -> Sequence[str]:
         if not self.limited:
             return super().command()
-        # Blocks of 512 bytes, in every shell; only the soft limit, which needs no right.
+        # `ulimit -f` counts blocks of 512 bytes in every POSIX shell. A soft limit needs no privilege.
         limit = f'ulimit -S -f {LARGEST_FILE // 512} && exec "$@"'
         return ["/bin/sh", "-c", limit, "sh", *super().command()]
 
 
 class BreakablePostgres(BreakableServer):
-    """A Postgres whose files may not grow, or whose transactions may not write."""
+    """A Postgres whose file sizes can be limited and whose transactions can be made read-only."""
 
     capacity = LARGEST_FILE
 
@@ -117,7 +117,7 @@ class BreakablePostgres(BreakableServer):
         self._wait_for_setting("off")
 
     def _wait_for_setting(self, value: str) -> None:
-        """Wait until new connections have it: the server reads its settings when it comes to that."""
+        """Wait until new connections have this value: the server reloads its settings with a delay."""
         import psycopg  # noqa: PLC0415 - only for a Postgres, whose storage needs it as well
 
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -126,7 +126,7 @@ class BreakablePostgres(BreakableServer):
                 return connection.execute("SHOW default_transaction_read_only").fetchone() == (value,)
 
             if not wait_until(is_set, STARTUP_SECONDS):
-                raise TimeoutError(f"Postgres did not take default_transaction_read_only = {value}")
+                raise TimeoutError(f"Postgres did not apply default_transaction_read_only = {value}")
 
     def _write_setting(self, line: str) -> None:
         (self._postgres.data / "postgresql.auto.conf").write_text(line)
@@ -156,13 +156,13 @@ STARTERS: Final[dict[str, Callable[[], BreakableServer]]] = {
 
 
 def starter_for(target: object) -> Callable[[], BreakableServer] | None:
-    """What starts a server like the target's, if we know how."""
+    """Return the function that starts a server of the target's kind, or None."""
     return STARTERS.get(scheme_of(target)) if isinstance(target, str) else None
 
 
 @contextmanager
 def started_server(start: Callable[[], BreakableServer]) -> Iterator[BreakableServer]:
-    """Start a station, and leave no trace of it. Raises Missing."""
+    """Start a server, and remove it with its data at the end. Raises ServerUnavailable."""
     server = start()
     try:
         yield server

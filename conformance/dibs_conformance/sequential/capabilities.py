@@ -65,8 +65,9 @@ async def report_capability(
 
 
 async def is_durable(locations: Locations) -> bool | None:
-    """Enqueue in another process that dies; return whether the job is there. None if the process could not
-    enqueue.
+    """Enqueue in another process that dies; return whether the job is there.
+
+    None if the process could not enqueue.
     """
     location = locations.new()
     if not await asyncio.to_thread(enqueue_in_process, locations.target, location):
@@ -75,9 +76,7 @@ async def is_durable(locations: Locations) -> bool | None:
 
 
 async def is_shared(locations: Locations) -> bool | None:
-    """Enqueue in another process while this one has the location open; return whether this one reads the
-    job.
-    """
+    """Enqueue in another process while the location is open here; return whether the job appears here."""
     location = locations.new()
     async with locations.open(location, "system") as storage:
         if not await asyncio.to_thread(enqueue_in_process, locations.target, location):
@@ -120,8 +119,9 @@ async def claimed_job(locations: Locations) -> AsyncIterator[tuple[Storage, int]
 
 
 async def wakes_up(locations: Locations) -> bool:
-    """Return whether an enqueue wakes a waiter promptly, in one of ATTEMPTS tries. On a busy machine a try
-    may be late.
+    """Return whether an enqueue wakes a waiter promptly, in one of ATTEMPTS tries.
+
+    On a busy machine a try may be late.
     """
     for _ in range(ATTEMPTS):
         if await wakes_promptly(locations):
@@ -143,8 +143,9 @@ async def wakes_promptly(locations: Locations) -> bool:
 
 
 async def blocks_claims(locations: Locations) -> bool:
-    """Start two blocking claims; return whether one gets the new job, and the other gets no job after
-    `wake_claim`.
+    """Start two blocking claims.
+
+    Return whether one gets the new job, and the other one returns without jobs after `wake_claim`.
     """
     async with locations.open(locations.new(), "system") as storage:
         if not hasattr(storage, "claim_blocking"):
@@ -180,8 +181,9 @@ async def takes_manual_clock(locations: Locations) -> bool:
 
 
 async def joins_transactions(locations: Locations) -> bool | None:
-    """Return whether enqueue and settle follow the caller's transaction. None if the kit has no
-    connection.
+    """Return whether enqueue and settle follow the caller's transaction.
+
+    None if the kit has no connection.
     """
     location = locations.new()
     async with locations.open(location, "system") as storage:

@@ -18,7 +18,7 @@ from dibs_conformance.history.command import check_history, read_log
 from dibs_conformance.history.from_log import log_of, steps_of
 from tests.kit.history.histories import QUEUE, run_random_calls
 from tests.kit.history.planted import planted
-from tests.kit.shell import said
+from tests.kit.shell import invoke
 
 
 def lines_of(name: str, *, bad: bool) -> bytes:
@@ -31,17 +31,17 @@ def test_a_good_history_is_0_and_a_broken_one_1(tmp_path: Path) -> None:
     bad.write_bytes(lines_of("R5", bad=True))
 
     assert (0, True) == (
-        (done := said(check_history, str(good))).exit_code,
+        (done := invoke(check_history, str(good))).exit_code,
         "no rule is broken" in done.stdout,
     )
     assert (1, True) == (
-        (done := said(check_history, str(bad))).exit_code,
+        (done := invoke(check_history, str(bad))).exit_code,
         "BROKEN: R5 one active run" in done.stdout,
     )
 
 
 def test_it_reads_standard_input_and_prints_json() -> None:
-    done = said(check_history, "-", "--json", typed=lines_of("R7", bad=True))
+    done = invoke(check_history, "-", "--json", stdin=lines_of("R7", bad=True))
 
     failures = msgspec.json.decode(done.stdout, type=CheckResult).failures
 
@@ -50,7 +50,7 @@ def test_it_reads_standard_input_and_prints_json() -> None:
 
 @pytest.mark.parametrize("words", [(), ("a.jsonl", "--url", "file:./x"), ("--url", "file:./x")])
 def test_wrong_words_are_2(words: tuple[str, ...]) -> None:
-    assert 2 == said(check_history, *words).exit_code
+    assert 2 == invoke(check_history, *words).exit_code
 
 
 @pytest.mark.parametrize("line", [b"{", b'{"op": "climb"}', b'{"op": "claim", "status": "taken"}'])
