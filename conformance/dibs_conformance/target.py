@@ -1,6 +1,4 @@
-"""The storage under test: its scratch locations, an event loop for synchronous callers, and the plan of a
-level.
-"""
+"""The storage under test: its locations, an event loop for synchronous callers, the plan of a level."""
 
 from __future__ import annotations
 

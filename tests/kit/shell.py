@@ -10,5 +10,5 @@ if TYPE_CHECKING:
     from click import Command
 
 
-def said(verb: Command, *words: str, typed: bytes = b"") -> Result:
-    return CliRunner().invoke(verb, [*words], input=typed)
+def invoke(verb: Command, *words: str, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(verb, [*words], input=stdin)

@@ -31,8 +31,8 @@ from tests.kit.play import play
 async def open_false_claims(location: str, clock: Clock) -> AsyncIterator[Storage]:
     """Open a memory storage that claims to be durable and shared."""
     async with open_storage(f"memory:{location}", clock) as storage:
-        said = Capabilities(durable=True, shared=True, cross_queue=True, manual_clock=True)
-        type(storage).capabilities = property(lambda _: said)  # type: ignore[assignment, method-assign]
+        claims = Capabilities(durable=True, shared=True, cross_queue=True, manual_clock=True)
+        type(storage).capabilities = property(lambda _: claims)  # type: ignore[assignment, method-assign]
         yield storage
 
 
@@ -82,13 +82,13 @@ def test_locations_differ_from_the_target() -> None:
     assert len({"memory:mine", locations.new(), locations.new()}) == 3
 
 
-def said(*words: str) -> tuple[int, str]:
-    result = shell.said(verb, *words)
+def run(*words: str) -> tuple[int, str]:
+    result = shell.invoke(verb, *words)
     return result.exit_code, result.stdout
 
 
 def test_the_command_prints_the_report_as_json() -> None:
-    code, text = said("memory:", "--examples", "3", "--seed", "3", "--json")
+    code, text = run("memory:", "--examples", "3", "--seed", "3", "--json")
     report = msgspec.json.decode(text, type=Report)
 
     assert (code, report.certified, report.seed) == (0, True, 3)
@@ -100,9 +100,9 @@ def test_the_command_exits_with_1_if_not_certified_and_2_for_invalid_arguments(
 ) -> None:
     monkeypatch.setattr(transitions, "request_cancel", lambda slot, *_: slot)
 
-    assert said("memory:", "--examples", "60", "--seed", "1")[0] == 1
-    assert said("memory:", "--level", "L9")[0] == 2
-    assert said("nowhere:")[0] == 2
+    assert run("memory:", "--examples", "60", "--seed", "1")[0] == 1
+    assert run("memory:", "--level", "L9")[0] == 2
+    assert run("nowhere:")[0] == 2
 
 
 def test_one_example_checks_every_law() -> None:
@@ -125,7 +125,7 @@ def test_a_budget_of_zero_certifies_no_level() -> None:
 def test_an_invalid_budget_or_number_is_a_usage_error(words: str) -> None:
     option, _, value = words.removeprefix("--").partition("=")
 
-    result = shell.said(verb, "memory:", words)
+    result = shell.invoke(verb, "memory:", words)
 
     assert (2, "") == (result.exit_code, result.stdout)
     assert result.stderr.startswith(f"{option} is {value}")

@@ -24,8 +24,9 @@ FEW = 9
 
 
 def reaches(target: str, level: str, examples: int | None = FEW) -> None:
-    """Certify a storage and print the report. `pytest -rP` shows the report, with its seed, also for a passed
-    test.
+    """Certify a storage and print the report.
+
+    `pytest -rP` shows the report, with its seed, also for a passed test.
     """
     report = certify(target, level, BUDGET, 20_261_121 if examples else None, examples=examples)
     sys.stdout.write(f"{report.text()}\n")

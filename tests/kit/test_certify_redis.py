@@ -1,4 +1,4 @@
-"""A Redis server and a Redis Cluster keep the contract: 100 examples by default, 1,000 with the marker
+"""Redis, as a server and as a cluster, keeps the contract: 100 examples, or 1,000 with the marker
 `certify`.
 """
 

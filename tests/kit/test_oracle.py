@@ -21,7 +21,7 @@ from dibs.model.results import ReapedJob
 from dibs_conformance.oracle import OneOf, Oracle
 
 
-class Told:
+class SteppedOracle:
     """An oracle with a clock: each call is one step at a time in ms."""
 
     def __init__(self) -> None:
@@ -45,29 +45,27 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def stepped() -> SteppedOracle:
+    return SteppedOracle()
 
 
-def test_a_known_id_is_updated_in_place_and_beside_a_run_it_is_blocked(told: Told) -> None:
-    assert told.enqueue() == "queued"
-    assert told.enqueue() == "updated"
-    [_] = told.claim()
-    assert told.enqueue() == "blocked"
-    assert told.enqueue(how=Reject()) == "duplicate"
+def test_a_known_id_is_updated_in_place_and_beside_a_run_it_is_blocked(stepped: SteppedOracle) -> None:
+    assert stepped.enqueue() == "queued"
+    assert stepped.enqueue() == "updated"
+    [_] = stepped.claim()
+    assert stepped.enqueue() == "blocked"
+    assert stepped.enqueue(how=Reject()) == "duplicate"
 
 
-def test_a_list_of_updates_has_two_readings(told: Told) -> None:
-    """Contract 3, the fold law: after an end, the first update sets all fields; after a return, it only
-    changes the time.
-    """
-    told.enqueue(data=JobData(payload=b"old"), run_at=0)
-    [fence] = told.claim()
-    told.enqueue(how=Update(data=False, run_at="later"), data=JobData(payload=b"new"), run_at=70)
+def test_a_list_of_updates_has_two_readings(stepped: SteppedOracle) -> None:
+    """Contract 3, the fold law: an end uses all fields of the first update, a return only its time."""
+    stepped.enqueue(data=JobData(payload=b"old"), run_at=0)
+    [fence] = stepped.claim()
+    stepped.enqueue(how=Update(data=False, run_at="later"), data=JobData(payload=b"new"), run_at=70)
 
-    ended = told.oracle.get("q", "a").successor()
-    told.settle(fence, RetryLater(run_at=90))
-    back = told.oracle.get("q", "a").current
+    ended = stepped.oracle.get("q", "a").successor()
+    stepped.settle(fence, RetryLater(run_at=90))
+    back = stepped.oracle.get("q", "a").current
 
     assert ended is not None
     assert (b"new", 70) == (ended.data.payload, ended.run_at)
@@ -75,75 +73,75 @@ def test_a_list_of_updates_has_two_readings(told: Told) -> None:
     assert (b"old", 90, 2) == (back.data.payload, back.run_at, back.enqueues)
 
 
-def test_a_repeat_is_told_the_truth_and_a_stranger_is_lost(told: Told) -> None:
-    told.enqueue()
-    [fence] = told.claim()
+def test_a_repeat_is_told_the_truth_and_a_stranger_is_lost(stepped: SteppedOracle) -> None:
+    stepped.enqueue()
+    [fence] = stepped.claim()
 
-    answers = [told.settle(fence, how) for how in (Complete(), Complete(), Fail(error=Error(type="E")))]
+    answers = [stepped.settle(fence, how) for how in (Complete(), Complete(), Fail(error=Error(type="E")))]
 
     assert ["done", "done", "lost"] == answers
 
 
-def test_after_its_expiry_an_outcome_may_or_may_not_remember_the_fence(told: Told) -> None:
-    told.enqueue()
-    [fence] = told.claim()
-    told.settle(fence, Complete(retention=OutcomeRetention(completed=5)))
+def test_after_its_expiry_an_outcome_may_or_may_not_remember_the_fence(stepped: SteppedOracle) -> None:
+    stepped.enqueue()
+    [fence] = stepped.claim()
+    stepped.settle(fence, Complete(retention=OutcomeRetention(completed=5)))
 
-    assert told.settle(fence, Complete(), now=4) == "done"
-    assert isinstance(told.settle(fence, Complete(), now=5), OneOf)
-
-
-def test_who_was_asked_to_cancel_never_comes_back(told: Told) -> None:
-    told.enqueue()
-    [fence] = told.claim()
-    told.oracle.cancel("q", ["a"], told.oracle.at(0), running=True)
-
-    assert told.settle(fence, Release()) == "cancelled"
-    assert told.settle(fence, Cancelled()) == "done"
-    assert told.oracle.get("q", "a").current is None
+    assert stepped.settle(fence, Complete(), now=4) == "done"
+    assert isinstance(stepped.settle(fence, Complete(), now=5), OneOf)
 
 
-def test_a_handed_off_run_can_only_end(told: Told) -> None:
-    told.enqueue()
-    [fence] = told.claim()
+def test_who_was_asked_to_cancel_never_comes_back(stepped: SteppedOracle) -> None:
+    stepped.enqueue()
+    [fence] = stepped.claim()
+    stepped.oracle.cancel("q", ["a"], stepped.oracle.at(0), running=True)
 
-    assert [told.settle(fence, how) for how in (HandOff(), HandOff(), Release())] == [
+    assert stepped.settle(fence, Release()) == "cancelled"
+    assert stepped.settle(fence, Cancelled()) == "done"
+    assert stepped.oracle.get("q", "a").current is None
+
+
+def test_a_handed_off_run_can_only_end(stepped: SteppedOracle) -> None:
+    stepped.enqueue()
+    [fence] = stepped.claim()
+
+    assert [stepped.settle(fence, how) for how in (HandOff(), HandOff(), Release())] == [
         "handed_off",
         "handed_off",
         "refused",
     ]
-    assert told.oracle.list("q", "handed_off") == {"a"}
+    assert stepped.oracle.list("q", "handed_off") == {"a"}
 
 
-def test_an_expired_lease_is_reaped_with_its_job_and_a_live_one_is_not(told: Told) -> None:
-    told.enqueue()
-    [fence] = told.claim()
+def test_an_expired_lease_is_reaped_with_its_job_and_a_live_one_is_not(stepped: SteppedOracle) -> None:
+    stepped.enqueue()
+    [fence] = stepped.claim()
 
-    assert told.oracle.reap("q", 10, [], told.oracle.at(999)) == []
-    assert told.oracle.reap("q", 10, ["a"], told.oracle.at(1000)) == [ReapedJob("a", fence, "stalled")]
+    assert stepped.oracle.reap("q", 10, [], stepped.oracle.at(999)) == []
+    assert stepped.oracle.reap("q", 10, ["a"], stepped.oracle.at(1000)) == [ReapedJob("a", fence, "stalled")]
 
 
-def test_dropped_ranges_join_when_the_run_lies_below_both(told: Told) -> None:
+def test_dropped_ranges_join_when_the_run_lies_below_both(stepped: SteppedOracle) -> None:
     """Contract 1, Done."""
-    told.enqueue()
-    told.claim()
+    stepped.enqueue()
+    stepped.claim()
     for _ in range(3):
-        told.enqueue()
-        told.oracle.cancel("q", ["a"], told.oracle.at(0), running=False)
+        stepped.enqueue()
+        stepped.oracle.cancel("q", ["a"], stepped.oracle.at(0), running=False)
 
-    assert len(told.oracle.get("q", "a").dropped) == 1
-    assert len(told.oracle.get("q", "a").ever_dropped) == 3
+    assert len(stepped.oracle.get("q", "a").dropped) == 1
+    assert len(stepped.oracle.get("q", "a").ever_dropped) == 3
 
 
 def test_of_the_due_the_most_urgent_runs_first_and_then_the_first_in_line() -> None:
     """Contract 2."""
-    told = Told()
-    now = told.oracle.at(5)
+    stepped = SteppedOracle()
+    now = stepped.oracle.at(5)
     order = {"late": (0, 6), "second": (0, 5), "third": (0, 5), "first": (1, 5)}
     jobs = [NewJob(id=id, data=JobData(priority=p), run_at=at) for id, (p, at) in order.items()]
-    told.oracle.enqueue("q", [EnqueueRequest(job=job) for job in jobs], now)
+    stepped.oracle.enqueue("q", [EnqueueRequest(job=job) for job in jobs], now)
 
-    claim = told.oracle.claim("q", "lease", 10, told.oracle.at(5))
+    claim = stepped.oracle.claim("q", "lease", 10, stepped.oracle.at(5))
 
     assert [job.id for job in claim.jobs] == ["first", "second", "third"]
     assert claim.next_due == 6

@@ -27,7 +27,7 @@ from dibs_conformance.report import (
 )
 from dibs_conformance.report.values import LevelVerdict
 from dibs_conformance.target import LevelPlan, Locations
-from tests.kit.shell import said
+from tests.kit.shell import invoke
 
 KEPT = LawReport(name="kept law", section="1", sentence="It is.", met=3, verdict="kept")
 UNMET = LawReport(name="unmet law", section="2", sentence="It was not met.", met=0, verdict="not tested")
@@ -111,14 +111,14 @@ def test_the_levels_share_the_rest_of_the_budget(monkeypatch: pytest.MonkeyPatch
 
 def test_a_false_claim_is_not_certified() -> None:
     untrue = (CapabilityReport(name="durable", claimed=True, found=False),)
-    told = report(level("L0", GOOD), capabilities=untrue, certified=False)
+    shown = report(level("L0", GOOD), capabilities=untrue, certified=False)
 
-    assert ["durable"] == [failure.law for failure in told.failures]
-    assert "DOES NOT KEEP" in told.text()
+    assert ["durable"] == [failure.law for failure in shown.failures]
+    assert "DOES NOT KEEP" in shown.text()
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "shown"),
     [
         ("redis://:hunter2@host:1/0?prefix=p", "redis://host:1/0"),
         ("postgresql://ann:hunter2@host/db?password=hunter2", "postgresql://host/db"),
@@ -127,14 +127,14 @@ def test_a_false_claim_is_not_certified() -> None:
         ("memory:", "memory:"),
     ],
 )
-def test_no_password_is_in_a_report(url: str, told: str) -> None:
-    assert told == Locations(url).name
+def test_no_password_is_in_a_report(url: str, shown: str) -> None:
+    assert shown == Locations(url).name
 
 
 def test_json_comes_back_the_same() -> None:
-    told = report(level("L0", GOOD), level("L1", Findings(failures=(BROKEN,))))
+    shown = report(level("L0", GOOD), level("L1", Findings(failures=(BROKEN,))))
 
-    assert told == msgspec.json.decode(told.json(), type=Report)
+    assert shown == msgspec.json.decode(shown.json(), type=Report)
 
 
 def test_the_lines_name_missing_tests() -> None:
@@ -175,8 +175,8 @@ class Page(HTMLParser):
 
 def test_the_page_shows_all_findings_and_escapes_them() -> None:
     gap = Gap(name="disk full", why="no small disk")
-    told = report(level("L0", GOOD), level("L1", Findings(failures=(BROKEN,), untested=(gap,))))
-    page = Page(told.html())
+    shown = report(level("L0", GOOD), level("L1", Findings(failures=(BROKEN,), untested=(gap,))))
+    page = Page(shown.html())
 
     assert "script" not in page.tags
     assert BROKEN.why in page.text
@@ -195,7 +195,7 @@ def test_the_badge_shows_the_verdict(found: Findings) -> None:
 
 def test_the_command_writes_page_and_badge(tmp_path: Path) -> None:
     page, badge = tmp_path / "report.html", tmp_path / "badge.svg"
-    done = said(verb, "memory:", "--examples", "1", "--html", str(page), "--badge", str(badge))
+    done = invoke(verb, "memory:", "--examples", "1", "--html", str(page), "--badge", str(badge))
 
     assert 0 == done.exit_code
     assert "keeps the contract at level L0" in page.read_text("utf-8")

@@ -63,15 +63,15 @@ def test_a_false_claim_fails_its_test(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
+    ("target", "message"),
     [
         ("nowhere:open_storage", "No module named 'nowhere'"),
         ("json:open_storage", "has no attribute 'open_storage'"),
         ("json", "a storage URL begins with a scheme"),
     ],
 )
-def test_an_unknown_target_is_a_usage_error(target: str, told: str) -> None:
-    with pytest.raises(pytest.UsageError, match=told):
+def test_an_unknown_target_is_a_usage_error(target: str, message: str) -> None:
+    with pytest.raises(pytest.UsageError, match=message):
         find_target(target)
 
 

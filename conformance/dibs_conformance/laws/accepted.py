@@ -1,6 +1,4 @@
-"""Laws about accepted enqueues: they are kept, they run with the latest data, and their outcome can be
-read.
-"""
+"""Laws about accepted enqueues: they are kept, run with the latest data, and get an outcome."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ class LastUpdateWins(Law):
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
         for job in claimed(call):
-            expected = history.observed(call.queue, job.id).front
+            expected = history.observed(call.queue, job.id).next_payload
             if expected is not None:
                 self.check(
                     job.data.payload == expected,
@@ -86,12 +84,10 @@ class OwnOutcome(Law):
             )
 
     def _latest_drop(self, id: str, slot: Slot, observed: IdHistory) -> None:
-        """Check that the latest cancelled enqueue is reported, as long as its run or the outcome of the run
-        exists.
-        """
+        """Check that the latest cancelled enqueue is reported while its run or the outcome exists."""
         run = slot.current.run if slot.current else None
         there = (run.fence if run else 0, slot.outcome.fence if slot.outcome else 0)
-        if observed.dropped and observed.dropped_beside in there:
+        if observed.dropped and observed.dropped_during in there:
             latest = max(observed.dropped)
             told = any(first <= latest <= last for first, last in slot.dropped)
             self.check(

@@ -65,45 +65,46 @@ class IdHistory:
     ended: dict[int, tuple[EndKind, int]] = field(factory=dict)
     dropped: set[int] = field(factory=set)
     #: The fence of the run that was open at the latest drop.
-    dropped_beside: int = 0
+    dropped_during: int = 0
     #: The payload of the next run. None if no job waits, or if it is unknown.
-    front: bytes | None = None
+    next_payload: bytes | None = None
     #: The payloads that were enqueued during the open run, oldest first, and whether each replaces. None if
     #: unknown.
-    back: list[tuple[bytes, bool]] | None = field(factory=list)
+    later_payloads: list[tuple[bytes, bool]] | None = field(factory=list)
     #: Number of enqueues that updated or blocked.
     updates: int = 0
 
     def add(self, request: EnqueueRequest, answer: EnqueueResult) -> None:
         """Add an accepted enqueue."""
         self.live.add(answer.revision)
-        how, payload = request.on_conflict, request.job.data.payload
-        replaces = isinstance(how, Update) and how.data
+        on_conflict, payload = request.on_conflict, request.job.data.payload
+        replaces = isinstance(on_conflict, Update) and on_conflict.data
         if answer.status == "blocked":
-            if self.back is not None:
-                self.back.append((payload, replaces))
-        elif answer.status == "queued" or (replaces and self.front is not None):
-            self.front = payload
+            if self.later_payloads is not None:
+                self.later_payloads.append((payload, replaces))
+        elif answer.status == "queued" or (replaces and self.next_payload is not None):
+            self.next_payload = payload
         self.updates += answer.status != "queued"
 
     def lose_track(self) -> None:
-        """Stop following payloads until the next run: an enqueue without an own result, such as a follow-up,
-        may have changed them.
+        """Stop following payloads until the next run.
+
+        An enqueue whose result is not observed, such as a follow-up, may have changed them.
         """
-        self.front, self.back = None, None if self.open else []
+        self.next_payload, self.later_payloads = None, None if self.open else []
 
     def close(self, kind: EndKind | None) -> None:
         """Close the open run with its kind of end, or None if it returned to the queue."""
-        assert self.open is not None  # noqa: S101 - the caller saw it
+        assert self.open is not None  # noqa: S101 - the caller checked it
         if kind is not None:
             self.end({r for r in self.live if self.open.covers(r)}, kind, self.open.fence)
-            self.front = self.back[0][0] if self.back else None
-        if self.back is None:
-            self.front = None
-        replacing = [payload for payload, replaces in self.back or () if replaces]
-        if replacing and self.front is not None:
-            self.front = replacing[-1]
-        self.open, self.back = None, []
+            self.next_payload = self.later_payloads[0][0] if self.later_payloads else None
+        if self.later_payloads is None:
+            self.next_payload = None
+        replacing = [payload for payload, replaces in self.later_payloads or () if replaces]
+        if replacing and self.next_payload is not None:
+            self.next_payload = replacing[-1]
+        self.open, self.later_payloads = None, []
 
     def end(self, revisions: set[int], kind: EndKind, fence: int) -> None:
         self.live -= revisions
@@ -115,8 +116,8 @@ class IdHistory:
         self.live -= blocked
         self.dropped |= blocked
         if blocked and self.open is not None:
-            self.dropped_beside = self.open.fence
-        self.back = []
+            self.dropped_during = self.open.fence
+        self.later_payloads = []
 
 
 class ObservedHistory:
@@ -159,7 +160,7 @@ class ObservedHistory:
 
     def _close(self, queue: str, id: str, kind: EndKind | None) -> None:
         observed = self.observed(queue, id)
-        assert observed.open is not None  # noqa: S101 - the caller saw it
+        assert observed.open is not None  # noqa: S101 - the caller checked it
         self.closed.append((queue, id, observed.open.fence, kind))
         observed.close(kind)
 
@@ -225,8 +226,8 @@ class ObservedHistory:
 
     def _add_amend(self, call: ObservedCall, id: str, patch: JobPatch) -> None:
         observed = self.observed(call.queue, id)
-        if call.answer == "amended" and patch.payload is not UNSET and observed.front is not None:
-            observed.front = patch.payload
+        if call.answer == "amended" and patch.payload is not UNSET and observed.next_payload is not None:
+            observed.next_payload = patch.payload
 
     def _add_retry_failed(self, call: ObservedCall, ids: list[str]) -> None:
         for id, answer in zip(ids, call.answer, strict=True):

@@ -11,10 +11,10 @@ from dibs.model.results import AmendStatus, CancelStatus
 from dibs_conformance.oracle.ending import end_current
 from dibs_conformance.oracle.enqueueing import resolve_time
 from dibs_conformance.oracle.ids import Amendment, IdRecord, apply_amendment
-from dibs_conformance.oracle.queue import Queue
+from dibs_conformance.oracle.queue import OracleQueue
 
 
-def cancel(queue: Queue, id: str, now: int, *, running: bool) -> CancelStatus:
+def cancel(queue: OracleQueue, id: str, now: int, *, running: bool) -> CancelStatus:
     """Cancel a waiting job or drop a successor; with `running`, also request the cancellation of the run."""
     record = queue.record(id)
     record.forget_old_drops(now)
@@ -30,7 +30,7 @@ def cancel(queue: Queue, id: str, now: int, *, running: bool) -> CancelStatus:
     return cancel_running(queue, record, job, now)
 
 
-def drop_blocked(queue: Queue, record: IdRecord, now: int) -> bool:
+def drop_blocked(queue: OracleQueue, record: IdRecord, now: int) -> bool:
     blocked = record.successor()
     if blocked is None:
         return False
@@ -39,8 +39,8 @@ def drop_blocked(queue: Queue, record: IdRecord, now: int) -> bool:
     return True
 
 
-def cancel_running(queue: Queue, record: IdRecord, job: Job, now: int) -> CancelStatus:
-    assert job.run is not None  # noqa: S101 - the caller saw it
+def cancel_running(queue: OracleQueue, record: IdRecord, job: Job, now: int) -> CancelStatus:
+    assert job.run is not None  # noqa: S101 - the caller checked it
     if job.run.lease is None:
         end_current(queue, record, "cancelled", now)
         return "cancelled"
@@ -48,7 +48,7 @@ def cancel_running(queue: Queue, record: IdRecord, job: Job, now: int) -> Cancel
     return "requested"
 
 
-def amend(queue: Queue, id: str, patch: JobPatch, now: int) -> AmendStatus:
+def amend(queue: OracleQueue, id: str, patch: JobPatch, now: int) -> AmendStatus:
     """Apply a patch completely, or not at all."""
     record = queue.record(id)
     record.forget_old_drops(now)
@@ -81,26 +81,26 @@ def change_waiting(job: Job, patch: JobPatch, now: int) -> Job:
     return job
 
 
-def amend_outcome(queue: Queue, id: str, patch: JobPatch, now: int) -> AmendStatus:
+def amend_outcome(queue: OracleQueue, id: str, patch: JobPatch, now: int) -> AmendStatus:
     record = queue.record(id)
     only_retention = JobPatch(retention=patch.retention) == patch
     if patch.retention is UNSET or not only_retention or record.live_outcome(now) is None:
         return "not_found"
     extend_outcome(record, patch.retention, now)
-    assert record.outcome is not None  # noqa: S101 - it is alive
+    assert record.outcome is not None  # noqa: S101 - live_outcome returned it
     queue.log_event("amended", id, now)
     return "amended"
 
 
 def extend_outcome(record: IdRecord, retention: OutcomeRetention, now: int) -> None:
     """Count the expiry of the outcome from now, with the new retention."""
-    assert record.outcome is not None  # noqa: S101 - it is alive
+    assert record.outcome is not None  # noqa: S101 - live_outcome returned it
     age = getattr(retention, record.outcome.kind)
     if age is not UNSET:
         record.outcome = replace(record.outcome, expires_at=None if age is None else now + age)
 
 
-def forget(queue: Queue, id: str, now: int) -> bool:
+def forget(queue: OracleQueue, id: str, now: int) -> bool:
     """Remove everything of an id. Return whether it had a job or a live outcome."""
     record = queue.record(id)
     had = record.current is not None or record.live_outcome(now) is not None

@@ -29,16 +29,16 @@ from dibs.model.requests import (
 from dibs.model.results import FinishStatus, SettleResult
 from dibs_conformance.oracle.enqueueing import enqueue, enqueue_fail_job, resolve_time
 from dibs_conformance.oracle.ids import IdRecord, OneOf, replay
-from dibs_conformance.oracle.queue import Queue
+from dibs_conformance.oracle.queue import OracleQueue
 
 
 class Queues(Protocol):
     """The queues by name, for the follow-ups of an end."""
 
-    def queue(self, name: str) -> Queue: ...
+    def queue(self, name: str) -> OracleQueue: ...
 
 
-def settle(queues: Queues, queue: Queue, settlement: Settlement, now: int) -> SettleResult | OneOf:
+def settle(queues: Queues, queue: OracleQueue, settlement: Settlement, now: int) -> SettleResult | OneOf:
     """End the run or return it to the queue, if it is active with exactly this fence."""
     record, action = queue.record(settlement.id), settlement.action
     job = record.current
@@ -94,7 +94,7 @@ def check_limits(action: End) -> SettleResult | None:
     return SettleResult("refused") if large else None
 
 
-def end_run(queues: Queues, queue: Queue, record: IdRecord, action: End, now: int) -> SettleResult:
+def end_run(queues: Queues, queue: OracleQueue, record: IdRecord, action: End, now: int) -> SettleResult:
     """End the run, promote the successor, then enqueue the follow-ups and the fail job."""
     kind = end_kind(action)
     job = record.current
@@ -120,7 +120,7 @@ def enqueue_follow_ups(queues: Queues, then: Iterable[FollowUp], now: int) -> No
         enqueue(queues.queue(item.queue), EnqueueRequest(job=item.job, on_conflict=item.on_conflict), now)
 
 
-def origin(queue: Queue, job: Job, error: Error) -> Origin:
+def origin(queue: OracleQueue, job: Job, error: Error) -> Origin:
     assert job.run is not None  # noqa: S101 - only runs fail
     return Origin(
         queue=queue.name,
@@ -137,7 +137,7 @@ def origin(queue: Queue, job: Job, error: Error) -> Origin:
 
 
 def end_current(
-    queue: Queue,
+    queue: OracleQueue,
     record: IdRecord,
     kind: EndKind,
     now: int,
@@ -146,11 +146,9 @@ def end_current(
     error: Error | None = None,
     given: OutcomeRetention | None = None,
 ) -> None:
-    """End the current job: store its outcome in place of an older one, and make the successor the current
-    job.
-    """
+    """End the current job: store its outcome, and make the successor the current job."""
     job = record.current
-    assert job is not None  # noqa: S101 - the caller saw it
+    assert job is not None  # noqa: S101 - the caller checked it
     age, keeps = queue.retention(kind, job, given)
     record.outcome = Outcome(
         kind=kind,
@@ -180,9 +178,9 @@ def end_current(
     record.forget_old_drops(now)
 
 
-def hand_off(queue: Queue, record: IdRecord, job: Job, now: int) -> SettleResult:
+def hand_off(queue: OracleQueue, record: IdRecord, job: Job, now: int) -> SettleResult:
     """Remove the run from its lease. A run with a requested cancellation ends instead."""
-    assert job.run is not None  # noqa: S101 - the caller saw it
+    assert job.run is not None  # noqa: S101 - the caller checked it
     if job.run.lease is None:
         return SettleResult("handed_off", revision=job.revision)
     if job.run.cancel_requested:
@@ -193,19 +191,20 @@ def hand_off(queue: Queue, record: IdRecord, job: Job, now: int) -> SettleResult
     return SettleResult("handed_off", revision=job.revision)
 
 
-def return_run(queue: Queue, record: IdRecord, action: SettleAction, now: int) -> SettleResult:
-    assert isinstance(action, RetryLater | Release)  # noqa: S101 - the caller saw to the others
+def return_run(queue: OracleQueue, record: IdRecord, action: SettleAction, now: int) -> SettleResult:
+    assert isinstance(action, RetryLater | Release)  # noqa: S101 - the caller handled the others
     if not return_to_waiting(queue, record, action, now):
         return SettleResult("cancelled")
     return SettleResult("returned")
 
 
-def return_to_waiting(queue: Queue, record: IdRecord, action: RetryLater | Release, now: int) -> bool:
-    """Return the run to the queue and apply the updates it missed. Return False if it was cancelled
-    instead.
+def return_to_waiting(queue: OracleQueue, record: IdRecord, action: RetryLater | Release, now: int) -> bool:
+    """Return the run to the queue and apply the updates it missed.
+
+    Return False if it was cancelled instead.
     """
     job = record.current
-    assert job is not None  # noqa: S101 - the caller saw it
+    assert job is not None  # noqa: S101 - the caller checked it
     assert job.run is not None  # noqa: S101
     if job.run.cancel_requested:
         end_current(queue, record, "cancelled", now)
@@ -230,7 +229,9 @@ def raised_count(job: Job, action: RetryLater) -> dict[str, int]:
     return {name: getattr(job, name) + 1}
 
 
-def finish(queues: Queues, queue: Queue, id: str, end: End, revision: int, now: int) -> FinishStatus | OneOf:
+def finish(
+    queues: Queues, queue: OracleQueue, id: str, end: End, revision: int, now: int
+) -> FinishStatus | OneOf:
     """End a handed-off run that covers this revision."""
     record = queue.record(id)
     outcome = record.outcome
@@ -243,7 +244,7 @@ def finish(queues: Queues, queue: Queue, id: str, end: End, revision: int, now: 
 
 
 def finish_current(
-    queues: Queues, queue: Queue, record: IdRecord, end: End, revision: int, now: int
+    queues: Queues, queue: OracleQueue, record: IdRecord, end: End, revision: int, now: int
 ) -> FinishStatus:
     job = record.current
     if job is None:

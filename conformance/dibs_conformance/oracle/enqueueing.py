@@ -8,10 +8,10 @@ from dibs.model.job import ActiveRun, Job, JobData, NewJob, Origin
 from dibs.model.requests import EnqueueRequest, Reject, Update
 from dibs.model.results import ClaimResult, EnqueueResult, RetryFailedStatus
 from dibs_conformance.oracle.ids import AcceptedEnqueue, IdRecord, apply_enqueue, new_job
-from dibs_conformance.oracle.queue import KeyedResult, Queue
+from dibs_conformance.oracle.queue import KeyedResult, OracleQueue
 
 
-def enqueue(queue: Queue, request: EnqueueRequest, now: int) -> EnqueueResult:
+def enqueue(queue: OracleQueue, request: EnqueueRequest, now: int) -> EnqueueResult:
     """Enqueue one request, or return the earlier result of its request_key."""
     key = request.request_key
     before = queue.keys.get(key) if key is not None else None
@@ -24,7 +24,7 @@ def enqueue(queue: Queue, request: EnqueueRequest, now: int) -> EnqueueResult:
     return replace(answer, outcome=outcome)
 
 
-def accept_or_reject(queue: Queue, request: EnqueueRequest, now: int) -> EnqueueResult:
+def accept_or_reject(queue: OracleQueue, request: EnqueueRequest, now: int) -> EnqueueResult:
     record = queue.record(request.job.id)
     on_conflict = request.on_conflict
     if isinstance(on_conflict, Reject):
@@ -46,7 +46,7 @@ def rejection_of(record: IdRecord, on_conflict: Reject, now: int) -> EnqueueResu
     return EnqueueResult(outcome.kind, "nothing", outcome.first, outcome.revision)  # type: ignore[arg-type]
 
 
-def accept(queue: Queue, record: IdRecord, job: NewJob, on_conflict: Update, now: int) -> EnqueueResult:
+def accept(queue: OracleQueue, record: IdRecord, job: NewJob, on_conflict: Update, now: int) -> EnqueueResult:
     """Draw the numbers, then queue, update or block."""
     record.forget_old_drops(now)
     found = record.state
@@ -81,7 +81,7 @@ def resolve_time(run_at: int | None, delay: int | None, now: int) -> int:
     return now + (delay or 0)
 
 
-def enqueue_fail_job(queue: Queue, payload: bytes, origin: Origin, now: int) -> str:
+def enqueue_fail_job(queue: OracleQueue, payload: bytes, origin: Origin, now: int) -> str:
     """Enqueue a fail job under an id that begins with "?". The id of the storage replaces it later."""
     id = f"?{queue.numbers.draw()}"
     record = queue.record(id)
@@ -91,7 +91,7 @@ def enqueue_fail_job(queue: Queue, payload: bytes, origin: Origin, now: int) -> 
     return id
 
 
-def claim(queue: Queue, lease: str, limit: int, now: int) -> ClaimResult:
+def claim(queue: OracleQueue, lease: str, limit: int, now: int) -> ClaimResult:
     """Make due jobs active: by priority, then by run_at, then by seq."""
     holder = queue.lease(lease, now)
     if holder is None:
@@ -108,7 +108,7 @@ def claim(queue: Queue, lease: str, limit: int, now: int) -> ClaimResult:
     return ClaimResult(jobs=jobs, now=now, next_due=min(later, default=None))
 
 
-def activate(queue: Queue, job: Job, lease: str, holder: str, now: int) -> Job:
+def activate(queue: OracleQueue, job: Job, lease: str, holder: str, now: int) -> Job:
     run = ActiveRun(fence=queue.numbers.draw(), lease=lease, holder=holder, claimed_at=now)
     active = replace(job, attempts=job.attempts + 1, run=run)
     queue.record(job.id).current = active
@@ -116,7 +116,7 @@ def activate(queue: Queue, job: Job, lease: str, holder: str, now: int) -> Job:
     return active
 
 
-def retry_failed(queue: Queue, id: str, now: int) -> RetryFailedStatus:
+def retry_failed(queue: OracleQueue, id: str, now: int) -> RetryFailedStatus:
     """Queue a failed job again, from its outcome."""
     record = queue.record(id)
     outcome = record.live_outcome(now)
@@ -134,10 +134,8 @@ def retry_failed(queue: Queue, id: str, now: int) -> RetryFailedStatus:
     return "queued"
 
 
-def revived_job(queue: Queue, id: str, origin: Origin | None, data: JobData, now: int) -> Job:
-    """Return the job of a failed outcome: due now, with counts of 0 and new numbers, and with its stored
-    data.
-    """
+def revived_job(queue: OracleQueue, id: str, origin: Origin | None, data: JobData, now: int) -> Job:
+    """Return the job of a failed outcome: due now, with counts of 0, new numbers and its stored data."""
     seq, revision = queue.numbers.draw(), queue.numbers.draw()
     return Job(
         id=id,

@@ -9,18 +9,18 @@ from msgspec.structs import replace
 from dibs.model.requests import Release, RetryLater
 from dibs.model.results import ReapedJob, RenewResult, ReportStatus
 from dibs_conformance.oracle.ending import return_to_waiting
-from dibs_conformance.oracle.queue import Lease, Queue
+from dibs_conformance.oracle.queue import OracleLease, OracleQueue
 
 
 class ForbiddenChoice(Exception):
     """The storage chose jobs that the contract does not allow."""
 
 
-def grant(queue: Queue, lease: str, ttl: int, holder: str, now: int) -> None:
-    queue.leases[lease] = Lease(holder, now + ttl)
+def grant(queue: OracleQueue, lease: str, ttl: int, holder: str, now: int) -> None:
+    queue.leases[lease] = OracleLease(holder, now + ttl)
 
 
-def renew(queue: Queue, lease: str, ttl: int, now: int) -> RenewResult:
+def renew(queue: OracleQueue, lease: str, ttl: int, now: int) -> RenewResult:
     """Extend a live lease to `ttl` from now, but never shorten it."""
     found = queue.lease(lease, now)
     if found is None:
@@ -30,10 +30,8 @@ def renew(queue: Queue, lease: str, ttl: int, now: int) -> RenewResult:
     return RenewResult(alive=True, now=now, expires_at=found.expires_at, cancel_requested=tuple(requested))
 
 
-def drop(queue: Queue, lease: str, limit: int, chosen: Sequence[str] | None, now: int) -> int:
-    """Drop a lease and release up to `limit` of its jobs, those that the storage chose. Return the number of
-    jobs left.
-    """
+def drop(queue: OracleQueue, lease: str, limit: int, chosen: Sequence[str] | None, now: int) -> int:
+    """Drop a lease and release up to `limit` of its jobs, as the storage chose. Return the number left."""
     found = queue.leases.get(lease)
     if found is None or now >= found.expires_at:
         return 0
@@ -45,22 +43,20 @@ def drop(queue: Queue, lease: str, limit: int, chosen: Sequence[str] | None, now
     return len(held) - len(released)
 
 
-def expired(queue: Queue, now: int) -> list[str]:
+def expired(queue: OracleQueue, now: int) -> list[str]:
     """Return the ids that a reap without a limit would return to the queue."""
     return [job.id for job, run in queue.held() if queue.expired(run, now)]
 
 
-def reap(queue: Queue, limit: int, chosen: Sequence[str], now: int) -> list[ReapedJob]:
-    """Return up to `limit` jobs under expired leases to the queue: those that the storage chose, in its
-    order.
-    """
+def reap(queue: OracleQueue, limit: int, chosen: Sequence[str], now: int) -> list[ReapedJob]:
+    """Return up to `limit` jobs under expired leases to the queue, as the storage chose, in its order."""
     reaped = check_choice("reap", expired(queue, now), limit, chosen)
     return [reap_one(queue, id, now) for id in reaped]
 
 
-def reap_one(queue: Queue, id: str, now: int) -> ReapedJob:
+def reap_one(queue: OracleQueue, id: str, now: int) -> ReapedJob:
     record = queue.record(id)
-    assert record.current is not None  # noqa: S101 - it is held
+    assert record.current is not None  # noqa: S101 - a held job is current
     run = record.current.run
     assert run is not None  # noqa: S101
     assert run.lease is not None  # noqa: S101
@@ -72,8 +68,9 @@ def reap_one(queue: Queue, id: str, now: int) -> ReapedJob:
 
 
 def check_choice(verb: str, candidates: Sequence[str], limit: int, chosen: Sequence[str]) -> list[str]:
-    """Return the chosen ids. Raises ForbiddenChoice unless they are `limit` candidates, or all of them,
-    without repetition.
+    """Return the chosen ids.
+
+    Raises ForbiddenChoice unless they are `limit` of the candidates, or all candidates, without repetition.
     """
     due = min(limit, len(candidates))
     if len(chosen) != due or len(set(chosen)) != due or not set(chosen) <= set(candidates):
@@ -81,7 +78,7 @@ def check_choice(verb: str, candidates: Sequence[str], limit: int, chosen: Seque
     return list(chosen)
 
 
-def report(queue: Queue, id: str, fence: int, progress: bytes) -> ReportStatus:
+def report(queue: OracleQueue, id: str, fence: int, progress: bytes) -> ReportStatus:
     """Store progress on the active run with this fence."""
     record = queue.record(id)
     job = record.current

@@ -48,7 +48,7 @@ Entry = AcceptedEnqueue | Amendment
 def new_job(id: str, entries: Sequence[Entry]) -> Job:
     """Build a job from a list of entries. The first entry sets all fields, whatever its conflict rule."""
     first, *rest = entries
-    assert isinstance(first, AcceptedEnqueue)  # noqa: S101 - nothing is patched before it exists
+    assert isinstance(first, AcceptedEnqueue)  # noqa: S101 - an id exists before it is amended
     job = Job(
         id=id,
         data=first.data,
@@ -84,8 +84,9 @@ def resets(on_conflict: Update) -> bool:
 
 
 def error_after_reset(job: Job) -> Error | None:
-    """Return the error after a reset of the counts. The contract leaves open whether it is kept: both are
-    correct.
+    """Return the error after a reset of the counts.
+
+    The contract leaves open whether it is kept: both are correct.
     """
     return OneOf((job.error, None)) if isinstance(job.error, Error) else job.error  # type: ignore[return-value]
 
@@ -147,8 +148,8 @@ class IdRecord:
     def drop_successor(self, now: int) -> None:
         """Remove the entries of the successor, and store its range as dropped."""
         blocked = self.successor()
-        assert blocked is not None  # noqa: S101 - the caller saw it
-        assert self.current is not None  # noqa: S101 - a successor stands beside a current
+        assert blocked is not None  # noqa: S101 - the caller checked it
+        assert self.current is not None  # noqa: S101 - a successor needs a current job
         self.during_run = []
         new = (blocked.first, blocked.revision)
         if self.dropped and self.current.revision < self.dropped[-1][0]:

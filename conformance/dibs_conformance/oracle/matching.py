@@ -1,6 +1,4 @@
-"""Compares a result of the storage with that of the oracle: equal, except for the storage's numbers and
-allowed choices.
-"""
+"""Compares results of the storage and the oracle: equal, except for own numbers and allowed choices."""
 
 from __future__ import annotations
 
@@ -12,10 +10,10 @@ from msgspec import Struct
 from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.job import Job, Slot, Successor
 from dibs_conformance.oracle.ids import AcceptedEnqueue, Entry, IdRecord, OneOf, replay, resets
-from dibs_conformance.oracle.numbering import Kind, Mismatch, NumberMap, Scope
+from dibs_conformance.oracle.numbering import Mismatch, NumberKind, NumberMap, Scope
 
 #: Fields with numbers that the storage draws, and their kind.
-NUMBERS: dict[str, Kind] = {"seq": "seq", "first": "revision", "revision": "revision", "fence": "fence"}
+NUMBERS: dict[str, NumberKind] = {"seq": "seq", "first": "revision", "revision": "revision", "fence": "fence"}
 ATTEMPT_KINDS = frozenset(get_args(AttemptKind))
 
 #: Fields that are not compared: `reason` is free text, `token` is opaque.
@@ -89,10 +87,8 @@ def match_successor(numbering: NumberMap, scope: Scope, expected: IdRecord, actu
 
 
 def match_comeback(expected: IdRecord, actual: Successor) -> None:
-    """Compare the run_at of a run that returns, at each time where the bounds of the successor may change
-    it.
-    """
-    assert expected.current is not None  # noqa: S101 - a successor stands beside a current
+    """Compare the run_at of a returned run, at each time where the successor's bounds may change it."""
+    assert expected.current is not None  # noqa: S101 - a successor needs a current job
     enqueued = [entry for entry in expected.during_run if isinstance(entry, AcceptedEnqueue)]
     fields = {
         "replaces": any(a.on_conflict.data for a in enqueued),

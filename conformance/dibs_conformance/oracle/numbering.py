@@ -15,7 +15,7 @@ from attrs import define, field
 #: Distance between the first numbers of two calls. No call draws as many numbers.
 STRIDE = 100_000
 
-Kind = Literal["seq", "revision", "fence"]
+NumberKind = Literal["seq", "revision", "fence"]
 Scope = tuple[str, str]
 
 
@@ -24,8 +24,9 @@ class Mismatch(AssertionError):
 
 
 class NumberSource:
-    """Draws seq, revision and fence. Each number is larger than all earlier ones, and contains the number of
-    its call.
+    """Draws seq, revision and fence.
+
+    Each number is larger than all earlier ones, and contains the number of its call.
     """
 
     def __init__(self) -> None:
@@ -54,8 +55,9 @@ class DrawnNumbers:
         self.by_call.setdefault(call, []).append((expected, actual, id))
 
     def bounds(self, call: int) -> tuple[int, int | None]:
-        """Return the bounds of a number of this call: the largest of the call before, and the smallest of the
-        call after.
+        """Return the bounds of a number of this call.
+
+        They are the largest number of the call before it, and the smallest one of the call after it.
         """
         at = bisect_left(self.calls, call)
         low = max((a for _, a, _ in self.by_call[self.calls[at - 1]]), default=0) if at else 0
@@ -69,23 +71,23 @@ class NumberMap:
     """The numbers of the storage and those of the oracle, mapped to each other."""
 
     def __init__(self) -> None:
-        self._actual: dict[tuple[Kind, Scope, int], int] = {}
-        self._expected: dict[tuple[Kind, Scope, int], int] = {}
-        self._drawn: dict[tuple[Kind, str], DrawnNumbers] = {}
+        self._actual: dict[tuple[NumberKind, Scope, int], int] = {}
+        self._expected: dict[tuple[NumberKind, Scope, int], int] = {}
+        self._drawn: dict[tuple[NumberKind, str], DrawnNumbers] = {}
         self._revisions: dict[Scope, list[tuple[int, int]]] = {}
 
-    def expected(self, kind: Kind, scope: Scope, actual: int) -> int:
+    def expected(self, kind: NumberKind, scope: Scope, actual: int) -> int:
         """Return the oracle's number for a number of the storage, or -1 for an unknown one."""
         return self._expected.get((kind, scope, actual), -1)
 
-    def actual(self, kind: Kind, scope: Scope, expected: int) -> int | None:
+    def actual(self, kind: NumberKind, scope: Scope, expected: int) -> int | None:
         return self._actual.get((kind, scope, expected))
 
     def revisions(self, scope: Scope) -> list[tuple[int, int]]:
         """Return the known revisions of an id as pairs: the oracle's, and the storage's."""
         return self._revisions.get(scope, [])
 
-    def same(self, kind: Kind, scope: Scope, expected: int, actual: int) -> None:
+    def same(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:
         """Map a number when it is first seen; later, raise Mismatch if it has changed."""
         if not expected or not actual:
             if expected != actual:
@@ -98,8 +100,9 @@ class NumberMap:
             raise Mismatch(f"{kind} of {scope[1]!r} is {actual}; expected {known}, as before")
 
     def moved(self, queue: str) -> NumberMap:
-        """Return the map for a copy of the queue in another location. Fences are left out: an import may not
-        know them.
+        """Return the map for a copy of the queue in another location.
+
+        Fences are left out: an import may not know them.
         """
         other = NumberMap()
         stays = {
@@ -109,11 +112,11 @@ class NumberMap:
             other._pairs(kind, scope, expected, actual)
         return other
 
-    def take_over(self, kind: Kind, scope: Scope, expected: int, actual: int, call: int) -> None:
+    def take_over(self, kind: NumberKind, scope: Scope, expected: int, actual: int, call: int) -> None:
         """Map a number that an import brought in during this call. Later numbers must be larger."""
         self._keep(kind, scope, expected, actual, call)
 
-    def _pair(self, kind: Kind, scope: Scope, expected: int, actual: int) -> None:
+    def _pair(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:
         if (kind, scope, actual) in self._expected:
             raise Mismatch(f"{kind} {actual} of {scope[1]!r} was drawn before; expected a new number")
         call = expected // STRIDE
@@ -129,11 +132,11 @@ class NumberMap:
                 )
         self._keep(kind, scope, expected, actual, call)
 
-    def _keep(self, kind: Kind, scope: Scope, expected: int, actual: int, call: int) -> None:
+    def _keep(self, kind: NumberKind, scope: Scope, expected: int, actual: int, call: int) -> None:
         self._pairs(kind, scope, expected, actual)
         self._drawn.setdefault((kind, scope[0]), DrawnNumbers()).add(call, expected, actual, scope[1])
 
-    def _pairs(self, kind: Kind, scope: Scope, expected: int, actual: int) -> None:
+    def _pairs(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:
         self._actual[kind, scope, expected] = actual
         self._expected[kind, scope, actual] = expected
         if kind == "revision":

@@ -17,7 +17,7 @@ from dibs_conformance.oracle.numbering import NumberSource
 
 
 @define
-class Lease:
+class OracleLease:
     """A lease in one queue."""
 
     holder: str
@@ -42,14 +42,14 @@ class LoggedEvent:
 
 
 @define
-class Queue:
+class OracleQueue:
     """The state of one queue."""
 
     name: str
     numbers: NumberSource
     settings: Settings = field(factory=Settings)
     ids: dict[str, IdRecord] = field(factory=dict)
-    leases: dict[str, Lease] = field(factory=dict)
+    leases: dict[str, OracleLease] = field(factory=dict)
     keys: dict[str, KeyedResult] = field(factory=dict)
     log: list[LoggedEvent] = field(factory=list)
 
@@ -67,7 +67,7 @@ class Queue:
             LoggedEvent(n.call, event) for n, event in renamed
         ]
 
-    def lease(self, lease: str, now: int) -> Lease | None:
+    def lease(self, lease: str, now: int) -> OracleLease | None:
         """Return a live lease, or None if it was never granted, was dropped or has expired."""
         found = self.leases.get(lease)
         if found is None or found.dropped or now >= found.expires_at:

@@ -26,7 +26,7 @@ from dibs.model.results import (
 from dibs_conformance.oracle import by_id, ending, enqueueing, holding
 from dibs_conformance.oracle.ids import IdRecord, OneOf
 from dibs_conformance.oracle.numbering import NumberSource
-from dibs_conformance.oracle.queue import Queue
+from dibs_conformance.oracle.queue import OracleQueue
 
 
 class Oracle:
@@ -34,7 +34,7 @@ class Oracle:
 
     def __init__(self, numbers: NumberSource | None = None) -> None:
         self.numbers = numbers or NumberSource()
-        self.queues: dict[str, Queue] = {}
+        self.queues: dict[str, OracleQueue] = {}
         self.now = 0
 
     def at(self, now: int) -> int:
@@ -43,9 +43,9 @@ class Oracle:
         self.now = max(self.now, now)
         return self.now
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> OracleQueue:
         if name not in self.queues:
-            self.queues[name] = Queue(name, self.numbers)
+            self.queues[name] = OracleQueue(name, self.numbers)
         return self.queues[name]
 
     # -- enqueue, claim, settle ----------------------------------------------------------------------

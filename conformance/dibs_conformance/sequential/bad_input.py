@@ -85,9 +85,7 @@ class Case:
 
 
 def refused_cases(fence: int) -> Iterator[Case]:
-    """Yield every call with invalid input, for a storage in which `held` is active under `fence` and `seen`
-    waits.
-    """
+    """Yield every invalid call, for a storage in which `held` is active under `fence` and `seen` waits."""
     good = EnqueueRequest(job=NewJob(id="a"))
     for name, job in BAD_JOBS.items():
         yield enqueueing(name, [good, EnqueueRequest(job=job), good, EnqueueRequest(job=job)], (1, 3))
@@ -209,8 +207,9 @@ async def check_action(storage: Storage, fence: int, name: str, action: SettleAc
 
 
 async def wrongly_refused(storage: Storage) -> tuple[int, list[str]]:
-    """Enqueue values that are exactly at a limit. Return their number and a description of each wrong
-    result.
+    """Enqueue values that are exactly at a limit.
+
+    Return their number and a description of each wrong result.
     """
     batch = [EnqueueRequest(job=NewJob(id=f"b{n}")) for n in range(1000)]
     tries = {name: ("q", [EnqueueRequest(job=job)]) for name, job in AT_LIMITS.items()}

@@ -40,27 +40,27 @@ class SequentialRun:
         self._failures: list[Failure] = []
 
     def findings(self) -> Findings:
-        session = self._trial()
+        session = self._session()
         self._keep(run_walkthrough(session))
-        on_tour, room = session.examples, True
+        walked, ran_examples = session.examples, True
         # The failure of an unfinished storage is its next verb; probes of limits would only add noise.
-        inputs = [self._ask(run) for run in PROBES if not self._failures]
+        probed = [self._probe(probe) for probe in PROBES if not self._failures]
         if not self._failures:
             self._keep(self._play(session))
-            room = session.examples > on_tour
+            ran_examples = session.examples > walked
         return Findings(
             histories=session.examples,
             events=session.calls,
-            laws=(*map(self._law, self._laws), *inputs),
+            laws=(*map(self._law, self._laws), *probed),
             failures=tuple(self._failures),
-            untested=(*self._plan.untested, *(() if room else (no_room(self._plan.budget),))),
+            untested=(*self._plan.untested, *(() if ran_examples else (no_example(self._plan.budget),))),
         )
 
     def _keep(self, failure: Failure | None) -> None:
         if failure is not None:
             self._failures.append(failure)
 
-    def _trial(self) -> ExampleSession:
+    def _session(self) -> ExampleSession:
         claims = self._plan.claims
         checker = LawChecker(self._laws, StoryRecorder())
         return ExampleSession(self._plan.locations, checker, self._runner, claims.durable, claims.cross_queue)
@@ -75,22 +75,22 @@ class SequentialRun:
             progress=self._plan.progress,
         )
 
-    def _ask(self, run: Probe) -> LawReport:
-        met, wrong = self._runner.run(in_new_place(self._plan.locations, run))
-        self._failures += [Failure(law=run.name, why=text) for text in wrong]
-        return law_report(run.name, run.section, run.sentence, met, broken=bool(wrong))
+    def _probe(self, probe: Probe) -> LawReport:
+        met, wrong = self._runner.run(run_probe(self._plan.locations, probe))
+        self._failures += [Failure(law=probe.name, why=text) for text in wrong]
+        return law_report(probe.name, probe.section, probe.sentence, met, broken=bool(wrong))
 
     def _law(self, law: Law) -> LawReport:
         broken = any(failure.law == law.name for failure in self._failures)
         return law_report(law.name, law.section, law.sentence, law.met, broken=broken)
 
 
-async def in_new_place(locations: Locations, run: Probe) -> tuple[int, list[str]]:
+async def run_probe(locations: Locations, probe: Probe) -> tuple[int, list[str]]:
     async with locations.open(locations.new(), "manual") as storage:
-        return await run.run(storage)
+        return await probe.run(storage)
 
 
-def no_room(budget: float) -> Gap:
+def no_example(budget: float) -> Gap:
     return Gap(
         name="comparison with the oracle", why=f"no example fitted into {budget:.3g} s; use a larger budget"
     )

@@ -83,8 +83,9 @@ class BusyQueue:
 
 
 async def parts_of_readings(storage: Storage) -> tuple[int, list[str]]:
-    """Read an export and a listing in parts. Return the number of reads and a description of each wrong
-    result.
+    """Read an export and a listing in parts.
+
+    Return the number of reads and a description of each wrong result.
     """
     busy = BusyQueue(storage)
     await busy.fill()

@@ -40,8 +40,9 @@ LONG_ID = 400
 
 @frozen
 class Probe:
-    """A law with the function that checks it. The function gets a storage that was opened with a manual
-    clock.
+    """A law with the function that checks it.
+
+    The function gets a storage that was opened with a manual clock.
     """
 
     name: str
@@ -98,9 +99,7 @@ async def replaced_retention(storage: Storage) -> ProbeResult:
 
 
 async def wake_up_outcomes(storage: Storage) -> ProbeResult:
-    """End ids in every way while a waiter listens, and compare the outcomes of the wake-up with the stored
-    ones.
-    """
+    """End ids in every way while a waiter listens; compare its outcomes with the stored ones."""
     actions: dict[str, SettleAction] = {
         "done": Complete(result=b"1"),
         "failed": Fail(error=Error(type="E", message="no")),

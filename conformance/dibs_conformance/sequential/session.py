@@ -15,8 +15,9 @@ from dibs_conformance.target import Locations, LoopRunner
 
 @define
 class Issued:
-    """The runs, revisions and leases that the storage issued in this example, oldest first. Stale ones
-    stay.
+    """The runs, revisions and leases that the storage issued in this example, oldest first.
+
+    Stale ones stay.
     """
 
     runs: list[tuple[str, str, int]] = field(factory=list)
@@ -30,8 +31,9 @@ class Issued:
 
 
 class BudgetSpent(BaseException):
-    """The budget is spent. A BaseException ends Hypothesis at once; Hypothesis would try to shrink an
-    Exception.
+    """The budget is spent.
+
+    A BaseException ends Hypothesis at once; Hypothesis would try to shrink an Exception.
     """
 
 
@@ -59,8 +61,9 @@ class ExampleSession:
         self.checker.begin()
 
     def remember(self, error: BaseException | None) -> None:
-        """Keep the error of a failed example. In a replay the storage may choose otherwise, and no law may
-        break.
+        """Keep the error of a failed example.
+
+        In a replay the storage may choose otherwise, and no law may break.
         """
         if not isinstance(error, Exception) or isinstance(error, HypothesisException):
             return

@@ -26,7 +26,7 @@ START = 1_767_225_600_000
 EVERYWHERE = (*some.QUEUES, *(name + FAIL_SUFFIX for name in some.QUEUES))
 
 LEVELS: tuple[LogLevel, ...] = ("runs", "runs", "all", "off")
-#: How many issued numbers a rule goes back: mostly 0, the newest.
+#: Number of issued values that a rule goes back: mostly 0, the newest.
 picks = st.sampled_from((0, 0, 0, 0, 1, 1, 2, 3, 5, 8))
 levels = st.sampled_from(LEVELS)
 every_queue = st.sampled_from((*some.QUEUES[:1] * 4, some.QUEUES[1], EVERYWHERE[2]))
@@ -89,7 +89,7 @@ class LockstepMachine(RuleBasedStateMachine):
         return runs[-1 - pick % len(runs)]
 
     def lease_at(self, pick: int) -> str:
-        """Return an issued lease, or seldom one that was never issued."""
+        """Return an issued lease, or seldom an unknown one."""
         leases = self.issued.leases
         return "0" * 32 if pick == 8 else leases[-1 - pick % len(leases)]
 

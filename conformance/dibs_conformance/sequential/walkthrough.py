@@ -54,9 +54,7 @@ def walk_through(session: ExampleSession) -> None:
 
 
 def update_beside_a_run(lockstep: Lockstep) -> None:
-    """Update an id during its run: the next run has the update, and the old fence can only repeat its own
-    end.
-    """
+    """Update an id during its run: the next run has the update, and the old fence only repeats its end."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     enqueue(lockstep, "a", payload=b"1")
     enqueue(lockstep, "a", payload=b"2")

@@ -22,8 +22,9 @@ POSTGRES_FOLDERS = ("/usr/lib/postgresql", "/usr/pgsql", "/opt/homebrew/opt", "/
 
 
 class ServerUnavailable(Exception):
-    """No server of this kind was found, or it cannot be started. The text names the locations that were
-    searched.
+    """No server of this kind was found, or it cannot be started.
+
+    The text names the locations that were searched.
     """
 
 

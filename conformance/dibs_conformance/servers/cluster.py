@@ -16,7 +16,7 @@ NODES = 3
 
 
 class ClusterNode(RedisServer):
-    """A node of the cluster. It needs two free ports: its own, and the one 10,000 above for other nodes."""
+    """A node of the cluster. It needs two free ports: one for clients, and that plus 10,000 for nodes."""
 
     def start(self) -> None:
         if self.port:

@@ -139,8 +139,9 @@ def _startup_message() -> bytes:
 
 
 def _unprivileged_user(program: Path) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return a command prefix and options of Popen with which Postgres agrees to run. Raises
-    ServerUnavailable.
+    """Return a command prefix and options of Popen with which Postgres agrees to run.
+
+    Raises ServerUnavailable.
     """
     if os.geteuid() != 0:
         return (), {}

@@ -43,8 +43,9 @@ class Server(ABC):
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Return whether the server serves clients. Connect through the socket in the private folder, so that
-        no other server answers.
+        """Return whether the server serves clients.
+
+        Connect through the socket in the private folder, so that no other server answers.
         """
 
     def popen_options(self) -> dict[str, Any]:
@@ -52,8 +53,9 @@ class Server(ABC):
         return {}
 
     def start(self) -> None:
-        """Start the server and wait until it serves. On its first start it tries another port if one is
-        taken.
+        """Start the server and wait until it serves.
+
+        On its first start it tries another port if one is taken.
         """
         again = self.port
         for _ in range(PORT_TRIES):

@@ -41,8 +41,8 @@ def a_failed_job_comes_back_under_its_old_revision(patch: Patch) -> None:
 
 @law("offsets only grow")
 def steps_of_one_moment_share_an_offset(patch: Patch) -> None:
-    def mutant(number: int, at: int, told: list[events.LogEvent]) -> Entry:
-        return pack(at * 1000, at, told)
+    def mutant(number: int, at: int, events_: list[events.LogEvent]) -> Entry:
+        return pack(at * 1000, at, events_)
 
     patch.setattr(index, "pack", mutant)
 
@@ -120,7 +120,7 @@ def later_is_earlier(patch: Patch) -> None:
     patch.setattr(fold, "move_run_at", lambda old, rule, new: original(old, swapped[rule], new))
 
 
-@law("a request_key: a repeat is told as repeated")
+@law("a request_key: a repeat is marked as repeated")
 def a_repeat_is_not_marked(patch: Patch) -> None:
     changed(patch, enqueueing, "_take", lambda answer, *_: replace(answer, repeated=False))
 
@@ -146,7 +146,7 @@ def next_due_is_always_none(patch: Patch) -> None:
     changed(patch, claiming, "claim", lambda answer, *_: replace(answer, next_due=None))
 
 
-@law("claim: next_due is none while paused")
+@law("claim: next_due is None while paused")
 def a_paused_queue_returns_next_due(patch: Patch) -> None:
     def change(answer: ClaimResult, index: Index, queue: str, *_: Any) -> ClaimResult:
         source = index.find_queue(queue)
@@ -164,7 +164,7 @@ def handed_off_jobs_count_for_max_active(patch: Patch) -> None:
     patch.setattr(QueueIndex, "headroom", property(mutant))
 
 
-@law("renew: tells the ids whose cancellation was asked")
+@law("renew: returns the ids with a requested cancellation")
 def renew_hides_requested_cancellations(patch: Patch) -> None:
     changed(patch, claiming, "_renew", lambda answer, *_: replace(answer, cancel_requested=()))
 
@@ -223,7 +223,7 @@ def only_the_first_follow_up_is_enqueued(patch: Patch) -> None:
     patch.setattr(settling, "enqueue_follow_ups", lambda index, then: original(index, then[:1]))
 
 
-@law("the fail queue: what fails there for good is kept for ever")
+@law("the fail queue: a failed fail job is kept for ever")
 def a_failed_fail_job_is_kept_like_any_other(patch: Patch) -> None:
     def mutant(queue: QueueIndex, how: Any) -> Any:
         return replace(how, error=checked_error(how.error))
@@ -251,7 +251,7 @@ def finish_takes_a_run_from_its_holder(patch: Patch) -> None:
 @law("Retention: for completed, failed and cancelled separately")
 def every_end_is_kept_as_long_as_a_completed_one(patch: Patch) -> None:
     original = transitions.expiry
-    patch.setattr(transitions, "expiry", lambda kind, now, *said: original("completed", now, *said))
+    patch.setattr(transitions, "expiry", lambda kind, now, *rest: original("completed", now, *rest))
 
 
 # -- by id ---------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def an_amended_expiry_counts_from_the_end(patch: Patch) -> None:
     )
 
 
-@law("amend: without a current only a patch of nothing but retention is taken")
+@law("amend: without a current job only a patch of the retention is accepted")
 def an_outcome_takes_any_patch(patch: Patch) -> None:
     def change(answer: Any, slot: Slot, *_: Any) -> Any:
         return "amended" if slot.current is None and slot.outcome is not None else answer
@@ -311,7 +311,7 @@ def a_late_holder_reports(patch: Patch) -> None:
 # -- queues, moving, the log ---------------------------------------------------------------------------
 
 
-@law("list: what stays in the state appears exactly once")
+@law("list: a job that stays in the state appears exactly once")
 def a_page_begins_with_the_last_of_the_page_before(patch: Patch) -> None:
     def change(page: Any, *_: Any) -> Any:
         return page if page.after is None or len(page.items) < 2 else replace(page, after=page.items[-2][0])

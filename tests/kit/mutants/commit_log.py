@@ -107,7 +107,7 @@ def a_checkpoint_leaves_out_successors(patch: Patch) -> None:
     patch.setattr(commits, "_snapshot_queue", mutant)
 
 
-@law("offsets only grow: a reader that fell off the end is told so", examples=1000)
+@law("offsets only grow: a reader behind the start of the log gets fell_off", examples=1000)
 def a_checkpoint_forgets_how_far_the_log_was_trimmed(patch: Patch) -> None:
     often(patch)
     original = commits._apply_queue

@@ -265,7 +265,7 @@ def an_outcome_lives_at_its_end(patch: Patch) -> None:
     patch.setattr(transitions, "unexpired", mutant)
 
 
-@breaks("An end always removes the older outcome, also when its own retention is none")
+@breaks("an end always removes the older outcome, also with a retention of 0")
 def an_end_without_retention_leaves_the_older_outcome(patch: Patch) -> None:
     def change(after: Slot, slot: Slot, job: Any, how: Any, now: int, *_: Any) -> Slot:
         ended = after.outcome
@@ -285,7 +285,7 @@ def a_reject_ignores_outcomes(patch: Patch) -> None:
     )
 
 
-@breaks("import_: counters are raised above what comes in")
+@breaks("import_: counters are raised above the imported numbers")
 def an_import_raises_no_counter(patch: Patch) -> None:
     patch.setattr(rules, "numbers_in", lambda slot: [0])
 
@@ -307,7 +307,7 @@ def a_failed_job_comes_back_without_its_attributes(patch: Patch) -> None:
     )
 
 
-@breaks("HandOff: from then on it can only end")
+@breaks("HandOff: a handed-off run can only end")
 def a_handed_off_run_may_return(patch: Patch) -> None:
     original = rules.settle
 
@@ -328,7 +328,7 @@ def a_part_goes_on_to_the_end(patch: Patch) -> None:
     patch.setattr(reading, "export", mutant)
 
 
-@breaks("split: what is there is in exactly one part")
+@breaks("split: a job is in exactly one part")
 def a_part_ends_before_its_cursor(patch: Patch) -> None:
     original = Listing.after
 

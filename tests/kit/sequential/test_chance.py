@@ -20,10 +20,11 @@ ENOUGH = 25
 
 @pytest.fixture
 def flaky(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
-    """Make the issued numbers differ in each replay. Return the errors that Hypothesis raises because of
-    it.
+    """Make the issued numbers differ in each replay.
+
+    Return the errors that Hypothesis raises because of it.
     """
-    chance, add_claim, said = Random(1), Issued.add_claim, list[Exception]()
+    chance, add_claim, flaky_errors = Random(1), Issued.add_claim, list[Exception]()
 
     def sometimes(self: Issued, queue: str, claim: ClaimResult) -> None:
         if chance.random() < 0.5:
@@ -33,12 +34,12 @@ def flaky(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
         try:
             run_state_machine_as_test(*args, **words)  # type: ignore[arg-type]
         except Flaky as error:
-            said.append(error)
+            flaky_errors.append(error)
             raise
 
     monkeypatch.setattr(Issued, "add_claim", sometimes)
     monkeypatch.setattr(examples, "run_state_machine_as_test", listening)
-    return said
+    return flaky_errors
 
 
 def test_a_different_choice_in_a_replay_is_no_failure(flaky: list[Exception]) -> None:

@@ -35,37 +35,37 @@ class Wrapped:
         return getattr(self._storage, name)
 
 
-class Forgetful(Wrapped):
+class WrongCounts(Wrapped):
     """A storage whose counts are 1 too low."""
 
     async def counts(self, queues: list[str], **when: Any) -> dict[str, Counts]:
-        told = await self._storage.counts(queues, **when)
-        return {queue: replace(counts, waiting=counts.waiting - 1) for queue, counts in told.items()}
+        counted = await self._storage.counts(queues, **when)
+        return {queue: replace(counts, waiting=counts.waiting - 1) for queue, counts in counted.items()}
 
 
-class Frank(Forgetful):
+class ApproximateCounts(WrongCounts):
     """A storage whose counts are 1 too low and marked approximate."""
 
     async def counts(self, queues: list[str], **when: Any) -> dict[str, Counts]:
-        told = await super().counts(queues, **when)
-        return {queue: replace(counts, approximate=True) for queue, counts in told.items()}
+        counted = await super().counts(queues, **when)
+        return {queue: replace(counts, approximate=True) for queue, counts in counted.items()}
 
 
-class Hoarding(Wrapped):
+class UntrimmedLog(Wrapped):
     """A storage that never trims its log."""
 
     async def configure(self, queue: str, patch: SettingsPatch, **when: Any) -> Any:
         return await self._storage.configure(queue, replace(patch, log_bytes=UNSET), **when)
 
 
-class Silent(Wrapped):
+class NoFellOff(Wrapped):
     """A storage that trims its log without fell_off."""
 
     async def events(self, queue: str, **words: Any) -> EventPage:
         return replace(await self._storage.events(queue, **words), fell_off=False)
 
 
-class Merging(Wrapped):
+class MergedRetention(Wrapped):
     """A storage that keeps the fields that a patch of a retention does not set."""
 
     async def amend(self, queue: str, id: str, patch: JobPatch, **when: Any) -> Any:
@@ -73,14 +73,14 @@ class Merging(Wrapped):
         return await self._storage.amend(queue, id, replace(patch, retention=kept), **when)
 
 
-class Endless(Wrapped):
+class EndlessParts(Wrapped):
     """A storage whose parts of an export all go to the end."""
 
     async def export(self, queue: str, **words: Any) -> ExportPage:
         return await self._storage.export(queue, **{**words, "until": None})
 
 
-class Gapped(Wrapped):
+class GappedParts(Wrapped):
     """A storage whose parts start behind the end of the part before."""
 
     async def split(self, queue: str, parts: int, **words: Any) -> list[str]:
@@ -92,7 +92,7 @@ class Gapped(Wrapped):
         return await self._storage.list(queue, state, after=beside, **words)
 
 
-class Shifting(Wrapped):
+class ShiftingParts(Wrapped):
     """A storage that splits again for each read, so that the parts change."""
 
     async def export(self, queue: str, *, until: str | None = None, **words: Any) -> ExportPage:
@@ -100,21 +100,21 @@ class Shifting(Wrapped):
         return await self._storage.export(queue, until=cuts[0] if cuts else None, **words)
 
 
-class Eager(Wrapped):
+class TooManyParts(Wrapped):
     """A storage that splits into more parts than requested."""
 
     async def split(self, queue: str, parts: int, **words: Any) -> Sequence[str]:
         return await self._storage.split(queue, parts + 1, **words)
 
 
-class Whole(Wrapped):
+class NoParts(Wrapped):
     """A storage that cannot split, and returns no cursors."""
 
     async def split(self, queue: str, parts: int, **words: Any) -> tuple[str, ...]:
         return ()
 
 
-class Prophet(Wrapped):
+class FalseOutcomes(Wrapped):
     """A storage whose wake-ups carry false outcomes."""
 
     async def wait(self, queues: Sequence[str], *, ids: Sequence[str], **words: Any) -> WaitResult:
@@ -130,14 +130,14 @@ async def memory(wrap: type[Wrapped]) -> AsyncIterator[Any]:
         yield wrap(storage)
 
 
-@pytest.mark.parametrize("wrap", [Wrapped, Frank])
+@pytest.mark.parametrize("wrap", [Wrapped, ApproximateCounts])
 async def test_exact_or_approximate_counts_pass(wrap: type[Wrapped]) -> None:
     async with memory(wrap) as storage:
         assert (1, []) == await large_counts(storage)
 
 
 async def test_a_wrong_count_without_approximate_fails() -> None:
-    async with memory(Forgetful) as storage:
+    async with memory(WrongCounts) as storage:
         assert ["10001 jobs wait; the count is 10000 and not marked approximate"] == (
             await large_counts(storage)
         )[1]
@@ -148,21 +148,21 @@ async def test_a_bounded_log_passes() -> None:
         assert (1, []) == await bounded_log(storage)
 
 
-@pytest.mark.parametrize("wrap", [Hoarding, Silent])
+@pytest.mark.parametrize("wrap", [UntrimmedLog, NoFellOff])
 async def test_an_unbounded_log_or_a_missing_fell_off_fails(wrap: type[Wrapped]) -> None:
     async with memory(wrap) as storage:
         assert (await bounded_log(storage))[1]
 
 
 async def test_a_merged_retention_fails() -> None:
-    async with memory(Merging) as storage:
+    async with memory(MergedRetention) as storage:
         _, wrong = await replaced_retention(storage)
 
     assert 1 == len(wrong)
     assert wrong[0].startswith("amend left")
 
 
-@pytest.mark.parametrize("wrap", [Wrapped, Whole])
+@pytest.mark.parametrize("wrap", [Wrapped, NoParts])
 async def test_complete_parts_pass(wrap: type[Wrapped]) -> None:
     async with memory(wrap) as storage:
         assert (4, []) == await parts_of_readings(storage)
@@ -171,10 +171,10 @@ async def test_complete_parts_pass(wrap: type[Wrapped]) -> None:
 @pytest.mark.parametrize(
     ("wrap", "why"),
     [
-        (Endless, "an export in 2 parts: .* ids are in two parts"),
-        (Gapped, "the listing waiting in 7 parts: .* are in no part"),
-        (Shifting, "an export in 7 parts: .* had other ids"),
-        (Eager, "an export in 7 parts: 7 cursors, expected at most 6"),
+        (EndlessParts, "an export in 2 parts: .* ids are in two parts"),
+        (GappedParts, "the listing waiting in 7 parts: .* are in no part"),
+        (ShiftingParts, "an export in 7 parts: .* had other ids"),
+        (TooManyParts, "an export in 7 parts: 7 cursors, expected at most 6"),
     ],
 )
 async def test_incomplete_parts_fail(wrap: type[Wrapped], why: str) -> None:
@@ -190,7 +190,7 @@ async def test_a_storage_without_outcomes_in_wake_ups_passes() -> None:
 
 
 async def test_false_outcomes_in_wake_ups_fail() -> None:
-    async with memory(Prophet) as storage:
+    async with memory(FalseOutcomes) as storage:
         _, wrong = await wake_up_outcomes(storage)
 
     assert [f"a wake-up for {id}" for id in ("done", "failed", "gone", "back")] == [
@@ -211,7 +211,7 @@ class Connection:
         pass
 
 
-class Pretending(Wrapped):
+class FalseTransactions(Wrapped):
     """A storage that claims transactions and writes outside of them."""
 
     capabilities = Capabilities(cross_queue=True, push_wakeups=True, manual_clock=True, transactions=True)
@@ -221,9 +221,9 @@ class Pretending(Wrapped):
 
 
 @asynccontextmanager
-async def pretending(location: str, clock: Clock) -> AsyncIterator[Any]:
+async def open_false_transactions(location: str, clock: Clock) -> AsyncIterator[Any]:
     async with open_storage(f"memory:{location}", clock) as storage:
-        yield Pretending(storage)
+        yield FalseTransactions(storage)
 
 
 @asynccontextmanager
@@ -232,9 +232,9 @@ async def connection(_: str) -> AsyncIterator[Connection]:
 
 
 async def test_a_write_outside_the_transaction_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretending, "connect", connection, raising=False)
+    monkeypatch.setattr(open_false_transactions, "connect", connection, raising=False)
 
-    assert await joins_transactions(Locations(pretending)) is False
+    assert await joins_transactions(Locations(open_false_transactions)) is False
 
 
 async def test_a_storage_without_transactions_has_no_such_capability() -> None:
@@ -249,7 +249,7 @@ async def test_postgres_has_transactions(postgres_server: PostgresServer) -> Non
         await locations.remove()
 
 
-class Poll(Wrapped):
+class PollingClaims(Wrapped):
     """A storage that claims blocking claims and returns from them at once."""
 
     capabilities = Capabilities(cross_queue=True, push_wakeups=True, manual_clock=True, blocking_claim=True)
@@ -264,13 +264,13 @@ class Poll(Wrapped):
 
 
 @asynccontextmanager
-async def polling(location: str, clock: Clock) -> AsyncIterator[Any]:
+async def open_polling_claims(location: str, clock: Clock) -> AsyncIterator[Any]:
     async with open_storage(f"memory:{location}", clock) as storage:
-        yield Poll(storage)
+        yield PollingClaims(storage)
 
 
 async def test_a_claim_that_returns_at_once_is_not_blocking() -> None:
-    assert await blocks_claims(Locations(polling)) is False
+    assert await blocks_claims(Locations(open_polling_claims)) is False
 
 
 async def test_a_storage_without_blocking_claims_has_no_such_capability() -> None:
@@ -287,7 +287,7 @@ async def test_redis_has_blocking_claims(redis_server: RedisServer) -> None:
 
 def test_an_untested_claim_keeps_the_level_from_being_reached() -> None:
     """A capability that could not be tried counts as not tested."""
-    report = certify(pretending, examples=1, seed=1)
+    report = certify(open_false_transactions, examples=1, seed=1)
 
     assert ("transactions",) == report.levels[0].unmet
     assert not report.failures

@@ -92,8 +92,9 @@ class IdVerbs(LeaseVerbs):
             self.compare(queue, "", self.oracle.counts(queue), answers[queue])
 
     def known_queues(self) -> None:
-        """Raise Mismatch if `queues()` names an unknown queue. A recent queue may be missing, as the list may
-        lag.
+        """Raise Mismatch if `queues()` names an unknown queue.
+
+        A recent queue may be missing, as the list may lag.
         """
         answer = self.call("queues", {}, self.storage.queues())
         made_up = [info.name for info in answer if info.name not in self.oracle.queues]

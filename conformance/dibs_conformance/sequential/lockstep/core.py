@@ -24,7 +24,7 @@ from dibs_conformance.target import LoopRunner, OpenedStorage
 
 T = TypeVar("T")
 #: The cursors between which a part of a read lies. None is the start or the end of the whole.
-Part = tuple[str | None, str | None]  #: Checks one law after a call.
+CursorRange = tuple[str | None, str | None]  #: Checks one law after a call.
 Check = Callable[[ObservedCall, ObservedHistory], None]
 PAGE = 100
 #: Most pages of one read, more than any example fills. A read with more pages has no end.
@@ -74,7 +74,7 @@ class LockstepCore:
         self.now = now
         self.compare_each = compare_each
         self._runner = runner
-        self._judges = checker
+        self._checker = checker
         #: The id whose numbers the result of a request_key carries, by queue and key.
         self._key_owners: dict[tuple[str, str], str] = {}
 
@@ -88,9 +88,9 @@ class LockstepCore:
         try:
             answer = self._runner.run(work)
         except Exception:
-            self._judges.story.add(verb, self.now, args, "raised")
+            self._checker.story.add(verb, self.now, args, "raised")
             raise
-        self._judges.story.add(verb, self.now, args, answer)
+        self._checker.story.add(verb, self.now, args, answer)
         check_result(verb, answer)
         return answer
 
@@ -104,7 +104,7 @@ class LockstepCore:
 
     def record(self, verb: str, args: Mapping[str, Any], answer: Any) -> None:
         """Record an operation that takes several calls."""
-        self._judges.story.add(verb, self.now, args, answer)
+        self._checker.story.add(verb, self.now, args, answer)
 
     def check_laws(
         self,
@@ -115,14 +115,14 @@ class LockstepCore:
         slots: Mapping[str, Slot] | None = None,
     ) -> None:
         """Check the laws after a call."""
-        looked = slots if slots is not None else self.slots(queue) if self.compare_each else {}
-        observed = ObservedCall(verb=verb, queue=queue, now=self.now, args=args, answer=answer, slots=looked)
-        self._judges.check(observed, self.history)
+        read = slots if slots is not None else self.slots(queue) if self.compare_each else {}
+        observed = ObservedCall(verb=verb, queue=queue, now=self.now, args=args, answer=answer, slots=read)
+        self._checker.check(observed, self.history)
 
     def compare(self, queue: str, id: str, expected: Any, actual: Any) -> None:
         match(self.numbering, (queue, id), expected, actual)
 
-    # -- looking at slots ----------------------------------------------------------------------------
+    # -- slots ---------------------------------------------------------------------------------------
 
     def slots(self, queue: str) -> dict[str, Slot]:
         """Return the slots of all ids that the queue may hold, as the storage has them."""
@@ -146,7 +146,7 @@ class LockstepCore:
         if self.compare_each:
             self.compare_slots(*queues)
 
-    def split(self, queue: str, parts: int, state: State | None = None) -> list[Part]:
+    def split(self, queue: str, parts: int, state: State | None = None) -> list[CursorRange]:
         """Return the cursors of each part of a read."""
         args = {"queue": queue, "parts": parts, "state": state}
         cuts = self.call("split", args, self.storage.split(queue, parts, state=state))
@@ -157,7 +157,7 @@ class LockstepCore:
         return list(zip((None, *cuts), (*cuts, None), strict=True))
 
     def read_listing(
-        self, queue: str, state: State, limit: int = PAGE, part: Part = (None, None)
+        self, queue: str, state: State, limit: int = PAGE, part: CursorRange = (None, None)
     ) -> list[tuple[str, Slot]]:
         """Return a listing, or a part of it, read page by page."""
         items: list[tuple[str, Slot]] = []

@@ -89,7 +89,8 @@ def held(slot: Slot, lease: str) -> bool:
 
 
 def seq_of(slot: Slot | None) -> int:
-    """Return the seq of the current job. A reap gives new seqs to its jobs in the order in which it took
-    them.
+    """Return the seq of the current job.
+
+    A reap gives new seqs to its jobs in the order in which it took them.
     """
     return slot.current.seq if slot is not None and slot.current is not None else 0

@@ -85,8 +85,9 @@ class Lockstep(IdVerbs):
         self._compare_order(queue, expected[max(trimmed, 0) :], logged)
 
     def _compare_order(self, queue: str, expected: list[LoggedEvent], logged: list[LogEvent]) -> None:
-        """Raise Mismatch unless the events follow the order of the calls. The events of one call may have any
-        order.
+        """Raise Mismatch unless the events follow the order of the calls.
+
+        The events of one call may have any order.
         """
         rest = list(expected)
         for event in logged:

@@ -10,16 +10,17 @@ from msgspec import structs
 from dibs.model.job import Outcome, Slot
 from dibs.model.requests import Settings, SettingsPatch
 from dibs.model.results import ExportRecord
-from dibs_conformance.oracle.numbering import Kind, Mismatch
-from dibs_conformance.sequential.lockstep.core import MOST_PAGES, Part
+from dibs_conformance.oracle.numbering import Mismatch, NumberKind
+from dibs_conformance.sequential.lockstep.core import MOST_PAGES, CursorRange
 from dibs_conformance.sequential.lockstep.log import Lockstep
 
 HOUR = 3_600_000
 
 
 def exported(pair: Lockstep, queue: str, limit: int) -> tuple[list[ExportRecord], Settings]:
-    """Return the records and settings of a queue, read page by page. Each id must occur once, as the oracle
-    has it.
+    """Return the records and settings of a queue, read page by page.
+
+    Each id must occur once, as the oracle has it.
     """
     records, settings = pages(pair, queue, limit)
     pair.record("export", {"queue": queue, "limit": limit}, [record.id for record in records])
@@ -38,7 +39,7 @@ def export_in_parts(pair: Lockstep, queue: str, parts: int, limit: int) -> None:
 
 
 def pages(
-    pair: Lockstep, queue: str, limit: int, part: Part = (None, None)
+    pair: Lockstep, queue: str, limit: int, part: CursorRange = (None, None)
 ) -> tuple[list[ExportRecord], Settings]:
     """Return the records of an export between two cursors, and the settings of the queue."""
     records: list[ExportRecord] = []
@@ -53,8 +54,9 @@ def pages(
 
 
 def check_ids(pair: Lockstep, queue: str, ids: list[str]) -> None:
-    """Raise Mismatch unless each live id was exported once. An id whose outcome has expired may be
-    missing.
+    """Raise Mismatch unless each live id was exported once.
+
+    An id whose outcome has expired may be missing.
     """
     known = pair.oracle.queue(queue).ids
     must = {id for id, one in known.items() if one.current or one.live_outcome(pair.now)}
@@ -72,8 +74,9 @@ def is_expired(outcome: Outcome, now: int) -> bool:
 
 
 def move(source: Lockstep, target: Lockstep, queue: str, limit: int) -> None:
-    """Copy a queue and compare the slots, the counts and the order of claims. A second import must change no
-    id.
+    """Copy a queue and compare the slots, the counts and the order of claims.
+
+    A second import must change no id.
     """
     records, settings = exported(source, queue, limit)
     export_in_parts(source, queue, limit, limit)
@@ -121,7 +124,7 @@ def run_all(target: Lockstep, queue: str) -> None:
     target.claim(queue, lease, 100)
 
 
-def numbers(slot: Slot) -> Iterator[tuple[Kind, int]]:
+def numbers(slot: Slot) -> Iterator[tuple[NumberKind, int]]:
     """Yield the numbers that an import brings with a slot."""
     for live in (slot.current, slot.successor):
         if live is not None:

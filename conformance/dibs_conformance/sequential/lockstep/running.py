@@ -30,7 +30,7 @@ class RunVerbs(LockstepCore):
         return answers
 
     def _key_owner(self, queue: str, request: EnqueueRequest, *, repeated: bool) -> str:
-        """Return the id whose numbers the result carries: for a repeated request_key, the id of the first
+        """Return the id whose numbers the result has: for a repeated request_key, that of the first
         request.
         """
         if request.request_key is None:
