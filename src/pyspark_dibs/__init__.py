@@ -1,4 +1,4 @@
-"""Where Spark looks for the data source `dibs`: it imports every top-level module named pyspark_*."""
+"""The entry point of the data source `dibs`: Spark imports every top-level module named pyspark_*."""
 
 from dibs.spark.source.datasource import DibsSource as DefaultSource
 

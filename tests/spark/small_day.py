@@ -28,7 +28,7 @@ QUEUES = ("mail", "007 / ü=%" * 40)
 IDS = 12
 
 
-class SmallDay:
+class RandomDay:
     """Does one thing after another to a storage opened with clock="manual"."""
 
     def __init__(self, storage: Storage, seed: int = 1, *, start: int = BEGIN) -> None:

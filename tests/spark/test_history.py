@@ -8,13 +8,13 @@ import pytest
 
 from dibs.spark.history import increments
 from dibs.spark.history.warehouse import Warehouse
-from dibs.spark.report.parquet import Tables
+from dibs.spark.report.parquet import WarehouseReader
 from dibs.storage.registry import open_storage
-from tests.spark import history_by_hand as by_hand
+from tests.spark import expected_history as by_hand
 from tests.spark.frames import moment
-from tests.spark.rows import rows
-from tests.spark.small_day import QUEUES, SmallDay
-from tests.spark.told import all_live, all_told
+from tests.spark.small_day import QUEUES, RandomDay
+from tests.spark.storage_contents import all_events, all_slots
+from tests.spark.warehouse_rows import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,16 +38,16 @@ async def test_increments_and_reruns_say_what_counting_by_hand_says(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However the day is cut, and whatever is merged or made again, the tables are the whole day's."""
-    monkeypatch.setattr("dibs.spark.history.warehouse.MOST_SMALL", 1)
+    monkeypatch.setattr("dibs.spark.history.warehouse.MAX_SMALL_FILES", 1)
     url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
     async with open_storage(url, clock="manual") as storage:
-        day = SmallDay(storage)
+        day = RandomDay(storage)
         await day.prepare(everything="mail")
         await day.live(250)
         await to_thread(increments.update, spark, url, warehouse)
         await day.live(80)
         done = await to_thread(increments.update, spark, url, warehouse)
-        told, live = await all_told(storage), await all_live(storage)
+        told, live = await all_events(storage), await all_slots(storage)
     pairs = [(queue, event) for queue, _, event in told]
     horizon = Warehouse.existing(warehouse).state.horizon
 
@@ -55,7 +55,7 @@ async def test_increments_and_reruns_say_what_counting_by_hand_says(
 
     assert {1} == {len(held) for partitions in files.values() for held in partitions}
     assert (0, ()) < (done.events, done.gaps) < (len(told), ())
-    assert set(QUEUES) == set(done.starts) == set(Tables(Warehouse.existing(warehouse)).queues())
+    assert set(QUEUES) == set(done.starts) == set(WarehouseReader(Warehouse.existing(warehouse)).queues())
     assert by_hand.metrics(pairs, live, horizon) == rows(warehouse, "metrics", "queue", "minute")
     assert by_hand.ids(pairs) == rows(warehouse, "ids", "queue", "id")
     assert by_hand.runs(pairs) == runs_in(warehouse)

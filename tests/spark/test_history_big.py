@@ -10,7 +10,7 @@ import pytest
 from benchmarks.history_day import play
 
 from dibs.spark.history.increments import update
-from dibs.spark.report.summary import report
+from dibs.spark.report.summary import create_report
 from dibs_conformance.servers import RedisServer
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ async def test_a_million_runs_are_counted_and_read(
     planted = await play(url, runs=1_300_000, level="all")
 
     done = await to_thread(update, spark, url, tmp_path / "warehouse")
-    made, _ = report(tmp_path / "warehouse")
+    made, _ = create_report(tmp_path / "warehouse")
 
     assert 1_000_000 < planted.runs == sum(queue.attempts for queue in made.queues)
     assert 4_000_000 < done.events

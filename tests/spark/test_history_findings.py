@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dibs.spark.report.capacity import advice, busiest, wait_p95
-from dibs.spark.report.findings import Outage, outages_of, poisons_of, together
+from dibs.spark.report.capacity import advise, busiest_hour, simulate_wait_p95
+from dibs.spark.report.findings import Outage, find_outages, find_poison_ids, merge_outages
 
 MINUTE = 60_000
 
@@ -26,7 +26,7 @@ def silent(*due: int) -> list[dict[str, Any]]:
 
 
 def test_silence_while_jobs_are_due_is_an_outage() -> None:
-    (found,) = outages_of("mail", silent(1, 5, 9), 100)
+    (found,) = find_outages("mail", silent(1, 5, 9), 100)
 
     assert Outage(queues=("mail",), begin=MINUTE, end=4 * MINUTE, due=9, stalled=2) == found
 
@@ -43,14 +43,14 @@ def test_silence_while_jobs_are_due_is_an_outage() -> None:
     ids=["short", "nothing due", "runs are long", "not one stretch", "something ends"],
 )
 def test_other_silence_is_none(minutes: list[dict[str, Any]], usual_run_ms: int) -> None:
-    assert [] == outages_of("mail", minutes, usual_run_ms)
+    assert [] == find_outages("mail", minutes, usual_run_ms)
 
 
 def test_queues_that_are_silent_together_are_one_outage() -> None:
     def outage(queue: str, begin: int, end: int) -> Outage:
         return Outage(queues=(queue,), begin=begin * MINUTE, end=end * MINUTE, due=3)
 
-    both, other = together([outage("b", 11, 40), outage("a", 10, 40), outage("a", 50, 55)])
+    both, other = merge_outages([outage("b", 11, 40), outage("a", 10, 40), outage("a", 50, 55)])
 
     assert (("a", "b"), 10 * MINUTE, 40 * MINUTE, 6) == (both.queues, both.begin, both.end, both.due)
     assert (("a",), 50 * MINUTE) == (other.queues, other.begin)
@@ -71,7 +71,7 @@ def test_an_id_that_goes_wrong_nearly_every_time_is_poison() -> None:
         ids_row("young", 4, failed=4),
     ]
 
-    found = poisons_of("mail", rows, 24)
+    found = find_poison_ids("mail", rows, 24)
 
     assert ["bad", "kills its process"] == [poison.id for poison in found]
     assert (0.5, {"failed": 4, "retried": 8}) == (found[0].share, found[0].bad)
@@ -80,18 +80,18 @@ def test_an_id_that_goes_wrong_nearly_every_time_is_poison() -> None:
 def test_the_replay_waits_as_a_queue_with_so_many_slots_would() -> None:
     jobs = [(0, 100), (0, 100), (0, 100), (250, 10)]
 
-    assert [200, 100, 0] == [wait_p95(jobs, slots) for slots in (1, 2, 3)]
+    assert [200, 100, 0] == [simulate_wait_p95(jobs, slots) for slots in (1, 2, 3)]
 
 
 def test_the_advice_is_the_fewest_slots_that_meet_the_target() -> None:
     chance = Random(3)
     jobs = sorted((chance.randrange(3_600_000), chance.randrange(10, 30_000)) for _ in range(3000))
 
-    found = advice(jobs, (0, 3_600_000), 1_000, 9)
+    found = advise(jobs, (0, 3_600_000), 1_000, 9)
 
     assert found is not None
     assert found.slots is not None
-    assert wait_p95(jobs, found.slots) <= 1_000 < wait_p95(jobs, found.slots - 1)
+    assert simulate_wait_p95(jobs, found.slots) <= 1_000 < simulate_wait_p95(jobs, found.slots - 1)
     assert (found.slots * 10, -(-found.slots // 10)) == (found.units, found.processes)
     assert list(found.curve) == sorted(found.curve)
     assert [wait for _, wait in found.curve] == sorted((wait for _, wait in found.curve), reverse=True)
@@ -100,8 +100,8 @@ def test_the_advice_is_the_fewest_slots_that_meet_the_target() -> None:
 def test_the_busiest_hour_is_the_one_with_most_arrivals() -> None:
     minutes = [minute(n, claims=1 + 5 * (100 <= n < 160)) for n in range(300)]
 
-    assert (100 * MINUTE, 160 * MINUTE) == busiest(minutes)
+    assert (100 * MINUTE, 160 * MINUTE) == busiest_hour(minutes)
 
 
 def test_without_attempts_there_is_no_advice() -> None:
-    assert advice([], (0, 1), 1_000, 0) is None
+    assert advise([], (0, 1), 1_000, 0) is None

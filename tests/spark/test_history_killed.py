@@ -15,12 +15,12 @@ import pytest
 
 from dibs.spark.history import increments
 from dibs.spark.history.warehouse import Warehouse
-from dibs.spark.report.parquet import Tables
+from dibs.spark.report.parquet import WarehouseReader
 from dibs.storage.registry import open_storage
-from tests.spark import history_by_hand as by_hand
-from tests.spark.rows import rows
-from tests.spark.small_day import SmallDay
-from tests.spark.told import all_live, all_told
+from tests.spark import expected_history as by_hand
+from tests.spark.small_day import RandomDay
+from tests.spark.storage_contents import all_events, all_slots
+from tests.spark.warehouse_rows import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,22 +56,25 @@ def killed_in(phase: str, url: str, warehouse: Path) -> None:
 async def test_killed_in_any_phase_it_is_whole_and_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
     async with open_storage(url, clock="manual") as storage:
-        day = SmallDay(storage, seed=5)
+        day = RandomDay(storage, seed=5)
         await day.prepare(everything="mail")
         await day.live(60)
         await to_thread(increments.update, spark, url, warehouse)
         for phase in PHASES:
             before = Warehouse.existing(warehouse)
-            kept = {queue: len(Tables(before).minutes(queue)) for queue in Tables(before).queues()}
+            kept = {
+                queue: len(WarehouseReader(before).minutes(queue))
+                for queue in WarehouseReader(before).queues()
+            }
             await day.live(30)
             await to_thread(killed_in, phase, url, warehouse)
             now = Warehouse.existing(warehouse)
 
             assert now.folder == before.folder
             assert now.state == before.state
-            assert kept == {queue: len(Tables(now).minutes(queue)) for queue in kept}
+            assert kept == {queue: len(WarehouseReader(now).minutes(queue)) for queue in kept}
         await to_thread(increments.update, spark, url, warehouse)
-        told, live = await all_told(storage), await all_live(storage)
+        told, live = await all_events(storage), await all_slots(storage)
     pairs = [(queue, event) for queue, _, event in told]
     horizon = Warehouse.existing(warehouse).state.horizon
 

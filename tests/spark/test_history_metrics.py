@@ -8,60 +8,60 @@ from pyspark.sql import functions as f
 
 from dibs.model.events import LogEvent
 from dibs.model.job import Slot
-from dibs.spark.history.layers import ids_of, joined_ids, runs_of
-from dibs.spark.history.living import still_live
+from dibs.spark.history.live_jobs import without_ended
 from dibs.spark.history.metrics import MINUTE, changes_of_ended, changes_of_live, difference, metrics_of
+from dibs.spark.history.transforms import ids_from, merge_ids, runs_from
 from dibs.storage.registry import open_storage
-from tests.spark import history_by_hand as by_hand
+from tests.spark import expected_history as by_hand
 from tests.spark.frames import events_frame, live_frame, ms, starts_frame
-from tests.spark.small_day import BEGIN, QUEUES, SmallDay
-from tests.spark.told import all_live, all_told
+from tests.spark.small_day import BEGIN, QUEUES, RandomDay
+from tests.spark.storage_contents import all_events, all_slots
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Told = list[tuple[str, LogEvent]]
+Events = list[tuple[str, LogEvent]]
 Live = list[tuple[str, Slot]]
 
 
-def horizon_of(told: Told, live: Live) -> int:
+def horizon_of(events: Events, live: Live) -> int:
     jobs = [slot.current for _, slot in live if slot.current]
     runs = [job.run.claimed_at for job in jobs if job.run]
     waiting = [job.enqueued_at for job in jobs] + [
         slot.successor.enqueued_at for _, slot in live if slot.successor
     ]
-    return max([event.at for _, event in told] + runs + waiting)
+    return max([event.at for _, event in events] + runs + waiting)
 
 
 def rows_of(frame: DataFrame) -> dict[tuple[str, int], dict[str, Any]]:
     rows = {}
     for row in frame.collect():
-        told = row.asDict()
-        key = told.pop("queue"), ms(told.pop("minute"))
+        events = row.asDict()
+        key = events.pop("queue"), ms(events.pop("minute"))
         assert key not in rows
-        del told["date"]
-        rows[key] = told
+        del events["date"]
+        rows[key] = events
     return rows
 
 
 @pytest.fixture
-async def day() -> SmallDay:
+async def day() -> RandomDay:
     storage = open_storage("memory:", clock="manual")
     await storage.__aenter__()
-    day = SmallDay(storage)
+    day = RandomDay(storage)
     await day.prepare(everything="mail")
     await day.live(800)
     return day
 
 
-async def test_every_minute_is_what_counting_by_hand_says(spark: SparkSession, day: SmallDay) -> None:
-    told, live = await all_told(day.storage), await all_live(day.storage)
-    pairs = [(queue, event) for queue, _, event in told]
+async def test_every_minute_is_what_counting_by_hand_says(spark: SparkSession, day: RandomDay) -> None:
+    events, live = await all_events(day.storage), await all_slots(day.storage)
+    pairs = [(queue, event) for queue, _, event in events]
     horizon = horizon_of(pairs, live)
     kinds = {event.kind for _, event in pairs}
 
     found = metrics_of(
-        events_frame(spark, told),
+        events_frame(spark, events),
         live_frame(spark, live),
         starts_frame(spark, dict.fromkeys(QUEUES, 0)),
         horizon,
@@ -72,15 +72,15 @@ async def test_every_minute_is_what_counting_by_hand_says(spark: SparkSession, d
 
 
 async def test_from_a_minute_on_it_needs_only_what_finishes_from_there(
-    spark: SparkSession, day: SmallDay
+    spark: SparkSession, day: RandomDay
 ) -> None:
-    told, live = await all_told(day.storage), await all_live(day.storage)
-    pairs = [(queue, event) for queue, _, event in told]
+    events, live = await all_events(day.storage), await all_slots(day.storage)
+    pairs = [(queue, event) for queue, _, event in events]
     horizon = horizon_of(pairs, live)
     expected = by_hand.metrics(pairs, live, horizon)
     for place in (0.1, 0.7):
         start = sorted(minute for _, minute in expected)[int(len(expected) * place)]
-        late = [row for row in told if row[2].at >= start]
+        late = [row for row in events if row[2].at >= start]
 
         found = metrics_of(
             events_frame(spark, late), live_frame(spark, live), starts_frame(spark, {"mail": start}), horizon
@@ -89,13 +89,15 @@ async def test_from_a_minute_on_it_needs_only_what_finishes_from_there(
         assert {k: v for k, v in expected.items() if k[0] == "mail" and k[1] >= start} == rows_of(found)
 
 
-async def test_runs_and_ids_are_what_counting_by_hand_says(spark: SparkSession, day: SmallDay) -> None:
-    told = await all_told(day.storage)
-    pairs = [(queue, event) for queue, _, event in told]
+async def test_runs_and_ids_are_what_counting_by_hand_says(spark: SparkSession, day: RandomDay) -> None:
+    events = await all_events(day.storage)
+    pairs = [(queue, event) for queue, _, event in events]
     columns = ("queue", "id", "attempt", "fence", "end", "wait_ms", "run_ms", "holder")
-    runs = runs_of(events_frame(spark, told)).select(*columns).collect()
-    half = len(told) // 2
-    ids = joined_ids(ids_of(events_frame(spark, told[:half])), ids_of(events_frame(spark, told[half:])))
+    runs = runs_from(events_frame(spark, events)).select(*columns).collect()
+    half = len(events) // 2
+    ids = merge_ids(
+        ids_from(events_frame(spark, events[:half])), ids_from(events_frame(spark, events[half:]))
+    )
     found = {}
     for row in ids.collect():
         values = {name: ms(v) if isinstance(v, datetime) else v for name, v in row.asDict().items()}
@@ -107,16 +109,16 @@ async def test_runs_and_ids_are_what_counting_by_hand_says(spark: SparkSession, 
 
 
 async def test_nothing_before_the_first_difference_says_anything_else(
-    spark: SparkSession, day: SmallDay
+    spark: SparkSession, day: RandomDay
 ) -> None:
     """What was live and has ended since says the same of the past as when it was live."""
-    told, live = await all_told(day.storage), await all_live(day.storage)
+    events, live = await all_events(day.storage), await all_slots(day.storage)
     before = changes_of_live(live_frame(spark, live), day.now)
-    old = by_hand.metrics([(queue, event) for queue, _, event in told], live, day.now)
+    old = by_hand.metrics([(queue, event) for queue, _, event in events], live, day.now)
     then = day.now
     await day.live(150)
-    later, now = await all_told(day.storage), await all_live(day.storage)
-    new = changes_of_ended(events_frame(spark, [row for row in later if row not in told]))
+    later, now = await all_events(day.storage), await all_slots(day.storage)
+    new = changes_of_ended(events_frame(spark, [row for row in later if row not in events]))
     found = difference(new.unionByName(changes_of_live(live_frame(spark, now), then)), before).collect()
     starts = {row["queue"]: row["start"] // MINUTE * MINUTE for row in found}
     young = by_hand.metrics([(queue, event) for queue, _, event in later], now, day.now)
@@ -142,15 +144,15 @@ def test_of_a_live_id_the_last_reading_counts_and_what_the_log_says_since(spark:
         ("ended since", "active", 4, 12, 0),
         ("back since", "active", 5, 13, 0),
     ]
-    told = [
+    events = [
         ("mail", "1", LogEvent(kind="completed", id="ended since", at=9, finished_at=9, first=4, fence=12)),
         ("mail", "2", LogEvent(kind="retried", id="back since", at=9, finished_at=9, first=5, fence=13)),
     ]
     frame = spark.createDataFrame(read, "id string, state string, first long, fence long, seen long")
     never = f.timestamp_millis(f.lit(None).cast("long"))
     whole = dict.fromkeys(("enqueued_at", "due_at", "claimed_at"), never)
-    live = still_live(
-        frame.withColumns({"queue": f.lit("mail"), "date": f.lit(None), **whole}), events_frame(spark, told)
+    live = without_ended(
+        frame.withColumns({"queue": f.lit("mail"), "date": f.lit(None), **whole}), events_frame(spark, events)
     )
 
     assert {

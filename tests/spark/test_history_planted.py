@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from benchmarks.history_day import Planted, play
+from benchmarks.history_day import ExpectedFindings, play
 from click.testing import CliRunner, Result
 
 from dibs.cli.main import app
 from dibs.errors import Refused
 from dibs.spark.history.increments import update
 from dibs.spark.history.warehouse import Warehouse
-from dibs.spark.report.page import page
-from dibs.spark.report.summary import QueueSummary, Report, report
+from dibs.spark.report.page import render_page
+from dibs.spark.report.summary import HistoryReport, QueueSummary, create_report
 from dibs.storage.registry import open_storage
 
 if TYPE_CHECKING:
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-class Story:
+class JobHistory:
     """A place, its warehouse, and what was planted there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.url = f"file:{folder}/jobs"
         self.warehouse = folder / "warehouse"
-        self.planted: Planted = asyncio.run(play(self.url, runs=1200, hours=3))
+        self.planted: ExpectedFindings = asyncio.run(play(self.url, runs=1200, hours=3))
 
     def type(self, *words: str) -> Result:
         return CliRunner(env={"DIBS_URL": self.url, "COLUMNS": "100"}).invoke(app, ["spark", *words])
 
 
 @pytest.fixture(scope="module")
-def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Story:
+def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> JobHistory:
     """Taken in by the command line; it finds the session that runs."""
-    story = Story(tmp_path_factory.mktemp("story"))
+    story = JobHistory(tmp_path_factory.mktemp("story"))
     done = story.type("history", "--warehouse", str(story.warehouse), "--json")
 
     assert (0, "") == (done.exit_code, done.stderr)
@@ -55,15 +55,15 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
 
 
 @pytest.fixture(scope="module")
-def made(story: Story) -> Report:
-    return report(story.warehouse)[0]
+def made(story: JobHistory) -> HistoryReport:
+    return create_report(story.warehouse)[0]
 
 
-def of(made: Report, queue: str) -> QueueSummary:
+def of(made: HistoryReport, queue: str) -> QueueSummary:
     return next(one for one in made.queues if one.queue == queue)
 
 
-def test_the_planted_outage_is_found(story: Story, made: Report) -> None:
+def test_the_planted_outage_is_found(story: JobHistory, made: HistoryReport) -> None:
     begin, end = story.planted.outage
     longest = made.outages[0]
 
@@ -72,7 +72,7 @@ def test_the_planted_outage_is_found(story: Story, made: Report) -> None:
     assert end == longest.end
 
 
-def test_the_planted_poison_is_found(story: Story, made: Report) -> None:
+def test_the_planted_poison_is_found(story: JobHistory, made: HistoryReport) -> None:
     worst = made.poisons[0]
 
     assert story.planted.poison == (worst.queue, worst.id)
@@ -80,7 +80,7 @@ def test_the_planted_poison_is_found(story: Story, made: Report) -> None:
     assert [story.planted.poison] == [(one.queue, one.id) for one in made.poisons]
 
 
-def test_every_run_is_in_it(story: Story, made: Report) -> None:
+def test_every_run_is_in_it(story: JobHistory, made: HistoryReport) -> None:
     assert story.planted.runs == sum(queue.attempts for queue in made.queues)
     assert all(queue.little.agree for queue in made.queues)
     assert all(queue.errors == {} or max(queue.errors.values()) > 0 for queue in made.queues)
@@ -88,17 +88,19 @@ def test_every_run_is_in_it(story: Story, made: Report) -> None:
     assert story.planted.poison[1] == of(made, "images").hottest[0].id
 
 
-def test_the_command_line_draws_the_page_and_prints_the_figures(story: Story, made: Report) -> None:
+def test_the_command_line_draws_the_page_and_prints_the_figures(
+    story: JobHistory, made: HistoryReport
+) -> None:
     out = story.folder / "report.html"
     done = story.type("report", "--warehouse", str(story.warehouse), "--out", str(out), "--json")
 
     assert (0, "") == (done.exit_code, done.stderr)
-    assert made == msgspec.json.decode(done.stdout, type=Report)
-    assert page(*report(story.warehouse)) == out.read_text("utf-8")
+    assert made == msgspec.json.decode(done.stdout, type=HistoryReport)
+    assert render_page(*create_report(story.warehouse)) == out.read_text("utf-8")
 
 
-def test_the_page_asks_nobody_for_anything(story: Story) -> None:
-    text = page(*report(story.warehouse))
+def test_the_page_asks_nobody_for_anything(story: JobHistory) -> None:
+    text = render_page(*create_report(story.warehouse))
 
     assert [] == re.findall(r"(?:src|href)\s*=|url\(|@import|https?:", text)
 
@@ -120,15 +122,15 @@ def dom(file: Path, *options: str) -> str:
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on PATH: apt-get install chromium")
-def test_a_browser_runs_it_and_shows_one_queue(story: Story) -> None:
+def test_a_browser_runs_it_and_shows_one_queue(story: JobHistory) -> None:
     """Its script ran to its end, on a name that would break out of a page that trusts it."""
-    made, series = report(story.warehouse)
+    made, series = create_report(story.warehouse)
     odd = '</script><b onload="x">&'
     told = msgspec.json.decode(
-        msgspec.json.encode(made).replace(b'"mail"', json.dumps(odd).encode()), type=Report
+        msgspec.json.encode(made).replace(b'"mail"', json.dumps(odd).encode()), type=HistoryReport
     )
     file = story.folder / "odd.html"
-    file.write_text(page(told, {**series, odd: series["mail"]}), "utf-8")
+    file.write_text(render_page(told, {**series, odd: series["mail"]}), "utf-8")
 
     shown = dom(file)
 
@@ -141,7 +143,9 @@ def test_a_browser_runs_it_and_shows_one_queue(story: Story) -> None:
 # What is refused, with what to do about it.
 
 
-def test_a_warehouse_of_another_place_is_refused(story: Story, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_warehouse_of_another_place_is_refused(
+    story: JobHistory, spark: SparkSession, tmp_path: Path
+) -> None:
     other = f"file:{tmp_path}/other"
     asyncio.run(make(other))
     before = Warehouse.existing(story.warehouse).folder
@@ -163,12 +167,12 @@ async def make(url: str) -> None:
         (["report", "--warehouse", "nowhere"], 2, "--out FILE"),
         (["history", "--warehouse", "new", "--until", "2026-11-20T00:00:00Z"], 2, "--since"),
         (["history", "--warehouse", "new", "--since", "yesterday"], 2, "2030-01-31"),
-        (["history", "--warehouse", "new", "--url", "memory:"], 1, "lives in one process"),
-        (["history", "--warehouse", "new", "--url", "file:./jobz"], 1, "jobz. Is the path right?"),
+        (["history", "--warehouse", "new", "--url", "memory:"], 1, "exists only in this process"),
+        (["history", "--warehouse", "new", "--url", "file:./jobz"], 1, "jobz. Check the path."),
     ],
 )
 def test_wrong_words_get_a_line_that_says_what_to_do(
-    story: Story, words: list[str], code: int, hint: str
+    story: JobHistory, words: list[str], code: int, hint: str
 ) -> None:
     done = story.type(*words)
 
@@ -177,7 +181,7 @@ def test_wrong_words_get_a_line_that_says_what_to_do(
 
 
 def test_a_log_that_ends_before_its_offset_is_another_log(
-    spark: SparkSession, story: Story, tmp_path: Path
+    spark: SparkSession, story: JobHistory, tmp_path: Path
 ) -> None:
     """The place was emptied: going on would mix two histories."""
     root = tmp_path / "warehouse"

@@ -9,17 +9,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from dibs.spark.history.warehouse import State, Warehouse
-from dibs.spark.report.parquet import Tables
+from dibs.spark.history.warehouse import Warehouse, WarehouseState
+from dibs.spark.report.parquet import WarehouseReader
 
 ROWS = 35
 
 
 @pytest.fixture
-def tables(tmp_path: Path) -> Tables:
+def reader(tmp_path: Path) -> WarehouseReader:
     """Two files of ids in one partition, and another queue's beside them."""
     root = tmp_path / "warehouse"
-    with Warehouse(root).changing() as draft:
+    with Warehouse(root).open_draft() as draft:
         for queue, part, begin in (("mail", 0, 0), ("mail", 1, ROWS), ("images", 0, 1000)):
             folder = draft.staging("ids") / f"queue={queue}" / "date=2026-11-20"
             folder.mkdir(parents=True, exist_ok=True)
@@ -27,23 +27,25 @@ def tables(tmp_path: Path) -> Tables:
             ids = pa.table({"id": [f"id {number}" for number in numbers], "attempts": numbers})
             pq.write_table(ids, folder / f"part-{part}.parquet")
         draft.add("ids", draft.staging("ids"))
-        draft.commit(State())
-    return Tables(Warehouse.existing(root))
+        draft.commit(WarehouseState())
+    return WarehouseReader(Warehouse.existing(root))
 
 
-def test_few_rows_are_held_at_once(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dibs.spark.report.parquet.FEW", 10)
+def test_few_rows_are_held_at_once(reader: WarehouseReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dibs.spark.report.parquet.BATCH_ROWS", 10)
 
-    assert [10, 10, 10, 5] * 2 == [batch.num_rows for batch in tables.batches("ids", "mail")]
+    assert [10, 10, 10, 5] * 2 == [batch.num_rows for batch in reader.batches("ids", "mail")]
 
 
-def test_the_largest_of_all_batches_are_found(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dibs.spark.report.parquet.FEW", 10)
+def test_the_largest_of_all_batches_are_found(
+    reader: WarehouseReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dibs.spark.report.parquet.BATCH_ROWS", 10)
     columns, odd = ("id", "attempts"), pc.bit_wise_and(pc.field("attempts"), 1) == 1
 
-    largest = tables.largest("ids", "mail", columns, "attempts", 3, odd)
+    top_rows = reader.top_rows("ids", "mail", columns, "attempts", 3, odd)
 
-    assert [(f"id {number}", number) for number in (69, 67, 65)] == [(*row.values(),) for row in largest]
-    assert [(number,) * 2 for number in range(40, 43)] == tables.pairs(
+    assert [(f"id {number}", number) for number in (69, 67, 65)] == [(*row.values(),) for row in top_rows]
+    assert [(number,) * 2 for number in range(40, 43)] == reader.column_pairs(
         "ids", "mail", ("attempts", "attempts"), (pc.field("attempts") >= 40) & (pc.field("attempts") < 43)
     )

@@ -16,37 +16,37 @@ from msgspec.structs import replace
 from dibs.errors import Refused, StorageDamaged, StorageTooNew
 from dibs.spark.history.warehouse import (
     FORMAT,
-    KEPT,
-    MOST_SMALL,
+    KEPT_GENERATIONS,
+    MAX_SMALL_FILES,
     Draft,
-    Partition,
-    State,
+    TablePartition,
     Warehouse,
+    WarehouseState,
     folder_name,
 )
 
-MAIL = Partition("mail", "2026-11-20")
-NEXT = Partition("mail", "2026-11-21")
+MAIL = TablePartition("mail", "2026-11-20")
+NEXT = TablePartition("mail", "2026-11-21")
 
 
-def stage(draft: Draft, name: str, *parts: Partition, text: str = "rows") -> Path:
+def stage(draft: Draft, name: str, *parts: TablePartition, text: str = "rows") -> Path:
     folder = draft.staging(name)
     for part in parts:
-        place = folder / f"queue={part.queue}" / f"date={part.date}"
-        place.mkdir(parents=True)
+        folder_ = folder / f"queue={part.queue}" / f"date={part.date}"
+        folder_.mkdir(parents=True)
         number = len(list((draft.before.root / "generations").iterdir()))
-        (place / f"part-{number}-{name}-{os.urandom(4).hex()}.parquet").write_text(text)
-        (place / "_SUCCESS").touch()
+        (folder_ / f"part-{number}-{name}-{os.urandom(4).hex()}.parquet").write_text(text)
+        (folder_ / "_SUCCESS").touch()
     return folder
 
 
-def added(root: Path, *parts: Partition, text: str = "rows") -> Warehouse:
-    with Warehouse(root).changing() as draft:
+def added(root: Path, *parts: TablePartition, text: str = "rows") -> Warehouse:
+    with Warehouse(root).open_draft() as draft:
         draft.add("runs", stage(draft, "runs", *parts, text=text))
         return draft.commit(replace(draft.before.state, horizon=draft.before.state.horizon + 1))
 
 
-def counts(warehouse: Warehouse) -> dict[Partition, int]:
+def counts(warehouse: Warehouse) -> dict[TablePartition, int]:
     return {part: len(files) for part, files in warehouse.files("runs").items()}
 
 
@@ -70,7 +70,7 @@ def test_people_read_through_a_link_that_moves(tmp_path: Path) -> None:
 
 def test_what_is_replaced_takes_whole_partitions_away(tmp_path: Path) -> None:
     added(tmp_path, MAIL, NEXT)
-    with Warehouse(tmp_path).changing() as draft:
+    with Warehouse(tmp_path).open_draft() as draft:
         draft.replace("runs", [MAIL, NEXT], stage(draft, "runs", NEXT))
         now = draft.commit(draft.before.state)
 
@@ -78,24 +78,24 @@ def test_what_is_replaced_takes_whole_partitions_away(tmp_path: Path) -> None:
 
 
 def test_odd_names_of_queues_come_back(tmp_path: Path) -> None:
-    odd = Partition("007 / ü=%", "2026-11-20")
-    with Warehouse(tmp_path).changing() as draft:
+    odd = TablePartition("007 / ü=%", "2026-11-20")
+    with Warehouse(tmp_path).open_draft() as draft:
         folder = draft.staging("runs") / "queue=007 %2F ü%3D%25" / f"date={odd.date}"
         folder.mkdir(parents=True)
         (folder / "part.parquet").touch()
         draft.add("runs", draft.staging("runs"))
-        now = draft.commit(State())
+        now = draft.commit(WarehouseState())
 
     assert {odd: 1} == counts(now)
 
 
-@pytest.mark.parametrize("sign", ["a", "ü", "%", "\x01", "🐘"])
-def test_every_queue_has_a_folder_of_its_own(tmp_path: Path, sign: str) -> None:
+@pytest.mark.parametrize("char", ["a", "ü", "%", "\x01", "🐘"])
+def test_every_queue_has_a_folder_of_its_own(tmp_path: Path, char: str) -> None:
     """Names that fit are themselves; longer ones end in a hash, and no two are one."""
-    most, is_escaped = 500 // len(sign.encode()), sign in "%\x01"
-    folders = {name: folder_name(name) for name in (sign * n for n in range(1, most + 1))}
+    most, is_escaped = 500 // len(char.encode()), char in "%\x01"
+    folders = {name: folder_name(name) for name in (char * n for n in range(1, most + 1))}
 
-    assert sign == folders[sign]
+    assert char == folders[char]
     assert most == len(set(folders.values()))
     for name, folder in folders.items():
         # Three signs for each that Spark escapes.
@@ -106,7 +106,7 @@ def test_every_queue_has_a_folder_of_its_own(tmp_path: Path, sign: str) -> None:
 
 def test_what_was_not_committed_never_was(tmp_path: Path) -> None:
     added(tmp_path, MAIL)
-    with pytest.raises(RuntimeError), Warehouse(tmp_path).changing() as draft:  # noqa: PT012
+    with pytest.raises(RuntimeError), Warehouse(tmp_path).open_draft() as draft:  # noqa: PT012
         draft.add("runs", stage(draft, "runs", NEXT))
         raise RuntimeError
 
@@ -125,34 +125,34 @@ def test_a_generation_that_was_never_pointed_to_is_swept(tmp_path: Path) -> None
 
 
 def test_only_the_last_generations_are_kept(tmp_path: Path) -> None:
-    for _ in range(KEPT + 2):
+    for _ in range(KEPT_GENERATIONS + 2):
         added(tmp_path, MAIL)
 
-    assert KEPT == len([*(tmp_path / "generations").iterdir()])
+    assert KEPT_GENERATIONS == len([*(tmp_path / "generations").iterdir()])
 
 
 def test_a_crowded_partition_is_known_and_merged(tmp_path: Path) -> None:
-    for _ in range(MOST_SMALL + 1):
+    for _ in range(MAX_SMALL_FILES + 1):
         added(tmp_path, MAIL)
-    with Warehouse(tmp_path).changing() as draft:
-        files = draft.crowded("runs")
-        draft.merge("runs", files, stage(draft, "merged", MAIL))
-        now = draft.commit(State())
+    with Warehouse(tmp_path).open_draft() as draft:
+        files = draft.files_to_compact("runs")
+        draft.compact("runs", files, stage(draft, "merged", MAIL))
+        now = draft.commit(WarehouseState())
 
-    assert MOST_SMALL + 1 == len(files)
+    assert MAX_SMALL_FILES + 1 == len(files)
     assert {MAIL: 1} == counts(now)
 
 
 def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
-    with Warehouse(tmp_path).changing(), pytest.raises(Refused, match="another process"):  # noqa: SIM117
-        with Warehouse(tmp_path).changing():
+    with Warehouse(tmp_path).open_draft(), pytest.raises(Refused, match="another process"):  # noqa: SIM117
+        with Warehouse(tmp_path).open_draft():
             pass
 
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
 
-    with pytest.raises(Refused, match="holds other things"), Warehouse(tmp_path).changing():
+    with pytest.raises(Refused, match="holds other things"), Warehouse(tmp_path).open_draft():
         pass
 
 
@@ -211,7 +211,7 @@ def looked_at(root: Path) -> int:
     try:
         now = Warehouse(root)
         held = counts(now)
-        is_kept = int(Warehouse(root).generation or 0) < int(now.generation or 0) + KEPT
+        is_kept = int(Warehouse(root).generation or 0) < int(now.generation or 0) + KEPT_GENERATIONS
     except (StorageDamaged, FileNotFoundError):
         # It moved on more than once between two looks, and what was looked at is removed.
         return 0

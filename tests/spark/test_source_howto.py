@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from pyspark.errors import PySparkException
 
-from dibs.spark.schemas import COLUMNS, Column, Kind
+from dibs.spark.schemas import COLUMNS, Column, ColumnType
 from tests.docs.pages import DOCS, SHOWN, Page
 from tests.spark.source_stream import is_starved
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: The kinds of columns as Spark calls them.
-WORDS: Final[dict[Kind, str]] = {
+WORDS: Final[dict[ColumnType, str]] = {
     "text": "string", "bytes": "binary", "integer": "int", "long": "bigint", "flag": "boolean",
     "time": "timestamp", "texts": "map<string,string>",
 }  # fmt: skip

@@ -11,10 +11,10 @@ from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 from dibs.errors import Refused, StorageUnavailable
 from dibs.model.requests import Reject, Update
-from dibs.spark.door import Door, place_of
-from dibs.spark.source.options import conflict_of, follow_options, read_options, write_options
+from dibs.spark.connection import StorageConnection, shared_url
+from dibs.spark.source.options import stream_options, parse_conflict, read_options, write_options
 from tests.places import place
-from tests.spark.source_places import at, jobs
+from tests.spark.source_storages import at, jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 HERE = {"url": "file:./jobs"}
 
 WRONG: dict[str, tuple[Callable[[dict[str, str]], Any], dict[str, str], str]] = {
-    "no table": (read_options, {}, "no table ''; there are jobs, outcomes, events, runs"),
-    "an unknown table": (read_options, {"table": "job"}, "no table 'job'"),
-    "an unknown option": (read_options, {"table": "jobs", "queus": "a"}, "unknown option 'queus'; known: "),
-    "an offset of no log": (read_options, {"table": "events", "after": "1"}, "say with queue which"),
+    "no table": (read_options, {}, "unknown table ''; known tables: jobs, outcomes, events, runs"),
+    "an unknown table": (read_options, {"table": "job"}, "unknown table 'job'"),
+    "an unknown option": (read_options, {"table": "jobs", "queus": "a"}, "unknown option 'queus'; known options: "),
+    "an offset of no log": (read_options, {"table": "events", "after": "1"}, "set option queue"),
     "an offset of no table": (read_options, {"table": "jobs", "queue": "a", "after": "1"}, "has no offsets"),
-    "half a list": (read_options, {"table": "jobs", "queue": '["a"'}, "queue begins like a JSON list"),
+    "half a list": (read_options, {"table": "jobs", "queue": '["a"'}, "must be a name or a JSON list"),
     "an empty name": (read_options, {"table": "jobs", "queue": '[""]'}, "queue has 0 bytes"),
     "neither yes nor no": (read_options, {"table": "jobs", "pushdown": "maybe"}, "must be false or true"),
-    "a table that is no log": (follow_options, {"table": "jobs"}, "cannot be followed: events or runs"),
-    "no number": (follow_options, {"max_events": "0"}, "max_events is '0'; it must be a whole number from 1"),
-    "no beginning": (follow_options, {"start": "now"}, "start is 'now'; it must be earliest, latest"),
-    "the beginning of another": (follow_options, {"queue": "a", "start": '{"b": "1"}'}, "offset for 'b'"),
-    "no queue": (write_options, {}, "say with option queue"),
+    "a table that is no log": (stream_options, {"table": "jobs"}, "cannot be streamed; it must be events or runs"),
+    "no number": (stream_options, {"max_events": "0"}, "max_events is '0'; it must be an integer of at least 1"),
+    "no beginning": (stream_options, {"start": "now"}, "start is 'now'; it must be earliest, latest"),
+    "the beginning of another": (stream_options, {"queue": "a", "start": '{"b": "1"}'}, "offset for queue 'b'"),
+    "no queue": (write_options, {}, "option queue is missing"),
     "a reserved queue": (write_options, {"queue": "a!fail"}, "is a fail queue"),
     "a run that is no name": (write_options, {"queue": "a", "run": "a/b"}, "run is 'a/b'; it must be"),
     "an unknown rule": (write_options, {"queue": "a", "on_conflict": "replace"}, "must be update, reject"),
@@ -58,10 +58,10 @@ def test_a_stream_takes_no_run_of_its_own() -> None:
 
 
 def test_rules_for_known_ids_as_text() -> None:
-    assert Update() == conflict_of("update")
-    assert Reject() == conflict_of("reject")
-    assert Reject(failed=True) == conflict_of('{"type": "reject", "failed": true}')
-    assert Update(run_at="later") == conflict_of('{"type": "update", "run_at": "later"}')
+    assert Update() == parse_conflict("update")
+    assert Reject() == parse_conflict("reject")
+    assert Reject(failed=True) == parse_conflict('{"type": "reject", "failed": true}')
+    assert Update(run_at="later") == parse_conflict('{"type": "update", "run_at": "later"}')
 
 
 def test_one_name_several_or_all() -> None:
@@ -74,14 +74,14 @@ def test_one_name_several_or_all() -> None:
 def test_a_relative_folder_is_one_for_every_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert f"file:{tmp_path}/jobs?fsync=1" == place_of("file:./jobs?fsync=1")
-    assert "redis://h/1?prefix=a" == place_of("redis://h/1?prefix=a")
+    assert f"file:{tmp_path}/jobs?fsync=1" == shared_url("file:./jobs?fsync=1")
+    assert "redis://h/1?prefix=a" == shared_url("redis://h/1?prefix=a")
 
 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     with (
-        pytest.raises(StorageUnavailable, match=r"sees no directory .* mount the same path"),
-        Door(f"file:{tmp_path}/mistyped"),
+        pytest.raises(StorageUnavailable, match=r"finds no directory .* mount the same path"),
+        StorageConnection(f"file:{tmp_path}/mistyped"),
     ):
         pass
     assert not (tmp_path / "mistyped").exists()
@@ -91,7 +91,7 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 
 def test_a_table_there_is_not(spark: SparkSession) -> None:
-    with pytest.raises(AnalysisException, match="there is no table 'job'; there are jobs, outcomes"):
+    with pytest.raises(AnalysisException, match="unknown table 'job'; known tables: jobs, outcomes"):
         spark.read.format("dibs").options(url="file:./unused", table="job").load()
 
 
@@ -116,7 +116,7 @@ def test_a_queue_is_never_replaced(spark: SparkSession, request: pytest.FixtureR
 
 
 def open_there(url: str) -> str:
-    with Door(url):
+    with StorageConnection(url):
         return "open"
 
 

@@ -10,15 +10,15 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import datasource as ds
 from pyspark.sql import functions as f
 
-from dibs.spark.door import Door
-from dibs.spark.enqueueing import read
+from dibs.spark.connection import StorageConnection
+from dibs.spark.dataframes import read
 from dibs.spark.schemas import TABLES, struct_type
+from dibs.spark.source.batch_reader import PushdownReader
 from dibs.spark.source.options import read_options
-from dibs.spark.source.reading import FilteringReader
-from dibs.spark.source.splitting import between, parts_of_ids, stretches
+from dibs.spark.source.partitioning import id_ranges, interpolate_offset, offset_ranges
 from dibs.storage.protocol import Storage
 from tests.places import place
-from tests.spark.source_places import SHARED, at, fill, jobs, log, records, run_some
+from tests.spark.source_storages import SHARED, at, fill, jobs, log, records, run_some
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -152,9 +152,9 @@ def test_a_log_is_read_in_stretches_each_event_once(request: pytest.FixtureReque
         ids = [f"id {number}" for number in range(first, first + 4)]
         at(url, lambda storage, ids=ids: run_some(storage, "work", ids))  # type: ignore[misc]
     offsets = [offset for offset, _ in at(url, lambda storage: log(storage, "work"))]
-    with Door(url) as door:
+    with StorageConnection(url) as connection:
         for after, until in ((None, offsets[-1]), (offsets[3], offsets[30]), (offsets[7], offsets[8])):
-            parts = stretches(door, "work", after, until, 5)
+            parts = offset_ranges(connection, "work", after, until, 5)
 
             inside = [o for o in offsets if (after or "") < o <= until]
             read = [[o for o in inside if (begin or "") < o <= end] for begin, end in parts]
@@ -164,10 +164,12 @@ def test_a_log_is_read_in_stretches_each_event_once(request: pytest.FixtureReque
 
 def test_a_guess_between_offsets_is_one_between_them() -> None:
     low, high = "00000000000000ff.000001", "0000000000000fff.ffffff"
-    guesses = [between(low, high, share / 8) for share in range(1, 8)]
+    guesses = [interpolate_offset(low, high, share / 8) for share in range(1, 8)]
 
     assert guesses == sorted(guess for guess in guesses if guess is not None and low < guess < high)
-    assert [None, None, None] == [between(*pair, 0.5) for pair in (("1", "22"), ("1.2", "12."), ("", ""))]
+    assert [None, None, None] == [
+        interpolate_offset(*pair, 0.5) for pair in (("1", "22"), ("1.2", "12."), ("", ""))
+    ]
 
 
 MANY: Final = [f"id {number}" for number in range(3200)]
@@ -206,7 +208,7 @@ def test_parts_of_a_queue_have_pages_enough(request: pytest.FixtureRequest, sche
         ("jobs", waiting, MANY[10:]),
         ("outcomes", [], MANY[:10]),
     ):
-        reader = FilteringReader(
+        reader = PushdownReader(
             read_options({"url": url, "table": name, "partitions": "9"}), struct_type(name)
         )
         assert [] == reader.pushFilters(list(filters))
@@ -224,16 +226,16 @@ def test_a_storage_that_cannot_tell_is_read_by_one_task(request: pytest.FixtureR
     """As the contract allows; and nothing is asked for where one task is wanted."""
     url = place("redis", request)
     at(url, fill_many)
-    with Door(url) as door:
+    with StorageConnection(url) as connection:
         asked = []
 
         async def split(queue: str, parts: int, **_: Any) -> tuple[str, ...]:
             asked.append((queue, parts))
             return ()
 
-        door.storage.split = split  # type: ignore[method-assign]
-        assert [(None, None)] == parts_of_ids(door, "many", None, 2)
-        assert [(None, None)] == parts_of_ids(door, "many", None, 1)
+        connection.storage.split = split  # type: ignore[method-assign]
+        assert [(None, None)] == id_ranges(connection, "many", None, 2)
+        assert [(None, None)] == id_ranges(connection, "many", None, 1)
 
     assert [("many", 2)] == asked
 

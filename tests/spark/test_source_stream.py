@@ -16,7 +16,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from tests.places import place
-from tests.spark.source_places import SHARED, at, log, records, run_some, wait_until
+from tests.spark.source_storages import SHARED, at, log, records, run_some, wait_until
 from tests.spark.source_stream import BATCH, SINKS, commits, finished, followed, into
 
 if TYPE_CHECKING:

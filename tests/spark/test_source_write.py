@@ -16,9 +16,9 @@ from pyspark.sql import functions as f
 
 from dibs.errors import Refused
 from dibs.model.requests import Reject
-from dibs.spark.enqueueing import enqueue
+from dibs.spark.dataframes import enqueue
 from tests.places import place
-from tests.spark.source_places import SHARED, at, jobs, records, wait_until
+from tests.spark.source_storages import SHARED, at, jobs, records, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,11 +1,12 @@
-"""Jobs as tables: the data source `dibs` for Apache Spark, its history, and workers on a Spark cluster.
+"""The Spark data source `dibs`, two functions to read and write DataFrames, and workers on a Spark cluster.
 
-Nothing here imports pyspark before it is used; without it the error names the extra.
+Importing this package does not import pyspark. A function that needs pyspark raises ConfigurationError with
+the install command if pyspark is missing.
 """
 
-from dibs.spark.enqueueing import enqueue, read
-from dibs.spark.fleet import ExecutorReport, run_workers
+from dibs.spark.cluster_workers import ExecutorReport, run_workers
+from dibs.spark.dataframes import enqueue, read
 from dibs.spark.java import session
-from dibs.spark.sent import WriteReport
+from dibs.spark.write_report import WriteReport
 
 __all__ = ["ExecutorReport", "WriteReport", "enqueue", "read", "run_workers", "session"]

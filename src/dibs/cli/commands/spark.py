@@ -19,7 +19,7 @@ from dibs.cli.errors import UsageError
 from dibs.cli.output import print_json, print_lines, print_warning
 from dibs.cli.parsing import parse_time
 from dibs.client.options.durations import utc_datetime
-from dibs.spark.door import Door, place_of
+from dibs.spark.connection import StorageConnection, shared_url
 from dibs.spark.java import require_pyspark, session
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def history(
     require_pyspark()
     if first is None:
         # Spark needs seconds to start, so report a wrong URL or a missing server before.
-        with Door(place_of(url)):
+        with StorageConnection(shared_url(url)):
             pass
     # Imported after the checks, because it imports Spark.
     from dibs.spark.history.increments import rerun, update  # noqa: PLC0415
@@ -128,12 +128,12 @@ def report(warehouse: Path, *, out: Path | None, wait_p95: float, json: bool) ->
     if out is None and not json:
         raise UsageError("report needs --out FILE for a page, or --json for the numbers")
     require_pyspark()
-    from dibs.spark.report.page import page  # noqa: PLC0415
-    from dibs.spark.report.summary import report as create_report  # noqa: PLC0415
+    from dibs.spark.report.page import render_page  # noqa: PLC0415
+    from dibs.spark.report.summary import create_report  # noqa: PLC0415
 
     figures, series = create_report(warehouse, round(wait_p95 * 1000))
     if out is not None:
-        out.write_text(page(figures, series), "utf-8")
+        out.write_text(render_page(figures, series), "utf-8")
     if json:
         print_json(figures)
     else:

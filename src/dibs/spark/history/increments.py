@@ -19,18 +19,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from dibs.errors import Refused
-from dibs.spark.door import place_of
-from dibs.spark.history.footers import latest, rows_in
-from dibs.spark.history.intake import Look, events_in, look, source_of
-from dibs.spark.history.layers import ids_of, joined_ids, ms, runs_of, united
-from dibs.spark.history.living import living_in, still_live
-from dibs.spark.history.making import Making, making
+from dibs.spark.connection import shared_url
+from dibs.spark.history.live_jobs import read_live_jobs, without_ended
+from dibs.spark.history.log_ranges import ReadPlan, plan_read, read_new_events, source_name
 from dibs.spark.history.metrics import MINUTE, changes_of_ended, changes_of_live, difference, metrics_of
-from dibs.spark.history.tables import PARTITIONS
-from dibs.spark.history.warehouse import Gap, Partition, State, Warehouse
+from dibs.spark.history.table_builder import TableBuilder, table_builder
+from dibs.spark.history.tables import PARTITION_COLUMNS, latest_time, row_count
+from dibs.spark.history.transforms import epoch_ms, ids_from, merge_ids, runs_from, union
+from dibs.spark.history.warehouse import LogGap, TablePartition, Warehouse, WarehouseState
 
 #: The tables that only ever grow: their small files are merged.
-GROWING: Final = ("events", "runs")
+APPENDED_TABLES: Final = ("events", "runs")
 
 
 class Increment(Struct, frozen=True, kw_only=True):
@@ -53,9 +52,9 @@ def update(spark: SparkSession, url: str | None, root: Path, queues: Iterable[st
     another process writes to, StorageTooNew for one of a newer dibs, StorageError where the place cannot be
     read. Whatever is raised, the warehouse is as it was.
     """
-    place, names = place_of(url), sorted(set(queues))
-    source = source_of(place)
-    with Warehouse(root).changing() as draft:
+    storage_url, names = shared_url(url), sorted(set(queues))
+    source = source_name(storage_url)
+    with Warehouse(root).open_draft() as draft:
         state = draft.before.state
         if state.source and state.source != source:
             raise Refused(
@@ -63,10 +62,10 @@ def update(spark: SparkSession, url: str | None, root: Path, queues: Iterable[st
                 "take another folder",
                 field="warehouse",
             )
-        with making(spark, draft) as new:
-            new.write_flat("live-read", living_in(spark, place, names))
-            seen = look(place, state.offsets, names, tasks=spark.sparkContext.defaultParallelism)
-            return _increment(new, place, replace(state, source=source), seen)
+        with table_builder(spark, draft) as new:
+            new.write_flat("live-read", read_live_jobs(spark, storage_url, names))
+            plan = plan_read(storage_url, state.offsets, names, tasks=spark.sparkContext.defaultParallelism)
+            return _increment(new, storage_url, replace(state, source=source), plan)
 
 
 def rerun(
@@ -77,90 +76,94 @@ def rerun(
     Metrics from the minute of `since` up to that of `until`, runs of the days these touch, all ids. It gives
     the same tables, unless a newer dibs counts better.
     """
-    with Warehouse.existing(root).changing() as draft, making(spark, draft) as new:
+    with Warehouse.existing(root).open_draft() as draft, table_builder(spark, draft) as new:
         state = draft.before.state
         begin = _minute_ms(since, 0)
         end = _minute_ms(until, state.horizon + MINUTE)
         days = (_day(begin), _day(max(end - 1, begin)))
-        told = draft.before.files("events")
-        inside = [file for part, held in told.items() for file in held if days[0] <= part.date <= days[1]]
-        new.write("runs", runs_of(new.read("events", inside, one=False)), gathered=True)
+        event_files = draft.before.files("events")
+        inside = [
+            file for part, files_ in event_files.items() for file in files_ if days[0] <= part.date <= days[1]
+        ]
+        new.write("runs", runs_from(new.read("events", inside, single=False)), is_clustered=True)
         draft.replace("runs", _between(draft.before.files("runs"), *days), draft.staging("runs"))
         names = sorted({part.queue for table in ("events", "live") for part in draft.before.files(table)})
         starts = dict.fromkeys(names, begin)
         if names:
-            live = _held(draft.before.files("live"))
-            _count_metrics(new, _held(told), live, starts, state.horizon, end)
-        events = _held(told)
-        one = new.fits_one(events)
-        new.write("ids", ids_of(new.read("events", events, one=one)), gathered=one)
+            live = _all_files(draft.before.files("live"))
+            _count_metrics(new, _all_files(event_files), live, starts, state.horizon, end)
+        events = _all_files(event_files)
+        single = new.use_one_task(events)
+        new.write("ids", ids_from(new.read("events", events, single=single)), is_clustered=single)
         draft.replace("ids", draft.before.files("ids"), draft.staging("ids"))
-        return Increment(generation=draft.commit(state).generation, starts=_named(starts, state))
+        return Increment(generation=draft.commit(state).generation, starts=_by_queue_name(starts, state))
 
 
-def _increment(made: Making, place: str, state: State, seen: Look) -> Increment:
-    draft = made.draft
-    if seen.stretches:
-        made.write("events", events_in(made.spark, place, seen), gathered=True)
-    new = made.staged("events")
-    _keep_live(made, new)
-    live = made.staged("live")
-    horizon = max(state.horizon, latest(new, "at"), latest(live, "enqueued_at", "claimed_at"))
-    starts = _starts(made, new, live, state.horizon, horizon)
-    if not starts and state.offsets == seen.offsets and not seen.gaps:
+def _increment(builder: TableBuilder, storage_url: str, state: WarehouseState, plan: ReadPlan) -> Increment:
+    draft = builder.draft
+    if plan.ranges:
+        builder.write("events", read_new_events(builder.spark, storage_url, plan), is_clustered=True)
+    new = builder.staged_files("events")
+    _write_live(builder, new)
+    live = builder.staged_files("live")
+    horizon = max(state.horizon, latest_time(new, "at"), latest_time(live, "enqueued_at", "claimed_at"))
+    starts = _starts(builder, new, live, state.horizon, horizon)
+    if not starts and state.offsets == plan.offsets and not plan.gaps:
         return Increment(generation=draft.before.generation)
-    for table in GROWING:
+    for table in APPENDED_TABLES:
         if table == "runs" and new:
-            one = made.fits_one(new)
-            made.write("runs", runs_of(made.read("events", new, one=one)), gathered=True)
+            single = builder.use_one_task(new)
+            builder.write("runs", runs_from(builder.read("events", new, single=single)), is_clustered=True)
         draft.add(table, draft.staging(table))
-        _merge(made, table)
+        _compact(builder, table)
     draft.replace("live", draft.before.files("live"), draft.staging("live"))
     if starts:
         known = draft.before.files("events")
-        _count_metrics(made, [*_held(known), *new], live, starts, horizon)
+        _count_metrics(builder, [*_all_files(known), *new], live, starts, horizon)
     if new:
-        _join_ids(made, new)
-    gaps = (*state.gaps, *(Gap(queue=queue, at=state.horizon) for queue in seen.gaps))
+        _join_ids(builder, new)
+    gaps = (*state.gaps, *(LogGap(queue=queue, at=state.horizon) for queue in plan.gaps))
     after = replace(
-        state, offsets=seen.offsets, horizon=horizon, gaps=gaps, names={**state.names, **seen.names}
+        state, offsets=plan.offsets, horizon=horizon, gaps=gaps, names={**state.names, **plan.names}
     )
     return Increment(
         generation=draft.commit(after).generation,
-        events=rows_in(new),
-        starts=_named(starts, after),
-        gaps=seen.gaps,
+        events=row_count(new),
+        starts=_by_queue_name(starts, after),
+        gaps=plan.gaps,
     )
 
 
-def _keep_live(made: Making, new: list[Path]) -> None:
+def _write_live(builder: TableBuilder, new: list[Path]) -> None:
     """Write who is live now: those that were read, but for what the new events say of them since."""
-    read = made.staged("live-read")
-    one = made.fits_one(read, new)
-    events = made.read("events", new, one=one)
-    live = still_live(made.read("live-read", read, one=one), events)
-    made.write("live", live, gathered=one)
+    read = builder.staged_files("live-read")
+    single = builder.use_one_task(read, new)
+    events = builder.read("events", new, single=single)
+    live = without_ended(builder.read("live-read", read, single=single), events)
+    builder.write("live", live, is_clustered=single)
 
 
-def _starts(made: Making, new: list[Path], live: list[Path], before: int, now: int) -> dict[str, int]:
+def _starts(
+    builder: TableBuilder, new: list[Path], live: list[Path], before: int, now: int
+) -> dict[str, int]:
     """Return, for each queue with any, the first minute (ms) that says something else now."""
-    was = _held(made.draft.before.files("live"))
-    one = made.fits_one(new, live, was)
-    events = made.read("events", new, one=one)
+    was = _all_files(builder.draft.before.files("live"))
+    single = builder.use_one_task(new, live, was)
+    events = builder.read("events", new, single=single)
     ended = changes_of_ended(events)
-    old = made.read("live", was, one=one)
-    waits = changes_of_live(made.read("live", live, one=one), now)
-    changed = difference(united(ended, waits, one=one), changes_of_live(old, before), one=one)
-    told = events.groupBy("queue").agg(f.min(ms("at")).alias("start"))
+    old = builder.read("live", was, single=single)
+    waits = changes_of_live(builder.read("live", live, single=single), now)
+    changed = difference(union(ended, waits, single=single), changes_of_live(old, before), single=single)
+    event_files = events.groupBy("queue").agg(f.min(epoch_ms("at")).alias("start"))
     # Who was there at the old horizon was there in all minutes since.
     there = old.select("queue", f.lit(before).alias("start")).distinct().where(f.lit(now > before))
-    every = united(changed, told, there, one=one)
+    every = union(changed, event_files, there, single=single)
     first = every.groupBy("queue").agg(f.min("start").alias("start"))
     return {row["queue"]: row["start"] - row["start"] % MINUTE for row in first.collect()}
 
 
 def _count_metrics(
-    made: Making,
+    builder: TableBuilder,
     events: Iterable[Path],
     live: list[Path],
     starts: Mapping[str, int],
@@ -168,68 +171,78 @@ def _count_metrics(
     end: int | None = None,
 ) -> None:
     """Count the minutes of each queue again from its start on, before `end`; keep all others."""
-    draft = made.draft
+    draft = builder.draft
     first = {queue: _day(start) for queue, start in starts.items()}
     late = [file for file in events if _is_late(file, min(starts.values()), min(first.values()))]
     files = draft.before.files("metrics")
     touched = [part for part in files if part.queue in first and part.date >= first[part.queue]]
     old = [file for part in touched for file in files[part]]
-    one = made.fits_one(late, live, old)
+    single = builder.use_one_task(late, live, old)
     names = list(starts)
-    known = made.local(pa.table({"queue": names, "start": [starts[name] for name in names]}), one=one)
-    counted = metrics_of(
-        made.read("events", late, one=one), made.read("live", live, one=one), known, horizon, one=one
+    known = builder.local(
+        pa.table({"queue": names, "start": [starts[name] for name in names]}), single=single
     )
-    is_kept = ms("minute") < f.col("start")
+    counted = metrics_of(
+        builder.read("events", late, single=single),
+        builder.read("live", live, single=single),
+        known,
+        horizon,
+        single=single,
+    )
+    is_kept = epoch_ms("minute") < f.col("start")
     if end is not None:
-        counted = counted.where(ms("minute") < end)
-        is_kept |= ms("minute") >= end
-    kept = made.read("metrics", old, one=one).join(known, "queue").where(is_kept).drop("start")
-    made.write("metrics", united(kept, counted, one=one), gathered=one)
+        counted = counted.where(epoch_ms("minute") < end)
+        is_kept |= epoch_ms("minute") >= end
+    kept = builder.read("metrics", old, single=single).join(known, "queue").where(is_kept).drop("start")
+    builder.write("metrics", union(kept, counted, single=single), is_clustered=single)
     draft.replace("metrics", touched, draft.staging("metrics"))
 
 
 def _is_late(file: Path, start: int, day: str) -> bool:
     """Tell whether any event in a file of the table can be from `start` (ms) on."""
-    return file.parent.name.partition("=")[2] >= day and latest([file], "at") >= start
+    return file.parent.name.partition("=")[2] >= day and latest_time([file], "at") >= start
 
 
-def _join_ids(made: Making, new: list[Path]) -> None:
+def _join_ids(builder: TableBuilder, new: list[Path]) -> None:
     """Join the ids that ended with what was known of them; an id lies with the day of its latest end."""
-    draft = made.draft
+    draft = builder.draft
     known = draft.before.files("ids")
-    one = made.fits_one(new, _held(known))
-    fresh = ids_of(made.read("events", new, one=one))
-    old = made.read("ids", _held(known), one=one)
+    single = builder.use_one_task(new, _all_files(known))
+    fresh = ids_from(builder.read("events", new, single=single))
+    old = builder.read("ids", _all_files(known), single=single)
     moved = old.join(fresh.select("queue", "id"), ["queue", "id"], "left_semi")
-    both = united(moved.select(*PARTITIONS), fresh.select(*PARTITIONS), one=one)
-    touched = [Partition(row["queue"], str(row["date"])) for row in both.distinct().collect()]
+    both = union(moved.select(*PARTITION_COLUMNS), fresh.select(*PARTITION_COLUMNS), single=single)
+    touched = [TablePartition(row["queue"], str(row["date"])) for row in both.distinct().collect()]
     if touched:
-        held = [file for part in touched for file in known.get(part, ())]
-        made.write("ids", joined_ids(made.read("ids", held, one=one), fresh, one=one), gathered=one)
+        files_ = [file for part in touched for file in known.get(part, ())]
+        builder.write(
+            "ids",
+            merge_ids(builder.read("ids", files_, single=single), fresh, single=single),
+            is_clustered=single,
+        )
         draft.replace("ids", touched, draft.staging("ids"))
 
 
-def _merge(made: Making, table: str) -> None:
+def _compact(builder: TableBuilder, table: str) -> None:
     """Make one file of the many small ones of a partition."""
-    draft = made.draft
-    if files := draft.crowded(table):
-        one = made.fits_one(files)
-        rows, name = made.read(table, files, one=one), f"{table}-merged"
-        whole = rows if one else rows.repartition(*PARTITIONS)
-        made.write(name, whole, table=table, gathered=True)
-        draft.merge(table, files, draft.staging(name))
+    draft = builder.draft
+    if files := draft.files_to_compact(table):
+        single = builder.use_one_task(files)
+        rows, name = builder.read(table, files, single=single), f"{table}-merged"
+        whole = rows if single else rows.repartition(*PARTITION_COLUMNS)
+        builder.write(name, whole, table=table, is_clustered=True)
+        draft.compact(table, files, draft.staging(name))
 
 
-def _held(files: Mapping[Partition, Iterable[Path]]) -> list[Path]:
-    return [file for held in files.values() for file in held]
+def _all_files(files: Mapping[TablePartition, Iterable[Path]]) -> list[Path]:
+    return [file for files_ in files.values() for file in files_]
 
 
-def _between(parts: Iterable[Partition], first: str, last: str) -> list[Partition]:
+def _between(parts: Iterable[TablePartition], first: str, last: str) -> list[TablePartition]:
     return [part for part in parts if first <= part.date <= last]
 
 
-def _named(starts: Mapping[str, int], state: State) -> dict[str, int]:
+def _by_queue_name(starts: Mapping[str, int], state: WarehouseState) -> dict[str, int]:
     """Return what is told by queue under the queues' own names."""
     return {state.names.get(queue, queue): start for queue, start in starts.items()}
 

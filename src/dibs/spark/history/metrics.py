@@ -19,30 +19,37 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from dibs.spark.history.layers import day_of, ended, ms, ran, united, waited
-from dibs.spark.history.tables import ACCEPTED, ENDS, FINAL, METRICS, PARTITIONS, PERCENTILES
+from dibs.spark.history.tables import (
+    ATTEMPT_ENDS,
+    ENQUEUE_EVENTS,
+    JOB_ENDS,
+    METRICS_COLUMNS,
+    PARTITION_COLUMNS,
+    PERCENTILES,
+)
+from dibs.spark.history.transforms import end_events, epoch_ms, run_ms, union, utc_date, wait_ms
 
 MINUTE: Final = 60_000
 #: What changes: the first two happen, the others are levels that last until they change again.
-HAPPENS: Final = ("arrivals", "claims")
-LEVELS: Final = ("waiting", "due", "active")
+COUNTERS: Final = ("arrivals", "claims")
+GAUGES: Final = ("waiting", "due", "active")
 
 
-def minute_of(at: Column) -> Column:
+def minute_start(at: Column) -> Column:
     """Return the minute, as ms, in which a time lies."""
     return at - at % MINUTE
 
 
 def changes_of_ended(events: DataFrame) -> DataFrame:
     """Return the changes told by ends: queue, at (ms), and by how much each thing changed."""
-    is_last = f.col("kind").isin(*FINAL)
+    is_last = f.col("kind").isin(*JOB_ENDS)
     was_claimed = f.col("claimed_at").isNotNull()
-    enqueued, claimed, finished = ms("enqueued_at"), ms("claimed_at"), ms("finished_at")
-    due = f.greatest(ms("run_at"), enqueued)
+    enqueued, claimed, finished = epoch_ms("enqueued_at"), epoch_ms("claimed_at"), epoch_ms("finished_at")
+    due = f.greatest(epoch_ms("run_at"), enqueued)
     until = f.coalesce(claimed, finished)
     comes_back = f.when(is_last, 0).otherwise(1)
-    return _exploded(
-        ended(events),
+    return _changes(
+        end_events(events),
         (is_last, _change(enqueued, arrivals=1, waiting=1)),
         (was_claimed, _change(claimed, claims=1, waiting=-1, active=1)),
         (was_claimed, _change(finished, waiting=comes_back, active=-1)),
@@ -55,8 +62,8 @@ def changes_of_ended(events: DataFrame) -> DataFrame:
 def changes_of_live(live: DataFrame, horizon: int) -> DataFrame:
     """Return the changes told by what is live; what falls due after the horizon is not due yet."""
     was_claimed = f.col("claimed_at").isNotNull()
-    enqueued, due, claimed = ms("enqueued_at"), ms("due_at"), ms("claimed_at")
-    return _exploded(
+    enqueued, due, claimed = epoch_ms("enqueued_at"), epoch_ms("due_at"), epoch_ms("claimed_at")
+    return _changes(
         live,
         (enqueued.isNotNull(), _change(enqueued, arrivals=1, waiting=1)),
         (was_claimed, _change(claimed, claims=1, waiting=-1, active=1)),
@@ -71,45 +78,49 @@ def _change(at: Column, **by: int | Column) -> Column:
         value = by.get(name, 0)
         return (f.lit(value) if isinstance(value, int) else value).cast("bigint").alias(name)
 
-    return f.struct(at.alias("at"), *(amount(name) for name in (*HAPPENS, *LEVELS)))
+    return f.struct(at.alias("at"), *(amount(name) for name in (*COUNTERS, *GAUGES)))
 
 
-def _exploded(rows: DataFrame, *cases: tuple[Column, Column]) -> DataFrame:
+def _changes(rows: DataFrame, *cases: tuple[Column, Column]) -> DataFrame:
 
-    told = f.filter(f.array(*(f.when(when, change) for when, change in cases)), lambda one: one.isNotNull())
+    told = f.filter(
+        f.array(*(f.when(when, change) for when, change in cases)), lambda change: change.isNotNull()
+    )
     return rows.select("queue", f.inline(told))
 
 
-def difference(now: DataFrame, before: DataFrame, *, one: bool = False) -> DataFrame:
+def difference(now: DataFrame, before: DataFrame, *, single: bool = False) -> DataFrame:
     """Return, for each queue with any, the first time (ms) at which two sets of changes are not the same."""
-    names = (*HAPPENS, *LEVELS)
+    names = (*COUNTERS, *GAUGES)
     undone = before.select("queue", "at", *((-f.col(name)).alias(name) for name in names))
     summed = (
-        united(now, undone, one=one).groupBy("queue", "at").agg(*(f.sum(name).alias(name) for name in names))
+        union(now, undone, single=single)
+        .groupBy("queue", "at")
+        .agg(*(f.sum(name).alias(name) for name in names))
     )
     differs = f.greatest(*(f.abs(f.col(name)) for name in names)) > 0
     return summed.where(differs).groupBy("queue").agg(f.min("at").alias("start"))
 
 
 def metrics_of(
-    events: DataFrame, live: DataFrame, starts: DataFrame, horizon: int, *, one: bool = False
+    events: DataFrame, live: DataFrame, starts: DataFrame, horizon: int, *, single: bool = False
 ) -> DataFrame:
     """Return the metrics of every minute from a queue's `start` (ms, a whole minute) on, up to the horizon.
 
     `starts` has a row (queue, start) for each queue that is meant. `events` has at least those that
-    finished, or happened, from there on; `live` is all that is live. With `one` each of the three is one
+    finished, or happened, from there on; `live` is all that is live. With `single` each of the three is one
     partition, and so is what is returned.
     """
-    starts = starts if one else f.broadcast(starts)
-    from_start = events.join(starts, "queue").where(ms("at") >= f.col("start")).drop("start")
+    starts = starts if single else f.broadcast(starts)
+    from_start = events.join(starts, "queue").where(epoch_ms("at") >= f.col("start")).drop("start")
     of_live = changes_of_live(live.join(starts.select("queue"), "queue"), horizon)
-    changes = united(changes_of_ended(from_start), of_live, one=one)
+    changes = union(changes_of_ended(from_start), of_live, single=single)
     counted = (
-        _levels(changes.join(starts, "queue"), horizon, one=one)
+        _gauges(changes.join(starts, "queue"), horizon, single=single)
         .join(_finished(from_start), ["queue", "minute"], "left")
         .join(_accepted(from_start), ["queue", "minute"], "left")
     )
-    zeros = [*ENDS, "attempts", "wait_ms", "run_ms", "holders"]
+    zeros = [*ATTEMPT_ENDS, "attempts", "wait_ms", "run_ms", "holders"]
     rates = {"retry_rate": "retried", "stall_rate": "stalled", "timeout_rate": "timed_out"}
     whole = counted.fillna(0, zeros).withColumns(
         {
@@ -118,15 +129,15 @@ def metrics_of(
             "minute": f.timestamp_millis("minute"),
         }
     )
-    return whole.withColumn("date", day_of("minute")).select(*METRICS, *PARTITIONS)
+    return whole.withColumn("date", utc_date("minute")).select(*METRICS_COLUMNS, *PARTITION_COLUMNS)
 
 
-def _levels(changes: DataFrame, horizon: int, *, one: bool) -> DataFrame:
+def _gauges(changes: DataFrame, horizon: int, *, single: bool) -> DataFrame:
     """Return arrivals, claims and levels for each minute in which anything happened or was there."""
-    by_minute = _by_minute(changes, one=one)
+    by_minute = _by_minute(changes, single=single)
     line = Window.partitionBy("queue").orderBy("minute")
     so_far = line.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    ends = {f"{level}_end": f.sum(level).over(so_far) for level in LEVELS}
+    ends = {f"{level}_end": f.sum(level).over(so_far) for level in GAUGES}
     after = f.coalesce(f.lead("minute").over(line), f.lit(horizon - horizon % MINUTE + MINUTE))
     told = by_minute.withColumns({**ends, "after": after})
     is_there = f.greatest(*(f.col(name) for name in ends)) > 0
@@ -135,23 +146,23 @@ def _levels(changes: DataFrame, horizon: int, *, one: bool) -> DataFrame:
     )
     filled = told.withColumn("at", f.explode(f.sequence("minute", last, f.lit(MINUTE))))
     is_first = f.col("at") == f.col("minute")
-    opening = {level: f.col(f"{level}_end") - f.when(is_first, f.col(level)).otherwise(0) for level in LEVELS}
-    weighed = {level: f.when(is_first, f.col(f"{level}_ms")).otherwise(0) for level in LEVELS}
+    opening = {level: f.col(f"{level}_end") - f.when(is_first, f.col(level)).otherwise(0) for level in GAUGES}
+    weighed = {level: f.when(is_first, f.col(f"{level}_ms")).otherwise(0) for level in GAUGES}
     peak_inside = f.when(is_first, opening["active"] + f.col("active_rise"))
     # The level at which a minute opens is over at once if the first change comes with its first ms.
     peak_before = f.when(~is_first | (f.col("active_first") > f.col("minute")), opening["active"])
     return filled.select(
         "queue",
         f.col("at").alias("minute"),
-        *(f.when(is_first, f.col(name)).otherwise(0).alias(name) for name in HAPPENS),
+        *(f.when(is_first, f.col(name)).otherwise(0).alias(name) for name in COUNTERS),
         f.col("waiting_end").alias("backlog"),
         f.col("due_end").alias("backlog_due"),
-        *(((opening[level] * MINUTE + weighed[level]) / MINUTE).alias(level) for level in LEVELS),
+        *(((opening[level] * MINUTE + weighed[level]) / MINUTE).alias(level) for level in GAUGES),
         f.greatest(peak_inside, peak_before).alias("active_peak"),
     )
 
 
-def _by_minute(changes: DataFrame, *, one: bool) -> DataFrame:
+def _by_minute(changes: DataFrame, *, single: bool) -> DataFrame:
     """Sum up the changes of each minute; those before a queue's start count as made at the start.
 
     `…_ms` is what the changes add to the minute's sum of level x ms, `active_rise` the highest that the
@@ -159,14 +170,14 @@ def _by_minute(changes: DataFrame, *, one: bool) -> DataFrame:
     """
     is_before = f.col("at") < f.col("start")
     timed = (
-        changes.withColumns({name: f.when(is_before, 0).otherwise(f.col(name)) for name in HAPPENS})
+        changes.withColumns({name: f.when(is_before, 0).otherwise(f.col(name)) for name in COUNTERS})
         .withColumn("at", f.greatest("at", "start"))
-        .withColumn("minute", minute_of(f.col("at")))
+        .withColumn("minute", minute_start(f.col("at")))
     )
     # By minute before by time: one shuffle serves the sums, the window and the minutes.
-    gathered = timed if one else timed.repartition("queue", "minute")
-    at_once = gathered.groupBy("queue", "minute", "at").agg(
-        *(f.sum(name).alias(name) for name in (*HAPPENS, *LEVELS))
+    is_clustered = timed if single else timed.repartition("queue", "minute")
+    at_once = is_clustered.groupBy("queue", "minute", "at").agg(
+        *(f.sum(name).alias(name) for name in (*COUNTERS, *GAUGES))
     )
     inside = Window.partitionBy("queue", "minute").orderBy("at")
     rest = f.col("minute") + MINUTE - f.col("at")
@@ -174,8 +185,8 @@ def _by_minute(changes: DataFrame, *, one: bool) -> DataFrame:
         at_once.withColumn("rise", f.sum("active").over(inside))
         .groupBy("queue", "minute")
         .agg(
-            *(f.sum(name).alias(name) for name in (*HAPPENS, *LEVELS)),
-            *(f.sum(f.col(level) * rest).alias(f"{level}_ms") for level in LEVELS),
+            *(f.sum(name).alias(name) for name in (*COUNTERS, *GAUGES)),
+            *(f.sum(f.col(level) * rest).alias(f"{level}_ms") for level in GAUGES),
             f.max("rise").alias("active_rise"),
             f.min("at").alias("active_first"),
         )
@@ -186,11 +197,11 @@ def _finished(events: DataFrame) -> DataFrame:
     """Return what is counted in the minute in which attempts finish."""
     was_claimed = f.col("claimed_at").isNotNull()
     lists = (
-        ended(events)
-        .withColumns({"wait": waited(), "run": ran(), "minute": minute_of(ms("finished_at"))})
+        end_events(events)
+        .withColumns({"wait": wait_ms(), "run": run_ms(), "minute": minute_start(epoch_ms("finished_at"))})
         .groupBy("queue", "minute")
         .agg(
-            *(f.count_if(f.col("kind") == end).alias(end) for end in ENDS),
+            *(f.count_if(f.col("kind") == end).alias(end) for end in ATTEMPT_ENDS),
             f.count("claimed_at").alias("attempts"),
             f.sum("wait").alias("wait_ms"),
             f.sum("run").alias("run_ms"),
@@ -212,8 +223,8 @@ def _percentile(ordered: Column, p: int) -> Column:
 def _accepted(events: DataFrame) -> DataFrame:
     """Return the enqueues that were accepted in a minute, where the log tells them (level `all`)."""
     return (
-        events.where(f.col("kind").isin(*ACCEPTED))
-        .withColumn("minute", minute_of(ms("at")))
+        events.where(f.col("kind").isin(*ENQUEUE_EVENTS))
+        .withColumn("minute", minute_start(epoch_ms("at")))
         .groupBy("queue", "minute")
         .agg(f.count("*").alias("enqueues"))
     )

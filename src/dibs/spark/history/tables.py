@@ -6,35 +6,37 @@ and by `date`, the day in UTC; docs/reference/warehouse.md says what each column
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast, get_args
+
+import pyarrow.parquet as pq
 
 from dibs.model.events import AttemptKind
 from dibs.spark.schemas import struct_type
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructField, StructType
 
 #: Every way in which an attempt ends, in the contract's order.
-ENDS: Final[tuple[str, ...]] = get_args(AttemptKind)
+ATTEMPT_ENDS: Final[tuple[str, ...]] = get_args(AttemptKind)
 #: Of these a job has exactly one; after the others it waits again.
-FINAL: Final = ("completed", "failed", "cancelled")
+JOB_ENDS: Final = ("completed", "failed", "cancelled")
 #: At level `all`: an enqueue that was accepted, each told by one of these.
-ACCEPTED: Final = ("queued", "updated", "blocked")
-PARTITIONS: Final = ("queue", "date")
+ENQUEUE_EVENTS: Final = ("queued", "updated", "blocked")
+PARTITION_COLUMNS: Final = ("queue", "date")
 #: What the rows of a growing table lie in order of, so that a range of time is read without the rest.
-ORDER: Final = {"events": "at", "runs": "finished_at"}
+SORT_COLUMN: Final = {"events": "at", "runs": "finished_at"}
 #: The shares of attempts that waited, or ran, no longer than the percentile says.
 PERCENTILES: Final = (50, 95, 99)
 
 #: Columns as Spark's DDL: name -> type. Counts are exact; `active`, `waiting`, `due` are averages over time.
-METRICS: Final = {
+METRICS_COLUMNS: Final = {
     "minute": "timestamp",
     "arrivals": "bigint",
     "enqueues": "bigint",
     "claims": "bigint",
-    **dict.fromkeys(ENDS, "bigint"),
+    **dict.fromkeys(ATTEMPT_ENDS, "bigint"),
     "attempts": "bigint",
     "retry_rate": "double",
     "stall_rate": "double",
@@ -52,10 +54,10 @@ METRICS: Final = {
     "active_peak": "bigint",
     "utilisation": "double",
 }
-IDS: Final = {
+IDS_COLUMNS: Final = {
     "id": "string",
     "attempts": "bigint",
-    **dict.fromkeys(ENDS, "bigint"),
+    **dict.fromkeys(ATTEMPT_ENDS, "bigint"),
     "merged": "bigint",
     "wait_ms": "bigint",
     "longest_wait_ms": "bigint",
@@ -65,7 +67,7 @@ IDS: Final = {
     "last_end_at": "timestamp",
 }
 #: What was live when the storage was last read: enough to know who waits, who is due and who is active.
-LIVE: Final = {
+LIVE_COLUMNS: Final = {
     "id": "string",
     "state": "string",
     "first": "bigint",
@@ -75,8 +77,13 @@ LIVE: Final = {
     "claimed_at": "timestamp",
 }
 #: The same as it is read: an id may be met again, and then the reading with the higher number counts.
-LIVE_READ: Final = {**LIVE, "seen": "bigint"}
-_OWN: Final = {"metrics": METRICS, "ids": IDS, "live": LIVE, "live-read": LIVE_READ}
+LIVE_READ_COLUMNS: Final = {**LIVE_COLUMNS, "seen": "bigint"}
+_OWN: Final = {
+    "metrics": METRICS_COLUMNS,
+    "ids": IDS_COLUMNS,
+    "live": LIVE_COLUMNS,
+    "live-read": LIVE_READ_COLUMNS,
+}
 
 
 def schema(table: str) -> StructType:
@@ -96,9 +103,22 @@ def _fields(ddl: str) -> list[StructField]:
     return cast("StructType", StructType.fromDDL(ddl)).fields
 
 
-def read(spark: SparkSession, table: str, folder: Path) -> DataFrame:
-    """Return a table as it lies in a folder; an absent or empty folder is an empty table."""
-    wanted = schema(table)
-    if not any(folder.glob("queue=*")):
-        return spark.createDataFrame([], wanted)
-    return spark.read.schema(wanted).parquet(str(folder))
+def row_count(files: Iterable[Path]) -> int:
+    """Return the number of rows in Parquet files, from their footers."""
+    return sum(pq.read_metadata(file).num_rows for file in files)
+
+
+def latest_time(files: Iterable[Path], *columns: str) -> int:
+    """Return the latest time (ms) in these timestamp columns, from the statistics of the footers; 0 without any."""
+    return max((at for file in files for at in _column_maxima(file, columns)), default=0)
+
+
+def _column_maxima(file: Path, columns: tuple[str, ...]) -> Iterator[int]:
+    metadata = pq.read_metadata(file)
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for index in range(row_group.num_columns):
+            column = row_group.column(index)
+            # A column that holds only nulls has no statistics.
+            if column.path_in_schema in columns and (stats := column.statistics) and stats.has_min_max:
+                yield stats.max_raw // 1000

@@ -35,34 +35,34 @@ from dibs.version import VERSION
 FORMAT: Final = 1
 TABLES: Final = ("events", "runs", "metrics", "ids", "live")
 #: The current generation and the one before it: who began to read that one can go on.
-KEPT: Final = 2
+KEPT_GENERATIONS: Final = 2
 #: Files below this size are merged once a partition has more than MOST_SMALL of them.
-SMALL: Final = 32 * 1024 * 1024
-MOST_SMALL: Final = 8
+SMALL_FILE_BYTES: Final = 32 * 1024 * 1024
+MAX_SMALL_FILES: Final = 8
 #: Bytes of a queue's name as Spark writes it into the name of a folder, behind `queue=`.
-LONGEST: Final = 240
+MAX_NAME_BYTES: Final = 240
 #: Signs that are kept of a longer one: of the largest, four bytes each, it still makes a folder.
-BEGINNING: Final = 50
+NAME_PREFIX_LENGTH: Final = 50
 _ESCAPED: Final = frozenset("\"#%'*/:=?\\{[]^\x7f")
 #: How a folder says that there is no name.
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
-class Partition(NamedTuple):
+class TablePartition(NamedTuple):
     """A folder of a table: the rows of one queue and one day in UTC (YYYY-MM-DD)."""
 
     queue: str
     date: str
 
 
-class Gap(Struct, frozen=True, kw_only=True):
+class LogGap(Struct, frozen=True, kw_only=True):
     """Events of a queue that were trimmed from its log before they were read; found at `at`, ms."""
 
     queue: str
     at: int
 
 
-class State(Struct, frozen=True, kw_only=True):
+class WarehouseState(Struct, frozen=True, kw_only=True):
     """What a generation knows beyond its tables."""
 
     format: int = FORMAT
@@ -73,7 +73,7 @@ class State(Struct, frozen=True, kw_only=True):
     offsets: dict[str, str] = {}
     #: The newest time in the tables, ms: levels are known until then.
     horizon: int = 0
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[LogGap, ...] = ()
     #: What a table calls the queues whose names are too long for a folder -> their names.
     names: dict[str, str] = {}
 
@@ -83,10 +83,10 @@ def folder_name(queue: str) -> str:
 
     A name may have 500 bytes, and Spark writes some signs as three; file systems end at 255.
     """
-    size = len(queue.encode()) + 2 * sum(sign in _ESCAPED or sign < " " for sign in queue)
-    if size <= LONGEST and queue != _NULL:
+    size = len(queue.encode()) + 2 * sum(char in _ESCAPED or char < " " for char in queue)
+    if size <= MAX_NAME_BYTES and queue != _NULL:
         return queue
-    return f"{queue[:BEGINNING]}~{blake2b(queue.encode(), digest_size=8).hexdigest()}"
+    return f"{queue[:NAME_PREFIX_LENGTH]}~{blake2b(queue.encode(), digest_size=8).hexdigest()}"
 
 
 class Warehouse:
@@ -96,7 +96,9 @@ class Warehouse:
         self.root = root
         link = root / "current"
         self.folder: Path = link.resolve()
-        self.state: State = _read_state(self.folder / "state.json") if link.is_symlink() else State()
+        self.state: WarehouseState = (
+            _read_state(self.folder / "state.json") if link.is_symlink() else WarehouseState()
+        )
 
     @classmethod
     def existing(cls, root: Path) -> Warehouse:
@@ -117,12 +119,12 @@ class Warehouse:
         """Return the folder of a table, with its partitions below."""
         return self.folder / name
 
-    def files(self, name: str) -> dict[Partition, list[Path]]:
+    def files(self, name: str) -> dict[TablePartition, list[Path]]:
         """Return the files of a table by partition."""
         return _files_below(self.table(name))
 
     @contextmanager
-    def changing(self) -> Iterator[Draft]:
+    def open_draft(self) -> Iterator[Draft]:
         """Hold the lock and give a draft of the next generation, on top of what is current by then.
 
         Raises Refused while another process writes, StorageReadOnly where nothing can be written.
@@ -138,7 +140,7 @@ class Warehouse:
             ) from None
         with lock:
             now = Warehouse(self.root)
-            _sweep(now)
+            _remove_leftovers(now)
             try:
                 yield Draft(now)
             finally:
@@ -163,25 +165,25 @@ class Draft:
         for partition, files in _files_below(staged).items():
             self._files[table].setdefault(partition, []).extend(files)
 
-    def replace(self, table: str, touched: Iterable[Partition], staged: Path) -> None:
+    def replace(self, table: str, touched: Iterable[TablePartition], staged: Path) -> None:
         """Let what was written to `staged` take the place of all files in the partitions touched."""
         for partition in touched:
             self._files[table].pop(partition, None)
         self.add(table, staged)
 
-    def crowded(self, table: str) -> list[Path]:
+    def files_to_compact(self, table: str) -> list[Path]:
         """Return the small files of every partition that has too many of them."""
-        small = (_small(files) for files in self._files[table].values())
-        return [file for files in small if len(files) > MOST_SMALL for file in files]
+        small = (_small_files(files) for files in self._files[table].values())
+        return [file for files in small if len(files) > MAX_SMALL_FILES for file in files]
 
-    def merge(self, table: str, files: Iterable[Path], staged: Path) -> None:
+    def compact(self, table: str, files: Iterable[Path], staged: Path) -> None:
         """Let what was written to `staged` take the place of these files."""
-        gone = set(files)
-        for partition, held in self._files[table].items():
-            self._files[table][partition] = [file for file in held if file not in gone]
+        replaced = set(files)
+        for partition, current in self._files[table].items():
+            self._files[table][partition] = [file for file in current if file not in replaced]
         self.add(table, staged)
 
-    def commit(self, state: State) -> Warehouse:
+    def commit(self, state: WarehouseState) -> Warehouse:
         """Make it the current generation: until the last rename the old one is, and after it the new."""
         root = self.before.root
         number = int(self.before.generation or 0) + 1
@@ -189,15 +191,15 @@ class Draft:
         for table, partitions in self._files.items():
             (folder / table).mkdir(parents=True)
             for files in partitions.values():
-                _link(files, folder / table)
+                _link_files(files, folder / table)
         (folder / "state.json").write_bytes(msgspec.json.format(msgspec.json.encode(state)))
-        _point(root / "current", Path("generations", folder.name))
-        for old in sorted((root / "generations").iterdir())[:-KEPT]:
+        _move_link(root / "current", Path("generations", folder.name))
+        for old in sorted((root / "generations").iterdir())[:-KEPT_GENERATIONS]:
             shutil.rmtree(old, ignore_errors=True)
         return Warehouse(root)
 
 
-def _read_state(path: Path) -> State:
+def _read_state(path: Path) -> WarehouseState:
     try:
         raw = path.read_bytes()
         found = msgspec.json.decode(raw)["format"]
@@ -205,7 +207,7 @@ def _read_state(path: Path) -> State:
             raise StorageTooNew(
                 f"the warehouse has format {found}, this dibs ({VERSION}) knows up to {FORMAT}: upgrade it"
             )
-        return msgspec.json.decode(raw, type=State)
+        return msgspec.json.decode(raw, type=WarehouseState)
     except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
         raise StorageDamaged(f"{path} is no state of a warehouse: {error}") from error
 
@@ -218,12 +220,12 @@ def _prepare(root: Path) -> None:
         (root / "generations").mkdir(parents=True, exist_ok=True)
         for table in TABLES:
             if not (root / table).is_symlink():
-                _point(root / table, Path("current", table))
+                _move_link(root / table, Path("current", table))
     except OSError as error:
         raise StorageReadOnly(f"cannot write to {root}: {error.strerror}") from error
 
 
-def _sweep(warehouse: Warehouse) -> None:
+def _remove_leftovers(warehouse: Warehouse) -> None:
     """Remove what a killed writer left: its staging, and a generation that never became current."""
     shutil.rmtree(warehouse.root / "staging", ignore_errors=True)
     for folder in (warehouse.root / "generations").iterdir():
@@ -231,7 +233,7 @@ def _sweep(warehouse: Warehouse) -> None:
             shutil.rmtree(folder)
 
 
-def _point(link: Path, target: Path) -> None:
+def _move_link(link: Path, target: Path) -> None:
     """Let a link point elsewhere, in one step."""
     new = link.with_name(f".{link.name}")
     new.unlink(missing_ok=True)
@@ -239,7 +241,7 @@ def _point(link: Path, target: Path) -> None:
     new.replace(link)
 
 
-def _link(files: list[Path], table: Path) -> None:
+def _link_files(files: list[Path], table: Path) -> None:
     """Put files into a table under the folders they are in."""
     for file in files:
         folder = table.joinpath(*file.parts[-3:-1])
@@ -247,14 +249,14 @@ def _link(files: list[Path], table: Path) -> None:
         os.link(file, folder / file.name)
 
 
-def _files_below(table: Path) -> dict[Partition, list[Path]]:
+def _files_below(table: Path) -> dict[TablePartition, list[Path]]:
     """Return the data files below a table's folder; Spark's own notes beside them do not count."""
-    found: dict[Partition, list[Path]] = {}
+    found: dict[TablePartition, list[Path]] = {}
     for path in sorted(table.glob("queue=*/date=*/*.parquet")):
         queue, date = (unquote(part.partition("=")[2]) for part in path.parts[-3:-1])
-        found.setdefault(Partition(queue, date), []).append(path)
+        found.setdefault(TablePartition(queue, date), []).append(path)
     return found
 
 
-def _small(files: list[Path]) -> list[Path]:
-    return [file for file in files if file.stat().st_size < SMALL]
+def _small_files(files: list[Path]) -> list[Path]:
+    return [file for file in files if file.stat().st_size < SMALL_FILE_BYTES]

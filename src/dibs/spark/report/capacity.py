@@ -9,15 +9,15 @@ from typing import Any, Final
 from msgspec import Struct
 
 MINUTE: Final = 60_000
-WINDOW: Final = 60
+WINDOW_MINUTES: Final = 60
 #: As a handler and a worker process have them unless told otherwise.
-UNITS_A_RUN: Final = 10
-UNITS_A_PROCESS: Final = 100
+UNITS_PER_RUN: Final = 10
+UNITS_PER_PROCESS: Final = 100
 #: More slots than this are no advice.
-MOST_SLOTS: Final = 4096
+MAX_SLOTS: Final = 4096
 
 
-class Advice(Struct, frozen=True, kw_only=True):
+class CapacityAdvice(Struct, frozen=True, kw_only=True):
     """What the replay says. Times are ms."""
 
     #: The hour that was played again, and the attempts that fell due in it.
@@ -36,57 +36,57 @@ class Advice(Struct, frozen=True, kw_only=True):
     curve: tuple[tuple[int, int], ...]
 
 
-def busiest(minutes: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+def busiest_hour(minutes: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     """Return begin and end (ms) of the hour in which most jobs arrived."""
     arrivals = {row["minute"]: row["arrivals"] for row in minutes}
     best, most = min(arrivals), -1
     for begin in arrivals:
-        count = sum(arrivals.get(begin + n * MINUTE, 0) for n in range(WINDOW))
+        count = sum(arrivals.get(begin + n * MINUTE, 0) for n in range(WINDOW_MINUTES))
         if count > most:
             best, most = begin, count
-    return best, best + WINDOW * MINUTE
+    return best, best + WINDOW_MINUTES * MINUTE
 
 
-def advice(
+def advise(
     due_and_run: Sequence[tuple[int, int]], window: tuple[int, int], target_ms: int, seen_slots: int
-) -> Advice | None:
+) -> CapacityAdvice | None:
     """Return the advice for attempts given as (due, run time); None without any."""
     jobs = sorted(due_and_run)
     if not jobs:
         return None
     enough = _fewest(jobs, target_ms)
-    around = {max(1, round((enough or MOST_SLOTS) * part)) for part in (0.5, 0.65, 0.8, 0.9, 1, 1.15, 1.5, 2)}
-    return Advice(
+    around = {max(1, round((enough or MAX_SLOTS) * part)) for part in (0.5, 0.65, 0.8, 0.9, 1, 1.15, 1.5, 2)}
+    return CapacityAdvice(
         begin=window[0],
         end=window[1],
         attempts=len(jobs),
         target_wait_p95_ms=target_ms,
         slots=enough,
-        units=None if enough is None else enough * UNITS_A_RUN,
-        processes=None if enough is None else -(-enough * UNITS_A_RUN // UNITS_A_PROCESS),
+        units=None if enough is None else enough * UNITS_PER_RUN,
+        processes=None if enough is None else -(-enough * UNITS_PER_RUN // UNITS_PER_PROCESS),
         seen_slots=seen_slots,
-        curve=tuple((slots, wait_p95(jobs, slots)) for slots in sorted(around)),
+        curve=tuple((slots, simulate_wait_p95(jobs, slots)) for slots in sorted(around)),
     )
 
 
 def _fewest(jobs: Sequence[tuple[int, int]], target_ms: int) -> int | None:
     """Search for the fewest slots: with one more, nobody waits longer."""
     high = 1
-    while wait_p95(jobs, high) > target_ms:
+    while simulate_wait_p95(jobs, high) > target_ms:
         high *= 2
-        if high > MOST_SLOTS:
+        if high > MAX_SLOTS:
             return None
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        if wait_p95(jobs, middle) > target_ms:
+        if simulate_wait_p95(jobs, middle) > target_ms:
             low = middle
         else:
             high = middle
     return high
 
 
-def wait_p95(jobs: Sequence[tuple[int, int]], slots: int) -> int:
+def simulate_wait_p95(jobs: Sequence[tuple[int, int]], slots: int) -> int:
     """Return the 95th percentile of the waits if the jobs, in order of due, had this many slots."""
     free = [0] * slots
     heapify(free)

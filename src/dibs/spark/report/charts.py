@@ -19,7 +19,7 @@ Unit = Literal["", "ms"]
 Point = tuple[float, float]
 
 
-class Shown(Struct, frozen=True, kw_only=True):
+class ChartLine(Struct, frozen=True, kw_only=True):
     """One line or layer: its name in the key, a colour of the style sheet, and the columns it sums up."""
 
     label: str
@@ -33,7 +33,7 @@ class Chart(Struct, frozen=True, kw_only=True):
 
     title: str
     unit: Unit
-    shown: tuple[Shown, ...]
+    shown: tuple[ChartLine, ...]
     is_logarithmic: bool = False
     width: int = WIDTH
 
@@ -69,7 +69,9 @@ class Scale(Struct, frozen=True):
         return BOTTOM - part * (BOTTOM - TOP)
 
 
-def drawn(chart: Chart, queue: str, series: dict[str, list[Any]], outages: Iterable[tuple[int, int]]) -> str:
+def draw_chart(
+    chart: Chart, queue: str, series: dict[str, list[Any]], outages: Iterable[tuple[int, int]]
+) -> str:
     """Return a chart as an svg element with its title and key."""
     at, step = series["at"], series["step"][0]
     begin, end = at[0], at[-1] + step
@@ -84,10 +86,10 @@ def drawn(chart: Chart, queue: str, series: dict[str, list[Any]], outages: Itera
             parts.append(f'<rect class="outage" x="{x:.1f}" y="{TOP}" {size}/>')
     middle = [across(moment + step / 2) for moment in at]
     parts += _marks(chart, sums, middle, scale)
-    told = msgspec.json.encode(
+    encoded = msgspec.json.encode(
         [{"label": one.label, "colour": one.colour, "names": one.names} for one in chart.shown]
     )
-    shown = escape(told.decode())
+    shown = escape(encoded.decode())
     return (
         f'<h3>{escape(chart.title)}</h3><svg viewBox="0 0 {chart.width} {HEIGHT}" role="img" '
         f'aria-label="{escape(chart.title)}" data-queue="{escape(queue)}" data-unit="{chart.unit}" '
@@ -96,7 +98,7 @@ def drawn(chart: Chart, queue: str, series: dict[str, list[Any]], outages: Itera
     )
 
 
-def sketch(values: Sequence[float | None]) -> str:
+def draw_sparkline(values: Sequence[float | None]) -> str:
     """Return a small picture of some values in a row, without any words."""
     most = max((value or 0 for value in values), default=0) or 1
     across = [place * 200 / max(1, len(values) - 1) for place in range(len(values))]
@@ -170,11 +172,11 @@ def _round_step(rough: float) -> float:
 def _grid(scale: Scale, chart: Chart) -> Iterable[str]:
     for tick in scale.ticks:
         y = scale.y(tick)
-        said = spoken_ms(tick) if chart.unit == "ms" else f"{tick:,.10g}"
+        label = format_ms(tick) if chart.unit == "ms" else f"{tick:,.10g}"
         if scale.has_less and tick == scale.low:
-            said = f"≤ {said}"
+            label = f"≤ {label}"
         yield f'<line class="axis" x1="{LEFT}" x2="{chart.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{said}</text>'
+        yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
 
 
 def _across(begin: int, end: int, right: int) -> Callable[[float], float]:
@@ -195,18 +197,18 @@ def _times(begin: int, end: int, across: Callable[[float], float], right: int) -
     step = next((step for step in _STEPS if (end - begin) / step <= 8), _STEPS[-1])
     form = "%H:%M" if step < 24 * _HOUR else "%d %b"
     for at in range(begin + -begin % step, end, step):
-        said = datetime.fromtimestamp(at / 1000, UTC).strftime(form)
+        label = datetime.fromtimestamp(at / 1000, UTC).strftime(form)
         x = across(at)
         x, anchor = (x, "middle") if x < right - _HALF_A_TIME else (right + MARGIN, "end")
-        yield f'<text x="{x:.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">{said}</text>'
+        yield f'<text x="{x:.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">{label}</text>'
 
 
-def _key(shown: Iterable[Shown]) -> str:
+def _key(shown: Iterable[ChartLine]) -> str:
     entries = (f'<span class="{one.colour}"><i></i>{escape(one.label)}</span>' for one in shown)
     return f'<div class="key">{"".join(entries)}</div>'
 
 
-def spoken_ms(ms: float | None) -> str:
+def format_ms(ms: float | None) -> str:
     """Return a length of time as people say it."""
     if ms is None:
         return "none"

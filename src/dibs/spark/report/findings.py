@@ -9,12 +9,12 @@ from msgspec import Struct
 
 MINUTE: Final = 60_000
 #: Shorter stretches without a claim happen to a fleet that is well.
-SHORTEST_OUTAGE: Final = 3 * MINUTE
+MIN_OUTAGE_MS: Final = 3 * MINUTE
 #: How often an id must have gone wrong, and in which part of its attempts, to be named.
-POISON_TIMES: Final = 5
-POISON_SHARE: Final = 0.8
+POISON_MIN_FAILURES: Final = 5
+POISON_MIN_SHARE: Final = 0.8
 #: The ends of an attempt that went wrong.
-BAD: Final = ("failed", "retried", "stalled", "timed_out")
+FAILURE_ENDS: Final = ("failed", "retried", "stalled", "timed_out")
 
 
 class Outage(Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class Outage(Struct, frozen=True, kw_only=True):
     stalled: int = 0
 
 
-class Poison(Struct, frozen=True, kw_only=True):
+class PoisonId(Struct, frozen=True, kw_only=True):
     """An id that goes wrong nearly every time it is run."""
 
     queue: str
@@ -44,13 +44,13 @@ class Poison(Struct, frozen=True, kw_only=True):
     error_type: str | None = None
 
 
-def outages_of(queue: str, minutes: Sequence[Mapping[str, Any]], usual_run_ms: int) -> list[Outage]:
+def find_outages(queue: str, minutes: Sequence[Mapping[str, Any]], usual_run_ms: int) -> list[Outage]:
     """Return the stretches of minutes without a claim or an end while jobs were due.
 
     A fleet whose slots are all taken by long runs is silent as well: a stretch counts from three times
     `usual_run_ms`, the 95th percentile of its run times.
     """
-    shortest = max(SHORTEST_OUTAGE, 3 * usual_run_ms)
+    shortest = max(MIN_OUTAGE_MS, 3 * usual_run_ms)
     found = []
     for stretch in _stretches(minutes):
         begin, end = stretch[0]["minute"], stretch[-1]["minute"] + MINUTE
@@ -78,7 +78,7 @@ def _stretches(minutes: Sequence[Mapping[str, Any]]) -> Iterable[list[Mapping[st
         yield stretch
 
 
-def together(outages: Iterable[Outage]) -> list[Outage]:
+def merge_outages(outages: Iterable[Outage]) -> list[Outage]:
     """Return outages of several queues at the same time as one, longest first."""
     groups: list[list[Outage]] = []
     for outage in sorted(outages, key=lambda one: one.begin):
@@ -109,15 +109,15 @@ def _overlap(one: Outage, other: Outage) -> int:
     return min(one.end, other.end) - max(one.begin, other.begin)
 
 
-def poisons_of(queue: str, ids: Iterable[Mapping[str, Any]], bad_in_all: int) -> list[Poison]:
+def find_poison_ids(queue: str, ids: Iterable[Mapping[str, Any]], bad_in_all: int) -> list[PoisonId]:
     """Return, of some rows of `ids`, those that go wrong nearly every time, worst first."""
     found = []
     for row in ids:
-        bad = {end: row[end] for end in BAD if row[end]}
+        bad = {end: row[end] for end in FAILURE_ENDS if row[end]}
         times = sum(bad.values())
-        if times >= POISON_TIMES and times >= POISON_SHARE * row["attempts"]:
+        if times >= POISON_MIN_FAILURES and times >= POISON_MIN_SHARE * row["attempts"]:
             found.append(
-                Poison(
+                PoisonId(
                     queue=queue,
                     id=row["id"],
                     attempts=row["attempts"],

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-from dibs.spark.report.capacity import Advice
-from dibs.spark.report.charts import WIDE, Chart, Shown, drawn, sketch, spoken_ms
-from dibs.spark.report.findings import BAD, Outage, Poison
-from dibs.spark.report.summary import IdRow, QueueSummary, Report, Series
+from dibs.spark.report.capacity import CapacityAdvice
+from dibs.spark.report.charts import WIDE, Chart, ChartLine, draw_chart, draw_sparkline, format_ms
+from dibs.spark.report.findings import FAILURE_ENDS, Outage, PoisonId
+from dibs.spark.report.summary import HistoryReport, IdSummary, QueueSummary, Series
 
 _ASSETS: Final = Path(__file__).parent / "assets"
 #: Queues with charts of their own, those with most attempts first; the JSON has all.
-MOST_DRAWN: Final = 12
+MAX_CHARTED_QUEUES: Final = 12
 
 _CHARTS: Final = (
     Chart(
@@ -25,27 +25,31 @@ _CHARTS: Final = (
         unit="",
         width=WIDE,
         shown=(
-            Shown(label="completed", colour="green", names=("completed",), is_area=True),
-            Shown(label="retried", colour="orange", names=("retried",), is_area=True),
-            Shown(label="failed", colour="red", names=("failed",), is_area=True),
-            Shown(label="stalled, timed out", colour="violet", names=("stalled", "timed_out"), is_area=True),
-            Shown(label="cancelled, released", colour="grey", names=("cancelled", "released"), is_area=True),
-            Shown(label="arrivals", colour="blue", names=("arrivals",)),
+            ChartLine(label="completed", colour="green", names=("completed",), is_area=True),
+            ChartLine(label="retried", colour="orange", names=("retried",), is_area=True),
+            ChartLine(label="failed", colour="red", names=("failed",), is_area=True),
+            ChartLine(
+                label="stalled, timed out", colour="violet", names=("stalled", "timed_out"), is_area=True
+            ),
+            ChartLine(
+                label="cancelled, released", colour="grey", names=("cancelled", "released"), is_area=True
+            ),
+            ChartLine(label="arrivals", colour="blue", names=("arrivals",)),
         ),
     ),
     Chart(
         title="Backlog: jobs due and not claimed as a minute ended",
         unit="",
-        shown=(Shown(label="due", colour="orange", names=("backlog_due",), is_area=True),),
+        shown=(ChartLine(label="due", colour="orange", names=("backlog_due",), is_area=True),),
     ),
     Chart(
         title="Wait, from due to claimed",
         unit="ms",
         is_logarithmic=True,
         shown=(
-            Shown(label="p99", colour="red", names=("wait_p99_ms",)),
-            Shown(label="p95", colour="orange", names=("wait_p95_ms",)),
-            Shown(label="p50", colour="green", names=("wait_p50_ms",)),
+            ChartLine(label="p99", colour="red", names=("wait_p99_ms",)),
+            ChartLine(label="p95", colour="orange", names=("wait_p95_ms",)),
+            ChartLine(label="p50", colour="green", names=("wait_p50_ms",)),
         ),
     ),
     Chart(
@@ -53,26 +57,26 @@ _CHARTS: Final = (
         unit="ms",
         is_logarithmic=True,
         shown=(
-            Shown(label="p99", colour="red", names=("run_p99_ms",)),
-            Shown(label="p95", colour="orange", names=("run_p95_ms",)),
-            Shown(label="p50", colour="green", names=("run_p50_ms",)),
+            ChartLine(label="p99", colour="red", names=("run_p99_ms",)),
+            ChartLine(label="p95", colour="orange", names=("run_p95_ms",)),
+            ChartLine(label="p50", colour="green", names=("run_p50_ms",)),
         ),
     ),
     Chart(
         title="Active runs, on average and at most at once",
         unit="",
         shown=(
-            Shown(label="on average", colour="blue", names=("active",), is_area=True),
-            Shown(label="at most", colour="violet", names=("active_peak",)),
+            ChartLine(label="on average", colour="blue", names=("active",), is_area=True),
+            ChartLine(label="at most", colour="violet", names=("active_peak",)),
         ),
     ),
 )
 
 
-def page(report: Report, series: dict[str, Series]) -> str:
+def render_page(report: HistoryReport, series: dict[str, Series]) -> str:
     """Return the page of a report."""
-    shown = report.queues[:MOST_DRAWN]
-    told = {queue.queue: series[queue.queue] for queue in shown}
+    shown = report.queues[:MAX_CHARTED_QUEUES]
+    charted = {queue.queue: series[queue.queue] for queue in shown}
     sections = (_queue(queue, series[queue.queue], report) for queue in shown)
     left_out = len(report.queues) - len(shown)
     more = f"<p class=soft>{left_out} quieter queues are in the JSON only.</p>" if left_out else ""
@@ -82,7 +86,7 @@ def page(report: Report, series: dict[str, Series]) -> str:
         style=_asset("report.css"),
         script=_asset("report.js"),
         # In a script element a closing tag in somebody's id would end it early.
-        series=msgspec.json.encode(told).decode().replace("<", "\\u003c"),
+        series=msgspec.json.encode(charted).decode().replace("<", "\\u003c"),
         span=f"{_moment(report.begin)} to {_moment(report.end)} UTC, generation {int(report.generation)}",
         findings="".join(_findings(report)),
         tabs="".join(_tab(queue, series[queue.queue], report) for queue in shown) + more,
@@ -114,7 +118,7 @@ _FRAME: Final = """<!doctype html>
 """
 
 
-def _findings(report: Report) -> Iterable[str]:
+def _findings(report: HistoryReport) -> Iterable[str]:
     if not report.queues:
         yield '<div class="finding note">Nothing has ended here yet.</div>'
     for outage in report.outages[:10]:
@@ -126,11 +130,11 @@ def _findings(report: Report) -> Iterable[str]:
             f'<div class="finding note"><b>{escape(queue)}</b>: some events were trimmed from the log before '
             "they were read. Read more often, or keep the log longer (log_age, log_bytes).</div>"
         )
-    for told in (queue for queue in report.queues if not queue.little.agree):
+    for charted in (queue for queue in report.queues if not queue.little.agree):
         yield (
-            f'<div class="finding note"><b>{escape(told.queue)}</b>: counted by the minute '
-            f"{told.little.active:.4f} were active on average, counted by the run "
-            f"{told.little.expected:.4f}. Part of its history is missing.</div>"
+            f'<div class="finding note"><b>{escape(charted.queue)}</b>: counted by the minute '
+            f"{charted.little.active:.4f} were active on average, counted by the run "
+            f"{charted.little.expected:.4f}. Part of its history is missing.</div>"
         )
 
 
@@ -139,12 +143,12 @@ def _outage(outage: Outage) -> str:
     lost = f"; {outage.stalled:,} runs were found stalled afterwards" if outage.stalled else ""
     return (
         f"Nobody worked on {names} from {_moment(outage.begin)} to {_moment(outage.end)[-5:]} "
-        f"({spoken_ms(outage.end - outage.begin)}): nothing was claimed, and {outage.due:,} jobs "
+        f"({format_ms(outage.end - outage.begin)}): nothing was claimed, and {outage.due:,} jobs "
         f"were due by then{lost}. No worker, a paused queue, or a storage out of reach."
     )
 
 
-def _poison(poison: Poison) -> str:
+def _poison(poison: PoisonId) -> str:
     ends = ", ".join(f"{count:,} {end.replace('_', ' ')}" for end, count in poison.bad.items())
     error = f", mostly with {escape(poison.error_type)}" if poison.error_type else ""
     return (
@@ -154,29 +158,29 @@ def _poison(poison: Poison) -> str:
     )
 
 
-def _tab(queue: QueueSummary, series: Series, report: Report) -> str:
+def _tab(queue: QueueSummary, series: Series, report: HistoryReport) -> str:
     """Return a queue at a glance, and what to press to see all of it."""
     name = escape(queue.queue)
     is_named = any(queue.queue in one.queues for one in report.outages) or any(
         queue.queue == one.queue for one in report.poisons
     )
     mark = '<i class="mark" title="named above"></i>' if is_named else ""
-    glance = f"{queue.attempts:,} attempts, {_wrong(queue)} wrong, wait p95 {spoken_ms(queue.wait.p95)}"
+    glance = f"{queue.attempts:,} attempts, {_wrong(queue)} wrong, wait p95 {format_ms(queue.wait.p95)}"
     return (
-        f'<button type="button" data-queue="{name}"><b>{name}{mark}</b>{sketch(series["claims"])}'
+        f'<button type="button" data-queue="{name}"><b>{name}{mark}</b>{draw_sparkline(series["claims"])}'
         f'<span class="soft">{glance}</span></button>'
     )
 
 
 def _wrong(queue: QueueSummary) -> str:
-    wrong = sum(queue.ends[end] for end in BAD)
+    wrong = sum(queue.ends[end] for end in FAILURE_ENDS)
     return f"{wrong / queue.attempts:.1%}" if queue.attempts else "none"
 
 
-def _queue(queue: QueueSummary, series: Series, report: Report) -> str:
+def _queue(queue: QueueSummary, series: Series, report: HistoryReport) -> str:
     outages = [(one.begin, one.end) for one in report.outages if queue.queue in one.queues]
     charts = (
-        f'<div class="card{" wide" if place == 0 else ""}">{drawn(chart, queue.queue, series, outages)}</div>'
+        f'<div class="card{" wide" if place == 0 else ""}">{draw_chart(chart, queue.queue, series, outages)}</div>'
         for place, chart in enumerate(_CHARTS)
     )
     return (
@@ -192,8 +196,8 @@ def _tiles(queue: QueueSummary) -> str:
         (f"{queue.attempts:,}", "attempts ended"),
         (f"{queue.ends['completed']:,}", "completed"),
         (_wrong(queue), "of attempts went wrong"),
-        (spoken_ms(queue.wait.p95), f"wait, p95; p50 is {spoken_ms(queue.wait.p50)}"),
-        (spoken_ms(queue.run.p95), f"run, p95; p50 is {spoken_ms(queue.run.p50)}"),
+        (format_ms(queue.wait.p95), f"wait, p95; p50 is {format_ms(queue.wait.p50)}"),
+        (format_ms(queue.run.p95), f"run, p95; p50 is {format_ms(queue.run.p50)}"),
         (f"{queue.backlog_peak:,}", f"most due at once; {queue.backlog_now:,} wait now"),
     )
     shown = (f'<div class="tile"><b>{big}</b><span class="soft">{small}</span></div>' for big, small in tiles)
@@ -211,10 +215,10 @@ def _errors(queue: QueueSummary) -> str:
     return f'<div class="card"><h3>Attempts that ended with an error, by its class</h3>{inside}</div>'
 
 
-def _capacity(advice: Advice | None) -> str:
+def _capacity(advice: CapacityAdvice | None) -> str:
     if advice is None:
         return ""
-    target = spoken_ms(advice.target_wait_p95_ms)
+    target = format_ms(advice.target_wait_p95_ms)
     hour = f"{_moment(advice.begin)} to {_moment(advice.end)[-5:]}"
     answer = (
         f"<b>{_counted(advice.slots, 'run')} at once</b> would have kept 95 in 100 waits within {target}: "
@@ -224,7 +228,7 @@ def _capacity(advice: Advice | None) -> str:
         else f"No number of workers would have kept 95 in 100 waits within {target}."
     )
     rows = "".join(
-        f'<tr><td class="n">{slots:,}</td><td class="n">{spoken_ms(wait)}</td></tr>'
+        f'<tr><td class="n">{slots:,}</td><td class="n">{format_ms(wait)}</td></tr>'
         for slots, wait in advice.curve
     )
     return (
@@ -240,16 +244,16 @@ def _counted(number: int | None, noun: str) -> str:
     return f"{number:,} {plural}"
 
 
-def _ids(title: str, rows: Sequence[IdRow]) -> str:
+def _ids(title: str, rows: Sequence[IdSummary]) -> str:
     columns = ("attempts", "failed", "merged", "longest wait", "longest run", "run in all")
     head = "".join(f'<th class="n">{name}</th>' for name in columns)
     body = "".join(f'<tr><td class="id">{escape(row.id)}</td>{_cells(row)}</tr>' for row in rows)
     return f'<div class="card wide"><h3>{title}</h3><table><tr><th>id</th>{head}</tr>{body}</table></div>'
 
 
-def _cells(row: IdRow) -> str:
+def _cells(row: IdSummary) -> str:
     values: tuple[Any, ...] = (f"{row.attempts:,}", f"{row.failed:,}", f"{row.merged:,}")
-    times = (spoken_ms(ms) for ms in (row.longest_wait_ms, row.longest_run_ms, row.run_ms))
+    times = (format_ms(ms) for ms in (row.longest_wait_ms, row.longest_run_ms, row.run_ms))
     return "".join(f'<td class="n">{value}</td>' for value in (*values, *times))
 
 

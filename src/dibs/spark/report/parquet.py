@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 from dibs.spark.history.warehouse import Warehouse, folder_name
 
 #: Rows that are held at once. Datasets of Arrow's hold a row group, a million and more, and read ahead.
-FEW: Final = 1 << 16
+BATCH_ROWS: Final = 1 << 16
 #: Bytes of a column that are read at once.
-BUFFER: Final = 1 << 20
+BUFFER_BYTES: Final = 1 << 20
 
 
-class Tables:
+class WarehouseReader:
     """The tables of one generation."""
 
     def __init__(self, warehouse: Warehouse) -> None:
@@ -41,7 +41,7 @@ class Tables:
         rows.sort(key=itemgetter("minute"))
         return [{**row, "minute": _ms(row["minute"])} for row in rows]
 
-    def counted(self, table: str, queue: str, column: str) -> Counter[Any]:
+    def count_values(self, table: str, queue: str, column: str) -> Counter[Any]:
         """Return how often each value of a column occurs."""
         found: Counter[Any] = Counter()
         for batch in self.batches(table, queue, [column]):
@@ -49,7 +49,9 @@ class Tables:
             found.update({entry["values"]: entry["counts"] for entry in counts.to_pylist()})
         return found
 
-    def pairs(self, table: str, queue: str, columns: tuple[str, str], where: Any) -> list[tuple[Any, Any]]:
+    def column_pairs(
+        self, table: str, queue: str, columns: tuple[str, str], where: Any
+    ) -> list[tuple[Any, Any]]:
         """Return two columns of the rows that meet a condition."""
         found: list[tuple[Any, Any]] = []
         for batch in self.batches(table, queue, columns, where):
@@ -57,15 +59,15 @@ class Tables:
             found += zip(left, right, strict=True)
         return found
 
-    def largest(
+    def top_rows(
         self, table: str, queue: str, columns: Sequence[str], order: str, most: int, where: Any = None
     ) -> list[dict[str, Any]]:
         """Return some columns of the rows with the largest values of one, largest first; of equals, by id."""
         best: list[dict[str, Any]] = []
         for batch in self.batches(table, queue, columns, where):
             keys = [(order, "descending"), ("id", "ascending")]
-            places = pc.select_k_unstable(batch, most, sort_keys=keys)
-            best = sorted([*best, *batch.take(places).to_pylist()], key=lambda row: (-row[order], row["id"]))
+            indexes = pc.select_k_unstable(batch, most, sort_keys=keys)
+            best = sorted([*best, *batch.take(indexes).to_pylist()], key=lambda row: (-row[order], row["id"]))
             del best[most:]
         return best
 
@@ -76,11 +78,11 @@ class Tables:
         folder = folder_name(queue)
         for part, files in self._warehouse.files(table).items():
             for file in files if part.queue == folder else ():
-                with pq.ParquetFile(file, buffer_size=BUFFER, pre_buffer=False) as opened:
-                    for batch in opened.iter_batches(FEW, columns=columns):
-                        kept = batch if where is None else batch.filter(where)
-                        if kept.num_rows:
-                            yield kept
+                with pq.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as opened:
+                    for batch in opened.iter_batches(BATCH_ROWS, columns=columns):
+                        rows_ = batch if where is None else batch.filter(where)
+                        if rows_.num_rows:
+                            yield rows_
 
 
 def nearest_rank(counts: Mapping[int | None, int], percent: int) -> int | None:

@@ -15,22 +15,29 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.spark.history.tables import ENDS
-from dibs.spark.history.warehouse import Gap, Warehouse
-from dibs.spark.report.capacity import MINUTE, Advice, advice, busiest
-from dibs.spark.report.findings import BAD, Outage, Poison, outages_of, poisons_of, together
-from dibs.spark.report.parquet import Tables, nearest_rank
+from dibs.spark.history.tables import ATTEMPT_ENDS
+from dibs.spark.history.warehouse import LogGap, Warehouse
+from dibs.spark.report.capacity import MINUTE, CapacityAdvice, advise, busiest_hour
+from dibs.spark.report.findings import (
+    FAILURE_ENDS,
+    Outage,
+    PoisonId,
+    find_outages,
+    find_poison_ids,
+    merge_outages,
+)
+from dibs.spark.report.parquet import WarehouseReader, nearest_rank
 
 #: Rows of a table on the page.
-TOP: Final = 10
+TOP_IDS: Final = 10
 #: Rows looked at for poison: an id beyond them is no main trouble.
-SUSPECTS: Final = 200
+POISON_CANDIDATES: Final = 200
 TARGET_WAIT_P95_MS: Final = 1_000
 #: Points of a line on the page; a longer history has several minutes to a point.
-MOST_POINTS: Final = 480
+MAX_POINTS: Final = 480
 
 
-class Spread(Struct, frozen=True, kw_only=True):
+class DurationPercentiles(Struct, frozen=True, kw_only=True):
     """Percentiles of times in ms, by nearest rank; None where nothing was timed."""
 
     p50: int | None
@@ -39,7 +46,7 @@ class Spread(Struct, frozen=True, kw_only=True):
     longest: int | None
 
 
-class Little(Struct, frozen=True, kw_only=True):
+class LittlesLaw(Struct, frozen=True, kw_only=True):
     """Little's law: active on average = attempts a second x seconds an attempt.
 
     The one side is counted minute by minute, the other run by run; what is active still counts on both.
@@ -50,7 +57,7 @@ class Little(Struct, frozen=True, kw_only=True):
     agree: bool
 
 
-class IdRow(Struct, frozen=True, kw_only=True):
+class IdSummary(Struct, frozen=True, kw_only=True):
     """An id among the slowest or the hottest. Times are ms."""
 
     id: str
@@ -74,21 +81,21 @@ class QueueSummary(Struct, frozen=True, kw_only=True):
     arrivals: int
     attempts: int
     ends: dict[str, int]
-    wait: Spread
-    run: Spread
+    wait: DurationPercentiles
+    run: DurationPercentiles
     backlog_peak: int
     backlog_now: int
     active: float
     active_peak: int
-    little: Little
+    little: LittlesLaw
     #: Class of error -> attempts that ended with it.
     errors: dict[str, int]
-    slowest: tuple[IdRow, ...]
-    hottest: tuple[IdRow, ...]
-    capacity: Advice | None
+    slowest: tuple[IdSummary, ...]
+    hottest: tuple[IdSummary, ...]
+    capacity: CapacityAdvice | None
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class HistoryReport(Struct, frozen=True, kw_only=True):
     """Everything a report says. Times are ms since the epoch, UTC."""
 
     source: str
@@ -97,48 +104,52 @@ class Report(Struct, frozen=True, kw_only=True):
     end: int
     queues: tuple[QueueSummary, ...]
     outages: tuple[Outage, ...]
-    poisons: tuple[Poison, ...]
-    gaps: tuple[Gap, ...]
+    poisons: tuple[PoisonId, ...]
+    gaps: tuple[LogGap, ...]
 
 
 #: Column -> one value for each point, None where there is nothing to tell.
 Series = dict[str, list[Any]]
 
 
-def report(root: Path, target_wait_p95_ms: int = TARGET_WAIT_P95_MS) -> tuple[Report, dict[str, Series]]:
+def create_report(
+    root: Path, target_wait_p95_ms: int = TARGET_WAIT_P95_MS
+) -> tuple[HistoryReport, dict[str, Series]]:
     """Return the report of a warehouse, and the series of each queue for its charts.
 
     Raises Refused where there is no warehouse, StorageTooNew for one of a newer dibs.
     """
     warehouse = Warehouse.existing(root)
-    tables = Tables(warehouse)
+    reader = WarehouseReader(warehouse)
     queues, outages, poisons, series = [], [], [], {}
-    for name in tables.queues():
-        minutes = tables.minutes(name)
-        told = _queue(tables, name, minutes, target_wait_p95_ms)
-        queues.append(told)
-        outages += outages_of(name, minutes, told.run.p95 or 0)
-        poisons += _poisons(tables, told)
+    for name in reader.queues():
+        minutes = reader.minutes(name)
+        summary = _queue(reader, name, minutes, target_wait_p95_ms)
+        queues.append(summary)
+        outages += find_outages(name, minutes, summary.run.p95 or 0)
+        poisons += _poisons(reader, summary)
         series[name] = _series(minutes)
-    made = Report(
+    report_ = HistoryReport(
         source=warehouse.state.source,
         generation=warehouse.generation,
         begin=min((queue.begin for queue in queues), default=0),
         end=max((queue.end for queue in queues), default=0),
         queues=tuple(sorted(queues, key=lambda queue: (-queue.attempts, queue.queue))),
-        outages=tuple(together(outages)),
-        poisons=tuple(sorted(poisons, key=lambda poison: -sum(poison.bad.values()))[:TOP]),
+        outages=tuple(merge_outages(outages)),
+        poisons=tuple(sorted(poisons, key=lambda poison: -sum(poison.bad.values()))[:TOP_IDS]),
         gaps=warehouse.state.gaps,
     )
-    return made, series
+    return report_, series
 
 
-def _queue(tables: Tables, queue: str, minutes: Sequence[Mapping[str, Any]], target_ms: int) -> QueueSummary:
-    runs = tables.counted("runs", queue, "run_ms")
-    ends = {end: sum(row[end] for row in minutes) for end in ENDS}
+def _queue(
+    reader: WarehouseReader, queue: str, minutes: Sequence[Mapping[str, Any]], target_ms: int
+) -> QueueSummary:
+    runs = reader.count_values("runs", queue, "run_ms")
+    ends = {end: sum(row[end] for row in minutes) for end in ATTEMPT_ENDS}
     peak = max(row["active_peak"] for row in minutes)
     begin, end = minutes[0]["minute"], minutes[-1]["minute"] + MINUTE
-    errors = tables.counted("runs", queue, "error_type")
+    errors = reader.count_values("runs", queue, "error_type")
     return QueueSummary(
         queue=queue,
         level="runs" if all(row["enqueues"] is None for row in minutes) else "all",
@@ -147,22 +158,22 @@ def _queue(tables: Tables, queue: str, minutes: Sequence[Mapping[str, Any]], tar
         arrivals=sum(row["arrivals"] for row in minutes),
         attempts=sum(row["attempts"] for row in minutes),
         ends=ends,
-        wait=_spread(tables.counted("runs", queue, "wait_ms")),
-        run=_spread(runs),
+        wait=_percentiles(reader.count_values("runs", queue, "wait_ms")),
+        run=_percentiles(runs),
         backlog_peak=max(row["backlog_due"] for row in minutes),
         backlog_now=minutes[-1]["backlog"],
         active=sum(row["active"] for row in minutes) * MINUTE / (end - begin),
         active_peak=peak,
-        little=_little(tables, queue, minutes, runs),
+        little=_littles_law(reader, queue, minutes, runs),
         errors={name: n for name, n in errors.most_common() if name is not None},
-        slowest=_ids(tables, queue, "longest_run_ms"),
-        hottest=_ids(tables, queue, "attempts"),
-        capacity=_capacity(tables, queue, minutes, target_ms, peak),
+        slowest=_ids(reader, queue, "longest_run_ms"),
+        hottest=_ids(reader, queue, "attempts"),
+        capacity=_capacity(reader, queue, minutes, target_ms, peak),
     )
 
 
-def _spread(counts: Counter[int | None]) -> Spread:
-    return Spread(
+def _percentiles(counts: Counter[int | None]) -> DurationPercentiles:
+    return DurationPercentiles(
         p50=nearest_rank(counts, 50),
         p95=nearest_rank(counts, 95),
         p99=nearest_rank(counts, 99),
@@ -170,59 +181,63 @@ def _spread(counts: Counter[int | None]) -> Spread:
     )
 
 
-def _little(
-    tables: Tables, queue: str, minutes: Sequence[Mapping[str, Any]], runs: Counter[int | None]
-) -> Little:
+def _littles_law(
+    reader: WarehouseReader, queue: str, minutes: Sequence[Mapping[str, Any]], runs: Counter[int | None]
+) -> LittlesLaw:
     end = minutes[-1]["minute"] + MINUTE
     by_minute = round(sum(row["active"] * MINUTE for row in minutes))
-    still = tables.pairs("live", queue, ("claimed_at", "id"), pc.field("claimed_at").is_valid())
+    still = reader.column_pairs("live", queue, ("claimed_at", "id"), pc.field("claimed_at").is_valid())
     by_run = sum((value or 0) * n for value, n in runs.items()) + sum(end - claimed for claimed, _ in still)
     length = end - minutes[0]["minute"]
-    return Little(active=by_minute / length, expected=by_run / length, agree=by_minute == by_run)
+    return LittlesLaw(active=by_minute / length, expected=by_run / length, agree=by_minute == by_run)
 
 
-def _ids(tables: Tables, queue: str, order: str) -> tuple[IdRow, ...]:
-    return tuple(IdRow(**row) for row in tables.largest("ids", queue, IdRow.__struct_fields__, order, TOP))
+def _ids(reader: WarehouseReader, queue: str, order: str) -> tuple[IdSummary, ...]:
+    return tuple(
+        IdSummary(**row) for row in reader.top_rows("ids", queue, IdSummary.__struct_fields__, order, TOP_IDS)
+    )
 
 
 def _capacity(
-    tables: Tables, queue: str, minutes: Sequence[Mapping[str, Any]], target_ms: int, peak: int
-) -> Advice | None:
-    begin, end = busiest(minutes)
+    reader: WarehouseReader, queue: str, minutes: Sequence[Mapping[str, Any]], target_ms: int, peak: int
+) -> CapacityAdvice | None:
+    begin, end = busiest_hour(minutes)
     due = pc.field("due_at")
     inside = (due >= _moment(begin)) & (due < _moment(end))
-    return advice(tables.pairs("runs", queue, ("due_at", "run_ms"), inside), (begin, end), target_ms, peak)
+    return advise(
+        reader.column_pairs("runs", queue, ("due_at", "run_ms"), inside), (begin, end), target_ms, peak
+    )
 
 
 def _moment(at: int) -> Any:
     return pa.scalar(at * 1000, pa.timestamp("us", tz="UTC"))
 
 
-def _poisons(tables: Tables, told: QueueSummary) -> list[Poison]:
-    in_all = sum(told.ends[end] for end in BAD)
+def _poisons(reader: WarehouseReader, summary: QueueSummary) -> list[PoisonId]:
+    in_all = sum(summary.ends[end] for end in FAILURE_ENDS)
     if not in_all:
         return []
-    bad = pc.field(BAD[0])
-    for end in BAD[1:]:
+    bad = pc.field(FAILURE_ENDS[0])
+    for end in FAILURE_ENDS[1:]:
         bad += pc.field(end)
-    columns = ("id", "attempts", "completed", *BAD)
-    suspects = tables.largest(
-        "ids", told.queue, columns, "attempts", SUSPECTS, bad * 2 > pc.field("attempts")
+    columns = ("id", "attempts", "completed", *FAILURE_ENDS)
+    suspects = reader.top_rows(
+        "ids", summary.queue, columns, "attempts", POISON_CANDIDATES, bad * 2 > pc.field("attempts")
     )
-    return [_named(tables, poison) for poison in poisons_of(told.queue, suspects, in_all)]
+    return [_with_error_type(reader, poison) for poison in find_poison_ids(summary.queue, suspects, in_all)]
 
 
-def _named(tables: Tables, poison: Poison) -> Poison:
+def _with_error_type(reader: WarehouseReader, poison: PoisonId) -> PoisonId:
     """Add the class of error an id goes wrong with most."""
     its = (pc.field("id") == poison.id) & pc.field("error_type").is_valid()
-    pairs = tables.pairs("runs", poison.queue, ("id", "error_type"), its)
-    errors = Counter(error for _, error in pairs)
+    column_pairs = reader.column_pairs("runs", poison.queue, ("id", "error_type"), its)
+    errors = Counter(error for _, error in column_pairs)
     return replace(poison, error_type=errors.most_common(1)[0][0] if errors else None)
 
 
 # What several minutes of one point come to: counts are added, of times the worst is shown.
-_ADDED: Final = ("arrivals", "claims", *ENDS)
-_WORST: Final = (
+_SUMMED_COLUMNS: Final = ("arrivals", "claims", *ATTEMPT_ENDS)
+_MAX_COLUMNS: Final = (
     "wait_p50_ms", "wait_p95_ms", "wait_p99_ms", "run_p50_ms", "run_p95_ms", "run_p99_ms",
     "backlog_due", "active_peak",
 )  # fmt: skip
@@ -231,14 +246,14 @@ _WORST: Final = (
 def _series(minutes: Sequence[Mapping[str, Any]]) -> Series:
     """Return points for the charts, evenly spaced from the first minute to the last."""
     begin, end = minutes[0]["minute"], minutes[-1]["minute"] + MINUTE
-    step = -(-(end - begin) // MINUTE // MOST_POINTS) * MINUTE
+    step = -(-(end - begin) // MINUTE // MAX_POINTS) * MINUTE
     points: list[list[Mapping[str, Any]]] = [[] for _ in range(-(-(end - begin) // step))]
     for row in minutes:
         points[(row["minute"] - begin) // step].append(row)
     series: Series = {"at": [begin + n * step for n in range(len(points))], "step": [step]}
-    for name in _ADDED:
+    for name in _SUMMED_COLUMNS:
         series[name] = [sum(row[name] for row in rows) * MINUTE / step for rows in points]
-    for name in _WORST:
+    for name in _MAX_COLUMNS:
         worst = ([row[name] for row in rows if row[name] is not None] for rows in points)
         series[name] = [max(values, default=None) for values in worst]
     series["active"] = [sum(row["active"] for row in rows) * MINUTE / step for rows in points]

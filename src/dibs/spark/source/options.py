@@ -1,180 +1,62 @@
-"""What may be said with `.option(...)`: read, checked and named once, before any process starts."""
+"""The options of the data source, parsed and checked from the texts of `.option(name, text)`.
+
+Spark plans in one process and runs tasks in others, so all checks are done here, before any task starts.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from attrs import AttrsInstance, field, fields, frozen
 
 from dibs.errors import Refused
 from dibs.model.check_jobs import check_conflict, check_queue, check_target
 from dibs.model.requests import DEFAULT_UPDATE, OnConflict, Reject
-from dibs.spark.door import place_of
-from dibs.spark.schemas import Table, columns
+from dibs.spark.connection import absolute_location, shared_url
+from dibs.spark.schemas import TableName, columns
 
-READ: Final = ("url", "table", "queue", "after", "until", "on_gap", "pushdown", "partitions")
-FOLLOW: Final = ("url", "table", "queue", "start", "on_gap", "max_events")
-WRITE: Final = ("url", "queue", "on_conflict", "run", "rejects", "report")
-#: What Spark itself adds to the options of a stream.
-OF_SPARK: Final = {"checkpointlocation", "queryname", "outputmode", "triggerinterval"}
+OptionsT = TypeVar("OptionsT", bound=AttrsInstance)
+
+#: Options that Spark adds to those of a stream.
+SPARK_OPTIONS: Final = {"checkpointlocation", "queryname", "outputmode", "triggerinterval"}
 
 _RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _CONFLICTS: Final[dict[str, OnConflict]] = {"update": DEFAULT_UPDATE, "reject": Reject()}
-_conflict: Final = msgspec.json.Decoder(OnConflict).decode
+_decode_conflict: Final = msgspec.json.Decoder(OnConflict).decode
 
 
-class ReadOptions(Struct, frozen=True, kw_only=True):
-    """A batch read. `queues` None: all there are when it is planned."""
-
-    url: str
-    table: Table
-    queues: tuple[str, ...] | None = None
-    #: Offsets: only what lies behind the one and up to the other.
-    after: str | None = None
-    until: str | None = None
-    on_gap: Literal["fail", "skip"] = "fail"
-    pushdown: bool = False
-    #: Into how many parts the ids or the log of a queue are cut at most, to be read side by side.
-    partitions: int = 1
+# -- converters of single options: from text to value ------------------------------------------------
 
 
-class FollowOptions(Struct, frozen=True, kw_only=True):
-    """A stream of events or runs."""
+def parse_conflict(text: str) -> OnConflict:
+    """Return the conflict rule that a text names: `update`, `reject`, or one of them with settings as JSON.
 
-    url: str
-    table: Table
-    queues: tuple[str, ...] | None = None
-    #: Where each queue begins without a checkpoint: earliest, latest, or an offset by queue.
-    start: Literal["earliest", "latest"] | dict[str, str] = "earliest"
-    on_gap: Literal["fail", "skip"] = "fail"
-    #: Most events of one micro-batch; None is all there are.
-    max_events: int | None = None
-
-
-class WriteOptions(Struct, frozen=True, kw_only=True):
-    """A write of jobs into a queue."""
-
-    url: str
-    queue: str
-    on_conflict: OnConflict | None = None
-    #: The name of this write: what was enqueued under it is known again.
-    run: str = ""
-    rejects: str | None = None
-    report: str | None = None
-
-
-def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a batch read. Raises Refused naming the one at fault."""
-    return read_options_at(place_of(given.get("url")), given)
-
-
-def read_options_at(url: str, given: Mapping[str, str]) -> ReadOptions:
-    """Return the same, at a place that was looked at already."""
-    _check_known(given, READ)
-    table = _table(given)
-    after, until = given.get("after"), given.get("until")
-    queues = _queues(given)
-    if (after or until) and (queues is None or len(queues) != 1):
-        raise Refused("after and until are offsets of one log: say with queue which", field="queue")
-    if (after or until) and table not in ("events", "runs"):
-        raise Refused(f"table {table} has no offsets; leave after and until out", field="after")
-    return ReadOptions(
-        url=url,
-        table=table,
-        queues=queues,
-        after=after,
-        until=until,
-        on_gap=_word(given, "on_gap", ("fail", "skip")),
-        pushdown=_word(given, "pushdown", ("false", "true")) == "true",
-        partitions=_whole(given, "partitions", 1) or 1,
-    )
-
-
-def follow_options(given: Mapping[str, str]) -> FollowOptions:
-    """Return the options of a stream that is read. Raises Refused naming the one at fault."""
-    _check_known(given, FOLLOW)
-    table = _table(given, "events")
-    if table not in ("events", "runs"):
-        raise Refused(f"table {table} is no log and cannot be followed: events or runs can", field="table")
-    queues = _queues(given)
-    return FollowOptions(
-        url=place_of(given.get("url")),
-        table=table,
-        queues=queues,
-        start=_start(given, queues),
-        on_gap=_word(given, "on_gap", ("fail", "skip")),
-        max_events=_whole(given, "max_events", 1),
-    )
-
-
-def write_options(given: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
-    """Return the options of a write. Raises Refused naming the one at fault."""
-    # The run of a stream is its query's own.
-    known = tuple(name for name in WRITE if not stream or name != "run")
-    _check_known(given, known)
-    return write_options_at(place_of(given.get("url")), given)
-
-
-def write_options_at(url: str, given: Mapping[str, str]) -> WriteOptions:
-    """Return the same, at a place that was looked at already."""
-    queue = given.get("queue")
-    if not queue:
-        raise Refused("say with option queue where the jobs go", field="queue")
-    check_target(queue)
-    run = given.get("run") or ""
-    if run and not _RUN.fullmatch(run):
-        raise Refused(
-            f"run is {run!r:.80}; it must be up to 64 letters, digits, '.', '_' and '-', a letter or "
-            "digit first",
-            field="run",
-        )
-    return WriteOptions(
-        url=url,
-        queue=queue,
-        on_conflict=conflict_of(given["on_conflict"]) if given.get("on_conflict") else None,
-        run=run,
-        rejects=given.get("rejects") or None,
-        report=given.get("report") or None,
-    )
-
-
-def conflict_of(text: str) -> OnConflict:
-    """Return how a known id is met, from `update`, `reject`, or either with its settings as JSON.
-
-    {"type": "update", "run_at": "later"} and {"type": "reject", "failed": true} are such. Raises Refused.
+    Examples of JSON are {"type": "update", "run_at": "later"} and {"type": "reject", "failed": true}.
+    Raise Refused for other texts.
     """
     if (known := _CONFLICTS.get(text)) is not None:
         return known
     try:
-        how: OnConflict = _conflict(text)
+        conflict: OnConflict = _decode_conflict(text)
     except msgspec.MsgspecError as error:
         raise Refused(
-            f"on_conflict is {text!r:.80}; it must be update, reject, or JSON as in "
+            f"on_conflict is {text!r:.80}; it must be update, reject, or JSON such as "
             f'{{"type": "update", "run_at": "later"}}: {error}',
             field="on_conflict",
         ) from None
-    check_conflict(how)
-    return how
+    check_conflict(conflict)
+    return conflict
 
 
-def _check_known(given: Mapping[str, str], known: tuple[str, ...]) -> None:
-    for name in given:
-        if name.lower() not in known and name.lower() not in OF_SPARK:
-            raise Refused(f"unknown option {name!r}; known: {', '.join(sorted(known))}", field=name)
+def _conflict(text: str | None) -> OnConflict | None:
+    return parse_conflict(text) if text else None
 
 
-def _table(given: Mapping[str, str], default: str = "") -> Any:
-    table = given.get("table", default)
-    columns(table)
-    return table
-
-
-def _queues(given: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Read one name, or a JSON list of names."""
-    text = given.get("queue")
+def _queues(text: str | None) -> tuple[str, ...] | None:
+    """Return the queues in a name or a JSON list of names, without duplicates; None for an empty text."""
     if not text:
         return None
     names = [text]
@@ -182,40 +64,192 @@ def _queues(given: Mapping[str, str]) -> tuple[str, ...] | None:
         try:
             names = msgspec.json.decode(text, type=list[str])
         except msgspec.MsgspecError as error:
-            raise Refused(f"queue begins like a JSON list of names, but: {error}", field="queue") from None
+            raise Refused(
+                f"queue is {text!r:.80}; it must be a name or a JSON list of names: {error}", field="queue"
+            ) from None
     for name in names:
         check_queue(name)
     return tuple(dict.fromkeys(names))
 
 
-def _start(given: Mapping[str, str], queues: tuple[str, ...] | None) -> Any:
-    text = given.get("start", "earliest")
+def _target(queue: str) -> str:
+    if not queue:
+        raise Refused("option queue is missing; set it to the queue that receives the jobs", field="queue")
+    check_target(queue)
+    return queue
+
+
+def _table(name: str) -> Any:
+    columns(name)
+    return name
+
+
+def _run_name(run: str) -> str:
+    if run and not _RUN.fullmatch(run):
+        raise Refused(
+            f"run is {run!r:.80}; it must be up to 64 letters, digits, '.', '_' and '-', and start with a "
+            "letter or digit",
+            field="run",
+        )
+    return run
+
+
+def _start(text: str) -> Any:
     if text in ("earliest", "latest"):
         return text
     try:
-        offsets = msgspec.json.decode(text, type=dict[str, str])
+        return msgspec.json.decode(text, type=dict[str, str])
     except msgspec.MsgspecError:
         raise Refused(
-            f'start is {text!r:.80}; it must be earliest, latest, or JSON as in {{"emails": "<offset>"}}',
+            f'start is {text!r:.80}; it must be earliest, latest, or JSON such as {{"emails": "<offset>"}}',
             field="start",
         ) from None
-    if queues is not None and (strange := sorted(set(offsets) - set(queues))):
-        raise Refused(f"start has an offset for {strange[0]!r:.80}, which is not read", field="start")
-    return offsets
 
 
-def _word(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> Any:
-    """Read one of some words; the first is the default."""
-    word = given.get(name, words[0]).lower()
-    if word not in words:
-        raise Refused(f"{name} is {word!r:.80}; it must be {' or '.join(words)}", field=name)
-    return word
+def _on_gap(text: str) -> Any:
+    return _choice("on_gap", text, "fail", "skip")
 
 
-def _whole(given: Mapping[str, str], name: str, least: int) -> int | None:
-    text = given.get(name)
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or int(text) < least:
-        raise Refused(f"{name} is {text!r:.80}; it must be a whole number from {least}", field=name)
+def _pushdown(text: str) -> bool:
+    return _choice("pushdown", text, "false", "true") == "true"
+
+
+def _choice(name: str, text: str, *choices: str) -> str:
+    if text.lower() not in choices:
+        raise Refused(f"{name} is {text!r:.80}; it must be {' or '.join(choices)}", field=name)
+    return text.lower()
+
+
+def _partitions(value: str | int) -> int:
+    return _positive("partitions", value)
+
+
+def _max_events(value: str | int | None) -> int | None:
+    return None if value is None else _positive("max_events", value)
+
+
+def _positive(name: str, value: str | int) -> int:
+    text = str(value)
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise Refused(f"{name} is {text!r:.80}; it must be an integer of at least 1", field=name)
     return int(text)
+
+
+def _location(text: str | None) -> str | None:
+    return absolute_location(text) if text else None
+
+
+def _or_none(text: str | None) -> str | None:
+    return text or None
+
+
+# -- the options of each operation -------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class ReadOptions:
+    """The options of a batch read."""
+
+    url: str
+    table: TableName = field(converter=_table)
+    #: None: all queues that exist when Spark plans the read.
+    queues: tuple[str, ...] | None = field(default=None, converter=_queues, alias="queue")
+    #: Offsets in the log of the single queue: read the events behind `after`, up to and including `until`.
+    after: str | None = field(default=None, converter=_or_none)
+    until: str | None = field(default=None, converter=_or_none)
+    on_gap: Literal["fail", "skip"] = field(default="fail", converter=_on_gap)
+    pushdown: bool = field(converter=_pushdown)
+    #: Maximum number of partitions for the ids or the log of one queue.
+    partitions: int = field(default=1, converter=_partitions)
+
+    def __attrs_post_init__(self) -> None:
+        if not (self.after or self.until):
+            return
+        if self.queues is None or len(self.queues) != 1:
+            raise Refused(
+                "after and until are offsets in the log of one queue; set option queue to its name",
+                field="queue",
+            )
+        if self.table not in ("events", "runs"):
+            raise Refused(f"table {self.table} has no offsets; remove after and until", field="after")
+
+
+@frozen(kw_only=True)
+class StreamOptions:
+    """The options of a stream of events or runs."""
+
+    url: str
+    table: TableName = field(default="events", converter=_table)
+    #: None: all queues, also those that are created while the stream runs.
+    queues: tuple[str, ...] | None = field(default=None, converter=_queues, alias="queue")
+    #: First offset without a checkpoint: earliest, latest, or queue -> offset.
+    start: Literal["earliest", "latest"] | dict[str, str] = field(default="earliest", converter=_start)
+    on_gap: Literal["fail", "skip"] = field(default="fail", converter=_on_gap)
+    #: Maximum number of events in a micro-batch; None is unlimited.
+    max_events: int | None = field(default=None, converter=_max_events)
+
+    def __attrs_post_init__(self) -> None:
+        if self.table not in ("events", "runs"):
+            raise Refused(f"table {self.table} cannot be streamed; it must be events or runs", field="table")
+        if isinstance(self.start, dict) and self.queues is not None:
+            for queue in sorted(self.start.keys() - set(self.queues)):
+                raise Refused(
+                    f"start has an offset for queue {queue!r:.80}, but option queue does not name it",
+                    field="start",
+                )
+
+
+@frozen(kw_only=True)
+class WriteOptions:
+    """The options of a write of jobs to a queue."""
+
+    url: str
+    queue: str = field(converter=_target)
+    on_conflict: OnConflict | None = field(default=None, converter=_conflict)
+    #: Name of this write, part of the request key of each row; empty: a random name.
+    run: str = field(default="", converter=_run_name)
+    rejects: str | None = field(default=None, converter=_location)
+    report: str | None = field(default=None, converter=_location)
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """Return the options of a batch read. Raise Refused with the name of an invalid option."""
+    return read_options_at(shared_url(given.get("url")), given)
+
+
+def read_options_at(url: str, given: Mapping[str, str]) -> ReadOptions:
+    """Return the options of a batch read from a URL that is resolved already."""
+    return _parse(ReadOptions, {"table": "", "pushdown": "false", **_lower(given), "url": url})
+
+
+def stream_options(given: Mapping[str, str]) -> StreamOptions:
+    """Return the options of a stream that is read. Raise Refused with the name of an invalid option."""
+    return _parse(StreamOptions, {**_lower(given), "url": shared_url(given.get("url"))})
+
+
+def write_options(given: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
+    """Return the options of a write. Raise Refused with the name of an invalid option."""
+    return write_options_at(shared_url(given.get("url")), given, stream=stream)
+
+
+def write_options_at(url: str, given: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
+    """Return the options of a write to a URL that is resolved already."""
+    # The run of a stream is made of the id of its query and the number of its batch.
+    excluded = frozenset({"run"} if stream else ())
+    return _parse(WriteOptions, {"queue": "", **_lower(given), "url": url}, excluded)
+
+
+def _lower(given: Mapping[str, str]) -> dict[str, str]:
+    # Spark does not distinguish upper and lower case in names of options.
+    return {name.lower(): text for name, text in given.items()}
+
+
+def _parse(
+    kind: type[OptionsT], given: Mapping[str, str], excluded: frozenset[str] = frozenset()
+) -> OptionsT:
+    known = {attribute.alias for attribute in fields(kind)} - excluded
+    for name in given:
+        if name not in known and name not in SPARK_OPTIONS:
+            raise Refused(f"unknown option {name!r}; known options: {', '.join(sorted(known))}", field=name)
+    values: dict[str, Any] = {name: text for name, text in given.items() if name in known}
+    return kind(**values)

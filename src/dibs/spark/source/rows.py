@@ -11,12 +11,12 @@ import pyarrow as pa
 from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.job import ActiveRun, Error, Job, JobData, Origin, Outcome, Successor
 from dibs.model.results import ExportRecord
-from dibs.spark.schemas import columns as columns_of
+from dibs.spark.schemas import columns as table_columns
 
 Row = tuple[Any, ...]
 
 #: What ends an attempt: the events that are runs.
-ENDS: Final = frozenset(get_args(AttemptKind))
+ATTEMPT_KINDS: Final = frozenset(get_args(AttemptKind))
 _MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
 
 _validate: Final = msgspec.json.Decoder(msgspec.Raw).decode
@@ -50,7 +50,7 @@ def _error(error: Error | None) -> Row:
     return (None, None, None) if error is None else (error.type, error.message, error.traceback)
 
 
-def _range(part: Job | Successor | Outcome | LogEvent) -> Row:
+def _revisions(part: Job | Successor | Outcome | LogEvent) -> Row:
     return (part.first, part.revision, part.enqueues)
 
 
@@ -82,7 +82,7 @@ def _current(queue: str, job: Job) -> Row:
         job.run_at,
         job.enqueued_at,
         job.seq,
-        *_range(job),
+        *_revisions(job),
         *_counts(job),
         *_error(job.error),
         *_run(job.run),
@@ -106,7 +106,7 @@ def _blocked(queue: str, id: str, successor: Successor) -> Row:
         successor.run_at,
         successor.enqueued_at,
         successor.seq,
-        *_range(successor),
+        *_revisions(successor),
         *(0, 0, 0, 0),
         *_error(None),
         *_run(None),
@@ -127,7 +127,7 @@ def outcome_rows(queue: str, record: ExportRecord) -> Iterator[Row]:
         json_or_none(outcome.result),
         *_error(outcome.error),
         outcome.fence,
-        *_range(outcome),
+        *_revisions(outcome),
         *_counts(outcome),
         outcome.enqueued_at or None,
         outcome.run_at or None,
@@ -164,7 +164,12 @@ def event_rows(queue: str, offset: str, event: LogEvent) -> Iterator[Row]:
 
 def run_rows(queue: str, offset: str, event: LogEvent) -> Iterator[Row]:
     """Yield the attempt that an event ended; a job that was cancelled before its claim had none."""
-    if event.kind not in ENDS or not event.attempt or event.claimed_at is None or event.finished_at is None:
+    if (
+        event.kind not in ATTEMPT_KINDS
+        or not event.attempt
+        or event.claimed_at is None
+        or event.finished_at is None
+    ):
         return
     due = max(event.run_at, event.enqueued_at)
     yield (
@@ -182,15 +187,15 @@ def run_rows(queue: str, offset: str, event: LogEvent) -> Iterator[Row]:
         event.finished_at - event.claimed_at,
         event.holder,
         *_error(event.error),
-        *_range(event),
+        *_revisions(event),
     )
 
 
-FROM_RECORDS: Final[dict[str, Callable[[str, ExportRecord], Iterator[Row]]]] = {
+RECORD_ROWS: Final[dict[str, Callable[[str, ExportRecord], Iterator[Row]]]] = {
     "jobs": job_rows,
     "outcomes": outcome_rows,
 }
-FROM_EVENTS: Final[dict[str, Callable[[str, str, LogEvent], Iterator[Row]]]] = {
+EVENT_ROWS: Final[dict[str, Callable[[str, str, LogEvent], Iterator[Row]]]] = {
     "events": event_rows,
     "runs": run_rows,
 }
@@ -198,11 +203,11 @@ FROM_EVENTS: Final[dict[str, Callable[[str, str, LogEvent], Iterator[Row]]]] = {
 # -- Arrow -------------------------------------------------------------------------------------------
 
 
-def batch_of(table: str, rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
+def to_record_batch(table: str, rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
     """Return rows of a table as a batch with the columns of `schema`, a choice of the table's."""
     columns = list(zip(*rows, strict=True))
-    places = {column.name: place for place, column in enumerate(columns_of(table))}
-    arrays = [_array(columns[places[field.name]], field.type) for field in schema]
+    indexes = {column.name: index for index, column in enumerate(table_columns(table))}
+    arrays = [_array(columns[indexes[field.name]], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -15,7 +15,7 @@ from dibs.model.events import LogEvent
 from dibs.model.job import Job, Slot, Successor
 
 MINUTE = 60_000
-FINAL = {"completed", "failed", "cancelled"}
+JOB_ENDS = {"completed", "failed", "cancelled"}
 ENDS = ("completed", "failed", "cancelled", "retried", "stalled", "timed_out", "released")
 FOREVER = 2**62
 
@@ -24,7 +24,7 @@ Span = tuple[int, int]
 
 
 @dataclass
-class Story:
+class JobHistory:
     """One job from its enqueue on. Spans are half open; FOREVER is the end of what has not ended."""
 
     arrived: int | None = None
@@ -37,7 +37,9 @@ class Story:
         return {at for span in spans for at in span if at != FOREVER}
 
 
-def stories(told: Iterable[Told], live: Iterable[tuple[str, Slot]], horizon: int) -> dict[str, list[Story]]:
+def stories(
+    told: Iterable[Told], live: Iterable[tuple[str, Slot]], horizon: int
+) -> dict[str, list[JobHistory]]:
     """The stories of each queue's jobs; a job is known by the first enqueue in its range."""
     ends: dict[tuple[str, str, int], list[LogEvent]] = defaultdict(list)
     for queue, event in told:
@@ -49,15 +51,15 @@ def stories(told: Iterable[Told], live: Iterable[tuple[str, Slot]], horizon: int
             rest[queue, slot.current.id, slot.current.first] = slot.current
             if slot.successor:
                 rest[queue, slot.current.id, slot.successor.first] = slot.successor
-    found: dict[str, list[Story]] = defaultdict(list)
+    found: dict[str, list[JobHistory]] = defaultdict(list)
     for key in {*ends, *rest}:
         events = sorted(ends[key], key=lambda event: event.at)
         found[key[0]].append(story(events, rest.get(key), horizon))
     return found
 
 
-def story(events: Sequence[LogEvent], rest: Job | Successor | None, horizon: int) -> Story:
-    told = Story(arrived=events[0].enqueued_at if events else rest.enqueued_at if rest else None)
+def story(events: Sequence[LogEvent], rest: Job | Successor | None, horizon: int) -> JobHistory:
+    told = JobHistory(arrived=events[0].enqueued_at if events else rest.enqueued_at if rest else None)
     assert told.arrived is not None
     since = told.arrived
     for event in events:
@@ -88,12 +90,12 @@ def metrics(
         events = [event for name, event in told if name == queue]
         first = min(moment for job in jobs for moment in job.moments())
         for minute in range(first - first % MINUTE, horizon + 1, MINUTE):
-            if is_told(jobs, minute):
+            if is_logged(jobs, minute):
                 rows[queue, minute] = row(jobs, events, minute)
     return rows
 
 
-def is_told(jobs: list[Story], minute: int) -> bool:
+def is_logged(jobs: list[JobHistory], minute: int) -> bool:
     inside = range(minute, minute + MINUTE)
     there = any(
         begun < minute < ended for job in jobs for begun, ended in (*job.waiting, *job.due, *job.active)
@@ -101,7 +103,7 @@ def is_told(jobs: list[Story], minute: int) -> bool:
     return there or any(moment in inside for job in jobs for moment in job.moments())
 
 
-def row(jobs: list[Story], events: list[LogEvent], minute: int) -> dict[str, Any]:
+def row(jobs: list[JobHistory], events: list[LogEvent], minute: int) -> dict[str, Any]:
     inside = range(minute, minute + MINUTE)
     ended = [event for event in events if event.kind in ENDS and event.at in inside]
     runs = [event for event in ended if event.claimed_at is not None]
@@ -176,7 +178,7 @@ def ids(told: Sequence[Told]) -> dict[tuple[str, str], dict[str, Any]]:
         rows[key] = {
             "attempts": len(runs),
             **{kind: sum(event.kind == kind for event in events) for kind in ENDS},
-            "merged": sum(event.enqueues - 1 for event in events if event.kind in FINAL),
+            "merged": sum(event.enqueues - 1 for event in events if event.kind in JOB_ENDS),
             "wait_ms": sum(map(wait, runs)),
             "longest_wait_ms": max(map(wait, runs), default=0),
             "run_ms": sum(map(run, runs)),

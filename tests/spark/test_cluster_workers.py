@@ -10,7 +10,7 @@ import pytest
 
 from dibs import Dibs
 from dibs.errors import Refused
-from dibs.spark.fleet import run_workers
+from dibs.spark.cluster_workers import run_workers
 from tests.places import place
 
 if TYPE_CHECKING:
@@ -57,5 +57,5 @@ def test_what_cannot_be_meant_is_refused(spark: SparkSession) -> None:
     for words, executors, until in (("executors is 0", 0, "empty"), ("until is 'soon'", 1, "soon")):
         with pytest.raises(Refused, match=words):
             run_workers(spark, APP, executors, until=until, url="file:unused")  # type: ignore[arg-type]
-    with pytest.raises(Refused, match="lives in one process"):
+    with pytest.raises(Refused, match="exists only in this process"):
         run_workers(spark, APP, 1, url="memory:fleet")

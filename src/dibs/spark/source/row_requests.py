@@ -22,12 +22,12 @@ from dibs.errors import Refused
 from dibs.model.check_jobs import check_request
 from dibs.model.job import NO_ATTRIBUTES, JobData, NewJob
 from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, OnConflict, Reject
-from dibs.spark.source.options import conflict_of
+from dibs.spark.source.options import parse_conflict
 
-_Kinds = tuple[type[t.DataType], ...]
-_INTEGERS: Final[_Kinds] = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
+_SparkTypes = tuple[type[t.DataType], ...]
+_INTEGERS: Final[_SparkTypes] = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 #: The columns a write takes: the types each may have, and how to say so.
-TAKEN: Final[dict[str, tuple[_Kinds, str]]] = {
+WRITE_COLUMNS: Final[dict[str, tuple[_SparkTypes, str]]] = {
     "id": ((t.StringType,), "string"),
     "payload": ((t.BinaryType, t.StringType), "binary or string"),
     "data": ((t.DataType,), "anything JSON can say"),
@@ -37,25 +37,27 @@ TAKEN: Final[dict[str, tuple[_Kinds, str]]] = {
     "on_conflict": ((t.StringType, t.StructType), "string or struct"),
 }
 #: A row without an id gets one that is the same if the row comes again.
-_GENERATED: Final = Reject()
+_GENERATED_ID_CONFLICT: Final = Reject()
 
-_known_conflict: Final = lru_cache(256)(conflict_of)
+_cached_conflict: Final = lru_cache(256)(parse_conflict)
 
 
 def check_columns(schema: t.StructType) -> None:
     """Refuse a schema that could not be enqueued. Raises Refused naming the column."""
     for field in schema:
-        if field.name not in TAKEN:
+        if field.name not in WRITE_COLUMNS:
             raise Refused(
-                f"there is no column {field.name!r} to write; there are {', '.join(TAKEN)}", field=field.name
+                f"there is no column {field.name!r} to write; there are {', '.join(WRITE_COLUMNS)}",
+                field=field.name,
             )
-        kinds, words = TAKEN[field.name]
-        if not isinstance(field.dataType, kinds) or isinstance(field.dataType, t.VariantType):
+        types, expected = WRITE_COLUMNS[field.name]
+        if not isinstance(field.dataType, types) or isinstance(field.dataType, t.VariantType):
             raise Refused(
-                f"column {field.name} must be {words}, not {field.dataType.simpleString()}", field=field.name
+                f"column {field.name} must be {expected}, not {field.dataType.simpleString()}",
+                field=field.name,
             )
         if isinstance(field.dataType, t.MapType) and field.name == "attributes":
-            _check_names(field.dataType)
+            _check_attribute_names(field.dataType)
     names = set(schema.fieldNames())
     if len(names & {"payload", "data"}) != 1:
         raise Refused(
@@ -65,20 +67,20 @@ def check_columns(schema: t.StructType) -> None:
         )
 
 
-def _check_names(kind: t.MapType) -> None:
+def _check_attribute_names(kind: t.MapType) -> None:
     if not isinstance(kind.keyType, t.StringType):
         raise Refused(
             f"attributes are named by text, not by {kind.keyType.simpleString()}", field="attributes"
         )
 
 
-class Rows:
+class RequestBuilder:
     """Makes requests of the rows of one partition, in order."""
 
     def __init__(self, run: str, partition: int, on_conflict: OnConflict | None) -> None:
-        self._beginning = f"{run}/{partition}"
+        self._key_prefix = f"{run}/{partition}"
         self._on_conflict = on_conflict
-        self._seen: Counter[str] = Counter()
+        self._duplicates: Counter[str] = Counter()
 
     def requests(self, batch: pa.RecordBatch) -> Iterator[EnqueueRequest | Refused]:
         """Yield for each row its request, or why there is none."""
@@ -97,22 +99,22 @@ class Rows:
         )
         id, conflict = row.get("id"), _conflict(row.get("on_conflict")) or self._on_conflict
         run_at = row.get("run_at")
-        known = self._known(_content(data, run_at, conflict) if id is None else id.encode())
+        request_key = self._request_key(_content(data, run_at, conflict) if id is None else id.encode())
         if id is None:
-            id, conflict = known.replace("/", "-"), conflict or _GENERATED
+            id, conflict = request_key.replace("/", "-"), conflict or _GENERATED_ID_CONFLICT
         request = EnqueueRequest(
             job=NewJob(id=id, data=data, run_at=run_at),
             on_conflict=conflict or DEFAULT_UPDATE,
-            request_key=known,
+            request_key=request_key,
         )
         check_request(request)
         return request
 
-    def _known(self, what: bytes) -> str:
+    def _request_key(self, what: bytes) -> str:
         digest = blake2b(what, digest_size=12).hexdigest()
-        before = self._seen[digest]
-        self._seen[digest] += 1
-        return f"{self._beginning}/{digest}/{before}"
+        before = self._duplicates[digest]
+        self._duplicates[digest] += 1
+        return f"{self._key_prefix}/{digest}/{before}"
 
 
 def _content(data: JobData, run_at: int | None, conflict: OnConflict | None) -> bytes:
@@ -131,25 +133,25 @@ def _values(name: str, column: pa.Array) -> list[Any]:
     if name == "attributes":
         # A map of text holds JSON already, as in the table jobs; anything else becomes JSON.
         is_json = pa.types.is_map(column.type) and pa.types.is_string(column.type.item_type)
-        return [_members(value, _as_it_is if is_json else JSON.encode) for value in values]
+        return [_attribute_writers(value, _encode_text if is_json else JSON.encode) for value in values]
     return values
 
 
-def _as_it_is(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     return text.encode()
 
 
-def _members(value: Mapping[str, Any] | None, write: Callable[[Any], bytes]) -> Any:
+def _attribute_writers(value: Mapping[str, Any] | None, write: Callable[[Any], bytes]) -> Any:
     """Return attributes still to be written: one that cannot be is its own row's fault only."""
     return (
         None if value is None else [(name, write, each) for name, each in value.items() if each is not None]
     )
 
 
-def _attributes(members: Iterable[tuple[str, Callable[[Any], bytes], Any]] | None) -> Mapping[str, bytes]:
-    if not members:
+def _attributes(writers: Iterable[tuple[str, Callable[[Any], bytes], Any]] | None) -> Mapping[str, bytes]:
+    if not writers:
         return NO_ATTRIBUTES
-    return {name: write(value) for name, write, value in members} or NO_ATTRIBUTES
+    return {name: write(value) for name, write, value in writers} or NO_ATTRIBUTES
 
 
 def _payload(row: Mapping[str, Any]) -> bytes:
@@ -166,4 +168,4 @@ def _conflict(value: Any) -> OnConflict | None:
         return None
     if isinstance(value, Mapping):
         value = msgspec.json.encode({name: each for name, each in value.items() if each is not None}).decode()
-    return _known_conflict(value)
+    return _cached_conflict(value)

@@ -8,7 +8,7 @@ from dibs.storage.protocol import Storage
 from tests.spark.small_day import QUEUES
 
 
-async def all_told(storage: Storage) -> list[tuple[str, str, LogEvent]]:
+async def all_events(storage: Storage) -> list[tuple[str, str, LogEvent]]:
     """Every event, with its queue and offset."""
     told: list[tuple[str, str, LogEvent]] = []
     for queue in QUEUES:
@@ -19,7 +19,7 @@ async def all_told(storage: Storage) -> list[tuple[str, str, LogEvent]]:
     return told
 
 
-async def all_live(storage: Storage) -> list[tuple[str, Slot]]:
+async def all_slots(storage: Storage) -> list[tuple[str, Slot]]:
     """Every id, with its queue."""
     found = []
     for queue in QUEUES:

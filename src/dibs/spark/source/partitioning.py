@@ -14,21 +14,21 @@ from collections.abc import Iterator
 from dibs.errors import Refused
 from dibs.model.check_arguments import MOST_PARTS
 from dibs.model.results import Counts, State
-from dibs.spark.door import Door
+from dibs.spark.connection import StorageConnection
 
 _DIGITS = frozenset(string.hexdigits)
 #: Ids for which a task of Spark's is worth its start, some 50 ms: they take about as long to read.
-WORTH = 1000
+MIN_IDS_PER_PARTITION = 1000
 
 
-def parts_of_ids(
-    door: Door, queue: str, state: State | None, parts: int
+def id_ranges(
+    connection: StorageConnection, queue: str, state: State | None, parts: int
 ) -> list[tuple[str | None, str | None]]:
     """Return up to `parts` parts of all ids, or of those in a state, each of at least about WORTH ids."""
     if parts > 1:
-        counts = door.ask(door.storage.counts([queue]))[queue]
-        parts = min(parts, MOST_PARTS, _size(counts, state) // WORTH)
-    cuts = door.ask(door.storage.split(queue, parts, state=state)) if parts > 1 else ()
+        counts = connection.run(connection.storage.counts([queue]))[queue]
+        parts = min(parts, MOST_PARTS, _size(counts, state) // MIN_IDS_PER_PARTITION)
+    cuts = connection.run(connection.storage.split(queue, parts, state=state)) if parts > 1 else ()
     return list(zip((None, *cuts), (*cuts, None), strict=True))
 
 
@@ -39,34 +39,36 @@ def _size(counts: Counts, state: State | None) -> int:
     return counts.waiting + counts.active + counts.completed + counts.failed + counts.cancelled
 
 
-def stretches(
-    door: Door, queue: str, after: str | None, until: str, parts: int
+def offset_ranges(
+    connection: StorageConnection, queue: str, after: str | None, until: str, parts: int
 ) -> list[tuple[str | None, str]]:
     """Return up to `parts` stretches of a log: together, what lies behind `after` and up to `until`."""
-    ends = [*sorted({*_bounds(door, queue, after, until, parts)}), until]
+    ends = [*sorted({*_bounds(connection, queue, after, until, parts)}), until]
     return list(zip([after, *ends[:-1]], ends, strict=True))
 
 
-def _bounds(door: Door, queue: str, after: str | None, until: str, parts: int) -> Iterator[str]:
-    if parts < 2 or (first := _next(door, queue, after)) is None:
+def _bounds(
+    connection: StorageConnection, queue: str, after: str | None, until: str, parts: int
+) -> Iterator[str]:
+    if parts < 2 or (first := _next(connection, queue, after)) is None:
         return
     for part in range(1, parts):
-        guess = between(first, until, part / parts)
-        found = None if guess is None else _next(door, queue, guess)
+        guess = interpolate_offset(first, until, part / parts)
+        found = None if guess is None else _next(connection, queue, guess)
         if found is not None and first <= found < until:
             yield found
 
 
-def _next(door: Door, queue: str, after: str | None) -> str | None:
+def _next(connection: StorageConnection, queue: str, after: str | None) -> str | None:
     """Return the offset of the first event behind another, if the storage takes that for one."""
     try:
-        page = door.ask(door.storage.events(queue, after=after, limit=1))
+        page = connection.run(connection.storage.events(queue, after=after, limit=1))
     except Refused:
         return None
     return page.events[0][0] if page.events else None
 
 
-def between(low: str, high: str, share: float) -> str | None:
+def interpolate_offset(low: str, high: str, share: float) -> str | None:
     """Return text about `share` of the way from one offset to another; None if they look strange."""
     marks = [place for place, sign in enumerate(low) if sign not in _DIGITS]
     if len(low) != len(high) or any(low[place] != high[place] for place in marks):

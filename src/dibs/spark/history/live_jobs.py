@@ -19,21 +19,21 @@ from pyspark.sql.types import StructType
 
 from dibs.model.job import Job, Successor
 from dibs.model.results import ExportRecord, State
-from dibs.spark.door import Door
-from dibs.spark.history.layers import day_of, ended
-from dibs.spark.history.tables import FINAL, LIVE, LIVE_READ, PARTITIONS
+from dibs.spark.connection import StorageConnection
+from dibs.spark.history.tables import JOB_ENDS, LIVE_COLUMNS, LIVE_READ_COLUMNS, PARTITION_COLUMNS
+from dibs.spark.history.transforms import end_events, utc_date
 from dibs.spark.history.warehouse import folder_name
-from dibs.spark.source.reading import Part, log_pages, record_pages
+from dibs.spark.source.batch_reader import QueuePartition, log_pages, record_pages
 from dibs.spark.source.rows import Row
 from dibs.storage.protocol import LATEST
 
 #: In the order in which jobs go through them: one that only goes on is met at least once.
-ORDER: Final[tuple[State, ...]] = ("blocked", "waiting", "active")
+LISTING_ORDER: Final[tuple[State, ...]] = ("blocked", "waiting", "active")
 #: Columns that are ms on their way to Spark.
-TIMES: Final = ("enqueued_at", "due_at", "claimed_at")
+TIME_COLUMNS: Final = ("enqueued_at", "due_at", "claimed_at")
 
 
-class _Queues(ds.InputPartition):
+class _QueueGroup(ds.InputPartition):
     """What one task reads: opening a place costs more than a queue in which little is live."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -41,47 +41,49 @@ class _Queues(ds.InputPartition):
         self.names = names
 
 
-class Living(ds.DataSource):
-    """The source `dibs_living`: a row for each current and successor, with the number of its reading."""
+class LiveJobsSource(ds.DataSource):
+    """The source `dibs_live_jobs`: a row for each current and successor, with the number of its reading."""
 
     @classmethod
     def name(cls) -> str:
         """Return what stands in `format(...)`."""
-        return "dibs_living"
+        return "dibs_live_jobs"
 
     def schema(self) -> str:
         """Return the columns of a reading."""
-        kinds = {"queue": "string", **LIVE_READ, **dict.fromkeys(TIMES, "bigint")}
+        kinds = {"queue": "string", **LIVE_READ_COLUMNS, **dict.fromkeys(TIME_COLUMNS, "bigint")}
         return ", ".join(f"{name} {kind}" for name, kind in kinds.items())
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
         """Return who reads the queues that the options name; none of them is all there are."""
-        wanted = msgspec.json.decode(self.options["queues"], type=tuple[str, ...])
-        return _Reader(self.options["url"], wanted, int(self.options["tasks"]), schema)
+        queues = msgspec.json.decode(self.options["queues"], type=tuple[str, ...])
+        return _Reader(self.options["url"], queues, int(self.options["tasks"]), schema)
 
 
 class _Reader(ds.DataSourceReader):
-    def __init__(self, url: str, wanted: Sequence[str], tasks: int, schema: StructType) -> None:
+    def __init__(self, url: str, queues: Sequence[str], tasks: int, schema: StructType) -> None:
         self._url = url
-        self._wanted = wanted
+        self._queues = queues
         self._tasks = tasks
         self._schema = schema
 
-    def partitions(self) -> list[_Queues]:
-        with Door(self._url) as door:
-            names = self._wanted or sorted(info.name for info in door.ask(door.storage.queues()))
-        dealt = (names[place :: self._tasks] for place in range(self._tasks))
-        return [_Queues(share) for share in dealt if share]
+    def partitions(self) -> list[_QueueGroup]:
+        with StorageConnection(self._url) as connection:
+            names = self._queues or sorted(info.name for info in connection.run(connection.storage.queues()))
+        groups = (names[index :: self._tasks] for index in range(self._tasks))
+        return [_QueueGroup(group) for group in groups if group]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        share, schema = cast("_Queues", partition), to_arrow_schema(self._schema, timezone="UTC")
-        if share.value is None:
+        group, schema = cast("_QueueGroup", partition), to_arrow_schema(self._schema, timezone="UTC")
+        if group.value is None:
             # What Spark makes when there is nothing to read.
             return
-        with Door(self._url) as door:
-            levels = {info.name: info.settings.log_level for info in door.ask(door.storage.queues())}
-            for queue in share.names:
-                pages = readings(door, queue, is_told=levels.get(queue, "off") != "off")
+        with StorageConnection(self._url) as connection:
+            levels = {
+                info.name: info.settings.log_level for info in connection.run(connection.storage.queues())
+            }
+            for queue in group.names:
+                pages = live_record_pages(connection, queue, is_logged=levels.get(queue, "off") != "off")
                 name = folder_name(queue)
                 for seen, records in enumerate(pages):
                     if rows := [row for record in records for row in _rows(name, record, seen)]:
@@ -92,27 +94,31 @@ class _Reader(ds.DataSourceReader):
                         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def readings(door: Door, queue: str, *, is_told: bool) -> Iterator[Sequence[ExportRecord]]:
+def live_record_pages(
+    connection: StorageConnection, queue: str, *, is_logged: bool
+) -> Iterator[Sequence[ExportRecord]]:
     """Yield the ids of a queue in which anything is live; one that is met twice counts as it was met last.
 
     A job that is live all the while is among them. If its listings missed it, it came back or was promoted
     meanwhile; an attempt ended with that, and the log tells of it, so all such ids are asked for once more.
     (On Postgres the log may lag behind a transaction that stays open; then the next increment meets the job,
-    and counts the minutes since its enqueue again.) Of a queue whose log tells nothing (`is_told`), or forgot
+    and counts the minutes since its enqueue again.) Of a queue whose log tells nothing (`is_logged`), or forgot
     it meanwhile, every id is read.
     """
-    if not is_told:
-        yield from record_pages(door, Part(queue))
+    if not is_logged:
+        yield from record_pages(connection, QueuePartition(queue))
         return
-    since = door.ask(door.storage.events(queue, after=LATEST, limit=1)).offset or None
-    for state in ORDER:
-        yield from record_pages(door, Part(queue, state=state))
-    until = door.ask(door.storage.events(queue, after=LATEST, limit=1)).offset
-    if door.ask(door.storage.events(queue, after=since, limit=1)).fell_off:
-        yield from record_pages(door, Part(queue))
+    since = connection.run(connection.storage.events(queue, after=LATEST, limit=1)).offset or None
+    for state in LISTING_ORDER:
+        yield from record_pages(connection, QueuePartition(queue, state=state))
+    until = connection.run(connection.storage.events(queue, after=LATEST, limit=1)).offset
+    if connection.run(connection.storage.events(queue, after=since, limit=1)).fell_off:
+        yield from record_pages(connection, QueuePartition(queue))
         return
-    for page in log_pages(door, Part(queue, after=since, until=until), gaps=True):
-        yield from record_pages(door, Part(queue, ids=tuple({event.id for _, event in page if event.id})))
+    for page in log_pages(connection, QueuePartition(queue, after=since, until=until), gaps=True):
+        yield from record_pages(
+            connection, QueuePartition(queue, ids=tuple({event.id for _, event in page if event.id}))
+        )
 
 
 def _rows(queue: str, record: ExportRecord, seen: int) -> Iterator[Row]:
@@ -131,22 +137,22 @@ def _due(job: Job | Successor) -> int:
     return max(job.run_at, job.enqueued_at)
 
 
-def living_in(spark: SparkSession, url: str, queues: Iterable[str] = ()) -> DataFrame:
+def read_live_jobs(spark: SparkSession, url: str, queues: Iterable[str] = ()) -> DataFrame:
     """Return the readings of a place; without `queues`, of every queue there is."""
-    spark.dataSource.register(Living)
-    wanted = msgspec.json.encode(sorted(set(queues))).decode()
+    spark.dataSource.register(LiveJobsSource)
+    queues = msgspec.json.encode(sorted(set(queues))).decode()
     tasks = spark.sparkContext.defaultParallelism
-    rows = spark.read.format(Living.name()).options(url=url, queues=wanted, tasks=tasks).load()
-    timed = rows.withColumns({name: f.timestamp_millis(name) for name in TIMES})
-    return timed.withColumn("date", day_of("enqueued_at")).select(*LIVE_READ, *PARTITIONS)
+    rows = spark.read.format(LiveJobsSource.name()).options(url=url, queues=queues, tasks=tasks).load()
+    timed = rows.withColumns({name: f.timestamp_millis(name) for name in TIME_COLUMNS})
+    return timed.withColumn("date", utc_date("enqueued_at")).select(*LIVE_READ_COLUMNS, *PARTITION_COLUMNS)
 
 
-def still_live(read: DataFrame, events: DataFrame) -> DataFrame:
+def without_ended(read: DataFrame, events: DataFrame) -> DataFrame:
     """Return what of the readings is not over by the events read after; a run that came back waits again."""
     newest = f.max("seen").over(Window.partitionBy("queue", "id"))
     latest = read.withColumn("newest", newest).where("seen = newest")
-    over = ended(events).where(f.col("kind").isin(*FINAL)).select("queue", "id", "first").distinct()
-    back = ended(events).where(f.col("fence").isNotNull()).select("queue", "id", "fence").distinct()
+    over = end_events(events).where(f.col("kind").isin(*JOB_ENDS)).select("queue", "id", "first").distinct()
+    back = end_events(events).where(f.col("fence").isNotNull()).select("queue", "id", "fence").distinct()
     returned = back.withColumn("returned", f.col("fence").isNotNull())
     left = latest.join(over, ["queue", "id", "first"], "left_anti").join(
         returned, ["queue", "id", "fence"], "left"
@@ -158,4 +164,4 @@ def still_live(read: DataFrame, events: DataFrame) -> DataFrame:
             "fence": f.when(is_active, f.col("fence")),
             "state": f.when(is_active, f.col("state")).otherwise("waiting"),
         }
-    ).select(*LIVE, *PARTITIONS)
+    ).select(*LIVE_COLUMNS, *PARTITION_COLUMNS)

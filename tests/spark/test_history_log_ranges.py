@@ -13,8 +13,8 @@ import pytest
 from dibs.errors import Refused
 from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest, SettingsPatch
-from dibs.spark.door import Door
-from dibs.spark.history.intake import Stretches, look, source_of
+from dibs.spark.connection import StorageConnection
+from dibs.spark.history.log_ranges import LogRangeSource, plan_read, source_name
 from dibs.spark.schemas import struct_type
 from dibs.storage.registry import open_storage
 from dibs_conformance.servers import RedisServer
@@ -48,43 +48,43 @@ def url(tmp_path: Path) -> str:
 
 
 def test_the_first_time_it_is_all_there_is(url: str) -> None:
-    seen = look(url, {})
+    seen = plan_read(url, {})
 
-    (stretch,) = seen.stretches
+    (stretch,) = seen.ranges
     assert ("mail", None, stretch.until) == (stretch.queue, stretch.after, seen.offsets["mail"])
 
 
 def test_nothing_new_is_nothing_to_read(url: str) -> None:
-    offsets = look(url, {}).offsets
+    offsets = plan_read(url, {}).offsets
 
-    assert ((), offsets, ()) == (look(url, offsets).stretches, look(url, offsets).offsets, ())
+    assert ((), offsets, ()) == (plan_read(url, offsets).ranges, plan_read(url, offsets).offsets, ())
 
 
 def test_it_goes_on_where_it_was(url: str) -> None:
-    offsets = look(url, {}).offsets
+    offsets = plan_read(url, {}).offsets
     asyncio.run(cancelled(url, "mail", "b", now=NOW + 1))
     asyncio.run(cancelled(url, "post", "c", now=NOW + 2))
-    seen = look(url, offsets)
+    seen = plan_read(url, offsets)
 
-    assert [("mail", offsets["mail"]), ("post", None)] == [(one.queue, one.after) for one in seen.stretches]
-    assert all(one.after is None or one.after < one.until for one in seen.stretches)
+    assert [("mail", offsets["mail"]), ("post", None)] == [(one.queue, one.after) for one in seen.ranges]
+    assert all(one.after is None or one.after < one.until for one in seen.ranges)
 
 
 def test_only_the_queues_that_are_meant_are_read(url: str) -> None:
     asyncio.run(cancelled(url, "post", "c", now=NOW + 2))
 
-    assert ["post"] == [one.queue for one in look(url, {}, ["post"]).stretches]
+    assert ["post"] == [one.queue for one in plan_read(url, {}, ["post"]).ranges]
 
 
 def test_what_was_trimmed_unread_is_a_gap(url: str) -> None:
-    offsets = look(url, {}).offsets
+    offsets = plan_read(url, {}).offsets
     asyncio.run(cancelled(url, "mail", "b", now=NOW + 1))
     asyncio.run(cancelled(url, "mail", "c", now=NOW + 3 * HOUR))
     asyncio.run(trimmed(url, "mail", NOW + 3 * HOUR))
-    seen = look(url, offsets)
+    seen = plan_read(url, offsets)
 
     assert ("mail",) == seen.gaps
-    assert [None] == [one.after for one in seen.stretches]
+    assert [None] == [one.after for one in seen.ranges]
 
 
 def test_a_log_that_ends_before_its_offset_is_refused(url: str, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_log_that_ends_before_its_offset_is_refused(url: str, tmp_path: Path) 
     asyncio.run(cancelled(later, "mail", "a", now=NOW + HOUR))
 
     with pytest.raises(Refused, match="ends before the offset"):
-        look(url, look(later, {}).offsets)
+        plan_read(url, plan_read(later, {}).offsets)
 
 
 def test_a_task_holds_a_page_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,16 +100,16 @@ def test_a_task_holds_a_page_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
     url, page = f"file:{tmp_path}/jobs", 10
     ids = [f"id {number}" for number in range(20 * page)]
     asyncio.run(cancelled(url, "mail", *ids, now=NOW))
-    monkeypatch.setattr("dibs.spark.source.reading.PAGE", page)
-    asked, ask = [], Door.ask
+    monkeypatch.setattr("dibs.spark.source.batch_reader.PAGE", page)
+    asked, run = [], StorageConnection.run
 
-    def counted(door: Door, call: Coroutine[Any, Any, T]) -> T:
+    def counted(connection: StorageConnection, call: Coroutine[Any, Any, T]) -> T:
         asked.append(call)
-        return ask(door, call)
+        return run(connection, call)
 
-    monkeypatch.setattr(Door, "ask", counted)
-    given = {"url": url, "look": msgspec.json.encode(look(url, {})).decode()}
-    reader = Stretches(given).reader(struct_type("events"))
+    monkeypatch.setattr(StorageConnection, "run", counted)
+    given = {"url": url, "plan": msgspec.json.encode(plan_read(url, {})).decode()}
+    reader = LogRangeSource(given).reader(struct_type("events"))
     (share,) = reader.partitions()
     batches = cast("Iterator[pa.RecordBatch]", reader.read(share))
     rows, counts = [], []
@@ -127,12 +127,12 @@ async def test_it_can_be_asked_where_a_loop_runs(tmp_path: Path) -> None:
     url = f"file:{tmp_path}/jobs"
     await cancelled(url, "mail", "a", now=NOW)
 
-    assert ["mail"] == [one.queue for one in look(url, {}).stretches]
-    assert url == source_of(url)
+    assert ["mail"] == [one.queue for one in plan_read(url, {}).ranges]
+    assert url == source_name(url)
 
 
 def test_two_prefixes_are_two_places(redis_server: RedisServer) -> None:
-    one, other = (source_of(f"{redis_server.url}?prefix={name}") for name in ("one", "other"))
+    one, other = (source_name(f"{redis_server.url}?prefix={name}") for name in ("one", "other"))
 
     assert one != other
     assert one.endswith("prefix=one")

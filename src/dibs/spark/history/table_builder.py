@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from dibs.spark.history.tables import ORDER, PARTITIONS, schema
+from dibs.spark.history.tables import PARTITION_COLUMNS, SORT_COLUMN, schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from dibs.spark.history.warehouse import Draft
 
 #: Bytes of Parquet that one task takes on: some 200,000 events.
-ONE_TASK: Final = 8 * 1024 * 1024
+ONE_TASK_BYTES: Final = 8 * 1024 * 1024
 #: Bytes of Parquet for which it is not worth the while to make Java code of a query and compile that.
-AS_IT_IS: Final = 1024 * 1024
+INTERPRETED_BYTES: Final = 1024 * 1024
 #: Bytes of Parquet to one partition of what is shared out; rows take many times that in memory.
-SHARE: Final = 4 * 1024 * 1024
+PARTITION_BYTES: Final = 4 * 1024 * 1024
 #: Tables below this are sent whole to who joins them, as by default.
-BROADCAST: Final = "10MB"
+BROADCAST_LIMIT: Final = "10MB"
 
-_SHARES: Final = "spark.sql.shuffle.partitions"
-_SENT: Final = "spark.sql.autoBroadcastJoinThreshold"
-_COMPILED: Final = ("spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode")
-_HOW: Final = {True: ("true", "FALLBACK"), False: ("false", "NO_CODEGEN")}
+_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_BROADCAST_THRESHOLD: Final = "spark.sql.autoBroadcastJoinThreshold"
+_CODEGEN: Final = ("spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode")
+_CODEGEN_SETTINGS: Final = {True: ("true", "FALLBACK"), False: ("false", "NO_CODEGEN")}
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     # Spark writes times as INT96 by default, which has no statistics: every read would be of everything.
@@ -52,13 +52,16 @@ _STAGING: Final = {
 
 
 @contextmanager
-def making(spark: SparkSession, draft: Draft) -> Iterator[Making]:
+def table_builder(spark: SparkSession, draft: Draft) -> Iterator[TableBuilder]:
     """Give what to make a draft with; the session may be somebody's own, and gets its settings back."""
-    before = {name: spark.conf.get(name, None) for name in (*_SETTINGS, _SHARES, _SENT, *_COMPILED)}
+    before = {
+        name: spark.conf.get(name, None)
+        for name in (*_SETTINGS, _SHUFFLE_PARTITIONS, _BROADCAST_THRESHOLD, *_CODEGEN)
+    }
     try:
         for name, value in _SETTINGS.items():
             spark.conf.set(name, value)
-        yield Making(spark, draft)
+        yield TableBuilder(spark, draft)
     finally:
         for name, set_before in before.items():
             if set_before is None:
@@ -67,64 +70,70 @@ def making(spark: SparkSession, draft: Draft) -> Iterator[Making]:
                 spark.conf.set(name, set_before)
 
 
-class Making:
+class TableBuilder:
     """Reads what is there, and writes the parts of one generation into its staging."""
 
     def __init__(self, spark: SparkSession, draft: Draft) -> None:
         self.spark = spark
         self.draft = draft
 
-    def staged(self, name: str) -> list[Path]:
+    def staged_files(self, name: str) -> list[Path]:
         """Return the files that were written for a part; none for one that was not."""
         return sorted(self.draft.staging(name).rglob("*.parquet"))
 
-    def fits_one(self, *parts: Iterable[Path]) -> bool:
+    def use_one_task(self, *parts: Iterable[Path]) -> bool:
         """Tell whether one task is to do all with what is in these files; else share it out from here on."""
         size = sum(file.stat().st_size for files in parts for file in files)
-        one = size <= ONE_TASK
-        shares = max(self.spark.sparkContext.defaultParallelism, -(-size // SHARE))
-        self.spark.conf.set(_SHARES, str(shares))
+        single = size <= ONE_TASK_BYTES
+        partitions = max(self.spark.sparkContext.defaultParallelism, -(-size // PARTITION_BYTES))
+        self.spark.conf.set(_SHUFFLE_PARTITIONS, str(partitions))
         # In one task there is nobody to send a table to.
-        self.spark.conf.set(_SENT, "-1" if one else BROADCAST)
-        for name, value in zip(_COMPILED, _HOW[size > AS_IT_IS], strict=True):
+        self.spark.conf.set(_BROADCAST_THRESHOLD, "-1" if single else BROADCAST_LIMIT)
+        for name, value in zip(_CODEGEN, _CODEGEN_SETTINGS[size > INTERPRETED_BYTES], strict=True):
             self.spark.conf.set(name, value)
-        return one
+        return single
 
-    def read(self, table: str, files: Iterable[Path], *, one: bool) -> DataFrame:
+    def read(self, table: str, files: Iterable[Path], *, single: bool) -> DataFrame:
         """Return the rows of a table that are in these files, as one partition or as Spark cuts them."""
         wanted = schema(table)
-        places = groupby(sorted(files), _base)
-        parts = [self._below(table, base, [*held]) for base, held in places]
+        groups = groupby(sorted(files), _base)
+        parts = [self._below(table, base, [*group]) for base, group in groups]
         if not parts:
-            return self.local(to_arrow_schema(wanted, timezone="UTC").empty_table(), one=one)
-        whole = parts[0]
+            return self.local(to_arrow_schema(wanted, timezone="UTC").empty_table(), single=single)
+        rows = parts[0]
         for part in parts[1:]:
-            whole = whole.unionByName(part)
-        return whole.coalesce(1) if one else whole
+            rows = rows.unionByName(part)
+        return rows.coalesce(1) if single else rows
 
     def _below(self, table: str, base: Path, files: list[Path]) -> DataFrame:
         source = self.spark.read.schema(schema(table)).option("basePath", str(base))
         return source.parquet(*map(str, files))
 
-    def local(self, rows: pa.Table, *, one: bool) -> DataFrame:
+    def local(self, rows: pa.Table, *, single: bool) -> DataFrame:
         """Return rows that are known here, to be joined with many."""
         frame = self.spark.createDataFrame(rows)
-        return frame.coalesce(1).hint("shuffle_hash") if one else f.broadcast(frame)
+        return frame.coalesce(1).hint("shuffle_hash") if single else f.broadcast(frame)
 
     def write_flat(self, name: str, frame: DataFrame) -> None:
         """Write rows as they come, in no partitions: to be read once."""
         frame.write.options(**_STAGING).parquet(str(self.draft.staging(name)))
 
-    def write(self, name: str, frame: DataFrame, *, table: str = "", gathered: bool) -> None:
+    def write(self, name: str, frame: DataFrame, *, table: str = "", is_clustered: bool) -> None:
         """Write rows by queue and day.
 
-        `gathered` says that those of a partition lie together as they come; else they are brought together,
+        `is_clustered` says that those of a partition lie together as they come; else they are brought together,
         split only where a task would get too many.
         """
-        order = [column for column in (ORDER.get(table or name),) if column]
-        whole = frame if gathered else frame.hint("rebalance", *(f.col(column) for column in PARTITIONS))
-        inside = whole.sortWithinPartitions(*PARTITIONS, *order)
-        inside.write.partitionBy(*PARTITIONS).options(**_STAGING).parquet(str(self.draft.staging(name)))
+        order = [column for column in (SORT_COLUMN.get(table or name),) if column]
+        rows = (
+            frame
+            if is_clustered
+            else frame.hint("rebalance", *(f.col(column) for column in PARTITION_COLUMNS))
+        )
+        inside = rows.sortWithinPartitions(*PARTITION_COLUMNS, *order)
+        inside.write.partitionBy(*PARTITION_COLUMNS).options(**_STAGING).parquet(
+            str(self.draft.staging(name))
+        )
 
 
 def _base(file: Path) -> Path:

@@ -1,0 +1,154 @@
+"""Workers in the tasks of a Spark job, for users whose machines belong to a Spark cluster.
+
+Each task runs one supervisor with leases and fences, as `dibs worker` does. If an executor is lost, its runs
+stall: they return to the queue when their lease expires, or when Spark runs the task again and its
+supervisor reaps them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec import Struct
+
+from dibs.client.connection.url import URL_VARIABLE, redact_url, resolve_url
+from dibs.client.options.durations import Seconds, duration_ms
+from dibs.errors import ConfigurationError, Refused
+from dibs.spark.connection import describe_process, shared_url
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dibs.client.app import Dibs
+
+
+class ExecutorReport(Struct, frozen=True, kw_only=True):
+    """The result of one task of `run_workers`."""
+
+    host: str
+    """Name of the machine."""
+    process: int
+    """Process id of the supervisor."""
+    seconds: float
+    """Time between start and end of the worker."""
+    ends: dict[str, int]
+    """Number of runs by the way they ended: completed, failed, retried, released and so on."""
+
+
+class _WorkerOptions(Struct, frozen=True, kw_only=True):
+    """The arguments of a worker, sent from the driver to each task as JSON."""
+
+    application: str
+    url: str
+    queues: tuple[str, ...] | None
+    processes: int
+    #: Milliseconds after the start of the task until it stops claiming. None: until the queues are empty.
+    stop_after_ms: int | None
+    grace: float
+    lease: float
+    heartbeat: float
+
+
+def run_workers(
+    spark: SparkSession,
+    application: str,
+    executors: int,
+    *,
+    until: Literal["empty"] | Seconds = "empty",
+    url: str | None = None,
+    queues: Sequence[str] | None = None,
+    processes: int = 1,
+    grace: float = 30.0,
+    lease: float = 15.0,
+    heartbeat: float = 5.0,
+) -> list[ExecutorReport]:
+    """Run the handlers of "module:app" in `executors` tasks of a Spark job, and return a report of each
+    task.
+
+    With until="empty" each task ends when its queues have no job left, as `app.work` does. With a number of
+    seconds each task stops claiming that long after its own start, waits up to `grace` seconds for its runs,
+    and releases the rest.
+
+    Every executor must be able to import the module and to reach the storage at `url`. The application must
+    not set another URL itself. In each task a supervisor renews the lease from outside the `processes` that
+    run handlers; with `processes=0` the handlers run in the supervisor's process.
+
+    On a cluster with fewer free slots than `executors`, the remaining tasks start when others end. Raise
+    Refused for invalid arguments. An error in a task is raised as Spark's own error, with its message.
+    """
+    if isinstance(executors, bool) or not isinstance(executors, int) or executors < 1:
+        raise Refused(f"executors is {executors!r}; it must be an integer of at least 1", field="executors")
+    options = _WorkerOptions(
+        application=application,
+        url=shared_url(resolve_url(url)),
+        queues=None if queues is None else tuple(queues),
+        processes=processes,
+        stop_after_ms=_stop_after_ms(until),
+        grace=grace,
+        lease=lease,
+        heartbeat=heartbeat,
+    )
+    encoded = msgspec.json.encode(options)
+    tasks = spark.sparkContext.parallelize(range(executors), executors)
+    reports = tasks.mapPartitions(lambda _: run_worker_task(encoded)).collect()
+    return [msgspec.json.decode(report, type=ExecutorReport) for report in reports]
+
+
+def _stop_after_ms(until: Literal["empty"] | Seconds) -> int | None:
+    if isinstance(until, str):
+        if until != "empty":
+            raise Refused(f"until is {until!r:.80}; it must be 'empty' or seconds", field="until")
+        return None
+    stop_after_ms = duration_ms("until", until)
+    if stop_after_ms <= 0:
+        raise Refused(f"until is {until}; it must be more than 0 seconds", field="until")
+    return stop_after_ms
+
+
+def run_worker_task(encoded: bytes) -> Iterator[bytes]:
+    """Run a worker in this Spark task until it ends, and yield its report as JSON."""
+    # Every Python process of Spark imports dibs.spark, but only these tasks need the worker.
+    from dibs.worker.processes.app_import import import_app  # noqa: PLC0415
+
+    options = msgspec.json.decode(encoded, type=_WorkerOptions)
+    # The application reads its URL from here, in this process and in the processes that run its handlers.
+    os.environ[URL_VARIABLE] = options.url
+    app = import_app(options.application)
+    if app.url != options.url:
+        raise ConfigurationError(
+            f"{describe_process()} {options.application} sets its own URL, {redact_url(app.url)}, which "
+            f"differs from {redact_url(options.url)}. Leave url out, or create the application without a URL"
+        )
+    yield msgspec.json.encode(asyncio.run(_work(options, app)))
+
+
+async def _work(options: _WorkerOptions, app: Dibs) -> ExecutorReport:
+    from dibs.client.work_report import RUN_ENDS  # noqa: PLC0415
+    from dibs.worker import run  # noqa: PLC0415
+
+    if options.stop_after_ms is not None:
+        # Stop as a worker does on SIGTERM: it claims no more jobs and gives its runs the grace time.
+        loop = asyncio.get_running_loop()
+        loop.call_later(options.stop_after_ms / 1000, signal.raise_signal, signal.SIGTERM)
+    report = await run(
+        app,
+        queues=options.queues,
+        processes=options.processes,
+        until="empty" if options.stop_after_ms is None else "stopped",
+        grace=options.grace,
+        lease=options.lease,
+        heartbeat=options.heartbeat,
+        reference=options.application,
+    )
+    return ExecutorReport(
+        host=socket.gethostname(),
+        process=os.getpid(),
+        seconds=report.seconds,
+        ends={end: report.total(end) for end in RUN_ENDS},
+    )

@@ -1,0 +1,151 @@
+"""The blocking connection of Spark's Python processes to a storage, and the checks of its URL.
+
+Spark plans a read or a write in one Python process and runs its tasks in others, on this machine or on
+executors. Each process opens a connection of its own; none of them shares the event loop of the driver
+program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from dibs.client.connection.url import redact_url, resolve_url
+from dibs.errors import Refused, StorageError, StorageUnavailable
+from dibs.storage.protocol import Storage
+from dibs.storage.registry import open_storage, scheme_of
+
+T = TypeVar("T")
+
+
+class StorageConnection:
+    """A storage opened for blocking code, with an event loop of its own.
+
+        with StorageConnection(url) as connection:
+            connection.run(connection.storage.queues())
+
+    The directory of a `file:` URL is created only with `create`. An executor that created a missing
+    directory would read and write a storage of its own, and a reader that misses the directory has a wrong
+    path.
+    """
+
+    def __init__(self, url: str, *, create: bool = False) -> None:
+        self._url = url
+        self._create = create
+        self._runner = asyncio.Runner()
+        self.storage: Storage = open_storage(url)
+
+    def __enter__(self) -> Self:
+        """Open the storage. Raise StorageUnavailable with this machine's name and the URL without its
+        password.
+        """
+        if not self._create:
+            check_directory(self._url)
+        try:
+            self.run(self.storage.__aenter__())
+        except BaseException as error:
+            # Close the loop on every error: an open loop raises a ResourceWarning later, in unrelated code.
+            self._runner.close()
+            if isinstance(error, StorageError):
+                raise StorageUnavailable(
+                    f"{describe_process()} cannot open {redact_url(self._url)}: {error}"
+                ) from error
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.run(self.storage.__aexit__(kind, error, trace))
+        finally:
+            self._runner.close()
+
+    def run(self, operation: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the event loop of this connection and return its result."""
+        # asyncio.Runner.run would set a SIGINT handler around each call, which formats the whole result as
+        # text.
+        return self._runner.get_loop().run_until_complete(operation)
+
+
+def describe_process() -> str:
+    """Return a name of this process for error messages.
+
+    In a Spark task, the name has the executor's host, the stage, the partition and the attempt.
+    """
+    from pyspark import TaskContext  # noqa: PLC0415 - a process without pyspark opens connections too
+
+    name = f"{socket.gethostname()} (process {os.getpid()})"
+    if (task := TaskContext.get()) is None:
+        return name
+    return (
+        f"executor {name}, stage {task.stageId()}, partition {task.partitionId()}, "
+        f"attempt {task.attemptNumber()},"
+    )
+
+
+def shared_url(url: str | None) -> str:
+    """Return the URL that a storage has in every process: resolved, and with an absolute path for `file:`.
+
+    Raise Refused for a storage that other processes cannot open, and NoStorage if no URL is set.
+    """
+    found = resolve_url(url)
+    storage = open_storage(found)
+    if not storage.capabilities.shared:
+        raise Refused(
+            f"{storage.url} exists only in this process, but Spark reads and writes in other processes. Call "
+            "dibs.spark.read or dibs.spark.enqueue, which work in the driver, or use a shared storage: "
+            "file:/shared/jobs, redis:// or postgresql://",
+            field="url",
+        )
+    return _absolute_url(found)
+
+
+def is_shared(url: str) -> bool:
+    """Return whether other processes can open the storage at this URL."""
+    return open_storage(url).capabilities.shared
+
+
+def _absolute_url(url: str) -> str:
+    folder = directory_of(url)
+    if folder is None:
+        return url
+    return f"file:{folder.absolute()}{''.join(url.partition('?')[1:])}"
+
+
+def absolute_location(location: str) -> str:
+    """Return a URI unchanged, and a path as an absolute path, which is valid in every working directory."""
+    return location if "://" in location else str(Path(location).absolute())
+
+
+def directory_of(url: str) -> Path | None:
+    """Return the directory of a `file:` URL, or None for another scheme."""
+    if scheme_of(url) != "file":
+        return None
+    path = url.partition("?")[0].partition(":")[2]
+    return Path("/" + path.lstrip("/") if path.startswith("//") else path)
+
+
+def check_directory(url: str) -> None:
+    """Raise StorageUnavailable if the directory of a `file:` URL does not exist on this machine."""
+    folder = directory_of(url)
+    if folder is not None and not folder.is_dir():
+        raise StorageUnavailable(
+            f"{describe_process()} finds no directory {folder}. Check the path. Spark can use a file: storage "
+            "only if all its machines mount the same path; Redis and Postgres work without a shared path"
+        )
+
+
+def run_in_thread(function: Callable[[], T]) -> T:
+    """Call `function` in a new thread and return its result.
+
+    In a notebook an event loop already runs in this thread, and a StorageConnection runs its own.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="dibs-spark") as thread:
+        return thread.submit(function).result()

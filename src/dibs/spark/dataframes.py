@@ -1,0 +1,116 @@
+"""The functions `read` and `enqueue`: a table as a DataFrame, and the rows of a DataFrame as jobs.
+
+Unlike the data source itself, both work for a storage that exists only in the driver's process.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from dibs.client.connection.url import resolve_url
+from dibs.client.options.ids import new_id
+from dibs.model.requests import OnConflict
+from dibs.spark.connection import absolute_location, is_shared, run_in_thread, shared_url
+from dibs.spark.java import require_pyspark
+from dibs.spark.write_report import WriteReport, sum_reports
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
+
+def read(spark: SparkSession, table: str, *, url: str | None = None, **options: str) -> DataFrame:
+    """Return the table jobs, outcomes, events or runs as a DataFrame; `options` are those of the data
+    source.
+
+    Filters are pushed down to the storage if the Spark session allows it. The ids or the log of a queue are
+    read in as many partitions as Spark runs tasks at once. A storage in the memory of this process is read
+    completely, before this function returns. Raise Refused or StorageError.
+    """
+    require_pyspark()
+    storage_url = resolve_url(url)
+    if not is_shared(storage_url):
+        return spark.createDataFrame(
+            run_in_thread(lambda: _read_in_driver(storage_url, {"table": table, **options}))
+        )
+    pushdown = spark.conf.get(_PUSHDOWN, "false") or "false"
+    # The working directory of Spark's processes is the one the session started in; this process may have
+    # changed its own.
+    storage_url = shared_url(storage_url)
+    defaults = {"pushdown": pushdown, "partitions": str(spark.sparkContext.defaultParallelism)}
+    reader = spark.read.format("dibs").options(**{**defaults, **options}, url=storage_url, table=table)
+    return reader.load()
+
+
+def enqueue(
+    df: DataFrame,
+    queue: str,
+    *,
+    url: str | None = None,
+    on_conflict: OnConflict | None = None,
+    rejects: str | Path | None = None,
+    run: str | None = None,
+) -> WriteReport:
+    """Enqueue the rows of a DataFrame and return a report.
+
+    Required is a column `data` (written as JSON) or `payload` (bytes). Optional columns are id, run_at,
+    priority, attributes and on_conflict; the column on_conflict overrides the argument.
+
+    Invalid rows are written to `rejects` as Parquet files. Without `rejects`, the first invalid row fails
+    the write before any row of its partition is sent. If an earlier write had the same `run`, its rows are
+    not enqueued again, as long as the queue remembers request keys. Raise Refused for invalid columns or
+    options. An error in a task is raised as Spark's own error, with its message.
+    """
+    require_pyspark()
+    storage_url = resolve_url(url)
+    options = {"url": shared_url(storage_url) if is_shared(storage_url) else storage_url, "queue": queue}
+    if on_conflict is not None:
+        options["on_conflict"] = msgspec.json.encode(on_conflict).decode()
+    if rejects is not None:
+        options["rejects"] = absolute_location(str(rejects))
+    if run is not None:
+        options["run"] = run
+    return _enqueue_in_driver(df, options) if not is_shared(storage_url) else _enqueue_in_tasks(df, options)
+
+
+def _enqueue_in_tasks(df: DataFrame, options: dict[str, str]) -> WriteReport:
+    # Spark commits a write in a process on the driver's machine, so this process can read the file.
+    with tempfile.TemporaryDirectory(prefix="dibs-report-") as folder:
+        report = Path(folder, "report.json")
+        df.write.format("dibs").mode("append").options(**options, report=str(report)).save()
+        return msgspec.json.decode(report.read_bytes(), type=WriteReport)
+
+
+# -- a storage in the memory of this process ---------------------------------------------------------
+
+
+def _enqueue_in_driver(df: DataFrame, options: dict[str, str]) -> WriteReport:
+    from dibs.spark.source.options import write_options_at  # noqa: PLC0415 - these modules import pyspark
+    from dibs.spark.source.partition_writer import WriteTask, write_partition  # noqa: PLC0415
+    from dibs.spark.source.row_requests import check_columns  # noqa: PLC0415
+
+    parsed = write_options_at(options["url"], options)
+    check_columns(df.schema)
+    run = parsed.run or new_id()
+    report = run_in_thread(lambda: write_partition(parsed, WriteTask(run, 0, 0), df.toArrow().to_batches()))
+    return sum_reports(parsed.queue, run, [report])
+
+
+def _read_in_driver(url: str, options: dict[str, str]) -> pa.Table:
+    import pyarrow as pa  # noqa: PLC0415
+
+    from dibs.spark.schemas import arrow_schema, struct_type  # noqa: PLC0415
+    from dibs.spark.source.batch_reader import TableReader  # noqa: PLC0415
+    from dibs.spark.source.options import read_options_at  # noqa: PLC0415
+
+    parsed = read_options_at(url, options)
+    reader = TableReader(parsed, struct_type(parsed.table))
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return pa.Table.from_batches(batches, schema=arrow_schema(parsed.table))

@@ -1,0 +1,196 @@
+"""What one task of a write does: rows become requests, and go to the storage in batches."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Final, NamedTuple, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from dibs.errors import BatchRefused, OutcomeUnknown, Refused
+from dibs.model.limits import LIMITS
+from dibs.model.requests import EnqueueRequest
+from dibs.model.results import EnqueueResult
+from dibs.spark.connection import StorageConnection
+from dibs.spark.source.options import WriteOptions
+from dibs.spark.source.rejects import RejectsFile
+from dibs.spark.source.row_requests import RequestBuilder
+from dibs.spark.write_report import PartitionReport
+
+T = TypeVar("T")
+
+#: Bytes of payloads in one call of the storage; a batch has at most LIMITS.batch items as well.
+MAX_CALL_BYTES: Final = 8 * 1024 * 1024
+#: Bytes of a partition that are kept in memory while its rows are looked at, before they go to disk.
+SPOOL_MEMORY_BYTES: Final = 64 * 1024 * 1024
+#: Seconds before a call whose reply was lost is repeated: each row is known again, so that adds nothing.
+RETRY_DELAYS: Final = (0.1, 1.0)
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(list[EnqueueRequest]).decode
+_HEADER_BYTES: Final = 8
+
+
+class WriteTask(NamedTuple):
+    """Which task of which write this is."""
+
+    run: str
+    partition: int
+    attempt: int
+
+    @property
+    def name(self) -> str:
+        """What its files are called: the same for each attempt."""
+        return f"{self.run.replace('/', '-')}-part-{self.partition:05}"
+
+
+class RowRequest(NamedTuple):
+    """A request, and the row it was made of."""
+
+    request: EnqueueRequest
+    batch: pa.RecordBatch
+    row: int
+
+
+def write_partition(
+    options: WriteOptions, task: WriteTask, batches: Iterable[pa.RecordBatch]
+) -> PartitionReport:
+    """Enqueue the rows of a partition.
+
+    With `rejects`, bad rows go there; else the first bad row raises Refused, before any row was sent.
+    """
+    rows = RequestBuilder(task.run, task.partition, options.on_conflict)
+    with StorageConnection(options.url) as connection:
+        if options.rejects is None:
+            return _write_all_or_none(connection, options.queue, rows, task, batches)
+        rejects = RejectsFile(options.rejects, task.name, task.attempt)
+        try:
+            report = _write_good_rows(connection, options.queue, rows, rejects, batches)
+        except BaseException:
+            rejects.abort()
+            raise
+        rejects.commit()
+        return report
+
+
+def _write_all_or_none(
+    connection: StorageConnection,
+    queue: str,
+    rows: RequestBuilder,
+    task: WriteTask,
+    batches: Iterable[pa.RecordBatch],
+) -> PartitionReport:
+    report = PartitionReport()
+    with tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES) as spool:
+        for requests in _batches(_valid_requests(rows, task, batches), _payload_size):
+            _spool(spool, requests)
+        spool.seek(0)
+        while requests := _unspool(spool):
+            _add_results(report, enqueue(connection, queue, requests))
+    return report
+
+
+def _valid_requests(
+    rows: RequestBuilder, task: WriteTask, batches: Iterable[pa.RecordBatch]
+) -> Iterator[EnqueueRequest]:
+    number = 0
+    for batch in batches:
+        for request in rows.requests(batch):
+            if isinstance(request, Refused):
+                raise Refused(
+                    f"row {number} of partition {task.partition}: {request}. Nothing of this partition was "
+                    "sent; option rejects would set such rows aside",
+                    field=request.field,
+                    index=number,
+                )
+            number += 1
+            yield request
+
+
+def _spool(spool: IO[bytes], requests: list[EnqueueRequest]) -> None:
+    raw = _encode(requests)
+    spool.write(len(raw).to_bytes(_HEADER_BYTES))
+    spool.write(raw)
+
+
+def _unspool(spool: IO[bytes]) -> list[EnqueueRequest]:
+    size = spool.read(_HEADER_BYTES)
+    return _decode(spool.read(int.from_bytes(size))) if size else []
+
+
+def _write_good_rows(
+    connection: StorageConnection,
+    queue: str,
+    rows: RequestBuilder,
+    rejects: RejectsFile,
+    batches: Iterable[pa.RecordBatch],
+) -> PartitionReport:
+    report = PartitionReport()
+    for items in _batches(_good_rows(rows, rejects, batches), lambda item: _payload_size(item.request)):
+        _add_results(report, _enqueue_accepted(connection, queue, items, rejects))
+    report.rejected = rejects.count
+    report.rows += rejects.count
+    return report
+
+
+def _good_rows(
+    rows: RequestBuilder, rejects: RejectsFile, batches: Iterable[pa.RecordBatch]
+) -> Iterator[RowRequest]:
+    for batch in batches:
+        for row, request in enumerate(rows.requests(batch)):
+            if isinstance(request, Refused):
+                rejects.add(batch, row, request)
+            else:
+                yield RowRequest(request, batch, row)
+
+
+def _enqueue_accepted(
+    connection: StorageConnection, queue: str, items: list[RowRequest], rejects: RejectsFile
+) -> list[EnqueueResult]:
+    """Enqueue what the storage takes: one opened with limits of its own may refuse what passed ours."""
+    try:
+        return enqueue(connection, queue, [item.request for item in items])
+    except BatchRefused as refused:
+        bad = {each.index: each for each in refused.exceptions if isinstance(each, Refused)}
+    for index, reason in bad.items():
+        if index is not None:
+            rejects.add(items[index].batch, items[index].row, reason)
+    good = [item.request for index, item in enumerate(items) if index not in bad]
+    return enqueue(connection, queue, good) if good else []
+
+
+def enqueue(connection: StorageConnection, queue: str, requests: list[EnqueueRequest]) -> list[EnqueueResult]:
+    """Enqueue one batch; if its reply is lost, again. Raises BatchRefused, StorageError, OutcomeUnknown."""
+    for pause in RETRY_DELAYS:
+        try:
+            return list(connection.run(connection.storage.enqueue(queue, requests)))
+        except OutcomeUnknown:
+            time.sleep(pause)
+    return list(connection.run(connection.storage.enqueue(queue, requests)))
+
+
+def _add_results(report: PartitionReport, results: list[EnqueueResult]) -> None:
+    report.rows += len(results)
+    report.statuses.update(result.status for result in results)
+    report.repeated += sum(result.repeated for result in results)
+
+
+def _payload_size(request: EnqueueRequest) -> int:
+    return len(request.job.data.payload)
+
+
+def _batches(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yield items in lists that one call of a storage takes."""
+    group: list[T] = []
+    size = 0
+    for item in items:
+        if group and (len(group) >= LIMITS.batch or size + size_of(item) > MAX_CALL_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(item)
+        size += size_of(item)
+    if group:
+        yield group
