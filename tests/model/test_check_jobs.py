@@ -11,7 +11,7 @@ from msgspec.structs import replace as changed
 from dibs.errors import BatchRefused, Refused
 from dibs.model import check_jobs, check_values, limits
 from dibs.model.job import JobData, NewJob, OutcomeRetention, Overrides
-from dibs.model.requests import EnqueueRequest, FollowUp, Reject, Update
+from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, FollowUp, Reject, Update
 from dibs.model.retry import Exponential, Fixed
 
 KIB, MIB = 1024, 1024 * 1024
@@ -267,3 +267,39 @@ def test_a_batch_knows_whether_all_of_it_is_plain() -> None:
         EnqueueRequest(job=NewJob(id="a", data=JobData(attributes={"a": b"1"}))),
     ):
         assert not check_jobs.check_batch([EnqueueRequest(job=job), other]).plain
+
+
+#: Values for each field of a request: the default, a good one, and bad ones.
+VALUES: dict[str, tuple[Any, ...]] = {
+    "id": ("a", "x" * 512, "x" * 513, "", "ä" * 300, "\0", "\ud800", 5),
+    "payload": (b"", b"x" * MIB, b"x" * (MIB + 1), "text", None),
+    "attributes": ({}, {"a": b"1"}, {"a": "no bytes"}),
+    "priority": (0, 1, 2000, 0.0, True, None),
+    "overrides": (None, Overrides(timeout=0), Overrides(max_retries=1)),
+    "retention": (None, OutcomeRetention(completed=-1)),
+    "run_at": (None, -1, 5),
+    "delay": (None, -1, 5),
+    "on_conflict": (DEFAULT_UPDATE, Update(), Reject(), None),
+    "request_key": (None, "", "k"),
+    "want_outcome": (False, True, None),
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field in VALUES for value in VALUES[field]])
+def test_a_request_that_passes_as_plain_passes_the_full_check(field: str, value: Any) -> None:
+    """`check_request` skips the full check for plain requests."""
+    values = {name: choices[0] for name, choices in VALUES.items()} | {field: value}
+    data = JobData(
+        **{name: values[name] for name in ("payload", "attributes", "priority", "overrides", "retention")}
+    )
+    asked = EnqueueRequest(
+        job=NewJob(id=values["id"], data=data, run_at=values["run_at"], delay=values["delay"]),
+        **{name: values[name] for name in ("on_conflict", "request_key", "want_outcome")},
+    )
+
+    plain = check_jobs._is_plain(asked, limits.LIMITS)
+    if plain:
+        check_jobs.check_new(asked.job, limits.LIMITS)
+        check_jobs.check_conflict(asked.on_conflict)
+
+    assert plain or value is not VALUES[field][0]
