@@ -1,4 +1,4 @@
-"""The floors inside a room, and import circles: tests/test_layers.py says who may import whom between rooms."""
+"""Tests of the floors inside `client` and `worker`, and of import circles in the whole project."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ THEIRS = {
 }  # fmt: skip
 #: Identifiers of Spark, Celery and other systems that our code does not call.
 THEIR_SYMBOLS = {"mapInArrow"}
-#: Dotted names that are no modules: loggers, entry-point groups, metrics and options of Spark.
-NOT_MODULES = {"dibs.storages", "dibs.commands"}
+#: Dotted names that are not modules: entry-point groups, and the queue in which `dibs move` keeps its notes.
+NOT_MODULES = {"dibs.storages", "dibs.commands", "dibs.move"}
 
 
 class Text(NamedTuple):
