@@ -32,7 +32,7 @@ class ConcurrentNumberMap(NumberMap):
         other._drawn = {key: copy_drawn(random_action) for key, random_action in self._drawn.items()}
         return other
 
-    def _pair(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:
+    def _map_new(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:
         if (kind, scope, actual) in self._expected:
             raise Mismatch(f"{kind} {actual} of {scope[1]!r} was given before; a fresh one was due")
         queue, id = scope

@@ -1,4 +1,4 @@
-"""The history checker: rules in near-linear time over what clients recorded, or over a queue's own log."""
+"""The history checker. It checks recorded calls, or the event log of a queue, in near-linear time."""
 
 from dibs_conformance.history.check import CheckResult as CheckResult
 from dibs_conformance.history.check import check as check

@@ -1,4 +1,4 @@
-"""A history by id: the steps sorted into what the rules ask for, in one pass."""
+"""A history indexed for the rules: its steps sorted by id, queue and lease, in one pass."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dibs_conformance.history.step import FOLLOWED, Step, without_superseded
 Key = tuple[str, str]
 KeyT = TypeVar("KeyT")
 
-#: What a settlement asks for, and the end it makes; what is not here comes back, or stays.
+#: The outcome that each settle action makes. With other actions the job returns to waiting, or stays active.
 END_OF = {"complete": "completed", "fail": "failed", "cancelled": "cancelled"}
-#: Lines that tell of no call.
+#: Operations that mark an event and are not calls.
 MARKS = frozenset({"drained", "partial", "fault"})
-#: Where each kind of step of an id is kept.
+#: The attribute of `IdSteps` that holds the steps of each operation.
 STEP_LISTS = {
     "enqueue": "enqueues",
     "settle": "settles",
@@ -31,10 +31,10 @@ ACCEPTED = frozenset({"queued", "updated", "blocked"})
 
 @define(eq=False)
 class RecordedRun:
-    """A claimed run, and whatever may have closed it."""
+    """A claimed run, with the steps that may have closed it."""
 
     claim: Step
-    #: Steps that closed it, or may have: each as the time from which it is possible, and the step.
+    #: Steps that closed the run, or may have, each with the earliest time at which it took effect.
     closing_steps: list[tuple[int, Step]] = field(factory=list, init=False)
 
     @property
@@ -49,20 +49,18 @@ class RecordedRun:
         return self.claim.first <= revision <= self.claim.revision
 
     def earliest_close(self, *, excluding: Step | None = None) -> float:
-        """From when on it may be closed, leaving one step out; never: infinity."""
+        """Return the earliest time at which the run may be closed, ignoring one step; infinity if never."""
         return min((began for began, step in self.closing_steps if step is not excluding), default=inf)
-
-    def ways_closed(self) -> set[str]:
-        """Every way in which it was said to have been closed: an end, or "back"."""
-        return {end for _, step in self.closing_steps if (end := closed_as(step))}
 
 
 def closed_as(step: Step) -> str:
-    """How a step says that a run was closed; empty when it does not say."""
+    """Return how a step closed its run: an outcome, "back" for a return, or "" if the step does not
+    show it.
+    """
     if step.op == "reap":
         return "cancelled" if step.status == "cancelled" else "back" if not step.unknown else ""
     if step.op != "settle":
-        # A finish names a revision, which a run and the one before it may both have held.
+        # A finish names a revision, which this run and the run before may both have held.
         return ""
     if step.status in ("cancelled", "returned"):
         return "cancelled" if step.status == "cancelled" else "back"
@@ -71,14 +69,14 @@ def closed_as(step: Step) -> str:
 
 @define
 class IdSteps:
-    """All that was done to one id."""
+    """All steps on one id."""
 
     key: Key
     enqueues: list[Step] = field(factory=list)
     claims: list[Step] = field(factory=list)
     settles: list[Step] = field(factory=list)
     reads: list[Step] = field(factory=list)
-    #: Cancels, amends, finishes, retries by hand, forgets, reaps.
+    #: Steps of cancel, amend, finish, retry_failed, forget and reap.
     others: list[Step] = field(factory=list)
     runs: list[RecordedRun] = field(factory=list)
 
@@ -86,48 +84,48 @@ class IdSteps:
         return [step for step in self.others if step.op == op] if self.others else []
 
     def steps(self) -> list[Step]:
-        """All of them, in the order in which they were sent."""
+        """Return all steps in the order they were sent."""
         everything = [*self.enqueues, *self.claims, *self.settles, *self.others, *self.reads]
         return sorted(everything, key=lambda step: step.began)
 
     @property
     def accepted(self) -> list[Step]:
-        """The enqueues that were taken in, each once, by revision."""
+        """The accepted enqueues, without repeated ones."""
         return [step for step in self.enqueues if step.status in ACCEPTED and not step.repeated]
 
     @property
     def uncertain(self) -> list[Step]:
-        """The enqueues of which nobody knows what they came to."""
+        """The enqueues with an unknown result: unanswered ones and follow-ups."""
         return [step for step in self.enqueues if step.unknown or step.status == FOLLOWED]
 
 
 @define
 class RecordedHistory:
-    """What the rules are held against."""
+    """An indexed history, the input of every rule."""
 
     ids: dict[Key, IdSteps] = field(factory=dict)
-    #: Claims that brought nothing more, lost ones and unknown ones, by queue.
+    #: By queue: claims that took fewer jobs than their limit, lost their lease, or have no answer.
     short_claims: dict[str, list[Step]] = field(factory=lambda: defaultdict(list))
-    #: Grants, renewals and drops, by lease.
+    #: By lease: steps of grant, renew and drop.
     leases: dict[str, list[Step]] = field(factory=lambda: defaultdict(list))
     settings: dict[str, list[Step]] = field(factory=lambda: defaultdict(list))
-    #: The first reap of a queue without an answer: from then on it may have closed any run.
+    #: By queue: the first reap without an answer. It may have closed any run since.
     unanswered_reaps: dict[str, Step] = field(factory=dict)
-    #: The first drop of a lease in a queue: from then on it may have closed any run under it.
+    #: By queue and lease: the first drop. It may have closed any run under the lease since.
     drops: dict[tuple[str, str], Step] = field(factory=dict)
     counts: list[Step] = field(factory=list)
     effects: list[Step] = field(factory=list)
     faults: list[Step] = field(factory=list)
-    #: When every queue had been drained; None: never.
+    #: The time at which all queues had been drained, or None.
     drained: int | None = None
-    #: The history does not begin with the storage: what came before is not known.
+    #: True if the history does not begin with an empty storage.
     partial: bool = False
     size: int = 0
     unknown: int = 0
 
     @classmethod
     def from_steps(cls, steps: Iterable[Step]) -> RecordedHistory:
-        """Sort steps in, and find out what may have closed each run."""
+        """Index the steps, and find the steps that may have closed each run."""
         history = cls()
         for step in without_superseded(steps):
             history.size += 1
@@ -176,7 +174,7 @@ class RecordedHistory:
             self.partial = True
 
     def _find_closing_steps(self, id_steps: IdSteps) -> None:
-        """Find what closed each run, or may have."""
+        """Find the steps that closed each run, or may have."""
         id_steps.runs = sorted(map(RecordedRun, id_steps.claims), key=lambda run: run.fence)
         by_fence = {run.fence: run for run in id_steps.runs}
         for step in id_steps.settles:
@@ -207,7 +205,7 @@ class RecordedHistory:
                     run.closing_steps.append((step.began, step))
 
     def first_unanswered_claim(self, queue: str) -> float:
-        """When the first claim was sent whose answer never came; from then on anything may be held."""
+        """Return the time of the first claim without an answer. It may have taken any job."""
         return self._unanswered_claims.get(queue, inf)
 
     @cached_property
@@ -229,10 +227,10 @@ def keep_first(firsts: dict[KeyT, Step], key: KeyT, step: Step) -> None:
         firsts[key] = step
 
 
-#: Answers after which a cancel or a forget has closed no run.
+#: Answers of a cancel or a forget that did not close a run.
 NOT_CLOSING = frozenset({"refused", "requested", "active", "completed", "failed", "not_found"})
 
 
 def may_close(step: Step) -> bool:
-    """Whether a settlement closed its run, or may have."""
+    """Return whether a settlement closed its run, or may have."""
     return step.unknown or step.status in ("done", "returned", "cancelled")

@@ -1,4 +1,4 @@
-"""How a call of each verb is told as steps: what was asked, before it is sent, and what was answered."""
+"""Converts calls to steps: the arguments before the call is sent, and the answer when it arrives."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from dibs.model.results import (
 )
 from dibs_conformance.history.step import FOLLOWED, RecordedOutcome, RecordedSlot
 
-#: The fields of a step that are known so far.
+#: The fields of a step known so far.
 Fields = dict[str, Any]
 StepFields = Sequence[Fields]
 
@@ -49,16 +49,16 @@ ACTION_NAMES: Mapping[type[SettleAction], str] = {
 
 
 class CallEncoding(NamedTuple):
-    """The two halves of a verb."""
+    """Functions that convert the calls of one operation."""
 
-    #: From the arguments of the call: the steps it will be, without an answer.
+    #: Converts the arguments of a call to steps without an answer.
     request: Callable[..., StepFields]
-    #: From those and the answer: the steps it was.
+    #: Adds an answer to these steps.
     reply: Callable[[StepFields, Any], StepFields]
 
 
 def digest(value: bytes | None) -> str:
-    """A short name for bytes; None has one of its own."""
+    """Return a short digest of bytes, or "none" for None."""
     return "none" if value is None else blake2b(value, digest_size=6).hexdigest()
 
 
@@ -107,7 +107,7 @@ def claim_request(queue: str, lease: str, limit: int, **_: Any) -> StepFields:
 
 
 def claim_reply(requested: StepFields, answer: ClaimResult) -> StepFields:
-    """One step for each job, and one when there was no more, or the lease was lost."""
+    """Return one step per job, and one more if the claim took fewer jobs than its limit or lost its lease."""
     [claim] = requested
     taken = [claimed(claim, job, answer.now) for job in answer.jobs]
     if len(taken) >= claim["limit"]:
@@ -142,7 +142,7 @@ def settle_request(queue: str, settlements: Sequence[Settlement], **_: Any) -> S
 
 
 def settled(queue: str, settlement: Settlement) -> list[Fields]:
-    """A settlement, and its follow-ups, of which nobody is told what they came to."""
+    """Return a settlement and its follow-ups. The answer does not show the results of follow-ups."""
     fields = {"op": "settle", "queue": queue, "id": settlement.id, "fence": settlement.fence}
     return [{**fields, **ended(settlement.action)}, *followed(settlement.action)]
 

@@ -1,4 +1,4 @@
-"""The checker: whether a recorded history can have come from a storage that keeps the contract."""
+"""The checker: decides whether a recorded history is possible for a storage that keeps the contract."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dibs_conformance.history.step import Step
 from dibs_conformance.history.timeline import timeline
 from dibs_conformance.report.values import Failure, LawReport, Verdict
 
-#: Histories up to this many steps are also checked by brute force, unless told otherwise.
+#: Rule R22 is skipped by default for histories longer than this many steps.
 MAX_DEEP_STEPS = 200_000
-#: Breaches told of each rule: the first ones say it, the rest repeat it.
+#: Violations reported per rule.
 MAX_VIOLATIONS = 5
 
 
 class CheckResult(Struct, frozen=True, kw_only=True):
-    """What the checker found in one history."""
+    """The result of checking one history."""
 
     steps: int
     ids: int
     runs: int
-    #: Calls whose answer never came.
+    #: Number of calls without an answer.
     unknown: int
     faults: int
     laws: tuple[LawReport, ...]
@@ -36,14 +36,15 @@ class CheckResult(Struct, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> bool:
-        """Whether no rule is broken; one that was never met says nothing."""
+        """True if no rule is broken. A rule that never applied is not broken either."""
         return not self.failures
 
 
 def check(steps: Iterable[Step], *, deep: bool | None = None) -> CheckResult:
-    """Hold every rule against a history. Time and memory grow with its length, and little faster.
+    """Check a history against every rule. Time and memory grow nearly linearly with its length.
 
-    `deep` says whether R22 is tried, too, which takes about as long as all others; None: unless it is long.
+    `deep` decides whether R22 is checked, which takes about as long as all other rules. By default it is
+    checked for histories of at most `MAX_DEEP_STEPS` steps.
     """
     with gc_disabled():
         history = RecordedHistory.from_steps(steps)
@@ -63,7 +64,9 @@ def check(steps: Iterable[Step], *, deep: bool | None = None) -> CheckResult:
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:
-    """A million small values that all stay: sweeping them for cycles would cost more than the rules."""
+    """Disable the garbage collector. With a million small objects that all stay alive, collections would take
+    longer than the rules.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

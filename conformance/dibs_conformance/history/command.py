@@ -1,4 +1,4 @@
-"""`dibs check-history`: whether a recorded history, or a queue's own log, can be true."""
+"""The command `dibs check-history`: checks a recorded history, or the event log of a queue."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ EXIT_BROKEN = 1
     metavar="[FILE]",
     type=click.Path(path_type=Path),
     required=False,
-    help="A history as JSON lines; - reads it from standard input.",
+    help="A history as JSON lines; - reads standard input.",
 )
-@click.option("--url", metavar="URL", help="A place, to read its log instead.")
-@click.option("--queue", metavar="QUEUE", help="The queue whose log is read.")
-@click.option("--json", is_flag=True, help="Print what was found as JSON.")
+@click.option("--url", metavar="URL", help="A storage whose event log is read instead.")
+@click.option("--queue", metavar="QUEUE", help="The queue whose log is read, with --url.")
+@click.option("--json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
 def check_history(
     ctx: click.Context, file: Path | None, *, url: str | None, queue: str | None, json: bool
 ) -> None:
-    """Hold the rules of the contract against a recorded history, or against the log of a queue.
+    """Check a recorded history, or the event log of a queue, against the contract.
 
-    A call without an answer may have happened or not; only what is certain breaks a rule. Exit codes: 0
-    no rule is broken, 1 one is, or the history cannot be read, 2 wrong words.
+    A call without an answer may have had an effect or not; a rule is broken only if both are impossible. Exit
+    codes: 0 no rule is broken, 1 a rule is broken or the history cannot be read, 2 usage error.
 
     Example: dibs check-history --url file:./jobs --queue emails
     """
     began = time.monotonic()
-    # A log does not tell all that brute force must know.
+    # The event log lacks data that rule R22 needs.
     checked = check(steps_from(file, url, queue), deep=False if url else None)
     seconds = time.monotonic() - began
     click.echo(msgspec.json.encode(checked).decode() if json else "\n".join(lines(checked, seconds)))
@@ -51,25 +51,28 @@ def check_history(
 
 
 def steps_from(file: Path | None, url: str | None, queue: str | None) -> Iterable[Step]:
-    """The history that is meant. Raises UsageError for two, or none."""
+    """Return the steps of the file or the log. Raises UsageError unless exactly one is given."""
     if (file is None) == (url is None):
-        raise click.UsageError("name a FILE, or a --url with its --queue")
+        raise click.UsageError("expected either a FILE, or --url with --queue")
     if file is not None:
         return read_steps(sys.stdin.buffer) if str(file) == "-" else read_file(file)
     if url is None or not queue:
-        raise click.UsageError("--url needs --queue: a history is that of one queue")
+        raise click.UsageError("--url needs --queue: a history covers one queue")
     return asyncio.run(read_log(url, queue))
 
 
 async def read_log(url: str, queue: str) -> list[Step]:
     async with open_storage(url) as storage:
         if not storage.capabilities.shared and not storage.capabilities.durable:
-            raise Refused(f"{storage.url} lives inside one process: there is no log to read", field="url")
+            raise Refused(
+                f"{storage.url} exists only inside one process, so its log cannot be read",
+                field="url",
+            )
         return await log_of(storage, queue)
 
 
 def lines(checked: CheckResult, seconds: float) -> Iterable[str]:
-    """What was found, for people."""
+    """Yield the lines of a readable report."""
     verdict = "BROKEN" if checked.failures else "no rule is broken"
     yield (
         f"{verdict}: {checked.steps:,} steps, {checked.ids:,} ids, {checked.runs:,} runs, "

@@ -1,7 +1,8 @@
-"""L2, in the large: clients run free for hundreds of calls, and the checker judges what they recorded.
+"""The long part of L2: unscheduled clients make hundreds of random calls, and the checker checks their
+recording.
 
-Where the storage is for several they are processes, each with the place opened for itself; else tasks of
-one loop. Afterwards a healthy worker drains the queues, and every id is read.
+Clients are processes if the storage claims `shared`, else tasks of one event loop. Afterwards a worker drains
+the queues, and every id is read.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from dibs_conformance.report.findings import merge
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage
 
 CLIENTS = 3
-#: Of each client in one run: together short enough for brute force, long enough to meet every rule.
+#: Calls per client in one run: few enough for rule R22, and enough that every rule applies.
 CALLS = 200
-#: Runs that are added to a budget which is over, so that every rule is met.
+#: Runs added after the budget is over, until every rule has applied.
 EXTRA_RUNS = 5
-#: Seconds in which a client must have made its calls.
+#: Seconds in which a client must finish its calls.
 CLIENT_TIMEOUT = 300.0
-#: What traffic cannot meet: the kit has no resource outside the storage.
+#: This rule needs a resource outside the storage, which the kit does not have.
 RULE_OUTSIDE = "R19"
 
 
 def free_run(plan: LevelPlan) -> Findings:
-    """Let clients run free until the budget, or the number of runs, is used up and every rule was met."""
+    """Run random clients until the budget or the number of runs is used up and every rule has applied."""
     ends = time.monotonic() + plan.budget
     found = Findings()
     for number in range(10**6):
@@ -55,21 +56,21 @@ def all_rules_met(found: Findings) -> bool:
 
 
 def run_and_check(plan: LevelPlan, seed: int) -> Findings:
-    """One run, judged; whatever a storage raises is its failure."""
+    """Record and check one run. An exception of the storage becomes a failure."""
     try:
         return findings_from(run_once(plan, seed))
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:  # noqa: BLE001 - any exception is a failure of the storage
         return Findings(histories=1, failures=(Failure(law=type(error).__name__, why=str(error)),))
 
 
 def findings_from(checked: CheckResult) -> Findings:
-    """What the checker found, as a level tells it."""
+    """Return the result as findings of a level, without the rule about outside resources."""
     laws = tuple(law for law in checked.laws if not law.name.startswith(RULE_OUTSIDE))
     return Findings(histories=1, events=checked.steps, laws=laws, failures=checked.failures)
 
 
 def run_once(plan: LevelPlan, seed: int) -> CheckResult:
-    """One run in a place of its own, from the first call to the last read."""
+    """Record one run in a new location, drain it, read all ids, and check the recording."""
     location = plan.locations.new()
     steps: list[Step] = []
     with TemporaryDirectory() as folder:
@@ -82,7 +83,7 @@ def run_once(plan: LevelPlan, seed: int) -> CheckResult:
 
 
 def run_in_processes(target: str | OpenStorage, location: str, seed: int, folder: Path) -> Iterator[Step]:
-    """Let each client have a process and a file; all share the machine's monotonic clock."""
+    """Run each client in a process with a file. All share the machine's monotonic clock."""
     paths = [folder / f"client-{n}" for n in range(CLIENTS)]
     clients: list[BaseProcess] = [
         process_context().Process(target=client_main, args=(target, location, seed, path))  # type: ignore[attr-defined]
@@ -94,15 +95,15 @@ def run_in_processes(target: str | OpenStorage, location: str, seed: int, folder
         client.join(CLIENT_TIMEOUT)
         if client.is_alive():
             client.kill()
-            raise ClientFailed(f"{path.name} did not end within {CLIENT_TIMEOUT:g} s")
+            raise ClientFailed(f"{path.name} did not finish within {CLIENT_TIMEOUT:g} s")
         if client.exitcode:
-            raise ClientFailed(f"{path.name}: {last_error(path) or f'it ended with {client.exitcode}'}")
+            raise ClientFailed(f"{path.name}: {last_error(path) or f'it exited with code {client.exitcode}'}")
     for path in paths:
         yield from read_file(path)
 
 
 class ClientFailed(Exception):
-    """A client that runs free ended as none should."""
+    """A client exited with an error, or did not exit in time."""
 
 
 def client_main(target: str | OpenStorage, location: str, seed: int, path: Path) -> None:
@@ -114,7 +115,7 @@ def client_main(target: str | OpenStorage, location: str, seed: int, path: Path)
 
 
 def last_error(path: Path) -> str:
-    """The last words of a client."""
+    """Return the error that a client wrote before it exited, or ""."""
     error_file = path.with_suffix(".error")
     return error_file.read_text("utf-8") if error_file.exists() else ""
 
@@ -143,7 +144,7 @@ async def drain_and_read(locations: Locations, location: str, steps: list[Step])
 
 
 async def _drain_and_read(storage: Storage, recorder: Recorder, steps: list[Step]) -> None:
-    """Drain, and read everything once more."""
+    """Drain the queues, and read all ids and counts."""
     worker = recorder.wrap(storage, "drain")
     await drain(worker)
     now = recorder.clock()

@@ -1,7 +1,7 @@
-"""A queue's own log as a history: what it tells of each attempt, and what is read of the ids afterwards.
+"""Converts the event log of a queue to a history, followed by a read of every id in it.
 
-At level `runs` the log tells when attempts began and how they ended; at level `all` also what was enqueued.
-There are no clients in it and no payloads: rules that speak of those are not tested.
+At log level `runs` the log shows when attempts began and how they ended. At level `all` it also shows
+enqueues. It contains no clients and no payloads, so rules that need them are not tested.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dibs_conformance.history.call_steps import read
 from dibs_conformance.history.step import Op, Step
 
 PAGE = 1000
-#: Between two events, so that a claim of level `runs` can be put before its end.
+#: Time between two events. It leaves space for the claim that an event at level `runs` implies.
 TIME_STEP = 4
 
-#: How each end of an attempt was asked for.
+#: The settle action that makes each kind of event.
 ACTIONS: dict[str, str] = {
     "completed": "complete",
     "failed": "fail",
@@ -32,7 +32,7 @@ ENQUEUED = frozenset({"queued", "updated", "blocked"})
 
 
 async def log_of(storage: Storage, queue: str) -> list[Step]:
-    """Read the log of a queue from its start, and then every id in it."""
+    """Read the log of a queue from its start, then every id in it."""
     events, trimmed = await events_of(storage, queue)
     steps = [Step(op="partial", queue=queue)] if trimmed or not complete(events) else []
     steps += steps_of(queue, events)
@@ -42,7 +42,7 @@ async def log_of(storage: Storage, queue: str) -> list[Step]:
 
 
 async def events_of(storage: Storage, queue: str) -> tuple[list[LogEvent], bool]:
-    """All there is in the log, and whether its beginning was trimmed."""
+    """Return all events, and whether the beginning of the log was trimmed."""
     found: list[LogEvent] = []
     page = await storage.events(queue, limit=PAGE)
     trimmed = page.fell_off
@@ -53,14 +53,14 @@ async def events_of(storage: Storage, queue: str) -> tuple[list[LogEvent], bool]
 
 
 def complete(events: list[LogEvent]) -> bool:
-    """Whether the log began with every id, and told everything since."""
+    """Return whether the log contains the first enqueue of every id, at an unchanged log level."""
     first = {event.id: event.kind for event in reversed(events) if event.id}
     begun = dropwhile(lambda event: not event.id, events)
     return all(kind == "queued" for kind in first.values()) and all(e.kind != "configured" for e in begun)
 
 
 def steps_of(queue: str, events: list[LogEvent]) -> Iterator[Step]:
-    """Tell events as steps, each at a moment of its own: the log has put them in order."""
+    """Yield the events as steps. Each has its own time, because the log is ordered."""
     claimed = {(event.id, event.fence) for event in events if event.kind == "claimed"}
     for number, event in enumerate(events, 1):
         time = TIME_STEP * number
@@ -72,7 +72,7 @@ def steps_of(queue: str, events: list[LogEvent]) -> Iterator[Step]:
 
 
 def claim_of(queue: str, event: LogEvent, time: int) -> Step:
-    """The claim that an event speaks of."""
+    """Return the claim that an event implies."""
     return Step(
         op="claim",
         client=event.holder,
@@ -94,7 +94,7 @@ ENDINGS = frozenset({*ACTIONS, "stalled"})
 
 
 def step_of(queue: str, event: LogEvent, time: int) -> Step | None:
-    """One event; None for what no rule speaks of."""
+    """Return the step of an event, or None if no rule uses it."""
     if event.kind == "claimed":
         return claim_of(queue, event, time)
     call = logged_call(event)
@@ -116,7 +116,7 @@ def step_of(queue: str, event: LogEvent, time: int) -> Step | None:
 
 
 class LoggedCall(NamedTuple):
-    """What a call was, and what it answered."""
+    """The operation, the answer and the settle action of a logged call."""
 
     op: Op
     status: str
@@ -139,7 +139,7 @@ def logged_call(event: LogEvent) -> LoggedCall | None:
 
 
 async def read_ids(storage: Storage, queue: str, ids: list[str], time: int) -> AsyncIterator[Step]:
-    """What is there of each id now."""
+    """Yield a read step for each id, from the current content of the storage."""
     for start in range(0, len(ids), PAGE):
         batch = ids[start : start + PAGE]
         for id, slot in zip(batch, await storage.get(queue, batch), strict=True):

@@ -1,8 +1,8 @@
-"""Linearizability by brute force: whether any order of the calls on one id explains every answer.
+"""Linearizability for one id by exhaustive search: does any order of the calls explain every answer?
 
-It is exponential in how many calls overlap, and needs none of the insight the other rules have: a naive
-reading of the contract for one id (slot.py) says what each call would answer, and the search tries every
-call that may come next. A history is cut where nothing was under way, so that only the width counts.
+The search is exponential in the number of overlapping calls. It uses a simple model of one id (`slot_model`),
+which states what each call would answer, and tries every call that may come next. A history is cut at each
+time without a call in flight, so only the number of overlapping calls matters.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from dibs_conformance.history.by_id import IdSteps, RecordedHistory
 from dibs_conformance.history.slot_model import EMPTY_SLOT, SlotModel, slots_after
 from dibs_conformance.history.step import FOLLOWED, Step
 
-#: Calls that overlap, at most, and states that are tried for one window: more would take too long.
+#: Limits on overlapping calls, and on the states tried for one window.
 MAX_OVERLAP = 12
 MOST_STATES = 5_000
 
-#: An id as it may be, and which of the calls that were never answered have happened.
+#: A possible state of the id, and the numbers of the unanswered calls that have taken effect.
 State = tuple[SlotModel, frozenset[int]]
 
 
 class Undecidable(Exception):
-    """More calls overlap than can be tried, or one of them is beyond the naive reading."""
+    """Too many calls overlap, or the model does not cover one of them."""
 
 
 def is_linearizable(history: RecordedHistory, id_steps: IdSteps) -> bool:
-    """Whether some order of the calls on an id explains all of their answers. Raises TooWide."""
+    """Return whether an order of the calls on an id explains all their answers. Raises Undecidable."""
     steps = calls_on(history, id_steps)
     unknown = dict(enumerate(step for step in steps if step.unknown))
     if len(unknown) > MAX_OVERLAP:
-        raise Undecidable(f"{len(unknown)} calls were never answered")
+        raise Undecidable(f"{len(unknown)} calls have no answer")
     states: set[State] = {(EMPTY_SLOT, frozenset())}
     for window in windows(step for step in steps if not step.unknown):
         window_end = max(map(answered_at, window))
@@ -43,10 +43,10 @@ def is_linearizable(history: RecordedHistory, id_steps: IdSteps) -> bool:
 
 
 def calls_on(history: RecordedHistory, id_steps: IdSteps) -> list[Step]:
-    """Everything that may have touched the id, in the order in which it was sent. Raises TooWide."""
+    """Return all calls that may have changed the id, in the order they were sent. Raises Undecidable."""
     queue = id_steps.key[0]
     if history.first_unanswered_claim(queue) < inf or queue in history.unanswered_reaps:
-        raise Undecidable("a claim or a reap was never answered: nobody knows what it took")
+        raise Undecidable("a claim or a reap has no answer, so it may have taken any job")
     leases = {claim.lease for claim in id_steps.claims}
     drops = [s for lease in leases for s in history.leases.get(lease, ()) if s.op == "drop"]
     steps = [*id_steps.steps(), *(drop for drop in drops if drop.queue == queue)]
@@ -54,13 +54,13 @@ def calls_on(history: RecordedHistory, id_steps: IdSteps) -> list[Step]:
     for step in steps:
         unknown_numbers = step.unknown and step.op in ("enqueue", "retry_failed")
         if unknown_numbers or step.status == FOLLOWED or (step.op, step.status) == ("retry_failed", "queued"):
-            raise Undecidable(f"{step.op} {step.status} has numbers that nobody was told")
-    # A turn settles first, then it claims.
+            raise Undecidable(f"{step.op} {step.status} returned no numbers to the client")
+    # settle_and_claim settles first, and then claims.
     return sorted(steps, key=lambda step: (step.began, step.op == "claim"))
 
 
 def windows(steps: Iterable[Step]) -> Iterator[list[Step]]:
-    """Cut where every call that was sent had been answered."""
+    """Cut the steps at each time when every call sent before had been answered."""
     window: list[Step] = []
     latest = -inf
     for step in steps:
@@ -74,7 +74,7 @@ def windows(steps: Iterable[Step]) -> Iterator[list[Step]]:
 
 
 class Window:
-    """All orders of the calls of one window, and of unanswered ones that may happen in it."""
+    """All orders of the calls of one window, with the unanswered calls that may take effect in it."""
 
     def __init__(self, known: list[Step], unknown: dict[int, Step]) -> None:
         self._steps = [*known, *unknown.values()]
@@ -83,7 +83,9 @@ class Window:
         self._predecessors = [self._predecessors_of(step, n) for n, step in enumerate(self._steps)]
 
     def _predecessors_of(self, later: Step, number: int) -> int:
-        """The calls that come before this one: answered before it was sent, or earlier in its batch."""
+        """Return the calls that must come before this one, as a bit mask: answered before it was sent, or
+        earlier in its batch.
+        """
         return sum(
             1 << n
             for n, step in enumerate(self._steps)
@@ -91,7 +93,7 @@ class Window:
         )
 
     def end_states(self, state: State) -> set[State]:
-        """Every state the id can be in after an order that explains the answers."""
+        """Return every state after an order of the calls that explains their answers."""
         slot, applied = state
         applied_mask = sum(1 << n for n, name in enumerate(self._unknown_ids) if name in applied)
         visited = {(applied_mask, slot)}
@@ -111,14 +113,14 @@ class Window:
         return found
 
     def _next(self, done: int) -> list[int]:
-        """The calls that may take effect next."""
+        """Return the calls that may take effect next."""
         ready = [
             n
             for n, predecessors in enumerate(self._predecessors)
             if not done >> n & 1 and not predecessors & ~done
         ]
         if len(ready) > MAX_OVERLAP:
-            raise Undecidable(f"{len(ready)} calls overlap, {MAX_OVERLAP} can be tried")
+            raise Undecidable(f"{len(ready)} calls overlap; at most {MAX_OVERLAP} can be tried")
         return ready
 
     def _unknown_in(self, done: int) -> Iterator[int]:

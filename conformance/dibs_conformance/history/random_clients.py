@@ -1,6 +1,6 @@
-"""Clients that do as they like: random calls on few ids, by the storage's own clock; and a drain at the end.
+"""Clients that make random calls on few ids by the storage's own clock, and a drain at the end.
 
-Nobody compares their answers on the way. What they saw is recorded, and the checker judges it as a whole.
+The calls are only recorded here. The checker checks the whole recording later.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from dibs.storage.protocol import BlockingClaims, Storage
 
 QUEUE = "q"
 FAILED = QUEUE + FAIL_SUFFIX
-#: Few, so that clients meet; the others are new ones.
+#: Few ids, so that clients meet. Other ids are used by one client only.
 SHARED_IDS = ("a", "b", "c")
-#: ms: a lease that ends under way, and one that does not.
+#: In ms: the lifetimes of a lease that expires during the run, and of a lease that does not.
 SHORT_TTL, LONG_TTL = 30, 600_000
-#: How often a drain looks again, s, and how long it tries.
+#: Seconds between two looks of a drain, and until it gives up.
 POLL_SECONDS, DRAIN_TIMEOUT = 0.05, 60.0
 
 ACTIONS: tuple[SettleAction, ...] = (
@@ -46,7 +46,7 @@ ACTIONS: tuple[SettleAction, ...] = (
 
 
 class RandomClient:
-    """One client: what it holds, and what it was told."""
+    """One client, with its leases and its latest runs."""
 
     def __init__(self, storage: Storage, random: Random, name: str) -> None:
         self._storage, self._random, self._name = storage, random, name
@@ -55,11 +55,11 @@ class RandomClient:
         self._new_ids = 0
 
     async def run(self, calls: int) -> None:
-        """Make so many calls, and let go of everything."""
+        """Make this number of random calls, and then drop all leases."""
         await self.grant()
         for _ in range(calls):
             await self._random.choice(CALLS)(self)
-            # Where nothing waits for anything, others would never get their turn.
+            # A storage that never awaits would not let other clients run.
             await asyncio.sleep(0)
         for lease in self._leases:
             await self._storage.drop([QUEUE], lease, 1000)
@@ -91,7 +91,7 @@ class RandomClient:
         self._keep_runs(await self._storage.claim(QUEUE, lease, limit))
 
     async def claim_blocking_briefly(self) -> None:
-        """Leave a claim there for a while, if the storage takes it."""
+        """Make a short blocking claim, if the storage supports it."""
         lease, limit, seconds = self._lease(), self._random.choice((1, 3)), self._random.choice((0.001, 0.02))
         if self._storage.capabilities.blocking_claim:
             self._new_ids += 1
@@ -105,7 +105,7 @@ class RandomClient:
         self._runs = [*self._runs, *((job.id, job.run.fence) for job in claim.jobs if job.run)][-20:]
 
     def _settlements(self) -> list[Settlement]:
-        """Mostly what is held, now and then what was long settled."""
+        """Return settlements of some runs, mostly active ones, sometimes of runs settled before."""
         random = self._random
         runs = random.sample(self._runs, min(len(self._runs), random.choice((1, 2, 5))))
         for run in runs:
@@ -156,7 +156,7 @@ CALLS: tuple[Callable[[RandomClient], Awaitable[None]], ...] = (
 
 
 async def drain(storage: Storage) -> bool:
-    """Be the healthy worker after whom nothing is left; False when something stays for too long."""
+    """Work until the queues are empty. Return False if jobs remain after `DRAIN_TIMEOUT` seconds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + DRAIN_TIMEOUT
     lease = (await storage.grant([QUEUE, FAILED], LONG_TTL, "drain")).lease
@@ -173,7 +173,7 @@ async def drain(storage: Storage) -> bool:
 
 
 async def complete_due(storage: Storage, queue: str, lease: str) -> None:
-    """Complete what is due."""
+    """Claim and complete the due jobs."""
     jobs = (await storage.claim(queue, lease, 1000)).jobs
     deadline = [Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in jobs if job.run]
     await storage.settle(queue, deadline)

@@ -1,11 +1,12 @@
-"""Records what goes through a storage, as steps: wrap each client's storage, let them share one clock.
+"""Records the calls of clients as steps. Wrap the storage of each client with the same recorder:
 
     steps: list[Step] = []
     async with open_storage(url) as storage:
         recorded = Recorder(steps.append).wrap(storage, "worker-1")
         await recorded.enqueue("emails", [EnqueueRequest(job=NewJob(id="a"))])
 
-A call that raises OutcomeUnknown, or is cancelled, is recorded as unknown; one that is refused as such.
+A call that raises OutcomeUnknown or is cancelled is recorded with the status `unknown`. A refused call has
+the status `refused`.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ Clock = Callable[[], int]
 
 
 class Recorder:
-    """Where the steps of all clients go, and the clock they share.
+    """Writes the steps of all clients, with times from one shared clock.
 
-    By default the machine's monotonic clock in ns, which all of its processes share. With `twice` each
-    call is written when it is sent, too, so that the history of a process that dies is whole.
+    The default clock is `time.monotonic_ns`, which all processes of a machine share. With `twice` each call
+    is also written when it is sent, so that the calls of a killed process are recorded.
     """
 
     def __init__(
@@ -38,16 +39,16 @@ class Recorder:
         self.write, self.clock, self.twice = write, clock, twice
 
     def wrap(self, storage: Storage, client: str) -> Storage:
-        """Return the storage as this client should use it."""
+        """Return a storage that records the calls of this client."""
         return RecordedStorage(storage, self, client)
 
     def mark(self, step: Step) -> None:
-        """Write a step of another kind: a fault, an effect, "drained"."""
+        """Write a step that is not a call: a fault, an effect, or "drained"."""
         self.write(step)
 
 
 class RecordedStorage:
-    """A storage whose calls are recorded; what is not recorded goes straight through."""
+    """A storage that records its calls. Other attributes are those of the wrapped storage."""
 
     def __init__(self, storage: Storage, recorder: Recorder, client: str) -> None:
         self._storage, self._recorder, self._client = storage, recorder, client

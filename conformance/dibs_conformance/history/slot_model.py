@@ -1,4 +1,6 @@
-"""One id as the contract has it, naively: what each call answers, and what it leaves. For linear.py."""
+"""A simple model of one id: the possible answers of each call, and the state after it. Used by
+`linearize`.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ from dibs_conformance.history.step import RecordedOutcome, RecordedSlot, Step
 
 
 class CurrentModel(NamedTuple):
-    """The job that waits, or runs."""
+    """The current job, waiting or active."""
 
     first: int
     revision: int
     payload: str
     attempts: int = 0
-    #: Of the run; 0 while it waits.
+    #: Fence of the active run; 0 while the job waits.
     fence: int = 0
     lease: str = ""
     handed_off: bool = False
@@ -24,7 +26,7 @@ class CurrentModel(NamedTuple):
 
 
 class SuccessorModel(NamedTuple):
-    """The successor, as the list of updates it stands for."""
+    """The successor: all blocked updates folded into one."""
 
     first: int
     revision: int
@@ -34,7 +36,7 @@ class SuccessorModel(NamedTuple):
 
 
 class SlotModel(NamedTuple):
-    """All there is of an id; `newest_fence` is its newest fence, `newest_revision` its newest revision."""
+    """The state of one id, with the newest fence and the newest revision it ever had."""
 
     current: CurrentModel | None = None
     successor: SuccessorModel | None = None
@@ -47,9 +49,9 @@ EMPTY_SLOT = SlotModel()
 
 
 def slots_after(slot: SlotModel, step: Step) -> Iterator[SlotModel]:
-    """Every slot that a step may leave when it answers what it answered; none when it cannot.
+    """Yield every state possible after a step with its recorded answer, none if the answer is impossible.
 
-    An outcome may have expired, or been pruned, at any time.
+    An outcome may expire or be pruned at any time.
     """
     for state in (slot, slot._replace(outcome=None)) if slot.outcome else (slot,):
         for status, after in possible_answers(state, step):
@@ -58,7 +60,7 @@ def slots_after(slot: SlotModel, step: Step) -> Iterator[SlotModel]:
 
 
 def possible_answers(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
-    """What the step may answer on this slot, and leave."""
+    """Yield the possible answers of a call in this state, each with the state after it."""
     match step.op:
         case "enqueue":
             yield from enqueued(slot, step)
@@ -156,7 +158,7 @@ def settled(slot: SlotModel, step: Step) -> tuple[str, SlotModel]:
 
 
 def late_answer(slot: SlotModel, step: Step, end: str | None) -> str:
-    """What is answered of a run that is over."""
+    """Return the answer to a settlement of a run that is no longer active."""
     outcome = slot.outcome
     if outcome is None or not outcome.fence or outcome.fence != step.fence:
         return "lost"
@@ -179,7 +181,9 @@ def finished(slot: SlotModel, step: Step) -> tuple[str, SlotModel]:
 
 
 def taken_back(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
-    """A reap says which run it took, a drop only of which lease; it may have left this one."""
+    """Yield the effects of a reap or a drop. A drop names only a lease, and may not have reached this run
+    yet.
+    """
     current = slot.current
     if step.op == "drop":
         yield "dropped", slot
@@ -210,7 +214,7 @@ def cancelled(slot: SlotModel, step: Step) -> tuple[str, SlotModel]:
 
 
 def amended(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
-    """Also what changes nothing here: retry_failed without a failed outcome."""
+    """Yield the effects of an amend, or of a retry_failed that changed no data."""
     current = slot.current
     if step.op == "retry_failed" or current is None:
         yield step.status, slot
@@ -223,7 +227,7 @@ def amended(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
 
 
 def with_outcome(slot: SlotModel, kind: str, result: str = "") -> SlotModel:
-    """The run, or the waiting job, ends; a successor takes its place."""
+    """Return the state after the current job ended. A successor becomes the current job."""
     current, successor = slot.current, slot.successor
     assert current is not None  # noqa: S101 - the callers looked
     next_current = CurrentModel(successor.first, successor.revision, successor.payload) if successor else None
@@ -232,7 +236,7 @@ def with_outcome(slot: SlotModel, kind: str, result: str = "") -> SlotModel:
 
 
 def returned(slot: SlotModel, *, released: bool) -> SlotModel:
-    """The run comes back, and takes in what was enqueued beside it."""
+    """Return the state after the run returned to waiting. The successor is folded into the job."""
     current, successor = slot.current, slot.successor
     assert current is not None  # noqa: S101 - the callers looked
     waiting = CurrentModel(current.first, current.revision, current.payload, current.attempts - released)
@@ -246,7 +250,7 @@ def returned(slot: SlotModel, *, released: bool) -> SlotModel:
 
 
 def matches_read(slot: SlotModel, read: RecordedSlot) -> bool:
-    """Whether a read of this slot may tell that."""
+    """Return whether a read of this state may give this result."""
     current, successor, outcome = slot.current, slot.successor, slot.outcome
     actual = (
         (current.first, current.revision) if current else None,

@@ -1,8 +1,9 @@
-"""A recorded history: JSON lines, one step each, in any order (docs/reference/history.md lists the fields).
+"""The format of a recorded history: JSON lines, one step each, in any order. docs/reference/history.md lists
+the fields.
 
-A step is what one call did to one id, with the time at which the call was sent and the time at which its
-answer came, by one clock for all clients. A call that was sent and never answered is a step too: it may have
-happened at any time since, or never.
+A step is the effect of one call on one id. It has the times at which the call was sent and answered, by one
+clock for all clients. A call without an answer is a step, too: it may have taken effect at any time since, or
+never.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ Op = Literal[
     "fault",
 ]
 
-#: The status of a step whose answer never came.
+#: The status of a step without an answer.
 UNKNOWN: Final = "unknown"
-#: The status of an enqueue that went in as the follow-up of an end: nobody is told what it came to.
+#: The status of an enqueue made by a follow-up. The answer does not show its result.
 FOLLOWED: Final = "followed"
-#: A range of revisions, both ends in it.
+#: A range of revisions, both ends included.
 Range = tuple[int, int]
 
 
 class RecordedOutcome(Struct, frozen=True, gc=False, array_like=True):
-    """An outcome as it was read: `result` is a digest."""
+    """An outcome as read. `result` is a digest."""
 
     kind: str
     fence: int
@@ -57,10 +58,10 @@ class RecordedOutcome(Struct, frozen=True, gc=False, array_like=True):
 
 
 class RecordedSlot(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """All there was of one id when it was read."""
+    """The state of one id as read."""
 
     current: Range | None = None
-    #: Of the active run; 0 when the current waits.
+    #: Fence of the active run; 0 if the current job waits.
     fence: int = 0
     successor: Range | None = None
     outcome: RecordedOutcome | None = None
@@ -68,23 +69,23 @@ class RecordedSlot(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
 
 
 class Step(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What one call did to one id. Words and numbers are the contract's; digests stand for bytes."""
+    """The effect of one call on one id. Values are those of the contract; bytes are replaced by digests."""
 
     op: Op
     client: str = ""
-    #: Number of the call among its client's; the steps of a batch share it.
+    #: The number of the call among its client's calls. The steps of a batch share it.
     call: int = 0
-    #: When it was sent and answered, by one clock for all clients, in any unit; None: never answered.
+    #: The times at which the call was sent and answered, in any unit. `ended` is None without an answer.
     began: int = 0
     ended: int | None = None
     queue: str = ""
     id: str = ""
-    #: The answer's word. Of claim: "taken" for each job, "short" when it took fewer than asked, "lost".
+    #: The answer. A claim has "taken" for each job, then "short" if it took fewer than its limit, or "lost".
     status: str = UNKNOWN
-    #: The storage's time where the answer tells it, ms.
+    #: The storage's time in the answer, in ms.
     now: int = 0
 
-    # -- what was asked
+    # -- the request
     how: str = ""
     key: str = ""
     payload: str = ""
@@ -98,7 +99,7 @@ class Step(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     max_active: int | None = None
     result: str = ""
 
-    # -- what was told
+    # -- the answer
     fence: int = 0
     first: int = 0
     revision: int = 0
@@ -117,20 +118,20 @@ class Step(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if self.ended is None and self.status != UNKNOWN:
-            raise ValueError(f"{self.op} has the answer {self.status!r}, and no time at which it came")
+            raise ValueError(f"{self.op} has the status {self.status!r} but no `ended` time")
 
     @property
     def unknown(self) -> bool:
-        """Whether it may or may not have happened."""
+        """True if the step may or may not have taken effect."""
         return self.status == UNKNOWN
 
 
 class InvalidHistory(Refused):
-    """A line of a history is not a step."""
+    """A line of a history cannot be read as a step."""
 
 
 def read_steps(lines: Iterable[bytes]) -> Iterator[Step]:
-    """Read JSON lines; empty ones are skipped. Raises Unreadable, with the number of the line."""
+    """Read JSON lines, skipping empty ones. Raises InvalidHistory with the line number."""
     decode = msgspec.json.Decoder(Step).decode
     for number, line in enumerate(lines, 1):
         if line.isspace():
@@ -138,11 +139,13 @@ def read_steps(lines: Iterable[bytes]) -> Iterator[Step]:
         try:
             yield decode(line)
         except msgspec.DecodeError as error:
-            raise InvalidHistory(f"line {number} is no step of a history: {error}", field="history") from None
+            raise InvalidHistory(
+                f"line {number} is not a step of a history: {error}", field="history"
+            ) from None
 
 
 def read_file(path: Path) -> Iterator[Step]:
-    """Read a history from a file. Raises Unreadable."""
+    """Read a history from a file. Raises InvalidHistory."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -152,17 +155,17 @@ def read_file(path: Path) -> Iterator[Step]:
 
 
 def write_steps(steps: Iterable[Step]) -> Iterator[bytes]:
-    """Turn steps into lines."""
+    """Encode steps as JSON lines."""
     encode = msgspec.json.Encoder().encode
     for step in steps:
         yield encode(step) + b"\n"
 
 
 def without_superseded(steps: Iterable[Step]) -> Iterator[Step]:
-    """Leave out what was written down before its answer, where the answer was written down as well.
+    """Yield the steps without unanswered ones that were written again with their answer.
 
-    A recorder that must survive its own death writes a call twice: when it is sent, as unknown, and when
-    its answer is there.
+    A recorder with `twice` writes a call when it is sent, with the status `unknown`, and again when it is
+    answered.
     """
     open_calls: dict[tuple[str, int], list[Step]] = {}
     for step in steps:

@@ -1,4 +1,4 @@
-"""A failure for people: what was done to the id, who did it, and when, the guilty steps marked."""
+"""The report of a violation: the steps on its id, with the violating steps marked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dibs_conformance.history.by_id import RecordedHistory
 from dibs_conformance.history.rules.rule import Violation
 from dibs_conformance.history.step import Step
 
-#: Steps told before and after the guilty ones.
+#: Steps shown before and after each marked step.
 CONTEXT_STEPS = 12
 FIELDS = (
     "how", "key", "payload", "handled", "running", "lease", "result", "fence", "first", "revision", "attempt",
@@ -17,9 +17,9 @@ FIELDS = (
 
 
 def timeline(history: RecordedHistory, violation: Violation) -> tuple[str, ...]:
-    """Tell the steps of the id around the guilty ones, which begin with a mark.
+    """Return the steps near the violating ones as lines. Violating steps start with ">".
 
-    Times are those of the recorder, from the first step that is told.
+    Times are those of the recorder, counted from the first line.
     """
     steps = steps_near(history, violation)
     zero = min((step.began for step in steps), default=0)
@@ -50,7 +50,7 @@ def line(step: Step, zero: int, width: int, *, marked: bool) -> str:
 
 
 def field_texts(step: Step) -> Iterator[str]:
-    """What was asked and told, where it is not as usual."""
+    """Yield the fields that differ from their default."""
     if step.id:
         yield repr(step.id)
     for name in FIELDS:

@@ -1,4 +1,4 @@
-"""What clients make of their answers."""
+"""The state that a client keeps of its answers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dibs_conformance.concurrent.actions import ClientState
 from dibs_conformance.concurrent.calls import Call
 
 
-def test_the_numbers_of_a_repeat_are_not_its_ids() -> None:
-    """A key that was used for `a` answers an enqueue of `b` with the revision of `a`: a finish of `b` by it
-    is in the range of `b`, or not, by chance. The judge once took that for a failure.
+def test_a_repeated_enqueue_adds_no_revision_to_the_state() -> None:
+    """An enqueue of `b` with a key first used for `a` returns the revision of `a`. The range of `b` may cover
+    this revision by chance, so a finish of `b` with it was once reported as a false failure.
     """
     state = ClientState()
     requests = [EnqueueRequest(job=NewJob(id=id), request_key="k") for id in ("a", "b")]

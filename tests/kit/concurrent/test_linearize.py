@@ -1,4 +1,4 @@
-"""The judge of overlapping calls: what some order explains passes, what none does is told."""
+"""The linearizability check: it accepts calls that some order explains, and rejects others."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ def why(*calls: Call, snapshot: Snapshot | None = None) -> str:
 
 
 def test_overlapping_enqueues_may_take_effect_in_either_order() -> None:
-    """The answers say in which: the update came after what it updates, whoever called first."""
+    """The answers show the order: the update took effect after the first enqueue, whichever call began
+    first.
+    """
     assert not why(enqueued("bob", 1, 4, 11, first=10), enqueued("cat", 2, 3, 10))
     assert not why(enqueued("bob", 2, 3, 11, first=10), enqueued("cat", 1, 4, 10))
 
@@ -83,7 +85,7 @@ def test_calls_that_do_not_overlap_keep_their_order() -> None:
     assert "updated" in why(enqueued("bob", 1, 2, 11, first=10), enqueued("cat", 3, 4, 10))
 
 
-def test_two_claims_of_one_run_are_told() -> None:
+def test_two_claims_of_one_run_are_rejected() -> None:
     accepted = enqueued("bob", 1, 2, 10)
     first, second = claimed("bob", 3, 6, job(b"bob", 20)), claimed("cat", 4, 5, job(b"bob", 21))
 
@@ -91,13 +93,13 @@ def test_two_claims_of_one_run_are_told() -> None:
     assert not why(accepted, first, claimed("cat", 4, 5))
 
 
-def test_a_claim_may_pass_over_what_another_call_touches_and_nothing_else() -> None:
+def test_a_claim_may_skip_only_ids_that_another_call_touches() -> None:
     assert not why(enqueued("bob", 1, 4, 10), claimed("cat", 2, 3))
     assert "passed over" in why(enqueued("bob", 1, 2, 10), claimed("cat", 3, 4))
 
 
-def test_a_call_without_a_reply_happened_or_did_not() -> None:
-    """It may also take effect after what followed; but not in part."""
+def test_an_unanswered_call_took_effect_or_did_not() -> None:
+    """A call without an answer may take effect later, too, but not in part."""
     lost = enqueued("bob", 1, inf, 10)
     there, nothing = Snapshot(now=NOW, slots={"a": Slot(job(b"bob"))}), Snapshot(now=NOW, slots={"a": Slot()})
     torn = Snapshot(now=NOW, slots={"a": Slot(job(b"bo"))})
@@ -107,8 +109,8 @@ def test_a_call_without_a_reply_happened_or_did_not() -> None:
     assert "payload" in why(lost, snapshot=torn)
 
 
-def test_what_nobody_heard_the_end_of_may_be_under_way_in_the_next_round() -> None:
-    """A cancelled caller's step runs to its end: it may hold an id that a later claim passes over."""
+def test_an_unanswered_call_may_run_in_the_next_round() -> None:
+    """The call of a cancelled caller may still run, and hold an id that a later claim skips."""
     first, lost = enqueued("ann", 1, 2, 10), enqueued("bob", 3, inf, 11, first=10)
     passing = claimed("cat", 4, 5)
     rounds = [Round(calls=[granted(0), first]), Round(calls=[lost]), Round(calls=[passing])]
@@ -117,8 +119,8 @@ def test_what_nobody_heard_the_end_of_may_be_under_way_in_the_next_round() -> No
     assert not linearize([rounds[0], rounds[2]], "q").linearizable
 
 
-def test_what_nobody_heard_the_end_of_may_take_effect_at_a_later_time() -> None:
-    """The storage's clock does not step back to when it was asked."""
+def test_an_unanswered_call_may_take_effect_at_a_later_time() -> None:
+    """The storage's clock does not go back to the time of the call."""
     lost = enqueued("bob", 1, inf, 10)
     tick = call("cat", "reap", 2, 3, [], limit=100)
     tick.now = NOW + 11
@@ -131,7 +133,7 @@ def test_what_nobody_heard_the_end_of_may_take_effect_at_a_later_time() -> None:
     assert not linearize(rounds, "q").linearizable
 
 
-def test_a_lost_update_is_told() -> None:
+def test_a_lost_update_is_rejected() -> None:
     first, second = enqueued("bob", 1, 3, 10), enqueued("cat", 2, 4, 11, first=10)
     linearizable = Snapshot(now=NOW, slots={"a": Slot(job(b"cat", revision=11, enqueues=2))})
     lost = Snapshot(now=NOW, slots={"a": Slot(job(b"bob"))})
@@ -140,7 +142,7 @@ def test_a_lost_update_is_told() -> None:
     assert "afterwards" in why(first, second, snapshot=lost)
 
 
-def test_what_was_refused_did_not_happen() -> None:
+def test_a_refused_call_has_no_effect() -> None:
     refused = enqueued("bob", 1, 2, 10)
     refused.completion = "refused"
 

@@ -1,4 +1,4 @@
-"""A planted fault that only a lost reply shows."""
+"""A planted fault that only a lost reply reveals."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dibs_conformance.target import LevelPlan, Locations
 from tests.kit.concurrent.test_levels import SHARED
 
 
-def test_a_request_that_is_sent_again_in_silence_is_caught(
+def test_a_silently_repeated_request_is_caught(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: whatever got no reply is sent once more, as if nothing but reading were done."""
+    """Planted: every request without a reply is repeated silently, as if it were a read."""
     call = ConnectionPool.call
 
     async def insistent(self: ConnectionPool, *build_arguments: Any, **options: Any) -> Any:

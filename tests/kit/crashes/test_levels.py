@@ -1,4 +1,4 @@
-"""L3 on our own storages, and planted faults that only a client's death or absence shows."""
+"""L3 on storages of dibs, and planted faults that only a dead or stopped client reveals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.kit.concurrent.test_levels import ALONE, SHARED, run_level
 from tests.kit.crashes.torn_storage import open_torn
 
 
-def test_memory_survives_who_gives_up() -> None:
+def test_memory_survives_cancelled_callers() -> None:
     found = run_level(clients_that_die, "memory:", ALONE, 1)
 
     assert "reached" == level_verdict(found), found
@@ -28,10 +28,8 @@ def test_memory_survives_who_gives_up() -> None:
     }
 
 
-def test_a_cancelled_caller_that_leaves_half_is_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Planted: a settlement in two steps, with an await between."""
+def test_a_settlement_cancelled_by_half_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a settlement in two steps with an await in between."""
     settle = FileStorage.settle
 
     async def in_two(self: FileStorage, queue: str, settlements: Any, *, now: int | None = None) -> Any:
@@ -46,7 +44,7 @@ def test_a_cancelled_caller_that_leaves_half_is_caught(
 
 
 def test_a_death_between_two_commits_is_caught(tmp_path: Path) -> None:
-    """Planted: a settlement in two steps, in processes that are killed at any line."""
+    """Planted: a settlement in two steps, in processes killed at any line."""
     plan = LevelPlan(
         locations=Locations(partial(open_torn, str(tmp_path))), claims=SHARED, seed=1, budget=0, examples=200
     )

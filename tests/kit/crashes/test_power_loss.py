@@ -1,4 +1,4 @@
-"""What a power loss may leave of a disk; and that a forgotten fsync shows."""
+"""The disk states possible after a power loss; and detection of a forgotten fsync."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def possible_disks(*operations: DiskOperation) -> list[dict[str, bytes]]:
 WRITTEN = (DiskOperation("create", "a"), DiskOperation("write", "a", data=b"12"))
 
 
-def test_what_was_not_synced_may_be_there_in_any_way() -> None:
+def test_unsynced_content_may_survive_in_any_way() -> None:
     disks = possible_disks(*WRITTEN)
 
     assert 5 == len(disks)
     assert all(disk in disks for disk in ({}, {"a": b"12"}, {"a": b"1"}, {"a": b"\0\0"}, {"a": b""}))
 
 
-def test_what_was_synced_is_there_whole_once_its_name_is() -> None:
+def test_synced_content_is_complete_if_its_name_survives() -> None:
     assert [{}, {"a": b"12"}] == possible_disks(*WRITTEN, DiskOperation("sync", "a"))
     assert [{"a": b"12"}] == possible_disks(*WRITTEN, DiskOperation("sync", "a"), DiskOperation("sync", ""))
 
 
-def test_a_name_that_moved_is_in_one_place_or_the_other() -> None:
+def test_a_renamed_file_has_the_old_or_the_new_name() -> None:
     synced = (*WRITTEN, DiskOperation("sync", "a"), DiskOperation("sync", ""))
 
     assert [{"a": b"12"}, {"b": b"12"}] == possible_disks(*synced, DiskOperation("rename", "a", "b"))
@@ -56,7 +56,7 @@ def test_a_removed_name_may_come_back() -> None:
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Call], list[DiskOperation]]:
-    """What the file storage does to its disk when it promises to survive power loss."""
+    """Calls and file operations of the file storage with fsync=1."""
     return record_process(f"file:{tmp_path_factory.mktemp('record_process')}/jobs?fsync=1")
 
 
@@ -77,7 +77,7 @@ def failure(
         locations.remove_all()
 
 
-def test_the_file_storage_keeps_what_it_answered(
+def test_the_file_storage_keeps_answered_calls(
     tmp_path: Path, recording: tuple[list[Call], list[DiskOperation]]
 ) -> None:
     assert failure(tmp_path, *recording, seconds=3) is None
@@ -104,7 +104,7 @@ def test_a_forgotten_fsync_is_caught(
     assert failure(tmp_path, calls, remaining, seconds=60) is not None
 
 
-def test_a_recorder_is_for_what_is_below_its_folder(tmp_path: Path) -> None:
+def test_a_recorder_ignores_files_outside_its_folder(tmp_path: Path) -> None:
     recorder = DiskRecorder(tmp_path / "here")
 
     assert "a" == recorder._below(tmp_path / "here" / "a")

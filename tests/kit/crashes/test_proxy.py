@@ -1,4 +1,4 @@
-"""The relay between a storage and its server: it hands on what it is given, and cuts where it was told."""
+"""The proxy between a storage and its server: it forwards bytes, and cuts connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dibs_conformance.crashes.proxy import LOOPBACK, Proxy, has_server
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """A server that sends back what it gets; its port."""
+    """A server that sends back all bytes it receives. Yields its port."""
     with socket.create_server((LOOPBACK, 0)) as server:
         thread = threading.Thread(target=serve, args=(server,), daemon=True)
         thread.start()
@@ -27,7 +27,7 @@ def serve(server: socket.socket) -> None:
             connection, _ = server.accept()
         except OSError:
             return
-        # The relay may be gone before it has heard all.
+        # The proxy may close the connection before it has read everything.
         with connection, suppress(OSError):
             while chunk := connection.recv(100):
                 connection.sendall(chunk)
@@ -40,7 +40,7 @@ def proxy(echo: int) -> Iterator[Proxy]:
 
 
 def send(proxy: Proxy, data: bytes) -> bytes:
-    """What comes back for these words, until as much came or the connection ends."""
+    """Send data through the proxy. Return the reply, which ends early if the connection is cut."""
     received = b""
     with socket.create_connection((LOOPBACK, proxy.port), 10) as connection:
         connection.sendall(data)
@@ -49,21 +49,21 @@ def send(proxy: Proxy, data: bytes) -> bytes:
     return received
 
 
-def test_it_hands_on_and_counts(proxy: Proxy) -> None:
+def test_it_forwards_and_counts_bytes(proxy: Proxy) -> None:
     proxy.arm()
 
     assert b"hello" == send(proxy, b"hello")
     assert {"request": 5, "reply": 5} == proxy.bytes
 
 
-def test_it_cuts_the_request_after_so_many_bytes(proxy: Proxy) -> None:
+def test_it_cuts_a_request_after_n_bytes(proxy: Proxy) -> None:
     proxy.arm("request", 3)
 
     assert len(send(proxy, b"hello")) <= 3
     assert (1, 3) <= (proxy.cuts, proxy.bytes["request"])
 
 
-def test_it_cuts_the_reply_after_so_many_bytes_and_then_no_more(proxy: Proxy) -> None:
+def test_it_cuts_one_reply_after_n_bytes(proxy: Proxy) -> None:
     proxy.arm("reply", 2)
 
     assert b"he" == send(proxy, b"hello")
@@ -74,5 +74,5 @@ def test_it_cuts_the_reply_after_so_many_bytes_and_then_no_more(proxy: Proxy) ->
     ("url", "found"),
     [("redis://h:1/0", True), ("file:./x", False), ("unix:///a.sock", False), ("postgresql://h/d", False)],
 )
-def test_it_stands_before_a_host_and_a_port(url: str, *, found: bool) -> None:
+def test_only_urls_with_host_and_port_have_a_server(url: str, *, found: bool) -> None:
     assert found == has_server(url)

@@ -1,4 +1,4 @@
-"""System calls that kill a process, or fail under it, whoever makes them."""
+"""System calls that kill a process or fail, made by Python or by a library in C."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dibs_conformance.target import LevelPlan, Locations, OpenStorage
 from tests.kit.concurrent.test_levels import SHARED
 from tests.kit.crashes.torn_storage import open_torn
 
-strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here")
-#: More kills than the planted one needed from any of twenty seeds.
+strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+#: With each of twenty seeds, fewer kills found the planted fault.
 MAX_POINTS = 120
 
 
@@ -32,7 +32,7 @@ def run_level(target: str | OpenStorage, examples: int) -> Findings:
 
 
 @strace
-def test_files_survive_what_fails_below_python(tmp_path: Path) -> None:
+def test_the_file_storage_survives_failed_system_calls(tmp_path: Path) -> None:
     found = run_level(f"file:{tmp_path}", 5)
 
     assert "reached" == level_verdict(found), found
@@ -42,11 +42,11 @@ def test_files_survive_what_fails_below_python(tmp_path: Path) -> None:
 
 @strace
 def test_a_death_between_two_commits_is_caught(tmp_path: Path) -> None:
-    """Planted: a settlement in two steps, killed by the kernel's count instead of the lines of Python."""
+    """Planted: a settlement in two steps, killed at a system call instead of a line of Python."""
     assert "broken" == level_verdict(run_level(partial(open_torn, str(tmp_path)), MAX_POINTS))
 
 
-def test_without_strace_nothing_is_said_to_be_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_strace_no_law_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     found = run_level(f"file:{tmp_path}", 1)
 
@@ -55,7 +55,7 @@ def test_without_strace_nothing_is_said_to_be_tried(tmp_path: Path, monkeypatch:
 
 
 def test_calls_are_counted_for_each_thread() -> None:
-    """strace counts so; what is elsewhere counts, and is not taken."""
+    """strace also counts separately for each thread. Calls on other files count, but are not returned."""
     trace = Trace(7, ["7 read(3<pipe>, 4) = 4", "8 read(4</here/a>, 4) = 4", "7 read(4</here/a>, 4) = 4"])
 
     assert [SystemCall("read", 1, first=False), SystemCall("read", 2, first=True)] == trace.calls_below(

@@ -1,4 +1,4 @@
-"""A file storage with a planted fault: a settlement is two commits, and a death between them shows."""
+"""A file storage with a planted fault: it settles in two commits, and a crash can happen between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dibs.storage.protocol import Clock
 
 
 class TornStorage(FileStorage):
-    """Reports progress before each settlement."""
+    """A file storage that reports progress in a separate commit before each settlement."""
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None

@@ -1,4 +1,6 @@
-"""A planted fault that only a server's failure shows; our own storages are in test_certify_levels."""
+"""A planted fault that only a failing server reveals. The storages of dibs are tested in
+tests/kit/test_certify_levels.py.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,17 @@ from dibs_conformance.servers import RedisServer
 from tests.kit.concurrent.test_levels import ALONE, SHARED, run_level
 
 
-def test_what_has_no_server_goes_up_to_l3() -> None:
+def test_a_storage_without_server_can_reach_l3() -> None:
     found = run_level(servers_that_fail, "memory:", ALONE, 1)
 
     assert "not tested" == level_verdict(found)
     assert "L3" in found.untested[0].why
 
 
-def test_a_lie_about_what_was_refused_is_caught(
+def test_a_refused_enqueue_answered_as_queued_is_caught(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: what a full server refused counts as done."""
+    """Planted: an enqueue refused by a full server is answered as queued."""
     enqueue = RedisStorage.enqueue
 
     async def hopeful(self: RedisStorage, queue: str, requests: Any, **build_arguments: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Histories of the reference for the checker: random calls on the memory storage, and their overlap made up.
+"""Correct histories to test the checker: random calls on the memory storage, with artificial overlap.
 
-The calls happen one after the other, so there is an order that explains every answer. Each is then said to
-have been sent somewhat earlier and answered somewhat later than it was, and some answers are taken away:
-whatever the checker says about such a history, an alarm is a false one.
+The calls are made one after the other, so an order that explains every answer exists. Then each call is moved
+to begin earlier and end later, and some answers are removed. Any violation that the checker finds in such a
+history is a false alarm.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from dibs_conformance.history.recorder import Recorder
 
 QUEUE, FAILED = "q", "q!fail"
 IDS = ("a", "b", "c")
-#: Moments between two calls, so that stretched ones overlap a few others.
+#: Time between two calls. `with_overlaps` stretches a call by up to four of them on each side.
 TIME_STEP = 100
 
 
 @define
 class RandomHistory:
-    """One history while it is made."""
+    """Makes the random calls of one history."""
 
     storage: Storage
     random: Random
@@ -53,7 +53,7 @@ class RandomHistory:
     revisions: list[tuple[str, int]] = field(factory=list)
 
     async def step(self) -> None:
-        """Make one call."""
+        """Make one random call."""
         await self.random.choice(CALLS)(self)
 
     def keep_runs(self, claim: ClaimResult) -> None:
@@ -140,7 +140,7 @@ class RandomHistory:
         )
 
     async def rare_call(self) -> None:
-        """What happens seldom: amend, retry_failed, forget."""
+        """Make a call that is rare in practice: amend, retry_failed or forget."""
         id, storage = self.random.choice(IDS), self.storage
         choice = self.random.randrange(4)
         if choice == 0:
@@ -159,7 +159,7 @@ class RandomHistory:
         self.now += self.random.choice((1, 5, 20, 40))
 
 
-#: The fields of a step that are known before its answer.
+#: Fields of a step that are known before the answer.
 REQUEST_FIELDS = (
     *("op", "client", "began", "queue", "id", "how", "key", "payload", "replaces", "resets", "handled"),
     *("running", "lease", "limit", "result"),
@@ -184,7 +184,7 @@ CALLS: tuple[Callable[[RandomHistory], Awaitable[None]], ...] = (
 
 
 async def run_random_calls(storage: Storage, random: Random, length: int) -> list[Step]:
-    """What happens when so many random calls are made, one after the other."""
+    """Make random calls one after the other, and return their steps."""
     steps: list[Step] = []
     ticks = iter(range(TIME_STEP, 10**12, TIME_STEP))
     recorder = Recorder(steps.append, lambda: next(ticks))
@@ -197,12 +197,12 @@ async def run_random_calls(storage: Storage, random: Random, length: int) -> lis
 
 
 def with_overlaps(steps: list[Step], random: Random) -> list[Step]:
-    """Let the calls overlap, and lose some answers; what was read at the end stays."""
+    """Stretch the calls so that they overlap, and remove some answers. The last read is unchanged."""
     calls = sorted({step.call for step in steps})
     last = calls[-1]
     early = {call: random.choice((0, 0, 50, 150, 400)) for call in calls}
     late = {call: random.choice((0, 0, 50, 150, 400)) for call in calls}
-    # Who never got the answer to a claim knows no fence to settle with.
+    # A client without the answer to its claim has no fence to settle with.
     settled = {(step.id, step.fence) for step in steps if step.op == "settle"}
     used = {step.call for step in steps if step.op == "claim" and (step.id, step.fence) in settled}
     lost = {call for call in calls if random.random() < 0.05 and call not in used | {last}}
@@ -218,7 +218,7 @@ def with_overlaps(steps: list[Step], random: Random) -> list[Step]:
 
 
 def without_answer(step: Step) -> Step:
-    """The step as its client knows it when the answer never came."""
+    """Return the step as a client without the answer would record it."""
     fields = {name: getattr(step, name) for name in REQUEST_FIELDS}
     if step.op == "settle":
         fields["fence"] = step.fence
@@ -232,7 +232,7 @@ def without_answer(step: Step) -> Step:
 
 
 def make_history(seed: int, length: int = 40) -> list[Step]:
-    """One history of the reference, its calls overlapping."""
+    """Return one correct history with overlapping calls."""
     random = Random(seed)
     steps = asyncio.run(run_in_memory(random, length))
     return with_overlaps(steps, random)

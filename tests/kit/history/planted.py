@@ -1,4 +1,4 @@
-"""For each rule of the checker a short history that only it finds bad, and a close one that is good."""
+"""For each rule, a short history that only this rule rejects, and a similar one that it accepts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Steps = list[Step]
 
 
 class HistoryBuilder:
-    """Steps one after the other, ten moments each; `at` and `until` put one elsewhere."""
+    """Builds a history of steps ten time units apart. `at` and `ended` set other times."""
 
     def __init__(self) -> None:
         self.steps: Steps = []
@@ -48,11 +48,11 @@ class HistoryBuilder:
 
 
 def completed_once() -> HistoryBuilder:
-    """Enqueued, claimed and completed."""
+    """Return a history with one id: enqueued, claimed, completed."""
     return HistoryBuilder().enqueued(1).claimed(10, 1, 1).settled("complete", 10, "done", result="r")
 
 
-# Each pair: the same tale, but for what the rule is about.
+# Each function returns two histories that differ only where the rule applies.
 
 
 def r1(*, bad: bool) -> HistoryBuilder:
@@ -76,8 +76,8 @@ def r4(*, bad: bool) -> HistoryBuilder:
     return HistoryBuilder().enqueued(1).claimed(999 if bad else 1_000, 1, 1, now=1)
 
 
-def fences_decrease() -> Steps:
-    """Closed by a lost reap; the numbers alone tell."""
+def history_with_decreasing_fences() -> Steps:
+    """The run was closed by an unanswered reap, so only the numbers show the fault."""
     return HistoryBuilder().enqueued(1).claimed(10, 1, 1).add("reap", id="").claimed(9, 1, 1, attempt=2).steps
 
 
@@ -117,7 +117,7 @@ def r11(*, bad: bool) -> HistoryBuilder:
 
 
 def r12(*, bad: bool) -> HistoryBuilder:
-    """The older one waits while the younger is taken; or is taken at about the same time."""
+    """The younger job is claimed while the older one waits, or at about the same time."""
     history = HistoryBuilder().enqueued(1).enqueued(2, id="b").claimed(20, 2, 2, id="b", limit=1)
     return history.claimed(21, 1, 1) if bad else history.claimed(21, 1, 1, at=31)
 

@@ -1,4 +1,4 @@
-"""Small lies planted in a true history, one at a time, as a storage with a bug would answer them."""
+"""Wrong answers planted in a correct history, one at a time, as a storage with a bug would give them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ANSWERS = {
 
 
 def change_answer(step: Step, random: Random) -> Step | None:
-    """Another answer of the same verb."""
+    """Return another answer of the same operation."""
     others = [status for status in ANSWERS.get(step.op, ()) if status != step.status]
     return replace(step, status=random.choice(others)) if others and not step.unknown else None
 
 
 def change_number(step: Step, random: Random) -> Step | None:
-    """A fence, an end of the range, or an attempt that is somewhat off."""
+    """Return a wrong fence, revision or attempt."""
     if step.op != "claim" or step.status != "taken":
         return None
     name = random.choice(("fence", "first", "revision", "attempt"))
@@ -44,7 +44,7 @@ def change_payload(step: Step, _: Random) -> Step | None:
 
 
 def change_read(step: Step, random: Random) -> Step | None:
-    """A read that lost its job, or tells another end."""
+    """Return a read without its job, or with another outcome."""
     if step.op != "get" or step.read is None:
         return None
     outcome = step.read.outcome
@@ -63,7 +63,7 @@ TAMPERS: tuple[Tamper, ...] = (change_answer, change_answer, change_number, chan
 
 
 def tamper(steps: list[Step], random: Random) -> list[Step]:
-    """The history with one lie in it; or with one answer that nobody noted down."""
+    """Return the history with one wrong answer, or without one of its steps."""
     changed_steps = list(steps)
     for _ in range(100):
         position = random.randrange(len(changed_steps))

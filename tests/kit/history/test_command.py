@@ -1,4 +1,4 @@
-"""`dibs check-history`: a file, standard input, a queue's log; and what it says of unreadable lines."""
+"""`dibs check-history` with a file, with standard input, and with the log of a queue; and its errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lines_of(name: str, *, bad: bool) -> bytes:
     return b"".join(write_steps(planted(name, bad=bad)))
 
 
-def test_a_good_history_is_0_and_a_broken_one_1(tmp_path: Path) -> None:
+def test_a_correct_history_exits_with_0_and_a_broken_one_with_1(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
     good.write_bytes(lines_of("R5", bad=False))
     bad.write_bytes(lines_of("R5", bad=True))
@@ -49,19 +49,21 @@ def test_it_reads_standard_input_and_prints_json() -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("a.jsonl", "--url", "file:./x"), ("--url", "file:./x")])
-def test_wrong_words_are_2(words: tuple[str, ...]) -> None:
+def test_a_usage_error_exits_with_2(words: tuple[str, ...]) -> None:
     assert 2 == invoke(check_history, *words).exit_code
 
 
 @pytest.mark.parametrize("line", [b"{", b'{"op": "climb"}', b'{"op": "claim", "status": "taken"}'])
-def test_a_line_that_is_no_step_is_told_by_its_number(line: bytes) -> None:
-    with pytest.raises(InvalidHistory, match="line 2 is no step"):
+def test_an_invalid_line_is_reported_with_its_number(line: bytes) -> None:
+    with pytest.raises(InvalidHistory, match="line 2 is not a step"):
         [*read_steps([b"\n", line])]
 
 
 @pytest.mark.parametrize("level", ["runs", "all"])
 async def test_the_log_of_a_queue_is_a_history(level: LogLevel) -> None:
-    """What the log tells can be true, and what it leaves out is not held against it."""
+    """An event log of a correct storage breaks no rule. The steps missing from the log do not count as
+    violations.
+    """
     met = set()
     for seed in range(20):
         async with open_storage("memory:", "manual") as storage:
@@ -77,7 +79,9 @@ async def test_the_log_of_a_queue_is_a_history(level: LogLevel) -> None:
 
 
 def test_an_overlap_in_the_log_is_found_by_the_storages_time() -> None:
-    """The log puts ends in order; the times in it tell that two runs were open at once."""
+    """In the order of the log, the first run ends before the second. The times in it show that both were
+    active.
+    """
     first = LogEvent(
         kind="retried", id="a", at=20, attempt=1, fence=5_000, claimed_at=5, run_at=1, revision=1
     )
@@ -88,6 +92,6 @@ def test_an_overlap_in_the_log_is_found_by_the_storages_time() -> None:
     assert ["R5 one active run"] == [f.law for f in check(steps).failures]
 
 
-async def test_a_place_inside_one_process_has_no_log_to_read() -> None:
+async def test_the_log_of_a_storage_inside_one_process_cannot_be_read() -> None:
     with pytest.raises(Refused, match="inside one process"):
         await read_log("memory:", "q")

@@ -1,4 +1,4 @@
-"""Clients that run free: what they record of our storages holds, of one with a bug in it not."""
+"""Random clients: recordings of storages of dibs break no rule, and recordings of a storage with a bug do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dibs_conformance.servers import PostgresServer, RedisServer
 from dibs_conformance.target import LevelPlan, Locations
 from tests.kit.mutants import MUTANTS
 
-#: Bugs planted in memory, and a rule that objects.
+#: Bugs planted in the memory storage, and a rule that finds each.
 CAUGHT = {
     "an_enqueue_during_a_run_is_queued_at_once": "R5",
     "the_fence_is_a_small_counter": "R4",
@@ -55,7 +55,7 @@ def failure_text(found: Findings) -> str:
     )
 
 
-def test_memory_holds_and_every_rule_is_met() -> None:
+def test_memory_breaks_no_rule_and_every_rule_applies() -> None:
     found = run("memory:", 3, shared=False)
 
     assert not found.failures, failure_text(found)
@@ -63,15 +63,15 @@ def test_memory_holds_and_every_rule_is_met() -> None:
 
 
 @pytest.mark.parametrize(("bug", "rule"), CAUGHT.items(), ids=CAUGHT)
-def test_a_bug_is_found_in_what_clients_saw(bug: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No oracle looks on, and none of the calls are compared."""
+def test_a_bug_is_found_in_recorded_calls(bug: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls are only recorded, and not compared with an oracle."""
     monkeypatch.setattr(random_clients, "DRAIN_TIMEOUT", 1.0)
     MUTANTS[bug].plant(monkeypatch)
 
     assert any(rule in broken(run("memory:", 1, shared=False, seed=seed)) for seed in range(30))
 
 
-def test_processes_on_one_directory_hold(tmp_path: Path) -> None:
+def test_processes_on_one_directory_break_no_rule(tmp_path: Path) -> None:
     found = run(f"file:{tmp_path}", 1, shared=True)
 
     assert not found.failures, failure_text(found)

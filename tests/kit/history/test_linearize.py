@@ -1,7 +1,7 @@
-"""The rules against brute force: what they call broken has no explanation.
+"""The rules compared with exhaustive search: an id that a rule rejects has no explanation.
 
-Brute force finds more: most lies are an answer that is only odd (updated for queued). That is why it is a
-rule as well, R22, wherever few calls overlap.
+The search rejects more, because most planted answers are wrong in kind only, for example `updated` instead of
+`queued`. So it is a rule itself, R22, for ids with few overlapping calls.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from tests.kit.history.histories import make_history
 from tests.kit.history.planted import PLANTED, planted
 from tests.kit.history.tampering import tamper
 
-#: The rules about one id; the others speak of several ids, of time, or of leases.
+#: The rules about one id. Other rules are about several ids, time or leases.
 OF_ONE_ID = {"R1", "R3", "R4", "R5", "R6", "R7", "R8", "R10", "R18", "R20", "R21"}
 
 
-#: What is planted for these begins with a reap that was never answered, which brute force does not try.
+#: The histories planted for these rules contain an unanswered reap, which the search does not support.
 UNDECIDABLE = {"R6"}
 
 
-def decidable_ids(steps: list[Step]) -> list[tuple[RecordedHistory, IdSteps]]:
-    """The ids of a history that brute force can try."""
+def ids_of_queue(steps: list[Step]) -> list[tuple[RecordedHistory, IdSteps]]:
+    """Return the ids of the main queue."""
     whole = RecordedHistory.from_steps(steps)
     return [(whole, id_steps) for (queue, _), id_steps in whole.ids.items() if queue == "q"]
 
 
 def unexplained(steps: list[Step]) -> set[str]:
-    """The ids for which no order of the calls explains the answers."""
+    """Return the ids without an order that explains all answers."""
     found = set()
-    for whole, id_steps in decidable_ids(steps):
+    for whole, id_steps in ids_of_queue(steps):
         try:
             if not is_linearizable(whole, id_steps):
                 found.add(id_steps.key[1])
@@ -45,9 +45,9 @@ def unexplained(steps: list[Step]) -> set[str]:
 
 
 def decided(steps: list[Step]) -> set[str]:
-    """The ids that brute force has a verdict on."""
+    """Return the ids that the search can decide."""
     found = set()
-    for whole, id_steps in decidable_ids(steps):
+    for whole, id_steps in ids_of_queue(steps):
         try:
             is_linearizable(whole, id_steps)
         except Undecidable:
@@ -57,19 +57,21 @@ def decided(steps: list[Step]) -> set[str]:
 
 
 def broken(steps: list[Step]) -> set[str]:
-    """The ids that a rule of one id calls broken."""
+    """Return the ids that a rule about one id rejects."""
     rules = [rule() for rule in RULES if rule.name in OF_ONE_ID]
     whole = RecordedHistory.from_steps(steps)
     return {found.key[1] for rule in rules for found in rule.check(whole) if found.key[0] == "q"}
 
 
-def test_the_reference_can_be_explained() -> None:
-    """The naive reading of the contract for one id is that of the storage."""
+def test_correct_histories_are_linearizable() -> None:
+    """The model of one id agrees with the storage."""
     assert [] == [seed for seed in range(300) if unexplained(make_history(seed, 20))]
 
 
 def compared(seeds: range) -> tuple[int, int, list[int]]:
-    """How many lies were found by brute force, how many of these by the rules, and where only they object."""
+    """Return how many wrong answers the search rejects, how many of these the rules reject, and the seeds of
+    histories that only the rules reject.
+    """
     by_search = by_rules = 0
     alarms = []
     for seed in seeds:
@@ -82,7 +84,7 @@ def compared(seeds: range) -> tuple[int, int, list[int]]:
     return by_search, by_rules, alarms
 
 
-def test_what_the_rules_call_broken_has_no_explanation() -> None:
+def test_an_id_rejected_by_a_rule_is_not_linearizable() -> None:
     by_search, by_rules, alarms = compared(range(600))
 
     assert [] == alarms
@@ -99,8 +101,8 @@ def test_rules_and_brute_force_in_memory_in_the_long_form() -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*PLANTED} & OF_ONE_ID - {"R4"}))
-def test_what_is_planted_for_a_rule_is_decided_alike(name: str) -> None:
-    """R4 is about the time as well, which brute force does not know."""
+def test_search_and_rules_agree_on_planted_histories(name: str) -> None:
+    """R4 also uses the storage's time, which the search does not."""
     good = [step for step in planted(name, bad=False) if step.op != "drained"]
 
     assert set() == unexplained(good)

@@ -1,4 +1,4 @@
-"""The rules of the checker, in the order of the report; docs/reference/history.md tells them in words."""
+"""The rules of the checker. docs/reference/history.md lists them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dibs_conformance.history.rules.rule import Violation as Violation
 
 _MODULES = (accepted, ownership, ending, counting, order, leases, failing)
 
-#: All of them, by number.
+#: All rules, by number.
 RULES: Final[tuple[type[Rule], ...]] = tuple(
     sorted(
         (LinearizableRule, *(rule for module in _MODULES for rule in module.RULES)),

@@ -1,4 +1,4 @@
-"""Rules of what was accepted: it is kept, it runs as last told, and it is numbered in the order it came."""
+"""Rules about accepted enqueues: they are kept, run with the right payload, and have growing revisions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class KeptRule(Rule):
     name = "R1"
     title = "accepted is kept"
     section = "4.1"
-    sentence = "Every accepted enqueue is read as pending, unless something may have ended or removed it."
+    sentence = "An accepted enqueue is pending when it is read, unless a call may have ended or removed it."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for id_steps in history.ids.values():
@@ -38,14 +38,16 @@ class KeptRule(Rule):
                 and not ended_ranges.covers(step.revision)
                 and not removals.may_have_removed(step, ended(read))
             ):
-                yield self.violation(id_steps.key, f"the enqueue {step.revision} is gone", step, read)
+                yield self.violation(
+                    id_steps.key, f"the accepted enqueue {step.revision} is missing", step, read
+                )
 
 
 class DrainedRule(Rule):
     name = "R2"
     title = "everything ends"
     section = "4.3"
-    sentence = "After a drain by a healthy worker nothing is waiting, active or blocked."
+    sentence = "After a healthy worker has drained the queues, no job is waiting, active or blocked."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for id_steps in history.ids.values() if history.drained is not None else ():
@@ -53,14 +55,14 @@ class DrainedRule(Rule):
                 if step.read is not None and history.drained is not None and step.began > history.drained:
                     self.met += 1
                     if step.read.current or step.read.successor:
-                        yield self.violation(id_steps.key, "it is still live after the drain", step)
+                        yield self.violation(id_steps.key, "the job is still live after the drain", step)
 
 
 class PayloadRule(Rule):
     name = "R3"
     title = "a run is what was asked for"
     section = "3, the fold law"
-    sentence = "A run carries the payload of the newest update in its range that replaces, byte for byte."
+    sentence = "A run carries exactly the payload of the newest replacing update in its range."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for id_steps in history.ids.values():
@@ -76,25 +78,27 @@ class PayloadRule(Rule):
         claim = run.claim
         if not candidates.earliest <= ended(claim):
             self.met += 1
-            yield self.violation(id_steps.key, "it runs, and was never enqueued", claim)
+            yield self.violation(id_steps.key, "the job runs, but it was never enqueued", claim)
             return
         if not claim.payload:
             return
         self.met += 1
         allowed = candidates.may_carry(run) if candidates.uncertain_from > ended(claim) else []
         if allowed and all(claim.payload != step.payload for step in allowed):
-            why = f"it carries {claim.payload!r}, the newest update in it {allowed[-1].payload!r}"
+            why = f"the run carries {claim.payload!r}; the newest update has {allowed[-1].payload!r}"
             yield self.violation(id_steps.key, why, allowed[-1], claim)
         elif claim.payload not in candidates.payloads:
-            yield self.violation(id_steps.key, f"it carries {claim.payload!r}, which nobody enqueued", claim)
+            yield self.violation(
+                id_steps.key, f"the run carries {claim.payload!r}, which was never enqueued", claim
+            )
 
 
-#: Updates in one run that a cancel may have dropped: beyond so many, the rule does not say.
+#: The payload rule skips a run if more of its updates may have been dropped by a cancel.
 MAX_DROPPED = 100
 
 
 class PayloadCandidates:
-    """The enqueues of an id as runs may carry them, and from when on it is no longer certain."""
+    """The enqueues of an id that its runs may carry, and the time from which they are uncertain."""
 
     def __init__(self, id_steps: IdSteps) -> None:
         self._replacing = sorted(
@@ -115,10 +119,10 @@ class PayloadCandidates:
         self.uncertain_from = min(uncertain_times, default=inf)
 
     def may_carry(self, run: RecordedRun) -> list[Step]:
-        """The updates of which a run carries one, the newest first; empty when there are too many to say.
+        """Return the updates whose payload the run may carry, newest first; [] if there are too many.
 
-        The newest in its range that replaces, unless a cancel may have dropped it, and so on to one that is
-        certain; where none replaces, the first, which counts whole.
+        These are the newest replacing update in its range, and older ones while a cancel may have dropped the
+        newer. If no update replaces, it is the first enqueue in the range.
         """
         (first, last), until = run.range, ended(run.claim)
         found: list[Step] = []
@@ -139,7 +143,7 @@ class NothingSkippedRule(Rule):
     name = "R21"
     title = "blocked is not dropped"
     section = "4.4"
-    sentence = "What was accepted before a claim is in that run, unless something ended or removed it."
+    sentence = "An enqueue accepted before a claim is in the claimed run, unless a call ended or removed it."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for id_steps in history.ids.values():
@@ -149,7 +153,7 @@ class NothingSkippedRule(Rule):
                 yield from self._check_left_behind(id_steps, removals)
 
     def _check_skipped(self, id_steps: IdSteps, removals: Removals) -> Iterator[Violation]:
-        """A run begins beyond an enqueue that no run before it held."""
+        """Yield enqueues before the range of a run that no earlier run contained."""
         accepted = sorted(id_steps.accepted, key=revision)
         index, covered_to = 0, 0
         for run in id_steps.runs:
@@ -158,12 +162,12 @@ class NothingSkippedRule(Rule):
                 index += 1
                 self.met += 1
                 if step.revision > covered_to and not removals.may_have_removed(step, ended(run.claim)):
-                    why = f"revision {step.revision} is in no run: the next begins at {run.claim.first}"
+                    why = f"revision {step.revision} is in no run; the next run begins at {run.claim.first}"
                     yield self.violation(id_steps.key, why, step, run.claim)
             covered_to = max(covered_to, run.claim.revision)
 
     def _check_left_behind(self, id_steps: IdSteps, removals: Removals) -> Iterator[Violation]:
-        """A run ends before an enqueue that was answered before its claim was sent."""
+        """Yield enqueues after the range of a run that were answered before its claim was sent."""
         answered, index, newest = by_answer(id_steps.accepted), 0, None
         for claim in sorted(id_steps.claims, key=began):
             while index < len(answered) and ended(answered[index]) < claim.began:
@@ -174,7 +178,7 @@ class NothingSkippedRule(Rule):
             if newest is None or newest.revision <= claim.revision:
                 continue
             if not removals.may_have_removed(newest, ended(claim)):
-                why = f"the run ends at revision {claim.revision}, {newest.revision} had been accepted"
+                why = f"the run ends at revision {claim.revision}, but {newest.revision} was accepted before"
                 yield self.violation(id_steps.key, why, newest, claim)
 
 
@@ -182,7 +186,7 @@ class RevisionsRule(Rule):
     name = "R11"
     title = "revisions grow"
     section = "3, revision"
-    sentence = "An enqueue's revision is above that of every enqueue of its queue that was answered before."
+    sentence = "Each enqueue gets a higher revision than all enqueues of its queue answered before."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for queue, ids in history.by_queue.items():
@@ -210,7 +214,7 @@ class RequestKeyRule(Rule):
     name = "R9"
     title = "a request_key acts once"
     section = "3, enqueue"
-    sentence = "Of the enqueues with one key, within its time, one acts; the others repeat its answer."
+    sentence = "Among enqueues with the same unexpired key, one takes effect; the others repeat its answer."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for queue, ids in history.by_queue.items():
@@ -225,11 +229,13 @@ class RequestKeyRule(Rule):
     def _check_one(self, queue: str, key: str, steps: list[Step]) -> Iterator[Violation]:
         self.met += len(steps) > 1
         if len({(step.status, step.first, step.revision) for step in steps}) > 1:
-            yield self.violation((queue, steps[0].id), f"the key {key!r} acted twice", *steps)
+            yield self.violation(
+                (queue, steps[0].id), f"enqueues with the key {key!r} took effect twice", *steps
+            )
 
 
 def pending(slot: RecordedSlot, revision: int) -> bool:
-    """The contract's definition: in the range of current or successor, and in no dropped range."""
+    """Return whether a revision is in the range of the current or the successor, and not dropped."""
     live = [range_ for range_ in (slot.current, slot.successor) if range_ is not None]
     covered = any(first <= revision <= last for first, last in live)
     return covered and not any(first <= revision <= last for first, last in slot.dropped)
@@ -247,22 +253,22 @@ def revision(step: Step) -> int:
     return step.revision
 
 
-#: Answers of a cancel or forget that leave it open whether something was removed.
+#: Answers of a cancel or a forget that may have removed an enqueue.
 REMOVING = frozenset({"cancelled", "requested", "forgotten", UNKNOWN})
 
 
 class Removals:
-    """The cancels and forgets of an id, and whether one of them may have removed an enqueue."""
+    """The cancels and forgets of an id that may have removed enqueues."""
 
     def __init__(self, id_steps: IdSteps) -> None:
         steps = [s for s in id_steps.others if s.op in ("cancel", "forget") and s.status in REMOVING]
         steps.sort(key=answered_at)
         self._answer_times = [answered_at(step) for step in steps]
-        #: The earliest that any step from here on was sent.
+        #: Element i is the earliest time at which one of the steps from i on was sent.
         self._earliest_sent = [*accumulate((float(step.began) for step in reversed(steps)), min)][::-1]
 
     def may_have_removed(self, step: Step, until: float) -> bool:
-        """Whether one that was answered after `step` was sent had itself been sent by `until`."""
+        """Return whether a removal was answered after `step` was sent, and was itself sent by `until`."""
         index = bisect_right(self._answer_times, step.began)
         return index < len(self._earliest_sent) and self._earliest_sent[index] <= until
 
@@ -272,7 +278,7 @@ def answered_at(step: Step) -> float:
 
 
 class EndedRanges:
-    """The ranges of the runs that may have ended, rather than come back. They never overlap."""
+    """The ranges of the runs that may have ended with an outcome. They never overlap."""
 
     def __init__(self, id_steps: IdSteps) -> None:
         ended_ranges = (
@@ -286,7 +292,7 @@ class EndedRanges:
 
 
 def may_end(step: Step) -> bool:
-    """Whether a step may have ended its run for good."""
+    """Return whether a step may have ended its run with an outcome."""
     return closed_as(step) not in ("", "back") or step.unknown or step.op == "finish"
 
 

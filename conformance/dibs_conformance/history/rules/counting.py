@@ -1,4 +1,4 @@
-"""Rules of what is counted: attempts, comebacks, and the states at rest."""
+"""Rules about counters: attempts, returns, and the counts of a queue at rest."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class AttemptsRule(Rule):
     title = "attempts are counted"
     section = "3, claim"
     sentence = (
-        "A fresh job runs as attempt 1, one that came back as the next attempt, one that was released as "
-        "the same again; comebacks are never more than the claims before."
+        "A new job runs as attempt 1, a returned job as the next attempt, a released job as the same "
+        "attempt; returns never outnumber the claims before."
     )
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
@@ -48,7 +48,9 @@ class AttemptsRule(Rule):
                 )
 
     def _next_attempts(self, run: RecordedRun) -> set[int] | None:
-        """The attempts that may be next; None when nobody knows how the run was closed."""
+        """Return the possible attempt numbers of the next run, or None if it is unknown how this run was
+        closed.
+        """
         known = [step for _, step in run.closing_steps if not step.unknown]
         if len(known) != len(run.closing_steps) or not known:
             return None
@@ -63,7 +65,7 @@ class AttemptsRule(Rule):
 
 
 def attempts_after(step: Step, attempt: int) -> tuple[int, ...]:
-    """The attempts that may follow when this step closed the run; 1 is always possible, by a reset."""
+    """Return the possible attempt numbers after this step closed the run. A reset makes 1 possible, too."""
     if closed_as(step) not in ("", "back"):
         return (1,)
     released = step.how == "release" or step.status == "released" or step.op == "drop"
@@ -80,7 +82,7 @@ class CountsRule(Rule):
     name = "R13"
     title = "counts are true at rest"
     section = "3, count"
-    sentence = "After a drain, what a queue counts is what a read of all its ids finds."
+    sentence = "After a drain, the counts of a queue equal the states found by reading all its ids."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         drained = history.drained
@@ -97,13 +99,13 @@ class CountsRule(Rule):
             wrong = {name: n for name, n in found.items() if step.counts.get(name, 0) != n}
             if wrong:
                 known = ", ".join(
-                    f"{step.counts.get(name, 0)} {name}, {n} were read" for name, n in wrong.items()
+                    f"{step.counts.get(name, 0)} {name}, but {n} were read" for name, n in wrong.items()
                 )
                 yield self.violation((step.queue, ""), f"counted {known}", step)
 
 
 def found_in(history: RecordedHistory, queue: str, since: int) -> Counter[str]:
-    """How many ids were read in each live state."""
+    """Return the number of ids read in each live state."""
     found = Counter(waiting=0, active=0, blocked=0)
     for id_steps in history.by_queue.get(queue, ()):
         late = [step.read for step in id_steps.reads if step.began > since and step.read is not None]

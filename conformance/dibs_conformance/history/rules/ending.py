@@ -1,4 +1,4 @@
-"""Rules of ends: a run ends once, what was acknowledged stands, and what is over never runs again."""
+"""Rules about ends: a run ends once, its outcome is kept, and an ended job does not run again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class EndsOnceRule(Rule):
     name = "R7"
     title = "ends once"
     section = "4.3"
-    sentence = "A fence is closed in one way: by one kind of end, or by coming back once."
+    sentence = "A fence is closed in one way: with one kind of outcome, or by one return."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for id_steps in history.ids.values():
@@ -38,7 +38,7 @@ class OutcomeStandsRule(Rule):
     name = "R18"
     title = "the acknowledged end stands"
     section = "4.3"
-    sentence = "An outcome that is read is the end that was acknowledged for its fence, result and all."
+    sentence = "An outcome that is read has the kind and the result acknowledged for its fence."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for id_steps in history.ids.values():
@@ -56,7 +56,7 @@ class OutcomeStandsRule(Rule):
             return
         self.met += 1
         if all(end != outcome.kind for end, _ in known):
-            why = f"the outcome of fence {run.fence} reads {outcome.kind}, acknowledged was {known[0][0]}"
+            why = f"the outcome of fence {run.fence} is {outcome.kind}; {known[0][0]} was acknowledged"
             yield self.violation(id_steps.key, why, known[0][1], read)
             return
         results = {
@@ -64,9 +64,9 @@ class OutcomeStandsRule(Rule):
             for _, step in run.closing_steps
             if step.op in ("settle", "finish") and step.how == "complete"
         }
-        # A log does not tell results.
+        # An event log contains no results.
         if outcome.kind == "completed" and "" not in results and outcome.result not in results:
-            why = f"the result of fence {run.fence} reads {outcome.result!r}"
+            why = f"the result of fence {run.fence} is {outcome.result!r}, which was never acknowledged"
             yield self.violation(id_steps.key, why, known[0][1], read)
 
 
@@ -74,7 +74,7 @@ class NeverRunsAgainRule(Rule):
     name = "R20"
     title = "what is over never runs"
     section = "3, cancel"
-    sentence = "What was ended, cancelled or forgotten is in no run that is claimed afterwards."
+    sentence = "No run claimed later contains a job that was ended, cancelled or forgotten."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for id_steps in history.ids.values():
@@ -84,7 +84,7 @@ class NeverRunsAgainRule(Rule):
             yield from self._check_ended(id_steps)
 
     def _check_removed(self, id_steps: IdSteps, unanswered_claim: float) -> Iterator[Violation]:
-        """An enqueue that was removed before anyone claimed it neither begins nor ends the range of a run."""
+        """Yield runs whose range begins or ends at an enqueue that was removed before it was claimed."""
         removals = sorted(filter(removes, id_steps.others), key=lambda step: step.began)
         accepted = {step.revision: step for step in id_steps.accepted}
         claimed: dict[int, int] = {}
@@ -102,13 +102,15 @@ class NeverRunsAgainRule(Rule):
                 yield self.violation(id_steps.key, why, enqueue, removal, claim)
 
     def _check_ended(self, id_steps: IdSteps) -> Iterator[Violation]:
-        """After the end of a run, no later run begins within its range."""
+        """Yield runs that begin within the range of an earlier run that had ended."""
         last: tuple[RecordedRun, Step] | None = None
         for run in id_steps.runs:
             if last is not None and before(last[1], run.claim):
                 self.met += 1
                 if run.claim.first <= last[0].claim.revision:
-                    why = f"revision {run.claim.first} runs again, fence {last[0].fence} had ended it"
+                    why = (
+                        f"revision {run.claim.first} runs again, although fence {last[0].fence} had ended it"
+                    )
                     yield self.violation(id_steps.key, why, last[0].claim, last[1], run.claim)
             end = next((step for _, step in run.closing_steps if closed_as(step) not in ("", "back")), None)
             if end is not None and end.ended is not None:
@@ -116,7 +118,7 @@ class NeverRunsAgainRule(Rule):
 
 
 def removes(step: Step) -> bool:
-    """Whether the waiting job or the successor, whatever there was, is gone."""
+    """Return whether a step certainly removed the waiting job or the successor."""
     return (step.op, step.status) in (("forget", "forgotten"), ("cancel", "cancelled"))
 
 
@@ -124,7 +126,7 @@ class EffectsRule(Rule):
     name = "R19"
     title = "effects go by fence"
     section = "4.2"
-    sentence = "A resource that checks fences never takes an older one after a newer one."
+    sentence = "A resource that checks fences never accepts an older fence after a newer one."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         taken: dict[tuple[str, str], list[Step]] = defaultdict(list)

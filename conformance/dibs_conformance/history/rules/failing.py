@@ -1,4 +1,4 @@
-"""The rule of handled failures: each has its fail job, and no fail job is made up."""
+"""The rule about handled failures: each has exactly one fail job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dibs_conformance.history.by_id import RecordedHistory, RecordedRun
 from dibs_conformance.history.rules.rule import Rule, Violation
 from dibs_conformance.history.step import Step
 
-#: The queue, id and fence of the run that failed.
+#: Queue, id and fence of the failed run.
 Origin = tuple[str, str, int]
 
 
@@ -19,8 +19,8 @@ class FailuresHandledRule(Rule):
     title = "failures are handled"
     section = "4.5"
     sentence = (
-        "Each handled failure has exactly one fail job, with its payload byte for byte, claimed by the end "
-        "of a drain; none is made up."
+        "Each handled failure has exactly one fail job with exactly its payload, claimed before a drain "
+        "ends; each fail job belongs to a failure."
     )
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
@@ -49,9 +49,7 @@ class FailuresHandledRule(Rule):
             why = f"the fail job of fence {origin[2]} carries {claim.payload!r}, not {failed[0].payload!r}"
             yield self.violation(origin[:2], why, failed[0], claim)
         if origin not in possible and not history.partial:
-            yield self.violation(
-                origin[:2], f"a fail job tells of fence {origin[2]}, which did not fail", claim
-            )
+            yield self.violation(origin[:2], f"a fail job names fence {origin[2]}, which did not fail", claim)
 
 
 def runs_of(history: RecordedHistory, origin: Origin) -> list[RecordedRun]:
@@ -60,7 +58,7 @@ def runs_of(history: RecordedHistory, origin: Origin) -> list[RecordedRun]:
 
 
 def failures(history: RecordedHistory) -> tuple[dict[Origin, Step], set[Origin]]:
-    """The handled failures that were acknowledged, and all that may have been."""
+    """Return the acknowledged handled failures, and all possible ones."""
     failed: dict[Origin, Step] = {}
     possible: set[Origin] = set()
     for (queue, id), id_steps in history.ids.items():

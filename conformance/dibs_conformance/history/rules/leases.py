@@ -1,4 +1,4 @@
-"""Rules of leases: one lives exactly as long as told, and is dead for good."""
+"""The rule about leases: a lease lives until its announced end, and never revives."""
 
 from __future__ import annotations
 
@@ -17,23 +17,21 @@ class LeasesRule(Rule):
     name = "R17"
     title = "leases hold"
     section = "3, Leases"
-    sentence = (
-        "No renewal shortens a lease or revives one; none is lost before its time unless it was dropped."
-    )
+    sentence = "A renewal never shortens or revives a lease; a lease is lost early only if it was dropped."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for lease, steps in history.leases.items():
             queues: dict[str, list[Step]] = defaultdict(list)
             for step in steps:
                 queues[step.queue].append(step)
-            # Of one on several queues the earliest end is told, and no other.
+            # The grant of a lease on several queues returns only the earliest of their ends.
             exact = len({step.queue for step in steps if step.op == "grant"}) < 2
             for queue, answered in queues.items():
                 yield from self._check_queue(queue, lease, answered, exact=exact)
         yield from self._check_claims(history)
 
     def _check_queue(self, queue: str, lease: str, steps: list[Step], *, exact: bool) -> Iterator[Violation]:
-        """Hold each renewal to the latest end that had been told before it was sent."""
+        """Compare each renewal with the latest end announced before it was sent."""
         answered, index = by_answer(step for step in steps if step.until), 0
         latest: Step | None = None
         dropped = min((step.began for step in steps if step.op == "drop"), default=inf)
@@ -44,7 +42,9 @@ class LeasesRule(Rule):
                 index += 1
             self.met += 1
             if step.status == "alive" and dead < step.began:
-                yield self.violation((queue, ""), f"the lease {lease[:8]} was lost and is alive again", step)
+                yield self.violation(
+                    (queue, ""), f"the lease {lease[:8]} was lost and became alive again", step
+                )
             elif step.status == "alive" and latest is not None:
                 death = alone and (exact or latest.op != "grant")
                 yield from self._check_alive(queue, latest, step, alone=death)
@@ -61,11 +61,11 @@ class LeasesRule(Rule):
 
     def _check_lost(self, queue: str, latest: Step, step: Step, dropped: float) -> Iterator[Violation]:
         if dropped > ended(step):
-            why = f"the lease was lost at {step.now}, it was told to live until {latest.until}"
+            why = f"the lease was lost at {step.now}, although it was granted until {latest.until}"
             yield self.violation((queue, ""), why, latest, step)
 
     def _check_claims(self, history: RecordedHistory) -> Iterator[Violation]:
-        """Nothing is claimed under a lease that was answered lost."""
+        """Yield claims under a lease that had been answered lost."""
         dead: dict[tuple[str, str], Step] = {}
         for lease, steps in history.leases.items():
             for step in by_answer(step for step in steps if step.status in ("lost", "dropped")):
@@ -74,14 +74,16 @@ class LeasesRule(Rule):
             for claim in id_steps.claims:
                 death = dead.get((claim.queue, claim.lease))
                 if death is not None and before(death, claim):
-                    why = f"it was claimed under the dead lease {claim.lease[:8]}"
+                    why = f"the job was claimed under the dead lease {claim.lease[:8]}"
                     yield self.violation(id_steps.key, why, death, claim)
 
 
 def renewals(steps: list[Step]) -> Iterator[tuple[Step, bool]]:
-    """The renewals that were answered, in the order they were sent, and whether none overlapped.
+    """Yield the answered renewals in the order they were sent, each with whether no other renewal overlapped
+    it.
 
-    Without overlap the latest end told is the lease's end; with it, another may have moved it meanwhile.
+    Without overlap, the latest announced end is the end of the lease. With overlap, another renewal may have
+    changed it.
     """
     sent = sorted((step for step in steps if step.op == "renew"), key=began)
     latest = -inf

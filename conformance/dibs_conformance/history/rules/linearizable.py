@@ -1,4 +1,6 @@
-"""The rule that needs no insight: for each id, some order of the calls explains every answer."""
+"""The rule that needs no reasoning about the contract: for each id, some order of the calls explains every
+answer.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,10 @@ class LinearizableRule(Rule):
     name = "R22"
     title = "some order explains it"
     section = "3"
-    sentence = (
-        "Of the calls on one id there is an order, true to what followed what, that explains every answer."
-    )
+    sentence = "The calls on each id have an order, consistent with real time, that explains every answer."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
-        """Ids of which too many calls overlap, or that nobody can follow, are passed over."""
+        """Yield ids without such an order. Ids with too many overlapping calls are skipped."""
         for id_steps in history.ids.values() if not history.partial else ():
             if any(claim.origin for claim in id_steps.claims):
                 continue

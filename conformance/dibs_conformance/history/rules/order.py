@@ -1,4 +1,4 @@
-"""Rules of when a job is taken: not early, the first in line first, and not left lying."""
+"""Rules about when a job is claimed: not early, in order, and not left behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dibs_conformance.history.rules.accepted import began
 from dibs_conformance.history.rules.rule import Rule, Violation, ended
 from dibs_conformance.history.step import Step
 
-#: Priority (negated), run_at and seq: the smaller goes first.
+#: Negated priority, run_at and seq. The smallest is claimed first.
 ClaimPosition = tuple[int, int, int]
 
 
@@ -19,14 +19,16 @@ class NotEarlyRule(Rule):
     name = "R15"
     title = "not early"
     section = "2"
-    sentence = "Nothing is claimed before its run_at."
+    sentence = "No job is claimed before its run_at."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for id_steps in history.ids.values():
             for claim in id_steps.claims:
                 self.met += claim.run_at > 0
                 if claim.run_at > claim.now:
-                    why = f"it was taken at {claim.now}, {claim.run_at - claim.now} ms before its run_at"
+                    why = (
+                        f"the job was claimed at {claim.now}, {claim.run_at - claim.now} ms before its run_at"
+                    )
                     yield self.violation(id_steps.key, why, claim)
 
 
@@ -34,7 +36,7 @@ class ClaimOrderRule(Rule):
     name = "R12"
     title = "in order"
     section = "2"
-    sentence = "A claim passes over no due job that stood before what it took, the whole time it lasted."
+    sentence = "A claim skips no job that was due during the whole claim and came earlier in claim order."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for queue, ids in history.by_queue.items():
@@ -42,7 +44,7 @@ class ClaimOrderRule(Rule):
                 if job is None:
                     self.met += 1
                 else:
-                    why = f"{taken.id!r} was taken before {job.id!r}, which stood before it"
+                    why = f"{taken.id!r} was claimed before {job.id!r}, which comes earlier in claim order"
                     yield self.violation((queue, taken.id), why, taken, job)
 
 
@@ -51,7 +53,7 @@ class NothingLeftRule(Rule):
     title = "nothing due is left"
     section = "3, claim"
     sentence = (
-        "A claim that brought less than asked left no job behind that was due the whole time it lasted."
+        "A claim that takes fewer jobs than its limit leaves no job that was due during the whole claim."
     )
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
@@ -63,17 +65,17 @@ class NothingLeftRule(Rule):
                 if job is None:
                     self.met += 1
                 else:
-                    why = f"a claim found nothing more, {job.id!r} was due"
+                    why = f"a claim found no more jobs, but {job.id!r} was due"
                     yield self.violation((queue, job.id), why, step, job)
 
 
 def is_limited(settings: list[Step]) -> bool:
-    """Whether a queue was ever told to hold back."""
+    """Return whether a queue was ever paused or had max_active set."""
     return any(step.paused or step.max_active is not None for step in settings)
 
 
 class WaitingJob:
-    """A job in line: certainly, from when it was put there to when its claim was sent."""
+    """A job that certainly waited from `since` until its claim was sent."""
 
     __slots__ = ("claim", "position", "since")
 
@@ -89,10 +91,10 @@ def position_of(claim: Step) -> ClaimPosition:
 def passed_over(
     ids: list[IdSteps], unanswered_claim: float, short_claims: list[Step] | None
 ) -> Iterator[tuple[Step, Step | None]]:
-    """Each claim (or each short one), with None; and again with what it passed over, if it did.
+    """Yield each claim (or each short claim) with None, and again with a job it skipped.
 
-    One sweep over the claims in the order they were sent: a job enters the line once it certainly stands
-    there and is due, and leaves it when its own claim is sent.
+    One sweep over the claims in the order they were sent. A job is added once it certainly waits, and removed
+    when its own claim is sent.
     """
     waiting = sorted(
         (job for id_steps in ids for job in waiting_periods(id_steps, unanswered_claim)),
@@ -111,7 +113,7 @@ def passed_over(
 
 
 class WaitingJobs:
-    """The jobs that certainly wait, by place; those not due yet apart."""
+    """The jobs that certainly wait, in claim order; jobs that are not due yet are kept separately."""
 
     def __init__(self) -> None:
         self._later: list[tuple[int, int, WaitingJob]] = []
@@ -123,7 +125,7 @@ class WaitingJobs:
         heappush(self._later, (job.claim.run_at, self._number, job))
 
     def first(self, step: Step) -> WaitingJob | None:
-        """The first in line that was there and due the whole time a claim lasted."""
+        """Return the first job that waited and was due during the whole claim, or None."""
         while self._later and self._later[0][0] <= step.now:
             _, number, job = heappop(self._later)
             heappush(self._due, (job.position, number, job))
@@ -140,9 +142,9 @@ class WaitingJobs:
 
 
 def waiting_periods(id_steps: IdSteps, unanswered_claim: float) -> Iterator[WaitingJob]:
-    """The stretches in which the id certainly waited, each up to the claim that ended it.
+    """Yield the periods in which the id certainly waited, each up to the claim that ended it.
 
-    A stretch begins when the last call that may have moved the job was answered.
+    A period begins at the answer of the last call that may have moved the job.
     """
     if id_steps.uncertain or any(step.unknown for step in (*id_steps.settles, *id_steps.others)):
         return
@@ -161,21 +163,22 @@ def waiting_periods(id_steps: IdSteps, unanswered_claim: float) -> Iterator[Wait
 
 
 def is_closed_for_sure(run: RecordedRun, until: int) -> bool:
-    """Whether it is certain that a settlement or a reap closed the run: all that may have until then tell so.
+    """Return whether a settlement or a reap certainly closed the run by `until`.
 
-    A drop does not say which jobs it let go, nor when, and a repeat tells of an end long after it.
+    A drop does not show which jobs it released or when. A repeated settlement shows an end long after it
+    happened.
     """
     ways = [closed_as(step) for began, step in run.closing_steps if began <= until]
     return bool(ways) and all(ways)
 
 
 def seq_of(claim: Step) -> int:
-    """The place in line; 0 where the history does not tell it, as a log does not."""
+    """Return the seq; 0 if the history does not contain it, as in an event log."""
     return claim.seq
 
 
 def last_of_each_call(ids: list[IdSteps]) -> list[Step]:
-    """Of the jobs that one claim took, the one that stands last."""
+    """For each claim, return the job it took that comes last in claim order."""
     calls: dict[tuple[object, ...], Step] = {}
     for id_steps in ids:
         for claim in filter(seq_of, id_steps.claims):

@@ -1,4 +1,4 @@
-"""Rules of who holds an id: one at a time, by growing fences, and nobody else's word counts."""
+"""Rules about ownership: one active run per id, growing fences, and no effect of older fences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class FencesRule(Rule):
     title = "fences grow"
     section = "3, fence"
     sentence = (
-        "The fences of an id differ, are at least the storage's time in µs, and grow from claim to claim."
+        "The fences of an id are distinct, at least the storage's time in µs, and grow from claim to claim."
     )
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
@@ -26,7 +26,9 @@ class FencesRule(Rule):
             for claim in id_steps.claims:
                 if claim.fence < claim.now * 1000:
                     yield self.violation(
-                        id_steps.key, f"fence {claim.fence} is below the time, {claim.now} ms", claim
+                        id_steps.key,
+                        f"fence {claim.fence} is below the storage's time, {claim.now} ms",
+                        claim,
                     )
 
     def _check_distinct(self, id_steps: IdSteps) -> Iterator[Violation]:
@@ -42,7 +44,7 @@ class FencesRule(Rule):
                     newest = answered[index]
                 index += 1
             if newest is not None and claim.fence < newest.fence:
-                why = f"fence {claim.fence} came after {newest.fence}"
+                why = f"fence {claim.fence} was given after {newest.fence}"
                 yield self.violation(id_steps.key, why, newest, claim)
 
 
@@ -50,7 +52,7 @@ class OneActiveRule(Rule):
     name = "R5"
     title = "one active run"
     section = "4.2"
-    sentence = "An id is claimed again only when its earlier run may have been closed."
+    sentence = "An id is claimed again only after its earlier run may have been closed."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for id_steps in history.ids.values():
@@ -64,10 +66,10 @@ class OneActiveRule(Rule):
                     yield from self._check_times(id_steps, a, b)
 
     def _check_times(self, id_steps: IdSteps, a: RecordedRun, b: RecordedRun) -> Iterator[Violation]:
-        """By the storage's own time, where an end tells it."""
+        """Compare the storage's own times, where an answer contains them."""
         dated = [step for _, step in a.closing_steps if step.now and closed_as(step)]
         if b.claim.now and dated and b.claim.now < min(step.now for step in dated):
-            why = f"fence {b.fence} was given at {b.claim.now}, {a.fence} was closed at {dated[0].now}"
+            why = f"fence {b.fence} was given at {b.claim.now}; {a.fence} was closed at {dated[0].now}"
             yield self.violation(id_steps.key, why, a.claim, dated[0], b.claim)
 
 
@@ -75,7 +77,7 @@ class StaleFenceRule(Rule):
     name = "R6"
     title = "a late holder is refused"
     section = "4.2"
-    sentence = "Once a newer fence is known, the older one changes nothing; it may only repeat its own end."
+    sentence = "Once a newer fence is known, an older fence has no effect, except to repeat its own end."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for id_steps in history.ids.values():
@@ -99,7 +101,9 @@ class StaleFenceRule(Rule):
 
 
 def may_repeat(run: RecordedRun | None, step: Step) -> bool:
-    """Whether an earlier step may have made the end which this one's answer tells; unknown runs: yes."""
+    """Return whether an earlier step may have made the end that this answer repeats. True for an
+    unknown run.
+    """
     closing_steps = run.closing_steps if run else ()
     return run is None or any(
         other is not step and began <= step.began and makes_same_end(other, step)
@@ -111,14 +115,14 @@ SUCCESS = frozenset({"done", "returned", "handed_off", "cancelled"})
 
 
 def makes_same_end(earlier: Step, step: Step) -> bool:
-    """Whether the first may have made the end which the answer to the second repeats."""
+    """Return whether `earlier` may have made the end that the answer of `step` repeats."""
     end = "cancelled" if step.status == "cancelled" else END_OF.get(step.how, "")
     if step.status in ("returned", "handed_off") or not end:
         return False
     if earlier.op in ("drop", "reap", "forget", "cancel"):
         return end == "cancelled" and earlier.status in ("cancelled", "unknown", "dropped")
     earlier_end = END_OF.get(earlier.how, "")
-    # A return whose cancellation was asked for is an end as cancelled.
+    # A return after a requested cancellation ends the run as cancelled.
     return earlier_end == end or (end == "cancelled" and not earlier_end)
 
 
@@ -126,7 +130,7 @@ class HolderAcceptedRule(Rule):
     name = "R8"
     title = "the holder is heard"
     section = "3, settle"
-    sentence = "The holder of a run that nothing can have closed is never answered lost."
+    sentence = "The holder of a run that no call can have closed is never answered lost."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for id_steps in history.ids.values():
@@ -142,7 +146,7 @@ class HolderAcceptedRule(Rule):
         self.met += 1
         if run.earliest_close(excluding=step) > ended(step) and run is id_steps.runs[-1]:
             yield self.violation(
-                id_steps.key, f"fence {step.fence} was refused while it ran", run.claim, step
+                id_steps.key, f"fence {step.fence} was answered lost while it was active", run.claim, step
             )
 
 

@@ -1,7 +1,7 @@
-"""What a rule is: a sentence about a whole history that counts its own occasions and tells what breaks it.
+"""The base class of rules. A rule checks one sentence on a whole history and counts how often it applied.
 
-A rule speaks only of what is certain: a call without an answer may have happened at any time since it was
-sent, or never, and every rule gives it the benefit of that doubt.
+A rule reports only certain violations. A call without an answer may have taken effect at any time since it
+was sent, or never, and every rule allows for both.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from dibs_conformance.history.step import Step
 
 @frozen
 class Violation:
-    """What no storage that keeps the contract can have answered."""
+    """A contradiction between steps that no correct storage can produce."""
 
     rule: str
-    #: The queue and id it is about; the id is empty when it is about a queue or a lease.
+    #: The queue and the id. The id is empty if the violation is about a queue or a lease.
     key: Key
     why: str
-    #: The steps that together cannot be.
+    #: The contradicting steps.
     steps: tuple[Step, ...] = ()
 
 
 class Rule:
-    """One rule; `met` counts the occasions of which it speaks, in the history it was given."""
+    """One rule. `met` counts how often it applied to the history."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -39,7 +39,7 @@ class Rule:
         self.met = 0
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
-        """Tell every breach."""
+        """Yield every violation."""
         raise NotImplementedError
 
     def violation(self, key: Key, why: str, *steps: Step) -> Violation:
@@ -47,16 +47,16 @@ class Rule:
 
 
 def by_answer(steps: Iterable[Step]) -> list[Step]:
-    """The steps that were answered, the earliest answer first."""
+    """Return the answered steps, ordered by the time of their answer."""
     return sorted((step for step in steps if step.ended is not None), key=ended)
 
 
 def ended(step: Step) -> int:
-    """When the answer came. Only for steps that have one."""
+    """Return the time of the answer. The step must have one."""
     assert step.ended is not None  # noqa: S101 - the callers leave out the others
     return step.ended
 
 
 def before(earlier: Step, later: Step) -> bool:
-    """Whether one was answered before the other was sent."""
+    """Return whether `earlier` was answered before `later` was sent."""
     return earlier.ended is not None and earlier.ended < later.began
