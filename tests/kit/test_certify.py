@@ -18,7 +18,7 @@ from dibs.storage.registry import open_storage
 from dibs_conformance import Report, certify
 from dibs_conformance.command import certify as verb
 from dibs_conformance.report.story import StoryRecorder
-from dibs_conformance.sequential.bad_input import wrong_verdicts
+from dibs_conformance.sequential.bad_input import check_invalid_input
 from dibs_conformance.sequential.examples import run_examples
 from dibs_conformance.sequential.lockstep import LawChecker
 from dibs_conformance.sequential.session import ExampleSession
@@ -69,7 +69,7 @@ async def test_accepted_invalid_input_is_reported(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("dibs.model.check_jobs.check_data", lambda *_: None)
 
     async with Locations("memory:").open("memory:no-limits", "manual") as storage:
-        met, wrong = await wrong_verdicts(storage)
+        met, wrong = await check_invalid_input(storage)
 
     assert met > 70
     assert any("payload above 1 MiB: accepted" in text for text in wrong)

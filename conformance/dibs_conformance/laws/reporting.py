@@ -44,10 +44,10 @@ class OffsetsGrow(Law):
                 page.offset >= offsets[-1], "the page ends at {!r}, before {!r}", page.offset, offsets[-1]
             )
         self.check(len(page.offset) <= LONGEST_OFFSET, "an offset of {} characters", len(page.offset))
-        self._behind(call.queue, page)
+        self._check_no_older_event(call.queue, page)
         self.handed[call.queue] = max(self.handed.get(call.queue, ""), page.offset)
 
-    def _behind(self, queue: str, page: EventPage) -> None:
+    def _check_no_older_event(self, queue: str, page: EventPage) -> None:
         known = self.known.setdefault(queue, {})
         for offset, event in page.events:
             if offset <= self.handed.get(queue, ""):
@@ -103,7 +103,7 @@ class OneEventEach(Law):
                 self.check(
                     self.read_offsets.setdefault(key, offset) == offset, "two events for the attempt {}", key
                 )
-                self._kind(event, self.due.pop(key, (event.kind, now))[0])
+                self._check_kind(event, self.due.pop(key, (event.kind, now))[0])
         if page.fell_off:
             self._skip(queue)
         elif not page.events:
@@ -111,7 +111,7 @@ class OneEventEach(Law):
             missing = [key for key, (_, at) in self.due.items() if key[0] == queue and at > young]
             self.check(not missing, "no event for the attempts {}", missing)
 
-    def _kind(self, event: LogEvent, ended: str | None) -> None:
+    def _check_kind(self, event: LogEvent, ended: str | None) -> None:
         fits = event.kind == ended if ended is not None else event.kind in CAME_BACK
         self.check(
             fits,

@@ -98,12 +98,12 @@ def claim(queue: OracleQueue, lease: str, limit: int, now: int) -> ClaimResult:
         return ClaimResult(now=now, lost=True)
     if queue.settings.paused:
         return ClaimResult(now=now)
-    room = limit
+    free = limit
     if queue.settings.max_active is not None:
-        room = min(limit, max(0, queue.settings.max_active - len(queue.held())))
+        free = min(limit, max(0, queue.settings.max_active - len(queue.held())))
     due = [job for job in queue.jobs() if job.run is None and job.run_at <= now]
     due.sort(key=lambda job: (-job.data.priority, job.run_at, job.seq))
-    jobs = tuple(activate(queue, job, lease, holder.holder, now) for job in due[:room])
+    jobs = tuple(activate(queue, job, lease, holder.holder, now) for job in due[:free])
     later = [job.run_at for job in queue.jobs() if job.run is None and job.run_at > now]
     return ClaimResult(jobs=jobs, now=now, next_due=min(later, default=None))
 

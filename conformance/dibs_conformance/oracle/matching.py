@@ -83,10 +83,10 @@ def match_successor(numbering: NumberMap, scope: Scope, expected: IdRecord, actu
         match(numbering, scope, getattr(blocked, name), getattr(actual, name), f"successor.{name}")
     for name in ("seq", "first", "revision"):
         match_number(numbering, scope, getattr(blocked, name), getattr(actual, name), f"successor.{name}")
-    match_comeback(expected, actual)
+    match_return(expected, actual)
 
 
-def match_comeback(expected: IdRecord, actual: Successor) -> None:
+def match_return(expected: IdRecord, actual: Successor) -> None:
     """Compare the run_at of a returned run, at each time where the successor's bounds may change it."""
     assert expected.current is not None  # noqa: S101 - a successor needs a current job
     enqueued = [entry for entry in expected.during_run if isinstance(entry, AcceptedEnqueue)]

@@ -95,7 +95,7 @@ class NumberMap:
             return
         known = self._actual.get((kind, scope, expected))
         if known is None:
-            self._pair(kind, scope, expected, actual)
+            self._map_new(kind, scope, expected, actual)
         elif known != actual:
             raise Mismatch(f"{kind} of {scope[1]!r} is {actual}; expected {known}, as before")
 
@@ -109,14 +109,14 @@ class NumberMap:
             key: actual for key, actual in self._actual.items() if (key[0], key[1][0]) != ("fence", queue)
         }
         for (kind, scope, expected), actual in stays.items():
-            other._pairs(kind, scope, expected, actual)
+            other._map(kind, scope, expected, actual)
         return other
 
     def take_over(self, kind: NumberKind, scope: Scope, expected: int, actual: int, call: int) -> None:
         """Map a number that an import brought in during this call. Later numbers must be larger."""
         self._keep(kind, scope, expected, actual, call)
 
-    def _pair(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:
+    def _map_new(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:
         if (kind, scope, actual) in self._expected:
             raise Mismatch(f"{kind} {actual} of {scope[1]!r} was drawn before; expected a new number")
         call = expected // STRIDE
@@ -133,10 +133,10 @@ class NumberMap:
         self._keep(kind, scope, expected, actual, call)
 
     def _keep(self, kind: NumberKind, scope: Scope, expected: int, actual: int, call: int) -> None:
-        self._pairs(kind, scope, expected, actual)
+        self._map(kind, scope, expected, actual)
         self._drawn.setdefault((kind, scope[0]), DrawnNumbers()).add(call, expected, actual, scope[1])
 
-    def _pairs(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:
+    def _map(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:
         self._actual[kind, scope, expected] = actual
         self._expected[kind, scope, actual] = expected
         if kind == "revision":

@@ -165,7 +165,7 @@ async def snapshot(storage: Storage) -> Any:
     return list(slots), await storage.counts(["q"], now=NOW), names
 
 
-async def wrong_verdicts(storage: Storage) -> tuple[int, list[str]]:
+async def check_invalid_input(storage: Storage) -> tuple[int, list[str]]:
     """Run every case. Return the number of cases and a description of each wrong result."""
     fence = await prepare(storage)
     cases = list(refused_cases(fence))
@@ -206,7 +206,7 @@ async def check_action(storage: Storage, fence: int, name: str, action: SettleAc
     return None if await snapshot(storage) == before else f"settle, {name}: refused, but the storage changed"
 
 
-async def wrongly_refused(storage: Storage) -> tuple[int, list[str]]:
+async def check_limits(storage: Storage) -> tuple[int, list[str]]:
     """Enqueue values that are exactly at a limit.
 
     Return their number and a description of each wrong result.

@@ -82,7 +82,7 @@ class BusyQueue:
         return [id for id, _ in listed.items], listed.after
 
 
-async def parts_of_readings(storage: Storage) -> tuple[int, list[str]]:
+async def check_partitioned_reads(storage: Storage) -> tuple[int, list[str]]:
     """Read an export and a listing in parts.
 
     Return the number of reads and a description of each wrong result.
@@ -94,11 +94,13 @@ async def parts_of_readings(storage: Storage) -> tuple[int, list[str]]:
     for state, staying in readings.items():
         for parts in PARTS:
             name = "an export" if state is None else f"the listing {state}"
-            wrong += [f"{name} in {parts} parts: {why}" for why in await faults(busy, state, staying, parts)]
+            wrong += [
+                f"{name} in {parts} parts: {why}" for why in await differences(busy, state, staying, parts)
+            ]
     return len(readings) * len(PARTS), wrong
 
 
-async def faults(busy: BusyQueue, state: State | None, staying: set[str], parts: int) -> list[str]:
+async def differences(busy: BusyQueue, state: State | None, staying: set[str], parts: int) -> list[str]:
     """Read all parts twice, and return a description of each difference from the contract."""
     cuts = await busy.storage.split("q", parts, state=state)
     if len(cuts) >= parts:

@@ -23,8 +23,8 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.storage.protocol import Storage
-from dibs_conformance.sequential.bad_input import wrong_verdicts, wrongly_refused
-from dibs_conformance.sequential.partitioned_reads import parts_of_readings
+from dibs_conformance.sequential.bad_input import check_invalid_input, check_limits
+from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
 from dibs_conformance.sequential.state_machine import START
 
 #: The number of checks, and a description of each wrong result.
@@ -130,13 +130,13 @@ PROBES = (
         "invalid input is refused completely",
         "4, Limits",
         "A value beyond a limit is refused before the storage writes.",
-        wrong_verdicts,
+        check_invalid_input,
     ),
     Probe(
         "values at a limit are accepted",
         "4, Limits",
         "A value exactly at its limit is accepted and stored unchanged.",
-        wrongly_refused,
+        check_limits,
     ),
     Probe(
         "large counts are exact or marked approximate",
@@ -160,7 +160,7 @@ PROBES = (
         "the parts of a read are complete",
         "3, split",
         "A job that exists from the split until the last read is in exactly one part, once.",
-        parts_of_readings,
+        check_partitioned_reads,
     ),
     Probe(
         "a wake-up carries the stored outcome",

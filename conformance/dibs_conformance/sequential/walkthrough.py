@@ -53,7 +53,7 @@ def walk_through(session: ExampleSession) -> None:
             session.calls += lockstep.oracle.numbers.call
 
 
-def update_beside_a_run(lockstep: Lockstep) -> None:
+def update_during_a_run(lockstep: Lockstep) -> None:
     """Update an id during its run: the next run has the update, and the old fence only repeats its end."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     enqueue(lockstep, "a", payload=b"1")
@@ -68,7 +68,7 @@ def update_beside_a_run(lockstep: Lockstep) -> None:
     lockstep.compare_slots(QUEUE)
 
 
-def take_in_order(lockstep: Lockstep) -> None:
+def claim_in_order(lockstep: Lockstep) -> None:
     """Claim by priority, then by age; a job with a delay is claimed after it."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     jobs = [NewJob(id="late", delay=5), NewJob(id="a"), NewJob(id="b"), urgent("c")]
@@ -108,7 +108,7 @@ def ask_to_cancel(lockstep: Lockstep) -> None:
     lockstep.compare_slots(QUEUE)
 
 
-def let_a_lease_end(lockstep: Lockstep) -> None:
+def expire_a_lease(lockstep: Lockstep) -> None:
     """Renew a lease in its last ms and after it. Its job returns to the queue, and the old fence is lost."""
     lease = lockstep.grant([QUEUE], 10, "kit")
     enqueue(lockstep, "a")
@@ -145,7 +145,7 @@ def fail_for_good(lockstep: Lockstep) -> None:
     claim(lockstep, lease)
 
 
-def meet_an_outcome(lockstep: Lockstep) -> None:
+def use_an_outcome(lockstep: Lockstep) -> None:
     """Use outcomes: reject an ended id, extend a retention, retry a failed job, and export."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     jobs = [
@@ -196,14 +196,14 @@ def read_the_log(lockstep: Lockstep) -> None:
 
 
 HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
-    update_beside_a_run,
-    take_in_order,
+    update_during_a_run,
+    claim_in_order,
     pause_and_bound,
     ask_to_cancel,
-    let_a_lease_end,
+    expire_a_lease,
     repeat_a_key,
     fail_for_good,
-    meet_an_outcome,
+    use_an_outcome,
     report_late,
     read_the_log,
 )

@@ -24,7 +24,7 @@ class ClusterNode(RedisServer):
             return
         for _ in range(PORT_TRIES):
             self.port = free_pair()
-            if self._try():
+            if self._start_once():
                 return
         raise ServerUnavailable(f"a cluster node does not start: {self.last_output()}")
 

@@ -60,13 +60,13 @@ class Server(ABC):
         again = self.port
         for _ in range(PORT_TRIES):
             self.port = again or free_port()
-            if self._try():
+            if self._start_once():
                 return
             if again:  # child processes of a killed server may hold its data for a moment
                 time.sleep(0.2)
         raise ServerUnavailable(f"{type(self).__name__} does not start: {self.last_output()}")
 
-    def _try(self) -> bool:
+    def _start_once(self) -> bool:
         self._end(signal.SIGKILL)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

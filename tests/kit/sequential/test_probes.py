@@ -19,7 +19,7 @@ from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance import certify
 from dibs_conformance.sequential.capabilities import blocks_claims, joins_transactions
-from dibs_conformance.sequential.partitioned_reads import parts_of_readings
+from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
 from dibs_conformance.sequential.probes import bounded_log, large_counts, replaced_retention, wake_up_outcomes
 from dibs_conformance.servers import PostgresServer, RedisServer
 from dibs_conformance.target import Locations
@@ -165,7 +165,7 @@ async def test_a_merged_retention_fails() -> None:
 @pytest.mark.parametrize("wrap", [Wrapped, NoParts])
 async def test_complete_parts_pass(wrap: type[Wrapped]) -> None:
     async with memory(wrap) as storage:
-        assert (4, []) == await parts_of_readings(storage)
+        assert (4, []) == await check_partitioned_reads(storage)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ async def test_complete_parts_pass(wrap: type[Wrapped]) -> None:
 )
 async def test_incomplete_parts_fail(wrap: type[Wrapped], why: str) -> None:
     async with memory(wrap) as storage:
-        wrong = (await parts_of_readings(storage))[1]
+        wrong = (await check_partitioned_reads(storage))[1]
 
     assert re.search(why, "\n".join(wrong)), wrong
 

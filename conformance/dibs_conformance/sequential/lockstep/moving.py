@@ -87,8 +87,8 @@ def move(source: Lockstep, target: Lockstep, queue: str, limit: int) -> None:
     copy_oracle(source, target, queue, records)
     target.compare_slots(queue)
     target.counts([queue])
-    import_again(target, queue, records)
-    run_all(target, queue)
+    import_twice(target, queue, records)
+    claim_all(target, queue)
 
 
 def copy_oracle(source: Lockstep, target: Lockstep, queue: str, records: list[ExportRecord]) -> None:
@@ -105,7 +105,7 @@ def copy_oracle(source: Lockstep, target: Lockstep, queue: str, records: list[Ex
         target.oracle.import_(queue, record.id, known, target.now)
 
 
-def import_again(target: Lockstep, queue: str, records: list[ExportRecord]) -> None:
+def import_twice(target: Lockstep, queue: str, records: list[ExportRecord]) -> None:
     """Import the same records again. All of them must be answered `exists`."""
     known = target.oracle.queue(queue).ids
     there = [
@@ -117,7 +117,7 @@ def import_again(target: Lockstep, queue: str, records: list[ExportRecord]) -> N
     target.compare_slots(queue)
 
 
-def run_all(target: Lockstep, queue: str) -> None:
+def claim_all(target: Lockstep, queue: str) -> None:
     """Claim the due jobs: in the same order, with fences above those of the source."""
     target.configure(queue, SettingsPatch(paused=False, max_active=None))
     lease = target.grant([queue], HOUR, "mover")
