@@ -90,7 +90,9 @@ def layers(session: nox.Session) -> None:
     # They only read source: without Spark and the servers this is installed in a fifth of the time.
     install_tools(session, "pytest", "pytest-asyncio")
     session.install("-e", ".[conformance]")
-    session.run("pytest", "tests/test_layers.py", "tests/test_house.py")
+    session.run(
+        "pytest", "tests/test_layers.py", "tests/test_floors.py", "tests/test_house.py", "tests/test_references.py"
+    )
 
 
 @nox.session
