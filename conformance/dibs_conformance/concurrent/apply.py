@@ -142,10 +142,10 @@ def _claim(world: PossibleWorld, part: CallPart, now: int) -> None:
     holder = queue.lease(lease, now)
     if answer.lost or holder is None:
         if (holder is None) != answer.lost:
-            raise Mismatch(f"claim answered lost={answer.lost}; the lease {'lives' if holder else 'is dead'}")
+            raise Mismatch(f"claim answered lost={answer.lost}; the lease is {'alive' if holder else 'dead'}")
         return
     if answer.now != now:
-        raise Mismatch(f"claim answered now {answer.now}, and it was {now}")
+        raise Mismatch(f"claim answered now={answer.now}; expected {now}")
     _check_claimed(world, part, queue, answer, lease, holder.holder)
 
 
@@ -155,7 +155,7 @@ def _check_claimed(
     """Activate the claimed jobs in the oracle. Raises Mismatch for a job not due, out of order or skipped."""
     now, limit = answer.now, part.request["limit"]
     if len(answer.jobs) > limit or len({job.id for job in answer.jobs}) < len(answer.jobs):
-        raise Mismatch(f"claimed {[job.id for job in answer.jobs]}, the limit is {limit}")
+        raise Mismatch(f"claimed {[job.id for job in answer.jobs]} with the limit {limit}")
     keys = [claim_order(job, job.seq) for job in answer.jobs]
     if keys != sorted(keys):
         raise Mismatch(f"claimed {[job.id for job in answer.jobs]} in the wrong order")
@@ -170,7 +170,7 @@ def _check_claimed(
         if job.run is None and job.run_at <= now and not part.may_skip(job.id):
             seq = world.numbering.actual("seq", (queue.name, job.id), job.seq)
             if not full or (keys and seq is not None and claim_order(job, seq) < keys[-1]):
-                raise Mismatch(f"claim passed over {job.id!r}, which was due")
+                raise Mismatch(f"claim skipped {job.id!r}, which was due")
 
 
 def claim_order(job: Job, seq: int) -> tuple[int, int, int]:
@@ -213,12 +213,12 @@ def _reap(world: PossibleWorld, part: CallPart, now: int) -> None:
         return
     for actual in part.answer:
         if actual.id not in due:
-            raise Mismatch(f"reaped {actual.id!r}, which was under no expired lease")
+            raise Mismatch(f"reaped {actual.id!r}, whose lease had not expired")
         due.remove(actual.id)
         match(world.numbering, (queue.name, actual.id), holding.reap_one(queue, actual.id, now), actual)
     passed = [id for id in due if not part.may_skip(id)]
     if passed:
-        raise Mismatch(f"reap passed over {passed}")
+        raise Mismatch(f"reap skipped {passed}")
 
 
 # -- by id -------------------------------------------------------------------------------------------

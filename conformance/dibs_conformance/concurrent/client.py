@@ -67,11 +67,11 @@ async def make_call(storage: Storage, call: Call) -> None:
 
 def _start_call(storage: Storage, call: Call) -> Coroutine[Any, Any, Any]:
     """Return the coroutine of the call."""
-    operation = getattr(storage, call.operation)
+    method = getattr(storage, call.operation)
     if call.operation in TAKES_QUEUES:
-        work: Coroutine[Any, Any, Any] = operation([call.queue], **call.args, now=call.now)
+        work: Coroutine[Any, Any, Any] = method([call.queue], **call.args, now=call.now)
     else:
-        work = operation(call.queue, **call.args, now=call.now)
+        work = method(call.queue, **call.args, now=call.now)
     return work
 
 
@@ -100,12 +100,12 @@ async def _list_waiting(storage: Storage, queue: str, now: int) -> dict[str, Slo
 
 
 async def _log(storage: Storage, queue: str, now: int) -> list[LogEvent]:
-    on_call: list[LogEvent] = []
+    found: list[LogEvent] = []
     after: str | None = None
     for _ in range(MAX_PAGES):
         page = await storage.events(queue, after=after, now=now)
-        on_call += [event for _, event in page.events]
+        found += [event for _, event in page.events]
         after = page.offset
         if not page.events:
             break
-    return on_call
+    return found

@@ -40,13 +40,13 @@ class FileState:
     data: bytes = b""
     synced: bytes | None = None
 
-    def contents_after_loss(self, how: str) -> bytes | None:
-        """Return the content after a power loss. `how` is one of `REMNANTS`."""
-        if how == "all" or self.data == self.synced:
+    def content_after_loss(self, remnant: str) -> bytes | None:
+        """Return the content after a power loss. `remnant` is one of `REMNANTS`."""
+        if remnant == "all" or self.data == self.synced:
             return self.data
-        if how == "half":
+        if remnant == "half":
             return self.data[: len(self.data) // 2]
-        return bytes(len(self.data)) if how == "zeros" else (self.synced or b"")
+        return bytes(len(self.data)) if remnant == "zeros" else (self.synced or b"")
 
 
 @define
@@ -116,9 +116,10 @@ class DiskModel:
             for (_, operation, inode), survives in zip(self.unsynced, kept, strict=True):
                 if survives:
                     change_names(names, operation, inode)
-            for how in REMNANTS:
+            for remnant in REMNANTS:
                 disk = {
-                    name: self.files[inode].contents_after_loss(how) or b"" for name, inode in names.items()
+                    name: self.files[inode].content_after_loss(remnant) or b""
+                    for name, inode in names.items()
                 }
                 if disk not in seen:
                     seen.append(disk)
@@ -132,8 +133,8 @@ class DiskModel:
         yield [True] * size
         if size > 4:
             for at in range(size):
-                yield [here == at for here in range(size)]
-                yield [here != at for here in range(size)]
+                yield [index == at for index in range(size)]
+                yield [index != at for index in range(size)]
             return
         yield from product((False, True), repeat=size)
 
@@ -182,36 +183,36 @@ class DiskRecorder:
 
     def install(self) -> None:
         """Replace functions of `os` with recording ones."""
-        stand_ins: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
-            "open": self._opening,
-            "write": self._writing,
-            "close": self._closing,
-            "fsync": self._syncing,
-            "fdatasync": self._syncing,
-            "rename": lambda real: self._naming("rename", real),
-            "replace": lambda real: self._naming("rename", real),
-            "unlink": lambda real: self._naming("unlink", real),
-            "remove": lambda real: self._naming("unlink", real),
-            "mkdir": lambda real: self._naming("mkdir", real),
+        replacements: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+            "open": self._wrap_open,
+            "write": self._wrap_write,
+            "close": self._wrap_close,
+            "fsync": self._wrap_sync,
+            "fdatasync": self._wrap_sync,
+            "rename": lambda real: self._wrap_rename("rename", real),
+            "replace": lambda real: self._wrap_rename("rename", real),
+            "unlink": lambda real: self._wrap_rename("unlink", real),
+            "remove": lambda real: self._wrap_rename("unlink", real),
+            "mkdir": lambda real: self._wrap_rename("mkdir", real),
         }
-        for name, around in stand_ins.items():
-            setattr(os, name, around(getattr(os, name)))
+        for name, wrap in replacements.items():
+            setattr(os, name, wrap(getattr(os, name)))
 
-    def _opening(self, real: Callable[..., int]) -> Callable[..., int]:
+    def _wrap_open(self, real: Callable[..., int]) -> Callable[..., int]:
         def open_(path: Any, flags: int, *args: Any, **options: Any) -> int:
             name = self._below(path)
-            survives = name is not None and os.path.exists(path)  # noqa: PTH110 - may be text or bytes
+            existed = name is not None and os.path.exists(path)  # noqa: PTH110 - may be text or bytes
             descriptor = real(path, flags, *args, **options)
             self._open.pop(descriptor, None)
             if name is not None:
                 self._open[descriptor] = name
-                if flags & os.O_CREAT and (not survives or flags & os.O_TRUNC):
+                if flags & os.O_CREAT and (not existed or flags & os.O_TRUNC):
                     self.operations.append(DiskOperation("create", name))
             return descriptor
 
         return open_
 
-    def _writing(self, real: Callable[..., int]) -> Callable[..., int]:
+    def _wrap_write(self, real: Callable[..., int]) -> Callable[..., int]:
         def write(descriptor: int, data: Any) -> int:
             size = real(descriptor, data)
             if descriptor in self._open:
@@ -222,14 +223,14 @@ class DiskRecorder:
 
         return write
 
-    def _closing(self, real: Callable[..., None]) -> Callable[..., None]:
+    def _wrap_close(self, real: Callable[..., None]) -> Callable[..., None]:
         def close(descriptor: int) -> None:
             self._open.pop(descriptor, None)
             real(descriptor)
 
         return close
 
-    def _syncing(self, real: Callable[..., None]) -> Callable[..., None]:
+    def _wrap_sync(self, real: Callable[..., None]) -> Callable[..., None]:
         def sync(descriptor: Any) -> None:
             real(descriptor)
             if descriptor in self._open:
@@ -239,7 +240,7 @@ class DiskRecorder:
 
         return sync
 
-    def _naming(self, kind: Kind, real: Callable[..., None]) -> Callable[..., None]:
+    def _wrap_rename(self, kind: Kind, real: Callable[..., None]) -> Callable[..., None]:
         def name(path: Any, *args: Any, **options: Any) -> None:
             real(path, *args, **options)
             self._record(kind, path, args[0] if kind == "rename" else None)

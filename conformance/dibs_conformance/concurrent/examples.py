@@ -53,11 +53,11 @@ class Example:
         """Yield every example with one round or one action removed."""
         for at in range(len(self.rounds) - 1, 0, -1):
             yield evolve(self, rounds=(*self.rounds[:at], *self.rounds[at + 1 :]))
-        for at, random_round in enumerate(self.rounds):
-            for client, actions in enumerate(random_round):
+        for at, round_actions in enumerate(self.rounds):
+            for client, actions in enumerate(round_actions):
                 for index in range(len(actions)):
                     fewer = (*actions[:index], *actions[index + 1 :])
-                    changed = (*random_round[:client], fewer, *random_round[client + 1 :])
+                    changed = (*round_actions[:client], fewer, *round_actions[client + 1 :])
                     yield evolve(self, rounds=(*self.rounds[:at], changed, *self.rounds[at + 1 :]))
 
 
@@ -107,15 +107,16 @@ class ExampleCounts:
     calls: int = 0
     overlaps: int = 0
     undecided: int = 0
+    #: Number of overlaps of each pair of operations, keyed like "claim beside settle".
     overlapping_pairs: dict[str, int] = field(factory=dict)
 
     def count(self, rounds: Sequence[Round], result: LinearizeResult) -> None:
         self.histories += 1
         self.undecided += result.undecided
-        for one in rounds:
-            self.calls += len(one.calls)
-            for at, call in enumerate(one.calls):
-                for other in one.calls[at + 1 :]:
+        for calls in (round_.calls for round_ in rounds):
+            self.calls += len(calls)
+            for at, call in enumerate(calls):
+                for other in calls[at + 1 :]:
                     if other.client != call.client and call.overlaps(other):
                         self.overlaps += 1
                         pair = " beside ".join(sorted((call.operation, other.operation)))
@@ -147,8 +148,8 @@ class ExampleRunner:
 
     def _rounds(self, example: Example, queue: str, now: int) -> list[Round]:
         state, rounds = ClientState(), []
-        for at, random_round in enumerate(example.rounds):
-            programs = [Program(actions, queue, state, now) for actions in random_round]
+        for at, round_actions in enumerate(example.rounds):
+            programs = [Program(actions, queue, state, now) for actions in round_actions]
             calls = self._clients.run_round(programs, example.seed + at)
             for call in sorted(calls, key=lambda call: call.returned):
                 state.record(call)

@@ -48,7 +48,7 @@ def interleaved(plan: LevelPlan) -> Findings:
     inside = is_postgres(plan.locations.target)
     budget = plan.budget / (1 + inside)
     with thread_clients(plan.locations, CLIENTS, scheduled=True) as clients:
-        found = ExampleLoop(plan, budget, scheduled_pairs=True).findings(clients)
+        found = ExampleLoop(plan, budget, all_pairs=True).findings(clients)
     if not inside or found.failures:
         return found
     return merge(found, inside_functions(plan, budget))
@@ -57,8 +57,8 @@ def interleaved(plan: LevelPlan) -> Findings:
 def inside_functions(plan: LevelPlan, budget: float) -> Findings:
     """Run examples whose calls stop inside Postgres functions, at a lock of a second connection."""
     with (
-        thread_clients(plan.locations, CLIENTS, scheduled=False) as clients_,
-        locked_clients(clients_, clients_.location) as clients,
+        thread_clients(plan.locations, CLIENTS, scheduled=False) as threads,
+        locked_clients(threads, threads.location) as clients,
     ):
         found = ExampleLoop(plan, budget).findings(clients)
         sentence = "Calls that stop inside a function while others run give the results of some order."
@@ -100,20 +100,18 @@ def switch_interval(interval: float) -> Iterator[None]:
 class ExampleLoop:
     """Runs examples until the budget or their number is used up, or until one fails."""
 
-    def __init__(self, plan: LevelPlan, budget: float, *, scheduled_pairs: bool = False) -> None:
-        self._plan, self._pairs = plan, scheduled_pairs
+    def __init__(self, plan: LevelPlan, budget: float, *, all_pairs: bool = False) -> None:
+        self._plan, self._all_pairs = plan, all_pairs
         self._deadline = time.monotonic() + budget
 
     def findings(self, clients: ClientGroup) -> Findings:
         runner = ExampleRunner(clients)
         failure = self._first_failure(runner)
-        laws = order_law(runner.counts, failure)
-        if self._pairs:
-            laws += pair_laws(runner.counts)
+        pairs = pair_laws(runner.counts) if self._all_pairs else ()
         return Findings(
             histories=runner.counts.histories,
             events=runner.counts.calls,
-            laws=laws,
+            laws=(order_law(runner.counts, failure), *pairs),
             failures=(failure,) if failure is not None else (),
             untested=undecided_gap(runner.counts),
         )
@@ -133,7 +131,7 @@ class ExampleLoop:
 
     def _missing_pairs(self, runner: ExampleRunner) -> list[tuple[str, str]]:
         """Return the pairs of operations that have not overlapped yet. On L2 any overlap is enough."""
-        if not self._pairs:
+        if not self._all_pairs:
             return [] if runner.counts.overlaps else PAIRS
         return [
             pair
@@ -147,16 +145,14 @@ class ExampleLoop:
         return time.monotonic() < self._deadline
 
 
-def order_law(counts: ExampleCounts, failure: Failure | None) -> tuple[LawReport, ...]:
-    broken = failure is not None
-    order = law_report(
+def order_law(counts: ExampleCounts, failure: Failure | None) -> LawReport:
+    return law_report(
         "some order explains every answer",
         "4.2",
         "Some order of the steps explains all answers of overlapping calls and the state they leave.",
         counts.overlaps,
-        broken=broken,
+        broken=failure is not None,
     )
-    return (order,)
 
 
 def pair_laws(counts: ExampleCounts) -> tuple[LawReport, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from attrs import define, evolve, field
+from attrs import define, evolve
 
 from dibs.model.job import FAIL_SUFFIX, Slot
 from dibs_conformance.concurrent.apply import ANY_ID, CallPart, apply_part, split_call
@@ -38,7 +38,7 @@ class LinearizeResult:
 
 def linearize(rounds: Sequence[Round], queue: str) -> LinearizeResult:
     """Search an order of the calls that explains all rounds."""
-    raised = [call for one in rounds for call in one.calls if call.completion == "raised"]
+    raised = [call for round_ in rounds for call in round_.calls if call.completion == "raised"]
     if raised:
         return LinearizeResult(linearizable=False, why=f"{raised[0].operation} raised {raised[0].answer}")
     search = Search(queue)
@@ -57,7 +57,6 @@ class Search:
     tries: int = 0
     why: str = "no order explains it"
     furthest: tuple[int, int] = (-1, -1)
-    _round: int = field(default=0)
 
     def explains(
         self,
@@ -66,7 +65,7 @@ class Search:
         pending: tuple[CallPart, ...],
         round_number: int = 0,
     ) -> bool:
-        """Return whether an order explains the rounds from number `at` on."""
+        """Return whether an order explains the rounds from `round_number` on."""
         if round_number == len(rounds):
             return True
         calls = rounds[round_number].calls
@@ -77,19 +76,19 @@ class Search:
         )
 
     def _worlds_after_round(
-        self, world: PossibleWorld, open_parts: list[CallPart], one: Round, round_number: int
+        self, world: PossibleWorld, open_parts: list[CallPart], current: Round, round_number: int
     ) -> Iterator[tuple[PossibleWorld, tuple[CallPart, ...]]]:
         """Yield each world that explains this round, with the parts that may still take effect later."""
         if all(part.call.completion == "unknown" for part in open_parts):
-            check_snapshot = world.copy()
-            if self._matches_snapshot(check_snapshot, one.snapshot, round_number, len(open_parts)):
-                yield check_snapshot, tuple(open_parts)
+            unchanged = world.copy()
+            if self._matches_snapshot(unchanged, current.snapshot, round_number, len(open_parts)):
+                yield unchanged, tuple(open_parts)
         for part in candidates(open_parts):
-            rest = [one for one in open_parts if one is not part]
+            rest = [other for other in open_parts if other is not part]
             for time in part.times:
                 after = self._apply(world, part, time, round_number, len(rest))
                 if after is not None:
-                    yield from self._worlds_after_round(after, rest, one, round_number)
+                    yield from self._worlds_after_round(after, rest, current, round_number)
 
     def _apply(
         self, world: PossibleWorld, part: CallPart, time: int, round_number: int, left: int
@@ -151,17 +150,17 @@ def split_round(calls: Sequence[Call], pending: Sequence[CallPart] = ()) -> list
     """
     performed = [call for call in calls if call.completion != "refused"]
     unanswered = {id(part.call): part.call for part in pending}.values()
-    expected: list[CallPart] = []
+    parts: list[CallPart] = []
     for call in performed:
-        during_run = [
+        overlapping = [
             other for other in (*performed, *unanswered) if other is not call and other.overlaps(call)
         ]
         # The storage may or may not have kept the time of a call that was refused or changed no data.
         before = [other.now for other in calls if other.invoked <= call.returned]
         times = sorted({call.now, *(now for now in before if now > call.now)})
-        ids = frozenset(id for other in during_run for id in touched_ids(other))
-        expected += split_call(call, tuple(times), ids)
-    return expected
+        ids = frozenset(id for other in overlapping for id in touched_ids(other))
+        parts += split_call(call, tuple(times), ids)
+    return parts
 
 
 def touched_ids(call: Call) -> Iterator[str]:
@@ -188,7 +187,7 @@ CHOOSES_IDS = frozenset({"claim", "settle_and_claim", "reap"})
 def chosen_ids(call: Call) -> Iterator[str]:
     """Yield the ids that an answered claim or reap chose."""
     if call.operation == "reap":
-        yield from (expected.id for expected in call.answer)
+        yield from (reaped.id for reaped in call.answer)
     else:
         claim = call.answer.claim if call.operation == "settle_and_claim" else call.answer
         yield from (job.id for job in claim.jobs)
@@ -208,7 +207,7 @@ def check_snapshot(world: PossibleWorld, queue: str, snapshot: Snapshot) -> None
                 max(snapshot.now, world.oracle.now),
             )
         except Mismatch as error:
-            raise Mismatch(f"afterwards {id!r}: {error}") from None
+            raise Mismatch(f"in the snapshot, {id!r}: {error}") from None
     match_fail_jobs(world, queue, snapshot.failed)
     if snapshot.events is not None:
         check_log(world, queue, snapshot)
@@ -223,9 +222,9 @@ def match_fail_jobs(world: PossibleWorld, queue: str, failed: dict[str, Slot] | 
     for id, slot in failed.items():
         if id not in target.ids:
             target.rename(match_origin(world, slot), id)
-    gone = [id for id, known in target.ids.items() if known.current is not None and id not in failed]
-    if gone:
-        raise Mismatch(f"{len(gone)} fail jobs are missing")
+    missing = [id for id, known in target.ids.items() if known.current is not None and id not in failed]
+    if missing:
+        raise Mismatch(f"{len(missing)} fail jobs are missing")
 
 
 def match_origin(world: PossibleWorld, slot: Slot) -> str:
@@ -237,7 +236,7 @@ def match_origin(world: PossibleWorld, slot: Slot) -> str:
         made = known.current.origin if known.current is not None else None
         if id.startswith("?") and made is not None and (made.id, made.fence) == (origin.id, fence):
             return id
-    raise Mismatch(f"a fail job tells of a run of {origin.id!r} that did not fail")
+    raise Mismatch(f"a fail job names a run of {origin.id!r} that did not fail")
 
 
 def check_log(world: PossibleWorld, queue: str, snapshot: Snapshot) -> None:
@@ -246,10 +245,10 @@ def check_log(world: PossibleWorld, queue: str, snapshot: Snapshot) -> None:
     for logged in world.oracle.queue(queue).log:
         expected.setdefault(logged.event.id, []).append(logged.event)
     for event in snapshot.events or ():
-        mine = expected.get(event.id, [])
-        if not mine:
+        remaining = expected.get(event.id, [])
+        if not remaining:
             raise Mismatch(f"the log has {event.kind} of {event.id!r}, which did not happen")
-        match_event(world.numbering, queue, mine.pop(0), event)  # type: ignore[arg-type]
+        match_event(world.numbering, queue, remaining.pop(0), event)  # type: ignore[arg-type]
     missing = [id for id, rest in expected.items() if rest]
     if missing:
-        raise Mismatch(f"the log lacks an event of {missing[0]!r}")
+        raise Mismatch(f"the log has no event of {missing[0]!r}")

@@ -29,24 +29,24 @@ class ConcurrentNumberMap(NumberMap):
         other._actual = dict(self._actual)
         other._expected = dict(self._expected)
         other._revisions = {scope: list(pairs) for scope, pairs in self._revisions.items()}
-        other._drawn = {key: copy_drawn(random_action) for key, random_action in self._drawn.items()}
+        other._drawn = {key: copy_drawn(drawn) for key, drawn in self._drawn.items()}
         return other
 
     def _map_new(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:
         if (kind, scope, actual) in self._expected:
-            raise Mismatch(f"{kind} {actual} of {scope[1]!r} was given before; a fresh one was due")
+            raise Mismatch(f"{kind} {actual} of {scope[1]!r} was given before; expected a new number")
         queue, id = scope
-        random_action = self._drawn.get((kind, queue))
-        for other, number, owner in random_action.by_call.get(0, ()) if random_action is not None else ():
+        drawn = self._drawn.get((kind, queue))
+        for other, number, owner in drawn.by_call.get(0, ()) if drawn is not None else ():
             if owner == id and (other < expected) != (number < actual):
-                raise Mismatch(f"{kind} {actual} of {id!r} does not grow: {number} stands beside it")
+                raise Mismatch(f"{kind} {actual} of {id!r} is out of order with {number}")
         self._keep(kind, scope, expected, actual, 0)
 
 
-def copy_drawn(random_action: DrawnNumbers) -> DrawnNumbers:
+def copy_drawn(drawn: DrawnNumbers) -> DrawnNumbers:
     return DrawnNumbers(
-        list(random_action.calls),
-        {call: list(drawn_numbers) for call, drawn_numbers in random_action.by_call.items()},
+        list(drawn.calls),
+        {call: list(drawn_numbers) for call, drawn_numbers in drawn.by_call.items()},
     )
 
 

@@ -61,9 +61,9 @@ def process_context() -> BaseContext:
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
-    forking = multiprocessing.get_context("forkserver")
-    forking.set_forkserver_preload(PRELOADED)
-    return forking
+    forkserver = multiprocessing.get_context("forkserver")
+    forkserver.set_forkserver_preload(PRELOADED)
+    return forkserver
 
 
 class ProcessClient:
@@ -100,7 +100,7 @@ class ProcessClient:
     def _receive(self, timeout: float = TIMEOUT) -> None:
         """Receive one message."""
         if not self._pipe.poll(timeout):
-            raise ClientUnresponsive(f"process {self.name} did not answer in {timeout:.0f} s")
+            raise ClientUnresponsive(f"client process {self.name} did not answer within {timeout:.0f} s")
         try:
             message = self._pipe.recv()
         except (EOFError, ConnectionResetError):
@@ -184,11 +184,11 @@ class ProcessClients:
 @contextmanager
 def process_clients(locations: Locations, names: Sequence[str]) -> Iterator[ProcessClients]:
     """Start client processes, and close them at the end."""
-    made = ProcessClients(locations, names)
+    clients = ProcessClients(locations, names)
     try:
-        yield made
+        yield clients
     finally:
-        made.close()
+        clients.close()
 
 
 # -- in the process ----------------------------------------------------------------------------------

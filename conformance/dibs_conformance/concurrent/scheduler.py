@@ -135,7 +135,7 @@ class Scheduler:
                 steps_before = self.steps
                 if time.monotonic() > deadline:
                     raise Deadlock(
-                        f"{', '.join(sorted(self._clients))} did not return in {ROUND_TIMEOUT:.0f} s"
+                        f"{', '.join(sorted(self._clients))} did not return within {ROUND_TIMEOUT:.0f} s"
                     )
             self._running, self._ready = "", []
 

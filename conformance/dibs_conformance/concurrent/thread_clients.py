@@ -73,7 +73,7 @@ class ThreadClients:
             client.submit(self._open_task(client, locations, location)).result()
 
     def _open_task(self, client: ThreadClient, locations: Locations, location: str) -> Callable[[], None]:
-        def opening() -> None:
+        def open_client() -> None:
             # The first storage was opened to find the folders to trace. Its threads are not traced, so reopen
             # it.
             if client.opened is not None:
@@ -81,7 +81,7 @@ class ThreadClients:
             with self.scheduler.running_as(client.name):
                 client.open(locations, location)
 
-        return opening
+        return open_client
 
     def close(self) -> None:
         for client in self.clients:
@@ -120,7 +120,7 @@ class ThreadClients:
         return calls()
 
     def _round_task(self, client: ThreadClient, program: Program, start: Barrier) -> Callable[[], list[Call]]:
-        def run_round() -> list[Call]:
+        def task() -> list[Call]:
             if not self._scheduled:
                 start.wait()
                 return client.run_program(program, self.scheduler.next_tick)
@@ -131,14 +131,14 @@ class ThreadClients:
             finally:
                 self.scheduler.leave_round(client.name)
 
-        return run_round
+        return task
 
 
 @contextmanager
 def thread_clients(locations: Locations, size: int, *, scheduled: bool) -> Iterator[ThreadClients]:
     """Open client threads, and close them at the end."""
-    made = ThreadClients(locations, size, scheduled=scheduled)
+    clients = ThreadClients(locations, size, scheduled=scheduled)
     try:
-        yield made
+        yield clients
     finally:
-        made.close()
+        clients.close()

@@ -13,21 +13,21 @@ from dibs_conformance.report.story import brief
 
 def timeline(rounds: Sequence[Round]) -> tuple[str, ...]:
     """Return the calls as lines, and then one line per id."""
-    calls = [call for one in rounds for call in one.calls]
+    calls = [call for round_ in rounds for call in round_.calls]
     names = sorted({call.client for call in calls})
-    lines = [line for one in rounds for line in round_lines(one, names)]
+    lines = [line for round_ in rounds for line in round_lines(round_, names)]
     return (*lines, *lines_by_id(calls))
 
 
-def round_lines(one: Round, names: Sequence[str]) -> Iterator[str]:
+def round_lines(round_: Round, names: Sequence[str]) -> Iterator[str]:
     """Yield a line for each invocation and each return, indented by client."""
-    moments: list[tuple[float, int, Call]] = []
-    for call in one.calls:
-        moments += [(call.invoked, 0, call), (call.returned, 1, call)]
-    for _, is_return, call in sorted(moments, key=lambda moment: moment[:2]):
+    events: list[tuple[float, int, Call]] = []
+    for call in round_.calls:
+        events += [(call.invoked, 0, call), (call.returned, 1, call)]
+    for _, is_return, call in sorted(events, key=lambda event: event[:2]):
         indent = "    " * names.index(call.client)
         yield f"{indent}{call.client} {result_text(call) if is_return else call_text(call)}"
-    yield "-- all at rest"
+    yield "-- all clients idle"
 
 
 def call_text(call: Call) -> str:
@@ -49,5 +49,5 @@ def lines_by_id(calls: Sequence[Call]) -> Iterator[str]:
     """Yield one line per id with the calls that touch it."""
     ids = sorted({id for call in calls for id in touched_ids(call)} - {ANY_ID})
     for id in ids:
-        mine = [f"{call.client} {call.operation}" for call in calls if id in touched_ids(call)]
-        yield f"id {brief(id)}: {' · '.join(mine)}"
+        touching = [f"{call.client} {call.operation}" for call in calls if id in touched_ids(call)]
+        yield f"id {brief(id)}: {' · '.join(touching)}"

@@ -42,7 +42,7 @@ def tests_for(plan: LevelPlan) -> tuple[list[FaultTest], Findings]:
     if plan.claims.shared:
         tests.append(try_kills_and_stops)
     else:
-        why = "the storage lives in one process and dies with it (`shared` is not claimed)"
+        why = "the storage exists only within one process (it does not claim `shared`)"
         spared += [Gap(name=name, why=why) for name in ("kill -9", "stop and continue")]
     url, durability = storage_info(plan)
     if not has_server(url):
@@ -58,9 +58,7 @@ def tests_for(plan: LevelPlan) -> tuple[list[FaultTest], Findings]:
     elif isinstance(plan.locations.target, str):
         tests.append(try_cut_connections)
     else:
-        untested.append(
-            Gap(name="cut connections", why="certify a URL, so that the kit can put a proxy in between")
-        )
+        untested.append(Gap(name="cut connections", why="certify a URL, so that the kit can insert a proxy"))
     return tests, Findings(spared=tuple(spared), untested=tuple(untested))
 
 

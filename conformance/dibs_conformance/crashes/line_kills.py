@@ -101,7 +101,7 @@ class LineKiller:
                 return True
             if victim.has_finished(0.002):
                 return False
-        raise TimeoutError("the process neither stopped nor answered")
+        raise TimeoutError("the client process neither stopped nor answered")
 
 
 def try_kills_and_stops(plan: LevelPlan, until: float) -> Findings:

@@ -106,7 +106,7 @@ class PowerLossChecker:
         try:
             rounds[-1].snapshot = asyncio.run(read_disk(url, self._calls[-1].now))
         except Exception as error:  # noqa: BLE001 - any exception means that answered calls cannot be read
-            why = f"after {answered} answers it does not open: {type(error).__name__}: {error}"
+            why = f"after {answered} answered calls it does not open: {type(error).__name__}: {error}"
             campaign.failure = Failure(law=campaign.law, why=why, story=timeline(rounds))
             return
         result = linearize(rounds, QUEUE)

@@ -121,22 +121,22 @@ class Proxy:
 
     def proxied_url(self, url: str) -> str:
         """Return the URL with the proxy's address."""
-        split_call = urlsplit(url)
-        credentials = f"{split_call.netloc.rpartition('@')[0]}@" if "@" in split_call.netloc else ""
-        return urlunsplit(split_call._replace(netloc=f"{credentials}{LOOPBACK}:{self.port}"))
+        parts = urlsplit(url)
+        credentials = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
+        return urlunsplit(parts._replace(netloc=f"{credentials}{LOOPBACK}:{self.port}"))
 
 
 def server_of(url: str) -> tuple[str, int]:
-    split_call = urlsplit(url)
-    assert split_call.hostname is not None  # noqa: S101 - has_server was checked before
-    assert split_call.port is not None  # noqa: S101
-    return split_call.hostname, split_call.port
+    parts = urlsplit(url)
+    assert parts.hostname is not None  # noqa: S101 - has_server was checked before
+    assert parts.port is not None  # noqa: S101
+    return parts.hostname, parts.port
 
 
 def has_server(url: str) -> bool:
     """Return whether a URL has a host and a port."""
     try:
-        split_call = urlsplit(url)
-        return split_call.hostname is not None and split_call.port is not None
+        parts = urlsplit(url)
+        return parts.hostname is not None and parts.port is not None
     except ValueError:
         return False

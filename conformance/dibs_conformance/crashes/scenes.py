@@ -173,7 +173,7 @@ class FaultCampaign(Generic[P]):
         self.faults[fault] = self.faults.get(fault, 0) + 1
 
     def check(self, history: FaultHistory) -> None:
-        self.calls += sum(len(one.calls) for one in history.rounds)
+        self.calls += sum(len(round_.calls) for round_ in history.rounds)
         self.failure = self.failure or history.check(self.law)
 
     def run(self, points: Sequence[P], try_point: Callable[[P], None], until: float) -> None:

@@ -51,8 +51,8 @@ class Outage:
 
 def kill_server(server: BreakableServer, random: Random) -> None:
     time.sleep(random.random() * MAX_DELAY)
-    server.server.kill()
-    server.server.start()
+    server.process.kill()
+    server.process.start()
 
 
 def flush_scripts(server: BreakableServer, random: Random) -> None:
@@ -112,14 +112,14 @@ class OutageRunner:
         random = Random(self.seed + self.histories)
         queue, now = f"q{self.histories}", START + 10_000 * self.histories
         state, rounds = ClientState(), []
-        for phase in ("before", "under", "after"):
-            if phase == "under":
+        for phase in ("before", "during", "after"):
+            if phase == "during":
                 outage.before(self)
-            orders = [
+            programs = [
                 Program(actions, queue, state, now) for actions in self._actions_for(phase, outage, random)
             ]
-            calls = self.clients.run_round(orders, self.seed, during=self._during(phase, outage, random))
-            if phase == "under":
+            calls = self.clients.run_round(programs, self.seed, during=self._during(phase, outage, random))
+            if phase == "during":
                 outage.after(self.server)
                 self._count_fault(outage, calls)
             for call in sorted(calls, key=lambda call: call.returned):
@@ -134,17 +134,17 @@ class OutageRunner:
         """Return the actions for each client. After the outage, clients start with new leases."""
         if phase == "before":
             return (random_setup(random),)
-        actions_ = random_round(random, CLIENTS)
+        round_actions = random_round(random, CLIENTS)
         if phase == "after":
-            return tuple((*GRANTS, *actions) for actions in actions_)
+            return tuple((*GRANTS, *actions) for actions in round_actions)
         return (
-            tuple((Action(operation="enqueue", data=LARGE_DATA), *actions) for actions in actions_)
+            tuple((Action(operation="enqueue", data=LARGE_DATA), *actions) for actions in round_actions)
             if outage.large
-            else actions_
+            else round_actions
         )
 
     def _during(self, phase: str, outage: Outage, random: Random) -> Callable[[], None] | None:
-        during = outage.during if phase == "under" else None
+        during = outage.during if phase == "during" else None
         return None if during is None else lambda: during(self.server, random)
 
     def _count_fault(self, outage: Outage, calls: list[Call]) -> None:
@@ -154,19 +154,19 @@ class OutageRunner:
     def _stable_snapshot(self, queue: str, now: int, *, log: bool) -> Snapshot:
         """Read until two snapshots are equal, and retry while the server does not answer."""
         end = time.monotonic() + TIMEOUT
-        survivor: Snapshot | None = None
+        previous: Snapshot | None = None
         while True:
             try:
                 latest = self.clients.snapshot(queue, IDS, now, log=log)
-                if latest == survivor:
+                if latest == previous:
                     return latest
-                survivor = latest
+                previous = latest
             except DibsError:
                 if time.monotonic() > end:
                     raise
 
     def _check(self, outage: Outage, queue: str, rounds: list[Round]) -> Failure | None:
-        self.calls += sum(len(one.calls) for one in rounds)
+        self.calls += sum(len(round_.calls) for round_ in rounds)
         failed = [call for call in rounds[1].calls if call.completion in ("unknown", "refused")]
         if outage.unnoticed and failed:
             why = f"{failed[0].operation} was {failed[0].completion}: {failed[0].answer}"
@@ -177,8 +177,8 @@ class OutageRunner:
         )
 
     def findings(self, outage: Outage, failure: Failure | None) -> Findings:
-        occasions = self.refused if outage.refuses else self.faults.get(outage.fault, 0)
-        law = law_report(outage.law, "4.1, 4.7", outage.sentence, occasions, broken=failure is not None)
+        met = self.refused if outage.refuses else self.faults.get(outage.fault, 0)
+        law = law_report(outage.law, "4.1, 4.7", outage.sentence, met, broken=failure is not None)
         return Findings(
             histories=self.histories,
             events=self.calls,

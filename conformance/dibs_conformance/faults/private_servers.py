@@ -26,7 +26,7 @@ class BreakableServer(ABC):
     capacity: int
 
     def __init__(self, server: Server, url: str, name: str) -> None:
-        self.server, self.url, self.name = server, url, name
+        self.process, self.url, self.name = server, url, name
 
     @abstractmethod
     def fill(self) -> None:
@@ -130,7 +130,7 @@ class BreakablePostgres(BreakableServer):
 
     def _write_setting(self, line: str) -> None:
         (self._postgres.data / "postgresql.auto.conf").write_text(line)
-        os.kill(self.server.pid, signal.SIGHUP)
+        os.kill(self.process.pid, signal.SIGHUP)
 
 
 def start_breakable_redis() -> BreakableServer:
@@ -167,4 +167,4 @@ def started_server(start: Callable[[], BreakableServer]) -> Iterator[BreakableSe
     try:
         yield server
     finally:
-        server.server.remove()
+        server.process.remove()

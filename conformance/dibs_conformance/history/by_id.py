@@ -80,7 +80,7 @@ class IdSteps:
     others: list[Step] = field(factory=list)
     runs: list[RecordedRun] = field(factory=list)
 
-    def of(self, op: str) -> list[Step]:
+    def others_of(self, op: str) -> list[Step]:
         return [step for step in self.others if step.op == op] if self.others else []
 
     def steps(self) -> list[Step]:
@@ -183,12 +183,12 @@ class RecordedHistory:
         for step in id_steps.others:
             self._add_closing_step(id_steps, by_fence, step)
         for run in id_steps.runs:
-            for wide in (
+            for broad_step in (
                 self.unanswered_reaps.get(id_steps.key[0]),
                 self.drops.get((id_steps.key[0], run.claim.lease)),
             ):
-                if wide is not None:
-                    run.closing_steps.append((wide.began, wide))
+                if broad_step is not None:
+                    run.closing_steps.append((broad_step.began, broad_step))
 
     def _add_closing_step(self, id_steps: IdSteps, by_fence: dict[int, RecordedRun], step: Step) -> None:
         if step.op == "reap":

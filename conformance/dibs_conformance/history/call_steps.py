@@ -70,19 +70,19 @@ def with_status(requested: StepFields, answer: Sequence[str]) -> StepFields:
 
 
 def enqueue_request(queue: str, requests: Sequence[EnqueueRequest], **_: Any) -> StepFields:
-    return [enqueued(queue, request) for request in requests]
+    return [enqueue_fields(queue, request) for request in requests]
 
 
-def enqueued(queue: str, request: EnqueueRequest) -> Fields:
-    action = request.on_conflict
+def enqueue_fields(queue: str, request: EnqueueRequest) -> Fields:
+    on_conflict = request.on_conflict
     return {
         "op": "enqueue",
         "queue": queue,
         "id": request.job.id,
         "key": request.request_key or "",
         "payload": digest(request.job.data.payload),
-        "replaces": not isinstance(action, Update) or action.data,
-        "resets": not isinstance(action, Update) or action.resets,
+        "replaces": not isinstance(on_conflict, Update) or on_conflict.data,
+        "resets": not isinstance(on_conflict, Update) or on_conflict.resets,
     }
 
 
@@ -109,13 +109,13 @@ def claim_request(queue: str, lease: str, limit: int, **_: Any) -> StepFields:
 def claim_reply(requested: StepFields, answer: ClaimResult) -> StepFields:
     """Return one step per job, and one more if the claim took fewer jobs than its limit or lost its lease."""
     [claim] = requested
-    taken = [claimed(claim, job, answer.now) for job in answer.jobs]
+    taken = [claim_fields(claim, job, answer.now) for job in answer.jobs]
     if len(taken) >= claim["limit"]:
         return taken
     return [*taken, {**claim, "status": "lost" if answer.lost else "short", "now": answer.now}]
 
 
-def claimed(claim: Fields, job: Job, now: int) -> Fields:
+def claim_fields(claim: Fields, job: Job, now: int) -> Fields:
     run, origin = job.run, job.origin
     return {
         **claim,
@@ -138,16 +138,16 @@ def claimed(claim: Fields, job: Job, now: int) -> Fields:
 
 
 def settle_request(queue: str, settlements: Sequence[Settlement], **_: Any) -> StepFields:
-    return [fields for one in settlements for fields in settled(queue, one)]
+    return [fields for one in settlements for fields in settlement_fields(queue, one)]
 
 
-def settled(queue: str, settlement: Settlement) -> list[Fields]:
+def settlement_fields(queue: str, settlement: Settlement) -> list[Fields]:
     """Return a settlement and its follow-ups. The answer does not show the results of follow-ups."""
     fields = {"op": "settle", "queue": queue, "id": settlement.id, "fence": settlement.fence}
-    return [{**fields, **ended(settlement.action)}, *followed(settlement.action)]
+    return [{**fields, **action_fields(settlement.action)}, *follow_up_fields(settlement.action)]
 
 
-def ended(action: SettleAction) -> Fields:
+def action_fields(action: SettleAction) -> Fields:
     fields: Fields = {"how": ACTION_NAMES[type(action)]}
     if isinstance(action, Complete):
         fields["result"] = digest(action.result)
@@ -156,23 +156,24 @@ def ended(action: SettleAction) -> Fields:
     return fields
 
 
-def followed(action: SettleAction) -> list[Fields]:
+def follow_up_fields(action: SettleAction) -> list[Fields]:
     items = action.then if isinstance(action, Complete | Fail) else ()
     return [
-        enqueued(item.queue, EnqueueRequest(job=item.job, on_conflict=item.on_conflict)) for item in items
+        enqueue_fields(item.queue, EnqueueRequest(job=item.job, on_conflict=item.on_conflict))
+        for item in items
     ]
 
 
 def settle_reply(requested: StepFields, answer: Sequence[SettleResult]) -> StepFields:
-    answers, answered, done = iter(answer), [], False
+    answers, steps, done = iter(answer), [], False
     for one in requested:
         if one["op"] == "settle":
             result = next(answers)
-            answered.append({**one, "status": result.status, "revision": result.revision})
+            steps.append({**one, "status": result.status, "revision": result.revision})
             done = result.status == "done"
         elif done:
-            answered.append({**one, "status": FOLLOWED})
-    return answered
+            steps.append({**one, "status": FOLLOWED})
+    return steps
 
 
 def settle_and_claim_request(
@@ -187,14 +188,14 @@ def settle_and_claim_reply(requested: StepFields, answer: SettleAndClaimResult) 
 
 
 def finish_request(queue: str, id: str, end: SettleAction, revision: int, **_: Any) -> StepFields:
-    fields = {"op": "finish", "queue": queue, "id": id, "revision": revision, **ended(end)}
-    return [fields, *followed(end)]
+    fields = {"op": "finish", "queue": queue, "id": id, "revision": revision, **action_fields(end)}
+    return [fields, *follow_up_fields(end)]
 
 
 def finish_reply(requested: StepFields, answer: str) -> StepFields:
     [finish, *follow_ups] = requested
-    followed = [{**one, "status": FOLLOWED} for one in follow_ups]
-    return [{**finish, "status": answer}, *(followed if answer == "done" else ())]
+    ended = [{**one, "status": FOLLOWED} for one in follow_ups]
+    return [{**finish, "status": answer}, *(ended if answer == "done" else ())]
 
 
 # -- leases ------------------------------------------------------------------------------------------
@@ -205,8 +206,8 @@ def grant_request(queues: Sequence[str], *_: Any, **__: Any) -> StepFields:
 
 
 def grant_reply(requested: StepFields, answer: GrantResult) -> StepFields:
-    answered = {"status": "granted", "lease": answer.lease, "now": answer.now, "until": answer.expires_at}
-    return [{**one, **answered} for one in requested]
+    fields = {"status": "granted", "lease": answer.lease, "now": answer.now, "until": answer.expires_at}
+    return [{**one, **fields} for one in requested]
 
 
 def renew_request(queues: Sequence[str], lease: str, *_: Any, **__: Any) -> StepFields:
@@ -214,10 +215,10 @@ def renew_request(queues: Sequence[str], lease: str, *_: Any, **__: Any) -> Step
 
 
 def renew_reply(requested: StepFields, answer: Mapping[str, RenewResult]) -> StepFields:
-    return [{**one, **renewed(answer[one["queue"]])} for one in requested]
+    return [{**one, **renewal_fields(answer[one["queue"]])} for one in requested]
 
 
-def renewed(answer: RenewResult) -> Fields:
+def renewal_fields(answer: RenewResult) -> Fields:
     until = answer.expires_at if answer.alive else 0
     return {"status": "alive" if answer.alive else "lost", "now": answer.now, "until": until}
 
@@ -236,10 +237,10 @@ def reap_reply(requested: StepFields, answer: Sequence[ReapedJob]) -> StepFields
 
 
 def by_ids(op: str) -> Callable[..., StepFields]:
-    def requested(queue: str, ids: Sequence[str], *, running: bool = False, **_: Any) -> StepFields:
+    def request(queue: str, ids: Sequence[str], *, running: bool = False, **_: Any) -> StepFields:
         return [{"op": op, "queue": queue, "id": id, "running": running} for id in ids]
 
-    return requested
+    return request
 
 
 def amend_request(queue: str, id: str, patch: JobPatch, **_: Any) -> StepFields:
@@ -254,11 +255,12 @@ def configure_request(queue: str, patch: SettingsPatch, **_: Any) -> StepFields:
 
 def get_reply(requested: StepFields, answer: Sequence[Slot]) -> StepFields:
     return [
-        {**one, "status": "read", "read": read(slot)} for one, slot in zip(requested, answer, strict=True)
+        {**one, "status": "read", "read": recorded_slot(slot)}
+        for one, slot in zip(requested, answer, strict=True)
     ]
 
 
-def read(slot: Slot) -> RecordedSlot:
+def recorded_slot(slot: Slot) -> RecordedSlot:
     current, successor, outcome = slot.current, slot.successor, slot.outcome
     return RecordedSlot(
         current=(current.first, current.revision) if current else None,
@@ -274,10 +276,10 @@ def read(slot: Slot) -> RecordedSlot:
 
 
 def counts_reply(requested: StepFields, answer: Mapping[str, Any]) -> StepFields:
-    return [{**one, "status": "counted", "counts": counted(answer[one["queue"]])} for one in requested]
+    return [{**one, "status": "counted", "counts": count_fields(answer[one["queue"]])} for one in requested]
 
 
-def counted(counts: Any) -> dict[str, int]:
+def count_fields(counts: Any) -> dict[str, int]:
     return {name: int(getattr(counts, name)) for name in counts.__struct_fields__}
 
 

@@ -76,7 +76,7 @@ def run_once(plan: LevelPlan, seed: int) -> CheckResult:
     with TemporaryDirectory() as folder:
         if plan.claims.shared:
             steps += run_in_processes(plan.locations.target, location, seed, Path(folder))
-            asyncio.run(drain_and_read(plan.locations, location, steps))
+            asyncio.run(drain_location(plan.locations, location, steps))
         else:
             asyncio.run(run_in_one_process(plan.locations, location, seed, steps))
     return check(steps, deep=True)
@@ -135,15 +135,15 @@ async def run_in_one_process(locations: Locations, location: str, seed: int, ste
             for n in range(CLIENTS)
         ]
         await asyncio.gather(*(client.run(CALLS) for client in clients))
-        await _drain_and_read(storage, recorder, steps)
+        await drain_and_read(storage, recorder, steps)
 
 
-async def drain_and_read(locations: Locations, location: str, steps: list[Step]) -> None:
+async def drain_location(locations: Locations, location: str, steps: list[Step]) -> None:
     async with locations.open(location, "system") as storage:
-        await _drain_and_read(storage, Recorder(steps.append), steps)
+        await drain_and_read(storage, Recorder(steps.append), steps)
 
 
-async def _drain_and_read(storage: Storage, recorder: Recorder, steps: list[Step]) -> None:
+async def drain_and_read(storage: Storage, recorder: Recorder, steps: list[Step]) -> None:
     """Drain the queues, and read all ids and counts."""
     worker = recorder.wrap(storage, "drain")
     await drain(worker)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dibs.model.events import LogEvent
 from dibs.storage.protocol import Storage
-from dibs_conformance.history.call_steps import read
+from dibs_conformance.history.call_steps import recorded_slot
 from dibs_conformance.history.step import Op, Step
 
 PAGE = 1000
@@ -34,7 +34,7 @@ ENQUEUED = frozenset({"queued", "updated", "blocked"})
 async def log_of(storage: Storage, queue: str) -> list[Step]:
     """Read the log of a queue from its start, then every id in it."""
     events, trimmed = await events_of(storage, queue)
-    steps = [Step(op="partial", queue=queue)] if trimmed or not complete(events) else []
+    steps = [Step(op="partial", queue=queue)] if trimmed or not is_complete(events) else []
     steps += steps_of(queue, events)
     ids = list(dict.fromkeys(event.id for event in events if event.id))
     time = TIME_STEP * (len(events) + 1)
@@ -52,7 +52,7 @@ async def events_of(storage: Storage, queue: str) -> tuple[list[LogEvent], bool]
     return found, trimmed
 
 
-def complete(events: list[LogEvent]) -> bool:
+def is_complete(events: list[LogEvent]) -> bool:
     """Return whether the log contains the first enqueue of every id, at an unchanged log level."""
     first = {event.id: event.kind for event in reversed(events) if event.id}
     begun = dropwhile(lambda event: not event.id, events)
@@ -143,4 +143,6 @@ async def read_ids(storage: Storage, queue: str, ids: list[str], time: int) -> A
     for start in range(0, len(ids), PAGE):
         batch = ids[start : start + PAGE]
         for id, slot in zip(batch, await storage.get(queue, batch), strict=True):
-            yield Step(op="get", began=time, ended=time, queue=queue, id=id, status="read", read=read(slot))
+            yield Step(
+                op="get", began=time, ended=time, queue=queue, id=id, status="read", read=recorded_slot(slot)
+            )

@@ -16,7 +16,7 @@ from dibs_conformance.history.step import FOLLOWED, Step
 
 #: Limits on overlapping calls, and on the states tried for one window.
 MAX_OVERLAP = 12
-MOST_STATES = 5_000
+MAX_STATES = 5_000
 
 #: A possible state of the id, and the numbers of the unanswered calls that have taken effect.
 State = tuple[SlotModel, frozenset[int]]
@@ -78,7 +78,8 @@ class Window:
 
     def __init__(self, known: list[Step], unknown: dict[int, Step]) -> None:
         self._steps = [*known, *unknown.values()]
-        self._unknown_ids = [*range(-len(known), 0), *unknown]
+        #: The keys of `unknown`; calls with an answer have negative numbers.
+        self._call_numbers = [*range(-len(known), 0), *unknown]
         self._known_mask = (1 << len(known)) - 1
         self._predecessors = [self._predecessors_of(step, n) for n, step in enumerate(self._steps)]
 
@@ -95,7 +96,7 @@ class Window:
     def end_states(self, state: State) -> set[State]:
         """Return every state after an order of the calls that explains their answers."""
         slot, applied = state
-        applied_mask = sum(1 << n for n, name in enumerate(self._unknown_ids) if name in applied)
+        applied_mask = sum(1 << n for n, call in enumerate(self._call_numbers) if call in applied)
         visited = {(applied_mask, slot)}
         stack, found = [(applied_mask, slot)], set()
         while stack:
@@ -104,12 +105,12 @@ class Window:
                 found.add((slot, frozenset(self._unknown_in(done))))
             for number in self._next(done):
                 for after in slots_after(slot, self._steps[number]):
-                    following = (done | 1 << number, after)
-                    if following not in visited:
-                        visited.add(following)
-                        stack.append(following)
-            if len(visited) > MOST_STATES:
-                raise Undecidable(f"more than {MOST_STATES} states")
+                    next_state = (done | 1 << number, after)
+                    if next_state not in visited:
+                        visited.add(next_state)
+                        stack.append(next_state)
+            if len(visited) > MAX_STATES:
+                raise Undecidable(f"more than {MAX_STATES} states")
         return found
 
     def _next(self, done: int) -> list[int]:
@@ -124,7 +125,7 @@ class Window:
         return ready
 
     def _unknown_in(self, done: int) -> Iterator[int]:
-        return (name for n, name in enumerate(self._unknown_ids) if name >= 0 and done >> n & 1)
+        return (call for n, call in enumerate(self._call_numbers) if call >= 0 and done >> n & 1)
 
 
 def answered_at(step: Step) -> float:

@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import count
 from typing import Any, TypeVar
 
+from attrs import field, frozen
+
 from dibs.errors import DibsError, OutcomeUnknown
 from dibs.storage.protocol import Storage
 from dibs_conformance.history.call_steps import CALL_ENCODINGS, CallEncoding
@@ -26,6 +28,7 @@ T = TypeVar("T")
 Clock = Callable[[], int]
 
 
+@frozen
 class Recorder:
     """Writes the steps of all clients, with times from one shared clock.
 
@@ -33,10 +36,9 @@ class Recorder:
     is also written when it is sent, so that the calls of a killed process are recorded.
     """
 
-    def __init__(
-        self, write: Callable[[Step], object], clock: Clock = time.monotonic_ns, *, twice: bool = False
-    ) -> None:
-        self.write, self.clock, self.twice = write, clock, twice
+    write: Callable[[Step], object]
+    clock: Clock = time.monotonic_ns
+    twice: bool = field(default=False, kw_only=True)
 
     def wrap(self, storage: Storage, client: str) -> Storage:
         """Return a storage that records the calls of this client."""

@@ -71,7 +71,7 @@ def possible_answers(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotMod
         case "finish":
             yield finished(slot, step)
         case "reap" | "drop":
-            yield from taken_back(slot, step)
+            yield from reaped_or_dropped(slot, step)
         case "cancel":
             yield cancelled(slot, step)
         case "forget":
@@ -180,7 +180,7 @@ def finished(slot: SlotModel, step: Step) -> tuple[str, SlotModel]:
     return "done", with_outcome(slot, end, step.result)
 
 
-def taken_back(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
+def reaped_or_dropped(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
     """Yield the effects of a reap or a drop. A drop names only a lease, and may not have reached this run
     yet.
     """
@@ -229,7 +229,7 @@ def amended(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
 def with_outcome(slot: SlotModel, kind: str, result: str = "") -> SlotModel:
     """Return the state after the current job ended. A successor becomes the current job."""
     current, successor = slot.current, slot.successor
-    assert current is not None  # noqa: S101 - the callers looked
+    assert current is not None  # noqa: S101 - callers check this
     next_current = CurrentModel(successor.first, successor.revision, successor.payload) if successor else None
     outcome = RecordedOutcome(kind, current.fence, current.first, current.revision, result)
     return slot._replace(current=next_current, successor=None, outcome=outcome)
@@ -238,7 +238,7 @@ def with_outcome(slot: SlotModel, kind: str, result: str = "") -> SlotModel:
 def returned(slot: SlotModel, *, released: bool) -> SlotModel:
     """Return the state after the run returned to waiting. The successor is folded into the job."""
     current, successor = slot.current, slot.successor
-    assert current is not None  # noqa: S101 - the callers looked
+    assert current is not None  # noqa: S101 - callers check this
     waiting = CurrentModel(current.first, current.revision, current.payload, current.attempts - released)
     if successor is not None:
         waiting = waiting._replace(

@@ -95,7 +95,7 @@ def test_two_claims_of_one_run_are_rejected() -> None:
 
 def test_a_claim_may_skip_only_ids_that_another_call_touches() -> None:
     assert not why(enqueued("bob", 1, 4, 10), claimed("cat", 2, 3))
-    assert "passed over" in why(enqueued("bob", 1, 2, 10), claimed("cat", 3, 4))
+    assert "skipped" in why(enqueued("bob", 1, 2, 10), claimed("cat", 3, 4))
 
 
 def test_an_unanswered_call_took_effect_or_did_not() -> None:
@@ -139,7 +139,7 @@ def test_a_lost_update_is_rejected() -> None:
     lost = Snapshot(now=NOW, slots={"a": Slot(job(b"bob"))})
 
     assert not why(first, second, snapshot=linearizable)
-    assert "afterwards" in why(first, second, snapshot=lost)
+    assert "in the snapshot" in why(first, second, snapshot=lost)
 
 
 def test_a_refused_call_has_no_effect() -> None:

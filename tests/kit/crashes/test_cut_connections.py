@@ -20,8 +20,8 @@ def test_a_silently_repeated_request_is_caught(
     """Planted: every request without a reply is repeated silently, as if it were a read."""
     call = ConnectionPool.call
 
-    async def insistent(self: ConnectionPool, *build_arguments: Any, **options: Any) -> Any:
-        return await call(self, *build_arguments, **{**options, "repeatable": True})
+    async def insistent(self: ConnectionPool, *arguments: Any, **options: Any) -> Any:
+        return await call(self, *arguments, **{**options, "repeatable": True})
 
     monkeypatch.setattr(ConnectionPool, "call", insistent)
     locations = Locations(redis_server.url)

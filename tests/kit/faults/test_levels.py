@@ -30,9 +30,9 @@ def test_a_refused_enqueue_answered_as_queued_is_caught(
     """Planted: an enqueue refused by a full server is answered as queued."""
     enqueue = RedisStorage.enqueue
 
-    async def hopeful(self: RedisStorage, queue: str, requests: Any, **build_arguments: Any) -> Any:
+    async def hopeful(self: RedisStorage, queue: str, requests: Any, **options: Any) -> Any:
         try:
-            return await enqueue(self, queue, requests, **build_arguments)
+            return await enqueue(self, queue, requests, **options)
         except StorageFull:
             return [EnqueueResult("queued", "nothing", 1, 1) for _ in requests]
 

@@ -24,9 +24,9 @@ class KeptRule(Rule):
         for id_steps in history.ids.values():
             read = max((s for s in id_steps.reads if s.ended is not None), key=began, default=None)
             if read is not None and read.read is not None:
-                yield from self._check_one(id_steps, read, read.read)
+                yield from self._check_read(id_steps, read, read.read)
 
-    def _check_one(self, id_steps: IdSteps, read: Step, slot: RecordedSlot) -> Iterator[Violation]:
+    def _check_read(self, id_steps: IdSteps, read: Step, slot: RecordedSlot) -> Iterator[Violation]:
         removals, ended_ranges = Removals(id_steps), EndedRanges(id_steps)
         for step in id_steps.accepted:
             if not before(step, read):
@@ -70,9 +70,9 @@ class PayloadRule(Rule):
                 candidates = PayloadCandidates(id_steps)
                 for run in id_steps.runs:
                     if run.claim.origin is None:
-                        yield from self._check_one(id_steps, run, candidates)
+                        yield from self._check_run(id_steps, run, candidates)
 
-    def _check_one(
+    def _check_run(
         self, id_steps: IdSteps, run: RecordedRun, candidates: PayloadCandidates
     ) -> Iterator[Violation]:
         claim = run.claim
@@ -108,8 +108,8 @@ class PayloadCandidates:
         self._accepted = sorted(id_steps.accepted, key=revision)
         self._removals = Removals(id_steps)
         uncertain = id_steps.uncertain
-        amends = [step for step in id_steps.of("amend") if step.payload]
-        changes = [*amends, *id_steps.of("retry_failed")]
+        amends = [step for step in id_steps.others_of("amend") if step.payload]
+        changes = [*amends, *id_steps.others_of("retry_failed")]
         sources = [*id_steps.accepted, *uncertain, *amends]
         self.payloads = {step.payload for step in sources}
         self.earliest = min((step.began for step in (*sources, *changes)), default=inf)
@@ -224,9 +224,9 @@ class RequestKeyRule(Rule):
                     if step.key and step.status not in (UNKNOWN, "refused"):
                         keyed[step.key].append(step)
             for key, steps in keyed.items():
-                yield from self._check_one(queue, key, steps)
+                yield from self._check_key(queue, key, steps)
 
-    def _check_one(self, queue: str, key: str, steps: list[Step]) -> Iterator[Violation]:
+    def _check_key(self, queue: str, key: str, steps: list[Step]) -> Iterator[Violation]:
         self.met += len(steps) > 1
         if len({(step.status, step.first, step.revision) for step in steps}) > 1:
             yield self.violation(

@@ -30,7 +30,7 @@ class EndsOnceRule(Rule):
         if len(ends) > 1 or len(returns) > 1:
             text = " and ".join(sorted(ends)) if len(ends) > 1 else "back twice"
             yield self.violation(
-                id_steps.key, f"fence {run.fence} is closed as {text}", *(step for _, step in known)
+                id_steps.key, f"fence {run.fence} was closed as {text}", *(step for _, step in known)
             )
 
 
@@ -66,7 +66,7 @@ class OutcomeStandsRule(Rule):
         }
         # An event log contains no results.
         if outcome.kind == "completed" and "" not in results and outcome.result not in results:
-            why = f"the result of fence {run.fence} is {outcome.result!r}, which was never acknowledged"
+            why = f"the result of fence {run.fence} is {outcome.result!r}, which was not acknowledged"
             yield self.violation(id_steps.key, why, known[0][1], read)
 
 

@@ -64,7 +64,7 @@ def failures(history: RecordedHistory) -> tuple[dict[Origin, Step], set[Origin]]
     for (queue, id), id_steps in history.ids.items():
         if queue.endswith(FAIL_SUFFIX):
             continue
-        for step in (*id_steps.settles, *id_steps.of("finish")):
+        for step in (*id_steps.settles, *id_steps.others_of("finish")):
             if step.how != "fail" or not step.handled or step.status not in ("done", "unknown"):
                 continue
             runs = [r for r in id_steps.runs if r.covers(step.revision)] if step.op == "finish" else ()

@@ -46,8 +46,8 @@ class LeasesRule(Rule):
                     (queue, ""), f"the lease {lease[:8]} was lost and became alive again", step
                 )
             elif step.status == "alive" and latest is not None:
-                death = alone and (exact or latest.op != "grant")
-                yield from self._check_alive(queue, latest, step, alone=death)
+                is_exact = alone and (exact or latest.op != "grant")
+                yield from self._check_alive(queue, latest, step, alone=is_exact)
             elif step.status == "lost" and latest is not None and step.now < latest.until:
                 yield from self._check_lost(queue, latest, step, dropped)
 
@@ -61,7 +61,7 @@ class LeasesRule(Rule):
 
     def _check_lost(self, queue: str, latest: Step, step: Step, dropped: float) -> Iterator[Violation]:
         if dropped > ended(step):
-            why = f"the lease was lost at {step.now}, although it was granted until {latest.until}"
+            why = f"the lease was lost at {step.now}, before its end at {latest.until}"
             yield self.violation((queue, ""), why, latest, step)
 
     def _check_claims(self, history: RecordedHistory) -> Iterator[Violation]:

@@ -40,7 +40,7 @@ class ClaimOrderRule(Rule):
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for queue, ids in history.by_queue.items():
-            for taken, job in passed_over(ids, history.first_unanswered_claim(queue), None):
+            for taken, job in skipped_jobs(ids, history.first_unanswered_claim(queue), None):
                 if job is None:
                     self.met += 1
                 else:
@@ -61,7 +61,7 @@ class NothingLeftRule(Rule):
             if is_limited(history.settings.get(queue, [])):
                 continue
             short_claims = [step for step in history.short_claims.get(queue, ()) if step.status == "short"]
-            for step, job in passed_over(ids, history.first_unanswered_claim(queue), short_claims):
+            for step, job in skipped_jobs(ids, history.first_unanswered_claim(queue), short_claims):
                 if job is None:
                     self.met += 1
                 else:
@@ -88,7 +88,7 @@ def position_of(claim: Step) -> ClaimPosition:
     return (-claim.priority, claim.run_at, claim.seq)
 
 
-def passed_over(
+def skipped_jobs(
     ids: list[IdSteps], unanswered_claim: float, short_claims: list[Step] | None
 ) -> Iterator[tuple[Step, Step | None]]:
     """Yield each claim (or each short claim) with None, and again with a job it skipped.
