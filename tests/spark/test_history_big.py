@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks.history_day import play
+from benchmarks.history_day import simulate_day
 
 from dibs.spark.history.increments import update
 from dibs.spark.report.summary import create_report
@@ -22,7 +22,7 @@ async def test_a_million_runs_are_counted_and_read(
     spark: SparkSession, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     url = f"{redis_server.url}?prefix=big"
-    planted = await play(url, runs=1_300_000, level="all")
+    planted = await simulate_day(url, runs=1_300_000, level="all")
 
     done = await to_thread(update, spark, url, tmp_path / "warehouse")
     made, _ = create_report(tmp_path / "warehouse")

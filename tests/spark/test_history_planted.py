@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from benchmarks.history_day import ExpectedFindings, play
+from benchmarks.history_day import ExpectedFindings, simulate_day
 from click.testing import CliRunner, Result
 
 from dibs.cli.main import app
@@ -36,7 +36,7 @@ class JobHistory:
         self.folder = folder
         self.url = f"file:{folder}/jobs"
         self.warehouse = folder / "warehouse"
-        self.planted: ExpectedFindings = asyncio.run(play(self.url, runs=1200, hours=3))
+        self.planted: ExpectedFindings = asyncio.run(simulate_day(self.url, runs=1200, hours=3))
 
     def type(self, *words: str) -> Result:
         return CliRunner(env={"DIBS_URL": self.url, "COLUMNS": "100"}).invoke(app, ["spark", *words])
@@ -188,7 +188,7 @@ def test_a_log_that_ends_before_its_offset_is_another_log(
     shutil.copytree(story.warehouse, root, symlinks=True)
     shutil.move(f"{story.folder}/jobs", f"{story.folder}/kept")
     try:
-        asyncio.run(play(story.url, runs=5, hours=0.1))
+        asyncio.run(simulate_day(story.url, runs=5, hours=0.1))
         with pytest.raises(Refused, match="ends before the offset"):
             update(spark, story.url, root)
     finally:

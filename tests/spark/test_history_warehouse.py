@@ -152,7 +152,7 @@ def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
 
-    with pytest.raises(Refused, match="holds other things"), Warehouse(tmp_path).open_draft():
+    with pytest.raises(Refused, match="holds other files"), Warehouse(tmp_path).open_draft():
         pass
 
 

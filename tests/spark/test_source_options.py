@@ -111,7 +111,7 @@ def test_a_column_of_a_wrong_type(spark: SparkSession, request: pytest.FixtureRe
 def test_a_queue_is_never_replaced(spark: SparkSession, request: pytest.FixtureRequest) -> None:
     rows = spark.sql("select 1 as data")
 
-    with pytest.raises(PySparkException, match="never replaced: write with mode append"):
+    with pytest.raises(PySparkException, match="use mode append"):
         rows.write.format("dibs").mode("overwrite").options(url=place("file", request), queue="work").save()
 
 

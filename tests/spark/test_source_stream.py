@@ -90,7 +90,7 @@ def test_the_checkpoint_of_another_queue_is_refused(
 
     other = followed(spark, url, queue="mail")
 
-    with pytest.raises(StreamingQueryException, match="checkpoint is of another queue: work"):
+    with pytest.raises(StreamingQueryException, match="checkpoint belongs to a query on work"):
         finished(partial(into, "parquet", other, url, tmp_path, availableNow=True))
 
 

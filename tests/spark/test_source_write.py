@@ -170,13 +170,13 @@ def test_memory_is_written_in_the_driver(spark: SparkSession) -> None:
 
 
 WRONG: dict[str, tuple[str, str]] = {
-    "a name there is not": ("1 as data, 2 as runat", "there is no column 'runat'"),
+    "a name there is not": ("1 as data, 2 as runat", "unknown column 'runat'"),
     "a number for an id": ("1 as id, 1 as data", "column id must be string, not int"),
     "a time without a zone": ("1 as data, timestamp_ntz'2100-01-01' as run_at", "not timestamp_ntz"),
-    "text for a priority": ("1 as data, 'high' as priority", "column priority must be a whole number"),
-    "nothing to do": ("'a' as id", "a column data"),
-    "two things to do": ("1 as data, binary('x') as payload", "and not both"),
-    "attributes without names": ("1 as data, map(1, 2) as attributes", "named by text, not by int"),
+    "text for a priority": ("1 as data, 'high' as priority", "column priority must be an integer"),
+    "nothing to do": ("'a' as id", "exactly one of the columns data"),
+    "two things to do": ("1 as data, binary('x') as payload", "exactly one of the columns data"),
+    "attributes without names": ("1 as data, map(1, 2) as attributes", "keys of attributes must be strings, not int"),
 }
 
 

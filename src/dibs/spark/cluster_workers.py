@@ -71,13 +71,13 @@ def run_workers(
     """Run the handlers of "module:app" in `executors` tasks of a Spark job, and return a report of each
     task.
 
-    With until="empty" each task ends when its queues have no job left, as `app.work` does. With a number of
-    seconds each task stops claiming that long after its own start, waits up to `grace` seconds for its runs,
-    and releases the rest.
+    With until="empty" each task ends when its queues have no job left, as `app.work` does. With a number
+    of seconds each task stops claiming that long after its own start, waits up to `grace` seconds for
+    its runs, and releases the rest.
 
-    Every executor must be able to import the module and to reach the storage at `url`. The application must
-    not set another URL itself. In each task a supervisor renews the lease from outside the `processes` that
-    run handlers; with `processes=0` the handlers run in the supervisor's process.
+    Every executor must be able to import the module and to reach the storage at `url`. The application
+    must not set another URL itself. In each task a supervisor renews the lease from outside the
+    `processes` that run handlers; with `processes=0` the handlers run in the supervisor's process.
 
     On a cluster with fewer free slots than `executors`, the remaining tasks start when others end. Raise
     Refused for invalid arguments. An error in a task is raised as Spark's own error, with its message.

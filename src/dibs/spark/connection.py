@@ -1,8 +1,7 @@
 """The blocking connection of Spark's Python processes to a storage, and the checks of its URL.
 
-Spark plans a read or a write in one Python process and runs its tasks in others, on this machine or on
-executors. Each process opens a connection of its own; none of them shares the event loop of the driver
-program.
+Spark plans a read or a write in one Python process and runs its tasks in other processes, on this
+machine or on executors. Each process opens its own connection.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from typing import Any, Self, TypeVar
 
 from dibs.client.connection.url import redact_url, resolve_url
 from dibs.errors import Refused, StorageError, StorageUnavailable
-from dibs.storage.protocol import Storage
+from dibs.storage.protocol import LATEST, Storage
 from dibs.storage.registry import open_storage, scheme_of
 
 T = TypeVar("T")
 
 
 class StorageConnection:
-    """A storage opened for blocking code, with an event loop of its own.
+    """A storage opened for blocking code, with its own event loop.
 
         with StorageConnection(url) as connection:
             connection.run(connection.storage.queues())
 
     The directory of a `file:` URL is created only with `create`. An executor that created a missing
-    directory would read and write a storage of its own, and a reader that misses the directory has a wrong
+    directory would read and write a separate storage, and a reader that misses the directory has a wrong
     path.
     """
 
@@ -72,6 +71,14 @@ class StorageConnection:
         # asyncio.Runner.run would set a SIGINT handler around each call, which formats the whole result as
         # text.
         return self._runner.get_loop().run_until_complete(operation)
+
+    def queue_names(self) -> list[str]:
+        """Return the names of all queues of the storage."""
+        return [info.name for info in self.run(self.storage.queues())]
+
+    def log_end(self, queue: str) -> str:
+        """Return the offset of the newest event in the log of a queue; "" if the log is empty."""
+        return self.run(self.storage.events(queue, after=LATEST, limit=1)).offset
 
 
 def describe_process() -> str:
@@ -137,15 +144,15 @@ def check_directory(url: str) -> None:
     folder = directory_of(url)
     if folder is not None and not folder.is_dir():
         raise StorageUnavailable(
-            f"{describe_process()} finds no directory {folder}. Check the path. Spark can use a file: storage "
-            "only if all its machines mount the same path; Redis and Postgres work without a shared path"
+            f"{describe_process()} finds no directory {folder}. Check the path. Spark can use a file: "
+            "storage only if all its machines mount the same path; Redis and Postgres need no shared path"
         )
 
 
 def run_in_thread(function: Callable[[], T]) -> T:
     """Call `function` in a new thread and return its result.
 
-    In a notebook an event loop already runs in this thread, and a StorageConnection runs its own.
+    In a notebook an event loop already runs in this thread, and a StorageConnection runs another.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="dibs-spark") as thread:
         return thread.submit(function).result()

@@ -30,9 +30,9 @@ def read(spark: SparkSession, table: str, *, url: str | None = None, **options: 
     """Return the table jobs, outcomes, events or runs as a DataFrame; `options` are those of the data
     source.
 
-    Filters are pushed down to the storage if the Spark session allows it. The ids or the log of a queue are
-    read in as many partitions as Spark runs tasks at once. A storage in the memory of this process is read
-    completely, before this function returns. Raise Refused or StorageError.
+    Filters are pushed down to the storage if the Spark session allows it. The ids or the log of a queue
+    are read in as many partitions as Spark runs tasks at once. A storage in the memory of this process
+    is read completely, before this function returns. Raise Refused or StorageError.
     """
     require_pyspark()
     storage_url = resolve_url(url)
@@ -41,8 +41,7 @@ def read(spark: SparkSession, table: str, *, url: str | None = None, **options: 
             run_in_thread(lambda: _read_in_driver(storage_url, {"table": table, **options}))
         )
     pushdown = spark.conf.get(_PUSHDOWN, "false") or "false"
-    # The working directory of Spark's processes is the one the session started in; this process may have
-    # changed its own.
+    # Make the path absolute: this process may have changed its working directory since the session started.
     storage_url = shared_url(storage_url)
     defaults = {"pushdown": pushdown, "partitions": str(spark.sparkContext.defaultParallelism)}
     reader = spark.read.format("dibs").options(**{**defaults, **options}, url=storage_url, table=table)

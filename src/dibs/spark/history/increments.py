@@ -1,8 +1,10 @@
-"""The history of every run as tables: one increment after another, each whole or not at all.
+"""Increments: `update` adds the new events of a storage to a warehouse, `rerun` computes its tables
+again.
 
-An increment reads what the logs gained, adds it to `events` and `runs`, recounts `metrics` from the first
-minute that says something else now, and joins `ids`. Offsets and tables change by the same rename
-(warehouse.py), so an increment that was killed is simply done again.
+An increment reads the new events of the logs and adds them to `events` and `runs`. It counts `metrics`
+again from the first minute that has changed, and merges the new ends into `ids`. Each increment is
+atomic: the tables and the log offsets change with one rename (warehouse.py), so an increment that was
+killed is simply repeated.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from msgspec import Struct
+from attrs import field, frozen
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
@@ -28,29 +30,31 @@ from dibs.spark.history.tables import PARTITION_COLUMNS, latest_time, row_count
 from dibs.spark.history.transforms import epoch_ms, ids_from, merge_ids, runs_from, union
 from dibs.spark.history.warehouse import LogGap, TablePartition, Warehouse, WarehouseState
 
-#: The tables that only ever grow: their small files are merged.
+#: Tables that only get new rows. Their small files are merged.
 APPENDED_TABLES: Final = ("events", "runs")
 
 
-class Increment(Struct, frozen=True, kw_only=True):
-    """What one call of `update` or `rerun` came to."""
+@frozen(kw_only=True)
+class Increment:
+    """The result of one call of `update` or `rerun`."""
 
-    #: The generation that is current now; empty while there is none.
+    #: Name of the current generation; empty if the warehouse has none yet.
     generation: str
-    #: Events that were new.
+    #: Number of new events.
     events: int = 0
-    #: Queue -> the first minute, ms, whose metrics were counted again.
-    starts: dict[str, int] = {}
-    #: Queues of which events were trimmed from the log before they were read.
+    #: Queue -> first minute (ms since the epoch) whose metrics were counted again.
+    starts: Mapping[str, int] = field(factory=dict)
+    #: Queues with events that were trimmed from the log before they were read.
     gaps: tuple[str, ...] = ()
 
 
 def update(spark: SparkSession, url: str | None, root: Path, queues: Iterable[str] = ()) -> Increment:
-    """Take into the warehouse what happened at a place since the last time; the first time, all there is.
+    """Add the events since the last increment to the warehouse; the first increment reads the whole
+    logs.
 
-    Without `queues`, of every queue there is. Raises Refused for a warehouse of another place, or one that
-    another process writes to, StorageTooNew for one of a newer dibs, StorageError where the place cannot be
-    read. Whatever is raised, the warehouse is as it was.
+    Without `queues`, read all queues. Raise Refused for a warehouse of another storage or while another
+    process writes to the warehouse, StorageTooNew for a warehouse that a newer dibs has written, and
+    StorageError if the storage cannot be read. After an error the warehouse is unchanged.
     """
     storage_url, names = shared_url(url), sorted(set(queues))
     source = source_name(storage_url)
@@ -59,42 +63,41 @@ def update(spark: SparkSession, url: str | None, root: Path, queues: Iterable[st
         if state.source and state.source != source:
             raise Refused(
                 f"the warehouse {root} holds the history of {state.source}, not of {source}; "
-                "take another folder",
+                "choose another folder",
                 field="warehouse",
             )
-        with table_builder(spark, draft) as new:
-            new.write_flat("live-read", read_live_jobs(spark, storage_url, names))
+        with table_builder(spark, draft) as builder:
+            # Read the live jobs first; log_ranges.py gives the reason.
+            builder.write_flat("live-read", read_live_jobs(spark, storage_url, names))
             plan = plan_read(storage_url, state.offsets, names, tasks=spark.sparkContext.defaultParallelism)
-            return _increment(new, storage_url, replace(state, source=source), plan)
+            return _increment(builder, storage_url, replace(state, source=source), plan)
 
 
 def rerun(
     spark: SparkSession, root: Path, since: datetime | None = None, until: datetime | None = None
 ) -> Increment:
-    """Make runs, metrics and ids again from the events in the warehouse; the storage is not asked.
+    """Compute runs, metrics and ids again from the events in the warehouse, without reading the storage.
 
-    Metrics from the minute of `since` up to that of `until`, runs of the days these touch, all ids. It gives
-    the same tables, unless a newer dibs counts better.
+    This replaces the metrics from the minute of `since` up to the minute of `until`, the runs of these
+    days, and all ids. The result is the same unless a newer dibs computes a column differently.
     """
-    with Warehouse.existing(root).open_draft() as draft, table_builder(spark, draft) as new:
+    with Warehouse.existing(root).open_draft() as draft, table_builder(spark, draft) as builder:
         state = draft.before.state
         begin = _minute_ms(since, 0)
         end = _minute_ms(until, state.horizon + MINUTE)
         days = (_day(begin), _day(max(end - 1, begin)))
         event_files = draft.before.files("events")
-        inside = [
-            file for part, files_ in event_files.items() for file in files_ if days[0] <= part.date <= days[1]
-        ]
-        new.write("runs", runs_from(new.read("events", inside, single=False)), is_clustered=True)
+        of_days = _all_files({part: event_files[part] for part in _between(event_files, *days)})
+        builder.write("runs", runs_from(builder.read("events", of_days, single=False)), is_clustered=True)
         draft.replace("runs", _between(draft.before.files("runs"), *days), draft.staging("runs"))
         names = sorted({part.queue for table in ("events", "live") for part in draft.before.files(table)})
         starts = dict.fromkeys(names, begin)
         if names:
             live = _all_files(draft.before.files("live"))
-            _count_metrics(new, _all_files(event_files), live, starts, state.horizon, end)
+            _count_metrics(builder, _all_files(event_files), live, starts, state.horizon, end)
         events = _all_files(event_files)
-        single = new.use_one_task(events)
-        new.write("ids", ids_from(new.read("events", events, single=single)), is_clustered=single)
+        single = builder.use_one_task(events)
+        builder.write("ids", ids_from(builder.read("events", events, single=single)), is_clustered=single)
         draft.replace("ids", draft.before.files("ids"), draft.staging("ids"))
         return Increment(generation=draft.commit(state).generation, starts=_by_queue_name(starts, state))
 
@@ -135,7 +138,9 @@ def _increment(builder: TableBuilder, storage_url: str, state: WarehouseState, p
 
 
 def _write_live(builder: TableBuilder, new: list[Path]) -> None:
-    """Write who is live now: those that were read, but for what the new events say of them since."""
+    """Write the live jobs: the jobs read from the storage, except jobs that ended according to the new
+    events.
+    """
     read = builder.staged_files("live-read")
     single = builder.use_one_task(read, new)
     events = builder.read("events", new, single=single)
@@ -146,19 +151,19 @@ def _write_live(builder: TableBuilder, new: list[Path]) -> None:
 def _starts(
     builder: TableBuilder, new: list[Path], live: list[Path], before: int, now: int
 ) -> dict[str, int]:
-    """Return, for each queue with any, the first minute (ms) that says something else now."""
-    was = _all_files(builder.draft.before.files("live"))
-    single = builder.use_one_task(new, live, was)
+    """Return queue -> first minute (ms) whose metrics have changed, for the queues with changes."""
+    old_files = _all_files(builder.draft.before.files("live"))
+    single = builder.use_one_task(new, live, old_files)
     events = builder.read("events", new, single=single)
-    ended = changes_of_ended(events)
-    old = builder.read("live", was, single=single)
-    waits = changes_of_live(builder.read("live", live, single=single), now)
-    changed = difference(union(ended, waits, single=single), changes_of_live(old, before), single=single)
-    event_files = events.groupBy("queue").agg(f.min(epoch_ms("at")).alias("start"))
-    # Who was there at the old horizon was there in all minutes since.
-    there = old.select("queue", f.lit(before).alias("start")).distinct().where(f.lit(now > before))
-    every = union(changed, event_files, there, single=single)
-    first = every.groupBy("queue").agg(f.min("start").alias("start"))
+    old_live = builder.read("live", old_files, single=single)
+    new_live = builder.read("live", live, single=single)
+    changes = union(changes_of_ended(events), changes_of_live(new_live, now), single=single)
+    changed = difference(changes, changes_of_live(old_live, before), single=single)
+    of_events = events.groupBy("queue").agg(f.min(epoch_ms("at")).alias("start"))
+    # A job that was live at the old horizon was live in all minutes since.
+    of_live = old_live.select("queue", f.lit(before).alias("start")).distinct().where(f.lit(now > before))
+    starts = union(changed, of_events, of_live, single=single)
+    first = starts.groupBy("queue").agg(f.min("start").alias("start"))
     return {row["queue"]: row["start"] - row["start"] % MINUTE for row in first.collect()}
 
 
@@ -170,7 +175,7 @@ def _count_metrics(
     horizon: int,
     end: int | None = None,
 ) -> None:
-    """Count the minutes of each queue again from its start on, before `end`; keep all others."""
+    """Replace the metrics of each queue from its start (ms) up to `end`, and keep its other minutes."""
     draft = builder.draft
     first = {queue: _day(start) for queue, start in starts.items()}
     late = [file for file in events if _is_late(file, min(starts.values()), min(first.values()))]
@@ -199,12 +204,12 @@ def _count_metrics(
 
 
 def _is_late(file: Path, start: int, day: str) -> bool:
-    """Tell whether any event in a file of the table can be from `start` (ms) on."""
+    """Return whether a file of the table may have events from `start` (ms), which is on `day`, or later."""
     return file.parent.name.partition("=")[2] >= day and latest_time([file], "at") >= start
 
 
 def _join_ids(builder: TableBuilder, new: list[Path]) -> None:
-    """Join the ids that ended with what was known of them; an id lies with the day of its latest end."""
+    """Merge the new ends into the table `ids`. A row is in the partition of the day of its latest end."""
     draft = builder.draft
     known = draft.before.files("ids")
     single = builder.use_one_task(new, _all_files(known))
@@ -214,17 +219,14 @@ def _join_ids(builder: TableBuilder, new: list[Path]) -> None:
     both = union(moved.select(*PARTITION_COLUMNS), fresh.select(*PARTITION_COLUMNS), single=single)
     touched = [TablePartition(row["queue"], str(row["date"])) for row in both.distinct().collect()]
     if touched:
-        files_ = [file for part in touched for file in known.get(part, ())]
-        builder.write(
-            "ids",
-            merge_ids(builder.read("ids", files_, single=single), fresh, single=single),
-            is_clustered=single,
-        )
+        touched_files = [file for part in touched for file in known.get(part, ())]
+        merged = merge_ids(builder.read("ids", touched_files, single=single), fresh, single=single)
+        builder.write("ids", merged, is_clustered=single)
         draft.replace("ids", touched, draft.staging("ids"))
 
 
 def _compact(builder: TableBuilder, table: str) -> None:
-    """Make one file of the many small ones of a partition."""
+    """Merge the small files of a partition into one file."""
     draft = builder.draft
     if files := draft.files_to_compact(table):
         single = builder.use_one_task(files)
@@ -235,7 +237,7 @@ def _compact(builder: TableBuilder, table: str) -> None:
 
 
 def _all_files(files: Mapping[TablePartition, Iterable[Path]]) -> list[Path]:
-    return [file for files_ in files.values() for file in files_]
+    return [file for of_partition in files.values() for file in of_partition]
 
 
 def _between(parts: Iterable[TablePartition], first: str, last: str) -> list[TablePartition]:
@@ -243,7 +245,7 @@ def _between(parts: Iterable[TablePartition], first: str, last: str) -> list[Tab
 
 
 def _by_queue_name(starts: Mapping[str, int], state: WarehouseState) -> dict[str, int]:
-    """Return what is told by queue under the queues' own names."""
+    """Return `starts` with the names of queues instead of the names of their folders."""
     return {state.names.get(queue, queue): start for queue, start in starts.items()}
 
 

@@ -1,7 +1,7 @@
-"""Who is live in some queues, read while the queues go on: a source of Spark's own, page by page.
+"""The live jobs of a storage, read page by page in Spark tasks while the queues are in use.
 
-Nothing of the jobs that ended is read, however many outcomes are kept. So states are listed one after the
-other, and what moves meanwhile is found by the log.
+Jobs that ended are not read, however many outcomes the storage keeps. The reader lists one state after
+the other. Jobs that change their state during the read are found through the log.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from dibs.spark.history.transforms import end_events, utc_date
 from dibs.spark.history.warehouse import folder_name
 from dibs.spark.source.batch_reader import QueuePartition, log_pages, record_pages
 from dibs.spark.source.rows import Row
-from dibs.storage.protocol import LATEST
 
-#: In the order in which jobs go through them: one that only goes on is met at least once.
+#: States in the order in which jobs pass through them, so a job that only moves forward is listed at least
+#: once.
 LISTING_ORDER: Final[tuple[State, ...]] = ("blocked", "waiting", "active")
-#: Columns that are ms on their way to Spark.
+#: Columns that are sent to Spark as ms.
 TIME_COLUMNS: Final = ("enqueued_at", "due_at", "claimed_at")
 
 
 class _QueueGroup(ds.InputPartition):
-    """What one task reads: opening a place costs more than a queue in which little is live."""
+    """The queues that one task reads.
+
+    Opening a storage costs more than reading a queue with few live jobs.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(len(names))
@@ -42,20 +45,22 @@ class _QueueGroup(ds.InputPartition):
 
 
 class LiveJobsSource(ds.DataSource):
-    """The source `dibs_live_jobs`: a row for each current and successor, with the number of its reading."""
+    """The data source `dibs_live_jobs`: a row for each current job and successor, with the number of its
+    page.
+    """
 
     @classmethod
     def name(cls) -> str:
-        """Return what stands in `format(...)`."""
+        """Return the name for `format(...)`."""
         return "dibs_live_jobs"
 
     def schema(self) -> str:
-        """Return the columns of a reading."""
+        """Return the columns of the table."""
         kinds = {"queue": "string", **LIVE_READ_COLUMNS, **dict.fromkeys(TIME_COLUMNS, "bigint")}
         return ", ".join(f"{name} {kind}" for name, kind in kinds.items())
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
-        """Return who reads the queues that the options name; none of them is all there are."""
+        """Return the reader of the queues in the option `queues`; an empty list means all queues."""
         queues = msgspec.json.decode(self.options["queues"], type=tuple[str, ...])
         return _Reader(self.options["url"], queues, int(self.options["tasks"]), schema)
 
@@ -69,14 +74,14 @@ class _Reader(ds.DataSourceReader):
 
     def partitions(self) -> list[_QueueGroup]:
         with StorageConnection(self._url) as connection:
-            names = self._queues or sorted(info.name for info in connection.run(connection.storage.queues()))
+            names = self._queues or sorted(connection.queue_names())
         groups = (names[index :: self._tasks] for index in range(self._tasks))
         return [_QueueGroup(group) for group in groups if group]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         group, schema = cast("_QueueGroup", partition), to_arrow_schema(self._schema, timezone="UTC")
         if group.value is None:
-            # What Spark makes when there is nothing to read.
+            # Spark passes an empty partition if the plan has no partitions.
             return
         with StorageConnection(self._url) as connection:
             levels = {
@@ -97,21 +102,24 @@ class _Reader(ds.DataSourceReader):
 def live_record_pages(
     connection: StorageConnection, queue: str, *, is_logged: bool
 ) -> Iterator[Sequence[ExportRecord]]:
-    """Yield the ids of a queue in which anything is live; one that is met twice counts as it was met last.
+    """Yield pages of records that contain every live job of a queue.
 
-    A job that is live all the while is among them. If its listings missed it, it came back or was promoted
-    meanwhile; an attempt ended with that, and the log tells of it, so all such ids are asked for once more.
-    (On Postgres the log may lag behind a transaction that stays open; then the next increment meets the job,
-    and counts the minutes since its enqueue again.) Of a queue whose log tells nothing (`is_logged`), or forgot
-    it meanwhile, every id is read.
+    If an id comes twice, its last record counts. A job that is live during the whole read is in one of
+    the pages: if the listings missed it, it returned to waiting or was promoted during the read. That
+    ended an attempt, and the log has the event, so all ids with events since the start are read once
+    more. (On Postgres the log may lag behind a transaction that stays open. Then the next increment
+    reads the job, and counts the minutes since its enqueue again.)
+
+    If the log is off (`is_logged` is false), or events were trimmed during the read, all ids of the
+    queue are read.
     """
     if not is_logged:
         yield from record_pages(connection, QueuePartition(queue))
         return
-    since = connection.run(connection.storage.events(queue, after=LATEST, limit=1)).offset or None
+    since = connection.log_end(queue) or None
     for state in LISTING_ORDER:
         yield from record_pages(connection, QueuePartition(queue, state=state))
-    until = connection.run(connection.storage.events(queue, after=LATEST, limit=1)).offset
+    until = connection.log_end(queue)
     if connection.run(connection.storage.events(queue, after=since, limit=1)).fell_off:
         yield from record_pages(connection, QueuePartition(queue))
         return
@@ -122,7 +130,7 @@ def live_record_pages(
 
 
 def _rows(queue: str, record: ExportRecord, seen: int) -> Iterator[Row]:
-    """Yield the current of an id, and its successor, if there are any."""
+    """Yield the rows of the current job of an id and of its successor, if they exist."""
     if (job := record.slot.current) is not None:
         run = job.run
         fence, claimed = (run.fence, run.claimed_at) if run else (None, None)
@@ -138,7 +146,7 @@ def _due(job: Job | Successor) -> int:
 
 
 def read_live_jobs(spark: SparkSession, url: str, queues: Iterable[str] = ()) -> DataFrame:
-    """Return the readings of a place; without `queues`, of every queue there is."""
+    """Return the live jobs of a storage; without `queues`, of all queues."""
     spark.dataSource.register(LiveJobsSource)
     queues = msgspec.json.encode(sorted(set(queues))).decode()
     tasks = spark.sparkContext.defaultParallelism
@@ -148,7 +156,10 @@ def read_live_jobs(spark: SparkSession, url: str, queues: Iterable[str] = ()) ->
 
 
 def without_ended(read: DataFrame, events: DataFrame) -> DataFrame:
-    """Return what of the readings is not over by the events read after; a run that came back waits again."""
+    """Return the live jobs, except jobs that ended by the events read later.
+
+    A run that came back waits again.
+    """
     newest = f.max("seen").over(Window.partitionBy("queue", "id"))
     latest = read.withColumn("newest", newest).where("seen = newest")
     over = end_events(events).where(f.col("kind").isin(*JOB_ENDS)).select("queue", "id", "first").distinct()

@@ -1,7 +1,9 @@
-"""What an increment takes from the logs, once it has read who is live (living.py).
+"""The new events of an increment: the range of each log to read, and the data source that reads the
+ranges.
 
-The live jobs are read before it is settled where each log ends. So what ended in between is known twice,
-and told apart by its range and fence; the other way round it might be known not at all.
+The live jobs (live_jobs.py) are read before the ends of the logs are fixed. So a job that ends in
+between is in both, and its revision range and fence identify it. In the opposite order it could be in
+neither.
 """
 
 from __future__ import annotations
@@ -25,35 +27,36 @@ from dibs.spark.schemas import arrow_schema, struct_type
 from dibs.spark.source.batch_reader import PAGE, QueuePartition, log_pages
 from dibs.spark.source.partitioning import offset_ranges
 from dibs.spark.source.rows import event_rows, to_record_batch
-from dibs.storage.protocol import LATEST
 
 
 class LogRange(Struct, frozen=True):
-    """A part of one queue's log: what lies behind `after` (None: the start of what is kept), to `until`."""
+    """A range of one queue's log: behind `after` (None: from the oldest event on), up to `until`."""
 
     queue: str
     after: str | None
     until: str
-    #: It is a page at most.
+    #: True if the range has at most one page of events.
     is_short: bool = False
 
 
 class ReadPlan(Struct, frozen=True, kw_only=True):
-    """Where the logs begin and end for this increment."""
+    """The log ranges that one increment reads. Sent to Spark as JSON, in an option of the data source."""
 
     ranges: tuple[LogRange, ...]
-    #: Queue -> where the next increment goes on.
+    #: Queue -> offset at which the next increment starts.
     offsets: dict[str, str]
-    #: Queues of which something was trimmed before it was read.
+    #: Queues with events that were trimmed before they were read.
     gaps: tuple[str, ...]
-    #: What a table calls the queues whose names are too long for a folder -> their names.
+    #: Name in the tables -> name of the queue, for queues whose names are too long for a folder.
     names: dict[str, str]
-    #: How many tasks are to read them.
+    #: Number of tasks to divide the short ranges among.
     tasks: int
 
 
 def source_name(url: str) -> str:
-    """Return how a place is called, without its secrets and with its prefix: two of them are two places."""
+    """Return a storage's URL without secrets and with its prefix, as storages with different prefixes
+    are different.
+    """
     shown = run_in_thread(lambda: _display_url(url))
     prefix = dict(parse_qsl(url.partition("?")[2])).get("prefix")
     if prefix is None or "prefix=" in shown:
@@ -69,10 +72,10 @@ def _display_url(url: str) -> str:
 def plan_read(
     url: str, offsets: Mapping[str, str], queues: Iterable[str] = (), *, tasks: int = 1
 ) -> ReadPlan:
-    """Find out what each log has gained since `offsets`; without `queues`, of every queue there is.
+    """Return the ranges of the logs behind `offsets`; without `queues`, of all queues.
 
-    A log that gained much is cut, to be read by several tasks. Raises Refused if a log ends before its
-    offset: then it is not the log that was read.
+    A log with many new events is split into several ranges. Raise Refused if a log ends before its
+    offset: then it is not the log that earlier increments have read.
     """
     return run_in_thread(lambda: _plan_read(url, offsets, set(queues), tasks))
 
@@ -81,14 +84,14 @@ def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: in
     found: list[LogRange] = []
     gaps, new_offsets = [], dict(offsets)
     with StorageConnection(url) as connection:
-        names = sorted(queues or {info.name for info in connection.run(connection.storage.queues())})
+        names = sorted(queues or connection.queue_names())
         for queue in names:
             after = offsets.get(queue) or None
-            until = connection.run(connection.storage.events(queue, after=LATEST, limit=1)).offset
+            until = connection.log_end(queue)
             if after is not None and until < after:
                 raise Refused(
-                    f"the log of queue {queue!r} ends before the offset this warehouse has read it to: it is "
-                    "another place under the same name, or was emptied. Take a warehouse of its own for it",
+                    f"the log of queue {queue!r} ends before the offset that this warehouse has read: the "
+                    "storage was emptied, or is another one with the same URL. Use a new warehouse for it",
                     field="warehouse",
                 )
             if not until or until == after:
@@ -109,38 +112,39 @@ def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: in
     )
 
 
-def _split(connection: StorageConnection, whole: LogRange, tasks: int) -> list[LogRange]:
-    if whole.is_short:
-        return [whole]
-    parts = offset_ranges(connection, whole.queue, whole.after, whole.until, tasks)
-    return [LogRange(whole.queue, after, until) for after, until in parts]
+def _split(connection: StorageConnection, log: LogRange, tasks: int) -> list[LogRange]:
+    if log.is_short:
+        return [log]
+    parts = offset_ranges(connection, log.queue, log.after, log.until, tasks)
+    return [LogRange(log.queue, after, until) for after, until in parts]
 
 
 class LogRangeSource(ds.DataSource):
-    """The source `dibs_stretches`: several logs in one read, each from its own offset to its own end.
+    """The data source `dibs_log_ranges`: ranges of several logs in one read.
 
-    Long ranges have a task each, short ones share some: opening a place costs more than a page of a log.
+    A long range gets a separate task. Several short ranges share a task, because opening a storage costs
+    more than reading a page of a log.
 
-    The source `dibs` takes offsets for one queue; and `mapInArrow`, which could do without a source, asks for
-    pandas.
+    The data source `dibs` takes offsets for one queue only, and `mapInArrow`, which would work without a
+    data source, needs pandas.
     """
 
     @classmethod
     def name(cls) -> str:
-        """Return what stands in `format(...)`."""
-        return "dibs_stretches"
+        """Return the name for `format(...)`."""
+        return "dibs_log_ranges"
 
     def schema(self) -> StructType:
         """Return the columns of the table `events`."""
         return struct_type("events")
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
-        """Return who reads the ranges that the options tell."""
+        """Return the reader of the ranges in the option `plan`."""
         return _LogRangeReader(self.options["url"], msgspec.json.decode(self.options["plan"], type=ReadPlan))
 
 
 class _LogPartition(ds.InputPartition):
-    """What one task reads."""
+    """The ranges that one task reads."""
 
     def __init__(self, ranges: Sequence[LogRange]) -> None:
         super().__init__(len(ranges))
@@ -153,19 +157,17 @@ class _LogRangeReader(ds.DataSourceReader):
         self._plan = plan
 
     def partitions(self) -> list[_LogPartition]:
-        is_short = [one for one in self._plan.ranges if one.is_short]
-        groups = [is_short[index :: self._plan.tasks] for index in range(self._plan.tasks)]
-        alone = [[one] for one in self._plan.ranges if not one.is_short]
-        return [_LogPartition(log_partition) for log_partition in (*alone, *groups) if log_partition]
+        long = [[log] for log in self._plan.ranges if not log.is_short]
+        short = [log for log in self._plan.ranges if log.is_short]
+        groups = [short[index :: self._plan.tasks] for index in range(self._plan.tasks)]
+        return [_LogPartition(group) for group in (*long, *groups) if group]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        log_partition, schema = cast("_LogPartition", partition), arrow_schema("events")
+        schema = arrow_schema("events")
         with StorageConnection(self._url) as connection:
-            for one in log_partition.ranges:
-                part, name = (
-                    QueuePartition(one.queue, after=one.after, until=one.until),
-                    folder_name(one.queue),
-                )
+            for log in cast("_LogPartition", partition).ranges:
+                part = QueuePartition(log.queue, after=log.after, until=log.until)
+                name = folder_name(log.queue)
                 for page in log_pages(connection, part, gaps=False):
                     rows = [row for offset, event in page for row in event_rows(name, offset, event)]
                     if rows:
@@ -173,7 +175,7 @@ class _LogRangeReader(ds.DataSourceReader):
 
 
 def read_new_events(spark: SparkSession, url: str, plan: ReadPlan) -> DataFrame:
-    """Return the events of what was looked at; those of a stretch are together, and in order."""
+    """Return the events of a plan. The events of a range are in order, in one partition."""
     spark.dataSource.register(LogRangeSource)
     rows = msgspec.json.encode(plan).decode()
     source = spark.read.format(LogRangeSource.name()).option("url", url).option("plan", rows)

@@ -1,15 +1,16 @@
-"""From events to one row per queue and minute.
+"""The table `metrics`: one row per queue and minute, computed from events and live jobs.
 
-Everything that is counted over time (who waits, who is due, who is active) is a sum of *changes*: plus one
-when it begins, minus one when it ends. A change says nothing about other rows, so no attempt need be
-matched with the one before it: a retried attempt puts its job back among the waiting, and only the last
-one, which tells the enqueue, lets it arrive. Hence the law on which increments rest:
+Every quantity over time (waiting, due and active jobs) is a sum of *changes*: plus one when a state
+begins, minus one when it ends. A change does not depend on other rows, so an attempt need not be matched
+with the one before it: a retried attempt puts its job back into waiting, and only the last attempt of a
+job, whose event has the time of the enqueue, counts its arrival. Increments rely on this law:
 
-    what is counted from a minute on follows from the attempts that finish from that minute on,
-    and from what is live.
+    The metrics from a minute on follow from the attempts that finish in or after that minute,
+    and from the jobs that are live.
 
-An attempt that finished earlier began and ended before it; of a job that came back meanwhile, the attempt
-that ends it tells the arrival. So a late event costs a recount from its own minute, never of everything.
+An attempt that finished earlier also began earlier. If its job came back, the arrival is counted by the
+attempt that ends the job. So a late event causes a recount from its own minute on, never of the whole
+history.
 """
 
 from __future__ import annotations
@@ -30,18 +31,20 @@ from dibs.spark.history.tables import (
 from dibs.spark.history.transforms import end_events, epoch_ms, run_ms, union, utc_date, wait_ms
 
 MINUTE: Final = 60_000
-#: What changes: the first two happen, the others are levels that last until they change again.
+#: Columns of a change. Counters count events; gauges keep their level until the next change.
 COUNTERS: Final = ("arrivals", "claims")
 GAUGES: Final = ("waiting", "due", "active")
 
 
 def minute_start(at: Column) -> Column:
-    """Return the minute, as ms, in which a time lies."""
+    """Return the start of the minute that contains a time, both in ms."""
     return at - at % MINUTE
 
 
 def changes_of_ended(events: DataFrame) -> DataFrame:
-    """Return the changes told by ends: queue, at (ms), and by how much each thing changed."""
+    """Return the changes that end events imply: queue, at (ms), and the amount of each counter and
+    gauge.
+    """
     is_last = f.col("kind").isin(*JOB_ENDS)
     was_claimed = f.col("claimed_at").isNotNull()
     enqueued, claimed, finished = epoch_ms("enqueued_at"), epoch_ms("claimed_at"), epoch_ms("finished_at")
@@ -60,7 +63,7 @@ def changes_of_ended(events: DataFrame) -> DataFrame:
 
 
 def changes_of_live(live: DataFrame, horizon: int) -> DataFrame:
-    """Return the changes told by what is live; what falls due after the horizon is not due yet."""
+    """Return the changes that live jobs imply. A job that falls due after the horizon is not due yet."""
     was_claimed = f.col("claimed_at").isNotNull()
     enqueued, due, claimed = epoch_ms("enqueued_at"), epoch_ms("due_at"), epoch_ms("claimed_at")
     return _changes(
@@ -83,14 +86,16 @@ def _change(at: Column, **by: int | Column) -> Column:
 
 def _changes(rows: DataFrame, *cases: tuple[Column, Column]) -> DataFrame:
 
-    told = f.filter(
+    changes = f.filter(
         f.array(*(f.when(when, change) for when, change in cases)), lambda change: change.isNotNull()
     )
-    return rows.select("queue", f.inline(told))
+    return rows.select("queue", f.inline(changes))
 
 
 def difference(now: DataFrame, before: DataFrame, *, single: bool = False) -> DataFrame:
-    """Return, for each queue with any, the first time (ms) at which two sets of changes are not the same."""
+    """Return queue -> first time (ms) at which two sets of changes differ, for the queues with a
+    difference.
+    """
     names = (*COUNTERS, *GAUGES)
     undone = before.select("queue", "at", *((-f.col(name)).alias(name) for name in names))
     summed = (
@@ -105,11 +110,12 @@ def difference(now: DataFrame, before: DataFrame, *, single: bool = False) -> Da
 def metrics_of(
     events: DataFrame, live: DataFrame, starts: DataFrame, horizon: int, *, single: bool = False
 ) -> DataFrame:
-    """Return the metrics of every minute from a queue's `start` (ms, a whole minute) on, up to the horizon.
+    """Return the metrics of each queue from its `start` (ms, a whole minute) up to the minute of the
+    horizon.
 
-    `starts` has a row (queue, start) for each queue that is meant. `events` has at least those that
-    finished, or happened, from there on; `live` is all that is live. With `single` each of the three is one
-    partition, and so is what is returned.
+    `starts` has a row (queue, start) for each wanted queue. `events` has at least the events at or after
+    the start; `live` has all live jobs. With `single`, the three frames have one partition each, and so
+    has the result.
     """
     starts = starts if single else f.broadcast(starts)
     from_start = events.join(starts, "queue").where(epoch_ms("at") >= f.col("start")).drop("start")
@@ -133,23 +139,24 @@ def metrics_of(
 
 
 def _gauges(changes: DataFrame, horizon: int, *, single: bool) -> DataFrame:
-    """Return arrivals, claims and levels for each minute in which anything happened or was there."""
+    """Return counters and gauges for each minute with a change or with a gauge above zero."""
     by_minute = _by_minute(changes, single=single)
-    line = Window.partitionBy("queue").orderBy("minute")
-    so_far = line.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    in_order = Window.partitionBy("queue").orderBy("minute")
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     ends = {f"{level}_end": f.sum(level).over(so_far) for level in GAUGES}
-    after = f.coalesce(f.lead("minute").over(line), f.lit(horizon - horizon % MINUTE + MINUTE))
-    told = by_minute.withColumns({**ends, "after": after})
+    after = f.coalesce(f.lead("minute").over(in_order), f.lit(horizon - horizon % MINUTE + MINUTE))
+    with_levels = by_minute.withColumns({**ends, "after": after})
     is_there = f.greatest(*(f.col(name) for name in ends)) > 0
     last = f.when(is_there & (f.col("after") > f.col("minute")), f.col("after") - MINUTE).otherwise(
         f.col("minute")
     )
-    filled = told.withColumn("at", f.explode(f.sequence("minute", last, f.lit(MINUTE))))
+    filled = with_levels.withColumn("at", f.explode(f.sequence("minute", last, f.lit(MINUTE))))
     is_first = f.col("at") == f.col("minute")
     opening = {level: f.col(f"{level}_end") - f.when(is_first, f.col(level)).otherwise(0) for level in GAUGES}
     weighed = {level: f.when(is_first, f.col(f"{level}_ms")).otherwise(0) for level in GAUGES}
     peak_inside = f.when(is_first, opening["active"] + f.col("active_rise"))
-    # The level at which a minute opens is over at once if the first change comes with its first ms.
+    # The opening level of a minute counts for its peak, unless the first change comes in the minute's first
+    # ms.
     peak_before = f.when(~is_first | (f.col("active_first") > f.col("minute")), opening["active"])
     return filled.select(
         "queue",
@@ -163,10 +170,10 @@ def _gauges(changes: DataFrame, horizon: int, *, single: bool) -> DataFrame:
 
 
 def _by_minute(changes: DataFrame, *, single: bool) -> DataFrame:
-    """Sum up the changes of each minute; those before a queue's start count as made at the start.
+    """Sum the changes of each minute; changes before a queue's start count as made at the start.
 
-    `…_ms` is what the changes add to the minute's sum of level x ms, `active_rise` the highest that the
-    active ones got above where the minute opened, `active_first` when they first changed.
+    `…_ms` is the amount that the changes add to the minute's sum of level x ms. `active_rise` is the
+    highest level of `active` above the opening level, and `active_first` the time of its first change.
     """
     is_before = f.col("at") < f.col("start")
     timed = (
@@ -174,7 +181,7 @@ def _by_minute(changes: DataFrame, *, single: bool) -> DataFrame:
         .withColumn("at", f.greatest("at", "start"))
         .withColumn("minute", minute_start(f.col("at")))
     )
-    # By minute before by time: one shuffle serves the sums, the window and the minutes.
+    # Partition by minute first: one shuffle then serves the sums, the window and the minutes.
     is_clustered = timed if single else timed.repartition("queue", "minute")
     at_once = is_clustered.groupBy("queue", "minute", "at").agg(
         *(f.sum(name).alias(name) for name in (*COUNTERS, *GAUGES))
@@ -194,7 +201,7 @@ def _by_minute(changes: DataFrame, *, single: bool) -> DataFrame:
 
 
 def _finished(events: DataFrame) -> DataFrame:
-    """Return what is counted in the minute in which attempts finish."""
+    """Return the columns that are counted in the minute in which an attempt finishes."""
     was_claimed = f.col("claimed_at").isNotNull()
     lists = (
         end_events(events)
@@ -215,13 +222,13 @@ def _finished(events: DataFrame) -> DataFrame:
 
 
 def _percentile(ordered: Column, p: int) -> Column:
-    """Return the nearest rank: the least value that p in a hundred do not exceed; in whole numbers."""
+    """Return the percentile by nearest rank: the smallest value that p of 100 values do not exceed."""
     rank = f.floor((f.size(ordered) * p + 99) / 100).cast("int")
     return f.when(f.size(ordered) > 0, f.element_at(ordered, f.greatest(rank, f.lit(1))))
 
 
 def _accepted(events: DataFrame) -> DataFrame:
-    """Return the enqueues that were accepted in a minute, where the log tells them (level `all`)."""
+    """Return the number of accepted enqueues per minute. Only log level `all` records enqueues."""
     return (
         events.where(f.col("kind").isin(*ENQUEUE_EVENTS))
         .withColumn("minute", minute_start(epoch_ms("at")))

@@ -1,8 +1,8 @@
-"""What the next generation is made with: tables read from their files, and the parts of new ones written.
+"""The builder of a generation: it reads tables from files, and writes new files to the staging folder.
 
-An increment is mostly small, and then what Spark does to share work out costs far more than the work. So
-tables that are little together are read as one partition each: of such, sums, windows and joins need no
-exchange of rows, and one task does it all. Anything larger is shared out, in partitions to fit.
+Most increments are small, and then Spark spends far more time on dividing the work than on the work. So
+small tables are read as one partition each: sums, windows and joins need no shuffle, and one task does
+it all. Larger tables are divided into partitions of PARTITION_BYTES.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from attrs import frozen
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 
     from dibs.spark.history.warehouse import Draft
 
-#: Bytes of Parquet that one task takes on: some 200,000 events.
+#: Maximum bytes of Parquet for one task: some 200,000 events.
 ONE_TASK_BYTES: Final = 8 * 1024 * 1024
-#: Bytes of Parquet for which it is not worth the while to make Java code of a query and compile that.
+#: Up to this many bytes of Parquet, generating and compiling Java code for a query costs more than it saves.
 INTERPRETED_BYTES: Final = 1024 * 1024
-#: Bytes of Parquet to one partition of what is shared out; rows take many times that in memory.
+#: Bytes of Parquet per partition of larger tables; rows take many times that in memory.
 PARTITION_BYTES: Final = 4 * 1024 * 1024
-#: Tables below this are sent whole to who joins them, as by default.
+#: Spark broadcasts smaller tables in a join. The value is Spark's default.
 BROADCAST_LIMIT: Final = "10MB"
 
 _SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
@@ -39,12 +40,13 @@ _CODEGEN: Final = ("spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMod
 _CODEGEN_SETTINGS: Final = {True: ("true", "FALLBACK"), False: ("false", "NO_CODEGEN")}
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
-    # Spark writes times as INT96 by default, which has no statistics: every read would be of everything.
+    # Spark writes times as INT96 by default, which has no statistics, so every read would read all row
+    # groups.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Where files lie is known; asking for the rest of their folders would take a Spark job.
+    # The paths of all files are known, and listing their folders would take a Spark job.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
 }
-#: What is staged counts only as a whole: tasks may put their files in place by themselves.
+#: Tasks may move their files into the staging folder themselves, as a commit takes all staged files or none.
 _STAGING: Final = {
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
@@ -53,7 +55,9 @@ _STAGING: Final = {
 
 @contextmanager
 def table_builder(spark: SparkSession, draft: Draft) -> Iterator[TableBuilder]:
-    """Give what to make a draft with; the session may be somebody's own, and gets its settings back."""
+    """Yield a TableBuilder for a draft, and restore the settings of the session, which may belong to the
+    user.
+    """
     before = {
         name: spark.conf.get(name, None)
         for name in (*_SETTINGS, _SHUFFLE_PARTITIONS, _BROADCAST_THRESHOLD, *_CODEGEN)
@@ -70,31 +74,35 @@ def table_builder(spark: SparkSession, draft: Draft) -> Iterator[TableBuilder]:
                 spark.conf.set(name, set_before)
 
 
+@frozen
 class TableBuilder:
-    """Reads what is there, and writes the parts of one generation into its staging."""
+    """The reader and writer of the tables of one generation."""
 
-    def __init__(self, spark: SparkSession, draft: Draft) -> None:
-        self.spark = spark
-        self.draft = draft
+    spark: SparkSession
+    draft: Draft
 
     def staged_files(self, name: str) -> list[Path]:
-        """Return the files that were written for a part; none for one that was not."""
+        """Return the files written under a name; an empty list if `write` was not called with it."""
         return sorted(self.draft.staging(name).rglob("*.parquet"))
 
     def use_one_task(self, *parts: Iterable[Path]) -> bool:
-        """Tell whether one task is to do all with what is in these files; else share it out from here on."""
+        """Return whether one task should process these files, and set the session's parallelism for
+        their size.
+        """
         size = sum(file.stat().st_size for files in parts for file in files)
         single = size <= ONE_TASK_BYTES
         partitions = max(self.spark.sparkContext.defaultParallelism, -(-size // PARTITION_BYTES))
         self.spark.conf.set(_SHUFFLE_PARTITIONS, str(partitions))
-        # In one task there is nobody to send a table to.
+        # In one task a broadcast has no receiver.
         self.spark.conf.set(_BROADCAST_THRESHOLD, "-1" if single else BROADCAST_LIMIT)
         for name, value in zip(_CODEGEN, _CODEGEN_SETTINGS[size > INTERPRETED_BYTES], strict=True):
             self.spark.conf.set(name, value)
         return single
 
     def read(self, table: str, files: Iterable[Path], *, single: bool) -> DataFrame:
-        """Return the rows of a table that are in these files, as one partition or as Spark cuts them."""
+        """Return the rows of a table in these files, as one partition with `single`, else divided by
+        Spark.
+        """
         wanted = schema(table)
         groups = groupby(sorted(files), _base)
         parts = [self._below(table, base, [*group]) for base, group in groups]
@@ -110,32 +118,28 @@ class TableBuilder:
         return source.parquet(*map(str, files))
 
     def local(self, rows: pa.Table, *, single: bool) -> DataFrame:
-        """Return rows that are known here, to be joined with many."""
+        """Return rows of the driver as a frame that is cheap to join with a large one."""
         frame = self.spark.createDataFrame(rows)
         return frame.coalesce(1).hint("shuffle_hash") if single else f.broadcast(frame)
 
     def write_flat(self, name: str, frame: DataFrame) -> None:
-        """Write rows as they come, in no partitions: to be read once."""
+        """Write rows as they come, without partitions. The files are read once, by this increment."""
         frame.write.options(**_STAGING).parquet(str(self.draft.staging(name)))
 
     def write(self, name: str, frame: DataFrame, *, table: str = "", is_clustered: bool) -> None:
         """Write rows by queue and day.
 
-        `is_clustered` says that those of a partition lie together as they come; else they are brought together,
-        split only where a task would get too many.
+        `is_clustered` states that the rows of a partition are in the same task already. Otherwise Spark
+        shuffles them, and splits a partition only if it is too large for a task.
         """
         order = [column for column in (SORT_COLUMN.get(table or name),) if column]
-        rows = (
-            frame
-            if is_clustered
-            else frame.hint("rebalance", *(f.col(column) for column in PARTITION_COLUMNS))
-        )
-        inside = rows.sortWithinPartitions(*PARTITION_COLUMNS, *order)
-        inside.write.partitionBy(*PARTITION_COLUMNS).options(**_STAGING).parquet(
-            str(self.draft.staging(name))
-        )
+        if not is_clustered:
+            frame = frame.hint("rebalance", *(f.col(column) for column in PARTITION_COLUMNS))
+        rows = frame.sortWithinPartitions(*PARTITION_COLUMNS, *order)
+        target = str(self.draft.staging(name))
+        rows.write.partitionBy(*PARTITION_COLUMNS).options(**_STAGING).parquet(target)
 
 
 def _base(file: Path) -> Path:
-    """Return the folder under which the names of folders are values of columns."""
+    """Return the folder below which Spark reads folder names as column values."""
     return file.parents[2] if file.parent.name.startswith("date=") else file.parent

@@ -1,7 +1,8 @@
-"""The tables of a warehouse: what is in `metrics`, `ids` and `live`, and how all five are read and written.
+"""The tables of a warehouse: the columns of `metrics`, `ids` and `live`, their schemas, and Parquet
+statistics.
 
 `events` and `runs` have the columns of the data source (schemas.py). Every table is partitioned by queue
-and by `date`, the day in UTC; docs/reference/warehouse.md says what each column means.
+and by `date`, the day in UTC. docs/reference/warehouse.md explains each column.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from dibs.spark.schemas import struct_type
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType
 
-#: Every way in which an attempt ends, in the contract's order.
+#: Kinds of events that end an attempt, in the order of the contract.
 ATTEMPT_ENDS: Final[tuple[str, ...]] = get_args(AttemptKind)
-#: Of these a job has exactly one; after the others it waits again.
+#: Kinds of events that end a job. After the other ends the job waits again.
 JOB_ENDS: Final = ("completed", "failed", "cancelled")
-#: At level `all`: an enqueue that was accepted, each told by one of these.
+#: Kinds of events of accepted enqueues; only log level `all` records them.
 ENQUEUE_EVENTS: Final = ("queued", "updated", "blocked")
 PARTITION_COLUMNS: Final = ("queue", "date")
-#: What the rows of a growing table lie in order of, so that a range of time is read without the rest.
+#: Column that the rows of a table are sorted by, so that a read of a time range skips other row groups.
 SORT_COLUMN: Final = {"events": "at", "runs": "finished_at"}
-#: The shares of attempts that waited, or ran, no longer than the percentile says.
+#: Percentiles of waits and run times.
 PERCENTILES: Final = (50, 95, 99)
 
-#: Columns as Spark's DDL: name -> type. Counts are exact; `active`, `waiting`, `due` are averages over time.
+#: Column -> type in Spark's DDL. Counts are exact; `active`, `waiting` and `due` are averages over time.
 METRICS_COLUMNS: Final = {
     "minute": "timestamp",
     "arrivals": "bigint",
@@ -66,7 +67,7 @@ IDS_COLUMNS: Final = {
     "first_end_at": "timestamp",
     "last_end_at": "timestamp",
 }
-#: What was live when the storage was last read: enough to know who waits, who is due and who is active.
+#: Columns of the live jobs at the last read of the storage.
 LIVE_COLUMNS: Final = {
     "id": "string",
     "state": "string",
@@ -76,7 +77,8 @@ LIVE_COLUMNS: Final = {
     "due_at": "timestamp",
     "claimed_at": "timestamp",
 }
-#: The same as it is read: an id may be met again, and then the reading with the higher number counts.
+#: Columns of the live jobs while they are read. An id may be read twice; the row with the highest `seen`
+#: counts.
 LIVE_READ_COLUMNS: Final = {**LIVE_COLUMNS, "seen": "bigint"}
 _OWN: Final = {
     "metrics": METRICS_COLUMNS,
@@ -87,8 +89,8 @@ _OWN: Final = {
 
 
 def schema(table: str) -> StructType:
-    """Return the schema of a table, its partitions last, as Spark reads it back."""
-    from pyspark.sql.types import StructType  # noqa: PLC0415 - whoever only wants the names needs no Spark
+    """Return the schema of a table with its partition columns last, as Spark reads it."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - the names are used without Spark
 
     if own := _OWN.get(table):
         inner = _fields(", ".join(f"{name} {kind}" for name, kind in own.items()))
@@ -109,7 +111,9 @@ def row_count(files: Iterable[Path]) -> int:
 
 
 def latest_time(files: Iterable[Path], *columns: str) -> int:
-    """Return the latest time (ms) in these timestamp columns, from the statistics of the footers; 0 without any."""
+    """Return the latest time (ms) in these timestamp columns, from statistics in the footers; 0 without
+    any.
+    """
     return max((at for file in files for at in _column_maxima(file, columns)), default=0)
 
 

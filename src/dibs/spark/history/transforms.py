@@ -1,10 +1,12 @@
-"""From events to runs and to ids: what each row of the two layers is made of.
+"""The transformations from events to the tables `runs` and `ids`.
 
-Functions from DataFrame to DataFrame; nothing is read or written here, and no clock or time zone of the
-session has a say: times are compared as whole milliseconds.
+Functions from DataFrame to DataFrame, which neither read nor write. Times are compared as whole
+milliseconds, so that the time zone of the session has no effect.
 """
 
 from __future__ import annotations
+
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -14,35 +16,35 @@ from dibs.spark.schemas import COLUMNS
 
 
 def epoch_ms(name: str) -> Column:
-    """Return a timestamp as ms since the epoch."""
+    """Return a timestamp column as ms since the epoch."""
     return f.unix_millis(f.col(name))
 
 
 def utc_date(name: str) -> Column:
-    """Return the day, in UTC, of a timestamp."""
+    """Return the day of a timestamp column in UTC."""
     return f.date_from_unix_date(f.floor(epoch_ms(name) / 86_400_000).cast("int"))
 
 
 def wait_ms() -> Column:
-    """Return the ms from due to claimed; null for what was cancelled unclaimed."""
+    """Return the ms from due to claimed; null for a job cancelled before its claim."""
     claimed = f.col("claimed_at")
     due = f.unix_millis(f.greatest("run_at", "enqueued_at"))
     return f.when(claimed.isNotNull(), f.greatest(f.unix_millis(claimed) - due, f.lit(0)))
 
 
 def run_ms() -> Column:
-    """Return the ms from claimed to ended; null for what was cancelled unclaimed."""
+    """Return the ms from claimed to finished; null for a job cancelled before its claim."""
     claimed = f.col("claimed_at")
     return f.when(claimed.isNotNull(), f.greatest(epoch_ms("finished_at") - f.unix_millis(claimed), f.lit(0)))
 
 
 def end_events(events: DataFrame) -> DataFrame:
-    """Return the events that tell an end: of an attempt, or of a job that was cancelled unclaimed."""
+    """Return the events that end an attempt, or that cancel a job before its claim."""
     return events.where(f.col("kind").isin(*ATTEMPT_ENDS) & f.col("finished_at").isNotNull())
 
 
 def runs_from(events: DataFrame) -> DataFrame:
-    """Return one row for each attempt that ended, in the partition of the day it finished."""
+    """Return one row for each attempt that ended, partitioned by the day it finished."""
     runs = (
         end_events(events)
         .where(f.col("claimed_at").isNotNull())
@@ -56,9 +58,9 @@ def runs_from(events: DataFrame) -> DataFrame:
 
 
 def ids_from(events: DataFrame) -> DataFrame:
-    """Return one row for each id that ended at least once, in the partition of the day of its latest end.
+    """Return one row for each id that ended at least once, partitioned by the day of its latest end.
 
-    `merged` counts the enqueues that became part of a job which was there already.
+    `merged` counts the enqueues that updated or joined a pending job instead of adding one.
     """
     found = (
         end_events(events)
@@ -82,23 +84,24 @@ def ids_from(events: DataFrame) -> DataFrame:
 
 
 def union(*frames: DataFrame, single: bool) -> DataFrame:
-    """Return the rows of several frames; with `single`, where each is one partition, as one partition."""
-    united_ = frames[0]
-    for frame in frames[1:]:
-        united_ = united_.unionByName(frame)
-    return united_.coalesce(1) if single else united_
+    """Return the rows of several frames.
+
+    With `single`, each frame has one partition and so has the result.
+    """
+    rows = reduce(DataFrame.unionByName, frames)
+    return rows.coalesce(1) if single else rows
 
 
 def merge_ids(*frames: DataFrame, single: bool = False) -> DataFrame:
-    """Return ids told in several parts, each of different events, as one row each."""
-    united_ = {name: _AGGREGATES.get(name, "sum") for name in IDS_COLUMNS if name != "id"}
+    """Return one row per id from several frames of ids, each made of different events."""
+    aggregates = {name: _AGGREGATES.get(name, "sum") for name in IDS_COLUMNS if name != "id"}
     joined = (
         union(*frames, single=single)
         .groupBy("queue", "id")
-        .agg(*(getattr(f, aggregate)(name).alias(name) for name, aggregate in united_.items()))
+        .agg(*(getattr(f, aggregate)(name).alias(name) for name, aggregate in aggregates.items()))
     )
     return joined.withColumn("date", utc_date("last_end_at")).select(*IDS_COLUMNS, *PARTITION_COLUMNS)
 
 
-#: How a column of two parts becomes one; what is not here is a sum.
+#: Column -> aggregate that merges two rows of one id; the default is sum.
 _AGGREGATES = {"longest_wait_ms": "max", "longest_run_ms": "max", "first_end_at": "min", "last_end_at": "max"}

@@ -1,16 +1,18 @@
-"""A folder of Parquet tables that changes all at once: generations, and one link that says which counts.
+"""The warehouse: a folder of Parquet tables that changes atomically, as generations and one symbolic
+link.
 
     warehouse/
-      events  runs  metrics  ids  live      links into current/: what people read
-      current -> generations/000000000012   moved by one rename: the whole warehouse is old or new
+      events  runs  metrics  ids  live      links into current/, for readers
+      current -> generations/000000000012   changed by one rename
       generations/000000000012/
         state.json                          format, source, offsets: of exactly these tables
         runs/queue=mail/date=2026-11-20/part-….parquet
-      staging/                              what is being written; nobody reads it
+      staging/                              files of the increment that runs now
       lock                                  held by the one process that writes
 
-A generation holds hard links to the files it shares with the one before, so a small change is small.
-A process that is killed leaves `current` where it was; what it half wrote is removed by the next writer.
+A generation has hard links to the files that it shares with the generation before, so a small change is
+cheap. If a writer is killed, `current` still has the old target, and the next writer deletes the
+unfinished files.
 """
 
 from __future__ import annotations
@@ -31,57 +33,60 @@ from msgspec import Struct
 from dibs.errors import Refused, StorageDamaged, StorageReadOnly, StorageTooNew
 from dibs.version import VERSION
 
-#: Raised with every change that older code would misread.
+#: Format of the warehouse. Increase it with every change that older code would misread.
 FORMAT: Final = 1
 TABLES: Final = ("events", "runs", "metrics", "ids", "live")
-#: The current generation and the one before it: who began to read that one can go on.
+#: Generations that are kept: the current one and its predecessor, whose readers can finish.
 KEPT_GENERATIONS: Final = 2
-#: Files below this size are merged once a partition has more than MOST_SMALL of them.
+#: A partition with more than MAX_SMALL_FILES files below this size is compacted.
 SMALL_FILE_BYTES: Final = 32 * 1024 * 1024
 MAX_SMALL_FILES: Final = 8
-#: Bytes of a queue's name as Spark writes it into the name of a folder, behind `queue=`.
+#: Maximum bytes of a queue's name in the folder name that Spark makes of it, behind `queue=`.
 MAX_NAME_BYTES: Final = 240
-#: Signs that are kept of a longer one: of the largest, four bytes each, it still makes a folder.
+#: Characters that are kept of a longer name; 50 characters of four bytes each still make a valid folder
+#: name.
 NAME_PREFIX_LENGTH: Final = 50
 _ESCAPED: Final = frozenset("\"#%'*/:=?\\{[]^\x7f")
-#: How a folder says that there is no name.
+#: Folder name that stands for null in a Hive partition.
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 class TablePartition(NamedTuple):
-    """A folder of a table: the rows of one queue and one day in UTC (YYYY-MM-DD)."""
+    """A partition of a table: the rows of one queue and one day in UTC (YYYY-MM-DD), in one folder."""
 
     queue: str
     date: str
 
 
 class LogGap(Struct, frozen=True, kw_only=True):
-    """Events of a queue that were trimmed from its log before they were read; found at `at`, ms."""
+    """A gap in the history of a queue: events were trimmed before they were read. Found at `at`, ms."""
 
     queue: str
     at: int
 
 
 class WarehouseState(Struct, frozen=True, kw_only=True):
-    """What a generation knows beyond its tables."""
+    """The content of state.json: the state of a generation, in addition to its tables."""
 
     format: int = FORMAT
     version: str = VERSION
-    #: The place the events come from, without secrets; empty before the first increment.
+    #: URL of the storage without secrets; empty before the first increment.
     source: str = ""
-    #: Queue -> where to go on in its log.
+    #: Queue -> offset at which the next increment starts.
     offsets: dict[str, str] = {}
-    #: The newest time in the tables, ms: levels are known until then.
+    #: Newest time in the tables, ms. Gauges are known until then.
     horizon: int = 0
     gaps: tuple[LogGap, ...] = ()
-    #: What a table calls the queues whose names are too long for a folder -> their names.
+    #: Name in the tables -> name of the queue, for queues whose names are too long for a folder.
     names: dict[str, str] = {}
 
 
 def folder_name(queue: str) -> str:
-    """Return what the tables call a queue: its name, or where that makes no folder, its beginning and a hash.
+    """Return the name of a queue in the tables: the queue's name, or its beginning and a hash if it is
+    too long.
 
-    A name may have 500 bytes, and Spark writes some signs as three; file systems end at 255.
+    A queue's name may have 500 bytes, and Spark writes some characters as three. File systems allow 255
+    bytes.
     """
     size = len(queue.encode()) + 2 * sum(char in _ESCAPED or char < " " for char in queue)
     if size <= MAX_NAME_BYTES and queue != _NULL:
@@ -90,7 +95,7 @@ def folder_name(queue: str) -> str:
 
 
 class Warehouse:
-    """The tables as they are now. Everything that is read goes through `folder`, fixed when it was opened."""
+    """The tables of the generation that was current when the warehouse was opened."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -102,21 +107,21 @@ class Warehouse:
 
     @classmethod
     def existing(cls, root: Path) -> Warehouse:
-        """Open a warehouse to read it. Raises Refused where there is none."""
+        """Open a warehouse to read it. Raise Refused if the folder has none."""
         if not (root / "current").is_symlink():
             raise Refused(
-                f"there is no warehouse in {root}; dibs spark history --warehouse {root} makes one",
+                f"no warehouse in {root}; create one with dibs spark history --warehouse {root}",
                 field="warehouse",
             )
         return cls(root)
 
     @property
     def generation(self) -> str:
-        """Its number as text that sorts; empty before the first."""
+        """The number of the generation as text that sorts; empty before the first increment."""
         return self.folder.name if self.folder.name.isdigit() else ""
 
     def table(self, name: str) -> Path:
-        """Return the folder of a table, with its partitions below."""
+        """Return the folder of a table."""
         return self.folder / name
 
     def files(self, name: str) -> dict[TablePartition, list[Path]]:
@@ -125,9 +130,9 @@ class Warehouse:
 
     @contextmanager
     def open_draft(self) -> Iterator[Draft]:
-        """Hold the lock and give a draft of the next generation, on top of what is current by then.
+        """Lock the warehouse and yield a draft of the next generation, based on the current one.
 
-        Raises Refused while another process writes, StorageReadOnly where nothing can be written.
+        Raise Refused while another process writes, and StorageReadOnly if the folder cannot be written.
         """
         _prepare(self.root)
         lock = FileLock(self.root / "lock", timeout=0)
@@ -148,25 +153,25 @@ class Warehouse:
 
 
 class Draft:
-    """The next generation while it is put together: which files it will hold. Nothing shows before commit."""
+    """The next generation while it is built: the files that it will hold. Readers see it after `commit`."""
 
     def __init__(self, before: Warehouse) -> None:
         self.before = before
         self._files = {name: before.files(name) for name in TABLES}
 
     def staging(self, name: str) -> Path:
-        """Return a folder that is not there yet, to write a table or a part of one into."""
+        """Return the path of a new folder to write a table, or a part of one, to."""
         folder = self.before.root / "staging" / name
         folder.parent.mkdir(exist_ok=True)
         return folder
 
     def add(self, table: str, staged: Path) -> None:
-        """Let the next generation also hold what was written to `staged`."""
+        """Add the files in `staged` to a table."""
         for partition, files in _files_below(staged).items():
             self._files[table].setdefault(partition, []).extend(files)
 
     def replace(self, table: str, touched: Iterable[TablePartition], staged: Path) -> None:
-        """Let what was written to `staged` take the place of all files in the partitions touched."""
+        """Replace all files of the partitions `touched` with the files in `staged`."""
         for partition in touched:
             self._files[table].pop(partition, None)
         self.add(table, staged)
@@ -177,14 +182,14 @@ class Draft:
         return [file for files in small if len(files) > MAX_SMALL_FILES for file in files]
 
     def compact(self, table: str, files: Iterable[Path], staged: Path) -> None:
-        """Let what was written to `staged` take the place of these files."""
+        """Replace these files with the files in `staged`."""
         replaced = set(files)
         for partition, current in self._files[table].items():
             self._files[table][partition] = [file for file in current if file not in replaced]
         self.add(table, staged)
 
     def commit(self, state: WarehouseState) -> Warehouse:
-        """Make it the current generation: until the last rename the old one is, and after it the new."""
+        """Make the draft the current generation. The rename of the link `current` is the atomic step."""
         root = self.before.root
         number = int(self.before.generation or 0) + 1
         folder = root / "generations" / f"{number:012d}"
@@ -205,17 +210,18 @@ def _read_state(path: Path) -> WarehouseState:
         found = msgspec.json.decode(raw)["format"]
         if found > FORMAT:
             raise StorageTooNew(
-                f"the warehouse has format {found}, this dibs ({VERSION}) knows up to {FORMAT}: upgrade it"
+                f"the warehouse has format {found}, but dibs {VERSION} reads formats up to {FORMAT}; "
+                "upgrade dibs"
             )
         return msgspec.json.decode(raw, type=WarehouseState)
     except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
-        raise StorageDamaged(f"{path} is no state of a warehouse: {error}") from error
+        raise StorageDamaged(f"{path} is not a valid state of a warehouse: {error}") from error
 
 
 def _prepare(root: Path) -> None:
-    """Make the folder, and the links people read through."""
+    """Create the folder and its links."""
     if root.is_dir() and any(root.iterdir()) and not (root / "generations").is_dir():
-        raise Refused(f"{root} holds other things; give the warehouse a folder of its own", field="warehouse")
+        raise Refused(f"{root} holds other files; choose an empty folder", field="warehouse")
     try:
         (root / "generations").mkdir(parents=True, exist_ok=True)
         for table in TABLES:
@@ -226,7 +232,9 @@ def _prepare(root: Path) -> None:
 
 
 def _remove_leftovers(warehouse: Warehouse) -> None:
-    """Remove what a killed writer left: its staging, and a generation that never became current."""
+    """Delete the files of a killed writer: its staging folder, and a generation that never became
+    current.
+    """
     shutil.rmtree(warehouse.root / "staging", ignore_errors=True)
     for folder in (warehouse.root / "generations").iterdir():
         if folder.name > warehouse.generation:
@@ -234,7 +242,7 @@ def _remove_leftovers(warehouse: Warehouse) -> None:
 
 
 def _move_link(link: Path, target: Path) -> None:
-    """Let a link point elsewhere, in one step."""
+    """Change the target of a link atomically."""
     new = link.with_name(f".{link.name}")
     new.unlink(missing_ok=True)
     new.symlink_to(target, target_is_directory=True)
@@ -242,7 +250,7 @@ def _move_link(link: Path, target: Path) -> None:
 
 
 def _link_files(files: list[Path], table: Path) -> None:
-    """Put files into a table under the folders they are in."""
+    """Add hard links to files in a table, below the same partition folders."""
     for file in files:
         folder = table.joinpath(*file.parts[-3:-1])
         folder.mkdir(parents=True, exist_ok=True)
@@ -250,7 +258,7 @@ def _link_files(files: list[Path], table: Path) -> None:
 
 
 def _files_below(table: Path) -> dict[TablePartition, list[Path]]:
-    """Return the data files below a table's folder; Spark's own notes beside them do not count."""
+    """Return the data files of a table by partition, without the marker files that Spark writes."""
     found: dict[TablePartition, list[Path]] = {}
     for path in sorted(table.glob("queue=*/date=*/*.parquet")):
         queue, date = (unquote(part.partition("=")[2]) for part in path.parts[-3:-1])

@@ -1,1 +1,1 @@
-"""What a history says: figures made from the warehouse alone, and the page drawn from them."""
+"""The report of a warehouse: its figures, computed without Spark, and the HTML page with charts of them."""

@@ -1,4 +1,4 @@
-"""How many runs at once would have been enough: the busiest hour played again with more or fewer slots."""
+"""The capacity advice: a simulation of the busiest hour with more or fewer concurrent runs."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ from msgspec import Struct
 
 MINUTE: Final = 60_000
 WINDOW_MINUTES: Final = 60
-#: As a handler and a worker process have them unless told otherwise.
+#: Default capacity units of a run and of a worker process.
 UNITS_PER_RUN: Final = 10
 UNITS_PER_PROCESS: Final = 100
-#: More slots than this are no advice.
+#: Largest number of slots that is tried.
 MAX_SLOTS: Final = 4096
 
 
 class CapacityAdvice(Struct, frozen=True, kw_only=True):
-    """What the replay says. Times are ms."""
+    """The result of the simulation of one queue. Times are ms."""
 
-    #: The hour that was played again, and the attempts that fell due in it.
+    #: Begin of the simulated hour, ms since the epoch.
     begin: int
     end: int
+    #: Attempts that fell due in this hour.
     attempts: int
     target_wait_p95_ms: int
-    #: The fewest runs at once that meet the target; None if MOST_SLOTS do not.
+    #: Fewest concurrent runs that meet the target; None if MAX_SLOTS do not meet it.
     slots: int | None
-    #: The same in capacity units at the default size of 10, and in processes of 100 units.
+    #: `slots` in capacity units, at the default size of 10.
     units: int | None
+    #: `slots` in worker processes of 100 units.
     processes: int | None
-    #: Most runs that were active at once in the whole history.
+    #: Largest number of concurrent runs in the whole history.
     seen_slots: int
-    #: (slots, p95 wait) for some numbers around the answer.
+    #: (slots, p95 wait) for some numbers of slots around the result.
     curve: tuple[tuple[int, int], ...]
 
 
@@ -50,7 +52,7 @@ def busiest_hour(minutes: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
 def advise(
     due_and_run: Sequence[tuple[int, int]], window: tuple[int, int], target_ms: int, seen_slots: int
 ) -> CapacityAdvice | None:
-    """Return the advice for attempts given as (due, run time); None without any."""
+    """Return the advice for attempts, given as (due, run time) in ms; None without attempts."""
     jobs = sorted(due_and_run)
     if not jobs:
         return None
@@ -70,7 +72,9 @@ def advise(
 
 
 def _fewest(jobs: Sequence[tuple[int, int]], target_ms: int) -> int | None:
-    """Search for the fewest slots: with one more, nobody waits longer."""
+    """Return the fewest slots that meet the target, by binary search: more slots never make a wait
+    longer.
+    """
     high = 1
     while simulate_wait_p95(jobs, high) > target_ms:
         high *= 2
@@ -87,13 +91,15 @@ def _fewest(jobs: Sequence[tuple[int, int]], target_ms: int) -> int | None:
 
 
 def simulate_wait_p95(jobs: Sequence[tuple[int, int]], slots: int) -> int:
-    """Return the 95th percentile of the waits if the jobs, in order of due, had this many slots."""
+    """Return the 95th percentile of the waits (ms) if the jobs, sorted by due time, run on this many
+    slots.
+    """
     free = [0] * slots
     heapify(free)
     waits = []
     for due, run in jobs:
-        begun = max(due, free[0])
-        heapreplace(free, begun + run)
-        waits.append(begun - due)
+        start = max(due, free[0])
+        heapreplace(free, start + run)
+        waits.append(start - due)
     waits.sort()
     return waits[(95 * len(waits) + 99) // 100 - 1]

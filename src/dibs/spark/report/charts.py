@@ -1,4 +1,4 @@
-"""Charts as SVG: lines and areas over time, and in their attributes what is shown under the pointer."""
+"""Charts as SVG: lines and areas over time, with the data for the tooltip in their attributes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from html import escape
 from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from attrs import frozen
 
 WIDTH, WIDE = 640, 1290
 HEIGHT: Final = 210
@@ -19,49 +19,57 @@ Unit = Literal["", "ms"]
 Point = tuple[float, float]
 
 
-class ChartLine(Struct, frozen=True, kw_only=True):
-    """One line or layer: its name in the key, a colour of the style sheet, and the columns it sums up."""
+@frozen(kw_only=True)
+class ChartLine:
+    """A line or an area of a chart: the sum of some columns."""
 
     label: str
+    #: Class of the style sheet.
     colour: str
+    #: Columns of the series.
     names: tuple[str, ...]
     is_area: bool = False
 
 
-class Chart(Struct, frozen=True, kw_only=True):
-    """What one chart shows. Areas are stacked in order, below the lines; a logarithmic one has none."""
+@frozen(kw_only=True)
+class Chart:
+    """The definition of a chart. Areas are stacked in order, below the lines.
+
+    A logarithmic chart has no areas.
+    """
 
     title: str
     unit: Unit
-    shown: tuple[ChartLine, ...]
+    lines: tuple[ChartLine, ...]
     is_logarithmic: bool = False
     width: int = WIDTH
 
     @property
     def right(self) -> int:
-        """Where time ends in the picture."""
+        """The x coordinate of the end of the time axis."""
         return self.width - MARGIN
 
 
 _HOUR: Final = 3_600_000
-#: The lines of a logarithmic chart: lengths of time that have a name, ms.
+#: Ticks of a logarithmic axis: round lengths of time, ms.
 _LENGTHS: Final = (
     1, 10, 100, 1_000, 10_000, 60_000, 600_000, _HOUR, 10 * _HOUR, 100 * _HOUR, 1_000 * _HOUR, 2**53,
 )  # fmt: skip
 
 
-class Scale(Struct, frozen=True):
-    """From values to heights."""
+@frozen
+class Scale:
+    """The vertical axis of a chart."""
 
     low: float
     high: float
     ticks: tuple[float, ...]
     is_logarithmic: bool
-    #: Some values are below `low`, as nothing is on a logarithmic one: they are drawn there.
+    #: True if some values are below `low`, as 0 is on a logarithmic axis. They are drawn at `low`.
     has_less: bool = False
 
     def y(self, value: float) -> float:
-        """Return the height of a value, in the picture's own units from its top."""
+        """Return the y coordinate of a value, measured from the top of the chart."""
         if self.is_logarithmic:
             part = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         else:
@@ -75,7 +83,7 @@ def draw_chart(
     """Return a chart as an svg element with its title and key."""
     at, step = series["at"], series["step"][0]
     begin, end = at[0], at[-1] + step
-    sums = [_summed(series, one.names) for one in chart.shown]
+    sums = [_summed(series, one.names) for one in chart.lines]
     scale = _scale(chart, sums)
     across = _across(begin, end, chart.right)
     parts = [*_grid(scale, chart), *_times(begin, end, across, chart.right)]
@@ -87,25 +95,25 @@ def draw_chart(
     middle = [across(moment + step / 2) for moment in at]
     parts += _marks(chart, sums, middle, scale)
     encoded = msgspec.json.encode(
-        [{"label": one.label, "colour": one.colour, "names": one.names} for one in chart.shown]
+        [{"label": one.label, "colour": one.colour, "names": one.names} for one in chart.lines]
     )
-    shown = escape(encoded.decode())
+    lines = escape(encoded.decode())
     return (
         f'<h3>{escape(chart.title)}</h3><svg viewBox="0 0 {chart.width} {HEIGHT}" role="img" '
         f'aria-label="{escape(chart.title)}" data-queue="{escape(queue)}" data-unit="{chart.unit}" '
-        f'data-left="{LEFT}" data-right="{chart.right}" data-width="{chart.width}" data-shown="{shown}">'
-        f'{"".join(parts)}<line class="cursor" y1="{TOP}" y2="{BOTTOM}"/></svg>{_key(chart.shown)}'
+        f'data-left="{LEFT}" data-right="{chart.right}" data-width="{chart.width}" data-lines="{lines}">'
+        f'{"".join(parts)}<line class="cursor" y1="{TOP}" y2="{BOTTOM}"/></svg>{_key(chart.lines)}'
     )
 
 
 def draw_sparkline(values: Sequence[float | None]) -> str:
-    """Return a small picture of some values in a row, without any words."""
+    """Return a small chart of some values, without axes and texts."""
     most = max((value or 0 for value in values), default=0) or 1
-    across = [place * 200 / max(1, len(values) - 1) for place in range(len(values))]
+    across = [index * 200 / max(1, len(values) - 1) for index in range(len(values))]
     edge = [(x, 27 - 26 * (value or 0) / most) for x, value in zip(across, values, strict=True)]
     path = f"M0,28L{_points(edge)}L200,28Z"
     shape = 'viewBox="0 0 200 28" preserveAspectRatio="none"'
-    return f'<svg class="sketch" {shape} aria-hidden="true"><path class="area blue" d="{path}"/></svg>'
+    return f'<svg class="sparkline" {shape} aria-hidden="true"><path class="area blue" d="{path}"/></svg>'
 
 
 def _summed(series: dict[str, list[Any]], names: Sequence[str]) -> list[float | None]:
@@ -118,7 +126,7 @@ def _marks(
     chart: Chart, sums: Sequence[Sequence[float | None]], middle: Sequence[float], scale: Scale
 ) -> Iterable[str]:
     below = [0.0] * len(middle)
-    for one, values in zip(chart.shown, sums, strict=True):
+    for one, values in zip(chart.lines, sums, strict=True):
         if one.is_area:
             above = [base + (value or 0) for base, value in zip(below, values, strict=True)]
             edge = [(x, scale.y(value)) for x, value in zip(middle, above, strict=True)]
@@ -131,7 +139,7 @@ def _marks(
 
 
 def _broken(middle: Sequence[float], values: Sequence[float | None], scale: Scale) -> str:
-    """Return a path that is interrupted where there is nothing to tell; a lone point is a short dash."""
+    """Return a path that is interrupted at missing values. A single point is drawn as a short dash."""
     runs: list[list[Point]] = [[]]
     for x, value in zip(middle, values, strict=True):
         if value is None:
@@ -154,7 +162,7 @@ def _scale(chart: Chart, sums: Sequence[Sequence[float | None]]) -> Scale:
         ticks = _LENGTHS[first : last + 1]
         has_less = any(value is not None and value < ticks[0] for line in sums for value in line)
         return Scale(ticks[0], ticks[-1], ticks, is_logarithmic=True, has_less=has_less)
-    layers = [line for one, line in zip(chart.shown, sums, strict=True) if one.is_area]
+    layers = [line for one, line in zip(chart.lines, sums, strict=True) if one.is_area]
     stacked = (sum(value or 0 for value in values) for values in zip(*layers, strict=True))
     lines = (value or 0 for line in sums for value in line)
     most = max(1e-9, *stacked, *lines) if layers else max(1e-9, *lines)
@@ -164,7 +172,7 @@ def _scale(chart: Chart, sums: Sequence[Sequence[float | None]]) -> Scale:
 
 
 def _round_step(rough: float) -> float:
-    """Return the next 1, 2, 2.5 or 5 times a power of ten."""
+    """Return the smallest number that is at least `rough` and is 1, 2, 2.5 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(power * n for n in (1, 2, 2.5, 5, 10) if power * n >= rough)
 
@@ -183,13 +191,13 @@ def _across(begin: int, end: int, right: int) -> Callable[[float], float]:
     return lambda at: LEFT + (at - begin) / (end - begin) * (right - LEFT)
 
 
-#: How far apart times may stand below a chart, ms.
+#: Distances between the ticks of a time axis, ms.
 _STEPS: Final = tuple(
     round(hours * _HOUR) for hours in (1 / 12, 1 / 6, 0.25, 0.5, 1, 2, 3, 6, 12, 24, 48, 168, 720, 2160, 8760)
 )
 
 
-#: What a time below a chart needs to its right, if it stands with its middle where it belongs.
+#: Space that a centred label of the time axis needs to the right of its tick.
 _HALF_A_TIME: Final = 20 - MARGIN
 
 
@@ -203,13 +211,13 @@ def _times(begin: int, end: int, across: Callable[[float], float], right: int) -
         yield f'<text x="{x:.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">{label}</text>'
 
 
-def _key(shown: Iterable[ChartLine]) -> str:
-    entries = (f'<span class="{one.colour}"><i></i>{escape(one.label)}</span>' for one in shown)
+def _key(lines: Iterable[ChartLine]) -> str:
+    entries = (f'<span class="{one.colour}"><i></i>{escape(one.label)}</span>' for one in lines)
     return f'<div class="key">{"".join(entries)}</div>'
 
 
 def format_ms(ms: float | None) -> str:
-    """Return a length of time as people say it."""
+    """Return a length of time with its unit, such as `1.5 s`."""
     if ms is None:
         return "none"
     for limit, part, unit in ((1000, 1, "ms"), (60_000, 1000, "s"), (_HOUR, 60_000, "min")):

@@ -1,4 +1,4 @@
-"""What is worth saying of a history: stretches in which nobody worked, ids that keep failing."""
+"""The findings of a report: outages, in which no worker claimed jobs, and ids that fail repeatedly."""
 
 from __future__ import annotations
 
@@ -8,78 +8,79 @@ from typing import Any, Final
 from msgspec import Struct
 
 MINUTE: Final = 60_000
-#: Shorter stretches without a claim happen to a fleet that is well.
+#: Least length of an outage, ms. Shorter pauses without a claim also occur when all workers run well.
 MIN_OUTAGE_MS: Final = 3 * MINUTE
-#: How often an id must have gone wrong, and in which part of its attempts, to be named.
+#: Least number of failures of a poison id, and their least share of its attempts.
 POISON_MIN_FAILURES: Final = 5
 POISON_MIN_SHARE: Final = 0.8
-#: The ends of an attempt that went wrong.
+#: Ends of attempts that count as failures.
 FAILURE_ENDS: Final = ("failed", "retried", "stalled", "timed_out")
 
 
 class Outage(Struct, frozen=True, kw_only=True):
-    """Jobs were due and nothing was claimed or ended: no worker, a paused queue, a storage out of reach."""
+    """A period in which jobs were due and no job was claimed or ended.
+
+    Its cause is a missing worker, a paused queue or an unreachable storage.
+    """
 
     queues: tuple[str, ...]
-    #: Whole minutes, ms since the epoch; `end` is the first one after it.
+    #: First minute, ms since the epoch.
     begin: int
+    #: First minute after the outage, ms since the epoch.
     end: int
-    #: Jobs that were due when it ended.
+    #: Jobs that were due at its end.
     due: int
-    #: Runs that were found lost afterwards: their workers died.
+    #: Runs that stalled in the five minutes after it: their workers had died.
     stalled: int = 0
 
 
 class PoisonId(Struct, frozen=True, kw_only=True):
-    """An id that goes wrong nearly every time it is run."""
+    """An id whose attempts fail nearly every time."""
 
     queue: str
     id: str
     attempts: int
     completed: int
-    #: End -> how often, of those that went wrong.
+    #: Kind of failure -> number of attempts.
     bad: dict[str, int]
-    #: Its part of all that went wrong in its queue.
+    #: Its share of all failures of its queue.
     share: float
     error_type: str | None = None
 
 
 def find_outages(queue: str, minutes: Sequence[Mapping[str, Any]], usual_run_ms: int) -> list[Outage]:
-    """Return the stretches of minutes without a claim or an end while jobs were due.
+    """Return the periods of minutes without a claim or an end while jobs were due.
 
-    A fleet whose slots are all taken by long runs is silent as well: a stretch counts from three times
-    `usual_run_ms`, the 95th percentile of its run times.
+    If long runs take all slots of the workers, the queue is silent too. So a period must be at least
+    three times `usual_run_ms`, the 95th percentile of the run times, and at least MIN_OUTAGE_MS.
     """
     shortest = max(MIN_OUTAGE_MS, 3 * usual_run_ms)
-    found = []
-    for stretch in _stretches(minutes):
-        begin, end = stretch[0]["minute"], stretch[-1]["minute"] + MINUTE
+    outages = []
+    for period in _silent_periods(minutes):
+        begin, end = period[0]["minute"], period[-1]["minute"] + MINUTE
         if end - begin >= shortest:
-            after = [m["stalled"] for m in minutes if end <= m["minute"] < end + 5 * MINUTE]
-            found.append(
-                Outage(
-                    queues=(queue,), begin=begin, end=end, due=stretch[-1]["backlog_due"], stalled=sum(after)
-                )
-            )
-    return found
+            stalled = sum(m["stalled"] for m in minutes if end <= m["minute"] < end + 5 * MINUTE)
+            due = period[-1]["backlog_due"]
+            outages.append(Outage(queues=(queue,), begin=begin, end=end, due=due, stalled=stalled))
+    return outages
 
 
-def _stretches(minutes: Sequence[Mapping[str, Any]]) -> Iterable[list[Mapping[str, Any]]]:
-    stretch: list[Mapping[str, Any]] = []
+def _silent_periods(minutes: Sequence[Mapping[str, Any]]) -> Iterable[list[Mapping[str, Any]]]:
+    period: list[Mapping[str, Any]] = []
     for minute in minutes:
-        silent = not minute["claims"] and not minute["attempts"] and minute["backlog_due"] > 0
-        follows = bool(stretch) and minute["minute"] == stretch[-1]["minute"] + MINUTE
-        if stretch and not (silent and follows):
-            yield stretch
-            stretch = []
-        if silent:
-            stretch.append(minute)
-    if stretch:
-        yield stretch
+        is_silent = not minute["claims"] and not minute["attempts"] and minute["backlog_due"] > 0
+        follows = bool(period) and minute["minute"] == period[-1]["minute"] + MINUTE
+        if period and not (is_silent and follows):
+            yield period
+            period = []
+        if is_silent:
+            period.append(minute)
+    if period:
+        yield period
 
 
 def merge_outages(outages: Iterable[Outage]) -> list[Outage]:
-    """Return outages of several queues at the same time as one, longest first."""
+    """Return simultaneous outages of several queues as one outage, the longest first."""
     groups: list[list[Outage]] = []
     for outage in sorted(outages, key=lambda one: one.begin):
         for group in groups:
@@ -88,7 +89,7 @@ def merge_outages(outages: Iterable[Outage]) -> list[Outage]:
                 break
         else:
             groups.append([outage])
-    joined = [
+    merged = [
         Outage(
             queues=tuple(sorted(queue for one in group for queue in one.queues)),
             begin=min(one.begin for one in group),
@@ -98,7 +99,7 @@ def merge_outages(outages: Iterable[Outage]) -> list[Outage]:
         )
         for group in groups
     ]
-    return sorted(joined, key=lambda one: (-_length(one), one.begin))
+    return sorted(merged, key=lambda one: (-_length(one), one.begin))
 
 
 def _length(outage: Outage) -> int:
@@ -110,7 +111,7 @@ def _overlap(one: Outage, other: Outage) -> int:
 
 
 def find_poison_ids(queue: str, ids: Iterable[Mapping[str, Any]], bad_in_all: int) -> list[PoisonId]:
-    """Return, of some rows of `ids`, those that go wrong nearly every time, worst first."""
+    """Return the rows of `ids` that fail nearly every time, those with most failures first."""
     found = []
     for row in ids:
         bad = {end: row[end] for end in FAILURE_ENDS if row[end]}

@@ -1,4 +1,4 @@
-"""The report as one page: style, script and figures are all in it, and a browser asks nobody for anything."""
+"""The report as one HTML page. Styles, script and data are all in it, so a browser loads no other file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dibs.spark.report.findings import FAILURE_ENDS, Outage, PoisonId
 from dibs.spark.report.summary import HistoryReport, IdSummary, QueueSummary, Series
 
 _ASSETS: Final = Path(__file__).parent / "assets"
-#: Queues with charts of their own, those with most attempts first; the JSON has all.
+#: Maximum number of queues with charts, those with most attempts first. The JSON has all queues.
 MAX_CHARTED_QUEUES: Final = 12
 
 _CHARTS: Final = (
@@ -24,7 +24,7 @@ _CHARTS: Final = (
         title="Attempts that ended, and jobs that arrived, per minute",
         unit="",
         width=WIDE,
-        shown=(
+        lines=(
             ChartLine(label="completed", colour="green", names=("completed",), is_area=True),
             ChartLine(label="retried", colour="orange", names=("retried",), is_area=True),
             ChartLine(label="failed", colour="red", names=("failed",), is_area=True),
@@ -40,13 +40,13 @@ _CHARTS: Final = (
     Chart(
         title="Backlog: jobs due and not claimed as a minute ended",
         unit="",
-        shown=(ChartLine(label="due", colour="orange", names=("backlog_due",), is_area=True),),
+        lines=(ChartLine(label="due", colour="orange", names=("backlog_due",), is_area=True),),
     ),
     Chart(
         title="Wait, from due to claimed",
         unit="ms",
         is_logarithmic=True,
-        shown=(
+        lines=(
             ChartLine(label="p99", colour="red", names=("wait_p99_ms",)),
             ChartLine(label="p95", colour="orange", names=("wait_p95_ms",)),
             ChartLine(label="p50", colour="green", names=("wait_p50_ms",)),
@@ -56,7 +56,7 @@ _CHARTS: Final = (
         title="Run, from claimed to ended",
         unit="ms",
         is_logarithmic=True,
-        shown=(
+        lines=(
             ChartLine(label="p99", colour="red", names=("run_p99_ms",)),
             ChartLine(label="p95", colour="orange", names=("run_p95_ms",)),
             ChartLine(label="p50", colour="green", names=("run_p50_ms",)),
@@ -65,7 +65,7 @@ _CHARTS: Final = (
     Chart(
         title="Active runs, on average and at most at once",
         unit="",
-        shown=(
+        lines=(
             ChartLine(label="on average", colour="blue", names=("active",), is_area=True),
             ChartLine(label="at most", colour="violet", names=("active_peak",)),
         ),
@@ -74,18 +74,20 @@ _CHARTS: Final = (
 
 
 def render_page(report: HistoryReport, series: dict[str, Series]) -> str:
-    """Return the page of a report."""
+    """Return the HTML page of a report."""
     shown = report.queues[:MAX_CHARTED_QUEUES]
     charted = {queue.queue: series[queue.queue] for queue in shown}
     sections = (_queue(queue, series[queue.queue], report) for queue in shown)
     left_out = len(report.queues) - len(shown)
-    more = f"<p class=soft>{left_out} quieter queues are in the JSON only.</p>" if left_out else ""
+    more = (
+        f"<p class=soft>{left_out} queues with fewer attempts are in the JSON only.</p>" if left_out else ""
+    )
     title = f"History of {report.source}"
     return _FRAME.format(
         title=escape(title),
         style=_asset("report.css"),
         script=_asset("report.js"),
-        # In a script element a closing tag in somebody's id would end it early.
+        # Escape `<`: an id that contains a closing script tag would end the element.
         series=msgspec.json.encode(charted).decode().replace("<", "\\u003c"),
         span=f"{_moment(report.begin)} to {_moment(report.end)} UTC, generation {int(report.generation)}",
         findings="".join(_findings(report)),
@@ -120,7 +122,7 @@ _FRAME: Final = """<!doctype html>
 
 def _findings(report: HistoryReport) -> Iterable[str]:
     if not report.queues:
-        yield '<div class="finding note">Nothing has ended here yet.</div>'
+        yield '<div class="finding note">No job has ended yet.</div>'
     for outage in report.outages[:10]:
         yield f'<div class="finding">{_outage(outage)}</div>'
     for poison in report.poisons:
@@ -128,7 +130,8 @@ def _findings(report: HistoryReport) -> Iterable[str]:
     for queue in sorted({gap.queue for gap in report.gaps}):
         yield (
             f'<div class="finding note"><b>{escape(queue)}</b>: some events were trimmed from the log before '
-            "they were read. Read more often, or keep the log longer (log_age, log_bytes).</div>"
+            "an increment read them. Run increments more often, or keep the log longer (log_age, "
+            "log_bytes).</div>"
         )
     for charted in (queue for queue in report.queues if not queue.little.agree):
         yield (
@@ -140,11 +143,11 @@ def _findings(report: HistoryReport) -> Iterable[str]:
 
 def _outage(outage: Outage) -> str:
     names = ", ".join(f"<b>{escape(queue)}</b>" for queue in outage.queues)
-    lost = f"; {outage.stalled:,} runs were found stalled afterwards" if outage.stalled else ""
+    lost = f", and {outage.stalled:,} runs stalled" if outage.stalled else ""
     return (
-        f"Nobody worked on {names} from {_moment(outage.begin)} to {_moment(outage.end)[-5:]} "
-        f"({format_ms(outage.end - outage.begin)}): nothing was claimed, and {outage.due:,} jobs "
-        f"were due by then{lost}. No worker, a paused queue, or a storage out of reach."
+        f"No job of {names} was claimed from {_moment(outage.begin)} to {_moment(outage.end)[-5:]} "
+        f"({format_ms(outage.end - outage.begin)}); {outage.due:,} jobs were due at the end{lost}. "
+        "Possible causes: no worker, a paused queue, an unreachable storage."
     )
 
 
@@ -152,20 +155,20 @@ def _poison(poison: PoisonId) -> str:
     ends = ", ".join(f"{count:,} {end.replace('_', ' ')}" for end, count in poison.bad.items())
     error = f", mostly with {escape(poison.error_type)}" if poison.error_type else ""
     return (
-        f"The id <b>{escape(poison.id)}</b> of <b>{escape(poison.queue)}</b> goes wrong nearly every time: "
-        f"of {poison.attempts:,} attempts {ends}{error}. It makes {poison.share:.0%} of all that goes wrong "
-        "there."
+        f"The id <b>{escape(poison.id)}</b> of <b>{escape(poison.queue)}</b> fails nearly every time: "
+        f"of {poison.attempts:,} attempts {ends}{error}. It causes {poison.share:.0%} of all failures of "
+        "the queue."
     )
 
 
 def _tab(queue: QueueSummary, series: Series, report: HistoryReport) -> str:
-    """Return a queue at a glance, and what to press to see all of it."""
+    """Return the button that shows a queue, with its sparkline and main figures."""
     name = escape(queue.queue)
     is_named = any(queue.queue in one.queues for one in report.outages) or any(
         queue.queue == one.queue for one in report.poisons
     )
-    mark = '<i class="mark" title="named above"></i>' if is_named else ""
-    glance = f"{queue.attempts:,} attempts, {_wrong(queue)} wrong, wait p95 {format_ms(queue.wait.p95)}"
+    mark = '<i class="mark" title="has a finding"></i>' if is_named else ""
+    glance = f"{queue.attempts:,} attempts, {_wrong(queue)} failed, wait p95 {format_ms(queue.wait.p95)}"
     return (
         f'<button type="button" data-queue="{name}"><b>{name}{mark}</b>{draw_sparkline(series["claims"])}'
         f'<span class="soft">{glance}</span></button>'
@@ -180,14 +183,14 @@ def _wrong(queue: QueueSummary) -> str:
 def _queue(queue: QueueSummary, series: Series, report: HistoryReport) -> str:
     outages = [(one.begin, one.end) for one in report.outages if queue.queue in one.queues]
     charts = (
-        f'<div class="card{" wide" if place == 0 else ""}">{draw_chart(chart, queue.queue, series, outages)}</div>'
-        for place, chart in enumerate(_CHARTS)
+        f'<div class="card{"" if index else " wide"}">{draw_chart(chart, queue.queue, series, outages)}</div>'
+        for index, chart in enumerate(_CHARTS)
     )
     return (
         f'<section data-queue="{escape(queue.queue)}"><h2>{escape(queue.queue)}</h2>{_tiles(queue)}'
         f'<div class="grid">{"".join(charts)}{_errors(queue)}{_capacity(queue.capacity)}'
         f"{_ids('Slowest ids, by their longest run', queue.slowest)}"
-        f"{_ids('Hottest ids, by attempts', queue.hottest)}</div>{_notes(queue)}</section>"
+        f"{_ids('Most active ids, by attempts', queue.hottest)}</div>{_notes(queue)}</section>"
     )
 
 
@@ -195,10 +198,10 @@ def _tiles(queue: QueueSummary) -> str:
     tiles = (
         (f"{queue.attempts:,}", "attempts ended"),
         (f"{queue.ends['completed']:,}", "completed"),
-        (_wrong(queue), "of attempts went wrong"),
+        (_wrong(queue), "of attempts failed, retried, stalled or timed out"),
         (format_ms(queue.wait.p95), f"wait, p95; p50 is {format_ms(queue.wait.p50)}"),
         (format_ms(queue.run.p95), f"run, p95; p50 is {format_ms(queue.run.p50)}"),
-        (f"{queue.backlog_peak:,}", f"most due at once; {queue.backlog_now:,} wait now"),
+        (f"{queue.backlog_peak:,}", f"most jobs due at once; {queue.backlog_now:,} waiting now"),
     )
     shown = (f'<div class="tile"><b>{big}</b><span class="soft">{small}</span></div>' for big, small in tiles)
     return f'<div class="tiles">{"".join(shown)}</div>'
@@ -221,21 +224,21 @@ def _capacity(advice: CapacityAdvice | None) -> str:
     target = format_ms(advice.target_wait_p95_ms)
     hour = f"{_moment(advice.begin)} to {_moment(advice.end)[-5:]}"
     answer = (
-        f"<b>{_counted(advice.slots, 'run')} at once</b> would have kept 95 in 100 waits within {target}: "
-        f"{advice.units:,} units at the default size of 10, "
+        f"With <b>{_counted(advice.slots, 'concurrent run')}</b>, 95 of 100 waits would have been at most "
+        f"{target}: {advice.units:,} capacity units at the default size of 10, "
         f"or {_counted(advice.processes, 'worker process')}."
         if advice.slots is not None
-        else f"No number of workers would have kept 95 in 100 waits within {target}."
+        else f"With no number of workers would 95 of 100 waits have been at most {target}."
     )
     rows = "".join(
         f'<tr><td class="n">{slots:,}</td><td class="n">{format_ms(wait)}</td></tr>'
         for slots, wait in advice.curve
     )
     return (
-        f'<div class="card"><h3>Capacity</h3><p>{answer}</p><p class="soft">The busiest hour, {hour}, '
-        f"played again with {advice.attempts:,} attempts as they fell due and ran; at most "
-        f"{advice.seen_slots:,} were seen active at once.</p>"
-        f'<table><tr><th class="n">runs at once</th><th class="n">wait, p95</th></tr>{rows}</table></div>'
+        f'<div class="card"><h3>Capacity</h3><p>{answer}</p><p class="soft">A simulation of the busiest '
+        f"hour, {hour}, with the due and run times of its {advice.attempts:,} attempts. In the whole "
+        f"history, at most {advice.seen_slots:,} runs were active at once.</p>"
+        f'<table><tr><th class="n">concurrent runs</th><th class="n">wait, p95</th></tr>{rows}</table></div>'
     )
 
 
@@ -260,14 +263,14 @@ def _cells(row: IdSummary) -> str:
 def _notes(queue: QueueSummary) -> str:
     seconds = (queue.end - queue.begin) / 1000
     level = (
-        "The log told every enqueue."
+        "The log level is all: every enqueue is counted."
         if queue.level == "all"
-        else "The log told the ends of attempts (level runs): arrivals are of jobs that ended or are live."
+        else "The log level is runs: arrivals count the jobs that ended or are live."
     )
     return (
-        f'<p class="soft">{level} Little\'s law: {queue.little.active:.3f} active on average, counted minute '
-        f"by minute; {queue.attempts / seconds:.3f} attempts a second times their mean run, with what is "
-        f"active still, make {queue.little.expected:.3f}.</p>"
+        f'<p class="soft">{level} Little\'s law: {queue.little.active:.3f} runs were active on average, '
+        f"counted minute by minute. {queue.attempts / seconds:.3f} attempts per second, multiplied by their "
+        f"mean run time and with the runs still active, give {queue.little.expected:.3f}.</p>"
     )
 
 

@@ -1,7 +1,7 @@
-"""The tables of a warehouse without Spark: what a report needs of them, read through pyarrow in batches.
+"""The reader of a warehouse's tables for reports: pyarrow, in batches, without Spark.
 
-A report looks at one queue after the other. It holds its minutes, how often each time occurs, and what falls
-due in one hour, never all the runs.
+A report reads one queue after the other. Its memory holds the minutes of the queue, the number of
+occurrences of each time, and the attempts due in one hour, but never all runs.
 """
 
 from __future__ import annotations
@@ -15,34 +15,36 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from attrs import frozen
 
 from dibs.spark.history.warehouse import Warehouse, folder_name
 
-#: Rows that are held at once. Datasets of Arrow's hold a row group, a million and more, and read ahead.
+#: Rows in memory at once. A dataset of Arrow would hold a row group, a million rows and more, and read
+#: ahead.
 BATCH_ROWS: Final = 1 << 16
-#: Bytes of a column that are read at once.
+#: Bytes of a column in memory at once.
 BUFFER_BYTES: Final = 1 << 20
 
 
+@frozen
 class WarehouseReader:
-    """The tables of one generation."""
+    """The reader of the tables of one generation."""
 
-    def __init__(self, warehouse: Warehouse) -> None:
-        self._warehouse = warehouse
+    _warehouse: Warehouse
 
     def queues(self) -> list[str]:
-        """Return the queues that have metrics, by their own names."""
+        """Return the names of the queues that have metrics."""
         names = self._warehouse.state.names
         return sorted({names.get(part.queue, part.queue) for part in self._warehouse.files("metrics")})
 
     def minutes(self, queue: str) -> list[dict[str, Any]]:
-        """Return the metrics of a queue in order, `minute` as ms."""
+        """Return the metrics of a queue in order; `minute` is in ms."""
         rows = [row for batch in self.batches("metrics", queue) for row in batch.to_pylist()]
         rows.sort(key=itemgetter("minute"))
         return [{**row, "minute": _ms(row["minute"])} for row in rows]
 
     def count_values(self, table: str, queue: str, column: str) -> Counter[Any]:
-        """Return how often each value of a column occurs."""
+        """Return the number of occurrences of each value of a column."""
         found: Counter[Any] = Counter()
         for batch in self.batches(table, queue, [column]):
             counts = pc.value_counts(batch.column(0))
@@ -52,7 +54,7 @@ class WarehouseReader:
     def column_pairs(
         self, table: str, queue: str, columns: tuple[str, str], where: Any
     ) -> list[tuple[Any, Any]]:
-        """Return two columns of the rows that meet a condition."""
+        """Return two columns of the rows that satisfy a condition; times are in ms."""
         found: list[tuple[Any, Any]] = []
         for batch in self.batches(table, queue, columns, where):
             left, right = (_plain(batch.column(name)).to_pylist() for name in columns)
@@ -62,7 +64,9 @@ class WarehouseReader:
     def top_rows(
         self, table: str, queue: str, columns: Sequence[str], order: str, most: int, where: Any = None
     ) -> list[dict[str, Any]]:
-        """Return some columns of the rows with the largest values of one, largest first; of equals, by id."""
+        """Return some columns of the `most` rows with the largest values of `order`, sorted by it, then
+        by id.
+        """
         best: list[dict[str, Any]] = []
         for batch in self.batches(table, queue, columns, where):
             keys = [(order, "descending"), ("id", "ascending")]
@@ -74,19 +78,21 @@ class WarehouseReader:
     def batches(
         self, table: str, queue: str, columns: Sequence[str] | None = None, where: Any = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a queue, a few at a time: some columns or all; `where` speaks of these."""
+        """Yield the rows of a queue in batches of BATCH_ROWS: the given columns, filtered by `where`."""
         folder = folder_name(queue)
         for part, files in self._warehouse.files(table).items():
             for file in files if part.queue == folder else ():
                 with pq.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as opened:
                     for batch in opened.iter_batches(BATCH_ROWS, columns=columns):
-                        rows_ = batch if where is None else batch.filter(where)
-                        if rows_.num_rows:
-                            yield rows_
+                        filtered = batch if where is None else batch.filter(where)
+                        if filtered.num_rows:
+                            yield filtered
 
 
 def nearest_rank(counts: Mapping[int | None, int], percent: int) -> int | None:
-    """Return the least value that at least so many in a hundred do not exceed; None without any."""
+    """Return the smallest value that at least `percent` of 100 values do not exceed; None without
+    values.
+    """
     total = sum(n for value, n in counts.items() if value is not None)
     seen = 0
     for value in sorted(value for value in counts if value is not None):
@@ -97,7 +103,7 @@ def nearest_rank(counts: Mapping[int | None, int], percent: int) -> int | None:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Return times as whole ms."""
+    """Return a timestamp column as ms, and any other column unchanged."""
     if not pa.types.is_timestamp(column.type):
         return column
     return column.cast(pa.timestamp("ms", tz=column.type.tz)).cast(pa.int64())

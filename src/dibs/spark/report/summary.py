@@ -1,6 +1,7 @@
-"""What a history says, as one value: the JSON of `dibs spark report --json`, and what its page is drawn from.
+"""The figures of a report, as one value: the output of `dibs spark report --json` and the input of its
+page.
 
-Made from the warehouse's Parquet alone: neither Spark nor the storage is asked.
+They are computed from the Parquet files of the warehouse, without Spark and without the storage.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from dibs.spark.report.findings import (
 )
 from dibs.spark.report.parquet import WarehouseReader, nearest_rank
 
-#: Rows of a table on the page.
+#: Rows of the tables of ids.
 TOP_IDS: Final = 10
-#: Rows looked at for poison: an id beyond them is no main trouble.
+#: Ids with most attempts that are checked for poison ids.
 POISON_CANDIDATES: Final = 200
 TARGET_WAIT_P95_MS: Final = 1_000
-#: Points of a line on the page; a longer history has several minutes to a point.
+#: Maximum number of points of a line in a chart. In a longer history, a point stands for several minutes.
 MAX_POINTS: Final = 480
 
 
 class DurationPercentiles(Struct, frozen=True, kw_only=True):
-    """Percentiles of times in ms, by nearest rank; None where nothing was timed."""
+    """Percentiles of times in ms, by nearest rank; None without any value."""
 
     p50: int | None
     p95: int | None
@@ -47,9 +48,10 @@ class DurationPercentiles(Struct, frozen=True, kw_only=True):
 
 
 class LittlesLaw(Struct, frozen=True, kw_only=True):
-    """Little's law: active on average = attempts a second x seconds an attempt.
+    """A check by Little's law: average active runs = attempts per second x seconds per attempt.
 
-    The one side is counted minute by minute, the other run by run; what is active still counts on both.
+    `active` is counted minute by minute and `expected` run by run. Both include runs that are still
+    active.
     """
 
     active: float
@@ -58,7 +60,7 @@ class LittlesLaw(Struct, frozen=True, kw_only=True):
 
 
 class IdSummary(Struct, frozen=True, kw_only=True):
-    """An id among the slowest or the hottest. Times are ms."""
+    """An id in the table of the slowest or the most active ids. Times are ms."""
 
     id: str
     attempts: int
@@ -71,10 +73,10 @@ class IdSummary(Struct, frozen=True, kw_only=True):
 
 
 class QueueSummary(Struct, frozen=True, kw_only=True):
-    """One queue over the whole history."""
+    """The figures of one queue over the whole history."""
 
     queue: str
-    #: `all` if its log told every enqueue; at `runs` arrivals are those of the jobs that ended or are live.
+    #: Log level of the queue. At `runs`, `arrivals` counts the jobs that ended or are live.
     level: str
     begin: int
     end: int
@@ -88,7 +90,7 @@ class QueueSummary(Struct, frozen=True, kw_only=True):
     active: float
     active_peak: int
     little: LittlesLaw
-    #: Class of error -> attempts that ended with it.
+    #: Class of error -> number of attempts that ended with it.
     errors: dict[str, int]
     slowest: tuple[IdSummary, ...]
     hottest: tuple[IdSummary, ...]
@@ -96,7 +98,7 @@ class QueueSummary(Struct, frozen=True, kw_only=True):
 
 
 class HistoryReport(Struct, frozen=True, kw_only=True):
-    """Everything a report says. Times are ms since the epoch, UTC."""
+    """The figures of a report. Times are ms since the epoch, UTC."""
 
     source: str
     generation: str
@@ -108,16 +110,17 @@ class HistoryReport(Struct, frozen=True, kw_only=True):
     gaps: tuple[LogGap, ...]
 
 
-#: Column -> one value for each point, None where there is nothing to tell.
+#: Column -> one value per point of the charts; None without data.
 Series = dict[str, list[Any]]
 
 
 def create_report(
     root: Path, target_wait_p95_ms: int = TARGET_WAIT_P95_MS
 ) -> tuple[HistoryReport, dict[str, Series]]:
-    """Return the report of a warehouse, and the series of each queue for its charts.
+    """Return the report of a warehouse, and queue -> the series of its charts.
 
-    Raises Refused where there is no warehouse, StorageTooNew for one of a newer dibs.
+    Raise Refused if the folder has no warehouse, and StorageTooNew for a warehouse that a newer dibs has
+    written.
     """
     warehouse = Warehouse.existing(root)
     reader = WarehouseReader(warehouse)
@@ -129,7 +132,7 @@ def create_report(
         outages += find_outages(name, minutes, summary.run.p95 or 0)
         poisons += _poisons(reader, summary)
         series[name] = _series(minutes)
-    report_ = HistoryReport(
+    figures = HistoryReport(
         source=warehouse.state.source,
         generation=warehouse.generation,
         begin=min((queue.begin for queue in queues), default=0),
@@ -139,7 +142,7 @@ def create_report(
         poisons=tuple(sorted(poisons, key=lambda poison: -sum(poison.bad.values()))[:TOP_IDS]),
         gaps=warehouse.state.gaps,
     )
-    return report_, series
+    return figures, series
 
 
 def _queue(
@@ -228,14 +231,15 @@ def _poisons(reader: WarehouseReader, summary: QueueSummary) -> list[PoisonId]:
 
 
 def _with_error_type(reader: WarehouseReader, poison: PoisonId) -> PoisonId:
-    """Add the class of error an id goes wrong with most."""
+    """Return the poison id with the most frequent class of its errors."""
     its = (pc.field("id") == poison.id) & pc.field("error_type").is_valid()
-    column_pairs = reader.column_pairs("runs", poison.queue, ("id", "error_type"), its)
-    errors = Counter(error for _, error in column_pairs)
+    errors = Counter(
+        error for _, error in reader.column_pairs("runs", poison.queue, ("id", "error_type"), its)
+    )
     return replace(poison, error_type=errors.most_common(1)[0][0] if errors else None)
 
 
-# What several minutes of one point come to: counts are added, of times the worst is shown.
+# A point that stands for several minutes has the sum per minute of a count, and the maximum of a time.
 _SUMMED_COLUMNS: Final = ("arrivals", "claims", *ATTEMPT_ENDS)
 _MAX_COLUMNS: Final = (
     "wait_p50_ms", "wait_p95_ms", "wait_p99_ms", "run_p50_ms", "run_p95_ms", "run_p99_ms",
@@ -244,7 +248,7 @@ _MAX_COLUMNS: Final = (
 
 
 def _series(minutes: Sequence[Mapping[str, Any]]) -> Series:
-    """Return points for the charts, evenly spaced from the first minute to the last."""
+    """Return the points of the charts, evenly spaced from the first minute to the last."""
     begin, end = minutes[0]["minute"], minutes[-1]["minute"] + MINUTE
     step = -(-(end - begin) // MINUTE // MAX_POINTS) * MINUTE
     points: list[list[Mapping[str, Any]]] = [[] for _ in range(-(-(end - begin) // step))]

@@ -1,1 +1,1 @@
-"""What Spark reads and writes: the data source `dibs`, from its options to its rows."""
+"""The Spark data source `dibs`: its options, readers and writers."""

@@ -1,13 +1,14 @@
-"""The batch reader: who plans a read and who does it, page by page.
+"""The batch reader: the plan of a read, its partitions, and the pages that tasks read.
 
-Whole ids are read by `export`, so that each appears once however it moves meanwhile; a filter that names
-one state reads the listing of that state instead. The log is read up to where it ended at planning, so a
-task that is tried again reads the same.
+Ids are read with `export`, so that each id appears exactly once even if its state changes meanwhile. A
+filter on one state reads the listing of that state instead. A log is read up to its end at planning time, so
+that a retried task reads the same events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final, cast
 
 import pyarrow as pa
@@ -24,13 +25,12 @@ from dibs.spark.source.options import ReadOptions
 from dibs.spark.source.partitioning import id_ranges, offset_ranges
 from dibs.spark.source.pushdown import Predicates, split_filters
 from dibs.spark.source.rows import EVENT_ROWS, RECORD_ROWS, Row, to_record_batch
-from dibs.storage.protocol import LATEST
 
-#: Items of a page, fewer where they are large: a page of payloads of 1 MiB should not be 1 GiB.
+#: Items of a page. Pages of large items have fewer: 1,000 payloads of 1 MiB would take 1 GiB.
 PAGE: Final = 1000
 PAGE_BYTES: Final = 16 * 1024 * 1024
 
-#: The column that says an id's state, and what it may say.
+#: Table -> the column with the state of an id, and its possible values.
 STATES: Final[dict[str, tuple[str, tuple[State, ...]]]] = {
     "jobs": ("state", ("waiting", "active", "blocked")),
     "outcomes": ("kind", ("completed", "failed", "cancelled")),
@@ -38,7 +38,11 @@ STATES: Final[dict[str, tuple[str, tuple[State, ...]]]] = {
 
 
 class QueuePartition(ds.InputPartition):
-    """What one task reads of one queue: some ids, a part of all or of those in one state, or of the log."""
+    """The input of one task: a part of the ids or of the log of one queue.
+
+    Ids are given one by one in `ids`, or as a range of all ids or of the ids in one `state`. The range is
+    behind `after` and up to `until`; for a log these are offsets.
+    """
 
     def __init__(
         self,
@@ -58,7 +62,7 @@ class QueuePartition(ds.InputPartition):
 
 
 class TableReader(ds.DataSourceReader):
-    """Reads one table of one place."""
+    """The batch reader of one table of a storage."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -66,52 +70,50 @@ class TableReader(ds.DataSourceReader):
         self._predicates = Predicates()
 
     def partitions(self) -> Sequence[ds.InputPartition]:
-        """Plan the read: of each queue one part, or several where there is much and it can be cut."""
+        """Plan the read: one partition per queue, or several if the queue is large and can be split."""
         with StorageConnection(self._options.url) as connection:
-            queues = self._options.queues or tuple(
-                info.name for info in connection.run(connection.storage.queues())
-            )
-            named = self._predicates.allowed_values("queue")
-            wanted = [queue for queue in queues if named is None or queue in named]
-            return [
-                part for queue in wanted for part in self._parts(connection, queue, alone=len(wanted) == 1)
-            ]
+            queues = self._options.queues or connection.queue_names()
+            allowed = self._predicates.allowed_values("queue")
+            queues = [queue for queue in queues if allowed is None or queue in allowed]
+            if self._options.table in EVENT_ROWS:
+                is_single = len(queues) == 1
+                parts = (self._log_partitions(connection, queue, is_single=is_single) for queue in queues)
+            else:
+                parts = (self._id_partitions(connection, queue) for queue in queues)
+            return [*chain.from_iterable(parts)]
 
-    def _parts(self, connection: StorageConnection, queue: str, *, alone: bool) -> Iterator[QueuePartition]:
-        if self._options.table in EVENT_ROWS:
-            end = (
-                self._options.until
-                or connection.run(connection.storage.events(queue, after=LATEST, limit=1)).offset
-            )
-            after, until = self._options.after, end
-            if alone:
-                # An offset means something in one log only.
-                after = max(after or "", self._predicates.offset_after() or "") or None
-                until = min(end, self._predicates.offset_until() or end)
-            if end:
-                parts = offset_ranges(connection, queue, after, until, self._options.partitions)
-                yield from (QueuePartition(queue, after=begin, until=stop) for begin, stop in parts)
-            return
+    def _log_partitions(
+        self, connection: StorageConnection, queue: str, *, is_single: bool
+    ) -> Iterator[QueuePartition]:
+        end = self._options.until or connection.log_end(queue)
+        after, until = self._options.after, end
+        if is_single:
+            # Offsets of different logs cannot be compared, so offset filters apply to a single queue only.
+            after = max(after or "", self._predicates.offset_after() or "") or None
+            until = min(end, self._predicates.offset_until() or end)
+        if end:
+            for start, stop in offset_ranges(connection, queue, after, until, self._options.partitions):
+                yield QueuePartition(queue, after=start, until=stop)
+
+    def _id_partitions(self, connection: StorageConnection, queue: str) -> Iterator[QueuePartition]:
         ids, states = self._predicates.allowed_values("id"), self._states()
         if ids is not None:
             yield QueuePartition(queue, ids=ids)
-        else:
-            for state in states if states is not None and len(states) <= 1 else (None,):
-                cut = id_ranges(connection, queue, state, self._options.partitions)
-                yield from (
-                    QueuePartition(queue, state=state, after=begin, until=stop) for begin, stop in cut
-                )
+            return
+        for state in states if states is not None and len(states) <= 1 else (None,):
+            for start, stop in id_ranges(connection, queue, state, self._options.partitions):
+                yield QueuePartition(queue, state=state, after=start, until=stop)
 
     def _states(self) -> list[State] | None:
-        column, words = STATES[self._options.table]
-        named = self._predicates.allowed_values(column)
-        return None if named is None else [word for word in words if word in named]
+        column, states = STATES[self._options.table]
+        allowed = self._predicates.allowed_values(column)
+        return None if allowed is None else [state for state in states if state in allowed]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one part, a batch for each page."""
+        """Yield the rows of one partition as Arrow, one batch per page."""
         part = cast("QueuePartition", partition)
         if part.value is None:
-            # What Spark makes when there is nothing to read.
+            # Spark passes an empty partition if the plan has no partitions.
             return
         schema = to_arrow_schema(self._schema, timezone="UTC")
         with StorageConnection(self._options.url) as connection:
@@ -123,7 +125,8 @@ class TableReader(ds.DataSourceReader):
         table = self._options.table
         if table in EVENT_ROWS:
             make = EVENT_ROWS[table]
-            # Without `after` it asks for what there is, also if that begins later when it is read.
+            # Without `after`, the read starts at the oldest event, even if more events were trimmed since
+            # planning.
             gaps = self._options.on_gap == "skip" or self._options.after is None
             for events in log_pages(connection, part, gaps=gaps):
                 yield (row for offset, event in events for row in make(part.queue, offset, event))
@@ -134,33 +137,38 @@ class TableReader(ds.DataSourceReader):
 
 
 class PushdownReader(TableReader):
-    """The same, and takes filters. Apart, because Spark fails every read of such while its setting is off."""
+    """A batch reader with filter pushdown.
+
+    This is a separate class because Spark fails every read of a reader with `pushFilters` while
+    spark.sql.python.filterPushdown.enabled is false.
+    """
 
     def pushFilters(self, filters: list[ds.Filter]) -> Iterable[ds.Filter]:  # noqa: N802 - Spark's name
-        """Take what can be compared here, and return the rest."""
+        """Keep the filters that this reader can apply, and return the rest."""
         self._predicates, remaining = split_filters(self._options.table, filters)
         return remaining
 
 
 def check_schema(table: str, schema: StructType) -> StructType:
-    """Return a schema given by hand, a choice of the table's columns. Raises Refused for any other."""
+    """Return the schema of a read, if its columns are columns of the table. Raise Refused otherwise."""
     known = {field.name: field.dataType for field in struct_type(table)}
     for field in schema:
         if field.name not in known:
             raise Refused(
-                f"table {table} has no column {field.name!r}; there are {', '.join(known)}", field=field.name
+                f"table {table} has no column {field.name!r}; its columns are {', '.join(known)}",
+                field=field.name,
             )
         if field.dataType.simpleString() != known[field.name].simpleString():
             raise Refused(
                 f"column {field.name} of table {table} is {known[field.name].simpleString()}, not "
-                f"{field.dataType.simpleString()}: read it so, and cast it afterwards",
+                f"{field.dataType.simpleString()}; read it as is and cast it afterwards",
                 field=field.name,
             )
     return schema
 
 
 def record_pages(connection: StorageConnection, part: QueuePartition) -> Iterator[Sequence[ExportRecord]]:
-    """Yield the ids of a part, page by page."""
+    """Yield the ids of a partition, page by page."""
     if part.ids is not None:
         for at in range(0, len(part.ids), PAGE):
             ids = part.ids[at : at + PAGE]
@@ -191,9 +199,9 @@ def _page(
 
 
 def _next_limit(limit: int, records: Sequence[ExportRecord]) -> int:
-    """Return how many to ask for next, so that a page stays near PAGE_BYTES."""
+    """Return the limit of the next page, so that its size stays near PAGE_BYTES."""
     size = 0
-    # For each row of a table: a sum over generators takes three times as long.
+    # A plain loop, because it runs for each row: a sum over generators takes three times as long.
     for record in records:
         slot = record.slot
         for part in (slot.current, slot.successor, slot.outcome):
@@ -207,17 +215,18 @@ def _next_limit(limit: int, records: Sequence[ExportRecord]) -> int:
 def log_pages(
     connection: StorageConnection, part: QueuePartition, *, gaps: bool
 ) -> Iterator[Sequence[tuple[str, LogEvent]]]:
-    """Yield what the log has behind `part.after` and up to `part.until`, page by page.
+    """Yield pages of (offset, event) from the log of `part.queue`, behind `part.after` and up to
+    `part.until`.
 
-    Raises StorageError when some of it was trimmed unread, unless gaps are allowed.
+    Raise StorageError if some of these events were trimmed, unless `gaps` is true.
     """
     after, until = part.after or None, part.until or ""
     while after is None or after < until:
         page = connection.run(connection.storage.events(part.queue, after=after, limit=PAGE))
         if page.fell_off and not gaps:
             raise StorageError(
-                f"queue {part.queue!r}: what came directly after offset {after} is no longer kept. Keep the "
-                "log longer (configure log_age, log_bytes), or allow it with option on_gap=skip"
+                f"queue {part.queue!r}: the events directly after offset {after} were trimmed from the log. "
+                "Keep the log longer (configure log_age, log_bytes), or set option on_gap=skip"
             )
         yield [(offset, event) for offset, event in page.events if offset <= until]
         if not page.events or page.offset == after:

@@ -1,6 +1,6 @@
-"""The data source `dibs`: what Spark makes of `spark.read.format("dibs")` and its three brothers.
+"""The class that Spark creates for `format("dibs")`, with one method per kind of reader and writer.
 
-Spark finds it by itself where dibs is installed (the module pyspark_dibs); elsewhere,
+If dibs is installed, Spark finds the class through the module pyspark_dibs. Otherwise call
 `spark.dataSource.register(DibsSource)`.
 """
 
@@ -19,36 +19,37 @@ from dibs.spark.source.writers import BatchWriter, StreamWriter
 
 
 class DibsSource(ds.DataSource):
-    """Jobs, outcomes, events and runs of one place as tables, and queues to write into."""
+    """The data source `dibs`: the jobs, outcomes, events and runs of a storage, and writes to its queues."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what stands in `format(...)`."""
+        """Return the name for `format(...)`."""
         return "dibs"
 
     def schema(self) -> StructType:
-        """Return the columns of the table that is asked for. A place that cannot be read is refused here."""
+        """Return the columns of the requested table. Raise Refused for a storage that Spark cannot read."""
         shared_url(self.options.get("url"))
-        # A stream is one of events unless it says otherwise, and is asked here in the same words.
+        # The default table of a stream is `events`. Spark calls this method for batch reads and streams
+        # alike.
         return struct_type(self.options.get("table", "events"))
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
-        """Return who reads a table once."""
+        """Return the reader of a batch read."""
         options = read_options(self.options)
         return (PushdownReader if options.pushdown else TableReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:  # noqa: N802
-        """Return who follows the logs."""
+        """Return the reader of a stream."""
         return EventStreamReader(stream_options(self.options), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:  # noqa: FBT001 - Spark's own
-        """Return who writes once."""
+    def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:  # noqa: FBT001 - Spark's signature
+        """Return the writer of a batch write."""
         if overwrite:
-            raise Refused("a queue is added to, never replaced: write with mode append", field="mode")
+            raise Refused("mode overwrite would replace the queue; use mode append", field="mode")
         return BatchWriter(write_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ds.DataSourceStreamWriter:  # noqa: FBT001, N802
-        """Return who writes a stream."""
+        """Return the writer of a stream."""
         if overwrite:
-            raise Refused("a queue is added to, never replaced: use output mode append", field="mode")
+            raise Refused("output mode complete would replace the queue; use append", field="mode")
         return StreamWriter(write_options(self.options, stream=True), schema)

@@ -1,6 +1,6 @@
 """The options of the data source, parsed and checked from the texts of `.option(name, text)`.
 
-Spark plans in one process and runs tasks in others, so all checks are done here, before any task starts.
+All checks are done here, before Spark starts a task.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class StreamOptions:
 
     url: str
     table: TableName = field(default="events", converter=_table)
-    #: None: all queues, also those that are created while the stream runs.
+    #: None: all queues, including queues created while the stream runs.
     queues: tuple[str, ...] | None = field(default=None, converter=_queues, alias="queue")
     #: First offset without a checkpoint: earliest, latest, or queue -> offset.
     start: Literal["earliest", "latest"] | dict[str, str] = field(default="earliest", converter=_start)

@@ -1,4 +1,4 @@
-"""What one task of a write does: rows become requests, and go to the storage in batches."""
+"""The work of one task of a write: it makes requests of its rows and enqueues them in batches."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from dibs.spark.write_report import PartitionReport
 
 T = TypeVar("T")
 
-#: Bytes of payloads in one call of the storage; a batch has at most LIMITS.batch items as well.
+#: Maximum payload bytes in one call of the storage; a batch also has at most LIMITS.batch items.
 MAX_CALL_BYTES: Final = 8 * 1024 * 1024
-#: Bytes of a partition that are kept in memory while its rows are looked at, before they go to disk.
+#: Bytes of a partition kept in memory while all its rows are validated. Larger partitions spill to disk.
 SPOOL_MEMORY_BYTES: Final = 64 * 1024 * 1024
-#: Seconds before a call whose reply was lost is repeated: each row is known again, so that adds nothing.
+#: Seconds before each retry of an enqueue whose reply was lost. Request keys make the retry safe.
 RETRY_DELAYS: Final = (0.1, 1.0)
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -35,7 +35,7 @@ _HEADER_BYTES: Final = 8
 
 
 class WriteTask(NamedTuple):
-    """Which task of which write this is."""
+    """The identity of one attempt of one task of a write."""
 
     run: str
     partition: int
@@ -43,12 +43,12 @@ class WriteTask(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its files are called: the same for each attempt."""
+        """The name of the task's files, equal for all attempts."""
         return f"{self.run.replace('/', '-')}-part-{self.partition:05}"
 
 
 class RowRequest(NamedTuple):
-    """A request, and the row it was made of."""
+    """An enqueue request and its row."""
 
     request: EnqueueRequest
     batch: pa.RecordBatch
@@ -60,7 +60,8 @@ def write_partition(
 ) -> PartitionReport:
     """Enqueue the rows of a partition.
 
-    With `rejects`, bad rows go there; else the first bad row raises Refused, before any row was sent.
+    With the option `rejects`, invalid rows are written there. Without it, the first invalid row raises
+    Refused before any row is sent.
     """
     rows = RequestBuilder(task.run, task.partition, options.on_conflict)
     with StorageConnection(options.url) as connection:
@@ -101,8 +102,8 @@ def _valid_requests(
         for request in rows.requests(batch):
             if isinstance(request, Refused):
                 raise Refused(
-                    f"row {number} of partition {task.partition}: {request}. Nothing of this partition was "
-                    "sent; option rejects would set such rows aside",
+                    f"row {number} of partition {task.partition}: {request}. No row of this partition was "
+                    "sent. Set option rejects to write invalid rows to files instead",
                     field=request.field,
                     index=number,
                 )
@@ -150,7 +151,7 @@ def _good_rows(
 def _enqueue_accepted(
     connection: StorageConnection, queue: str, items: list[RowRequest], rejects: RejectsFile
 ) -> list[EnqueueResult]:
-    """Enqueue what the storage takes: one opened with limits of its own may refuse what passed ours."""
+    """Enqueue the requests that the storage accepts. A storage may have stricter limits than LIMITS."""
     try:
         return enqueue(connection, queue, [item.request for item in items])
     except BatchRefused as refused:
@@ -163,7 +164,10 @@ def _enqueue_accepted(
 
 
 def enqueue(connection: StorageConnection, queue: str, requests: list[EnqueueRequest]) -> list[EnqueueResult]:
-    """Enqueue one batch; if its reply is lost, again. Raises BatchRefused, StorageError, OutcomeUnknown."""
+    """Enqueue one batch, and retry if the reply is lost.
+
+    Raise BatchRefused, StorageError or OutcomeUnknown.
+    """
     for pause in RETRY_DELAYS:
         try:
             return list(connection.run(connection.storage.enqueue(queue, requests)))
@@ -183,7 +187,7 @@ def _payload_size(request: EnqueueRequest) -> int:
 
 
 def _batches(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield items in lists that one call of a storage takes."""
+    """Yield lists of items that fit into one call of the storage."""
     group: list[T] = []
     size = 0
     for item in items:

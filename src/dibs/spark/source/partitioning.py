@@ -1,9 +1,10 @@
-"""A queue in parts that are read side by side: its ids, and its log.
+"""Ranges of ids and of log offsets, so that several tasks can read one queue in parallel.
 
-Where ids are cut the storage says itself. A log is cut by asking: offsets are opaque, and a storage promises
-only that they sort. So a guess between two of them is made as if they were numbers, and what counts is the
-offset of the event that the storage then answers with: one that it handed out. A bad guess makes stretches of
-different lengths, a storage that refuses it one stretch, and neither loses or doubles an event.
+The storage itself returns the bounds of id ranges. For a log, offsets are opaque texts and a storage only
+promises that they sort. So `interpolate_offset` treats two offsets as numbers and guesses one between them;
+the bound is the offset of the event that the storage returns for this guess. A bad guess makes ranges of
+different lengths, and a guess that the storage refuses makes one range. Both are correct: no event is lost
+or read twice.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from dibs.model.results import Counts, State
 from dibs.spark.connection import StorageConnection
 
 _DIGITS = frozenset(string.hexdigits)
-#: Ids for which a task of Spark's is worth its start, some 50 ms: they take about as long to read.
+#: Least number of ids in a partition. Starting a Spark task takes some 50 ms, about as long as reading this
+#: many ids.
 MIN_IDS_PER_PARTITION = 1000
 
 
 def id_ranges(
     connection: StorageConnection, queue: str, state: State | None, parts: int
 ) -> list[tuple[str | None, str | None]]:
-    """Return up to `parts` parts of all ids, or of those in a state, each of at least about WORTH ids."""
+    """Return up to `parts` ranges (after, until) of all ids, or of the ids in a state, of at least about
+    MIN_IDS_PER_PARTITION ids each.
+    """
     if parts > 1:
         counts = connection.run(connection.storage.counts([queue]))[queue]
         parts = min(parts, MOST_PARTS, _size(counts, state) // MIN_IDS_PER_PARTITION)
@@ -35,14 +39,14 @@ def id_ranges(
 def _size(counts: Counts, state: State | None) -> int:
     if state is not None:
         return int(getattr(counts, state))
-    # One that waits beside the outcome of an earlier run counts twice, which makes parts a little smaller.
+    # A waiting job with the outcome of an earlier run counts twice, which makes the ranges a little smaller.
     return counts.waiting + counts.active + counts.completed + counts.failed + counts.cancelled
 
 
 def offset_ranges(
     connection: StorageConnection, queue: str, after: str | None, until: str, parts: int
 ) -> list[tuple[str | None, str]]:
-    """Return up to `parts` stretches of a log: together, what lies behind `after` and up to `until`."""
+    """Return up to `parts` ranges (after, until) that together cover a log from `after` to `until`."""
     ends = [*sorted({*_bounds(connection, queue, after, until, parts)}), until]
     return list(zip([after, *ends[:-1]], ends, strict=True))
 
@@ -60,7 +64,9 @@ def _bounds(
 
 
 def _next(connection: StorageConnection, queue: str, after: str | None) -> str | None:
-    """Return the offset of the first event behind another, if the storage takes that for one."""
+    """Return the offset of the first event behind `after`, or None if no such event exists or the
+    storage refuses `after`.
+    """
     try:
         page = connection.run(connection.storage.events(queue, after=after, limit=1))
     except Refused:
@@ -69,7 +75,11 @@ def _next(connection: StorageConnection, queue: str, after: str | None) -> str |
 
 
 def interpolate_offset(low: str, high: str, share: float) -> str | None:
-    """Return text about `share` of the way from one offset to another; None if they look strange."""
+    """Return a text at the given share of the way from one offset to another.
+
+    Hexadecimal digits are interpolated and other characters are kept. Return None if the two offsets have
+    different forms.
+    """
     marks = [place for place, sign in enumerate(low) if sign not in _DIGITS]
     if len(low) != len(high) or any(low[place] != high[place] for place in marks):
         return None

@@ -1,7 +1,7 @@
-"""Filters that Spark hands down: what they let the storage leave out, and what is left out on the way.
+"""Filter pushdown: the filters of Spark that the data source applies itself.
 
-Every comparison of a plain column with a literal is made here, before rows become Arrow and travel to the
-JVM. Those that name queues, ids, states or offsets besides spare the storage what they rule out.
+Every comparison of a plain column with a literal is applied here, before rows become Arrow and go to the
+JVM. Comparisons on queues, ids, states and offsets also reduce the data that is read from the storage.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from msgspec import Struct
+from attrs import frozen
 from pyspark.sql import datasource as ds
 
 from dibs.client.options.durations import EPOCH, MILLISECOND
@@ -25,20 +25,23 @@ _COMPARED: Final[dict[type[ds.Filter], Callable[[Any, Any], bool]]] = {
     ds.LessThan: operator.lt,
     ds.LessThanOrEqual: operator.le,
 }
-#: Kinds of columns whose values compare here as they do in Spark.
+#: Column types whose values compare in Python as in Spark.
 _COMPARABLE: Final = ("text", "integer", "long", "flag", "time")
 
 
-class Predicate(Struct, frozen=True):
-    """One comparison: a column's place, what is done with it, and with what."""
+@frozen
+class Predicate:
+    """A comparison of one column with a literal."""
 
     column: Column
+    #: Index of the column in a row.
     index: int
+    #: Name of the filter class of Spark: EqualTo, In, IsNull and so on.
     operator_name: str
     value: Any
 
     def passes(self, row: Row) -> bool:
-        """Tell whether a row stays; as in SQL, null compares with nothing."""
+        """Return whether a row passes; as in SQL, a comparison with null is false."""
         found = row[self.index]
         if self.operator_name == "IsNull":
             return found is None
@@ -54,19 +57,20 @@ class Predicate(Struct, frozen=True):
 _BY_NAME: Final = {kind.__name__: operator_name for kind, operator_name in _COMPARED.items()}
 
 
-class Predicates(Struct, frozen=True):
-    """All comparisons that were handed down; a row must pass every one."""
+@frozen
+class Predicates:
+    """The predicates that were pushed down; a row must pass all of them."""
 
     predicates: tuple[Predicate, ...] = ()
 
     def filter_rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Return the rows that pass."""
+        """Return the rows that pass all predicates."""
         if not self.predicates:
             return list(rows)
         return [row for row in rows if all(predicate.passes(row) for predicate in self.predicates)]
 
     def allowed_values(self, name: str) -> tuple[str, ...] | None:
-        """Return the only values a column may have, if the filters name them; None if it may have any."""
+        """Return the values that the predicates allow for a column, sorted; None if they allow any value."""
         named = [
             set(predicate.value if predicate.operator_name == "In" else (predicate.value,))
             for predicate in self.predicates
@@ -75,11 +79,11 @@ class Predicates(Struct, frozen=True):
         return tuple(sorted(set.intersection(*named))) if named else None
 
     def offset_after(self) -> str | None:
-        """Return the offset behind which everything lies that passes."""
+        """Return an offset before all rows that pass, or None."""
         return max((str(predicate.value) for predicate in self._on_offset("GreaterThan")), default=None)
 
     def offset_until(self) -> str | None:
-        """Return the offset up to which everything lies that passes."""
+        """Return an offset that no row that passes exceeds, or None."""
         return min(
             (str(predicate.value) for predicate in self._on_offset("LessThan", "LessThanOrEqual")),
             default=None,
@@ -94,7 +98,7 @@ class Predicates(Struct, frozen=True):
 
 
 def split_filters(table: str, filters: Sequence[ds.Filter]) -> tuple[Predicates, list[ds.Filter]]:
-    """Return what can be done here, and the filters that remain for Spark."""
+    """Return the filters that this module applies, as predicates, and the filters that Spark must apply."""
     indexes = {column.name: (index, column) for index, column in enumerate(columns(table))}
     predicates: list[Predicate] = []
     remaining: list[ds.Filter] = []
@@ -122,9 +126,9 @@ def _predicate(given: ds.Filter, indexes: dict[str, tuple[int, Column]]) -> Pred
 
 
 def _row_value(column: Column, value: Any) -> Any:
-    """Return a literal as rows have it: times are ms there, and may fall between two."""
+    """Return a literal in the form that rows have: a time is a number of ms, which may have a fraction."""
     if column.kind != "time" or not isinstance(value, datetime):
         return value
-    # Spark hands down a time of the session's zone; without a zone it is this process's own.
+    # Spark pushes down a time in the session's time zone. Without a zone, it is in the zone of this process.
     moment = value if value.tzinfo else value.astimezone()
     return (moment - EPOCH) / MILLISECOND

@@ -1,4 +1,4 @@
-"""Rows that were refused, kept as Parquet: their own columns, and the field and reason of the refusal."""
+"""The Parquet file of a task's rejected rows: their columns, and the field and reason of the error."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from pyarrow import fs
 from dibs.errors import Refused
 from dibs.spark.connection import absolute_location
 
-#: Rejects that are gathered before they are written.
+#: Rejected rows that are kept in memory before they are written.
 FLUSH_ROWS: Final = 1000
 _REASONS: Final = (pa.field("reject_field", pa.string()), pa.field("reject_reason", pa.string()))
 
 
 class RejectsFile:
-    """The rejects of one task. Nothing can be seen of them until `commit`; a second attempt replaces them."""
+    """The file of the rejected rows of one task.
+
+    The file is visible after `commit`. A second attempt of the task replaces it.
+    """
 
     def __init__(self, folder: str, name: str, attempt: int) -> None:
         self._system, folder_path = fs.FileSystem.from_uri(absolute_location(folder))
         self._final = f"{folder_path}/{name}.parquet"
-        # Spark and Arrow pass over names that begin so.
+        # Spark and Arrow ignore files whose names start with a dot.
         self._temporary = f"{folder_path}/.{name}.{attempt}.parquet"
         self._folder = folder_path
         self._rows: list[pa.RecordBatch] = []
@@ -31,7 +34,7 @@ class RejectsFile:
         self.count: int = 0
 
     def add(self, batch: pa.RecordBatch, row: int, refused: Refused) -> None:
-        """Take one row of a batch in."""
+        """Add one row of a batch with the error."""
         self._rows.append(batch.slice(row, 1))
         self._reasons.append((refused.field, str(refused)))
         self.count += 1
@@ -39,7 +42,7 @@ class RejectsFile:
             self._flush()
 
     def commit(self) -> None:
-        """Put the file in place, if there is anything in it."""
+        """Move the file to its final name, if it has rows."""
         if self._rows:
             self._flush()
         if self._writer is not None:
@@ -47,7 +50,7 @@ class RejectsFile:
             self._system.move(self._temporary, self._final)
 
     def abort(self) -> None:
-        """Leave nothing behind."""
+        """Delete the file."""
         if self._writer is not None:
             self._writer.close()
             self._system.delete_file(self._temporary)
@@ -64,7 +67,7 @@ class RejectsFile:
 
 
 def write_text(location: str, text: str) -> None:
-    """Write a small file whole, wherever paths and URIs lead."""
+    """Write a small file atomically to a path or URI."""
     system, path = fs.FileSystem.from_uri(absolute_location(location))
     folder = path.rpartition("/")[0]
     if folder:

@@ -1,8 +1,8 @@
-"""Rows as requests: what a column may be, what becomes of its values, and how a row is known again.
+"""Enqueue requests made from rows: the columns of a write, their types, and the request keys.
 
-A row is known by the name of its write, its partition, its id (without one, its content) and how many equal
-ones came before it there. So a task that runs again, or twice at once, adds nothing, in whatever order its
-rows come.
+The request key of a row is made of the name of its write, its partition, its id (or its content, if it has
+no id) and the number of equal rows before it in the partition. So a task that runs again, or twice at once,
+adds no job, in whatever order its rows come.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from dibs.spark.source.options import parse_conflict
 
 _SparkTypes = tuple[type[t.DataType], ...]
 _INTEGERS: Final[_SparkTypes] = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
-#: The columns a write takes: the types each may have, and how to say so.
+#: Column of a write -> the Spark types it may have, and their description for error messages.
 WRITE_COLUMNS: Final[dict[str, tuple[_SparkTypes, str]]] = {
     "id": ((t.StringType,), "string"),
     "payload": ((t.BinaryType, t.StringType), "binary or string"),
-    "data": ((t.DataType,), "anything JSON can say"),
+    "data": ((t.DataType,), "any type with a JSON form"),
     "run_at": ((t.TimestampType,), "timestamp (with a time zone: not timestamp_ntz)"),
-    "priority": (_INTEGERS, "a whole number"),
+    "priority": (_INTEGERS, "an integer"),
     "attributes": ((t.StructType, t.MapType), "a struct, or a map from string"),
     "on_conflict": ((t.StringType, t.StructType), "string or struct"),
 }
-#: A row without an id gets one that is the same if the row comes again.
+#: Conflict rule of rows without an id: the generated id is equal if the row comes again, so reject it then.
 _GENERATED_ID_CONFLICT: Final = Reject()
 
 _cached_conflict: Final = lru_cache(256)(parse_conflict)
 
 
 def check_columns(schema: t.StructType) -> None:
-    """Refuse a schema that could not be enqueued. Raises Refused naming the column."""
+    """Raise Refused with the name of a column that cannot be enqueued."""
     for field in schema:
         if field.name not in WRITE_COLUMNS:
             raise Refused(
-                f"there is no column {field.name!r} to write; there are {', '.join(WRITE_COLUMNS)}",
+                f"unknown column {field.name!r}; a write takes {', '.join(WRITE_COLUMNS)}",
                 field=field.name,
             )
         types, expected = WRITE_COLUMNS[field.name]
@@ -61,8 +61,7 @@ def check_columns(schema: t.StructType) -> None:
     names = set(schema.fieldNames())
     if len(names & {"payload", "data"}) != 1:
         raise Refused(
-            "a job needs what it is about: a column data (a value, written as JSON) or payload (bytes as "
-            "they are), and not both",
+            "a write needs exactly one of the columns data (a value, written as JSON) and payload (bytes)",
             field="data",
         )
 
@@ -70,12 +69,15 @@ def check_columns(schema: t.StructType) -> None:
 def _check_attribute_names(kind: t.MapType) -> None:
     if not isinstance(kind.keyType, t.StringType):
         raise Refused(
-            f"attributes are named by text, not by {kind.keyType.simpleString()}", field="attributes"
+            f"the keys of attributes must be strings, not {kind.keyType.simpleString()}", field="attributes"
         )
 
 
 class RequestBuilder:
-    """Makes requests of the rows of one partition, in order."""
+    """The builder of the enqueue requests of one partition.
+
+    It counts equal rows, so rows must come in order.
+    """
 
     def __init__(self, run: str, partition: int, on_conflict: OnConflict | None) -> None:
         self._key_prefix = f"{run}/{partition}"
@@ -83,7 +85,7 @@ class RequestBuilder:
         self._duplicates: Counter[str] = Counter()
 
     def requests(self, batch: pa.RecordBatch) -> Iterator[EnqueueRequest | Refused]:
-        """Yield for each row its request, or why there is none."""
+        """Yield for each row its request, or the Refused error of an invalid row."""
         columns = {name: _values(name, batch.column(name)) for name in batch.schema.names}
         for row in range(batch.num_rows):
             try:
@@ -110,8 +112,8 @@ class RequestBuilder:
         check_request(request)
         return request
 
-    def _request_key(self, what: bytes) -> str:
-        digest = blake2b(what, digest_size=12).hexdigest()
+    def _request_key(self, identity: bytes) -> str:
+        digest = blake2b(identity, digest_size=12).hexdigest()
         before = self._duplicates[digest]
         self._duplicates[digest] += 1
         return f"{self._key_prefix}/{digest}/{before}"
@@ -125,13 +127,16 @@ def _content(data: JobData, run_at: int | None, conflict: OnConflict | None) -> 
 
 
 def _values(name: str, column: pa.Array) -> list[Any]:
-    """Return a column as the values a request is made of, as far as that needs no judgement."""
+    """Return the values of a column in the form that requests need.
+
+    Values that can be invalid are converted per row.
+    """
     if name == "run_at":
-        # Microseconds to ms, rounded up: nobody runs early.
+        # Convert microseconds to ms, rounded up, so that a job never runs early.
         return [None if at is None else -(-at // 1000) for at in column.cast(pa.int64()).to_pylist()]
     values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
     if name == "attributes":
-        # A map of text holds JSON already, as in the table jobs; anything else becomes JSON.
+        # A map to strings holds JSON texts, as in the table `jobs`. Other values are encoded as JSON.
         is_json = pa.types.is_map(column.type) and pa.types.is_string(column.type.item_type)
         return [_attribute_writers(value, _encode_text if is_json else JSON.encode) for value in values]
     return values
@@ -142,7 +147,10 @@ def _encode_text(text: str) -> bytes:
 
 
 def _attribute_writers(value: Mapping[str, Any] | None, write: Callable[[Any], bytes]) -> Any:
-    """Return attributes still to be written: one that cannot be is its own row's fault only."""
+    """Return attributes as (name, encoder, value).
+
+    They are encoded per row, so that an error rejects only its row.
+    """
     return (
         None if value is None else [(name, write, each) for name, each in value.items() if each is not None]
     )
@@ -159,7 +167,7 @@ def _payload(row: Mapping[str, Any]) -> bytes:
         return JSON.encode(row["data"])
     payload = row["payload"]
     if payload is None:
-        raise Refused("payload is null; give it bytes, or use a column data", field="payload")
+        raise Refused("payload is null; it must be bytes. Use a column data for JSON values", field="payload")
     return payload.encode() if isinstance(payload, str) else bytes(payload)
 
 

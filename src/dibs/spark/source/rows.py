@@ -1,4 +1,4 @@
-"""Slots and events as rows: tuples in the order of the columns, and Arrow batches made of them."""
+"""Rows of the tables, made from slots and events: tuples in the order of the columns, and Arrow batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dibs.spark.schemas import columns as table_columns
 
 Row = tuple[Any, ...]
 
-#: What ends an attempt: the events that are runs.
+#: Kinds of events that end an attempt. Only these make rows of the table `runs`.
 ATTEMPT_KINDS: Final = frozenset(get_args(AttemptKind))
 _MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
 
@@ -23,7 +23,7 @@ _validate: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def json_or_none(raw: bytes | None) -> str | None:
-    """Return stored bytes as text if they are JSON; bytes of another format seldom are, by chance."""
+    """Return stored bytes as text if they are valid JSON, else None."""
     if raw is None:
         return None
     try:
@@ -33,7 +33,7 @@ def json_or_none(raw: bytes | None) -> str | None:
         return None
 
 
-# -- parts that several tables have ------------------------------------------------------------------
+# -- groups of columns that several tables share -----------------------------------------------------
 
 
 def _data(data: JobData | None) -> Row:
@@ -66,7 +66,7 @@ def _origin(origin: Origin | None) -> Row:
 
 
 def job_rows(queue: str, record: ExportRecord) -> Iterator[Row]:
-    """Yield the current of an id, and its successor, if there are any."""
+    """Yield the rows of the current job of an id and of its successor, if they exist."""
     if record.slot.current is not None:
         yield _current(queue, record.slot.current)
     if record.slot.successor is not None:
@@ -115,7 +115,7 @@ def _blocked(queue: str, id: str, successor: Successor) -> Row:
 
 
 def outcome_rows(queue: str, record: ExportRecord) -> Iterator[Row]:
-    """Yield the outcome of an id, if it is kept."""
+    """Yield the row of the outcome of an id, if it is kept."""
     outcome = record.slot.outcome
     if outcome is None:
         return
@@ -141,7 +141,7 @@ def outcome_rows(queue: str, record: ExportRecord) -> Iterator[Row]:
 
 
 def event_rows(queue: str, offset: str, event: LogEvent) -> Iterator[Row]:
-    """Yield what happened."""
+    """Yield the row of an event."""
     yield (
         queue,
         offset,
@@ -163,7 +163,9 @@ def event_rows(queue: str, offset: str, event: LogEvent) -> Iterator[Row]:
 
 
 def run_rows(queue: str, offset: str, event: LogEvent) -> Iterator[Row]:
-    """Yield the attempt that an event ended; a job that was cancelled before its claim had none."""
+    """Yield the row of the attempt that an event ended. A job cancelled before its claim has no such
+    row.
+    """
     if (
         event.kind not in ATTEMPT_KINDS
         or not event.attempt
@@ -204,7 +206,9 @@ EVENT_ROWS: Final[dict[str, Callable[[str, str, LogEvent], Iterator[Row]]]] = {
 
 
 def to_record_batch(table: str, rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows of a table as a batch with the columns of `schema`, a choice of the table's."""
+    """Return rows of a table as an Arrow batch with the columns of `schema`, a subset of the table's
+    columns.
+    """
     columns = list(zip(*rows, strict=True))
     indexes = {column.name: index for index, column in enumerate(table_columns(table))}
     arrays = [_array(columns[indexes[field.name]], field.type) for field in schema]
@@ -213,6 +217,6 @@ def to_record_batch(table: str, rows: Sequence[Row], schema: pa.Schema) -> pa.Re
 
 def _array(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(kind):
-        # The contract's limit for a time, 2**53 ms, is still within 64 bits as microseconds.
+        # The largest time of the contract, 2**53 ms, fits into 64 bits as microseconds.
         return pa.array(values, _MILLISECONDS).cast(kind)
     return pa.array(values, kind)

@@ -1,4 +1,7 @@
-"""The stream of events. Its positions are offsets of each queue's log, so a checkpoint says what was read."""
+"""The reader of a stream of events.
+
+The offset of the stream, kept in the checkpoint, is one log offset per queue.
+"""
 
 from __future__ import annotations
 
@@ -21,74 +24,80 @@ from dibs.spark.connection import StorageConnection
 from dibs.spark.source.batch_reader import PAGE, QueuePartition, check_schema, log_pages
 from dibs.spark.source.options import StreamOptions
 from dibs.spark.source.rows import EVENT_ROWS, to_record_batch
-from dibs.storage.protocol import LATEST
 
-#: Each queue's offset, everything up to it read; "" is the start of a log.
+#: Queue -> offset of the last event read; "" is the start of the log.
 StreamOffset = dict[str, str]
 
 
 class EventStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows the logs of some queues, or of all there are: then new ones join from their start.
+    """The stream reader of the logs of some queues, or of all queues; a new queue is read from its start.
 
-    `read` runs in tasks; everything else in one process of the driver's machine for as long as the query.
+    Spark calls `read` in tasks. It calls the other methods in one process on the driver's machine, which
+    lives as long as the query.
     """
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
         self._schema = check_schema(options.table, schema)
-        #: Where this run of the query ends, with a trigger that is to end.
+        #: With the trigger availableNow: the offset at which the query stops.
         self._target: StreamOffset | None = None
 
-    # -- positions -----------------------------------------------------------------------------------
+    # -- offsets -------------------------------------------------------------------------------------
 
-    def initialOffset(self) -> StreamOffset:  # noqa: N802 - Spark's own names, here and below
-        """Return where a query begins that has no checkpoint."""
+    def initialOffset(self) -> StreamOffset:  # noqa: N802 - Spark's names, here and below
+        """Return the start of a query without a checkpoint."""
         with StorageConnection(self._options.url) as connection:
             queues = self._queues(connection)
             if self._options.start == "latest":
-                return {queue: _end(connection, queue) for queue in queues}
+                return {queue: connection.log_end(queue) for queue in queues}
         given = self._options.start if isinstance(self._options.start, dict) else {}
         return {queue: given.get(queue, "") for queue in queues}
 
     def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:  # noqa: N802
-        """Return how far the next batch goes."""
+        """Return the end of the next micro-batch."""
         self._check_checkpoint(start)
         with StorageConnection(self._options.url) as connection:
-            ends = self._target or {queue: _end(connection, queue) for queue in self._queues(connection)}
-            # A queue that is gone, or was not there when the target was set, stays where it is.
+            ends = self._target or self._log_ends(connection)
+            # Keep the offset of a queue that was deleted, or that was created after the target was set.
             ends = {**start, **ends}
             if isinstance(limit, ReadMaxRows):
                 ends = _limit_offset(connection, start, ends, limit.max_rows)
-        # Behind what a batch in the checkpoint reached already it must never go.
+        # The end must never be before `start`, which a micro-batch in the checkpoint has reached.
         return {queue: max(end, start.get(queue, "")) for queue, end in ends.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit that option max_events sets."""
+        """Return the limit that the option max_events sets."""
         most = self._options.max_events
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Take note of where the logs end now: the query ends there."""
+        """Store the current ends of the logs as the target at which the query stops."""
         with StorageConnection(self._options.url) as connection:
-            self._target = {queue: _end(connection, queue) for queue in self._queues(connection)}
+            self._target = self._log_ends(connection)
 
     def _queues(self, connection: StorageConnection) -> Sequence[str]:
-        return self._options.queues or [info.name for info in connection.run(connection.storage.queues())]
+        return self._options.queues or connection.queue_names()
+
+    def _log_ends(self, connection: StorageConnection) -> StreamOffset:
+        return {queue: connection.log_end(queue) for queue in self._queues(connection)}
 
     def _check_checkpoint(self, start: Mapping[str, str]) -> None:
-        """Refuse to go on from the checkpoint of another query: its offsets mean nothing here."""
+        """Raise ConfigurationError for the checkpoint of a query on other queues: its offsets are of
+        other logs.
+        """
         wanted = self._options.queues
         if wanted is not None and set(start) != set(wanted):
             raise ConfigurationError(
-                f"the checkpoint is of another queue: {', '.join(sorted(start)) or '(none)'}, where this "
-                f"query reads {', '.join(sorted(wanted))}. Give it a checkpointLocation of its own"
+                f"the checkpoint belongs to a query on {', '.join(sorted(start)) or 'no queue'}, but this "
+                f"query reads {', '.join(sorted(wanted))}. Set another checkpointLocation"
             )
 
     # -- rows ----------------------------------------------------------------------------------------
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[ds.InputPartition]:
-        """Plan a batch: the stretch of each log that is new."""
-        # A query that goes on from a checkpoint begins here, with the batch it was killed in.
+        """Plan a micro-batch: one partition per queue with new events."""
+        # After a restart, Spark first plans the micro-batch that was interrupted, so check its checkpoint
+        # here too.
         self._check_checkpoint(end)
         return [
             QueuePartition(queue, after=start.get(queue, ""), until=until)
@@ -97,7 +106,7 @@ class EventStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one stretch: the same ones whenever it is read again."""
+        """Yield the rows of one partition. A second read of the same partition yields the same rows."""
         part, table = cast("QueuePartition", partition), self._options.table
         schema, make = to_arrow_schema(self._schema, timezone="UTC"), EVENT_ROWS[table]
         with StorageConnection(self._options.url) as connection:
@@ -107,14 +116,14 @@ class EventStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield to_record_batch(table, rows, schema)
 
 
-def _end(connection: StorageConnection, queue: str) -> str:
-    return connection.run(connection.storage.events(queue, after=LATEST, limit=1)).offset
-
-
 def _limit_offset(
     connection: StorageConnection, start: StreamOffset, ends: StreamOffset, most: int
 ) -> StreamOffset:
-    """Return a position at most `most` events on, shared out so that no queue waits for another's backlog."""
+    """Return offsets at most `most` events after `start`.
+
+    Each queue gets the same share of the events, so that the backlog of one queue does not delay
+    another.
+    """
     behind = [queue for queue, end in sorted(ends.items()) if end > start.get(queue, "")]
     share = max(1, most // max(1, len(behind)))
     return {
@@ -124,7 +133,7 @@ def _limit_offset(
 
 
 def _offset_after(connection: StorageConnection, queue: str, after: str, end: str, most: int) -> str:
-    """Return the offset of the event `most` events behind `after`, or `end` if that comes first."""
+    """Return the offset `most` events behind `after`, or `end` if `end` comes first."""
     while most > 0 and after < end:
         page = connection.run(connection.storage.events(queue, after=after or None, limit=min(most, PAGE)))
         if not page.events:

@@ -1,4 +1,4 @@
-"""The writers: a DataFrame into a queue once, and a stream into a queue batch by batch."""
+"""The writers of a DataFrame and of a stream: Spark calls `write` in each task and `commit` at the end."""
 
 from __future__ import annotations
 
@@ -21,27 +21,30 @@ from dibs.spark.source.rejects import write_text
 from dibs.spark.source.row_requests import check_columns
 from dibs.spark.write_report import PartitionReport, sum_reports
 
-#: Where Spark tells a task which query it belongs to, and which of its batches.
+#: Local properties of a Spark task: the id of its streaming query and the number of its micro-batch.
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 
 
 @frozen
 class CommitMessage(ds.WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message with the report of a task that Spark sends to the driver."""
 
     report: PartitionReport
 
 
 def check_write(options: WriteOptions, schema: StructType) -> None:
-    """Look at a write before any task begins; make the place if it is new. Raises Refused, StorageError."""
+    """Check the columns, and open the storage, creating it if it is new. Raise Refused or StorageError."""
     check_columns(schema)
     with StorageConnection(options.url, create=True):
         pass
 
 
 class BatchWriter(ds.DataSourceArrowWriter):
-    """Writes once. It is made where the write is planned, so all tasks and attempts share its run."""
+    """The writer of a DataFrame.
+
+    Spark creates it when it plans the write and pickles it to the tasks, so all attempts have the same run.
+    """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_write(options, schema)
@@ -49,32 +52,37 @@ class BatchWriter(ds.DataSourceArrowWriter):
         self._run = options.run or new_id()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
-        """Enqueue a partition, in a task."""
+        """Enqueue the rows of a partition. Called in a task."""
         return CommitMessage(write_partition(self._options, _task(self._run), iterator))
 
     def commit(self, messages: Sequence[ds.WriterCommitMessage | None]) -> None:
-        """Write the report, once all tasks are done."""
+        """Write the report file, after all tasks succeeded."""
         if self._options.report:
             _write_report(self._options.report, self._options.queue, self._run, messages)
 
 
 class StreamWriter(ds.DataSourceStreamArrowWriter):
-    """Writes the batches of a stream; one that Spark runs again is known by query and number."""
+    """The writer of a stream.
+
+    A repeated micro-batch has the same query id and number, and so the same request keys.
+    """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_write(options, schema)
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
-        """Enqueue a partition of a batch, in a task."""
+        """Enqueue the rows of a partition of a micro-batch. Called in a task."""
         context = _context()
         query, batch = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
         if not query or not batch:
-            raise ConfigurationError("Spark did not tell this task its query and batch; is this a stream?")
+            raise ConfigurationError(
+                f"the local properties {QUERY_ID} and {BATCH_ID} are missing in this task; use writeStream"
+            )
         return CommitMessage(write_partition(self._options, _task(f"{query}/{batch}"), iterator))
 
     def commit(self, messages: Sequence[ds.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Write the report of a batch."""
+        """Write the report file of a micro-batch."""
         if self._options.report:
             path = f"{self._options.report}/batch-{batchId:09}.json"
             _write_report(path, self._options.queue, f"batch {batchId}", messages)
@@ -83,7 +91,7 @@ class StreamWriter(ds.DataSourceStreamArrowWriter):
 def _context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise ConfigurationError("rows are written in tasks of Spark, and this is none")
+        raise ConfigurationError("rows can only be written in a Spark task; call DataFrame.write")
     return context
 
 

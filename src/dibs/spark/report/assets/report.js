@@ -1,5 +1,5 @@
-// The page reads without any of this: it only shows one queue at a time, the values under the pointer, and
-// lets its reader choose between light and dark.
+// Adds to the static page: show one queue at a time, show the values under the pointer, and switch between
+// the light and the dark theme.
 "use strict";
 
 const series = JSON.parse(document.getElementById("series").textContent);
@@ -15,11 +15,11 @@ function choose(name) {
 }
 
 function isDark() {
-  const said = document.documentElement.dataset.theme;
-  return said ? said === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const theme = document.documentElement.dataset.theme;
+  return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
-function spoken(value, unit) {
+function formatValue(value, unit) {
   if (value === null || value === undefined) return "none";
   if (unit !== "ms") return value.toLocaleString("en", { maximumFractionDigits: 1 });
   if (value < 1000) return `${Math.round(value)} ms`;
@@ -34,22 +34,22 @@ function show(event, svg) {
   const x = ((event.clientX - box.left) / box.width) * Number(width);
   const part = (x - Number(left)) / (Number(right) - Number(left));
   if (part < 0 || part >= 1) return hide(svg);
-  const place = Math.floor(part * data.at.length);
+  const index = Math.floor(part * data.at.length);
   const cursor = svg.querySelector(".cursor");
   cursor.setAttribute("x1", x);
   cursor.setAttribute("x2", x);
   cursor.style.visibility = "visible";
   tip.replaceChildren();
   const when = document.createElement("b");
-  when.textContent = `${new Date(data.at[place]).toISOString().slice(0, 16).replace("T", " ")} UTC`;
+  when.textContent = `${new Date(data.at[index]).toISOString().slice(0, 16).replace("T", " ")} UTC`;
   tip.append(when);
-  for (const one of JSON.parse(svg.dataset.shown)) {
+  for (const one of JSON.parse(svg.dataset.lines)) {
     const line = document.createElement("div");
     const colour = document.createElement("i");
     colour.className = one.colour;
-    const total = one.names.reduce((sum, name) => sum + (data[name][place] ?? 0), 0);
-    const none = one.names.every((name) => data[name][place] === null);
-    line.append(colour, `${one.label} ${spoken(none ? null : total, unit)}`);
+    const total = one.names.reduce((sum, name) => sum + (data[name][index] ?? 0), 0);
+    const isMissing = one.names.every((name) => data[name][index] === null);
+    line.append(colour, `${one.label} ${formatValue(isMissing ? null : total, unit)}`);
     tip.append(line);
   }
   tip.style.display = "block";
