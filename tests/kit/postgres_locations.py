@@ -15,7 +15,7 @@ from typing import Any, Final, Self, cast
 from dibs.storage.postgres.network.address import PostgresAddress, parse_url
 from dibs.storage.postgres.network.connections import ConnectionPool
 from dibs.storage.postgres.network.errors import DriverErrors
-from dibs.storage.postgres.network.server import PostgresServer
+from dibs.storage.postgres.network.server import PostgresDatabase
 from dibs.storage.postgres.storage import PostgresStorage
 from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import connect, open_storage, with_option
@@ -106,7 +106,7 @@ class Kept:
         self._locations.leave(self._location)
 
 
-class WarmServer(PostgresServer):
+class WarmServer(PostgresDatabase):
     """A server with connections that are open already."""
 
     def __init__(self, address: PostgresAddress, connections: ConnectionPool) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from dibs.model.requests import Complete, Settlement
 from dibs.storage.postgres import PostgresStorage
-from dibs.storage.postgres.network.server import PostgresServer
+from dibs.storage.postgres.network.server import PostgresDatabase
 from tests.storage.exchange import begun, counted, exchange
 from tests.storage.postgres.jobs import asked
 
@@ -19,7 +19,7 @@ async def test_a_job_costs_one_statement_for_each_verb_and_none_for_its_waits(
     async with opening(poll=60.0) as storage:
         lease, token = await begun(storage)
         token = await exchange(storage, lease, token, "warm")
-        with counted(monkeypatch, PostgresServer, "fetch") as calls:
+        with counted(monkeypatch, PostgresDatabase, "fetch") as calls:
             for number in range(5):
                 token = await exchange(storage, lease, token, f"job-{number}")
 
@@ -32,7 +32,7 @@ async def test_a_batch_costs_as_many_requests_as_a_single_job(
     storage: PostgresStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = (await storage.grant(["q"], 600_000, "worker")).lease
-    with counted(monkeypatch, PostgresServer, "fetch") as calls:
+    with counted(monkeypatch, PostgresDatabase, "fetch") as calls:
         await storage.enqueue("q", [asked(f"{n}") for n in range(1000)])
         jobs = (await storage.claim("q", lease, 1000)).jobs
         ends = [Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in jobs if job.run]

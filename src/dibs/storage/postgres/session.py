@@ -14,7 +14,7 @@ from dibs.model.requests import EnqueueRequest, Settlement
 from dibs.storage import checks
 from dibs.storage.postgres.codec import parameters
 from dibs.storage.postgres.network.address import PostgresAddress
-from dibs.storage.postgres.network.server import PostgresServer
+from dibs.storage.postgres.network.server import PostgresDatabase
 from dibs.storage.postgres.vacuum import Vacuum
 from dibs.storage.postgres.wakeups.wait import PostgresWaits
 from dibs.storage.protocol import Clock
@@ -30,7 +30,7 @@ class PostgresSession:
         self.url = address.shown
         self.limits = limits
         self._manual = clock == "manual"
-        self._server = PostgresServer(address)
+        self._server = PostgresDatabase(address)
         self._waits = PostgresWaits(self._server, address.poll, manual=self._manual)
         self._vacuum = Vacuum(self._server)
         #: Queues that this session has registered; their row exists.

@@ -14,7 +14,7 @@ from typing import Final
 import psycopg
 
 from dibs.errors import DibsError
-from dibs.storage.postgres.network.server import PostgresServer
+from dibs.storage.postgres.network.server import PostgresDatabase
 
 log: Final = logging.getLogger("dibs.storage.postgres")
 
@@ -25,7 +25,7 @@ CLAIMS_PER_VACUUM: Final = 50_000
 class Vacuum:
     """Count the jobs that one storage claims, and vacuum `live` on a separate connection when it is due."""
 
-    def __init__(self, server: PostgresServer) -> None:
+    def __init__(self, server: PostgresDatabase) -> None:
         self._server = server
         self._claimed = 0
         self._task: asyncio.Task[None] | None = None

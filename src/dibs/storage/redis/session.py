@@ -21,7 +21,7 @@ from dibs.storage.redis.network.opening import check_servers, display_url, serve
 from dibs.storage.redis.network.scripts import script
 from dibs.storage.redis.network.servers import Servers, run_script
 from dibs.storage.redis.wakeups.listener import Subscription
-from dibs.storage.redis.wakeups.wait import QueueState, RedisWaits, decode_state
+from dibs.storage.redis.wakeups.wait import RedisWaits, WatchedQueue, decode_state
 
 #: The most jobs in one script call. A longer call would block all clients of the server for more than some
 #: ms.
@@ -189,5 +189,5 @@ class RedisSession:
             await self._command(key, "SADD", key, *new)
             self._registered.update(new)
 
-    async def _read_state(self, queue: str) -> QueueState:
+    async def _read_state(self, queue: str) -> WatchedQueue:
         return decode_state(await self._run("watch", queue, None, repeatable=True))

@@ -23,7 +23,7 @@ log: Final = logging.getLogger("dibs.storage.postgres")
 OLDEST: Final = 130_000
 
 
-class PostgresServer:
+class PostgresDatabase:
     """The connections to one server, and the durability that its settings give."""
 
     def __init__(self, address: PostgresAddress) -> None:

@@ -115,7 +115,7 @@ class Notifications:
 
 
 @define(eq=False)
-class Listener:
+class NotificationListener:
     """A task that receives notifications, from the first wait until the storage closes."""
 
     _notifications: Notifications

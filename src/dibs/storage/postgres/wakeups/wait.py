@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from attrs import define, field
 
 from dibs.model.results import ClaimResult, WaitResult
-from dibs.storage.postgres.network.server import PostgresServer
-from dibs.storage.postgres.wakeups.listener import Listener, Notifications
+from dibs.storage.postgres.network.server import PostgresDatabase
+from dibs.storage.postgres.wakeups.listener import NotificationListener, Notifications
 from dibs.storage.protocol import Watch
 from dibs.storage.wait_loop import QueueWait
 
@@ -61,19 +61,21 @@ class AfterClaim(NamedTuple):
 class PostgresWaits:
     """The waits of one open storage."""
 
-    server: PostgresServer
+    server: PostgresDatabase
     #: Seconds between looks without notifications.
     poll: float
     manual: bool = field(kw_only=True)
     notifications: Notifications = field(factory=Notifications, init=False)
-    listener: Listener = field(init=False)
+    listener: NotificationListener = field(init=False)
     #: Monotonic time of the last look, by watch and queue.
     _looked_at: dict[tuple[Watch, str], float] = field(factory=dict, init=False)
     _after_claim: dict[str, AfterClaim] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         server = self.server
-        self.listener = Listener(self.notifications, server.queries.channel, server.connect, server.url)
+        self.listener = NotificationListener(
+            self.notifications, server.queries.channel, server.connect, server.url
+        )
 
     async def close(self) -> None:
         """End every wait."""

@@ -26,7 +26,7 @@ from dibs.storage.wait_loop import QueueWait
 CHANNELS: Final[dict[Watch, str]] = {"work": "work", "events": "told", "ids": "ended"}
 
 
-class QueueState(NamedTuple):
+class WatchedQueue(NamedTuple):
     """State of one queue, as storage/redis/lua/watch.lua returns it."""
 
     #: Time of the server, ms.
@@ -52,16 +52,16 @@ class QueueState(NamedTuple):
         return self.ended if watch == "ids" else self.last_log_entry
 
 
-def decode_state(reply: list[Any]) -> QueueState:
+def decode_state(reply: list[Any]) -> WatchedQueue:
     now, work, ended, last_log_entry, due, has_due = reply
-    return QueueState(
+    return WatchedQueue(
         int(now), work.decode(), ended.decode(), last_log_entry.decode(),
         int(due) if due else None, bool(has_due),
     )  # fmt: skip
 
 
 #: States by queue.
-States = Mapping[str, QueueState]
+States = Mapping[str, WatchedQueue]
 
 
 @define(eq=False)
@@ -70,7 +70,7 @@ class RedisWaits:
 
     subscription: Subscription
     #: Reads the state of a queue from the server.
-    read_state: Callable[[str], Awaitable[QueueState]]
+    read_state: Callable[[str], Awaitable[WatchedQueue]]
     #: Returns the prefix of the keys of a queue.
     queue_prefix: Callable[[str], str]
     #: Seconds between looks without messages.
@@ -150,19 +150,19 @@ class RedisWait(QueueWait[States]):
             or not self._subscription.is_confirmed(self._channels)
         ):
             return None
-        states: dict[str, QueueState] = {}
+        states: dict[str, WatchedQueue] = {}
         for channel, queue in self._channels.items():
             newest, clock = latest.get(channel), self._waits.clocks.get(queue)
             if newest is None or clock is None:
                 return None
             now = clock[0] + round((time.monotonic() - clock[1]) * 1000)
             if self.watch == "ids":
-                states[queue] = QueueState(now, ended=str(newest))
+                states[queue] = WatchedQueue(now, ended=str(newest))
                 continue
             number, _, due = self.since.get(queue, "").partition("/")
             if not number.isdecimal() or int(number) < newest:
                 return None
-            states[queue] = QueueState(now, work=number, next_due=int(due) if due.isdecimal() else None)
+            states[queue] = WatchedQueue(now, work=number, next_due=int(due) if due.isdecimal() else None)
         return states
 
     def recall_after_message(self, state: States) -> States | None:
@@ -175,10 +175,10 @@ class RedisWait(QueueWait[States]):
                 return None
             newest, before = str(latest[channel]), state[queue]
             if self.watch == "ids":
-                states[queue] = QueueState(before.now, ended=newest)
+                states[queue] = WatchedQueue(before.now, ended=newest)
             elif newest != before.work:
                 # The message does not include next_due. The token gets `now`, and the next claim corrects it.
-                states[queue] = QueueState(before.now, work=newest, next_due=before.now)
+                states[queue] = WatchedQueue(before.now, work=newest, next_due=before.now)
         return states
 
     def has_changed(self, state: States, *, was_woken: bool) -> bool:
@@ -188,7 +188,7 @@ class RedisWait(QueueWait[States]):
             self._queue_changed(channel, queue, state[queue]) for channel, queue in self._channels.items()
         )
 
-    def _queue_changed(self, channel: str, queue: str, state: QueueState) -> bool:
+    def _queue_changed(self, channel: str, queue: str, state: WatchedQueue) -> bool:
         since = self.since.get(queue)
         if since is None:
             return self.watch == "work" and state.has_due
