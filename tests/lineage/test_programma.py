@@ -98,7 +98,7 @@ async def test_a_date_is_a_time_with_a_zone(queue: Queue) -> None:
 
 
 async def test_a_date_and_a_delay_are_not_both_given(queue: Queue) -> None:
-    with pytest.raises(Refused, match="set at most one"):
+    with pytest.raises(Refused, match="pass only one"):
         await queue.enqueue(1, run_at=datetime.now(UTC), delay=5)
     with pytest.raises(Refused):
         await queue.enqueue(1, delay=-1)
