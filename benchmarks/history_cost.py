@@ -1,9 +1,10 @@
-"""What a history costs: `python -m benchmarks.history_cost [--runs N] [--level all] [--memory 2g]`.
+"""Measure the history on Spark: `python -m benchmarks.history_cost [--runs N] [--level all] [--memory 2g]`.
 
-A day is played on a private Redis (or was before, by benchmarks.history_day: --url says where), taken into a
-warehouse by one increment, taken again with nothing new, and drawn; the day and the report in processes of
-their own. Prints JSON: seconds by the clock and of CPU (of Java and all Pythons: what to read on a machine
-that others use as well), events a second, and the most memory that each kind of process held.
+benchmarks.history_day simulates a day on a private Redis, or --url names a storage with such a day. One
+increment copies the events into a warehouse, a second increment finds no new events, and a report is drawn.
+The simulation and the report run in new processes. Prints JSON: elapsed seconds, CPU seconds of Java and all
+Python processes (compare these on a shared machine), events a second, and the peak memory of each kind of
+process.
 """
 
 from __future__ import annotations
@@ -23,8 +24,7 @@ from threading import Event, Thread
 from typing import Any, Final, TypeVar
 
 import psutil
-from msgspec import Struct
-from msgspec.structs import asdict
+from attrs import asdict, define, frozen
 
 from dibs.spark.history.increments import update
 from dibs.spark.java import session
@@ -33,8 +33,8 @@ from dibs_conformance.servers import start_redis
 T = TypeVar("T")
 
 MIB: Final = 1 << 20
-#: Kind of process -> what its command line has in it, the first that fits. Spark starts one daemon for its
-#: workers, and one more for each question that it has about a data source.
+#: Kind of process -> a part of its command line; the first match counts. Spark starts one daemon for its
+#: workers, and one for each call of a data source while it plans a query.
 KINDS: Final = {
     "planning": "pyspark.sql.worker.",
     "worker": "pyspark.daemon",
@@ -43,63 +43,69 @@ KINDS: Final = {
 }
 
 
-class Took(Struct):
-    """What something took, in seconds: by the clock, and of all cores by this process and its own."""
+@frozen
+class TimeUsed:
+    """Elapsed seconds, and CPU seconds of this process and its child processes on all cores."""
 
     seconds: float
     cpu: float
 
 
-class Held(Struct):
-    """The most that one kind of process held, in MiB; each of the three at its own moment."""
+@define
+class PeakMemory:
+    """The peak resident memory of one kind of process. The three peaks can be at different times."""
 
+    #: The largest process, in MiB.
     largest: int = 0
+    #: All processes of this kind together, in MiB.
     together: int = 0
+    #: The number of processes.
     processes: int = 0
 
 
-def timed(work: Callable[[], T]) -> tuple[Took, T]:
-    """Return what it took, and what it returned."""
-    begun, busy = time.monotonic(), cpu()
-    done = work()
-    return Took(round(time.monotonic() - begun, 1), round(cpu() - busy, 1)), done
+def timed(work: Callable[[], T]) -> tuple[TimeUsed, T]:
+    """Call `work`. Return the time it used, and its result."""
+    started, cpu_before = time.monotonic(), cpu_seconds()
+    result = work()
+    used = TimeUsed(round(time.monotonic() - started, 1), round(cpu_seconds() - cpu_before, 1))
+    return used, result
 
 
-def cpu() -> float:
-    """Return the CPU seconds of this process and of those it started, but for a server of its own."""
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process and its descendants, without the Redis server."""
     times = psutil.Process().cpu_times()
     total = float(times.user + times.system)
     for process in psutil.Process().children(recursive=True):
         try:
             if kind_of(process) != "server":
-                told = process.cpu_times()
-                total += told.user + told.system + told.children_user + told.children_system
+                used = process.cpu_times()
+                total += used.user + used.system + used.children_user + used.children_system
         except psutil.NoSuchProcess:
             continue
     return total
 
 
 def kind_of(process: psutil.Process) -> str:
-    """Return what a process does here."""
+    """Return the kind of a process: driver, java, a key of `KINDS`, or server."""
     if process.pid == os.getpid():
         return "driver"
     if process.name() == "java":
         return "java"
-    words = " ".join(process.cmdline())
-    for kind, word in KINDS.items():
-        if word in words:
+    command_line = " ".join(process.cmdline())
+    for kind, part in KINDS.items():
+        if part in command_line:
             return kind
     return "server"
 
 
 @contextmanager
-def watched() -> Iterator[dict[str, Held]]:
-    """Give the most that each kind of process held, while it lasts."""
-    most: dict[str, Held] = {}
-    over = Event()
+def watch_memory() -> Iterator[dict[str, PeakMemory]]:
+    """Yield the peak memory by kind of process; a thread updates it four times a second during the block."""
+    peaks: dict[str, PeakMemory] = {}
+    stopped = Event()
 
     def watch() -> None:
-        while not over.wait(0.25):
+        while not stopped.wait(0.25):
             sizes: dict[str, list[int]] = {}
             for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
                 try:
@@ -107,83 +113,87 @@ def watched() -> Iterator[dict[str, Held]]:
                 except psutil.NoSuchProcess:
                     continue
             for kind, each in sizes.items():
-                held = most.setdefault(kind, Held())
-                held.largest = max(held.largest, max(each) // MIB)
-                held.together = max(held.together, sum(each) // MIB)
-                held.processes = max(held.processes, len(each))
+                peak = peaks.setdefault(kind, PeakMemory())
+                peak.largest = max(peak.largest, max(each) // MIB)
+                peak.together = max(peak.together, sum(each) // MIB)
+                peak.processes = max(peak.processes, len(each))
 
     watcher = Thread(target=watch)
     watcher.start()
     try:
-        yield most
+        yield peaks
     finally:
-        over.set()
+        stopped.set()
         watcher.join()
-        most.pop("server", None)
+        peaks.pop("server", None)
 
 
-def alone(*words: str) -> tuple[dict[str, Any], str]:
-    """Run a Python with these words; return what it took and held, and what it printed."""
-    begun, busy = time.monotonic(), ended()
-    with watched() as most:
-        said = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, text=True, check=True).stdout
-    took = Took(round(time.monotonic() - begun, 1), round(ended() - busy, 1))
-    return {**asdict(took), "most_mib": {kind: asdict(most[kind]) for kind in most if kind != "driver"}}, said
+def run_python(*arguments: str) -> tuple[dict[str, Any], str]:
+    """Run Python in a new process. Return its time and peak memory, and its stdout."""
+    started, cpu_before = time.monotonic(), ended_cpu_seconds()
+    with watch_memory() as peaks:
+        command = [sys.executable, *arguments]
+        stdout = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    used = TimeUsed(round(time.monotonic() - started, 1), round(ended_cpu_seconds() - cpu_before, 1))
+    memory = {kind: asdict(peaks[kind]) for kind in peaks if kind != "driver"}
+    return {**asdict(used), "most_mib": memory}, stdout
 
 
-def ended() -> float:
-    """Return the CPU seconds of all processes that this one started and that are gone."""
+def ended_cpu_seconds() -> float:
+    """Return the CPU seconds of all child processes that have ended."""
     times = psutil.Process().cpu_times()
     return float(times.children_user + times.children_system)
 
 
-def measured(words: argparse.Namespace, url: str, warehouse: Path) -> dict[str, Any]:
-    """Take in what was played at a place, and return what that took."""
-    config = {"spark.driver.memory": words.memory, "spark.log.level": "ERROR"}
+def measure(options: argparse.Namespace, url: str, warehouse: Path) -> dict[str, Any]:
+    """Copy the events of a storage into a warehouse, draw the report, and return times and memory."""
+    config = {"spark.driver.memory": options.memory, "spark.log.level": "ERROR"}
     spark = session("dibs benchmark", master="local[2]", config=config)
-    with watched() as most:
-        first, done = timed(lambda: update(spark, url, warehouse))
-    with watched() as most_again:
+    with watch_memory() as peaks:
+        first, increment = timed(lambda: update(spark, url, warehouse))
+    with watch_memory() as peaks_again:
         again, _ = timed(lambda: update(spark, url, warehouse))
     spark.stop()
     out = warehouse.with_name("report.html")
-    drawn, _ = alone("-m", "dibs", "spark", "report", "--warehouse", str(warehouse), "--out", str(out))
+    drawn, _ = run_python("-m", "dibs", "spark", "report", "--warehouse", str(warehouse), "--out", str(out))
     size = sum(file.stat().st_size for file in (warehouse / "current").resolve().rglob("*.parquet"))
-    if words.report:
-        shutil.copy(out, words.report)
+    if options.report:
+        shutil.copy(out, options.report)
     return {
-        "events": done.events, "increment": asdict(first),
-        "events_per_second": round(done.events / first.seconds),
-        "events_per_cpu_second": round(done.events / first.cpu),
-        "most_mib": {kind: asdict(held) for kind, held in most.items()},
+        "events": increment.events, "increment": asdict(first),
+        "events_per_second": round(increment.events / first.seconds),
+        "events_per_cpu_second": round(increment.events / first.cpu),
+        "most_mib": {kind: asdict(peak) for kind, peak in peaks.items()},
         "empty_increment": asdict(again),
-        "empty_most_mib": {kind: asdict(held) for kind, held in most_again.items()},
+        "empty_most_mib": {kind: asdict(peak) for kind, peak in peaks_again.items()},
         "report": drawn, "page_kib": out.stat().st_size >> 10, "parquet_mib": size // MIB,
         "load": round(os.getloadavg()[0], 1),
     }  # fmt: skip
 
 
 def main() -> None:
-    """Play, take in, draw, print."""
+    """Simulate a day if --url is missing, measure, and print the JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.history_cost", description=__doc__)
-    parser.add_argument("--runs", type=int, default=1_000_000)
-    parser.add_argument("--hours", type=float, default=24, help="of the day; a short one is played faster")
-    parser.add_argument("--level", choices=("runs", "all"), default="runs")
-    parser.add_argument("--memory", default="2g", help="of the Java process")
-    parser.add_argument("--url", help="where a day was played already; then nothing is played")
-    parser.add_argument("--report", type=Path, help="where to keep the page that was drawn")
-    words = parser.parse_args()
+    parser.add_argument(
+        "--runs", type=int, default=1_000_000, help="jobs of the day, about (default: 1,000,000)"
+    )
+    parser.add_argument("--hours", type=float, default=24, help="length of the day (default: 24)")
+    parser.add_argument("--level", choices=("runs", "all"), default="runs", help="log level of the queues")
+    parser.add_argument("--memory", default="2g", help="memory of the Java process (default: 2g)")
+    parser.add_argument("--url", help="a storage with a simulated day; no day is simulated then")
+    parser.add_argument("--report", type=Path, help="copy the report to this file")
+    options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix=".bench-", dir=Path.cwd()))
     try:
-        if words.url:
-            print(json.dumps(measured(words, words.url, folder / "warehouse")))
+        if options.url:
+            print(json.dumps(measure(options, options.url, folder / "warehouse")))
             return
         with start_redis() as server:
             url = f"{server.url}?prefix=day"
-            day = ("--runs", str(words.runs), "--hours", str(words.hours), "--level", words.level)
-            played, planted = alone("-m", "benchmarks.history_day", url, *day)
-            told = {"runs": json.loads(planted)["runs"], "play": played}
-            print(json.dumps({**told, **measured(words, url, folder / "warehouse")}))
+            day = ("--runs", str(options.runs), "--hours", str(options.hours), "--level", options.level)
+            play, findings = run_python("-m", "benchmarks.history_day", url, *day)
+            about = {"runs": json.loads(findings)["runs"], "play": play}
+            print(json.dumps({**about, **measure(options, url, folder / "warehouse")}))
     finally:
         shutil.rmtree(folder)
 

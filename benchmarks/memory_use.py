@@ -1,4 +1,4 @@
-"""How many bytes a waiting job takes, beyond its payload: measured in a process of its own."""
+"""The memory of a waiting job in addition to its payload, measured in a new process."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from benchmarks.scenarios import PAYLOAD, fill, requests
 from dibs.storage.registry import open_storage
 
 
-def resident() -> int:
-    """Return the bytes this process has in memory."""
+def resident_bytes() -> int:
+    """Return the resident size of this process in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
-    raise OSError("this system does not tell how much memory a process uses")
+    raise OSError("/proc/self/status has no line VmRSS: this benchmark needs Linux")
 
 
 async def _measure(jobs: int) -> float:
     async with open_storage("memory:") as storage:
-        before = resident()
+        before = resident_bytes()
         for start in range(0, jobs, 10_000):
-            # Made and dropped piece by piece: the requests are not what is measured.
+            # In pieces, so that the memory of the requests themselves stays small.
             await fill(storage, "q", requests(10_000, prefix=f"job-{start}"))
         gc.collect()
-        return (resident() - before) / jobs - len(PAYLOAD)
+        return (resident_bytes() - before) / jobs - len(PAYLOAD)
 
 
 def bytes_per_job(jobs: int) -> float:
-    """Return the bytes a waiting job takes in memory, beyond its payload."""
-    done = run(
+    """Return the bytes of a waiting job in addition to its payload."""
+    process = run(
         [sys.executable, "-m", "benchmarks.memory_use", str(jobs)], check=True, capture_output=True, text=True
     )
-    return float(done.stdout)
+    return float(process.stdout)
 
 
 if __name__ == "__main__":

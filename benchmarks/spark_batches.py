@@ -1,8 +1,8 @@
-"""How long a micro-batch takes: `python -m benchmarks.spark_batches [--events N …] [--sinks NAME …]`.
+"""Measure Spark's micro-batches: `python -m benchmarks.spark_batches [--events N …] [--sinks NAME …]`.
 
-The log of a queue on a private Redis is followed, a fixed number of events to a batch, into each sink. A
-batch with next to nothing in it shows what Spark and its Python processes cost by themselves; `noop` throws
-rows away. Prints the median and the slowest of all batches but the first two, ms, and where the time went.
+Streams the event log of a queue on a private Redis into each sink, with a fixed number of events a batch. A
+batch with few events shows the cost of Spark and its Python processes; the sink `noop` discards the rows.
+Prints the median and the slowest batch in ms, without the first two, and the medians of Spark's phases.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pyspark.sql import functions as f
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import report
 from dibs.model.job import NewJob
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.spark import session
@@ -30,26 +31,28 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SINKS: Final = ("noop", "parquet", "queue")
-#: Batches that warm up what has to be.
-WARM: Final = 2
-#: What Spark says it did, as it calls it: who asks how far the log goes, and who moves the rows.
+#: Batches before the measured ones. They start Java, Python processes and caches.
+WARM_UP: Final = 2
+#: Spark's names of its phases. latestOffset asks for the end of the log; addBatch moves the rows.
 PHASES: Final = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
 
 
 async def fill(url: str, events: int) -> None:
-    """Let so many jobs run and end well: one event each."""
+    """Enqueue, claim and complete `events` jobs. Each job adds one event to the log."""
     async with open_storage(url) as storage:
         lease = (await storage.grant(["work"], 3_600_000, "benchmark")).lease
         for first in range(0, events, 1000):
             ids = [f"id {number}" for number in range(first, min(first + 1000, events))]
             await storage.enqueue("work", [EnqueueRequest(job=NewJob(id=id)) for id in ids])
             claimed = (await storage.claim("work", lease, 1000)).jobs
-            done = [Settlement(id=j.id, fence=j.run.fence, action=Complete()) for j in claimed if j.run]
-            await storage.settle("work", done)
+            settlements = [
+                Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in claimed if job.run
+            ]
+            await storage.settle("work", settlements)
 
 
-def batches(spark: SparkSession, url: str, sink: str, events: int, folder: Path) -> list[dict[str, Any]]:
-    """Follow the log to its end into one sink, and return what Spark says of each batch."""
+def run_stream(spark: SparkSession, url: str, sink: str, events: int, folder: Path) -> list[dict[str, Any]]:
+    """Stream the whole log into one sink. Return Spark's progress report of each batch with rows."""
     options = {"url": url, "queue": "work", "max_events": str(events)}
     rows = spark.readStream.format("dibs").options(**options).load()
     writer = (rows.select(f.struct("id", "offset").alias("data")) if sink == "queue" else rows).writeStream
@@ -66,52 +69,58 @@ def batches(spark: SparkSession, url: str, sink: str, events: int, folder: Path)
     return [json.loads(one.json) for one in query.recentProgress if one.numInputRows]
 
 
-def told(sink: str, events: int, progress: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return one row of the table."""
-    took = [one["durationMs"] for one in progress[WARM:]]
+def row(sink: str, events: int, progress: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the row of a sink and batch size."""
+    durations = [one["durationMs"] for one in progress[WARM_UP:]]
     return {
         "sink": sink,
         "events": events,
-        "batches": len(took),
-        "median_ms": round(median(one["triggerExecution"] for one in took)),
-        "slowest_ms": max(one["triggerExecution"] for one in took),
-        **{phase: round(median(one.get(phase, 0) for one in took)) for phase in PHASES},
+        "batches": len(durations),
+        "median_ms": round(median(one["triggerExecution"] for one in durations)),
+        "slowest_ms": max(one["triggerExecution"] for one in durations),
+        **{phase: round(median(one.get(phase, 0) for one in durations)) for phase in PHASES},
     }
 
 
-def measure(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield a row for each sink and size of batch."""
+def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield a row for each batch size and sink."""
     spark = session("dibs batches", master="local[2]", config={"spark.log.level": "ERROR"})
     try:
         with start_redis() as server:
-            for events in given.events:
+            for events in options.events:
                 url = f"{server.url}?prefix=events_{events}"
-                asyncio.run(fill(url, events * (given.batches + WARM)))
-                for sink in given.sinks:
-                    yield told(sink, events, batches(spark, url, sink, events, folder))
+                asyncio.run(fill(url, events * (options.batches + WARM_UP)))
+                for sink in options.sinks:
+                    yield row(sink, events, run_stream(spark, url, sink, events, folder))
     finally:
         spark.stop()
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    words.add_argument("--events", type=int, nargs="+", default=[10, 2000], help="of one batch")
-    words.add_argument("--batches", type=int, default=12, help="that count, of each sink and size")
-    words.add_argument("--sinks", choices=SINKS, nargs="+", default=SINKS)
-    words.add_argument("--json", type=Path)
-    given = words.parse_args()
+    """Measure and print a line of JSON for each row, then the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "--events", type=int, nargs="+", default=[10, 2000], help="events of a batch (default: 10 2000)"
+    )
+    parser.add_argument(
+        "--batches", type=int, default=12, help="measured batches of each sink and size (default: 12)"
+    )
+    parser.add_argument("--sinks", choices=SINKS, nargs="+", default=SINKS, help="measure only these sinks")
+    parser.add_argument("--json", type=Path, help="write the rows to this file, too")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as folder:
         rows = []
-        for row in measure(given, Path(folder)):
-            print(json.dumps(row), flush=True)
-            rows.append(row)
-    shown = Table("sink", "events", "median ms", "slowest ms", *PHASES, title=f"{given.batches} batches each")
-    for row in rows:
-        names = ("sink", "events", "median_ms", "slowest_ms", *PHASES)
-        shown.add_row(*(str(row[name]) for name in names))
-    Console().print(shown)
-    if given.json:
-        given.json.write_text(json.dumps(rows, indent=2) + "\n", "utf-8")
+        for measured in measure(options, Path(folder)):
+            print(json.dumps(measured), flush=True)
+            rows.append(measured)
+    table = Table(
+        "sink", "events", "median ms", "slowest ms", *PHASES, title=f"{options.batches} batches each"
+    )
+    for measured in rows:
+        keys = ("sink", "events", "median_ms", "slowest_ms", *PHASES)
+        table.add_row(*(str(measured[key]) for key in keys))
+    Console().print(table)
+    report.write_json(options.json, rows)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""Rows per second between Spark and a storage: `python -m benchmarks.spark_rows [--rows N] [--rounds N]`.
+"""Measure rows per second between Spark and a storage: `python -m benchmarks.spark_rows [--rows N] [--rounds
+N]`.
 
-Beside it in every round, against the same Postgres and with the same rows: Spark's own JDBC source and sink
-(where Debian's libpostgresql-jdbc-java is installed), and psycopg's COPY inside a source of our own kind.
-Both fill a bare table with a primary key: they accept no jobs, know no row again and promise nothing, and
-so they bound what a queue could reach. Read the ratios: the machine changes by the minute.
+Each round also measures two baselines with the same rows on the same Postgres: Spark's JDBC source and sink,
+if Debian's libpostgresql-jdbc-java is installed, and psycopg's COPY in a Python data source. Both write a
+plain table with a primary key, without deduplication or other guarantees, so they are the limit of what a
+queue can reach. Compare the ratios: the speed of a shared machine changes by the minute.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,8 +28,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 from rich.table import Table
 
-from benchmarks.servers import private_servers
-from dibs.cli import output
+from benchmarks import report
+from benchmarks.storages import private_servers
 from dibs.spark import enqueue, read, session
 
 if TYPE_CHECKING:
@@ -38,13 +38,14 @@ if TYPE_CHECKING:
 JAR: Final = Path("/usr/share/java/postgresql.jar")
 #: Bytes of a payload.
 PAYLOAD: Final = 100
-BARE: Final = "create table {} (id text primary key, payload bytea)"
+TABLE: Final = "create table {} (id text primary key, payload bytea)"
 
-Measured = dict[str, list[float]]
+#: Name of a step -> rows a second in each round.
+Rates = dict[str, list[float]]
 
 
 class CopyWriter(ds.DataSourceArrowWriter):
-    """COPY of each partition, as one transaction."""
+    """Copies each partition in one transaction."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._url, self._table = options["url"], options["table"]
@@ -61,73 +62,75 @@ class CopyWriter(ds.DataSourceArrowWriter):
 
 
 class CopySource(ds.DataSource):
-    """What somebody would write who wants rows in Postgres and has psycopg."""
+    """A data source that writes rows to Postgres with psycopg."""
 
     @classmethod
     def name(cls) -> str:
-        return "bare_copy"
+        return "plain_copy"
 
-    def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:  # noqa: FBT001 - Spark's own
+    def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:  # noqa: FBT001 - the signature is Spark's
         return CopyWriter(self.options)
 
 
-def measure(spark: SparkSession, urls: Mapping[str, str], rows: int, rounds: int) -> Measured:
-    """Return the rates of every round, by what was measured."""
+def measure(spark: SparkSession, urls: Mapping[str, str], rows: int, rounds: int) -> Rates:
+    """Return the rates of all steps."""
     payload = f.format_string('{"n":%d,"pad":"%s"}', "id", f.lit("x" * (PAYLOAD - 24)))
     ids = spark.range(0, rows, 1, 2)
     jobs = ids.select(
         f.format_string("%032x", "id").alias("id"), f.encode(payload, "utf-8").alias("payload")
     ).cache()
     jobs.count()
-    rates: Measured = {}
+    rates: Rates = {}
     for number in range(rounds + 1):
-        for name, work in steps(spark, urls, jobs).items():
-            began = time.perf_counter()
-            work()
-            took = time.perf_counter() - began
-            # The first round warms up what has to be: Java, pools, the servers' caches.
+        for name, step in steps(spark, urls, jobs).items():
+            started = time.perf_counter()
+            step()
+            seconds = time.perf_counter() - started
+            # The first round only warms up Java, connection pools and the caches of the servers.
             if number:
-                rates.setdefault(name, []).append(rows / took)
+                rates.setdefault(name, []).append(rows / seconds)
     return rates
 
 
 def steps(spark: SparkSession, urls: Mapping[str, str], jobs: DataFrame) -> dict[str, Callable[[], Any]]:
-    """Return what is to be timed in one round, in order: each into, then from, a place of its own."""
-    place = uuid4().hex
-    found: dict[str, Callable[[], Any]] = {}
+    """Return the steps of one round in order. Each system writes to a new storage or table, then reads it."""
+    suffix = uuid4().hex
+    calls: dict[str, Callable[[], Any]] = {}
     for name, url in urls.items():
-        there = url.replace("PLACE", f"rows_{place}")
-        found[f"dibs write {name}"] = partial(enqueue, jobs, "rows", url=there)
-        found[f"dibs read {name}, 1 task"] = partial(read_all, spark, there, 1)
-        found[f"dibs read {name}, 2 tasks"] = partial(read_all, spark, there, 2)
-    bare = urls["postgres"].partition("?")[0]
+        storage_url = url.replace("NAME", f"rows_{suffix}")
+        calls[f"dibs write {name}"] = partial(enqueue, jobs, "rows", url=storage_url)
+        calls[f"dibs read {name}, 1 task"] = partial(read_all, spark, storage_url, 1)
+        calls[f"dibs read {name}, 2 tasks"] = partial(read_all, spark, storage_url, 2)
+    postgres = urls["postgres"].partition("?")[0]
     for kind in ("copy", "jdbc"):
-        with psycopg.connect(bare) as connection:
-            connection.execute(BARE.format(f"{kind}_{place}"))
-    found["COPY write postgres"] = lambda: copied(jobs, bare, f"copy_{place}")
+        with psycopg.connect(postgres) as connection:
+            connection.execute(TABLE.format(f"{kind}_{suffix}"))
+    calls["COPY write postgres"] = lambda: write_copy(jobs, postgres, f"copy_{suffix}")
     if JAR.exists():
-        options = jdbc(bare) | {"dbtable": f"jdbc_{place}"}
+        options = jdbc_options(postgres) | {"dbtable": f"jdbc_{suffix}"}
         sink = jobs.write.format("jdbc").mode("append").options(**options, batchsize="1000")
-        found["JDBC write postgres"] = sink.save
-        found["JDBC read postgres"] = lambda: spend(spark.read.format("jdbc").options(**options).load())
-    return found
+        calls["JDBC write postgres"] = sink.save
+        calls["JDBC read postgres"] = lambda: read_to_noop(
+            spark.read.format("jdbc").options(**options).load()
+        )
+    return calls
 
 
 def read_all(spark: SparkSession, url: str, tasks: int) -> None:
-    spend(read(spark, "jobs", url=url, partitions=str(tasks)))
+    read_to_noop(read(spark, "jobs", url=url, partitions=str(tasks)))
 
 
-def spend(frame: DataFrame) -> None:
-    """Have every column of every row made, and thrown away."""
+def read_to_noop(frame: DataFrame) -> None:
+    """Read all columns of all rows, and discard them."""
     frame.write.format("noop").mode("overwrite").save()
 
 
-def copied(jobs: DataFrame, url: str, table: str) -> None:
-    jobs.write.format("bare_copy").mode("append").options(url=url, table=table).save()
+def write_copy(jobs: DataFrame, url: str, table: str) -> None:
+    jobs.write.format("plain_copy").mode("append").options(url=url, table=table).save()
 
 
-def jdbc(url: str) -> dict[str, str]:
-    """Return the same address as JDBC has it."""
+def jdbc_options(url: str) -> dict[str, str]:
+    """Return the options of Spark's JDBC source for a Postgres URL."""
     parts = conninfo_to_dict(url)
     return {
         "url": f"jdbc:postgresql://{parts['host']}:{parts['port']}/{parts['dbname']}",
@@ -137,45 +140,47 @@ def jdbc(url: str) -> dict[str, str]:
     }
 
 
-def rows_of(rates: Measured) -> list[dict[str, Any]]:
-    """Return the medians, beside COPY for what is written and JDBC for what is read, within each round."""
-    beside = {"write": "COPY write postgres", "read": "JDBC read postgres"}
+def table_rows(rates: Rates) -> list[dict[str, Any]]:
+    """Return the medians, and their ratios within a round to COPY for writes and to JDBC for reads."""
+    baselines = {"write": "COPY write postgres", "read": "JDBC read postgres"}
     table = []
     for name, measured in rates.items():
-        other = rates.get(beside["write" if " write " in name else "read"])
-        ratio = median(a / b for a, b in zip(measured, other, strict=True)) if other else None
-        table.append({"what": name, "rows_per_second": round(median(measured)), "ratio": ratio})
+        baseline = rates.get(baselines["write" if " write " in name else "read"])
+        ratio = median(a / b for a, b in zip(measured, baseline, strict=True)) if baseline else None
+        table.append({"step": name, "rows_per_second": round(median(measured)), "ratio": ratio})
     return table
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    words.add_argument("--rows", type=int, default=100_000)
-    words.add_argument("--rounds", type=int, default=3)
-    words.add_argument("--json", type=Path)
-    given = words.parse_args()
+    """Measure all steps and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rows", type=int, default=100_000, help="rows of each step (default: 100,000)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="measured rounds, after one that warms up (default: 3)"
+    )
+    parser.add_argument("--json", type=Path, help="write the table to this file, too")
+    options = parser.parse_args()
     config = {"spark.driver.memory": "2g", "spark.log.level": "ERROR"}
     if JAR.exists():
         config["spark.driver.extraClassPath"] = str(JAR)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()))
-        (redis, postgres), about = stack.enter_context(private_servers())
+        (redis, postgres), servers = stack.enter_context(private_servers())
         spark = session("dibs rows", master="local[2]", config=config)
         stack.callback(spark.stop)
         spark.dataSource.register(CopySource)
-        urls = {"file": f"file:{folder}/PLACE", "redis": redis, "postgres": postgres}
-        table = rows_of(measure(spark, urls, given.rows, given.rounds))
-    show(table, f"{given.rows:,} rows of {PAYLOAD} bytes, {given.rounds} rounds; {about}")
-    if given.json:
-        given.json.write_text(json.dumps(table, indent=2) + "\n", "utf-8")
+        urls = {"file": f"file:{folder}/NAME", "redis": redis, "postgres": postgres}
+        table = table_rows(measure(spark, urls, options.rows, options.rounds))
+    show(table, f"{options.rows:,} rows of {PAYLOAD} bytes, {options.rounds} rounds; {servers}")
+    report.write_json(options.json, table)
 
 
-def show(table: list[dict[str, Any]], title: str) -> None:
-    shown = Table("what", "rows/s", "beside COPY / JDBC", title=title)
-    for row in table:
+def show(rows: list[dict[str, Any]], title: str) -> None:
+    table = Table("step", "rows/s", "ratio to COPY / JDBC", title=title)
+    for row in rows:
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        shown.add_row(row["what"], f"{row['rows_per_second']:,}", ratio)
-    output.console().print(shown)
+        table.add_row(row["step"], f"{row['rows_per_second']:,}", ratio)
+    report.open_console().print(table)
 
 
 if __name__ == "__main__":

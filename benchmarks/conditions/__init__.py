@@ -1,1 +1,1 @@
-"""What a rate becomes when conditions change: a far server, a long line, a cold start, room taken."""
+"""Rates and sizes under other conditions: network delay, a long backlog, a cold start, stored jobs."""

@@ -1,14 +1,15 @@
-"""Measure under changed conditions: `python -m benchmarks.conditions [PART ...] [--quick] [--json FILE]`.
+"""Measure under other conditions: `python -m benchmarks.conditions [PART ...] [--quick] [--json FILE]`.
 
-The parts: far (a server 0, 1, 2 ms further away), line (1,000 to 1,000,000 waiting), start (import, first
-job of a worker), room (MiB for 10,000 waiting). Within a part, rows are to be compared; between runs, not.
+far: rates with 0, 1 and 2 ms of network delay. line: rates with 1,000 to 1,000,000 waiting jobs. start: ms of
+`import dibs`, and until the first job of a worker. room: MiB of 10,000 waiting jobs. Compare the rows of one
+part; do not compare different runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,92 +17,92 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.conditions import far, long_line, room, start_up
-from benchmarks.peers.grounds import grounds
-from benchmarks.servers import private_servers
-from dibs.cli import output
+from benchmarks import report
+from benchmarks.conditions import backlog, cold_start, footprint, network_delay
+from benchmarks.peers.backends import start_backends
+from benchmarks.storages import private_servers
 
-PARTS: Final = ("far", "line", "start", "room")
+PARTS: Final = {"far": "network delay", "line": "backlog", "start": "cold start", "room": "stored jobs"}
 
 
 def measure(parts: list[str], *, quick: bool) -> dict[str, Any]:
-    """Return what each part found."""
-    found: dict[str, Any] = {}
+    """Return the results by part."""
+    results: dict[str, Any] = {}
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("starting", total=None)
 
-        def told(what: str) -> None:
-            progress.update(task, description=what)
+        def show_step(description: str) -> None:
+            progress.update(task, description=description)
 
         if "far" in parts:
-            with grounds() as (by_kind, _):
-                found["far"] = far.measure(by_kind, jobs=4_000 if quick else 20_000, told=told)
+            with start_backends() as (by_kind, _):
+                jobs = 4_000 if quick else 20_000
+                results["far"] = network_delay.measure(by_kind, jobs=jobs, show_step=show_step)
         if "start" in parts:
-            told("starting workers")
-            found["start"] = start_up.measure(3 if quick else 11)
+            show_step("starting workers")
+            results["start"] = cold_start.measure(3 if quick else 11)
         if {"line", "room"} & set(parts):
             with private_servers() as (urls, _):
-                found |= asyncio.run(_on_storages(urls, parts, quick=quick, told=told))
-    return found
+                results |= asyncio.run(_measure_storages(urls, parts, quick=quick, show_step=show_step))
+    return results
 
 
-async def _on_storages(urls: list[str], parts: list[str], *, quick: bool, told: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+async def _measure_storages(
+    urls: list[str], parts: list[str], *, quick: bool, show_step: Callable[[str], None]
+) -> dict[str, Any]:
+    results: dict[str, Any] = {}
     if "line" in parts:
         lengths = [1_000, 10_000, 100_000] if quick else [1_000, 10_000, 100_000, 1_000_000]
-        storages = ["memory:", "file:PLACE", *urls]
-        found["line"] = await long_line.measure(storages, lengths, seconds=2 if quick else 10, told=told)
+        storages = ["memory:", "file:NAME", *urls]
+        seconds = 2 if quick else 10
+        results["line"] = await backlog.measure(storages, lengths, seconds=seconds, show_step=show_step)
     if "room" in parts:
-        told("filling storages")
-        found["room"] = await room.measure(*urls)
-    return found
+        show_step("filling storages")
+        results["room"] = await footprint.measure(*urls)
+    return results
 
 
-def show(found: dict[str, Any], console: Console) -> None:
-    """Print a table for each part."""
+def show(results: dict[str, Any], console: Console) -> None:
+    """Print a table or a line for each part."""
     for part in ("far", "line"):
-        if part in found:
-            table = Table(title=part)
-            for heading in found[part][0]:
+        if part in results:
+            table = Table(title=PARTS[part])
+            for heading in results[part][0]:
                 table.add_column(heading, justify="left" if heading == "kind" else "right")
-            for row in found[part]:
+            for row in results[part]:
                 table.add_row(*(_cell(value) for value in row.values()))
             console.print(table)
-    if "start" in found:
-        told = found["start"]
+    if "start" in results:
+        start = results["start"]
         console.print(
-            f"import dibs: {told['import_ms']} ms; dibs worker to its first job: {told['first_claim_ms']} ms"
+            f"import dibs: {start['import_ms']} ms; "
+            f"from the start of dibs worker to its first job: {start['first_claim_ms']} ms"
         )
-    if "room" in found:
-        console.print(
-            "10,000 waiting: " + ", ".join(f"{kind} {mib} MiB" for kind, mib in found["room"].items())
-        )
+    if "room" in results:
+        sizes = ", ".join(f"{kind} {mib} MiB" for kind, mib in results["room"].items())
+        console.print(f"size of 10,000 waiting jobs: {sizes}")
 
 
 def _cell(value: Any) -> str:
-    return (
-        f"{value:,.0f}"
-        if isinstance(value, float) and value > 100
-        else f"{value:,}"
-        if isinstance(value, int)
-        else str(value)
-    )
+    if isinstance(value, float) and value > 100:
+        return f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure the parts and print the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.conditions", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", default=list(PARTS), help=", ".join(PARTS))
-    parser.add_argument("--quick", action="store_true", help="fewer jobs, shorter lines, fewer rounds")
-    parser.add_argument("--json", type=Path, help="write the figures to this file, too")
-    words = parser.parse_args()
-    if unknown := set(words.parts) - set(PARTS):
-        parser.error(f"no part called {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    found = measure(words.parts, quick=words.quick)
-    show(found, output.console())
-    if words.json:
-        words.json.write_text(json.dumps(found, indent=2) + "\n")
+    parts_help = ", ".join(f"{part} ({title})" for part, title in PARTS.items())
+    parser.add_argument("parts", nargs="*", metavar="PART", default=list(PARTS), help=parts_help)
+    parser.add_argument("--quick", action="store_true", help="fewer jobs, a shorter backlog, fewer rounds")
+    parser.add_argument("--json", type=Path, help="write the results to this file, too")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - set(PARTS):
+        parser.error(f"unknown part {', '.join(sorted(unknown))}; choose from {', '.join(PARTS)}")
+    results = measure(arguments.parts, quick=arguments.quick)
+    show(results, report.open_console())
+    report.write_json(arguments.json, results)
 
 
 if __name__ == "__main__":

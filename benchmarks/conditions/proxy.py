@@ -1,7 +1,8 @@
-"""A server that is further away: a TCP proxy that holds back what clients send, in a process of its own.
+"""A TCP proxy that delays the bytes of clients; it runs in a separate process.
 
-`python -m benchmarks.conditions.proxy HOST PORT MS` prints the port it listens on. Only one direction is
-delayed, by the whole of it: a round trip takes that much longer, and what is sent together arrives together.
+`python -m benchmarks.conditions.proxy HOST PORT MS` prints the port on which it listens. It delays only the
+direction to the server, by the whole time. So each round trip takes so much longer, and a pipeline of
+requests is delayed once.
 """
 
 from __future__ import annotations
@@ -16,40 +17,36 @@ from urllib.parse import urlsplit
 CHUNK = 1 << 16
 
 
-async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
     loop = asyncio.get_running_loop()
     with suppress(ConnectionError):
         while chunk := await reader.read(CHUNK):
-            # call_later keeps the order of what is due; call_at of the same moment does as well.
+            # call_later keeps the order of chunks, also of two that are due at the same time.
             loop.call_later(seconds, writer.write, chunk)
     loop.call_later(seconds, writer.close)
 
 
 async def serve(host: str, port: int, ms: float) -> None:
-    """Carry every connection to the server, until killed."""
+    """Forward each connection to the server, until the process is killed."""
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, to_server = await asyncio.open_connection(host, port)
-        await asyncio.gather(_carry(reader, to_server, ms / 1000), _carry(there, writer, 0))
+    async def on_connect(client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_connection(host, port)
+        await asyncio.gather(
+            _forward(client_reader, server_writer, ms / 1000), _forward(server_reader, client_writer, 0)
+        )
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    server = await asyncio.start_server(on_connect, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 
 @contextmanager
-def further(url: str, ms: float) -> Iterator[str]:
-    """Yield a URL of the same server, so many ms further away."""
+def delayed_url(url: str, ms: float) -> Iterator[str]:
+    """Yield a URL of the same server whose round trips take `ms` longer."""
     parts = urlsplit(url)
-    words = [
-        sys.executable,
-        "-m",
-        "benchmarks.conditions.proxy",
-        str(parts.hostname),
-        str(parts.port),
-        str(ms),
-    ]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as proxy:
+    module = "benchmarks.conditions.proxy"
+    command = [sys.executable, "-m", module, str(parts.hostname), str(parts.port), str(ms)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as proxy:
         assert proxy.stdout
         try:
             port = proxy.stdout.readline().strip()

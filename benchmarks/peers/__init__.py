@@ -1,1 +1,1 @@
-"""dibs beside the systems of its field, each at its own best settings: `python -m benchmarks.peers`."""
+"""The comparison of dibs with other job queues, each at its best settings: `python -m benchmarks.peers`."""

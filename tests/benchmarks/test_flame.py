@@ -1,4 +1,4 @@
-"""The picture shows the worker's own functions, under a title of its own."""
+"""The flame graph shows functions of the worker, and has our title."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from pathlib import Path
 from subprocess import CalledProcessError
 
 import pytest
-from benchmarks.flame import draw, spy
+from benchmarks.flame import draw, find_py_spy
 
 
-def test_a_picture_names_what_the_worker_does(tmp_path: Path) -> None:
+def test_a_flame_graph_names_functions_of_the_worker(tmp_path: Path) -> None:
     try:
-        spy()
+        find_py_spy()
     except FileNotFoundError as error:
         pytest.skip(str(error))
     picture = tmp_path / "worker.svg"
     try:
-        draw("memory:", 20_000, picture, "what it does")
+        draw("memory:", 20_000, picture, "CPU of a worker")
     except CalledProcessError as error:
-        pytest.skip(f"py-spy may not look here: {error.stderr!r:.200}")
+        pytest.skip(f"py-spy has no permission: {error.stderr!r:.200}")
     drawn = picture.read_text()
 
     assert "dibs/worker/dispatch/worker.py" in drawn
-    assert "what it does" in drawn
+    assert "CPU of a worker" in drawn
     assert "py-spy record" not in drawn

@@ -1,18 +1,18 @@
-"""Requests are timed, each with an answer of its own, and those who wait in vain do not stop them."""
+"""The times of requests, next to callers whose jobs start later."""
 
 from __future__ import annotations
 
-from benchmarks.request_response import measured, row
+from benchmarks.request_response import measure_storage, row
 
 
 def test_each_request_is_timed() -> None:
-    took = measured("memory:timed", jobs=5, others=3)
+    times = measure_storage("memory:timed", jobs=5, others=3)
 
-    assert 5 == len(took)
-    assert all(ms > 0 for ms in took)
+    assert 5 == len(times)
+    assert all(ms > 0 for ms in times)
 
 
-def test_a_row_tells_the_middle_and_the_slowest() -> None:
-    told = row("redis", 100, [float(ms) for ms in range(1, 1000)])
+def test_a_row_has_the_median_and_the_99th_percentile() -> None:
+    measured = row("redis", 100, [float(ms) for ms in range(1, 1000)])
 
-    assert {"storage": "redis", "others": 100, "p50_ms": 500, "p99_ms": 990} == told
+    assert {"storage": "redis", "others": 100, "p50_ms": 500, "p99_ms": 990} == measured

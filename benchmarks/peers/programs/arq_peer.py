@@ -2,36 +2,36 @@
 
 import asyncio
 
-import tally
+import harness
 from arq import create_pool
 from arq.connections import RedisSettings
 from arq.worker import Worker
 
-settings = RedisSettings.from_dsn(tally.URL)
-counted = tally.Tally()
+settings = RedisSettings.from_dsn(harness.URL)
+counter = harness.JobCounter()
 
 
 async def job(ctx, x, y):
     del ctx, y
-    counted.job(x)
+    counter.count(x)
 
 
-async def put():
+async def enqueue_all():
     pool = await create_pool(settings)
-    for numbers in tally.chunks(50):
+    for numbers in harness.chunks(50):
         await asyncio.gather(*(pool.enqueue_job("job", n, 22) for n in numbers))
 
 
-async def ask():
+async def send():
     pool = await create_pool(settings)
-    for sent in tally.spaced():
+    for sent in harness.send_times():
         await pool.enqueue_job("job", sent, 22)
 
 
-if tally.VERB == "put":
-    tally.told(lambda: asyncio.run(put()))
-elif tally.VERB == "ask":
-    asyncio.run(ask())
+if harness.STEP == "enqueue":
+    harness.time_enqueue(lambda: asyncio.run(enqueue_all()))
+elif harness.STEP == "send":
+    asyncio.run(send())
 else:
 
     async def work():
@@ -43,7 +43,7 @@ else:
             queue_read_limit=1000,
             keep_result=0,
         )
-        tally.ready()
+        harness.ready()
         await worker.async_run()
 
     import uvloop

@@ -1,9 +1,9 @@
-// bee-queue: concurrency 100, without events, stored jobs and delayed jobs; finished jobs removed.
+// bee-queue: concurrency 100; events, stored jobs and delayed jobs are off; finished jobs are removed.
 import Queue from "bee-queue";
-import * as tally from "./tally.mjs";
+import * as harness from "./harness.mjs";
 
-const url = new URL(tally.URL_);
-const isWorker = tally.VERB === "drain" || tally.VERB === "answer";
+const url = new URL(harness.URL_);
+const isWorker = harness.STEP === "drain" || harness.STEP === "receive";
 const queue = new Queue("peers", {
   redis: { host: url.hostname, port: Number(url.port), password: decodeURIComponent(url.password) || undefined },
   isWorker,
@@ -13,16 +13,16 @@ const queue = new Queue("peers", {
   removeOnSuccess: true,
 });
 await queue.ready();
-if (tally.VERB === "put") {
-  await tally.told(async () => {
-    for (const numbers of tally.chunks(500)) {
+if (harness.STEP === "enqueue") {
+  await harness.timeEnqueue(async () => {
+    for (const numbers of harness.chunks(500)) {
       const errors = await queue.saveAll(numbers.map((n) => queue.createJob({ x: n, y: 22 })));
       if (errors.size) throw [...errors.values()][0];
     }
   });
-} else if (tally.VERB === "ask") {
-  await tally.spaced((sent) => queue.createJob({ x: sent, y: 22 }).save());
+} else if (harness.STEP === "send") {
+  await harness.sendAll((sent) => queue.createJob({ x: sent, y: 22 }).save());
 } else {
-  queue.process(100, async (job) => tally.job(job.data.x));
-  tally.ready();
+  queue.process(100, async (job) => harness.count(job.data.x));
+  harness.ready();
 }

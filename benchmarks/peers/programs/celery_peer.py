@@ -1,9 +1,9 @@
-"""celery: the solo pool, prefetch 16, no gossip, mingle, heartbeat, events or results."""
+"""celery: the solo pool, prefetch 16; gossip, mingle, heartbeat, events and results are off."""
 
-import tally
+import harness
 from celery import Celery
 
-app = Celery("peers", broker=tally.URL)
+app = Celery("peers", broker=harness.URL)
 app.conf.update(
     task_ignore_result=True,
     worker_prefetch_multiplier=16,
@@ -11,28 +11,28 @@ app.conf.update(
     worker_hijack_root_logger=False,
     task_default_queue="peers",
 )
-counted = tally.Tally()
+counter = harness.JobCounter()
 
 
 @app.task(name="job")
 def job(x, y):
     del y
-    counted.job(x)
+    counter.count(x)
 
 
-def put():
+def enqueue_all():
     with app.producer_pool.acquire(block=True) as producer:
-        for n in range(tally.COUNT):
+        for n in range(harness.COUNT):
             job.apply_async((n, 22), producer=producer)
 
 
-if tally.VERB == "put":
-    tally.told(put)
-elif tally.VERB == "ask":
-    for sent in tally.spaced():
+if harness.STEP == "enqueue":
+    harness.time_enqueue(enqueue_all)
+elif harness.STEP == "send":
+    for sent in harness.send_times():
         job.apply_async((sent, 22))
 else:
-    tally.ready()
+    harness.ready()
     app.worker_main(
         [
             "worker",

@@ -4,13 +4,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import dramatiq
-import tally
+import harness
 from dramatiq.brokers.redis import RedisBroker
 from dramatiq.middleware import Retries
 
-broker = RedisBroker(url=tally.URL, middleware=[Retries()])
+broker = RedisBroker(url=harness.URL, middleware=[Retries()])
 dramatiq.set_broker(broker)
-counted = tally.Tally()
+counter = harness.JobCounter()
 lock = threading.Lock()
 
 
@@ -18,23 +18,23 @@ lock = threading.Lock()
 def job(x, y):
     del y
     with lock:
-        counted.job(x)
+        counter.count(x)
 
 
-def put():
+def enqueue_all():
     with ThreadPoolExecutor(4) as threads:
-        for part in tally.chunks(-(-tally.COUNT // 4)):
+        for part in harness.chunks(-(-harness.COUNT // 4)):
             threads.submit(lambda part=part: [job.send(n, 22) for n in part])
 
 
-if tally.VERB == "put":
-    tally.told(put)
-elif tally.VERB == "ask":
-    for sent in tally.spaced():
+if harness.STEP == "enqueue":
+    harness.time_enqueue(enqueue_all)
+elif harness.STEP == "send":
+    for sent in harness.send_times():
         job.send(sent, 22)
 else:
     worker = dramatiq.Worker(broker, worker_threads=32)
     worker.start()
-    tally.ready()
+    harness.ready()
     worker.join()
     threading.Event().wait()

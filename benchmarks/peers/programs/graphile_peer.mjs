@@ -1,15 +1,15 @@
-// graphile-worker: concurrency 10, a local queue of 500, completion in batches.
+// graphile-worker: concurrency 10, a local queue of 500, jobs are completed in batches.
 import { makeWorkerUtils, run } from "graphile-worker";
-import * as tally from "./tally.mjs";
+import * as harness from "./harness.mjs";
 
-const connectionString = tally.URL_;
-if (tally.VERB === "drain" || tally.VERB === "answer") {
+const connectionString = harness.URL_;
+if (harness.STEP === "drain" || harness.STEP === "receive") {
   const runner = await run({
     connectionString,
     concurrency: 10,
     noHandleSignals: true,
     logger: undefined,
-    taskList: { job: (payload) => tally.job(payload.x) },
+    taskList: { job: (payload) => harness.count(payload.x) },
     preset: {
       worker: {
         connectionString,
@@ -19,18 +19,18 @@ if (tally.VERB === "drain" || tally.VERB === "answer") {
       },
     },
   });
-  tally.ready();
+  harness.ready();
   await runner.promise;
 } else {
   const client = await makeWorkerUtils({ connectionString });
-  if (tally.VERB === "prepare") {
+  if (harness.STEP === "prepare") {
     await client.migrate();
     process.exit(0);
   }
-  if (tally.VERB === "ask") await tally.spaced((sent) => client.addJob("job", { x: sent, y: 22 }));
+  if (harness.STEP === "send") await harness.sendAll((sent) => client.addJob("job", { x: sent, y: 22 }));
   else
-    await tally.told(async () => {
-      for (const numbers of tally.chunks(500))
+    await harness.timeEnqueue(async () => {
+      for (const numbers of harness.chunks(500))
         await client.addJobs(numbers.map((n) => ({ identifier: "job", payload: { x: n, y: 22 } })));
     });
 }

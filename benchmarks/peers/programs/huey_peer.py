@@ -1,42 +1,44 @@
-"""huey: one thread, results off, a delay of at most 5 ms; on Redis or in memory (PEER_URL empty)."""
+"""huey: one thread, no results, polls at least every 5 ms; on Redis, or in memory if PEER_URL is empty."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import tally
+import harness
 from huey import MemoryHuey, RedisHuey
 
-huey = RedisHuey("peers", url=tally.URL, results=False) if tally.URL else MemoryHuey("peers", results=False)
-counted = tally.Tally()
+huey = (
+    RedisHuey("peers", url=harness.URL, results=False) if harness.URL else MemoryHuey("peers", results=False)
+)
+counter = harness.JobCounter()
 
 
 @huey.task()
 def job(x, y):
     del y
-    counted.job(x)
+    counter.count(x)
 
 
-def put():
-    if not tally.URL:
-        for n in range(tally.COUNT):
+def enqueue_all():
+    if not harness.URL:
+        for n in range(harness.COUNT):
             job(n, 22)
         return
     with ThreadPoolExecutor(4) as threads:
-        for part in tally.chunks(-(-tally.COUNT // 4)):
+        for part in harness.chunks(-(-harness.COUNT // 4)):
             threads.submit(lambda part=part: [job(n, 22) for n in part])
 
 
-if tally.VERB == "put":
-    tally.told(put)
-elif tally.VERB == "ask":
-    for sent in tally.spaced():
+if harness.STEP == "enqueue":
+    harness.time_enqueue(enqueue_all)
+elif harness.STEP == "send":
+    for sent in harness.send_times():
         job(sent, 22)
 else:
-    if not tally.URL:
-        put()
+    if not harness.URL:
+        enqueue_all()
     consumer = huey.create_consumer(
         workers=1, periodic=False, initial_delay=0.001, max_delay=0.005, backoff=1, check_worker_health=False
     )
-    tally.ready()
+    harness.ready()
     consumer.start()
     threading.Event().wait()

@@ -1,35 +1,35 @@
-"""litequeue: one SQLite file; put and pop are one transaction each."""
+"""litequeue: one SQLite file; each put and each pop is one transaction."""
 
 import json
 import time
 
-import tally
+import harness
 from litequeue import LiteQueue
 
-queue = LiteQueue(tally.URL.removeprefix("file:") + "/litequeue.db")
-counted = tally.Tally()
+queue = LiteQueue(harness.URL.removeprefix("file:") + "/litequeue.db")
+counter = harness.JobCounter()
 
 
-def put():
-    for n in range(tally.COUNT):
+def enqueue_all():
+    for n in range(harness.COUNT):
         queue.put(json.dumps({"x": n, "y": 22}))
 
 
 def work():
-    tally.ready()
+    harness.ready()
     while True:
         message = queue.pop()
         if message is None:
             time.sleep(0.0005)
             continue
-        counted.job(json.loads(message.data)["x"])
+        counter.count(json.loads(message.data)["x"])
         queue.done(message.message_id)
 
 
-if tally.VERB == "put":
-    tally.told(put)
-elif tally.VERB == "ask":
-    for sent in tally.spaced():
+if harness.STEP == "enqueue":
+    harness.time_enqueue(enqueue_all)
+elif harness.STEP == "send":
+    for sent in harness.send_times():
         queue.put(json.dumps({"x": sent, "y": 22}))
 else:
     work()

@@ -1,22 +1,22 @@
-"""persist-queue: its file queue, with which only one process may work at a time: no latency is measured."""
+"""persist-queue: the file queue. Only one process can open it, so the latency cannot be measured."""
 
-import tally
+import harness
 from persistqueue import Queue
 
-queue = Queue(tally.URL.removeprefix("file:") + "/persistqueue", autosave=True)
-counted = tally.Tally()
+queue = Queue(harness.URL.removeprefix("file:") + "/persistqueue", autosave=True)
+counter = harness.JobCounter()
 
 
-def put():
-    for n in range(tally.COUNT):
+def enqueue_all():
+    for n in range(harness.COUNT):
         queue.put({"x": n, "y": 22})
 
 
-if tally.VERB == "put":
-    tally.told(put)
+if harness.STEP == "enqueue":
+    harness.time_enqueue(enqueue_all)
 else:
-    tally.ready()
+    harness.ready()
     while True:
         item = queue.get()
-        counted.job(item["x"])
+        counter.count(item["x"])
         queue.task_done()

@@ -3,32 +3,32 @@
 import json
 
 import asyncpg
-import tally
+import harness
 import uvloop
 from pgqueuer import PgQueuer, Queries
 from pgqueuer.db import AsyncpgDriver
 
-counted = tally.Tally()
+counter = harness.JobCounter()
 
 
 async def driver():
-    return AsyncpgDriver(await asyncpg.connect(tally.URL))
+    return AsyncpgDriver(await asyncpg.connect(harness.URL))
 
 
 async def prepare():
     await Queries(await driver()).install()
 
 
-async def put():
+async def enqueue_all():
     queries = Queries(await driver())
-    for numbers in tally.chunks(500):
+    for numbers in harness.chunks(500):
         payloads = [json.dumps({"x": n, "y": 22}).encode() for n in numbers]
         await queries.enqueue(["job"] * len(payloads), payloads, [0] * len(payloads))
 
 
-async def ask():
+async def send():
     queries = Queries(await driver())
-    for sent in tally.spaced():
+    for sent in harness.send_times():
         await queries.enqueue(["job"], [json.dumps({"x": sent, "y": 22}).encode()], [0])
 
 
@@ -37,13 +37,13 @@ async def work():
 
     @queuer.entrypoint("job")
     async def job(job):
-        counted.job(json.loads(job.payload)["x"])
+        counter.count(json.loads(job.payload)["x"])
 
-    tally.ready()
+    harness.ready()
     await queuer.run(batch_size=500)
 
 
-if tally.VERB == "put":
-    tally.told(lambda: uvloop.run(put()))
+if harness.STEP == "enqueue":
+    harness.time_enqueue(lambda: uvloop.run(enqueue_all()))
 else:
-    uvloop.run({"prepare": prepare, "ask": ask}.get(tally.VERB, work)())
+    uvloop.run({"prepare": prepare, "send": send}.get(harness.STEP, work)())

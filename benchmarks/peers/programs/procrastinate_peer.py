@@ -1,41 +1,41 @@
-"""procrastinate: concurrency 10, its own LISTEN, finished jobs deleted."""
+"""procrastinate: concurrency 10, its default LISTEN, finished jobs are deleted."""
 
 import asyncio
 
-import tally
+import harness
 from procrastinate import App, PsycopgConnector
 
-app = App(connector=PsycopgConnector(conninfo=tally.URL))
-counted = tally.Tally()
+app = App(connector=PsycopgConnector(conninfo=harness.URL))
+counter = harness.JobCounter()
 
 
 @app.task(queue="peers", name="job")
 async def job(x, y):
     del y
-    counted.job(x)
+    counter.count(x)
 
 
-async def put():
+async def enqueue_all():
     async with app.open_async():
-        for numbers in tally.chunks(500):
+        for numbers in harness.chunks(500):
             await job.batch_defer_async(*({"x": n, "y": 22} for n in numbers))
 
 
 async def main():
     async with app.open_async():
-        if tally.VERB == "prepare":
+        if harness.STEP == "prepare":
             await app.schema_manager.apply_schema_async()
-        elif tally.VERB == "ask":
-            for sent in tally.spaced():
+        elif harness.STEP == "send":
+            for sent in harness.send_times():
                 await job.defer_async(x=sent, y=22)
         else:
-            tally.ready()
+            harness.ready()
             await app.run_worker_async(
                 queues=["peers"], concurrency=10, install_signal_handlers=False, delete_jobs="always"
             )
 
 
-if tally.VERB == "put":
-    tally.told(lambda: asyncio.run(put()))
+if harness.STEP == "enqueue":
+    harness.time_enqueue(lambda: asyncio.run(enqueue_all()))
 else:
     asyncio.run(main())

@@ -1,32 +1,33 @@
-"""rq: SimpleWorker, which forks nothing; results kept for no time."""
+"""rq: SimpleWorker, which runs jobs without a fork; keeps no results."""
 
-import tally
+import harness
 from redis import Redis
 from rq import Queue, SimpleWorker
 
-counted = tally.Tally()
+counter = harness.JobCounter()
 
 
 def job(x, y):
     del y
-    counted.job(x)
+    counter.count(x)
 
 
-def put():
-    for numbers in tally.chunks(500):
+def enqueue_all():
+    for numbers in harness.chunks(500):
         queue.enqueue_many([Queue.prepare_data("rq_peer.job", (n, 22), result_ttl=0) for n in numbers])
 
 
-queue = Queue("peers", connection=Redis.from_url(tally.URL))
-if tally.VERB == "put":
-    tally.told(put)
-elif tally.VERB == "ask":
-    for sent in tally.spaced():
+queue = Queue("peers", connection=Redis.from_url(harness.URL))
+if harness.STEP == "enqueue":
+    harness.time_enqueue(enqueue_all)
+elif harness.STEP == "send":
+    for sent in harness.send_times():
         queue.enqueue("rq_peer.job", sent, 22, result_ttl=0)
 else:
     import sys
 
-    # The worker imports the job by name: that must be this module, whose tally is the one that counts.
+    # The worker imports the job by name. Without this line it would import a second copy of this module,
+    # with a second counter.
     sys.modules["rq_peer"] = sys.modules["__main__"]
-    tally.ready()
+    harness.ready()
     SimpleWorker([queue], connection=queue.connection).work(logging_level="ERROR")

@@ -1,40 +1,40 @@
-"""saq: concurrency 100, results kept for no time."""
+"""saq: concurrency 100, keeps no results."""
 
 import asyncio
 
-import tally
+import harness
 import uvloop
 from saq import Queue, Worker
 
-counted = tally.Tally()
+counter = harness.JobCounter()
 
 
 async def job(ctx, *, x, y):
     del ctx, y
-    counted.job(x)
+    counter.count(x)
 
 
-async def put():
-    queue = Queue.from_url(tally.URL, name="peers")
+async def enqueue_all():
+    queue = Queue.from_url(harness.URL, name="peers")
     await queue.connect()
-    for numbers in tally.chunks(20):
+    for numbers in harness.chunks(20):
         await asyncio.gather(*(queue.enqueue("job", x=n, y=22, ttl=-1) for n in numbers))
 
 
-async def ask():
-    queue = Queue.from_url(tally.URL, name="peers")
+async def send():
+    queue = Queue.from_url(harness.URL, name="peers")
     await queue.connect()
-    for sent in tally.spaced():
+    for sent in harness.send_times():
         await queue.enqueue("job", x=sent, y=22, ttl=-1)
 
 
 async def work():
-    worker = Worker(Queue.from_url(tally.URL, name="peers"), [job], concurrency=100)
-    tally.ready()
+    worker = Worker(Queue.from_url(harness.URL, name="peers"), [job], concurrency=100)
+    harness.ready()
     await worker.start()
 
 
-if tally.VERB == "put":
-    tally.told(lambda: uvloop.run(put()))
+if harness.STEP == "enqueue":
+    harness.time_enqueue(lambda: uvloop.run(enqueue_all()))
 else:
-    uvloop.run(ask() if tally.VERB == "ask" else work())
+    uvloop.run(send() if harness.STEP == "send" else work())

@@ -1,35 +1,35 @@
-"""streaq: concurrency 100, results kept for no time."""
+"""streaq: concurrency 100, keeps no results."""
 
-import tally
+import harness
 import uvloop
 from streaq import Worker
 
-worker = Worker(redis_url=tally.URL, queue_name="peers", concurrency=100)
-counted = tally.Tally()
+worker = Worker(redis_url=harness.URL, queue_name="peers", concurrency=100)
+counter = harness.JobCounter()
 
 
 @worker.task(ttl=0)
 async def job(x: int, y: int) -> None:
     del y
-    counted.job(x)
+    counter.count(x)
 
 
-async def put():
+async def enqueue_all():
     async with worker:
-        for numbers in tally.chunks(500):
+        for numbers in harness.chunks(500):
             await worker.enqueue_many([job.enqueue(n, 22) for n in numbers])
 
 
-async def ask():
+async def send():
     async with worker:
-        for sent in tally.spaced():
+        for sent in harness.send_times():
             await job.enqueue(sent, 22)
 
 
-if tally.VERB == "put":
-    tally.told(lambda: uvloop.run(put()))
-elif tally.VERB == "ask":
-    uvloop.run(ask())
+if harness.STEP == "enqueue":
+    harness.time_enqueue(lambda: uvloop.run(enqueue_all()))
+elif harness.STEP == "send":
+    uvloop.run(send())
 else:
-    tally.ready()
+    harness.ready()
     uvloop.run(worker.run_async())

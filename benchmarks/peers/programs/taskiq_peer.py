@@ -1,41 +1,41 @@
-"""taskiq: a stream with acknowledgement (the list broker has none), 10 at a time, no validation."""
+"""taskiq: the stream broker (the list broker has no acknowledgement), concurrency 10, no validation."""
 
 import asyncio
 
-import tally
+import harness
 import uvloop
 from taskiq.api import run_receiver_task
 from taskiq_redis import RedisStreamBroker
 
-broker = RedisStreamBroker(tally.URL, queue_name="peers")
-counted = tally.Tally()
+broker = RedisStreamBroker(harness.URL, queue_name="peers")
+counter = harness.JobCounter()
 
 
 @broker.task(task_name="job")
 async def job(x, y):
     del y
-    counted.job(x)
+    counter.count(x)
 
 
-async def put():
+async def enqueue_all():
     await broker.startup()
-    for numbers in tally.chunks(50):
+    for numbers in harness.chunks(50):
         await asyncio.gather(*(job.kiq(n, 22) for n in numbers))
 
 
-async def ask():
+async def send():
     await broker.startup()
-    for sent in tally.spaced():
+    for sent in harness.send_times():
         await job.kiq(sent, 22)
 
 
 async def work():
     await broker.startup()
-    tally.ready()
+    harness.ready()
     await run_receiver_task(broker, validate_params=False, max_prefetch=10, max_async_tasks=10)
 
 
-if tally.VERB == "put":
-    tally.told(lambda: uvloop.run(put()))
+if harness.STEP == "enqueue":
+    harness.time_enqueue(lambda: uvloop.run(enqueue_all()))
 else:
-    uvloop.run(ask() if tally.VERB == "ask" else work())
+    uvloop.run(send() if harness.STEP == "send" else work())

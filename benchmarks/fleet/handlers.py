@@ -1,4 +1,4 @@
-"""The handlers of the measured fleets. Worker processes import them by name."""
+"""The handlers that `benchmarks.fleet` measures. Worker processes import this module by its name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from dibs import Dibs
 from dibs.model.retry import Immediate
 
-#: The place is in DIBS_URL.
+#: The URL of the storage is in DIBS_URL.
 app = Dibs()
-#: How many queues an idle fleet has.
-IDLE = 50
-#: Seconds that `overruns` may take.
+#: Queues of the idle measurement.
+IDLE_QUEUES = 50
+#: Timeout of `overruns` in seconds.
 TIMEOUT = 0.5
 
 
@@ -38,7 +38,7 @@ def ten_ms_sync() -> None:
 
 @app.task(queue="one_ms_cpu")
 async def one_ms_cpu() -> None:
-    """Take 1 ms of CPU, however long that takes on a busy machine."""
+    """Use 1 ms of CPU time."""
     until = time.thread_time() + 0.001
     while time.thread_time() < until:
         pass
@@ -46,7 +46,7 @@ async def one_ms_cpu() -> None:
 
 @app.task(queue="steady")
 async def steady() -> None:
-    """Ten at once in a process, so that the CPU is not what holds it up."""
+    """Sleep 10 ms. A process runs ten of these at once, so the CPU is not the bottleneck."""
     await asyncio.sleep(0.01)
 
 
@@ -62,32 +62,32 @@ def poison_alone() -> None:
 
 @app.task(queue="victim", timeout=None, max_stalls=None, backoff=Immediate())
 async def victim(file: str) -> None:
-    """Say who and when, and stay."""
-    note(file)
+    """Write the start to `file`, then wait until the process is killed."""
+    write_start(file)
     await asyncio.Event().wait()
 
 
 @app.task(queue="overruns", timeout=TIMEOUT, max_timeouts=0, size=100, queue_priority=200)
 def overruns(file: str) -> None:
-    """Fill the process, and go on after the timeout."""
-    note(file)
+    """Use the whole capacity of the process, and run past the timeout."""
+    write_start(file)
     time.sleep(3600)
 
 
 @app.task(queue="behind", size=100)
 def behind(file: str) -> None:
-    """What only a replacement has room for."""
-    note(file)
+    """Write the start to `file`. Only a process without a run of `overruns` has the capacity."""
+    write_start(file)
 
 
 async def idle() -> None: ...
 
 
-for number in range(IDLE):
+for number in range(IDLE_QUEUES):
     app.task(queue=f"idle{number}")(idle)
 
 
-def note(file: str) -> None:
-    """Add a line: which process, and when."""
+def write_start(file: str) -> None:
+    """Append the process id and the time on the monotonic clock to `file`."""
     with Path(file).open("a") as out:
         out.write(f"{os.getpid()} {time.monotonic()}\n")

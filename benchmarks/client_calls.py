@@ -1,4 +1,4 @@
-"""What is measured through the client, as an application would call it, on a storage that is open already."""
+"""Measurements through the client API, on a storage that is already open."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Final, Self, cast
 from dibs import Dibs
 from dibs.storage.protocol import Storage
 
-#: As in the comparisons of the field: two small numbers.
+#: Two small numbers, as in the benchmarks of other queues.
 DATA: Final = {"x": 1, "y": 22}
 CALLERS: Final = 100
-#: Seconds between two round trips, so that each meets an idle worker.
+#: Seconds between two round trips. The worker is idle again before each.
 PAUSE: Final = 0.003
 WARM_UP: Final = 10
 
@@ -26,8 +26,8 @@ async def double(number: int) -> int:
     return 2 * number
 
 
-class Lent:
-    """An open storage that the app may enter and leave without closing it."""
+class UnclosedStorage:
+    """An open storage that stays open when the app leaves it."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -42,30 +42,33 @@ class Lent:
 
 
 @asynccontextmanager
-async def on(storage: Storage) -> AsyncIterator[None]:
-    """Let the app's jobs live in this storage for a block."""
-    with app.override_storage(cast("Storage", Lent(storage))):
+async def app_on(storage: Storage) -> AsyncIterator[None]:
+    """Open `app` on this storage for a block."""
+    with app.override_storage(cast("Storage", UnclosedStorage(storage))):
         async with app:
             yield
 
 
 async def enqueue_together(storage: Storage, jobs: int) -> float:
-    """Enqueue from a hundred callers at once, each awaiting its own; the client lets them travel together."""
+    """Enqueue from 100 concurrent callers, each one job at a time. The client coalesces their calls.
+
+    Return the jobs a second.
+    """
     queue = app.queue("together")
 
     async def caller() -> None:
         for _ in range(jobs // CALLERS):
             await queue.enqueue(DATA)
 
-    async with on(storage):
-        begun = time.perf_counter()
+    async with app_on(storage):
+        started = time.perf_counter()
         await asyncio.gather(*(caller() for _ in range(CALLERS)))
-        return jobs / (time.perf_counter() - begun)
+        return jobs / (time.perf_counter() - started)
 
 
 async def round_trips(storage: Storage, jobs: int) -> list[float]:
-    """Return the ms from each enqueue to its result, with an idle worker on the same loop."""
-    async with on(storage):
+    """Return the ms from each enqueue to its result, with an idle worker on the same event loop."""
+    async with app_on(storage):
         worker = asyncio.create_task(app.work(["round-trip"]))
         try:
             return [await _round_trip(n) for n in range(WARM_UP + jobs)][WARM_UP:]
@@ -76,10 +79,10 @@ async def round_trips(storage: Storage, jobs: int) -> list[float]:
 
 async def _round_trip(number: int) -> float:
     await asyncio.sleep(PAUSE)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     ticket = await double.enqueue(number)
     result = await ticket.result()
-    took = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     if result != 2 * number:
-        raise ValueError(f"{number} came back as {result}")
-    return took * 1000
+        raise ValueError(f"expected {2 * number}, got {result}")
+    return seconds * 1000

@@ -1,0 +1,1 @@
+"""Measurements of supervisors with worker processes: `python -m benchmarks.fleet`."""
