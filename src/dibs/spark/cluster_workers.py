@@ -68,8 +68,7 @@ def run_workers(
     lease: float = 15.0,
     heartbeat: float = 5.0,
 ) -> list[ExecutorReport]:
-    """Run the handlers of "module:app" in `executors` tasks of a Spark job, and return a report of each
-    task.
+    """Run the handlers of "module:app" in `executors` tasks of a Spark job, and return their reports.
 
     With until="empty" each task ends when its queues have no job left, as `app.work` does. With a number
     of seconds each task stops claiming that long after its own start, waits up to `grace` seconds for
@@ -79,8 +78,9 @@ def run_workers(
     must not set another URL itself. In each task a supervisor renews the lease from outside the
     `processes` that run handlers; with `processes=0` the handlers run in the supervisor's process.
 
-    On a cluster with fewer free slots than `executors`, the remaining tasks start when others end. Raise
-    Refused for invalid arguments. An error in a task is raised as Spark's own error, with its message.
+    On a cluster with fewer free slots than `executors`, the remaining tasks start when earlier tasks
+    end. Raise Refused for invalid arguments. An error in a task is raised as Spark's own error, with its
+    message.
     """
     if isinstance(executors, bool) or not isinstance(executors, int) or executors < 1:
         raise Refused(f"executors is {executors!r}; it must be an integer of at least 1", field="executors")

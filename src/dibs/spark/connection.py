@@ -41,8 +41,9 @@ class StorageConnection:
         self.storage: Storage = open_storage(url)
 
     def __enter__(self) -> Self:
-        """Open the storage. Raise StorageUnavailable with this machine's name and the URL without its
-        password.
+        """Open the storage.
+
+        Raise StorageUnavailable with the name of this machine and the URL without its password.
         """
         if not self._create:
             check_directory(self._url)

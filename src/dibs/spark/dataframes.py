@@ -27,12 +27,12 @@ _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
 def read(spark: SparkSession, table: str, *, url: str | None = None, **options: str) -> DataFrame:
-    """Return the table jobs, outcomes, events or runs as a DataFrame; `options` are those of the data
-    source.
+    """Return the table jobs, outcomes, events or runs as a DataFrame.
 
-    Filters are pushed down to the storage if the Spark session allows it. The ids or the log of a queue
-    are read in as many partitions as Spark runs tasks at once. A storage in the memory of this process
-    is read completely, before this function returns. Raise Refused or StorageError.
+    `options` are the options of the data source. Filters are pushed down to the storage if the Spark
+    session allows it. The ids or the log of a queue are read in as many partitions as Spark runs tasks
+    at once. A storage in the memory of this process is read completely, before this function returns.
+    Raise Refused or StorageError.
     """
     require_pyspark()
     storage_url = resolve_url(url)

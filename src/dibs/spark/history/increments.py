@@ -1,5 +1,4 @@
-"""Increments: `update` adds the new events of a storage to a warehouse, `rerun` computes its tables
-again.
+"""Increments: `update` adds new events to a warehouse, and `rerun` computes its tables again.
 
 An increment reads the new events of the logs and adds them to `events` and `runs`. It counts `metrics`
 again from the first minute that has changed, and merges the new ends into `ids`. Each increment is
@@ -49,12 +48,12 @@ class Increment:
 
 
 def update(spark: SparkSession, url: str | None, root: Path, queues: Iterable[str] = ()) -> Increment:
-    """Add the events since the last increment to the warehouse; the first increment reads the whole
-    logs.
+    """Add the events since the last increment to the warehouse.
 
-    Without `queues`, read all queues. Raise Refused for a warehouse of another storage or while another
-    process writes to the warehouse, StorageTooNew for a warehouse that a newer dibs has written, and
-    StorageError if the storage cannot be read. After an error the warehouse is unchanged.
+    The first increment reads the whole logs. Without `queues`, read all queues. Raise Refused for a
+    warehouse of another storage or while another process writes to the warehouse, StorageTooNew for a
+    warehouse that a newer dibs has written, and StorageError if the storage cannot be read. After an
+    error the warehouse is unchanged.
     """
     storage_url, names = shared_url(url), sorted(set(queues))
     source = source_name(storage_url)
@@ -138,7 +137,7 @@ def _increment(builder: TableBuilder, storage_url: str, state: WarehouseState, p
 
 
 def _write_live(builder: TableBuilder, new: list[Path]) -> None:
-    """Write the live jobs: the jobs read from the storage, except jobs that ended according to the new
+    """Write the jobs that were read from the storage, except jobs that ended according to the new
     events.
     """
     read = builder.staged_files("live-read")

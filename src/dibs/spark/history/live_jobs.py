@@ -45,9 +45,7 @@ class _QueueGroup(ds.InputPartition):
 
 
 class LiveJobsSource(ds.DataSource):
-    """The data source `dibs_live_jobs`: a row for each current job and successor, with the number of its
-    page.
-    """
+    """The data source `dibs_live_jobs`: current jobs and successors, each with the number of its page."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,5 +1,4 @@
-"""The new events of an increment: the range of each log to read, and the data source that reads the
-ranges.
+"""The new events of an increment: a plan with the range of each log, and a data source that reads it.
 
 The live jobs (live_jobs.py) are read before the ends of the logs are fixed. So a job that ends in
 between is in both, and its revision range and fence identify it. In the opposite order it could be in
@@ -54,9 +53,7 @@ class ReadPlan(Struct, frozen=True, kw_only=True):
 
 
 def source_name(url: str) -> str:
-    """Return a storage's URL without secrets and with its prefix, as storages with different prefixes
-    are different.
-    """
+    """Return a storage's URL without secrets and with its prefix: each prefix is a separate storage."""
     shown = run_in_thread(lambda: _display_url(url))
     prefix = dict(parse_qsl(url.partition("?")[2])).get("prefix")
     if prefix is None or "prefix=" in shown:

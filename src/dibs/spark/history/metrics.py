@@ -42,7 +42,7 @@ def minute_start(at: Column) -> Column:
 
 
 def changes_of_ended(events: DataFrame) -> DataFrame:
-    """Return the changes that end events imply: queue, at (ms), and the amount of each counter and
+    """Return the changes that follow from ends: queue, at (ms), and the amount of each counter and
     gauge.
     """
     is_last = f.col("kind").isin(*JOB_ENDS)
@@ -93,9 +93,7 @@ def _changes(rows: DataFrame, *cases: tuple[Column, Column]) -> DataFrame:
 
 
 def difference(now: DataFrame, before: DataFrame, *, single: bool = False) -> DataFrame:
-    """Return queue -> first time (ms) at which two sets of changes differ, for the queues with a
-    difference.
-    """
+    """Return, per queue, the first time (ms) at which two sets of changes differ, as the column `start`."""
     names = (*COUNTERS, *GAUGES)
     undone = before.select("queue", "at", *((-f.col(name)).alias(name) for name in names))
     summed = (
@@ -110,7 +108,7 @@ def difference(now: DataFrame, before: DataFrame, *, single: bool = False) -> Da
 def metrics_of(
     events: DataFrame, live: DataFrame, starts: DataFrame, horizon: int, *, single: bool = False
 ) -> DataFrame:
-    """Return the metrics of each queue from its `start` (ms, a whole minute) up to the minute of the
+    """Return the metrics of each queue, from its `start` (ms, a whole minute) to the minute of the
     horizon.
 
     `starts` has a row (queue, start) for each wanted queue. `events` has at least the events at or after

@@ -55,9 +55,7 @@ _STAGING: Final = {
 
 @contextmanager
 def table_builder(spark: SparkSession, draft: Draft) -> Iterator[TableBuilder]:
-    """Yield a TableBuilder for a draft, and restore the settings of the session, which may belong to the
-    user.
-    """
+    """Yield a TableBuilder for a draft, and restore the settings of the user's Spark session afterwards."""
     before = {
         name: spark.conf.get(name, None)
         for name in (*_SETTINGS, _SHUFFLE_PARTITIONS, _BROADCAST_THRESHOLD, *_CODEGEN)
@@ -86,8 +84,8 @@ class TableBuilder:
         return sorted(self.draft.staging(name).rglob("*.parquet"))
 
     def use_one_task(self, *parts: Iterable[Path]) -> bool:
-        """Return whether one task should process these files, and set the session's parallelism for
-        their size.
+        """Return whether one task should process these files, and set the session's parallelism
+        accordingly.
         """
         size = sum(file.stat().st_size for files in parts for file in files)
         single = size <= ONE_TASK_BYTES
@@ -100,9 +98,7 @@ class TableBuilder:
         return single
 
     def read(self, table: str, files: Iterable[Path], *, single: bool) -> DataFrame:
-        """Return the rows of a table in these files, as one partition with `single`, else divided by
-        Spark.
-        """
+        """Return the rows of a table in these files, in one partition with `single`."""
         wanted = schema(table)
         groups = groupby(sorted(files), _base)
         parts = [self._below(table, base, [*group]) for base, group in groups]

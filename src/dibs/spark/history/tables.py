@@ -1,5 +1,4 @@
-"""The tables of a warehouse: the columns of `metrics`, `ids` and `live`, their schemas, and Parquet
-statistics.
+"""The tables of a warehouse: columns, schemas, and statistics of their Parquet files.
 
 `events` and `runs` have the columns of the data source (schemas.py). Every table is partitioned by queue
 and by `date`, the day in UTC. docs/reference/warehouse.md explains each column.
@@ -111,8 +110,9 @@ def row_count(files: Iterable[Path]) -> int:
 
 
 def latest_time(files: Iterable[Path], *columns: str) -> int:
-    """Return the latest time (ms) in these timestamp columns, from statistics in the footers; 0 without
-    any.
+    """Return the latest time (ms) in these timestamp columns, or 0.
+
+    Only the footers of the files are read.
     """
     return max((at for file in files for at in _column_maxima(file, columns)), default=0)
 

@@ -1,5 +1,4 @@
-"""The warehouse: a folder of Parquet tables that changes atomically, as generations and one symbolic
-link.
+"""The warehouse: a folder of Parquet tables that changes atomically, as generations and a symbolic link.
 
     warehouse/
       events  runs  metrics  ids  live      links into current/, for readers
@@ -82,8 +81,8 @@ class WarehouseState(Struct, frozen=True, kw_only=True):
 
 
 def folder_name(queue: str) -> str:
-    """Return the name of a queue in the tables: the queue's name, or its beginning and a hash if it is
-    too long.
+    """Return the name of a queue in the tables: its own name, or its beginning and a hash if it is too
+    long.
 
     A queue's name may have 500 bytes, and Spark writes some characters as three. File systems allow 255
     bytes.
@@ -232,9 +231,7 @@ def _prepare(root: Path) -> None:
 
 
 def _remove_leftovers(warehouse: Warehouse) -> None:
-    """Delete the files of a killed writer: its staging folder, and a generation that never became
-    current.
-    """
+    """Delete the staging folder of a killed writer, and a generation that never became current."""
     shutil.rmtree(warehouse.root / "staging", ignore_errors=True)
     for folder in (warehouse.root / "generations").iterdir():
         if folder.name > warehouse.generation:

@@ -72,8 +72,9 @@ def advise(
 
 
 def _fewest(jobs: Sequence[tuple[int, int]], target_ms: int) -> int | None:
-    """Return the fewest slots that meet the target, by binary search: more slots never make a wait
-    longer.
+    """Return the fewest slots that meet the target.
+
+    Binary search works as more slots never lengthen a wait.
     """
     high = 1
     while simulate_wait_p95(jobs, high) > target_ms:
@@ -91,9 +92,7 @@ def _fewest(jobs: Sequence[tuple[int, int]], target_ms: int) -> int | None:
 
 
 def simulate_wait_p95(jobs: Sequence[tuple[int, int]], slots: int) -> int:
-    """Return the 95th percentile of the waits (ms) if the jobs, sorted by due time, run on this many
-    slots.
-    """
+    """Return the 95th percentile of the waits (ms) of jobs, sorted by due time, on this many slots."""
     free = [0] * slots
     heapify(free)
     waits = []

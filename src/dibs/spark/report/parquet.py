@@ -64,8 +64,8 @@ class WarehouseReader:
     def top_rows(
         self, table: str, queue: str, columns: Sequence[str], order: str, most: int, where: Any = None
     ) -> list[dict[str, Any]]:
-        """Return some columns of the `most` rows with the largest values of `order`, sorted by it, then
-        by id.
+        """Return some columns of the `most` rows with the largest values of the column `order`; ties by
+        id.
         """
         best: list[dict[str, Any]] = []
         for batch in self.batches(table, queue, columns, where):
@@ -90,9 +90,7 @@ class WarehouseReader:
 
 
 def nearest_rank(counts: Mapping[int | None, int], percent: int) -> int | None:
-    """Return the smallest value that at least `percent` of 100 values do not exceed; None without
-    values.
-    """
+    """Return the smallest value that at least `percent` of 100 values do not exceed, or None."""
     total = sum(n for value, n in counts.items() if value is not None)
     seen = 0
     for value in sorted(value for value in counts if value is not None):

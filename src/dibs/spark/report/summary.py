@@ -1,5 +1,4 @@
-"""The figures of a report, as one value: the output of `dibs spark report --json` and the input of its
-page.
+"""The figures of a report: the output of `dibs spark report --json` and the input of its page.
 
 They are computed from the Parquet files of the warehouse, without Spark and without the storage.
 """

@@ -215,8 +215,7 @@ def _next_limit(limit: int, records: Sequence[ExportRecord]) -> int:
 def log_pages(
     connection: StorageConnection, part: QueuePartition, *, gaps: bool
 ) -> Iterator[Sequence[tuple[str, LogEvent]]]:
-    """Yield pages of (offset, event) from the log of `part.queue`, behind `part.after` and up to
-    `part.until`.
+    """Yield pages of (offset, event) from the log of a partition, behind `after` and up to `until`.
 
     Raise StorageError if some of these events were trimmed, unless `gaps` is true.
     """

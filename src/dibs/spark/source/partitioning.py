@@ -26,8 +26,9 @@ MIN_IDS_PER_PARTITION = 1000
 def id_ranges(
     connection: StorageConnection, queue: str, state: State | None, parts: int
 ) -> list[tuple[str | None, str | None]]:
-    """Return up to `parts` ranges (after, until) of all ids, or of the ids in a state, of at least about
-    MIN_IDS_PER_PARTITION ids each.
+    """Return up to `parts` ranges (after, until) of all ids, or of the ids in a state.
+
+    A range has at least about MIN_IDS_PER_PARTITION ids.
     """
     if parts > 1:
         counts = connection.run(connection.storage.counts([queue]))[queue]
@@ -64,8 +65,9 @@ def _bounds(
 
 
 def _next(connection: StorageConnection, queue: str, after: str | None) -> str | None:
-    """Return the offset of the first event behind `after`, or None if no such event exists or the
-    storage refuses `after`.
+    """Return the offset of the first event behind `after`.
+
+    Return None if no such event exists or the storage refuses `after`.
     """
     try:
         page = connection.run(connection.storage.events(queue, after=after, limit=1))

@@ -163,8 +163,8 @@ def event_rows(queue: str, offset: str, event: LogEvent) -> Iterator[Row]:
 
 
 def run_rows(queue: str, offset: str, event: LogEvent) -> Iterator[Row]:
-    """Yield the row of the attempt that an event ended. A job cancelled before its claim has no such
-    row.
+    """Yield the row of the attempt that an event ended; without a row for a job cancelled before its
+    claim.
     """
     if (
         event.kind not in ATTEMPT_KINDS
@@ -206,9 +206,7 @@ EVENT_ROWS: Final[dict[str, Callable[[str, str, LogEvent], Iterator[Row]]]] = {
 
 
 def to_record_batch(table: str, rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows of a table as an Arrow batch with the columns of `schema`, a subset of the table's
-    columns.
-    """
+    """Return rows of a table as an Arrow batch with the columns of `schema`, in its order."""
     columns = list(zip(*rows, strict=True))
     indexes = {column.name: index for index, column in enumerate(table_columns(table))}
     arrays = [_array(columns[indexes[field.name]], field.type) for field in schema]

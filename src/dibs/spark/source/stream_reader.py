@@ -82,9 +82,7 @@ class EventStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {queue: connection.log_end(queue) for queue in self._queues(connection)}
 
     def _check_checkpoint(self, start: Mapping[str, str]) -> None:
-        """Raise ConfigurationError for the checkpoint of a query on other queues: its offsets are of
-        other logs.
-        """
+        """Raise ConfigurationError if the checkpoint has offsets of other queues than this query reads."""
         wanted = self._options.queues
         if wanted is not None and set(start) != set(wanted):
             raise ConfigurationError(
