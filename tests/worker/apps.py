@@ -244,3 +244,12 @@ async def failing_lifespan() -> AsyncIterator[int]:
 
 
 broken_app.lifespan_function = failing_lifespan
+
+
+#: An app without a URL, for tests that set its storage with `using`.
+app_without_url = Dibs()
+
+
+@app_without_url.task(queue="isolated", executor="process")
+def double(number: int) -> int:
+    return 2 * number

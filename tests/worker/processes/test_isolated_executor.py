@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from dibs.client.app import Dibs
 from dibs.model.job import Overrides
 from dibs.worker import run
 from dibs.worker.processes import isolated_executor
-from tests.worker.apps import isolated_app
+from tests.worker.apps import app_without_url, double, isolated_app
 from tests.worker.gate import Gate, wait_for_exit
 from tests.worker.jobs import event_kinds, outcome, put, request
 
@@ -105,3 +106,15 @@ async def test_enqueueing_into_an_unreachable_storage_raises(app: Dibs) -> None:
     assert failed.error is not None
     assert "dibs.errors.NotRunning" == failed.error.type
     assert "current_job().then(...)" in failed.error.message
+
+
+async def test_an_app_without_a_url_may_use_a_shared_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child process does not read the URL of the app, which has none there."""
+    monkeypatch.delenv("DIBS_URL", raising=False)
+    async with app_without_url.using(f"file:{tmp_path}/jobs"):
+        ticket = await double.enqueue(4)
+        await app_without_url.work(until="empty")
+
+        assert 8 == await ticket.result(wait=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from multiprocessing.connection import Connection
 from typing import Any, Final, Self, cast
 
@@ -75,10 +75,14 @@ class ProgressRelay:
 def run_isolated_process(pipe: Connection, encoded_spec: bytes) -> None:
     """Run jobs, one at a time, until the parent kills this process."""
     parent, spec, app = set_up_process(pipe, encoded_spec)
-    storage = cast("Storage", UnreachableStorage(app.url))
-    with nullcontext() if spec.shared else app.override_storage(storage):
+    with nullcontext() if spec.shared else _without_storage(app):
         run_event_loop(_serve(parent, spec, app))
     exit_process()
+
+
+def _without_storage(app: Dibs) -> AbstractContextManager[None]:
+    """Replace the storage of the app, which only the process of the worker can open."""
+    return app.override_storage(cast("Storage", UnreachableStorage(app.url)))
 
 
 async def _serve(parent: ParentPipe, spec: ProcessSpec, app: Dibs) -> None:

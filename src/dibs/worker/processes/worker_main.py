@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, MutableSequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from multiprocessing.connection import Connection
 
 from msgspec.structs import replace
@@ -45,6 +45,9 @@ async def build_worker(
     isolated_spec = _isolated_spec(app, spec)
     isolated = IsolatedExecutor(app.storage, encode_spec(isolated_spec))
     stack.callback(isolated.close)
+    # The worker is made in the lifespan and closed after it: until then it watches the deadlines of runs that
+    # do not stop.
+    closing = stack.enter_context(ExitStack())
     if isolated_spec.queues:
         await isolated.prepare()
     resources = await enter_lifespan(app, stack)
@@ -58,7 +61,7 @@ async def build_worker(
         resources=resources,
         poll=spec.poll,
     )
-    stack.callback(worker.close)
+    closing.callback(worker.close)
     return worker
 
 

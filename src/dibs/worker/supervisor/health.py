@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import msgspec
-from attrs import frozen
 
 #: Seconds a client may take to send its request and read the response.
 REQUEST_TIMEOUT: Final = 5.0
@@ -17,9 +16,8 @@ REQUEST_TIMEOUT: Final = 5.0
 PHRASES: Final = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
-@frozen(kw_only=True)
-class Health:
-    """The state of a supervisor; the body of a response holds it as JSON."""
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a supervisor. The body of a response has these fields as JSON, in this order."""
 
     #: True if the supervisor has a lease, and a worker that can claim under it.
     ready: bool
