@@ -1,4 +1,4 @@
-"""Tests of the floors inside `client` and `worker`, and of import circles in the whole project."""
+"""Tests of the floors inside `client`, `worker` and the server storages, and of import circles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source import Import, Module, imports, plant, read, read_project
+from tests.source import Import, Module, imports, read, read_project, write_source
 
 # The floors of each room, lowest first. A module imports its own floor and the floors below it. Where a
 # room has floors, every module directly in it stands on one of them, as a file or as a folder.
@@ -27,6 +27,27 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("work_plan",),
         ("supervisor",),
         ("work_session",),
+    ),
+    "dibs.storage.redis": (
+        ("keys",),
+        ("codec",),
+        ("network",),
+        ("wakeups",),
+        ("session",),
+        ("listing",),
+        ("storage",),
+        ("temporary",),
+    ),
+    "dibs.storage.postgres": (
+        ("queries",),
+        ("codec",),
+        ("migrate",),
+        ("network",),
+        ("vacuum", "wakeups"),
+        ("session",),
+        ("transactions",),
+        ("storage",),
+        ("temporary",),
     ),
 }
 
@@ -153,9 +174,9 @@ def test_a_planted_breach_is_caught(tmp_path: Path, file: str, text: str, rule: 
     assert callable(rule)
     house = HOUSE | {"dibs_conformance/c.py": "from dibs_conformance.a import x"}
     for name, before in house.items():
-        plant(tmp_path / "clean", name, before)
+        write_source(tmp_path / "clean", name, before)
     for name, after in (house | {file: text}).items():
-        plant(tmp_path / "broken", name, after)
+        write_source(tmp_path / "broken", name, after)
 
     assert [] == list(rule(read(tmp_path / "clean")))
     assert 1 == len(list(rule(read(tmp_path / "broken"))))
