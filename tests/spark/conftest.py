@@ -1,4 +1,4 @@
-"""One Spark for all tests of a process: small, quiet, on this machine."""
+"""One small Spark session on this machine for all tests of a process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dibs.spark.java import session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Two threads, and a task that fails is tried once more: local[2] alone never tries again.
+#: Two threads, and one retry of a failed task; with local[2] alone, Spark never retries.
 MASTER = "local[2,2]"
-#: A test has few rows: compiling for many would take nearly all of its time.
+#: A test has few rows, so compiling queries would take most of its time.
 SMALL = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -24,16 +24,18 @@ SMALL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.log.level": "ERROR",
-    # So that a table of a test has more than one batch.
+    # A small batch size, so that a table of a test has several batches.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
-    # What a test gives Spark to run is imported in its Python processes, too.
+    # The Python processes of Spark import the functions of tests too.
     "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2]),
 }
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `--dist loadgroup` one process starts Spark and runs all that needs it; two would be too many."""
+    """Run all tests with Spark in one process under `--dist loadgroup`, as two Sparks need too much
+    memory.
+    """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
@@ -41,12 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with the source `dibs`; started by the first test that asks."""
-    place: Path = tmp_path_factory.mktemp("spark")
+    """A session with the data source `dibs`, started by the first test that uses it."""
+    folder: Path = tmp_path_factory.mktemp("spark")
     config = {
         **SMALL,
-        "spark.sql.warehouse.dir": str(place / "warehouse"),
-        "spark.local.dir": str(place / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
     }
     spark = session("dibs tests", master=MASTER, config=config)
     yield spark

@@ -1,4 +1,4 @@
-"""Events and slots of a storage as DataFrames, without the data source: a test has them as values."""
+"""DataFrames made of events and slots, without the data source, for tests that have them as values."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def moment_or_none(ms: int | None) -> datetime | None:
 
 
 def ms(moment: datetime) -> int:
-    """Spark hands out naive datetimes in its session's zone, which is UTC here."""
+    """Spark returns naive datetimes in the time zone of its session, which is UTC here."""
     return (moment.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
 
 
-def events_frame(spark: SparkSession, told: Iterable[tuple[str, str, LogEvent]]) -> DataFrame:
-    rows = [event_row(*one) for one in told]
+def events_frame(spark: SparkSession, events: Iterable[tuple[str, str, LogEvent]]) -> DataFrame:
+    rows = [event_row(*one) for one in events]
     return spark.createDataFrame(pa.Table.from_pylist(rows, schema=arrow_schema("events")))
 
 

@@ -1,4 +1,4 @@
-"""An application that workers in Spark's tasks import; its place is the one they are told."""
+"""An application for workers in Spark tasks; `run_workers` sets the URL of its storage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def double(data: int) -> int:
 
 @app.queue("fatal").handler(max_stalls=3)
 def fatal(data: dict[str, str]) -> str:
-    """Takes the whole task down the first time: its own process, and the one that started it."""
+    """Kill the whole task the first time: this process and the supervisor that started it."""
     mark = Path(data["mark"])
     if not mark.exists():
         mark.touch()

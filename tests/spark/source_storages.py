@@ -1,4 +1,4 @@
-"""Places with something in them, for tests of the data source: filled and looked at through the protocol."""
+"""Storages with jobs, for tests of the data source; they are filled and read through the protocol."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dibs.storage.registry import open_storage
 
 T = TypeVar("T")
 
-#: Where Spark's processes can read and write.
+#: Schemes of storages that Spark's processes can open.
 SHARED: Final = ("file", "redis", "postgresql")
 
 
 def at(url: str, work: Callable[[Storage], Coroutine[Any, Any, T]]) -> T:
-    """Do something with the storage at a URL."""
+    """Open the storage at a URL and call `work` with it."""
 
     async def opened() -> T:
         async with open_storage(url) as storage:
@@ -31,7 +31,7 @@ def at(url: str, work: Callable[[Storage], Coroutine[Any, Any, T]]) -> T:
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:
-    """Look again and again; for what another process does, and says to nobody."""
+    """Poll a condition that another process makes true."""
     end = time.monotonic() + seconds
     while not true():
         if time.monotonic() > end:
@@ -45,7 +45,9 @@ def jobs(*ids: str, payload: bytes = b'{"n": 1}', **attributes: bytes) -> list[E
 
 
 async def fill(storage: Storage) -> None:
-    """Leave a queue `work` with jobs in every state and outcomes of every kind, and a queue `other`."""
+    """Fill a queue `work` with jobs in every state and outcomes of every kind, and a queue `other` with
+    one job.
+    """
     await storage.enqueue("work", jobs("done", "failed", "again", "busy"))
     lease = (await storage.grant(["work"], 600_000, "a test")).lease
     claim = await storage.claim("work", lease, 4)
@@ -65,7 +67,7 @@ async def fill(storage: Storage) -> None:
 
 
 async def run_some(storage: Storage, queue: str, ids: list[str]) -> None:
-    """Let jobs run and end well: one event each."""
+    """Enqueue jobs and complete them, which makes one event each."""
     await storage.enqueue(queue, jobs(*ids))
     lease = (await storage.grant([queue], 600_000, "a test")).lease
     while claimed := (await storage.claim(queue, lease, 100)).jobs:
@@ -85,7 +87,7 @@ async def records(storage: Storage, queue: str) -> dict[str, ExportRecord]:
 
 
 async def log(storage: Storage, queue: str) -> list[tuple[str, LogEvent]]:
-    """Return all that a queue's log has."""
+    """Return all events in the log of a queue."""
     found: list[tuple[str, LogEvent]] = []
     after: str | None = None
     while page := (await storage.events(queue, after=after, limit=1000)).events:

@@ -1,6 +1,6 @@
-"""Two streams over the log of one queue, into each sink: run as a program so that it can be killed.
+"""Two streams that follow the log of a queue, one into each sink, as a program that a test can kill.
 
-`python -m tests.spark.source_stream URL FOLDER` goes on until something ends it.
+`python -m tests.spark.source_stream URL FOLDER` runs until it is stopped.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 SINKS: Final = ("parquet", "queue")
-#: Events of one micro-batch: so few that the streams are far from done when they are killed.
+#: Events per micro-batch: few, so that the streams are far from done when they are killed.
 BATCH: Final = 5
 
 
 def followed(spark: SparkSession, url: str, **options: Any) -> DataFrame:
-    """Return the log of queue `work` as it grows."""
+    """Return the stream of the log of queue `work`."""
     given = {"url": url, "queue": "work", **options}
     return spark.readStream.format("dibs").options(**given).load()
 
 
 def into(sink: str, frame: DataFrame, url: str, folder: Path, **trigger: Any) -> StreamingQuery:
-    """Start a query into a sink; its checkpoint is named like it."""
+    """Start a query into a sink; its checkpoint has the name of the sink."""
     if sink == "parquet":
         writer = frame.writeStream.format("parquet").option("path", str(folder / "rows"))
     else:
@@ -44,22 +44,22 @@ def into(sink: str, frame: DataFrame, url: str, folder: Path, **trigger: Any) ->
 
 
 def commits(folder: Path, sink: str) -> int:
-    """Return how many batches a query is done with."""
+    """Return the number of committed micro-batches of a query."""
     done = folder / f"{sink}-checkpoint" / "commits"
     return sum(file.name.isdigit() for file in done.iterdir()) if done.is_dir() else 0
 
 
 def is_starved(error: PySparkException | None) -> bool:
-    """Tell whether a query ended because its Python took long to start.
+    """Return whether a query failed because its Python process started too slowly.
 
-    Spark gives that of a stream's source ten seconds, and has no setting for it: on a busy machine the
-    query is to be started again.
+    Spark waits ten seconds for the Python process of a stream's source, and has no setting for it. On a
+    busy machine the query must be started again.
     """
     return "failed to connect back" in str(error)
 
 
 def finished(start: Callable[[], StreamingQuery]) -> None:
-    """Run a query to the end it comes to by itself, and say why if it could not."""
+    """Run a query until it ends, and raise its error."""
     for left in reversed(range(100)):
         try:
             start().awaitTermination()
@@ -80,7 +80,8 @@ def main(url: str, folder: Path) -> None:
             if query is not None and not query.isActive and not is_starved(query.exception()):
                 sys.exit(str(query.exception()))
             if query is None or not query.isActive:
-                # From this thread: Spark finds sources of Python only where its session is the active one.
+                # Start queries in this thread: Spark finds data sources in Python only if the thread has an
+                # active session.
                 running[sink] = into(sink, events, url, folder, processingTime="0 seconds")
         time.sleep(0.2)
 

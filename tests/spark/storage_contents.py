@@ -1,26 +1,26 @@
-"""All that a small storage tells, read through the protocol."""
+"""All events and slots of a small storage, read through the protocol."""
 
 from __future__ import annotations
 
 from dibs.model.events import LogEvent
 from dibs.model.job import Slot
 from dibs.storage.protocol import Storage
-from tests.spark.small_day import QUEUES
+from tests.spark.random_day import QUEUES
 
 
 async def all_events(storage: Storage) -> list[tuple[str, str, LogEvent]]:
     """Every event, with its queue and offset."""
-    told: list[tuple[str, str, LogEvent]] = []
+    events_: list[tuple[str, str, LogEvent]] = []
     for queue in QUEUES:
         after = None
         while (page := await storage.events(queue, after=after, limit=1000)).events:
-            told += [(queue, offset, event) for offset, event in page.events]
+            events_ += [(queue, offset, event) for offset, event in page.events]
             after = page.offset
-    return told
+    return events_
 
 
 async def all_slots(storage: Storage) -> list[tuple[str, Slot]]:
-    """Every id, with its queue."""
+    """The slot of every id, with its queue."""
     found = []
     for queue in QUEUES:
         exported = await storage.export(queue, limit=1000)

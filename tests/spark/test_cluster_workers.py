@@ -11,7 +11,7 @@ import pytest
 from dibs import Dibs
 from dibs.errors import Refused
 from dibs.spark.cluster_workers import run_workers
-from tests.places import place
+from tests.storage_urls import new_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +20,7 @@ APP = "tests.spark.source_app:app"
 
 
 async def test_two_tasks_empty_a_queue(spark: SparkSession, request: pytest.FixtureRequest) -> None:
-    url = place("redis", request)
+    url = new_url("redis", request)
     async with Dibs(url) as app:
         tickets = await app.queue("double").enqueue_many(range(200))
 
@@ -33,29 +33,32 @@ async def test_two_tasks_empty_a_queue(spark: SparkSession, request: pytest.Fixt
 async def test_a_lost_executor_is_a_stall_and_its_job_comes_back(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Spark runs the task again, which reaps what the first attempt left, once its lease has expired."""
-    url = place("file", request)
+    """Spark retries the task.
+
+    Its new supervisor reaps the run of the first attempt after the lease has expired.
+    """
+    url = new_url("file", request)
     async with Dibs(url) as app:
         ticket = await app.queue("fatal").enqueue({"mark": str(tmp_path / "mark")})
 
         run_workers(spark, APP, 1, url=url, lease=5.0, heartbeat=1.0)
 
-        # On a machine that is busy enough, a lease that lives may be late as well.
+        # On a busy machine, a live lease may expire as well, which costs another attempt.
         assert await ticket.result(wait=0) in {"attempt 2", "attempt 3", "attempt 4"}
 
 
-def test_a_fleet_ends_when_its_time_is_over(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+def test_workers_end_after_the_given_time(spark: SparkSession, request: pytest.FixtureRequest) -> None:
     began = time.monotonic()
 
-    [report] = run_workers(spark, APP, 1, url=place("file", request), until=0.5, processes=0)
+    [report] = run_workers(spark, APP, 1, url=new_url("file", request), until=0.5, processes=0)
 
     assert time.monotonic() - began >= 0.5
     assert 0 == report.ends["completed"]
 
 
-def test_what_cannot_be_meant_is_refused(spark: SparkSession) -> None:
-    for words, executors, until in (("executors is 0", 0, "empty"), ("until is 'soon'", 1, "soon")):
-        with pytest.raises(Refused, match=words):
+def test_invalid_arguments_are_refused(spark: SparkSession) -> None:
+    for message, executors, until in (("executors is 0", 0, "empty"), ("until is 'soon'", 1, "soon")):
+        with pytest.raises(Refused, match=message):
             run_workers(spark, APP, executors, until=until, url="file:unused")  # type: ignore[arg-type]
     with pytest.raises(Refused, match="exists only in this process"):
         run_workers(spark, APP, 1, url="memory:fleet")

@@ -10,9 +10,9 @@ from dibs.spark.history import increments
 from dibs.spark.history.warehouse import Warehouse
 from dibs.spark.report.parquet import WarehouseReader
 from dibs.storage.registry import open_storage
-from tests.spark import expected_history as by_hand
+from tests.spark import expected_history
 from tests.spark.frames import moment
-from tests.spark.small_day import QUEUES, RandomDay
+from tests.spark.random_day import QUEUES, RandomDay
 from tests.spark.storage_contents import all_events, all_slots
 from tests.spark.warehouse_rows import rows
 
@@ -34,31 +34,31 @@ def runs_in(warehouse: Path) -> set[tuple[Any, ...]]:
     return {(queue, *(row[name] for name in columns)) for (queue, _), row in runs.items()}
 
 
-async def test_increments_and_reruns_say_what_counting_by_hand_says(
+async def test_increments_and_reruns_make_the_expected_tables(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However the day is cut, and whatever is merged or made again, the tables are the whole day's."""
+    """The tables do not depend on increments, compaction and reruns."""
     monkeypatch.setattr("dibs.spark.history.warehouse.MAX_SMALL_FILES", 1)
     url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
     async with open_storage(url, clock="manual") as storage:
         day = RandomDay(storage)
-        await day.prepare(everything="mail")
-        await day.live(250)
+        await day.prepare(all_events_of="mail")
+        await day.advance(250)
         await to_thread(increments.update, spark, url, warehouse)
-        await day.live(80)
+        await day.advance(80)
         done = await to_thread(increments.update, spark, url, warehouse)
-        told, live = await all_events(storage), await all_slots(storage)
-    pairs = [(queue, event) for queue, _, event in told]
+        events, live = await all_events(storage), await all_slots(storage)
+    pairs = [(queue, event) for queue, _, event in events]
     horizon = Warehouse.existing(warehouse).state.horizon
 
     files = {table: Warehouse.existing(warehouse).files(table).values() for table in ("events", "runs")}
 
-    assert {1} == {len(held) for partitions in files.values() for held in partitions}
-    assert (0, ()) < (done.events, done.gaps) < (len(told), ())
+    assert {1} == {len(files_) for partitions in files.values() for files_ in partitions}
+    assert (0, ()) < (done.events, done.gaps) < (len(events), ())
     assert set(QUEUES) == set(done.starts) == set(WarehouseReader(Warehouse.existing(warehouse)).queues())
-    assert by_hand.metrics(pairs, live, horizon) == rows(warehouse, "metrics", "queue", "minute")
-    assert by_hand.ids(pairs) == rows(warehouse, "ids", "queue", "id")
-    assert by_hand.runs(pairs) == runs_in(warehouse)
+    assert expected_history.metrics(pairs, live, horizon) == rows(warehouse, "metrics", "queue", "minute")
+    assert expected_history.ids(pairs) == rows(warehouse, "ids", "queue", "id")
+    assert expected_history.runs(pairs) == runs_in(warehouse)
 
     before = {table: rows(warehouse, table, *key) for table, key in KEYS.items()}
     since, until = moment(day.now - 5_000_000), moment(day.now - 1_000_000)

@@ -1,4 +1,4 @@
-"""A million runs, four million events, on a Java of one gigabyte: only the tables grow with the history."""
+"""A million runs and four million events with a Java heap of one gigabyte: only the tables grow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about the tables of a warehouse names every column, and no other."""
+"""The reference of the warehouse's tables names exactly their columns."""
 
 from __future__ import annotations
 

@@ -19,7 +19,9 @@ def minute(n: int, *, claims: int = 0, attempts: int = 0, due: int = 0, stalled:
 
 
 def silent(*due: int) -> list[dict[str, Any]]:
-    """A minute of work, silence with so many due, and work again with two runs found stalled."""
+    """A minute of work, minutes without work and with so many jobs due, and a minute of work with two
+    stalls.
+    """
     quiet = [minute(n, due=count) for n, count in enumerate(due, 1)]
     end = len(due) + 1
     return [minute(0, claims=1, attempts=1), *quiet, minute(end, claims=4, attempts=6, stalled=2)]
@@ -42,7 +44,7 @@ def test_silence_while_jobs_are_due_is_an_outage() -> None:
     ],
     ids=["short", "nothing due", "runs are long", "not one stretch", "something ends"],
 )
-def test_other_silence_is_none(minutes: list[dict[str, Any]], usual_run_ms: int) -> None:
+def test_other_silence_is_no_outage(minutes: list[dict[str, Any]], usual_run_ms: int) -> None:
     assert [] == find_outages("mail", minutes, usual_run_ms)
 
 
@@ -63,7 +65,7 @@ def ids_row(id: str, attempts: int, **ends: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_an_id_that_goes_wrong_nearly_every_time_is_poison() -> None:
+def test_an_id_that_fails_nearly_every_time_is_poison() -> None:
     rows = [
         ids_row("bad", 12, failed=4, retried=8),
         ids_row("kills its process", 6, stalled=6),
@@ -77,15 +79,15 @@ def test_an_id_that_goes_wrong_nearly_every_time_is_poison() -> None:
     assert (0.5, {"failed": 4, "retried": 8}) == (found[0].share, found[0].bad)
 
 
-def test_the_replay_waits_as_a_queue_with_so_many_slots_would() -> None:
+def test_the_simulation_waits_for_free_slots() -> None:
     jobs = [(0, 100), (0, 100), (0, 100), (250, 10)]
 
     assert [200, 100, 0] == [simulate_wait_p95(jobs, slots) for slots in (1, 2, 3)]
 
 
 def test_the_advice_is_the_fewest_slots_that_meet_the_target() -> None:
-    chance = Random(3)
-    jobs = sorted((chance.randrange(3_600_000), chance.randrange(10, 30_000)) for _ in range(3000))
+    random = Random(3)
+    jobs = sorted((random.randrange(3_600_000), random.randrange(10, 30_000)) for _ in range(3000))
 
     found = advise(jobs, (0, 3_600_000), 1_000, 9)
 

@@ -1,4 +1,4 @@
-"""Who is live, read while jobs come, go and come back. No Spark is started for that."""
+"""The live jobs, read while jobs are enqueued, end and return. These tests do not start Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dibs.model.results import ExportRecord
 from dibs.spark.connection import StorageConnection
 from dibs.spark.history.live_jobs import live_record_pages
 from dibs.storage.registry import open_storage
-from tests.spark.small_day import QUEUES, RandomDay
+from tests.spark.random_day import QUEUES, RandomDay
 from tests.spark.storage_contents import all_events, all_slots
 
 T = TypeVar("T")
@@ -21,29 +21,29 @@ T = TypeVar("T")
 Key = tuple[str, int]
 
 
-class Moving(StorageConnection):
-    """A door behind which something happens before every answer."""
+class ChangingConnection(StorageConnection):
+    """A connection that applies random operations to the storage before every call."""
 
     def __init__(self, day: RandomDay, steps: int) -> None:
         super().__init__("memory:")
         self.day, self.storage, self.steps = day, day.storage, steps
-        self.asked = 0
+        self.calls = 0
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        self.asked += 1
-        super().run(self.day.live(self.steps))
+        self.calls += 1
+        super().run(self.day.advance(self.steps))
         return super().run(call)
 
 
 @pytest.fixture
-def connection() -> Iterator[Moving]:
+def connection() -> Iterator[ChangingConnection]:
     storage = open_storage("memory:", clock="manual")
-    with Moving(RandomDay(storage), 0) as connection:
+    with ChangingConnection(RandomDay(storage), 0) as connection:
         yield connection
 
 
 def live_in(slots: list[tuple[str, Slot]], queue: str) -> set[Key]:
-    """The jobs of a queue, each known by its id and the first enqueue in its range."""
+    """The live jobs of a queue, each identified by its id and the first revision of its range."""
     return {
         key for name, slot in slots if name == queue and slot.current for key in keys(slot.current.id, slot)
     }
@@ -54,22 +54,22 @@ def keys(id: str, slot: Slot) -> Iterator[Key]:
 
 
 def latest(pages: list[tuple[ExportRecord, ...]]) -> set[Key]:
-    """What is live by the latest reading of each id."""
+    """The live jobs by the last record of each id."""
     slots = {record.id: record.slot for page in pages for record in page}
     return {key for id, slot in slots.items() for key in keys(id, slot)}
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_who_is_live_all_the_while_is_met(
-    connection: Moving, seed: int, monkeypatch: pytest.MonkeyPatch
+def test_a_job_that_is_live_during_the_whole_read_is_read(
+    connection: ChangingConnection, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever moves between any two pages, and whether the log tells much or only the ends."""
+    """Whatever changes between two pages, and with log level `all` and `runs`."""
     monkeypatch.setattr("dibs.spark.source.batch_reader.PAGE", 2)
-    connection.day.chance.seed(seed)
-    run = super(Moving, connection).run
-    run(connection.day.prepare(everything="mail"))
+    connection.day.random.seed(seed)
+    run = super(ChangingConnection, connection).run
+    run(connection.day.prepare(all_events_of="mail"))
     for queue in QUEUES:
-        run(connection.day.live(60))
+        run(connection.day.advance(60))
         before = live_in(run(all_slots(connection.storage)), queue)
         connection.steps = 3
         read = latest([tuple(page) for page in live_record_pages(connection, queue, is_logged=True)])
@@ -81,7 +81,7 @@ def test_who_is_live_all_the_while_is_met(
         assert {id for id, _ in read - after} <= {event.id for event in over}
 
 
-def test_of_jobs_that_ended_nothing_is_read(connection: Moving) -> None:
+def test_jobs_that_ended_are_not_read(connection: ChangingConnection) -> None:
     ids = [f"id {number}" for number in range(500)]
     run = connection.run
     run(
@@ -90,17 +90,17 @@ def test_of_jobs_that_ended_nothing_is_read(connection: Moving) -> None:
         )
     )
     run(connection.storage.cancel("mail", ids[1:], now=2))
-    connection.asked = 0
+    connection.calls = 0
 
     assert [["id 0"]] == [
         [r.id for r in page] for page in live_record_pages(connection, "mail", is_logged=True) if page
     ]
-    assert connection.asked < 10
+    assert connection.calls < 10
 
 
-def test_a_log_that_tells_nothing_is_no_help(connection: Moving) -> None:
-    """Then everything is read, as a job that comes back between two states could be missed."""
-    run = super(Moving, connection).run
+def test_without_a_log_all_ids_are_read(connection: ChangingConnection) -> None:
+    """All ids are read then, as the listings could miss a job that returns to an earlier state."""
+    run = super(ChangingConnection, connection).run
     run(connection.storage.configure("mail", SettingsPatch(log_level="off"), now=1))
     run(connection.storage.enqueue("mail", [EnqueueRequest(job=NewJob(id=id)) for id in "abc"], now=1))
     run(connection.storage.cancel("mail", ["b"], now=2))

@@ -1,4 +1,4 @@
-"""Where an increment begins and ends in each log; no Spark is started for that."""
+"""The log ranges of an increment. These tests do not start Spark."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ HOUR = 3_600_000
 T = TypeVar("T")
 
 
-async def cancelled(url: str, queue: str, *ids: str, now: int) -> None:
-    """One event for each id: a job that was cancelled before anybody claimed it."""
+async def cancel_jobs(url: str, queue: str, *ids: str, now: int) -> None:
+    """Log one event for each id: a job that is cancelled before a claim."""
     async with open_storage(url, clock="manual") as storage:
         await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id=id)) for id in ids], now=now)
         await storage.cancel(queue, ids, now=now)
 
 
-async def trimmed(url: str, queue: str, now: int) -> None:
+async def trim_log(url: str, queue: str, now: int) -> None:
     async with open_storage(url, clock="manual") as storage:
         await storage.configure(queue, SettingsPatch(log_age=HOUR), now=now)
         await storage.prune(queue, 100, now=now)
@@ -43,44 +43,44 @@ async def trimmed(url: str, queue: str, now: int) -> None:
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     url = f"file:{tmp_path}/jobs"
-    asyncio.run(cancelled(url, "mail", "a", now=NOW))
+    asyncio.run(cancel_jobs(url, "mail", "a", now=NOW))
     return url
 
 
-def test_the_first_time_it_is_all_there_is(url: str) -> None:
+def test_the_first_increment_reads_the_whole_log(url: str) -> None:
     seen = plan_read(url, {})
 
     (stretch,) = seen.ranges
     assert ("mail", None, stretch.until) == (stretch.queue, stretch.after, seen.offsets["mail"])
 
 
-def test_nothing_new_is_nothing_to_read(url: str) -> None:
+def test_without_new_events_the_plan_is_empty(url: str) -> None:
     offsets = plan_read(url, {}).offsets
 
     assert ((), offsets, ()) == (plan_read(url, offsets).ranges, plan_read(url, offsets).offsets, ())
 
 
-def test_it_goes_on_where_it_was(url: str) -> None:
+def test_the_next_increment_continues_at_the_offsets(url: str) -> None:
     offsets = plan_read(url, {}).offsets
-    asyncio.run(cancelled(url, "mail", "b", now=NOW + 1))
-    asyncio.run(cancelled(url, "post", "c", now=NOW + 2))
+    asyncio.run(cancel_jobs(url, "mail", "b", now=NOW + 1))
+    asyncio.run(cancel_jobs(url, "post", "c", now=NOW + 2))
     seen = plan_read(url, offsets)
 
     assert [("mail", offsets["mail"]), ("post", None)] == [(one.queue, one.after) for one in seen.ranges]
     assert all(one.after is None or one.after < one.until for one in seen.ranges)
 
 
-def test_only_the_queues_that_are_meant_are_read(url: str) -> None:
-    asyncio.run(cancelled(url, "post", "c", now=NOW + 2))
+def test_only_the_given_queues_are_read(url: str) -> None:
+    asyncio.run(cancel_jobs(url, "post", "c", now=NOW + 2))
 
     assert ["post"] == [one.queue for one in plan_read(url, {}, ["post"]).ranges]
 
 
-def test_what_was_trimmed_unread_is_a_gap(url: str) -> None:
+def test_events_trimmed_before_the_read_are_a_gap(url: str) -> None:
     offsets = plan_read(url, {}).offsets
-    asyncio.run(cancelled(url, "mail", "b", now=NOW + 1))
-    asyncio.run(cancelled(url, "mail", "c", now=NOW + 3 * HOUR))
-    asyncio.run(trimmed(url, "mail", NOW + 3 * HOUR))
+    asyncio.run(cancel_jobs(url, "mail", "b", now=NOW + 1))
+    asyncio.run(cancel_jobs(url, "mail", "c", now=NOW + 3 * HOUR))
+    asyncio.run(trim_log(url, "mail", NOW + 3 * HOUR))
     seen = plan_read(url, offsets)
 
     assert ("mail",) == seen.gaps
@@ -89,22 +89,22 @@ def test_what_was_trimmed_unread_is_a_gap(url: str) -> None:
 
 def test_a_log_that_ends_before_its_offset_is_refused(url: str, tmp_path: Path) -> None:
     later = f"file:{tmp_path}/later"
-    asyncio.run(cancelled(later, "mail", "a", now=NOW + HOUR))
+    asyncio.run(cancel_jobs(later, "mail", "a", now=NOW + HOUR))
 
     with pytest.raises(Refused, match="ends before the offset"):
         plan_read(url, plan_read(later, {}).offsets)
 
 
 def test_a_task_holds_a_page_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long its stretch: a batch is given away before the next page is asked for."""
+    """A task yields each batch before it requests the next page, however long its range."""
     url, page = f"file:{tmp_path}/jobs", 10
     ids = [f"id {number}" for number in range(20 * page)]
-    asyncio.run(cancelled(url, "mail", *ids, now=NOW))
+    asyncio.run(cancel_jobs(url, "mail", *ids, now=NOW))
     monkeypatch.setattr("dibs.spark.source.batch_reader.PAGE", page)
-    asked, run = [], StorageConnection.run
+    calls, run = [], StorageConnection.run
 
     def counted(connection: StorageConnection, call: Coroutine[Any, Any, T]) -> T:
-        asked.append(call)
+        calls.append(call)
         return run(connection, call)
 
     monkeypatch.setattr(StorageConnection, "run", counted)
@@ -113,25 +113,25 @@ def test_a_task_holds_a_page_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
     (share,) = reader.partitions()
     batches = cast("Iterator[pa.RecordBatch]", reader.read(share))
     rows, counts = [], []
-    before = len(asked) + 1
+    before = len(calls) + 1
     for batch in batches:
         rows.append(batch.num_rows)
-        counts.append(len(asked) - before)
+        counts.append(len(calls) - before)
 
     assert [page] * 20 == rows
     assert [*range(1, 21)] == counts
 
 
-async def test_it_can_be_asked_where_a_loop_runs(tmp_path: Path) -> None:
+async def test_a_plan_can_be_made_while_an_event_loop_runs(tmp_path: Path) -> None:
     """As in a notebook."""
     url = f"file:{tmp_path}/jobs"
-    await cancelled(url, "mail", "a", now=NOW)
+    await cancel_jobs(url, "mail", "a", now=NOW)
 
     assert ["mail"] == [one.queue for one in plan_read(url, {}).ranges]
     assert url == source_name(url)
 
 
-def test_two_prefixes_are_two_places(redis_server: RedisServer) -> None:
+def test_two_prefixes_are_two_sources(redis_server: RedisServer) -> None:
     one, other = (source_name(f"{redis_server.url}?prefix={name}") for name in ("one", "other"))
 
     assert one != other

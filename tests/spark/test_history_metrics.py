@@ -12,9 +12,9 @@ from dibs.spark.history.live_jobs import without_ended
 from dibs.spark.history.metrics import MINUTE, changes_of_ended, changes_of_live, difference, metrics_of
 from dibs.spark.history.transforms import ids_from, merge_ids, runs_from
 from dibs.storage.registry import open_storage
-from tests.spark import expected_history as by_hand
+from tests.spark import expected_history
 from tests.spark.frames import events_frame, live_frame, ms, starts_frame
-from tests.spark.small_day import BEGIN, QUEUES, RandomDay
+from tests.spark.random_day import BEGIN, QUEUES, RandomDay
 from tests.spark.storage_contents import all_events, all_slots
 
 if TYPE_CHECKING:
@@ -49,12 +49,12 @@ async def day() -> RandomDay:
     storage = open_storage("memory:", clock="manual")
     await storage.__aenter__()
     day = RandomDay(storage)
-    await day.prepare(everything="mail")
-    await day.live(800)
+    await day.prepare(all_events_of="mail")
+    await day.advance(800)
     return day
 
 
-async def test_every_minute_is_what_counting_by_hand_says(spark: SparkSession, day: RandomDay) -> None:
+async def test_every_minute_has_the_expected_metrics(spark: SparkSession, day: RandomDay) -> None:
     events, live = await all_events(day.storage), await all_slots(day.storage)
     pairs = [(queue, event) for queue, _, event in events]
     horizon = horizon_of(pairs, live)
@@ -67,19 +67,17 @@ async def test_every_minute_is_what_counting_by_hand_says(spark: SparkSession, d
         horizon,
     )
 
-    assert set(by_hand.ENDS) <= kinds
-    assert by_hand.metrics(pairs, live, horizon) == rows_of(found)
+    assert set(expected_history.ENDS) <= kinds
+    assert expected_history.metrics(pairs, live, horizon) == rows_of(found)
 
 
-async def test_from_a_minute_on_it_needs_only_what_finishes_from_there(
-    spark: SparkSession, day: RandomDay
-) -> None:
+async def test_metrics_from_a_minute_on_need_only_later_events(spark: SparkSession, day: RandomDay) -> None:
     events, live = await all_events(day.storage), await all_slots(day.storage)
     pairs = [(queue, event) for queue, _, event in events]
     horizon = horizon_of(pairs, live)
-    expected = by_hand.metrics(pairs, live, horizon)
-    for place in (0.1, 0.7):
-        start = sorted(minute for _, minute in expected)[int(len(expected) * place)]
+    expected = expected_history.metrics(pairs, live, horizon)
+    for share in (0.1, 0.7):
+        start = sorted(minute for _, minute in expected)[int(len(expected) * share)]
         late = [row for row in events if row[2].at >= start]
 
         found = metrics_of(
@@ -89,7 +87,7 @@ async def test_from_a_minute_on_it_needs_only_what_finishes_from_there(
         assert {k: v for k, v in expected.items() if k[0] == "mail" and k[1] >= start} == rows_of(found)
 
 
-async def test_runs_and_ids_are_what_counting_by_hand_says(spark: SparkSession, day: RandomDay) -> None:
+async def test_runs_and_ids_are_as_expected(spark: SparkSession, day: RandomDay) -> None:
     events = await all_events(day.storage)
     pairs = [(queue, event) for queue, _, event in events]
     columns = ("queue", "id", "attempt", "fence", "end", "wait_ms", "run_ms", "holder")
@@ -104,40 +102,38 @@ async def test_runs_and_ids_are_what_counting_by_hand_says(spark: SparkSession, 
         del values["date"]
         found[values.pop("queue"), values.pop("id")] = values
 
-    assert by_hand.runs(pairs) == {tuple(row) for row in runs}
-    assert by_hand.ids(pairs) == found
+    assert expected_history.runs(pairs) == {tuple(row) for row in runs}
+    assert expected_history.ids(pairs) == found
 
 
-async def test_nothing_before_the_first_difference_says_anything_else(
-    spark: SparkSession, day: RandomDay
-) -> None:
-    """What was live and has ended since says the same of the past as when it was live."""
+async def test_metrics_before_the_first_difference_are_unchanged(spark: SparkSession, day: RandomDay) -> None:
+    """A job that was live and has ended since makes the same changes to the past as when it was live."""
     events, live = await all_events(day.storage), await all_slots(day.storage)
     before = changes_of_live(live_frame(spark, live), day.now)
-    old = by_hand.metrics([(queue, event) for queue, _, event in events], live, day.now)
+    old = expected_history.metrics([(queue, event) for queue, _, event in events], live, day.now)
     then = day.now
-    await day.live(150)
+    await day.advance(150)
     later, now = await all_events(day.storage), await all_slots(day.storage)
     new = changes_of_ended(events_frame(spark, [row for row in later if row not in events]))
     found = difference(new.unionByName(changes_of_live(live_frame(spark, now), then)), before).collect()
     starts = {row["queue"]: row["start"] // MINUTE * MINUTE for row in found}
-    young = by_hand.metrics([(queue, event) for queue, _, event in later], now, day.now)
+    recounted = expected_history.metrics([(queue, event) for queue, _, event in later], now, day.now)
 
     assert set(QUEUES) == set(starts)
     assert min(starts.values()) > BEGIN + (then - BEGIN) // 2
-    assert untouched(old, starts) == untouched(young, starts)
+    assert untouched(old, starts) == untouched(recounted, starts)
 
 
 def untouched(rows: dict[tuple[str, int], Any], starts: dict[str, int]) -> dict[tuple[str, int], Any]:
     return {key: row for key, row in rows.items() if key[1] < starts[key[0]]}
 
 
-def test_of_a_live_id_the_last_reading_counts_and_what_the_log_says_since(spark: SparkSession) -> None:
+def test_the_last_record_of_a_live_id_and_its_later_events_count(spark: SparkSession) -> None:
     read = [
-        # Claimed between two readings.
+        # Claimed between two pages.
         ("claimed", "waiting", 1, None, 0),
         ("claimed", "active", 1, 10, 1),
-        # Came back between them, with its successor folded in.
+        # Returned between two pages, with its successor folded in.
         ("back", "active", 2, 11, 0),
         ("back", "blocked", 3, None, 0),
         ("back", "waiting", 2, None, 2),

@@ -1,4 +1,6 @@
-"""A day with known troubles, played through a real storage: the report finds them, a browser shows it."""
+"""A simulated day with known problems on a real storage: the report finds them, and a browser shows the
+page.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-class JobHistory:
-    """A place, its warehouse, and what was planted there."""
+class PlantedHistory:
+    """A storage with a simulated day, its warehouse, and the problems of the day."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -38,76 +40,76 @@ class JobHistory:
         self.warehouse = folder / "warehouse"
         self.planted: ExpectedFindings = asyncio.run(simulate_day(self.url, runs=1200, hours=3))
 
-    def type(self, *words: str) -> Result:
-        return CliRunner(env={"DIBS_URL": self.url, "COLUMNS": "100"}).invoke(app, ["spark", *words])
+    def run_cli(self, *arguments: str) -> Result:
+        return CliRunner(env={"DIBS_URL": self.url, "COLUMNS": "100"}).invoke(app, ["spark", *arguments])
 
 
 @pytest.fixture(scope="module")
-def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> JobHistory:
-    """Taken in by the command line; it finds the session that runs."""
-    story = JobHistory(tmp_path_factory.mktemp("story"))
-    done = story.type("history", "--warehouse", str(story.warehouse), "--json")
+def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> PlantedHistory:
+    """The history, read by the command line, which uses the active Spark session."""
+    history = PlantedHistory(tmp_path_factory.mktemp("story"))
+    done = history.run_cli("history", "--warehouse", str(history.warehouse), "--json")
 
     assert (0, "") == (done.exit_code, done.stderr)
     assert {"generation", "events", "since", "gaps"} == set(json.loads(done.stdout))
-    assert story.planted.runs <= json.loads(done.stdout)["events"]
-    return story
+    assert history.planted.runs <= json.loads(done.stdout)["events"]
+    return history
 
 
 @pytest.fixture(scope="module")
-def made(story: JobHistory) -> HistoryReport:
-    return create_report(story.warehouse)[0]
+def report(history: PlantedHistory) -> HistoryReport:
+    return create_report(history.warehouse)[0]
 
 
-def of(made: HistoryReport, queue: str) -> QueueSummary:
-    return next(one for one in made.queues if one.queue == queue)
+def of(report: HistoryReport, queue: str) -> QueueSummary:
+    return next(one for one in report.queues if one.queue == queue)
 
 
-def test_the_planted_outage_is_found(story: JobHistory, made: HistoryReport) -> None:
-    begin, end = story.planted.outage
-    longest = made.outages[0]
+def test_the_planted_outage_is_found(history: PlantedHistory, report: HistoryReport) -> None:
+    begin, end = history.planted.outage
+    longest = report.outages[0]
 
     assert {"mail", "images"} <= set(longest.queues)
     assert begin <= longest.begin < begin + 300_000
     assert end == longest.end
 
 
-def test_the_planted_poison_is_found(story: JobHistory, made: HistoryReport) -> None:
-    worst = made.poisons[0]
+def test_the_planted_poison_is_found(history: PlantedHistory, report: HistoryReport) -> None:
+    worst = report.poisons[0]
 
-    assert story.planted.poison == (worst.queue, worst.id)
+    assert history.planted.poison == (worst.queue, worst.id)
     assert ("CorruptImageError", 0) == (worst.error_type, worst.completed)
-    assert [story.planted.poison] == [(one.queue, one.id) for one in made.poisons]
+    assert [history.planted.poison] == [(one.queue, one.id) for one in report.poisons]
 
 
-def test_every_run_is_in_it(story: JobHistory, made: HistoryReport) -> None:
-    assert story.planted.runs == sum(queue.attempts for queue in made.queues)
-    assert all(queue.little.agree for queue in made.queues)
-    assert all(queue.errors == {} or max(queue.errors.values()) > 0 for queue in made.queues)
-    assert "CorruptImageError" == next(iter(of(made, "images").errors))
-    assert story.planted.poison[1] == of(made, "images").hottest[0].id
+def test_the_report_has_every_run(history: PlantedHistory, report: HistoryReport) -> None:
+    assert history.planted.runs == sum(queue.attempts for queue in report.queues)
+    assert all(queue.little.agree for queue in report.queues)
+    assert all(queue.errors == {} or max(queue.errors.values()) > 0 for queue in report.queues)
+    assert "CorruptImageError" == next(iter(of(report, "images").errors))
+    assert history.planted.poison[1] == of(report, "images").hottest[0].id
 
 
-def test_the_command_line_draws_the_page_and_prints_the_figures(
-    story: JobHistory, made: HistoryReport
+def test_the_command_line_writes_the_page_and_prints_the_figures(
+    history: PlantedHistory, report: HistoryReport
 ) -> None:
-    out = story.folder / "report.html"
-    done = story.type("report", "--warehouse", str(story.warehouse), "--out", str(out), "--json")
+    out = history.folder / "report.html"
+    done = history.run_cli("report", "--warehouse", str(history.warehouse), "--out", str(out), "--json")
 
     assert (0, "") == (done.exit_code, done.stderr)
-    assert made == msgspec.json.decode(done.stdout, type=HistoryReport)
-    assert render_page(*create_report(story.warehouse)) == out.read_text("utf-8")
+    assert report == msgspec.json.decode(done.stdout, type=HistoryReport)
+    assert render_page(*create_report(history.warehouse)) == out.read_text("utf-8")
 
 
-def test_the_page_asks_nobody_for_anything(story: JobHistory) -> None:
-    text = render_page(*create_report(story.warehouse))
+def test_the_page_loads_no_other_file(history: PlantedHistory) -> None:
+    text = render_page(*create_report(history.warehouse))
 
     assert [] == re.findall(r"(?:src|href)\s*=|url\(|@import|https?:", text)
 
 
 def dom(file: Path, *options: str) -> str:
     assert BROWSER
-    words = (
+    arguments = (
         BROWSER,
         "--headless",
         "--no-sandbox",
@@ -115,44 +117,44 @@ def dom(file: Path, *options: str) -> str:
         f"--user-data-dir={file.parent}/browser",
     )
     done = subprocess.run(
-        [*words, "--virtual-time-budget=5000", *options, "--dump-dom", file.as_uri()],
+        [*arguments, "--virtual-time-budget=5000", *options, "--dump-dom", file.as_uri()],
         capture_output=True, text=True, check=True, timeout=300,
     )  # fmt: skip
     return done.stdout
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on PATH: apt-get install chromium")
-def test_a_browser_runs_it_and_shows_one_queue(story: JobHistory) -> None:
-    """Its script ran to its end, on a name that would break out of a page that trusts it."""
-    made, series = create_report(story.warehouse)
+def test_a_browser_runs_it_and_shows_one_queue(history: PlantedHistory) -> None:
+    """Its script runs to the end, with a queue name that would inject HTML into an unescaped page."""
+    report, series = create_report(history.warehouse)
     odd = '</script><b onload="x">&'
-    told = msgspec.json.decode(
-        msgspec.json.encode(made).replace(b'"mail"', json.dumps(odd).encode()), type=HistoryReport
+    renamed = msgspec.json.decode(
+        msgspec.json.encode(report).replace(b'"mail"', json.dumps(odd).encode()), type=HistoryReport
     )
-    file = story.folder / "odd.html"
-    file.write_text(render_page(told, {**series, odd: series["mail"]}), "utf-8")
+    file = history.folder / "odd.html"
+    file.write_text(render_page(renamed, {**series, odd: series["mail"]}), "utf-8")
 
     shown = dom(file)
 
     assert 'data-ready="yes"' in shown
-    assert len(made.queues) == shown.count("<section")
-    assert len(made.queues) - 1 == len(re.findall(r"<section[^>]* hidden", shown))
+    assert len(report.queues) == shown.count("<section")
+    assert len(report.queues) - 1 == len(re.findall(r"<section[^>]* hidden", shown))
     assert "<b onload" not in shown
 
 
-# What is refused, with what to do about it.
+# -- errors ------------------------------------------------------------------------------------------
 
 
-def test_a_warehouse_of_another_place_is_refused(
-    story: JobHistory, spark: SparkSession, tmp_path: Path
+def test_a_warehouse_of_another_storage_is_refused(
+    history: PlantedHistory, spark: SparkSession, tmp_path: Path
 ) -> None:
     other = f"file:{tmp_path}/other"
     asyncio.run(make(other))
-    before = Warehouse.existing(story.warehouse).folder
+    before = Warehouse.existing(history.warehouse).folder
 
     with pytest.raises(Refused, match="holds the history of file:"):
-        update(spark, other, story.warehouse)
-    assert before == Warehouse.existing(story.warehouse).folder
+        update(spark, other, history.warehouse)
+    assert before == Warehouse.existing(history.warehouse).folder
 
 
 async def make(url: str) -> None:
@@ -161,7 +163,7 @@ async def make(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "hint"),
+    ("arguments", "code", "hint"),
     [
         (["report", "--warehouse", "nowhere", "--json"], 1, "dibs spark history --warehouse"),
         (["report", "--warehouse", "nowhere"], 2, "--out FILE"),
@@ -171,26 +173,26 @@ async def make(url: str) -> None:
         (["history", "--warehouse", "new", "--url", "file:./jobz"], 1, "jobz. Check the path."),
     ],
 )
-def test_wrong_words_get_a_line_that_says_what_to_do(
-    story: JobHistory, words: list[str], code: int, hint: str
+def test_an_error_names_its_remedy(
+    history: PlantedHistory, arguments: list[str], code: int, hint: str
 ) -> None:
-    done = story.type(*words)
+    done = history.run_cli(*arguments)
 
     assert (code, "") == (done.exit_code, done.stdout)
     assert hint in done.stderr
 
 
 def test_a_log_that_ends_before_its_offset_is_another_log(
-    spark: SparkSession, story: JobHistory, tmp_path: Path
+    spark: SparkSession, history: PlantedHistory, tmp_path: Path
 ) -> None:
-    """The place was emptied: going on would mix two histories."""
+    """The storage was emptied, and an increment would mix two histories."""
     root = tmp_path / "warehouse"
-    shutil.copytree(story.warehouse, root, symlinks=True)
-    shutil.move(f"{story.folder}/jobs", f"{story.folder}/kept")
+    shutil.copytree(history.warehouse, root, symlinks=True)
+    shutil.move(f"{history.folder}/jobs", f"{history.folder}/kept")
     try:
-        asyncio.run(simulate_day(story.url, runs=5, hours=0.1))
+        asyncio.run(simulate_day(history.url, runs=5, hours=0.1))
         with pytest.raises(Refused, match="ends before the offset"):
-            update(spark, story.url, root)
+            update(spark, history.url, root)
     finally:
-        shutil.rmtree(f"{story.folder}/jobs")
-        shutil.move(f"{story.folder}/kept", f"{story.folder}/jobs")
+        shutil.rmtree(f"{history.folder}/jobs")
+        shutil.move(f"{history.folder}/kept", f"{history.folder}/jobs")

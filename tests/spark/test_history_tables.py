@@ -1,4 +1,4 @@
-"""Tables read for a report, without Spark: few rows at a time, however many there are."""
+"""Tables read for a report, without Spark: few rows are in memory at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = 35
 
 @pytest.fixture
 def reader(tmp_path: Path) -> WarehouseReader:
-    """Two files of ids in one partition, and another queue's beside them."""
+    """Two files of ids in one partition, and one file of another queue."""
     root = tmp_path / "warehouse"
     with Warehouse(root).open_draft() as draft:
         for queue, part, begin in (("mail", 0, 0), ("mail", 1, ROWS), ("images", 0, 1000)):

@@ -1,4 +1,4 @@
-"""The folder that changes all at once, without Spark: what a partition holds is nobody's business here."""
+"""The atomic changes of a warehouse, without Spark: its files contain arbitrary text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def counts(warehouse: Warehouse) -> dict[TablePartition, int]:
     return {part: len(files) for part, files in warehouse.files("runs").items()}
 
 
-def test_what_is_added_joins_what_was_there(tmp_path: Path) -> None:
+def test_added_files_join_the_existing_ones(tmp_path: Path) -> None:
     added(tmp_path, MAIL, NEXT)
     now = added(tmp_path, MAIL)
 
@@ -59,7 +59,7 @@ def test_what_is_added_joins_what_was_there(tmp_path: Path) -> None:
     assert {MAIL: 2, NEXT: 1} == counts(Warehouse.existing(tmp_path))
 
 
-def test_people_read_through_a_link_that_moves(tmp_path: Path) -> None:
+def test_readers_read_through_a_link_that_moves(tmp_path: Path) -> None:
     added(tmp_path, MAIL)
     before = Warehouse.existing(tmp_path)
     added(tmp_path, MAIL)
@@ -68,7 +68,7 @@ def test_people_read_through_a_link_that_moves(tmp_path: Path) -> None:
     assert 1 == sum(counts(before).values())
 
 
-def test_what_is_replaced_takes_whole_partitions_away(tmp_path: Path) -> None:
+def test_a_replacement_removes_all_files_of_its_partitions(tmp_path: Path) -> None:
     added(tmp_path, MAIL, NEXT)
     with Warehouse(tmp_path).open_draft() as draft:
         draft.replace("runs", [MAIL, NEXT], stage(draft, "runs", NEXT))
@@ -77,7 +77,7 @@ def test_what_is_replaced_takes_whole_partitions_away(tmp_path: Path) -> None:
     assert {NEXT: 1} == counts(now)
 
 
-def test_odd_names_of_queues_come_back(tmp_path: Path) -> None:
+def test_escaped_names_of_queues_are_decoded(tmp_path: Path) -> None:
     odd = TablePartition("007 / ü=%", "2026-11-20")
     with Warehouse(tmp_path).open_draft() as draft:
         folder = draft.staging("runs") / "queue=007 %2F ü%3D%25" / f"date={odd.date}"
@@ -91,20 +91,20 @@ def test_odd_names_of_queues_come_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("char", ["a", "ü", "%", "\x01", "🐘"])
 def test_every_queue_has_a_folder_of_its_own(tmp_path: Path, char: str) -> None:
-    """Names that fit are themselves; longer ones end in a hash, and no two are one."""
+    """A short name is used unchanged, a longer name ends in a hash, and all folder names are different."""
     most, is_escaped = 500 // len(char.encode()), char in "%\x01"
     folders = {name: folder_name(name) for name in (char * n for n in range(1, most + 1))}
 
     assert char == folders[char]
     assert most == len(set(folders.values()))
     for name, folder in folders.items():
-        # Three signs for each that Spark escapes.
+        # Spark escapes each of these characters as three.
         escaped = quote(folder, safe="~") if is_escaped else folder
         (tmp_path / f"queue={escaped}").mkdir()
         assert folder == name or folder.startswith(name[:50] + "~")
 
 
-def test_what_was_not_committed_never_was(tmp_path: Path) -> None:
+def test_an_uncommitted_draft_has_no_effect(tmp_path: Path) -> None:
     added(tmp_path, MAIL)
     with pytest.raises(RuntimeError), Warehouse(tmp_path).open_draft() as draft:  # noqa: PT012
         draft.add("runs", stage(draft, "runs", NEXT))
@@ -114,7 +114,7 @@ def test_what_was_not_committed_never_was(tmp_path: Path) -> None:
     assert not (tmp_path / "staging").exists()
 
 
-def test_a_generation_that_was_never_pointed_to_is_swept(tmp_path: Path) -> None:
+def test_a_generation_that_never_became_current_is_deleted(tmp_path: Path) -> None:
     added(tmp_path, MAIL)
     left = tmp_path / "generations" / "000000000002" / "runs"
     left.mkdir(parents=True)
@@ -131,7 +131,7 @@ def test_only_the_last_generations_are_kept(tmp_path: Path) -> None:
     assert KEPT_GENERATIONS == len([*(tmp_path / "generations").iterdir()])
 
 
-def test_a_crowded_partition_is_known_and_merged(tmp_path: Path) -> None:
+def test_a_partition_with_many_small_files_is_compacted(tmp_path: Path) -> None:
     for _ in range(MAX_SMALL_FILES + 1):
         added(tmp_path, MAIL)
     with Warehouse(tmp_path).open_draft() as draft:
@@ -149,14 +149,14 @@ def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
             pass
 
 
-def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
 
     with pytest.raises(Refused, match="holds other files"), Warehouse(tmp_path).open_draft():
         pass
 
 
-def test_where_there_is_none_it_says_how_to_make_one(tmp_path: Path) -> None:
+def test_a_missing_warehouse_names_the_command_that_creates_one(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="dibs spark history"):
         Warehouse.existing(tmp_path)
 
@@ -189,14 +189,16 @@ while True:
 """
 
 
-def test_killed_at_any_moment_it_is_one_generation_or_the_next(tmp_path: Path) -> None:
-    """Each increment adds one file to two partitions and counts itself: the three never disagree."""
+def test_a_writer_killed_at_any_moment_leaves_a_whole_generation(tmp_path: Path) -> None:
+    """Each write adds one file to two partitions and increases the horizon, so all three numbers are
+    equal.
+    """
     reached = 0
     for _ in range(5):
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
         assert writer.stdout
         writer.stdout.readline()
-        while looked_at(tmp_path) < reached + 3:
+        while visible_increments(tmp_path) < reached + 3:
             assert writer.poll() is None
         writer.send_signal(signal.SIGKILL)
         writer.communicate()
@@ -206,14 +208,14 @@ def test_killed_at_any_moment_it_is_one_generation_or_the_next(tmp_path: Path) -
         assert {MAIL: reached, NEXT: reached} == counts(now)
 
 
-def looked_at(root: Path) -> int:
-    """How many increments a reader sees who looks while another process writes."""
+def visible_increments(root: Path) -> int:
+    """The number of increments that a reader sees while another process writes."""
     try:
         now = Warehouse(root)
-        held = counts(now)
+        files = counts(now)
         is_kept = int(Warehouse(root).generation or 0) < int(now.generation or 0) + KEPT_GENERATIONS
     except (StorageDamaged, FileNotFoundError):
-        # It moved on more than once between two looks, and what was looked at is removed.
+        # The warehouse changed more than once between the two reads, and the first generation is deleted.
         return 0
-    assert not is_kept or held.get(MAIL, 0) == held.get(NEXT, 0)
+    assert not is_kept or files.get(MAIL, 0) == files.get(NEXT, 0)
     return now.state.horizon

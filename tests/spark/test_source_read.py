@@ -1,4 +1,4 @@
-"""The tables as Spark reads them, against what the protocol says of the same place."""
+"""The tables as Spark reads them, compared with the protocol's view of the same storage."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dibs.spark.source.batch_reader import PushdownReader
 from dibs.spark.source.options import read_options
 from dibs.spark.source.partitioning import id_ranges, interpolate_offset, offset_ranges
 from dibs.storage.protocol import Storage
-from tests.places import place
 from tests.spark.source_storages import SHARED, at, fill, jobs, log, records, run_some
+from tests.storage_urls import new_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=SHARED)
 def url(request: pytest.FixtureRequest) -> str:
-    """A filled place on each storage that Spark can reach."""
-    url = place(request.param, request)
+    """A filled storage of each scheme that Spark can read."""
+    url = new_url(request.param, request)
     at(url, fill)
     return url
 
@@ -44,7 +44,7 @@ def by(frame: DataFrame, *key: str) -> dict[Any, Mapping[str, Any]]:
 
 
 def test_all_tables_agree_with_the_storage(spark: SparkSession, url: str) -> None:
-    """One test for four tables: each job of Spark's costs a second on a busy machine."""
+    """One test for four tables, as each Spark job takes a second on a busy machine."""
     known = at(url, lambda storage: records(storage, "work"))
     frames = {name: table(spark, url, name) for name in TABLES}
     rows = by(frames["jobs"], "queue", "id", "state")
@@ -71,9 +71,11 @@ def test_all_tables_agree_with_the_storage(spark: SparkSession, url: str) -> Non
     assert (b"[1]", "[1]") == (ends["done",]["result"], ends["done",]["result_json"])
     assert ("ValueError", "no") == (ends["failed",]["error_type"], ends["failed",]["error_message"])
 
-    told = at(url, lambda storage: log(storage, "work"))
+    logged = at(url, lambda storage: log(storage, "work"))
     events = by(frames["events"], "offset")
-    assert {offset: event.kind for offset, event in told} == {o: row["kind"] for (o,), row in events.items()}
+    assert {offset: event.kind for offset, event in logged} == {
+        o: row["kind"] for (o,), row in events.items()
+    }
     runs = by(frames["runs"], "id")
     assert {"done": "completed", "failed": "failed", "again": "retried"} == {
         id: row["end"] for (id,), row in runs.items()
@@ -81,7 +83,7 @@ def test_all_tables_agree_with_the_storage(spark: SparkSession, url: str) -> Non
 
 
 def test_times_are_exact(spark: SparkSession, request: pytest.FixtureRequest) -> None:
-    url = place("file", request)
+    url = new_url("file", request)
     at(url, fill)
     known = at(url, lambda storage: records(storage, "work"))
     outcome = known["done"].slot.outcome
@@ -94,8 +96,8 @@ def test_times_are_exact(spark: SparkSession, request: pytest.FixtureRequest) ->
     assert (outcome.enqueued_at, outcome.ended_at, outcome.expires_at) == tuple(row)
 
 
-#: What is asked of a filled place, and the ids it has.
-ASKED: Final = {
+#: Table -> condition -> the expected ids of a filled storage.
+CONDITIONS: Final = {
     "jobs": {
         "queue = 'work' and state = 'waiting'": ["again", "next"],
         "state = 'blocked'": ["busy"],
@@ -111,20 +113,20 @@ ASKED: Final = {
 
 @pytest.mark.parametrize("scheme", ["file", "postgresql"])
 def test_filters_reach_the_storage(spark: SparkSession, request: pytest.FixtureRequest, scheme: str) -> None:
-    """What can be compared with a literal is left out before it travels, and the rest by Spark."""
-    url = place(scheme, request)
+    """The data source applies comparisons with literals, and Spark applies the other filters."""
+    url = new_url(scheme, request)
     at(url, fill)
-    for name, conditions in ASKED.items():
+    for name, conditions in CONDITIONS.items():
         for condition, ids in conditions.items():
             frame = read(spark, name, url=url).where(condition).select("id")
 
             assert ids == sorted(row.id for row in frame.collect()), condition
-            handed_down = "Filter (" not in frame._jdf.queryExecution().executedPlan().toString()
-            assert handed_down == (" or " not in condition), condition
+            is_pushed_down = "Filter (" not in frame._jdf.queryExecution().executedPlan().toString()
+            assert is_pushed_down == (" or " not in condition), condition
 
 
 def test_filters_on_offsets_seek_in_the_log(spark: SparkSession, request: pytest.FixtureRequest) -> None:
-    url = place("redis", request)
+    url = new_url("redis", request)
     at(url, fill)
     offsets = [offset for offset, _ in at(url, lambda storage: log(storage, "work"))]
     condition = f"queue = 'work' and offset > '{offsets[0]}' and offset < '{offsets[3]}'"
@@ -135,7 +137,7 @@ def test_filters_on_offsets_seek_in_the_log(spark: SparkSession, request: pytest
 
 
 def test_a_log_is_read_from_an_offset_up_to_one(spark: SparkSession, request: pytest.FixtureRequest) -> None:
-    url = place("postgresql", request)
+    url = new_url("postgresql", request)
     at(url, fill)
     offsets = [offset for offset, _ in at(url, lambda storage: log(storage, "work"))]
 
@@ -145,9 +147,9 @@ def test_a_log_is_read_from_an_offset_up_to_one(spark: SparkSession, request: py
 
 
 @pytest.mark.parametrize("scheme", SHARED)
-def test_a_log_is_read_in_stretches_each_event_once(request: pytest.FixtureRequest, scheme: str) -> None:
-    """Whatever is guessed, bounds are offsets that the storage gave."""
-    url = place(scheme, request)
+def test_a_log_is_read_in_ranges_each_event_once(request: pytest.FixtureRequest, scheme: str) -> None:
+    """The bounds of ranges are offsets of events, even if the guesses are bad."""
+    url = new_url(scheme, request)
     for first in range(0, 40, 4):
         ids = [f"id {number}" for number in range(first, first + 4)]
         at(url, lambda storage, ids=ids: run_some(storage, "work", ids))  # type: ignore[misc]
@@ -162,7 +164,7 @@ def test_a_log_is_read_in_stretches_each_event_once(request: pytest.FixtureReque
             assert (len(parts) > 1) == (len(inside) > 1)
 
 
-def test_a_guess_between_offsets_is_one_between_them() -> None:
+def test_an_interpolated_offset_is_between_its_bounds() -> None:
     low, high = "00000000000000ff.000001", "0000000000000fff.ffffff"
     guesses = [interpolate_offset(low, high, share / 8) for share in range(1, 8)]
 
@@ -176,7 +178,7 @@ MANY: Final = [f"id {number}" for number in range(3200)]
 
 
 async def fill_many(storage: Storage) -> None:
-    """Leave so many ids waiting that a queue is worth several tasks, and 10 of them ended."""
+    """Fill a queue `many` with 3,200 ids, enough for several tasks; 10 of these jobs have ended."""
     await run_some(storage, "many", MANY[:10])
     for start in range(10, len(MANY), 800):
         await storage.enqueue("many", jobs(*MANY[start : start + 800]))
@@ -187,7 +189,7 @@ async def fill_many(storage: Storage) -> None:
 def test_one_queue_is_read_by_several_tasks_each_id_once(
     spark: SparkSession, request: pytest.FixtureRequest, scheme: str
 ) -> None:
-    url = place(scheme, request)
+    url = new_url(scheme, request)
     at(url, fill_many)
 
     frame = table(spark, url, "jobs", queue="many", partitions="2")
@@ -198,9 +200,11 @@ def test_one_queue_is_read_by_several_tasks_each_id_once(
 
 
 @pytest.mark.parametrize("scheme", SHARED)
-def test_parts_of_a_queue_have_pages_enough(request: pytest.FixtureRequest, scheme: str) -> None:
-    """Three parts of 3,200 ids, however many tasks there are; and one of a queue with one id."""
-    url = place(scheme, request)
+def test_partitions_have_at_least_a_thousand_ids(request: pytest.FixtureRequest, scheme: str) -> None:
+    """A queue of 3,200 ids has three partitions, however many are requested; a queue with one id has
+    one.
+    """
+    url = new_url(scheme, request)
     at(url, fill_many)
     waiting = [ds.EqualTo(("state",), "waiting")]
     for name, filters, ids in (
@@ -222,9 +226,9 @@ def test_parts_of_a_queue_have_pages_enough(request: pytest.FixtureRequest, sche
         assert name == "outcomes" or 4 == len([part for part in read if part])
 
 
-def test_a_storage_that_cannot_tell_is_read_by_one_task(request: pytest.FixtureRequest) -> None:
-    """As the contract allows; and nothing is asked for where one task is wanted."""
-    url = place("redis", request)
+def test_a_storage_that_returns_no_bounds_is_read_by_one_task(request: pytest.FixtureRequest) -> None:
+    """The contract allows a storage to return no bounds. For one task, the storage is not called."""
+    url = new_url("redis", request)
     at(url, fill_many)
     with StorageConnection(url) as connection:
         asked = []
@@ -243,13 +247,13 @@ def test_a_storage_that_cannot_tell_is_read_by_one_task(request: pytest.FixtureR
 def test_a_place_with_nothing_in_it_is_an_empty_table(
     spark: SparkSession, request: pytest.FixtureRequest
 ) -> None:
-    url = place("redis", request)
+    url = new_url("redis", request)
 
     assert [[]] * 4 == [table(spark, url, name).collect() for name in TABLES]
 
 
 def test_a_choice_of_columns_may_be_given(spark: SparkSession, request: pytest.FixtureRequest) -> None:
-    url = place("file", request)
+    url = new_url("file", request)
     at(url, fill)
 
     frame = spark.read.format("dibs").options(url=url, table="jobs").schema("state string, id string").load()
@@ -259,7 +263,7 @@ def test_a_choice_of_columns_may_be_given(spark: SparkSession, request: pytest.F
 
 
 def test_memory_is_read_in_the_driver(spark: SparkSession) -> None:
-    """A storage in memory lives in this process: here it can be read, and nowhere else."""
+    """A memory: storage exists in this process only, so other processes cannot read it."""
     url = "memory:read-by-spark"
     at(url, fill)
 

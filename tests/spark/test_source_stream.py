@@ -1,4 +1,4 @@
-"""The log as a stream: nothing twice, nothing left out, whatever is killed."""
+"""The log as a stream: each event exactly once, even if processes are killed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import psutil
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.places import place
 from tests.spark.source_storages import SHARED, at, log, records, run_some, wait_until
 from tests.spark.source_stream import BATCH, SINKS, commits, finished, followed, into
+from tests.storage_urls import new_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "tests.spark.source_stream"]
 
 
-def ran(url: str, first: int, last: int, queue: str = "work") -> None:
+def run_jobs(url: str, first: int, last: int, queue: str = "work") -> None:
     ids = [f"id {number}" for number in range(first, last)]
     for start in range(0, len(ids), 500):
         part = ids[start : start + 500]
@@ -50,12 +50,12 @@ def offsets_in(url: str) -> list[str]:
 
 
 @pytest.mark.parametrize("scheme", SHARED)
-def test_a_query_goes_on_where_it_stopped(
+def test_a_query_continues_at_its_checkpoint(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, scheme: str
 ) -> None:
-    url = place(scheme, request)
+    url = new_url(scheme, request)
     for first, last in ((0, 30), (30, 45)):
-        ran(url, first, last)
+        run_jobs(url, first, last)
         events = followed(spark, url, max_events=20)
         finished(partial(into, "parquet", events, url, tmp_path, availableNow=True))
 
@@ -63,16 +63,16 @@ def test_a_query_goes_on_where_it_stopped(
     assert 3 == commits(tmp_path, "parquet")
 
 
-def test_new_queues_join_and_the_latest_end_is_a_place_to_begin(
+def test_a_query_can_start_at_the_latest_offset_and_reads_new_queues_whole(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """A query over all queues begins behind what was; a queue that is new is read from its start."""
-    url = place("redis", request)
-    ran(url, 0, 10)
+    """With start=latest a query over all queues skips old events, but reads a new queue from its start."""
+    url = new_url("redis", request)
+    run_jobs(url, 0, 10)
     every = spark.readStream.format("dibs").options(url=url, table="runs", start="latest").load()
     finished(partial(into, "parquet", every, url, tmp_path, availableNow=True))
-    ran(url, 10, 13)
-    ran(url, 0, 5, "late")
+    run_jobs(url, 10, 13)
+    run_jobs(url, 0, 5, "late")
 
     finished(partial(into, "parquet", every, url, tmp_path, availableNow=True))
 
@@ -84,8 +84,8 @@ def test_new_queues_join_and_the_latest_end_is_a_place_to_begin(
 def test_the_checkpoint_of_another_queue_is_refused(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    url = place("file", request)
-    ran(url, 0, 3)
+    url = new_url("file", request)
+    run_jobs(url, 0, 3)
     finished(partial(into, "parquet", followed(spark, url), url, tmp_path, availableNow=True))
 
     other = followed(spark, url, queue="mail")
@@ -96,7 +96,7 @@ def test_the_checkpoint_of_another_queue_is_refused(
 
 @contextmanager
 def streaming(url: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Both streams in a process of their own, which is killed at the end, with all it started."""
+    """Run both streams in a child process, which is killed at the end with all its children."""
     with (folder / "program.log").open("ab") as output:
         program = subprocess.Popen([*PROGRAM, url, str(folder)], cwd=ROOT, stdout=output, stderr=output)
         try:
@@ -119,21 +119,21 @@ def kill_family(program: subprocess.Popen[bytes]) -> None:
 
 
 def kill_once(url: str, folder: Path) -> None:
-    """Kill the streams when both sinks have got on."""
+    """Kill the streams after both have committed a micro-batch."""
     before = {sink: commits(folder, sink) for sink in SINKS}
 
-    def both_got_on() -> bool:
+    def both_committed() -> bool:
         return all(commits(folder, sink) > before[sink] for sink in SINKS)
 
-    while not both_got_on():
+    while not both_committed():
         with streaming(url, folder) as program:
-            # Should it end by itself, then there is one end more.
-            wait_until(lambda: both_got_on() or program.poll() is not None, 600)
+            # If the program ends by itself, the loop starts it again.
+            wait_until(lambda: both_committed() or program.poll() is not None, 600)
 
 
 def check_after_kills(spark: SparkSession, url: str, folder: Path, kills: int, events: int) -> None:
-    """Exactly once into Parquet, and each event one job in the queue."""
-    ran(url, 0, events)
+    """Each event is exactly once in the Parquet files, and exactly one job in the queue."""
+    run_jobs(url, 0, events)
 
     for _ in range(kills):
         kill_once(url, folder)
@@ -147,15 +147,15 @@ def check_after_kills(spark: SparkSession, url: str, folder: Path, kills: int, e
     assert expected == copies_in(url)
 
 
-def test_a_kill_loses_nothing_and_doubles_nothing(
+def test_a_kill_neither_loses_nor_repeats_an_event(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    check_after_kills(spark, place("redis", request), tmp_path, kills=1, events=3000)
+    check_after_kills(spark, new_url("redis", request), tmp_path, kills=1, events=3000)
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("scheme", SHARED)
-def test_twenty_kills_lose_nothing_and_double_nothing(
+def test_twenty_kills_neither_lose_nor_repeat_an_event(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, scheme: str
 ) -> None:
-    check_after_kills(spark, place(scheme, request), tmp_path, kills=20, events=20_000)
+    check_after_kills(spark, new_url(scheme, request), tmp_path, kills=20, events=20_000)

@@ -1,4 +1,4 @@
-"""DataFrames into queues: what arrives, what is refused, and that nothing arrives twice."""
+"""DataFrames written to queues: the jobs, the rejected rows, and repeated writes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pyspark.sql import functions as f
 from dibs.errors import Refused
 from dibs.model.requests import Reject
 from dibs.spark.dataframes import enqueue
-from tests.places import place
 from tests.spark.source_storages import SHARED, at, jobs, records, wait_until
+from tests.storage_urls import new_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,20 +28,20 @@ NOON = datetime(2100, 1, 1, 12, tzinfo=UTC)
 
 @pytest.fixture(params=SHARED)
 def url(request: pytest.FixtureRequest) -> str:
-    return place(request.param, request)
+    return new_url(request.param, request)
 
 
 def payloads(url: str, queue: str) -> dict[str, Any]:
-    """Return what waits in a queue, as JSON by id."""
+    """Return the payloads of the current jobs of a queue, by id."""
     found = at(url, lambda storage: records(storage, queue))
     return {id: json.loads(r.slot.current.data.payload) for id, r in found.items() if r.slot.current}
 
 
-def numbers(spark: SparkSession, many: int) -> DataFrame:
-    return spark.range(0, many, 1, 2).select(f.struct("id").alias("data"))
+def numbers(spark: SparkSession, count: int) -> DataFrame:
+    return spark.range(0, count, 1, 2).select(f.struct("id").alias("data"))
 
 
-def test_rows_arrive_with_all_they_have(spark: SparkSession, url: str) -> None:
+def test_all_columns_of_a_row_arrive(spark: SparkSession, url: str) -> None:
     rows = spark.range(1).select(
         f.lit("a").alias("id"),
         f.struct(f.lit("x").alias("to"), f.array(f.lit(1), f.lit(2)).alias("n")).alias("data"),
@@ -60,8 +60,8 @@ def test_rows_arrive_with_all_they_have(spark: SparkSession, url: str) -> None:
     assert (1, {"queued": 1}, 0, 0) == (report.rows, report.statuses, report.repeated, report.rejected)
 
 
-def test_the_same_run_again_adds_nothing(spark: SparkSession, url: str) -> None:
-    """Rows are known again by the name of their write; with another name they are new ones."""
+def test_the_same_run_again_adds_no_job(spark: SparkSession, url: str) -> None:
+    """Rows are recognised by the name of their write; under another name they are new."""
     rows = numbers(spark, 2500)
 
     first = enqueue(rows, "work", url=url, run="monday")
@@ -73,8 +73,8 @@ def test_the_same_run_again_adds_nothing(spark: SparkSession, url: str) -> None:
     assert sorted(range(2500)) == sorted(row["id"] for row in payloads(url, "work").values())
 
 
-class Killed:
-    """Rows for Spark from a process that kills itself, the first time, when some have been enqueued."""
+class KilledOnce:
+    """Rows for Spark from a process that kills itself once, after some rows have been enqueued."""
 
     def __init__(self, url: str, mark: Path) -> None:
         self._url = url
@@ -92,14 +92,16 @@ class Killed:
         return at(self._url, lambda storage: storage.counts(["work"]))["work"].waiting > 0
 
 
-def test_a_task_that_is_killed_and_tried_again_adds_nothing(
+def test_a_task_that_is_killed_and_retried_adds_no_job_twice(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """With rejects, rows are sent as they come: attempt 0 dies when part of them is, attempt 1 does all."""
-    url = place("redis", request)
-    # Between a task's two Pythons stand buffers: what is to be enqueued must be more than they hold.
+    """With rejects, rows are sent as they come: attempt 0 dies after a part of them, and attempt 1 sends
+    all.
+    """
+    url = new_url("redis", request)
+    # More data than the buffers between the two Python processes of a task hold.
     large = spark.range(0, 20_000, 1, 1).select(f.format_string("%0200d", "id").alias("data"))
-    rows = spark.createDataFrame(large.rdd.mapPartitions(Killed(url, tmp_path / "killed")), large.schema)
+    rows = spark.createDataFrame(large.rdd.mapPartitions(KilledOnce(url, tmp_path / "killed")), large.schema)
 
     report = enqueue(rows, "work", url=url, rejects=tmp_path / "rejects")
 
@@ -109,10 +111,10 @@ def test_a_task_that_is_killed_and_tried_again_adds_nothing(
     assert list(range(20_000)) == sorted(map(int, payloads(url, "work").values()))
 
 
-def test_without_rejects_the_first_bad_row_stops_its_partition(
+def test_without_rejects_the_first_invalid_row_fails_its_partition(
     spark: SparkSession, request: pytest.FixtureRequest
 ) -> None:
-    url = place("postgresql", request)
+    url = new_url("postgresql", request)
     rows = spark.range(0, 2000, 1, 1).select(
         f.when(f.col("id") == 1500, "x" * 600).otherwise(f.col("id").cast("string")).alias("id"),
         f.lit(1).alias("data"),
@@ -123,7 +125,7 @@ def test_without_rejects_the_first_bad_row_stops_its_partition(
     assert {} == payloads(url, "work")
 
 
-def test_with_rejects_good_rows_arrive_and_bad_ones_are_kept_with_reasons(
+def test_with_rejects_valid_rows_arrive_and_invalid_rows_are_written_with_reasons(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
     rows = spark.createDataFrame(
@@ -140,10 +142,10 @@ def test_with_rejects_good_rows_arrive_and_bad_ones_are_kept_with_reasons(
     assert "must be -1000 to 1000" in next(r.reject_reason for r in kept if r.id == "p")
 
 
-def test_a_known_id_is_met_as_its_row_says_else_as_the_write_says(
+def test_the_conflict_rule_of_a_row_overrides_the_rule_of_the_write(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    url = place("file", request)
+    url = new_url("file", request)
     at(url, lambda storage: storage.enqueue("work", jobs("a", "b", "c", payload=b"0")))
     rows = spark.createDataFrame(
         [("a", 1, None), ("b", 2, "update"), ("c", 3, '{"type":"update","data":false,"run_at":"later"}')],
@@ -176,15 +178,18 @@ WRONG: dict[str, tuple[str, str]] = {
     "text for a priority": ("1 as data, 'high' as priority", "column priority must be an integer"),
     "nothing to do": ("'a' as id", "exactly one of the columns data"),
     "two things to do": ("1 as data, binary('x') as payload", "exactly one of the columns data"),
-    "attributes without names": ("1 as data, map(1, 2) as attributes", "keys of attributes must be strings, not int"),
+    "attributes without names": (
+        "1 as data, map(1, 2) as attributes",
+        "keys of attributes must be strings, not int",
+    ),
 }
 
 
-@pytest.mark.parametrize(("columns", "words"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("columns", "message"), WRONG.values(), ids=WRONG)
 def test_columns_of_a_wrong_kind_are_refused_before_any_task(
-    spark: SparkSession, columns: str, words: str
+    spark: SparkSession, columns: str, message: str
 ) -> None:
     rows = spark.sql(f"select {columns}")
 
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(Refused, match=message):
         enqueue(rows, "work", url="memory:refused-by-spark")

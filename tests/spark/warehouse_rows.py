@@ -1,4 +1,4 @@
-"""The tables of a warehouse as dictionaries, to be compared with what was counted by hand."""
+"""The tables of a warehouse as dictionaries, for comparison with the expected history."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from tests.spark.frames import ms
 
 
 def rows(warehouse: Path, table: str, *key: str) -> dict[Any, dict[str, Any]]:
-    """A table by key, times as ms, queues by their own names; read without Spark, to be quick."""
+    """A table by key, with times as ms and full names of queues.
+
+    It is read without Spark, which is faster.
+    """
     found: dict[Any, dict[str, Any]] = {}
     tables = WarehouseReader(Warehouse.existing(warehouse))
     for queue in tables.queues():
         for row in (row for batch in tables.batches(table, queue) for row in batch.to_pylist()):
-            told = {name: ms(v) if isinstance(v, datetime) else v for name, v in row.items()}
-            told["queue"] = queue
-            place = tuple(told.pop(name) for name in key)
-            assert place not in found
-            found[place] = told
+            values = {name: ms(v) if isinstance(v, datetime) else v for name, v in row.items()}
+            values["queue"] = queue
+            row_key = tuple(values.pop(name) for name in key)
+            assert row_key not in found
+            found[row_key] = values
     return found

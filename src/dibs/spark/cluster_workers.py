@@ -1,8 +1,8 @@
 """Workers in the tasks of a Spark job, for users whose machines belong to a Spark cluster.
 
-Each task runs one supervisor with leases and fences, as `dibs worker` does. If an executor is lost, its runs
-stall: they return to the queue when their lease expires, or when Spark runs the task again and its
-supervisor reaps them.
+Each task runs one supervisor with leases and fences, as `dibs worker` does. If an executor is lost, its
+runs stall. They return to the queue when a supervisor reaps them after their lease has expired, for
+example in the retried task.
 """
 
 from __future__ import annotations

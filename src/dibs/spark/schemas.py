@@ -81,7 +81,7 @@ COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
         # Null if the outcome is kept forever.
         *_optional("time", "expires_at"),
         *_optional("text", "holder"),
-        # Null if the queue's retention does not keep the data of such an outcome.
+        # Null if the outcome does not keep the data of its job.
         *_DATA,
         *_optional("text", "origin_queue", "origin_id"),
     ),

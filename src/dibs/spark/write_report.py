@@ -31,7 +31,7 @@ class WriteReport(Struct, frozen=True, kw_only=True):
     run: str
     """Name of the write. A second write with the same name does not enqueue the same rows again."""
     rows: int = 0
-    """Number of rows written, rejected rows included."""
+    """Number of rows of the DataFrame, including rejected rows."""
     statuses: dict[str, int] = {}
     """Enqueue status -> number of rows: queued, updated, blocked, duplicate, completed, failed."""
     repeated: int = 0

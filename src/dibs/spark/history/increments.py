@@ -137,9 +137,7 @@ def _increment(builder: TableBuilder, storage_url: str, state: WarehouseState, p
 
 
 def _write_live(builder: TableBuilder, new: list[Path]) -> None:
-    """Write the jobs that were read from the storage, except jobs that ended according to the new
-    events.
-    """
+    """Write the jobs read from the storage, except jobs that ended according to the new events."""
     read = builder.staged_files("live-read")
     single = builder.use_one_task(read, new)
     events = builder.read("events", new, single=single)

@@ -42,9 +42,7 @@ def minute_start(at: Column) -> Column:
 
 
 def changes_of_ended(events: DataFrame) -> DataFrame:
-    """Return the changes that follow from ends: queue, at (ms), and the amount of each counter and
-    gauge.
-    """
+    """Return the changes that ends cause: queue, at (ms), and the amount of each counter and gauge."""
     is_last = f.col("kind").isin(*JOB_ENDS)
     was_claimed = f.col("claimed_at").isNotNull()
     enqueued, claimed, finished = epoch_ms("enqueued_at"), epoch_ms("claimed_at"), epoch_ms("finished_at")
@@ -108,12 +106,11 @@ def difference(now: DataFrame, before: DataFrame, *, single: bool = False) -> Da
 def metrics_of(
     events: DataFrame, live: DataFrame, starts: DataFrame, horizon: int, *, single: bool = False
 ) -> DataFrame:
-    """Return the metrics of each queue, from its `start` (ms, a whole minute) to the minute of the
-    horizon.
+    """Return the metrics of each queue from its `start` to the minute of the horizon.
 
-    `starts` has a row (queue, start) for each wanted queue. `events` has at least the events at or after
-    the start; `live` has all live jobs. With `single`, the three frames have one partition each, and so
-    has the result.
+    `starts` has a row (queue, start) for each wanted queue; a start is a whole minute in ms. `events`
+    has at least the events at or after the start; `live` has all live jobs. With `single`, the three
+    frames have one partition each, and so has the result.
     """
     starts = starts if single else f.broadcast(starts)
     from_start = events.join(starts, "queue").where(epoch_ms("at") >= f.col("start")).drop("start")

@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from dibs.spark.history.tables import PARTITION_COLUMNS, SORT_COLUMN, schema
+from dibs.spark.history.transforms import union
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,8 +41,7 @@ _CODEGEN: Final = ("spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMod
 _CODEGEN_SETTINGS: Final = {True: ("true", "FALLBACK"), False: ("false", "NO_CODEGEN")}
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
-    # Spark writes times as INT96 by default, which has no statistics, so every read would read all row
-    # groups.
+    # By default Spark writes times as INT96, which has no statistics, so a read could skip no row group.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # The paths of all files are known, and listing their folders would take a Spark job.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
@@ -84,9 +84,7 @@ class TableBuilder:
         return sorted(self.draft.staging(name).rglob("*.parquet"))
 
     def use_one_task(self, *parts: Iterable[Path]) -> bool:
-        """Return whether one task should process these files, and set the session's parallelism
-        accordingly.
-        """
+        """Return whether one task should process these files, and set Spark's parallelism accordingly."""
         size = sum(file.stat().st_size for files in parts for file in files)
         single = size <= ONE_TASK_BYTES
         partitions = max(self.spark.sparkContext.defaultParallelism, -(-size // PARTITION_BYTES))
@@ -99,15 +97,12 @@ class TableBuilder:
 
     def read(self, table: str, files: Iterable[Path], *, single: bool) -> DataFrame:
         """Return the rows of a table in these files, in one partition with `single`."""
-        wanted = schema(table)
+        table_schema = schema(table)
         groups = groupby(sorted(files), _base)
         parts = [self._below(table, base, [*group]) for base, group in groups]
         if not parts:
-            return self.local(to_arrow_schema(wanted, timezone="UTC").empty_table(), single=single)
-        rows = parts[0]
-        for part in parts[1:]:
-            rows = rows.unionByName(part)
-        return rows.coalesce(1) if single else rows
+            return self.local(to_arrow_schema(table_schema, timezone="UTC").empty_table(), single=single)
+        return union(*parts, single=single)
 
     def _below(self, table: str, base: Path, files: list[Path]) -> DataFrame:
         source = self.spark.read.schema(schema(table)).option("basePath", str(base))

@@ -81,8 +81,7 @@ class WarehouseState(Struct, frozen=True, kw_only=True):
 
 
 def folder_name(queue: str) -> str:
-    """Return the name of a queue in the tables: its own name, or its beginning and a hash if it is too
-    long.
+    """Return the name of a queue in the tables: its own name, or its beginning and a hash.
 
     A queue's name may have 500 bytes, and Spark writes some characters as three. File systems allow 255
     bytes.

@@ -214,8 +214,8 @@ def _errors(queue: QueueSummary) -> str:
         f'<td><div class="bar"><i style="width:{100 * count / most:.1f}%"></i></div></td></tr>'
         for name, count in list(queue.errors.items())[:12]
     )
-    inside = f"<table>{''.join(rows)}</table>" if queue.errors else "<p>No attempt ended with an error.</p>"
-    return f'<div class="card"><h3>Attempts that ended with an error, by its class</h3>{inside}</div>'
+    content = f"<table>{''.join(rows)}</table>" if queue.errors else "<p>No attempt ended with an error.</p>"
+    return f'<div class="card"><h3>Attempts that ended with an error, by its class</h3>{content}</div>'
 
 
 def _capacity(advice: CapacityAdvice | None) -> str:

@@ -64,8 +64,9 @@ class WarehouseReader:
     def top_rows(
         self, table: str, queue: str, columns: Sequence[str], order: str, most: int, where: Any = None
     ) -> list[dict[str, Any]]:
-        """Return some columns of the `most` rows with the largest values of the column `order`; ties by
-        id.
+        """Return some columns of the `most` rows with the largest values of the column `order`.
+
+        Rows with equal values are sorted by id.
         """
         best: list[dict[str, Any]] = []
         for batch in self.batches(table, queue, columns, where):

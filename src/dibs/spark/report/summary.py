@@ -188,8 +188,10 @@ def _littles_law(
 ) -> LittlesLaw:
     end = minutes[-1]["minute"] + MINUTE
     by_minute = round(sum(row["active"] * MINUTE for row in minutes))
-    still = reader.column_pairs("live", queue, ("claimed_at", "id"), pc.field("claimed_at").is_valid())
-    by_run = sum((value or 0) * n for value, n in runs.items()) + sum(end - claimed for claimed, _ in still)
+    still_active = reader.column_pairs("live", queue, ("claimed_at", "id"), pc.field("claimed_at").is_valid())
+    by_run = sum((value or 0) * n for value, n in runs.items()) + sum(
+        end - claimed for claimed, _ in still_active
+    )
     length = end - minutes[0]["minute"]
     return LittlesLaw(active=by_minute / length, expected=by_run / length, agree=by_minute == by_run)
 
@@ -205,9 +207,9 @@ def _capacity(
 ) -> CapacityAdvice | None:
     begin, end = busiest_hour(minutes)
     due = pc.field("due_at")
-    inside = (due >= _moment(begin)) & (due < _moment(end))
+    in_hour = (due >= _moment(begin)) & (due < _moment(end))
     return advise(
-        reader.column_pairs("runs", queue, ("due_at", "run_ms"), inside), (begin, end), target_ms, peak
+        reader.column_pairs("runs", queue, ("due_at", "run_ms"), in_hour), (begin, end), target_ms, peak
     )
 
 

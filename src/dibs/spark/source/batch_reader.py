@@ -124,16 +124,16 @@ class TableReader(ds.DataSourceReader):
     def _pages(self, connection: StorageConnection, part: QueuePartition) -> Iterator[Iterable[Row]]:
         table = self._options.table
         if table in EVENT_ROWS:
-            make = EVENT_ROWS[table]
-            # Without `after`, the read starts at the oldest event, even if more events were trimmed since
-            # planning.
+            to_rows = EVENT_ROWS[table]
+            # Without `after`, the read starts at the oldest event, so events trimmed since planning are no
+            # gap.
             gaps = self._options.on_gap == "skip" or self._options.after is None
             for events in log_pages(connection, part, gaps=gaps):
-                yield (row for offset, event in events for row in make(part.queue, offset, event))
+                yield (row for offset, event in events for row in to_rows(part.queue, offset, event))
         else:
-            of_record = RECORD_ROWS[table]
+            record_to_rows = RECORD_ROWS[table]
             for records in record_pages(connection, part):
-                yield (row for record in records for row in of_record(part.queue, record))
+                yield (row for record in records for row in record_to_rows(part.queue, record))
 
 
 class PushdownReader(TableReader):

@@ -82,14 +82,14 @@ def interpolate_offset(low: str, high: str, share: float) -> str | None:
     Hexadecimal digits are interpolated and other characters are kept. Return None if the two offsets have
     different forms.
     """
-    marks = [place for place, sign in enumerate(low) if sign not in _DIGITS]
-    if len(low) != len(high) or any(low[place] != high[place] for place in marks):
+    separators = [index for index, char in enumerate(low) if char not in _DIGITS]
+    if len(low) != len(high) or any(low[index] != high[index] for index in separators):
         return None
-    digits = [[sign for sign in text if sign in _DIGITS] for text in (low, high)]
+    digits = [[char for char in text if char in _DIGITS] for text in (low, high)]
     if not digits[0] or len(digits[0]) != len(digits[1]):
         return None
     start, end = (int("".join(each), 16) for each in digits)
     guess = list(f"{start + int((end - start) * share):0{len(digits[0])}x}")
-    for place in marks:
-        guess.insert(place, low[place])
+    for index in separators:
+        guess.insert(index, low[index])
     return "".join(guess)

@@ -23,11 +23,10 @@ class RejectsFile:
     """
 
     def __init__(self, folder: str, name: str, attempt: int) -> None:
-        self._system, folder_path = fs.FileSystem.from_uri(absolute_location(folder))
-        self._final = f"{folder_path}/{name}.parquet"
+        self._system, self._folder = fs.FileSystem.from_uri(absolute_location(folder))
+        self._final = f"{self._folder}/{name}.parquet"
         # Spark and Arrow ignore files whose names start with a dot.
-        self._temporary = f"{folder_path}/.{name}.{attempt}.parquet"
-        self._folder = folder_path
+        self._temporary = f"{self._folder}/.{name}.{attempt}.parquet"
         self._rows: list[pa.RecordBatch] = []
         self._reasons: list[tuple[str, str]] = []
         self._writer: pq.ParquetWriter | None = None
@@ -57,8 +56,8 @@ class RejectsFile:
 
     def _flush(self) -> None:
         table = pa.Table.from_batches(self._rows)
-        for folder_path, field in enumerate(_REASONS):
-            table = table.append_column(field, pa.array([reason[folder_path] for reason in self._reasons]))
+        for index, field in enumerate(_REASONS):
+            table = table.append_column(field, pa.array([reason[index] for reason in self._reasons]))
         if self._writer is None:
             self._system.create_dir(self._folder, recursive=True)
             self._writer = pq.ParquetWriter(self._temporary, table.schema, filesystem=self._system)

@@ -76,7 +76,7 @@ def _check_attribute_names(kind: t.MapType) -> None:
 class RequestBuilder:
     """The builder of the enqueue requests of one partition.
 
-    It counts equal rows, so rows must come in order.
+    It numbers equal rows, so one builder must get all rows of the partition.
     """
 
     def __init__(self, run: str, partition: int, on_conflict: OnConflict | None) -> None:

@@ -163,9 +163,7 @@ def event_rows(queue: str, offset: str, event: LogEvent) -> Iterator[Row]:
 
 
 def run_rows(queue: str, offset: str, event: LogEvent) -> Iterator[Row]:
-    """Yield the row of the attempt that an event ended; without a row for a job cancelled before its
-    claim.
-    """
+    """Yield the row of the attempt that an event ended. A job cancelled before its claim has none."""
     if (
         event.kind not in ATTEMPT_KINDS
         or not event.attempt

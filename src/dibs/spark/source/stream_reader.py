@@ -83,11 +83,11 @@ class EventStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_checkpoint(self, start: Mapping[str, str]) -> None:
         """Raise ConfigurationError if the checkpoint has offsets of other queues than this query reads."""
-        wanted = self._options.queues
-        if wanted is not None and set(start) != set(wanted):
+        queues = self._options.queues
+        if queues is not None and set(start) != set(queues):
             raise ConfigurationError(
                 f"the checkpoint belongs to a query on {', '.join(sorted(start)) or 'no queue'}, but this "
-                f"query reads {', '.join(sorted(wanted))}. Set another checkpointLocation"
+                f"query reads {', '.join(sorted(queues))}. Set another checkpointLocation"
             )
 
     # -- rows ----------------------------------------------------------------------------------------
