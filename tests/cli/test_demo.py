@@ -17,7 +17,7 @@ import pytest
 from dibs.storage.protocol import Storage
 from tests.cli.shell import DIBS, Shell
 from tests.cli.test_json_output import SHAPES, differences
-from tests.places import complaints, place
+from tests.storage_urls import new_url, unexpected_lines
 
 UNREADABLE = Path("/proc/self/mem")
 IDEAS = {"blocked", "retried", "killed"}
@@ -37,7 +37,7 @@ def demo(shell: Shell, tree: Path, *words: str) -> Any:
     done = shell.run("demo", str(tree), "--json", *words)
 
     assert 0 == done.returncode
-    assert [] == complaints(done.stderr)
+    assert [] == unexpected_lines(done.stderr)
     return json.loads(done.stdout)
 
 
@@ -61,7 +61,7 @@ def test_it_runs_on_a_server_too(
     scheme: str, shell: Shell, tree: Path, request: pytest.FixtureRequest
 ) -> None:
     """The demo with another storage, with all of its demonstrations."""
-    url = place(scheme, request)
+    url = new_url(scheme, request)
     first = demo(shell, tree, "--url", url, "--processes", "2")
 
     assert {(idea, True) for idea in IDEAS} == {(idea["idea"], idea["shown"]) for idea in first["ideas"]}

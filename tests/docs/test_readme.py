@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import FENCED
-from tests.places import complaints, place
 from tests.source import PROJECT
+from tests.storage_urls import new_url, unexpected_lines
 
 README = (PROJECT / "README.md").read_text("utf-8")
 URL = "file:./jobs"
@@ -32,7 +32,7 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     assert name is not None
     if request.param != "as written":
         program = program.replace(f'"{URL}"', "")
-        monkeypatch.setenv("DIBS_URL", place(request.param, request))
+        monkeypatch.setenv("DIBS_URL", new_url(request.param, request))
     (tmp_path / name[1]).write_text(program, "utf-8")
     return tmp_path
 
@@ -60,7 +60,7 @@ def test_the_program_and_its_worker_print_what_the_task_returns(project: Path) -
             timeout=120,
         )
 
-    assert ("a.png at 100\n", []) == (done.stdout, complaints(done.stderr))
+    assert ("a.png at 100\n", []) == (done.stdout, unexpected_lines(done.stderr))
 
 
 def test_what_it_tells_to_run_is_there() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from tests.cli.shell import Shell
 from tests.docs.pages import SHOWN, Page, type_in
-from tests.places import complaints, place
+from tests.storage_urls import new_url, unexpected_lines
 
 PAGE = Page("tutorial/ten-minutes.md")
 URL = "file:./jobs"
@@ -44,7 +44,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         yield URL
     else:
         PAGE.save(tmp_path, **{f'Dibs("{URL}")': "Dibs()"})
-        url = place(request.param, request)
+        url = new_url(request.param, request)
         monkeypatch.setenv("DIBS_URL", url)
         yield url
     PAGE.forget()
@@ -64,7 +64,7 @@ async def test_every_block_prints_what_it_shows(url: str, capsys: pytest.Capture
     for words in commands(as_written=url == URL):
         # On a thread: a verb runs an event loop of its own.
         result = await asyncio.to_thread(partial(Shell(Path.cwd()).type, *words, url=url))
-        assert (0, []) == (result.exit_code, complaints(result.stderr))
+        assert (0, []) == (result.exit_code, unexpected_lines(result.stderr))
 
 
 def test_the_program_without_async_prints_what_it_shows(url: str) -> None:
@@ -73,7 +73,7 @@ def test_the_program_without_async_prints_what_it_shows(url: str) -> None:
         [sys.executable, program.title], capture_output=True, text=True, check=False, timeout=300
     )
 
-    assert (0, []) == (done.returncode, complaints(done.stderr))
+    assert (0, []) == (done.returncode, unexpected_lines(done.stderr))
     assert SHOWN.findall(program.text) == done.stdout.splitlines()
 
 

@@ -9,7 +9,7 @@ from dibs.model.requests import EnqueueRequest
 from dibs.model.results import State
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
-from tests.places import place
+from tests.storage_urls import new_url
 
 SCHEMES = ("memory", "file", "redis", "postgresql")
 IDS = [f"{'aÄz漢'[n % 4]}{n * n % 7919}-{n}" for n in range(2400)]
@@ -41,7 +41,7 @@ async def read(storage: Storage, queue: str, state: State | None, cuts: list[str
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_parts_are_equal_and_together_the_whole(request: pytest.FixtureRequest, scheme: str) -> None:
-    async with open_storage(place(scheme, request)) as storage:
+    async with open_storage(new_url(scheme, request)) as storage:
         await fill(storage, "many", IDS)
         await fill(storage, "few", IDS[:10])
         states: tuple[State | None, ...] = (None, "waiting")
@@ -57,7 +57,7 @@ async def test_parts_are_equal_and_together_the_whole(request: pytest.FixtureReq
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_there_are_no_more_parts_than_ids(request: pytest.FixtureRequest, scheme: str) -> None:
-    async with open_storage(place(scheme, request)) as storage:
+    async with open_storage(new_url(scheme, request)) as storage:
         await fill(storage, "few", ["a", "b", "c"])
 
         assert [] == [*await storage.split("few", 1)]

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from dibs import Dibs, JobFailed, Refused, current_job
 from dibs.telemetry.tracing import trace_app
 from dibs.testing import using
-from tests import places
+from tests import storage_urls
 from tests.client import handlers
 
 
@@ -151,7 +151,7 @@ async def test_without_an_sdk_jobs_get_no_attributes() -> None:
 async def test_a_trace_continues_in_worker_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setenv("DIBS_URL", places.place(scheme, request))
+    monkeypatch.setenv("DIBS_URL", storage_urls.new_url(scheme, request))
     monkeypatch.setenv("SPANS", str(tmp_path / "spans"))
     from tests.telemetry import traced as other
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dibs.client.app import Dibs
-from tests.conftest import opened_here
+from tests.conftest import is_installed
 from tests.worker import apps
 from tests.worker.gate import Gate
 from tests.worker.supervisors import SHARED
@@ -35,7 +35,7 @@ LONG_ONLY = [pytest.param(scheme, marks=pytest.mark.chaos) for scheme in SHARED[
 @pytest.fixture(params=[SHARED[0], *LONG_ONLY])
 def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty storage that processes can share."""
-    if not opened_here(request.param):
+    if not is_installed(request.param):
         pytest.skip(f"there is no storage for {request.param} yet")
     name = f"fleet_{secrets.token_hex(4)}"
     match request.param:

@@ -123,8 +123,8 @@ def test_after_close_it_says_so(storage_url: str) -> None:
         app.sync.queue("q").enqueue(1)
 
 
-def test_several_threads_may_block_at_once(any_place: str) -> None:
-    with Dibs(any_place).sync as app, ThreadPoolExecutor(9) as pool:
+def test_several_threads_may_block_at_once(any_new_url: str) -> None:
+    with Dibs(any_new_url).sync as app, ThreadPoolExecutor(9) as pool:
         queue = app.queue("q")
         tickets = list(pool.map(queue.enqueue, range(200)))
         assert queue.counts().waiting == 200

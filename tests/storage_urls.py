@@ -1,4 +1,4 @@
-"""Empty places on every storage, for tests of what runs on all of them by its URL alone."""
+"""URLs of new, empty storages, for tests that run on several kinds of storage."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 import pytest
 
 
-def place(scheme: str, request: pytest.FixtureRequest) -> str:
-    """Return the URL of a place nobody has used; its server is started when the first test asks."""
-    name = f"place_{os.urandom(4).hex()}"
+def new_url(scheme: str, request: pytest.FixtureRequest) -> str:
+    """Return the URL of a new, empty storage; the first test on a server starts that server."""
+    name = f"test_{os.urandom(4).hex()}"
     match scheme:
         case "memory":
             return f"memory:{name}"
@@ -23,9 +23,9 @@ def place(scheme: str, request: pytest.FixtureRequest) -> str:
             raise ValueError(scheme)
 
 
-def complaints(stderr: str) -> list[str]:
-    """Return what was said on stderr, but for what a place says of itself when it is opened.
+def unexpected_lines(stderr: str) -> list[str]:
+    """Return the lines of stderr without the durability warnings of servers.
 
-    Servers for tests are quick and may forget; dibs says so.
+    The servers of tests run without fsync or persistence, and dibs logs a warning for such a storage.
     """
     return [line for line in stderr.splitlines() if not line.startswith(("redis://", "postgresql://"))]
