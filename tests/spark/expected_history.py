@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from attrs import define, field
 
 from dibs.model.events import LogEvent
 from dibs.model.job import Job, Slot, Successor
@@ -23,14 +24,14 @@ QueueEvent = tuple[str, LogEvent]
 Span = tuple[int, int]
 
 
-@dataclass
+@define
 class JobHistory:
     """The history of one job. Spans are half open; FOREVER is the end of a span that has not ended."""
 
     arrived: int | None = None
-    waiting: list[Span] = field(default_factory=list)
-    due: list[Span] = field(default_factory=list)
-    active: list[Span] = field(default_factory=list)
+    waiting: list[Span] = field(factory=list)
+    due: list[Span] = field(factory=list)
+    active: list[Span] = field(factory=list)
 
     def moments(self) -> set[int]:
         spans = [*self.waiting, *self.due, *self.active]
@@ -40,7 +41,7 @@ class JobHistory:
 def job_histories(
     history: Iterable[QueueEvent], live: Iterable[tuple[str, Slot]], horizon: int
 ) -> dict[str, list[JobHistory]]:
-    """The histories of the jobs of each queue. A job is identified by the first revision of its range."""
+    """Return the histories of the jobs by queue. A job is identified by the first revision of its range."""
     ends: dict[tuple[str, str, int], list[LogEvent]] = defaultdict(list)
     for queue, event in history:
         if event.kind in ENDS:
@@ -58,10 +59,8 @@ def job_histories(
     return found
 
 
-def job_history(events: Sequence[LogEvent], live_jobs: Job | Successor | None, horizon: int) -> JobHistory:
-    history = JobHistory(
-        arrived=events[0].enqueued_at if events else live_jobs.enqueued_at if live_jobs else None
-    )
+def job_history(events: Sequence[LogEvent], live: Job | Successor | None, horizon: int) -> JobHistory:
+    history = JobHistory(arrived=events[0].enqueued_at if events else live.enqueued_at if live else None)
     assert history.arrived is not None
     since = history.arrived
     for event in events:
@@ -71,10 +70,10 @@ def job_history(events: Sequence[LogEvent], live_jobs: Job | Successor | None, h
         if event.claimed_at is not None:
             history.active.append((event.claimed_at, event.at))
         since = event.at
-    if live_jobs is not None:
-        claimed = live_jobs.run.claimed_at if isinstance(live_jobs, Job) and live_jobs.run else FOREVER
+    if live is not None:
+        claimed = live.run.claimed_at if isinstance(live, Job) and live.run else FOREVER
         history.waiting.append((since, claimed))
-        due = max(live_jobs.run_at, live_jobs.enqueued_at)
+        due = max(live.run_at, live.enqueued_at)
         if due <= horizon:
             history.due.append((due, claimed))
         if claimed != FOREVER:
@@ -86,18 +85,18 @@ def job_history(events: Sequence[LogEvent], live_jobs: Job | Successor | None, h
 def metrics(
     history: Sequence[QueueEvent], live: Sequence[tuple[str, Slot]], horizon: int
 ) -> dict[tuple[str, int], dict[str, Any]]:
-    """One row for each queue and minute in which a job changed, waited or was active."""
+    """Return one row for each queue and minute in which a job changed, waited or was active."""
     rows = {}
     for queue, jobs in job_histories(history, live, horizon).items():
         events = [event for name, event in history if name == queue]
         first = min(moment for job in jobs for moment in job.moments())
         for minute in range(first - first % MINUTE, horizon + 1, MINUTE):
-            if is_logged(jobs, minute):
+            if has_row(jobs, minute):
                 rows[queue, minute] = row(jobs, events, minute)
     return rows
 
 
-def is_logged(jobs: list[JobHistory], minute: int) -> bool:
+def has_row(jobs: list[JobHistory], minute: int) -> bool:
     minute_range = range(minute, minute + MINUTE)
     there = any(start < minute < end for job in jobs for start, end in (*job.waiting, *job.due, *job.active))
     return there or any(moment in minute_range for job in jobs for moment in job.moments())
@@ -105,10 +104,10 @@ def is_logged(jobs: list[JobHistory], minute: int) -> bool:
 
 def row(jobs: list[JobHistory], events: list[LogEvent], minute: int) -> dict[str, Any]:
     minute_range = range(minute, minute + MINUTE)
-    end = [event for event in events if event.kind in ENDS and event.at in minute_range]
-    runs = [event for event in end if event.claimed_at is not None]
+    ended = [event for event in events if event.kind in ENDS and event.at in minute_range]
+    runs = [event for event in ended if event.claimed_at is not None]
     waits, run_times = sorted(map(wait, runs)), sorted(map(run, runs))
-    counts = {kind: sum(event.kind == kind for event in end) for kind in ENDS}
+    counts = {kind: sum(event.kind == kind for event in ended) for kind in ENDS}
     accepted = sum(
         event.kind in ("queued", "updated", "blocked") and event.at in minute_range for event in events
     )
@@ -151,7 +150,7 @@ def run(event: LogEvent) -> int:
 
 
 def nearest_rank(ordered: list[int], percent: int) -> int | None:
-    """The smallest value that at least `percent` of 100 values do not exceed."""
+    """Return the smallest value that at least `percent` of 100 values do not exceed."""
     return next((v for i, v in enumerate(ordered, 1) if 100 * i >= percent * len(ordered)), None)
 
 
@@ -169,13 +168,13 @@ def moments_in(spans: list[Span], minute_range: range) -> set[int]:
 
 
 def ids(history: Sequence[QueueEvent]) -> dict[tuple[str, str], dict[str, Any]]:
-    """One row for each id that ended at least once."""
-    end: dict[tuple[str, str], list[LogEvent]] = defaultdict(list)
+    """Return one row for each id that ended at least once."""
+    ended: dict[tuple[str, str], list[LogEvent]] = defaultdict(list)
     for queue, event in history:
         if event.kind in ENDS:
-            end[queue, event.id].append(event)
+            ended[queue, event.id].append(event)
     rows = {}
-    for key, events in end.items():
+    for key, events in ended.items():
         runs = [event for event in events if event.claimed_at is not None]
         rows[key] = {
             "attempts": len(runs),
@@ -192,7 +191,7 @@ def ids(history: Sequence[QueueEvent]) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def runs(history: Sequence[QueueEvent]) -> set[tuple[Any, ...]]:
-    """One tuple for each attempt that ended."""
+    """Return one tuple for each attempt that ended."""
     return {
         (queue, event.id, event.attempt, event.fence, event.kind, wait(event), run(event), event.holder)
         for queue, event in history

@@ -9,18 +9,18 @@ from tests.spark.random_day import QUEUES
 
 
 async def all_events(storage: Storage) -> list[tuple[str, str, LogEvent]]:
-    """Every event, with its queue and offset."""
-    events_: list[tuple[str, str, LogEvent]] = []
+    """Return every event, with its queue and offset."""
+    found: list[tuple[str, str, LogEvent]] = []
     for queue in QUEUES:
         after = None
         while (page := await storage.events(queue, after=after, limit=1000)).events:
-            events_ += [(queue, offset, event) for offset, event in page.events]
+            found += [(queue, offset, event) for offset, event in page.events]
             after = page.offset
-    return events_
+    return found
 
 
 async def all_slots(storage: Storage) -> list[tuple[str, Slot]]:
-    """The slot of every id, with its queue."""
+    """Return the slot of every id, with its queue."""
     found = []
     for queue in QUEUES:
         exported = await storage.export(queue, limit=1000)

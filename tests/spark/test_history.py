@@ -53,7 +53,7 @@ async def test_increments_and_reruns_make_the_expected_tables(
 
     files = {table: Warehouse.existing(warehouse).files(table).values() for table in ("events", "runs")}
 
-    assert {1} == {len(files_) for partitions in files.values() for files_ in partitions}
+    assert {1} == {len(paths) for partitions in files.values() for paths in partitions}
     assert (0, ()) < (done.events, done.gaps) < (len(events), ())
     assert set(QUEUES) == set(done.starts) == set(WarehouseReader(Warehouse.existing(warehouse)).queues())
     assert expected_history.metrics(pairs, live, horizon) == rows(warehouse, "metrics", "queue", "minute")

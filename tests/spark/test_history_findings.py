@@ -19,7 +19,7 @@ def minute(n: int, *, claims: int = 0, attempts: int = 0, due: int = 0, stalled:
 
 
 def silent(*due: int) -> list[dict[str, Any]]:
-    """A minute of work, minutes without work and with so many jobs due, and a minute of work with two
+    """Return a minute of work, minutes without work and with so many jobs due, and a minute of work with two
     stalls.
     """
     quiet = [minute(n, due=count) for n, count in enumerate(due, 1)]

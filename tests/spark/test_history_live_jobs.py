@@ -29,10 +29,10 @@ class ChangingConnection(StorageConnection):
         self.day, self.storage, self.steps = day, day.storage, steps
         self.calls = 0
 
-    def run(self, call: Coroutine[Any, Any, T]) -> T:
+    def run(self, operation: Coroutine[Any, Any, T]) -> T:
         self.calls += 1
         super().run(self.day.advance(self.steps))
-        return super().run(call)
+        return super().run(operation)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def connection() -> Iterator[ChangingConnection]:
 
 
 def live_in(slots: list[tuple[str, Slot]], queue: str) -> set[Key]:
-    """The live jobs of a queue, each identified by its id and the first revision of its range."""
+    """Return the live jobs of a queue, each identified by its id and the first revision of its range."""
     return {
         key for name, slot in slots if name == queue and slot.current for key in keys(slot.current.id, slot)
     }
@@ -54,7 +54,7 @@ def keys(id: str, slot: Slot) -> Iterator[Key]:
 
 
 def latest(pages: list[tuple[ExportRecord, ...]]) -> set[Key]:
-    """The live jobs by the last record of each id."""
+    """Return the live jobs by the last record of each id."""
     slots = {record.id: record.slot for page in pages for record in page}
     return {key for id, slot in slots.items() for key in keys(id, slot)}
 
@@ -63,7 +63,7 @@ def latest(pages: list[tuple[ExportRecord, ...]]) -> set[Key]:
 def test_a_job_that_is_live_during_the_whole_read_is_read(
     connection: ChangingConnection, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever changes between two pages, and with log level `all` and `runs`."""
+    """Random changes between two pages, with the log levels `all` and `runs`."""
     monkeypatch.setattr("dibs.spark.source.batch_reader.PAGE", 2)
     connection.day.random.seed(seed)
     run = super(ChangingConnection, connection).run

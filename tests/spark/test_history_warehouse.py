@@ -32,11 +32,11 @@ NEXT = TablePartition("mail", "2026-11-21")
 def stage(draft: Draft, name: str, *parts: TablePartition, text: str = "rows") -> Path:
     folder = draft.staging(name)
     for part in parts:
-        folder_ = folder / f"queue={part.queue}" / f"date={part.date}"
-        folder_.mkdir(parents=True)
+        partition_folder = folder / f"queue={part.queue}" / f"date={part.date}"
+        partition_folder.mkdir(parents=True)
         number = len(list((draft.before.root / "generations").iterdir()))
-        (folder_ / f"part-{number}-{name}-{os.urandom(4).hex()}.parquet").write_text(text)
-        (folder_ / "_SUCCESS").touch()
+        (partition_folder / f"part-{number}-{name}-{os.urandom(4).hex()}.parquet").write_text(text)
+        (partition_folder / "_SUCCESS").touch()
     return folder
 
 
@@ -209,7 +209,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_generation(tmp_path: Path)
 
 
 def visible_increments(root: Path) -> int:
-    """The number of increments that a reader sees while another process writes."""
+    """Return the number of increments that a reader sees while another process writes."""
     try:
         now = Warehouse(root)
         files = counts(now)

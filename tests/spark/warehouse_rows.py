@@ -12,7 +12,7 @@ from tests.spark.frames import ms
 
 
 def rows(warehouse: Path, table: str, *key: str) -> dict[Any, dict[str, Any]]:
-    """A table by key, with times as ms and full names of queues.
+    """Return a table by key, with times as ms and full names of queues.
 
     It is read without Spark, which is faster.
     """
