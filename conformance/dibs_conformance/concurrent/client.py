@@ -18,8 +18,7 @@ Clock = Callable[[], float]
 OnCall = Callable[[Call], None]
 
 
-def ignore(_: Call) -> None:
-    """Do nothing."""
+def ignore(_: Call) -> None: ...
 
 
 async def run_program(

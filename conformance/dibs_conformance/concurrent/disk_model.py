@@ -178,7 +178,7 @@ class DiskRecorder:
     def _below(self, path: Any) -> str | None:
         if not isinstance(path, str | os.PathLike):
             return None
-        full = os.path.abspath(os.fspath(path))  # noqa: PTH100 - links are not followed here
+        full = os.path.abspath(os.fspath(path))  # noqa: PTH100 - abspath does not follow links
         return os.path.relpath(full, self._root) if f"{full}/".startswith(f"{self._root}/") else None
 
     def install(self) -> None:
@@ -201,7 +201,7 @@ class DiskRecorder:
     def _wrap_open(self, real: Callable[..., int]) -> Callable[..., int]:
         def open_(path: Any, flags: int, *args: Any, **options: Any) -> int:
             name = self._below(path)
-            existed = name is not None and os.path.exists(path)  # noqa: PTH110 - may be text or bytes
+            existed = name is not None and os.path.exists(path)  # noqa: PTH110 - path may be str or bytes
             descriptor = real(path, flags, *args, **options)
             self._open.pop(descriptor, None)
             if name is not None:

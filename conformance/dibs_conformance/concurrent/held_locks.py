@@ -70,7 +70,7 @@ class LockedClients:
 @contextmanager
 def locked_clients(clients: ThreadClients, location: str) -> Iterator[LockedClients]:
     """Open a second connection to the location, for the locks."""
-    import psycopg  # noqa: PLC0415 - only for a Postgres, whose storage needs it as well
+    import psycopg  # noqa: PLC0415 - needed for Postgres only, whose storage requires psycopg, too
 
     address, _, query = location.partition("?")
     with psycopg.connect(address, autocommit=True) as connection:

@@ -115,7 +115,7 @@ class ProcessClient:
 
     @property
     def pid(self) -> int:
-        assert self._process.pid is not None  # noqa: S101 - it was started
+        assert self._process.pid is not None  # noqa: S101 - the process was started in __init__
         return self._process.pid
 
     def resume(self) -> None:
@@ -128,7 +128,7 @@ class ProcessClient:
     def is_stopped(self) -> bool:
         """True if a signal has stopped the process."""
         try:
-            with open(f"/proc/{self._process.pid}/stat") as stat:  # noqa: PTH123 - not a file
+            with open(f"/proc/{self._process.pid}/stat") as stat:  # noqa: PTH123 - /proc is not a regular file
                 return stat.read().rpartition(")")[2].split()[0] in ("T", "t")
         except OSError:
             return False

@@ -33,7 +33,7 @@ class ThreadClient:
 
     @property
     def storage(self) -> Storage:
-        assert self.opened is not None  # noqa: S101 - open comes first
+        assert self.opened is not None  # noqa: S101 - open() was called before
         return self.opened.storage
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
@@ -54,7 +54,7 @@ class ThreadClient:
         return self.run(run_program(self.storage, self.name, program, clock))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        assert self._runner is not None  # noqa: S101 - open comes first
+        assert self._runner is not None  # noqa: S101 - open() was called before
         return self._runner.run(work)
 
 

@@ -46,7 +46,7 @@ class AwaitCanceller:
             self.count += 1
             if self.count == self._at:
                 task = asyncio.current_task()
-                assert task is not None  # noqa: S101 - it runs in one
+                assert task is not None  # noqa: S101 - this coroutine runs in a task
                 task.cancel()
             try:
                 yield awaited

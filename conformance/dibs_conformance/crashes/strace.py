@@ -109,7 +109,7 @@ def threads(process: int, call: SystemCall | None) -> list[int]:
 
 def wait_attached(tracer: subprocess.Popen[bytes], times: int) -> None:
     """Read the output of strace until it has attached to this number of threads."""
-    assert tracer.stderr is not None  # noqa: S101 - it was asked for
+    assert tracer.stderr is not None  # noqa: S101 - Popen got stderr=PIPE
     output, deadline = b"", time.monotonic() + TIMEOUT
     while output.count(b"attached") < times:
         ready, _, _ = select.select([tracer.stderr], [], [], max(0.0, deadline - time.monotonic()))

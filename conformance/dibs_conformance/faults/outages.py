@@ -26,8 +26,7 @@ TIMEOUT = 60.0
 MAX_DELAY = 0.02
 
 
-def do_nothing(_: object) -> None:
-    """Do nothing."""
+def do_nothing(_: object) -> None: ...
 
 
 @define

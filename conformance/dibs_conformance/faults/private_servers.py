@@ -118,7 +118,7 @@ class BreakablePostgres(BreakableServer):
 
     def _wait_for_setting(self, value: str) -> None:
         """Wait until new connections have this value: the server reloads its settings with a delay."""
-        import psycopg  # noqa: PLC0415 - only for a Postgres, whose storage needs it as well
+        import psycopg  # noqa: PLC0415 - needed for Postgres only, whose storage requires psycopg, too
 
         with psycopg.connect(self.url, autocommit=True) as connection:
 

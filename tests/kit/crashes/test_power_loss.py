@@ -11,8 +11,7 @@ import pytest
 from dibs_conformance.concurrent.calls import Call
 from dibs_conformance.concurrent.disk_model import DiskModel, DiskOperation, DiskRecorder
 from dibs_conformance.crashes.power_loss import LAW, QUEUE, PowerLossChecker, PowerLossPoint, record_process
-from dibs_conformance.crashes.scenes import FaultCampaign
-from dibs_conformance.crashes.survivor import ThreadSurvivor
+from dibs_conformance.crashes.scenes import FaultCampaign, Survivor
 from dibs_conformance.target import LevelPlan, Locations
 from tests.kit.concurrent.test_levels import SHARED
 
@@ -57,7 +56,7 @@ def test_a_removed_name_may_come_back() -> None:
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Call], list[DiskOperation]]:
     """Calls and file operations of the file storage with fsync=1."""
-    return record_process(f"file:{tmp_path_factory.mktemp('record_process')}/jobs?fsync=1")
+    return record_process(f"file:{tmp_path_factory.mktemp('recorded')}/jobs?fsync=1")
 
 
 def failure(
@@ -65,9 +64,7 @@ def failure(
 ) -> str | None:
     locations = Locations(f"file:{folder}?fsync=1")
     plan = LevelPlan(locations=locations, claims=SHARED, seed=1, budget=seconds)
-    campaign: FaultCampaign[PowerLossPoint] = FaultCampaign(
-        *LAW, ThreadSurvivor.__new__(ThreadSurvivor), QUEUE, 1, min_points=1
-    )
+    campaign: FaultCampaign[PowerLossPoint] = FaultCampaign(*LAW, Survivor(), QUEUE, 1, min_points=1)
     checker = PowerLossChecker(plan, campaign, list(calls), list(operations))
     try:
         campaign.run(checker.points(), checker.check_point, time.monotonic() + seconds)

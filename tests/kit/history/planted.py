@@ -18,30 +18,30 @@ class HistoryBuilder:
         self.steps: Steps = []
 
     def add(
-        self, op: Any, status: str = "unknown", *, at: int | None = None, **fields_: Any
+        self, op: Any, status: str = "unknown", *, at: int | None = None, **fields: Any
     ) -> HistoryBuilder:
         began = 10 * (len(self.steps) + 1) if at is None else at
-        ended = fields_.pop("ended", None if status == "unknown" else began + 5)
-        fields: dict[str, Any] = {"queue": "q", "id": "a", "client": "c"} | fields_
-        self.steps.append(Step(op=op, status=status, began=began, ended=ended, **fields))
+        ended = fields.pop("ended", None if status == "unknown" else began + 5)
+        step_fields: dict[str, Any] = {"queue": "q", "id": "a", "client": "c"} | fields
+        self.steps.append(Step(op=op, status=status, began=began, ended=ended, **step_fields))
         return self
 
-    def enqueued(self, revision: int, status: str = "queued", **fields_: Any) -> HistoryBuilder:
-        first = fields_.pop("first", revision)
+    def enqueued(self, revision: int, status: str = "queued", **fields: Any) -> HistoryBuilder:
+        first = fields.pop("first", revision)
         return self.add(
-            "enqueue", status, first=first, revision=revision, payload=fields_.pop("payload", "x"), **fields_
+            "enqueue", status, first=first, revision=revision, payload=fields.pop("payload", "x"), **fields
         )
 
-    def claimed(self, fence: int, first: int, revision: int, **fields_: Any) -> HistoryBuilder:
-        fields: dict[str, Any] = {"attempt": 1, "payload": "x", "lease": "l", "seq": first} | fields_
-        return self.add("claim", "taken", fence=fence, first=first, revision=revision, **fields)
+    def claimed(self, fence: int, first: int, revision: int, **fields: Any) -> HistoryBuilder:
+        step_fields: dict[str, Any] = {"attempt": 1, "payload": "x", "lease": "l", "seq": first} | fields
+        return self.add("claim", "taken", fence=fence, first=first, revision=revision, **step_fields)
 
-    def settled(self, how: str, fence: int, status: str, **fields_: Any) -> HistoryBuilder:
-        return self.add("settle", status, how=how, fence=fence, **fields_)
+    def settled(self, how: str, fence: int, status: str, **fields: Any) -> HistoryBuilder:
+        return self.add("settle", status, how=how, fence=fence, **fields)
 
-    def read(self, **fields_: Any) -> HistoryBuilder:
-        target = {name: fields_.pop(name) for name in ("id", "queue") if name in fields_}
-        return self.add("get", "read", read=RecordedSlot(**fields_), **target)
+    def read(self, **fields: Any) -> HistoryBuilder:
+        target = {name: fields.pop(name) for name in ("id", "queue") if name in fields}
+        return self.add("get", "read", read=RecordedSlot(**fields), **target)
 
     def drained(self) -> HistoryBuilder:
         return self.add("drained", "drained", id="")
