@@ -66,7 +66,7 @@ def test_a_failure_is_reported_with_the_fewest_calls(monkeypatch: pytest.MonkeyP
 
 
 async def test_accepted_invalid_input_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dibs.model.check_jobs.check_data", lambda *_: None)
+    monkeypatch.setattr("dibs.model.check_jobs.check_job_data", lambda *_: None)
 
     async with Locations("memory:").open("memory:no-limits", "manual") as storage:
         met, wrong = await check_invalid_input(storage)

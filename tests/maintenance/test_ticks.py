@@ -24,7 +24,7 @@ from dibs.model.requests import (
     SettleAction,
     Settlement,
 )
-from dibs.model.schedule import TICK, Every
+from dibs.model.schedule import TICK_ID, Every
 from dibs.storage.registry import open_storage
 from dibs.testing.clock import ManualClock
 from dibs_conformance.servers import PostgresServer, RedisServer
@@ -70,11 +70,11 @@ async def assert_schedule_continues(world: World, *, cancelled: int = 0) -> None
     await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
     for _ in range(2):
         tick, runs = await world.tick(), len(world.ran)
-        assert tick.run is not None or tick.run_at <= world.clock.now + (1 + cancelled) * INTERVAL
+        assert tick.run is not None or tick.run_at <= world.clock.now_ms + (1 + cancelled) * INTERVAL
         await work_once(world, world.storage, Complete())
         assert runs < len(world.ran)
     tick = await world.tick()
-    assert (None, b"{}", True) == (tick.run, tick.data.payload, tick.run_at > world.clock.now)
+    assert (None, b"{}", True) == (tick.run, tick.data.payload, tick.run_at > world.clock.now_ms)
 
 
 async def count_steps(action: SettleAction) -> int:
@@ -265,7 +265,7 @@ async def test_a_changed_interval_applies_after_the_next_tick(world: World) -> N
 
 async def test_an_enqueued_tick_runs_now_and_the_next_at_its_time(world: World) -> None:
     await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
-    await world.storage.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=TICK, data=JobData(payload=b"[]")))])
+    await world.storage.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=TICK_ID, data=JobData(payload=b"[]")))])
     await work_once(world, world.storage, Complete())
 
     assert FIRST - INTERVAL == world.ran[0][0]
@@ -277,7 +277,7 @@ async def test_a_tick_enqueued_during_a_run_is_not_lost(world: World) -> None:
     await world.clock.move_to(FIRST)
     lease = (await world.storage.grant([QUEUE], MINUTE, "test")).lease
     [job] = (await world.storage.claim(QUEUE, lease, 1)).jobs
-    await world.storage.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=TICK, data=JobData(payload=b"[]")))])
+    await world.storage.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=TICK_ID, data=JobData(payload=b"[]")))])
     await settle(world, world.storage, job, Complete())
     promoted = await world.tick()
 
@@ -292,9 +292,9 @@ async def test_a_tick_completed_without_a_next_tick_gets_one(world: World) -> No
     lease = (await world.storage.grant([QUEUE], MINUTE, "test")).lease
     [job] = (await world.storage.claim(QUEUE, lease, 1)).jobs
     assert job.run is not None
-    await world.storage.settle(QUEUE, [Settlement(id=TICK, fence=job.run.fence, action=Complete())])
+    await world.storage.settle(QUEUE, [Settlement(id=TICK_ID, fence=job.run.fence, action=Complete())])
     [refused] = await world.storage.enqueue(
-        QUEUE, [EnqueueRequest(job=NewJob(id=TICK), on_conflict=Reject())]
+        QUEUE, [EnqueueRequest(job=NewJob(id=TICK_ID), on_conflict=Reject())]
     )
 
     assert "completed" == refused.status
@@ -308,7 +308,7 @@ async def test_without_enqueue_missing_tick_a_completed_tick_is_the_last(world: 
     lease = (await world.storage.grant([QUEUE], MINUTE, "test")).lease
     [job] = (await world.storage.claim(QUEUE, lease, 1)).jobs
     assert job.run is not None
-    await world.storage.settle(QUEUE, [Settlement(id=TICK, fence=job.run.fence, action=Complete())])
+    await world.storage.settle(QUEUE, [Settlement(id=TICK_ID, fence=job.run.fence, action=Complete())])
     await world.pass_time(10 * INTERVAL)
 
     assert await world.current_tick() is None

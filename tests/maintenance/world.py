@@ -18,7 +18,7 @@ from dibs.model.requests import (
     SettleAction,
     Settlement,
 )
-from dibs.model.schedule import TICK, Every, Schedule, with_next_tick
+from dibs.model.schedule import TICK_ID, Every, Schedule, with_next_tick
 from dibs.storage.protocol import Storage
 from dibs.testing.clock import ManualClock
 
@@ -55,7 +55,7 @@ class World:
         return self.clock.storage
 
     async def current_tick(self) -> Job | None:
-        [slot] = await self.storage.get(QUEUE, [TICK])
+        [slot] = await self.storage.get(QUEUE, [TICK_ID])
         return slot.current
 
     async def tick(self) -> Job:
@@ -64,7 +64,7 @@ class World:
         return job
 
     async def pass_time(self, ms: int) -> None:
-        await self.clock.move_to(self.clock.now + ms)
+        await self.clock.move_to(self.clock.now_ms + ms)
 
     async def next_step(self) -> None:
         """Count the step, note a missing tick, and run the disturbance planned for this step."""
@@ -123,8 +123,8 @@ async def work_once(world: World, storage: Storage, action: SettleAction) -> Non
 async def settle(world: World, storage: Storage, job: Job, action: SettleAction) -> None:
     """Settle a run as a worker does, with the next tick computed from the time now."""
     assert job.run is not None
-    if job.id == TICK:
-        at = {"claimed_at": job.run.claimed_at, "now": world.clock.now}
+    if job.id == TICK_ID:
+        at = {"claimed_at": job.run.claimed_at, "now": world.clock.now_ms}
         action = with_next_tick(world.schedule, QUEUE, action, **at)
     [result] = await storage.settle(QUEUE, [Settlement(id=job.id, fence=job.run.fence, action=action)])
     if result.status in ("done", "returned"):
@@ -139,15 +139,15 @@ async def kill(world: World) -> None:
 
 
 async def cancel(world: World) -> None:
-    await world.storage.cancel(QUEUE, [TICK])
+    await world.storage.cancel(QUEUE, [TICK_ID])
 
 
 async def cancel_running(world: World) -> None:
-    await world.storage.cancel(QUEUE, [TICK], running=True)
+    await world.storage.cancel(QUEUE, [TICK_ID], running=True)
 
 
 async def forget(world: World) -> None:
-    await world.storage.forget(QUEUE, [TICK])
+    await world.storage.forget(QUEUE, [TICK_ID])
 
 
 async def another_worker(world: World) -> None:
@@ -157,7 +157,7 @@ async def another_worker(world: World) -> None:
 
 async def enqueue_tick_now(world: World) -> None:
     """A user enqueues the id of the tick, to run it now."""
-    await world.storage.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=TICK, data=JobData(payload=b"[]")))])
+    await world.storage.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=TICK_ID, data=JobData(payload=b"[]")))])
 
 
 async def pause_beyond_lease(world: World) -> None:

@@ -24,7 +24,7 @@ def refusal(check: Callable[[], object]) -> Refused:
 
 
 def check(job: NewJob) -> None:
-    check_jobs.check_new(job)
+    check_jobs.check_new_job(job)
 
 
 def job(**data: Any) -> NewJob:
@@ -166,14 +166,14 @@ def test_a_bad_name_of_a_queue_is_refused(queue: Any) -> None:
 
 def test_a_queue_of_500_bytes_is_taken_and_so_is_its_fail_queue() -> None:
     """Every queue that takes jobs can have a fail queue, also one with the longest name."""
-    check_jobs.check_target("q" * 500)
+    check_jobs.check_enqueue_queue("q" * 500)
     check_jobs.check_queue("q" * 500 + "!fail")
 
     assert "queue" == refusal(lambda: check_jobs.check_queue("q" * 501 + "!fail")).field
 
 
 def test_an_enqueue_to_a_fail_queue_is_refused() -> None:
-    refused = refusal(lambda: check_jobs.check_target("mail!fail"))
+    refused = refusal(lambda: check_jobs.check_enqueue_queue("mail!fail"))
 
     assert "queue" == refused.field
     assert "only dibs enqueues there" in str(refused)
@@ -182,10 +182,10 @@ def test_an_enqueue_to_a_fail_queue_is_refused() -> None:
 def test_a_follow_up_meets_the_same_limits() -> None:
     bad = (FollowUp(queue="q", job=NewJob(id="a")), FollowUp(queue="q", job=NewJob(id="")))
 
-    assert "id" == refusal(lambda: check_jobs.check_then(bad)).field
+    assert "id" == refusal(lambda: check_jobs.check_follow_ups(bad)).field
     assert (
         "queue"
-        == refusal(lambda: check_jobs.check_then((FollowUp(queue="q!fail", job=NewJob(id="a")),))).field
+        == refusal(lambda: check_jobs.check_follow_ups((FollowUp(queue="q!fail", job=NewJob(id="a")),))).field
     )
 
 
@@ -233,9 +233,9 @@ def test_an_unknown_conflict_rule_is_refused(how: Any) -> None:
 def test_a_refusal_names_the_limits_of_the_storage() -> None:
     small = limits.Limits(payload=3, depth=2, attributes=20)
 
-    assert "limit is 3" in str(refusal(lambda: check_jobs.check_new(job(payload=b"1234"), small)))
+    assert "limit is 3" in str(refusal(lambda: check_jobs.check_new_job(job(payload=b"1234"), small)))
     assert "deeper than 2" in str(
-        refusal(lambda: check_jobs.check_new(job(attributes={"a": b"[[[]]]"}), small))
+        refusal(lambda: check_jobs.check_new_job(job(attributes={"a": b"[[[]]]"}), small))
     )
 
 
@@ -243,7 +243,7 @@ def test_a_refusal_names_the_limits_of_the_storage() -> None:
     "value", [float("nan"), float("inf"), {"a": [float("-inf")]}, "a\0", {"\0": 1}, ["\udfff"], {"\udfff": 1}]
 )
 def test_a_value_that_json_cannot_encode_is_refused(value: object) -> None:
-    assert "data" == refusal(lambda: check_values.check_value("data", value)).field
+    assert "data" == refusal(lambda: check_values.check_json_value("data", value)).field
 
 
 def test_a_checked_batch_is_checked_again_only_for_other_limits() -> None:
@@ -297,9 +297,9 @@ def test_a_request_that_passes_as_plain_passes_the_full_check(field: str, value:
         **{name: values[name] for name in ("on_conflict", "request_key", "want_outcome")},
     )
 
-    plain = check_jobs._is_plain(asked, limits.LIMITS)
+    plain = check_jobs._sets_only_id_and_payload(asked, limits.LIMITS)
     if plain:
-        check_jobs.check_new(asked.job, limits.LIMITS)
+        check_jobs.check_new_job(asked.job, limits.LIMITS)
         check_jobs.check_conflict(asked.on_conflict)
 
     assert plain or value is not VALUES[field][0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dibs.model.error_text import CUT_MARK, checked_error
+from dibs.model.error_text import CUT_MARK, to_storable_error
 from dibs.model.job import Error
 
 KIB = 1024
@@ -14,13 +14,13 @@ KIB = 1024
 def test_an_error_within_16_kib_is_kept_as_it_is() -> None:
     error = Error(type="E", message="m" * 8000, traceback="t" * (16 * KIB - 8001), cause=None)
 
-    assert error == checked_error(error)
+    assert error == to_storable_error(error)
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "\U0001f600"])
 def test_a_longer_error_is_cut_to_16_kib_with_a_mark_and_both_its_ends(letter: str) -> None:
     error = Error(type="E" * 600, message="begin" + letter * 20_000, traceback=letter * 20_000 + "end")
-    cut = checked_error(error)
+    cut = to_storable_error(error)
     size = sum(len(text.encode()) for text in (cut.type, cut.message, cut.traceback))
 
     assert 15 * KIB < size <= 16 * KIB
@@ -30,7 +30,7 @@ def test_a_longer_error_is_cut_to_16_kib_with_a_mark_and_both_its_ends(letter: s
 
 
 def test_characters_that_a_text_column_cannot_keep_are_escaped() -> None:
-    kept = checked_error(Error(type="E", message="a\0b", cause=Error(type="C", message="\ud800")))
+    kept = to_storable_error(Error(type="E", message="a\0b", cause=Error(type="C", message="\ud800")))
 
     assert "a\\0b" == kept.message
     assert kept.cause is not None
@@ -42,7 +42,7 @@ def test_a_chain_of_causes_without_end_is_cut() -> None:
     error = Error(type="E")
     for _ in range(10_000):
         error = Error(type="E", cause=error)
-    kept, length = checked_error(error), 0
+    kept, length = to_storable_error(error), 0
     link: Error | None = kept
     while link is not None:
         link, length = link.cause, length + 1

@@ -36,9 +36,9 @@ def returned() -> Job:
 
 def folded(items: list[Entry], now: int = 50) -> Successor:
     how, payload, priority, at = items[0]
-    successor = fold.start(new_job(payload, priority), how, at, now, 100)
+    successor = fold.start_successor(new_job(payload, priority), how, at, now, 100)
     for number, (how, payload, priority, at) in enumerate(items[1:], 101):
-        successor = fold.add(successor, new_job(payload, priority), how, at, number)
+        successor = fold.add_update(successor, new_job(payload, priority), how, at, number)
     return successor
 
 
@@ -112,7 +112,7 @@ def test_the_fold_has_the_room_of_one_update(items: list[Entry]) -> None:
 def test_an_update_without_data_leaves_the_returning_payload_alone() -> None:
     """The newest update with data=True replaces the data; without such an update the data stays."""
     quiet = Update(data=False, run_at="never")
-    successor = fold.start(new_job(b"new", 0), quiet, 9, 50, 100)
+    successor = fold.start_successor(new_job(b"new", 0), quiet, 9, 50, 100)
 
     assert b"old" == fold.job_after_return(returned(), successor).data.payload
     assert b"new" == fold.job_after_end("a", successor).data.payload

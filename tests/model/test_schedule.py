@@ -26,7 +26,7 @@ from dibs.model.schedule import (
     KEEP_LIVE_TICK,
     MISSED_AFTER,
     SKIP_MISSED_TICK,
-    TICK,
+    TICK_ID,
     Every,
     Schedule,
     missing_tick,
@@ -72,7 +72,7 @@ def settled(how: SettleAction, *, now: int, catch_up: bool = True) -> SettleActi
 
 
 def tick(run_at: int) -> NewJob:
-    return NewJob(id=TICK, data=DATA, run_at=run_at)
+    return NewJob(id=TICK_ID, data=DATA, run_at=run_at)
 
 
 OTHER = FollowUp(queue="other", job=NewJob(id="x"))
@@ -118,7 +118,7 @@ def test_what_comes_back_does_so_by_the_next_tick(asked: RetryLater, expected: R
 
 def live(run_at: int, *, active: bool = False) -> Slot:
     run = ActiveRun(fence=1, lease="l", holder="", claimed_at=run_at) if active else None
-    return Slot(Job(id=TICK, data=DATA, run_at=run_at, enqueued_at=0, seq=1, first=1, revision=1, run=run))
+    return Slot(Job(id=TICK_ID, data=DATA, run_at=run_at, enqueued_at=0, seq=1, first=1, revision=1, run=run))
 
 
 def ended(kind: str, run_at: int) -> Slot:

@@ -8,8 +8,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from dibs.errors import Refused
-from dibs.model.check_jobs import check_then
-from dibs.model.error_text import checked_error
+from dibs.model.check_jobs import check_follow_ups
+from dibs.model.error_text import to_storable_error
 from dibs.model.events import KIND_OF_CAUSE
 from dibs.model.job import FAIL_SUFFIX, EndKind, Error, Job, Origin, Outcome, OutcomeRetention
 from dibs.model.limits import LIMITS
@@ -87,7 +87,7 @@ def end_kind(action: SettleAction) -> EndKind | None:
 def check_limits(action: End) -> SettleResult | None:
     """Return `refused` for a result or a follow-up beyond a limit, or None."""
     try:
-        check_then(() if isinstance(action, Cancelled) else action.then)
+        check_follow_ups(() if isinstance(action, Cancelled) else action.then)
     except Refused:
         return SettleResult("refused")
     large = isinstance(action, Complete) and action.result is not None and len(action.result) > LIMITS.result
@@ -104,7 +104,7 @@ def end_run(queues: Queues, queue: OracleQueue, record: IdRecord, action: End, n
             end_current(queue, record, "completed", now, result=action.result, given=action.retention)
             enqueue_follow_ups(queues, action.then, now)
         case Fail():
-            error = checked_error(action.error)
+            error = to_storable_error(action.error)
             end_current(queue, record, "failed", now, error=error, given=action.retention)
             if action.handled and not queue.name.endswith(FAIL_SUFFIX):
                 fail_queue = queues.queue(queue.name + FAIL_SUFFIX)
@@ -213,7 +213,7 @@ def return_to_waiting(queue: OracleQueue, record: IdRecord, action: RetryLater |
         queue.attempt_ended("released", job, now)
         returned = replace(job, attempts=job.attempts - 1)
     else:
-        error = None if action.error is None else checked_error(action.error)
+        error = None if action.error is None else to_storable_error(action.error)
         queue.attempt_ended(KIND_OF_CAUSE[action.cause], job, now, error)
         returned = replace(job, seq=queue.numbers.draw(), error=error or job.error)
         returned = replace(

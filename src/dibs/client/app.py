@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack
 
 from dibs.client.calls.handler_registry import HandlerRegistry
 from dibs.client.calls.middleware import EnqueueMiddleware, RunMiddleware, compose_enqueue
-from dibs.client.calls.signature import check_function, name_of
+from dibs.client.calls.signature import check_function, default_queue_name
 from dibs.client.calls.task_settings import TaskSettings
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.connection.storage_handle import StorageHandle
@@ -19,7 +19,7 @@ from dibs.client.queue import Queue
 from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task
 from dibs.client.work_report import WorkReport
 from dibs.errors import BadHandler, ConfigurationError, UnknownTask
-from dibs.model.check_jobs import check_queue, check_target
+from dibs.model.check_jobs import check_enqueue_queue, check_queue
 from dibs.model.job import FAIL_SUFFIX
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
@@ -35,7 +35,7 @@ Until = Literal["stopped", "empty"]
 
 #: The function behind `app.work`, as module:name. The worker imports the client, so the client must not
 #: import the worker.
-WORK = "dibs.worker:run"
+WORKER_FUNCTION = "dibs.worker:run"
 
 
 class Dibs:
@@ -145,7 +145,7 @@ class Dibs:
         Raises Refused if the name is not allowed, ConfigurationError if the queue has another serde.
         """
         task = self._tasks.get(name)
-        return task.queue if task and serde is None else Queue(self._client(name, serde), self.handlers)
+        return task.queue if task and serde is None else Queue(self._get_client(name, serde), self.handlers)
 
     @overload
     def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
@@ -197,9 +197,9 @@ class Dibs:
 
         def declare(function: Callable[..., Any]) -> Task[Any, Any]:
             check_function(function)
-            name = name_of(function) if queue is None else queue
-            check_target(name)
-            client = self._client(name, serde)
+            name = default_queue_name(function) if queue is None else queue
+            check_enqueue_queue(name)
+            client = self._get_client(name, serde)
             self._tasks[name] = declare_task(client, function, self.handlers, settings)
             return self._tasks[name]
 
@@ -224,7 +224,7 @@ class Dibs:
         self.lifespan_function = asynccontextmanager(function)
         return function
 
-    def _client(self, name: str, serde: Serde | None) -> QueueClient:
+    def _get_client(self, name: str, serde: Serde | None) -> QueueClient:
         check_queue(name)
         known = self._clients.get(name)
         if known is None:
@@ -278,7 +278,7 @@ class Dibs:
         Raises ConfigurationError if no handler is declared or a setting does not fit, UnknownTask for a
         queue without a handler, StorageError.
         """
-        module, _, name = WORK.partition(":")
+        module, _, name = WORKER_FUNCTION.partition(":")
         run: Callable[..., Awaitable[WorkReport]] = getattr(import_module(module), name)
         async with self._storage_handle.opened_temporarily():
             return await run(

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from attrs import define, field
 
 from dibs.client.claim import Claim, lease_ms
-from dibs.client.connection.outcome_wait import SLOW_POLL
+from dibs.client.connection.outcome_wait import SLOW_POLL_SECONDS
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.durations import Seconds, duration_ms
 from dibs.errors import NotRunning, OutcomeUnknown, StorageError
-from dibs.model.check_values import check_number
+from dibs.model.check_values import check_optional_number
 from dibs.model.job import Job
 from dibs.model.results import RenewResult
 from dibs.storage.protocol import Storage
@@ -80,7 +80,7 @@ class Receiver:
         *,
         handles_failure: bool,
     ) -> None:
-        check_number("max_jobs", max_jobs, 1, 1_000_000)
+        check_optional_number("max_jobs", max_jobs, 1, 1_000_000)
         self._client = client
         self._max_jobs = max_jobs
         self._ttl = lease_ms(lease)
@@ -106,8 +106,8 @@ class Receiver:
         return BlockingReceiver(self)
 
     async def __aenter__(self) -> Self:
-        await self._grant(await self._client.storage())
-        self._heartbeat = asyncio.create_task(self._keep_leases())
+        await self._grant_lease(await self._client.storage())
+        self._heartbeat = asyncio.create_task(self._run_heartbeat())
         return self
 
     async def __aexit__(
@@ -120,7 +120,7 @@ class Receiver:
         with suppress(NotRunning):
             storage = await self._client.storage()
             while self._leases:
-                await self._drop(storage, self._leases[-1])
+                await self._drop_lease(storage, self._leases[-1])
 
     def __aiter__(self) -> Self:
         return self
@@ -138,7 +138,7 @@ class Receiver:
                 await self._wait_for_slot(deadline)
                 continue
             storage = await self._client.storage()
-            token = await self._claim(storage)
+            token = await self._claim_jobs(storage)
             if not self._buffer:
                 await self._wait_for_jobs(storage, token, _seconds_left(deadline))
         return self._buffer.popleft()
@@ -154,9 +154,9 @@ class Receiver:
         except TimeoutError:
             raise StopAsyncIteration from None
 
-    async def _claim(self, storage: Storage) -> str:
+    async def _claim_jobs(self, storage: Storage) -> str:
         """Claim jobs into the buffer. Return the token for the storage's wait, "" if it is unknown."""
-        held = self._current or await self._grant(storage)
+        held = self._current or await self._grant_lease(storage)
         try:
             answer = await storage.claim(self._client.name, held.lease, self._free_slots)
         except OutcomeUnknown:
@@ -169,7 +169,7 @@ class Receiver:
             self._current = None
             raise
         if answer.lost:
-            self._end(held)
+            self._end_lease(held)
         for job in answer.jobs:
             self._add_claim(held, job)
         return answer.token
@@ -189,7 +189,7 @@ class Receiver:
     async def _wait_for_jobs(self, storage: Storage, token: str, seconds_left: float | None) -> None:
         if seconds_left is not None and seconds_left <= 0:
             raise StopAsyncIteration
-        seconds = SLOW_POLL if seconds_left is None else min(SLOW_POLL, seconds_left)
+        seconds = SLOW_POLL_SECONDS if seconds_left is None else min(SLOW_POLL_SECONDS, seconds_left)
         since = {self._client.name: token} if token else None
         with suppress(StorageError):
             await storage.wait([self._client.name], since=since, timeout=seconds)
@@ -198,20 +198,20 @@ class Receiver:
 
     # -- the lease -----------------------------------------------------------------------------------
 
-    async def _grant(self, storage: Storage) -> HeldLease:
+    async def _grant_lease(self, storage: Storage) -> HeldLease:
         holder = f"receive:{socket.gethostname()}:{os.getpid()}"
         granted = await storage.grant([self._client.name], self._ttl, holder)
         self._current = held = HeldLease(granted.lease, self._ttl)
         self._leases.append(held)
         return held
 
-    async def _keep_leases(self) -> None:
+    async def _run_heartbeat(self) -> None:
         while True:
             await asyncio.sleep(self._ttl / 1000 / RENEWALS_PER_LEASE)
             try:
                 storage = await self._client.storage()
                 for held in list(self._leases):
-                    await self._renew(storage, held)
+                    await self._renew_lease(storage, held)
                 await storage.reap(self._client.name, BATCH_SIZE)
             except (StorageError, OutcomeUnknown):
                 # The lease may expire while the storage is unavailable; the next renewal finds that out.
@@ -219,17 +219,17 @@ class Receiver:
             except NotRunning:
                 return
 
-    async def _renew(self, storage: Storage, held: HeldLease) -> None:
+    async def _renew_lease(self, storage: Storage, held: HeldLease) -> None:
         if held is not self._current and not held.claims:
-            await self._drop(storage, held)
+            await self._drop_lease(storage, held)
             return
         name = self._client.name
         renewed = (await storage.renew([name], held.lease, held.ttl))[name]
         held.update(renewed)
         if not renewed.alive:
-            self._end(held)
+            self._end_lease(held)
 
-    def _end(self, held: HeldLease) -> None:
+    def _end_lease(self, held: HeldLease) -> None:
         held.end()
         if held in self._leases:
             self._leases.remove(held)
@@ -238,13 +238,13 @@ class Receiver:
         self._buffer = deque(claim for claim in self._buffer if not claim.lost)
         self._slot_freed.set()
 
-    async def _drop(self, storage: Storage, held: HeldLease) -> None:
+    async def _drop_lease(self, storage: Storage, held: HeldLease) -> None:
         if held.has_open_transaction:
             releases = [claim.release() for claim in held.claims.values()]
             await asyncio.gather(*releases, return_exceptions=True)
-            self._end(held)
+            self._end_lease(held)
             return
-        self._end(held)
+        self._end_lease(held)
         while any((await storage.drop([self._client.name], held.lease, BATCH_SIZE)).values()):
             pass
 

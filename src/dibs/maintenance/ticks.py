@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dibs.model.schedule import TICK, Schedule, missing_tick
+from dibs.model.schedule import TICK_ID, Schedule, missing_tick
 from dibs.storage.protocol import Storage
 
 #: Seconds between two checks of a schedule. This is how long a schedule rests whose tick was cancelled.
@@ -20,7 +20,7 @@ async def enqueue_missing_tick(storage: Storage, queue: str, schedule: Schedule)
     OutcomeUnknown or Refused; call it again to complete the check.
     """
     now = (await storage.renew([queue], UNUSED_LEASE, 1))[queue].now
-    [slot] = await storage.get(queue, [TICK])
+    [slot] = await storage.get(queue, [TICK_ID])
     request = missing_tick(schedule, slot, now)
     if request is not None:
         await storage.enqueue(queue, [request])

@@ -12,15 +12,21 @@ from typing import Final, get_args
 from msgspec import UNSET
 
 from dibs.errors import Refused
-from dibs.model.check_jobs import check_data, check_queue, check_retention, check_then
-from dibs.model.check_values import check_attributes, check_bytes, check_number, check_text, check_whole
+from dibs.model.check_jobs import check_follow_ups, check_job_data, check_queue, check_retention
+from dibs.model.check_values import (
+    check_attributes,
+    check_bytes,
+    check_optional_number,
+    check_text,
+    check_whole_number,
+)
 from dibs.model.job import Job, Outcome, Slot, Successor
-from dibs.model.limits import LIMITS, LONGEST, SAFE_INTEGER, Limits
+from dibs.model.limits import LIMITS, LONGEST_TIME, SAFE_INTEGER, Limits
 from dibs.model.requests import Complete, Fail, JobPatch, LogLevel, RetryLater, SettingsPatch, SettleAction
 from dibs.model.retry import RetryCause
 
 #: The largest number of parts of a split.
-MOST_PARTS: Final = 1000
+MAX_PARTS: Final = 1000
 #: The latest manual time in ms: numbers start at the time in us and must stay safe integers.
 LATEST_NOW: Final = SAFE_INTEGER // 1000
 _CAUSES: Final = get_args(RetryCause)
@@ -29,22 +35,22 @@ _LEVELS: Final = get_args(LogLevel)
 
 def check_now(now: int) -> None:
     """Raise Refused for a bad manual time."""
-    check_whole("now", now, 0, LATEST_NOW)
+    check_whole_number("now", now, 0, LATEST_NOW)
 
 
 def check_limit(limit: int) -> None:
     """Raise Refused for a limit below 1, with which a caller would repeat its call for ever."""
-    check_whole("limit", limit, 1, SAFE_INTEGER)
+    check_whole_number("limit", limit, 1, SAFE_INTEGER)
 
 
 def check_parts(parts: int) -> None:
     """Raise Refused unless `parts` is 1 to 1,000."""
-    check_whole("parts", parts, 1, MOST_PARTS)
+    check_whole_number("parts", parts, 1, MAX_PARTS)
 
 
 def check_ttl(ttl: int) -> None:
     """Raise Refused for a lease below 1 ms."""
-    check_whole("ttl", ttl, 1, LONGEST)
+    check_whole_number("ttl", ttl, 1, LONGEST_TIME)
 
 
 def check_holder(holder: str, limits: Limits = LIMITS) -> None:
@@ -54,18 +60,18 @@ def check_holder(holder: str, limits: Limits = LIMITS) -> None:
 
 def check_queues(queues: Sequence[str], limits: Limits = LIMITS) -> None:
     """Raise Refused for a bad name of a queue, and for one str: its characters would pass as names."""
-    check_texts("queues", queues)
+    check_not_one_text("queues", queues)
     for queue in queues:
         check_queue(queue, limits)
 
 
-def check_texts(field: str, texts: Sequence[str]) -> None:
+def check_not_one_text(field: str, texts: Sequence[str]) -> None:
     """Raise Refused for one str instead of a sequence of str."""
     if isinstance(texts, str):
         raise Refused(f"{field} must be a list of texts, not one text: write [{texts!r:.60}]", field=field)
 
 
-def check_word(field: str, word: str, known: Sequence[str]) -> None:
+def check_choice(field: str, word: str, known: Sequence[str]) -> None:
     """Raise Refused unless `word` is one of `known`."""
     if word not in known:
         raise Refused(f"{field} must be one of {', '.join(known)}", field=field)
@@ -77,9 +83,9 @@ def check_settle_action(action: SettleAction, limits: Limits = LIMITS) -> None:
     if isinstance(action, Complete):
         if action.result is not None:
             check_bytes("result", action.result, limits.result)
-        check_then(action.then, limits)
+        check_follow_ups(action.then, limits)
     elif isinstance(action, Fail):
-        check_then(action.then, limits)
+        check_follow_ups(action.then, limits)
     elif isinstance(action, RetryLater):
         _check_retry(action)
         return
@@ -91,9 +97,9 @@ def check_settle_action(action: SettleAction, limits: Limits = LIMITS) -> None:
 def _check_retry(action: RetryLater) -> None:
     if action.run_at is not None and action.delay is not None:
         raise Refused("run_at and delay are both set; set at most one of them", field="run_at")
-    check_number("run_at", action.run_at, 0, SAFE_INTEGER)
-    check_number("delay", action.delay, 0, LONGEST)
-    check_word("cause", action.cause, _CAUSES)
+    check_optional_number("run_at", action.run_at, 0, SAFE_INTEGER)
+    check_optional_number("delay", action.delay, 0, LONGEST_TIME)
+    check_choice("cause", action.cause, _CAUSES)
 
 
 def check_patch(patch: JobPatch, limits: Limits = LIMITS) -> None:
@@ -105,11 +111,11 @@ def check_patch(patch: JobPatch, limits: Limits = LIMITS) -> None:
     if patch.attributes is not UNSET:
         check_attributes(patch.attributes, limits)
     if patch.priority is not UNSET:
-        check_whole("priority", patch.priority, -limits.priority, limits.priority)
+        check_whole_number("priority", patch.priority, -limits.priority, limits.priority)
     if patch.run_at is not UNSET:
-        check_whole("run_at", patch.run_at, 0, SAFE_INTEGER)
+        check_whole_number("run_at", patch.run_at, 0, SAFE_INTEGER)
     if patch.delay is not UNSET:
-        check_whole("delay", patch.delay, 0, LONGEST)
+        check_whole_number("delay", patch.delay, 0, LONGEST_TIME)
     if patch.retention is not UNSET:
         check_retention("retention", patch.retention)
 
@@ -119,18 +125,18 @@ def check_settings(patch: SettingsPatch) -> None:
     if patch.paused is not UNSET and not isinstance(patch.paused, bool):
         raise Refused("paused must be True or False", field="paused")
     if patch.max_active is not UNSET and patch.max_active is not None:
-        check_whole("max_active", patch.max_active, 0, SAFE_INTEGER)
+        check_whole_number("max_active", patch.max_active, 0, SAFE_INTEGER)
     if patch.retention is not UNSET:
         check_retention("retention", patch.retention)
     if patch.log_level is not UNSET:
-        check_word("log_level", patch.log_level, _LEVELS)
+        check_choice("log_level", patch.log_level, _LEVELS)
     for name in ("log_age", "log_bytes", "request_key_age"):
         value = getattr(patch, name)
         if value is not UNSET:
-            check_whole(name, value, 0, LONGEST)
+            check_whole_number(name, value, 0, LONGEST_TIME)
 
 
-def check_record(id: str, slot: Slot, limits: Limits = LIMITS) -> None:
+def check_import_record(id: str, slot: Slot, limits: Limits = LIMITS) -> None:
     """Raise Refused for an import record that no storage exports; importing it would damage the queue."""
     check_text("id", id, limits.id)
     job, successor, outcome = slot.current, slot.successor, slot.outcome
@@ -142,16 +148,16 @@ def check_record(id: str, slot: Slot, limits: Limits = LIMITS) -> None:
                 "only an active current has a successor; remove one or make the current active",
                 field="successor",
             )
-        _check_part("successor", successor, limits)
-        check_whole("successor.run_at", successor.run_at, 0, SAFE_INTEGER)
-        check_whole("successor.seq", successor.seq, 0, SAFE_INTEGER)
+        _check_range_and_data("successor", successor, limits)
+        check_whole_number("successor.run_at", successor.run_at, 0, SAFE_INTEGER)
+        check_whole_number("successor.seq", successor.seq, 0, SAFE_INTEGER)
     if outcome is not None:
-        _check_part("outcome", outcome, limits)
-        check_whole("outcome.fence", outcome.fence, 0, SAFE_INTEGER)
-        check_number("outcome.expires_at", outcome.expires_at, 0, SAFE_INTEGER)
+        _check_range_and_data("outcome", outcome, limits)
+        check_whole_number("outcome.fence", outcome.fence, 0, SAFE_INTEGER)
+        check_optional_number("outcome.expires_at", outcome.expires_at, 0, SAFE_INTEGER)
     for first, last in slot.dropped:
-        check_whole("dropped", first, 0, SAFE_INTEGER)
-        check_whole("dropped", last, first, SAFE_INTEGER)
+        check_whole_number("dropped", first, 0, SAFE_INTEGER)
+        check_whole_number("dropped", last, first, SAFE_INTEGER)
 
 
 def _check_current(id: str, job: Job, limits: Limits) -> None:
@@ -160,17 +166,17 @@ def _check_current(id: str, job: Job, limits: Limits) -> None:
             f"the record of id {id!r:.60} has a job with the id {job.id!r:.60}; the two must be equal",
             field="current.id",
         )
-    _check_part("current", job, limits)
-    check_whole("current.run_at", job.run_at, 0, SAFE_INTEGER)
-    check_whole("current.seq", job.seq, 0, SAFE_INTEGER)
+    _check_range_and_data("current", job, limits)
+    check_whole_number("current.run_at", job.run_at, 0, SAFE_INTEGER)
+    check_whole_number("current.seq", job.seq, 0, SAFE_INTEGER)
     if job.run is not None:
-        check_whole("current.run.fence", job.run.fence, 0, SAFE_INTEGER)
+        check_whole_number("current.run.fence", job.run.fence, 0, SAFE_INTEGER)
         if job.run.lease is not None:
-            check_whole("current.attempts", job.attempts, 1, SAFE_INTEGER)
+            check_whole_number("current.attempts", job.attempts, 1, SAFE_INTEGER)
 
 
-def _check_part(name: str, part: Job | Successor | Outcome, limits: Limits) -> None:
-    check_whole(f"{name}.first", part.first, 0, SAFE_INTEGER)
-    check_whole(f"{name}.revision", part.revision, part.first, SAFE_INTEGER)
+def _check_range_and_data(name: str, part: Job | Successor | Outcome, limits: Limits) -> None:
+    check_whole_number(f"{name}.first", part.first, 0, SAFE_INTEGER)
+    check_whole_number(f"{name}.revision", part.revision, part.first, SAFE_INTEGER)
     if part.data is not None:
-        check_data(part.data, limits)
+        check_job_data(part.data, limits)

@@ -12,9 +12,15 @@ from typing import Final, Self, get_args
 from msgspec import UNSET
 
 from dibs.errors import BatchRefused, Refused
-from dibs.model.check_values import check_attributes, check_bytes, check_number, check_text, check_whole
+from dibs.model.check_values import (
+    check_attributes,
+    check_bytes,
+    check_optional_number,
+    check_text,
+    check_whole_number,
+)
 from dibs.model.job import FAIL_SUFFIX, NO_ATTRIBUTES, EndKind, JobData, NewJob, OutcomeRetention, Overrides
-from dibs.model.limits import LIMITS, LONGEST, SAFE_INTEGER, Limits
+from dibs.model.limits import LIMITS, LONGEST_TIME, SAFE_INTEGER, Limits
 from dibs.model.requests import (
     DEFAULT_UPDATE,
     EnqueueRequest,
@@ -71,16 +77,16 @@ def check_batch(requests: Sequence[EnqueueRequest], limits: Limits = LIMITS) -> 
 
 def check_request(request: EnqueueRequest, limits: Limits = LIMITS) -> bool:
     """Raise Refused for a bad request. Return whether the request sets only id and payload."""
-    if _is_plain(request, limits):
+    if _sets_only_id_and_payload(request, limits):
         return True
-    check_new(request.job, limits)
+    check_new_job(request.job, limits)
     check_conflict(request.on_conflict)
     if request.request_key is not None:
         check_text("request_key", request.request_key, limits.request_key)
     return False
 
 
-def _is_plain(request: EnqueueRequest, limits: Limits) -> bool:
+def _sets_only_id_and_payload(request: EnqueueRequest, limits: Limits) -> bool:
     """Return True for a good request that sets only id and payload. False does not mean that it is bad.
 
     This check of the most frequent kind of request takes a third of the time of the full check.
@@ -135,23 +141,23 @@ def check_conflict(on_conflict: OnConflict) -> None:
             raise Refused(f"on_conflict.{name} must be True or False", field=f"on_conflict.{name}")
 
 
-def check_new(job: NewJob, limits: Limits = LIMITS) -> None:
+def check_new_job(job: NewJob, limits: Limits = LIMITS) -> None:
     """Raise Refused for a bad job."""
     check_text("id", job.id, limits.id)
-    check_data(job.data, limits)
+    check_job_data(job.data, limits)
     if job.run_at is None and job.delay is None:
         return
     if job.run_at is not None and job.delay is not None:
         raise Refused("run_at and delay are both set; set at most one of them", field="run_at")
-    check_number("run_at", job.run_at, 0, SAFE_INTEGER)
-    check_number("delay", job.delay, 0, LONGEST)
+    check_optional_number("run_at", job.run_at, 0, SAFE_INTEGER)
+    check_optional_number("delay", job.delay, 0, LONGEST_TIME)
 
 
-def check_data(data: JobData, limits: Limits = LIMITS) -> None:
+def check_job_data(data: JobData, limits: Limits = LIMITS) -> None:
     """Raise Refused for a bad payload, attributes, priority, overrides or retention."""
     check_bytes("payload", data.payload, limits.payload)
     if data.priority != 0 or type(data.priority) is not int:
-        check_whole("priority", data.priority, -limits.priority, limits.priority)
+        check_whole_number("priority", data.priority, -limits.priority, limits.priority)
     if data.attributes is not NO_ATTRIBUTES:
         check_attributes(data.attributes, limits)
     if data.overrides is not None:
@@ -160,15 +166,15 @@ def check_data(data: JobData, limits: Limits = LIMITS) -> None:
         check_retention("retention", data.retention)
 
 
-def check_then(then: Iterable[FollowUp], limits: Limits = LIMITS) -> None:
+def check_follow_ups(then: Iterable[FollowUp], limits: Limits = LIMITS) -> None:
     """Raise Refused for a bad follow-up."""
     for item in then:
-        check_target(item.queue, limits)
-        check_new(item.job, limits)
+        check_enqueue_queue(item.queue, limits)
+        check_new_job(item.job, limits)
         check_conflict(item.on_conflict)
 
 
-def check_target(queue: str, limits: Limits = LIMITS) -> None:
+def check_enqueue_queue(queue: str, limits: Limits = LIMITS) -> None:
     """Raise Refused for a bad name of a queue, and for the name of a fail queue."""
     check_queue(queue, limits)
     if queue.endswith(FAIL_SUFFIX):
@@ -191,12 +197,12 @@ def check_overrides(overrides: Overrides) -> None:
     """Raise Refused for bad overrides."""
     if not isinstance(overrides, Overrides):
         raise Refused(f"overrides must be Overrides, not {type(overrides).__name__}", field="overrides")
-    _check_times("overrides.timeout", overrides.timeout, 1)
-    _check_times("overrides.max_retries", overrides.max_retries, 0)
-    _check_times("overrides.max_timeouts", overrides.max_timeouts, 0)
-    _check_times("overrides.max_stalls", overrides.max_stalls, 0)
+    _check_optional_time("overrides.timeout", overrides.timeout, 1)
+    _check_optional_time("overrides.max_retries", overrides.max_retries, 0)
+    _check_optional_time("overrides.max_timeouts", overrides.max_timeouts, 0)
+    _check_optional_time("overrides.max_stalls", overrides.max_stalls, 0)
     if overrides.lease is not UNSET:
-        check_whole("overrides.lease", overrides.lease, 1, LONGEST)
+        check_whole_number("overrides.lease", overrides.lease, 1, LONGEST_TIME)
     if overrides.backoff is not UNSET:
         check_backoff("overrides.backoff", overrides.backoff)
 
@@ -221,21 +227,21 @@ def check_retention(field: str, retention: OutcomeRetention) -> None:
     if not isinstance(retention, OutcomeRetention):
         raise Refused(f"{field} must be a Retention, not {type(retention).__name__}", field=field)
     for kind in _END_KINDS:
-        _check_times(f"{field}.{kind}", getattr(retention, kind), 0)
+        _check_optional_time(f"{field}.{kind}", getattr(retention, kind), 0)
     kept: object = retention.keep_payload
     if kept is not UNSET and not (isinstance(kept, tuple) and set(kept) <= set(_END_KINDS)):
         name = f"{field}.keep_payload"
         raise Refused(f"{name} must be a tuple of some of {', '.join(_END_KINDS)}", field=name)
 
 
-def _check_times(field: str, value: object, low: int) -> None:
+def _check_optional_time(field: str, value: object, low: int) -> None:
     if value is not UNSET and value is not None:
-        check_whole(field, value, low, LONGEST)
+        check_whole_number(field, value, low, LONGEST_TIME)
 
 
 def _check_seconds(field: str, value: object) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise Refused(f"{field} must be a number of seconds, not {type(value).__name__}", field=field)
-    most = LONGEST // 1000
+    most = LONGEST_TIME // 1000
     if not math.isfinite(value) or not 0 <= value <= most:
         raise Refused(f"{field} must be 0 to {most} seconds", field=field)

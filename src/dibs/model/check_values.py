@@ -16,7 +16,7 @@ from dibs.errors import Refused
 from dibs.model.limits import LIMITS, SAFE_INTEGER, Limits
 
 
-def check_whole(field: str, value: object, low: int, high: int) -> None:
+def check_whole_number(field: str, value: object, low: int, high: int) -> None:
     """Raise Refused unless `value` is a whole number from `low` to `high`."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise Refused(f"{field} must be a whole number, not {type(value).__name__}", field=field)
@@ -26,24 +26,24 @@ def check_whole(field: str, value: object, low: int, high: int) -> None:
         raise Refused(f"{field} is {shown}; it must be {low} to {high}", field=field)
 
 
-def check_number(field: str, value: object, low: int, high: int) -> None:
+def check_optional_number(field: str, value: object, low: int, high: int) -> None:
     """Raise Refused unless `value` is None or a whole number from `low` to `high`."""
     if value is not None:
-        check_whole(field, value, low, high)
+        check_whole_number(field, value, low, high)
 
 
 def check_text(field: str, text: str, limit: int) -> None:
     """Raise Refused unless `text` is 1 to `limit` bytes of UTF-8 without NUL."""
     if not isinstance(text, str):
         raise Refused(f"{field} must be text, not {type(text).__name__}", field=field)
-    size = len(text) if text.isascii() else len(_utf8(field, text))
+    size = len(text) if text.isascii() else len(_encode_utf8(field, text))
     if not 0 < size <= limit:
         raise Refused(f"{field} has {size} bytes; it must have 1 to {limit}", field=field)
     if "\0" in text:
         raise Refused(f"{field} contains a NUL character; remove it", field=field)
 
 
-def _utf8(field: str, text: str) -> bytes:
+def _encode_utf8(field: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -91,18 +91,18 @@ def check_json(field: str, encoded: bytes, depth: int = LIMITS.depth) -> None:
         value = msgspec.json.decode(encoded)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(f"{field} is not valid JSON: {error}", field=field) from None
-    check_value(field, value, depth, integers=True)
+    check_json_value(field, value, depth, integers=True)
 
 
-def check_value(field: str, value: Any, depth: int = LIMITS.depth, *, integers: bool = False) -> None:
+def check_json_value(field: str, value: Any, depth: int = LIMITS.depth, *, integers: bool = False) -> None:
     """Raise Refused if a JSON value is nested deeper than `depth` or contains a bad scalar."""
     if isinstance(value, (dict, list, tuple)):
         _check_nested(field, value, depth, integers=integers)
     else:
-        check_scalar(field, value, integers=integers)
+        check_json_scalar(field, value, integers=integers)
 
 
-def check_scalar(field: str, value: object, *, integers: bool = False) -> None:
+def check_json_scalar(field: str, value: object, *, integers: bool = False) -> None:
     """Raise Refused for text with NUL or lone surrogates, NaN and infinity; containers pass.
 
     With `integers`, also for a whole number beyond 2**53.
@@ -111,7 +111,7 @@ def check_scalar(field: str, value: object, *, integers: bool = False) -> None:
         if "\0" in value:
             raise Refused(f"{field} contains a NUL character; remove it", field=field)
         if not value.isascii():
-            _utf8(field, value)
+            _encode_utf8(field, value)
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise Refused(
@@ -131,14 +131,14 @@ def _check_nested(field: str, value: Any, depth: int, *, integers: bool) -> None
     while level:
         if levels_left == 0:
             raise Refused(f"{field} is nested deeper than {depth}; flatten it", field=field)
-        items = list(chain.from_iterable(map(_members, level)))
+        items = list(chain.from_iterable(map(_keys_and_items, level)))
         level, levels_left = (
             [item for item in items if isinstance(item, dict | list | tuple)],
             levels_left - 1,
         )
         for item in items:
-            check_scalar(field, item, integers=integers)
+            check_json_scalar(field, item, integers=integers)
 
 
-def _members(value: Any) -> Iterable[Any]:
+def _keys_and_items(value: Any) -> Iterable[Any]:
     return chain(value, value.values()) if isinstance(value, dict) else value

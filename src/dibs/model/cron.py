@@ -41,22 +41,22 @@ class Cron(Struct, frozen=True, tag="cron"):
         since = _EPOCH + instant * _MILLISECOND
         walls = CronSim(self.expression, since.astimezone(zone).replace(tzinfo=None, fold=0))
         if len(walls.hours) == 24:
-            return _ms(self._next_steady_tick(since, zone))
+            return _to_ms(self._next_steady_tick(since, zone))
         for wall in walls:
-            tick = _ms(_first_moment(wall, zone))
+            tick = _to_ms(_first_instant_of(wall, zone))
             if tick > instant:
                 return tick
-        raise _never(self.expression)
+        raise _no_match_error(self.expression)
 
     def _next_steady_tick(self, since: datetime, zone: ZoneInfo) -> datetime:
         """Return the first match after `since`, for an expression that allows every hour."""
-        offset = _offset(since, zone)
+        offset = _utc_offset(since, zone)
         moment = self._next_match(since + offset) - offset
-        if _offset(moment, zone) == offset:
+        if _utc_offset(moment, zone) == offset:
             return moment
         # The offset of the zone changes before `moment`: search again from the change, with the new offset.
-        change = _offset_change(since, moment, zone)
-        offset = _offset(change, zone)
+        change = _find_offset_change(since, moment, zone)
+        offset = _utc_offset(change, zone)
         return self._next_match(change + offset - _SECOND) - offset
 
     def _next_match(self, since: datetime) -> datetime:
@@ -64,28 +64,28 @@ class Cron(Struct, frozen=True, tag="cron"):
         try:
             return next(CronSim(self.expression, since))
         except StopIteration:
-            raise _never(self.expression) from None
+            raise _no_match_error(self.expression) from None
 
 
-def _never(expression: str) -> Refused:
+def _no_match_error(expression: str) -> Refused:
     return Refused(
         f"cron is {expression!r}, which matches no day in the next fifty years; name a day that exists",
         field="cron",
     )
 
 
-def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
+def _utc_offset(moment: datetime, zone: ZoneInfo) -> timedelta:
     """Return the offset of the zone from UTC at a moment."""
     return moment.astimezone(zone).utcoffset() or timedelta()
 
 
-def _offset_change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
+def _find_offset_change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
     """Return the second at which the offset of the zone changes between two moments."""
-    offset = _offset(before, zone)
+    offset = _utc_offset(before, zone)
     before = before.replace(microsecond=0)
     while after - before > _SECOND:
         middle = before + (after - before) // _SECOND // 2 * _SECOND
-        if _offset(middle, zone) == offset:
+        if _utc_offset(middle, zone) == offset:
             before = middle
         else:
             after = middle
@@ -116,7 +116,7 @@ def _check_zone(tz: str) -> None:
         ) from None
 
 
-def _first_moment(wall: datetime, zone: ZoneInfo) -> datetime:
+def _first_instant_of(wall: datetime, zone: ZoneInfo) -> datetime:
     """Return the first moment with this wall time; if the zone skips it, the next existing minute."""
     while True:
         # The default, fold=0, is the first of two moments with the same wall time.
@@ -126,5 +126,5 @@ def _first_moment(wall: datetime, zone: ZoneInfo) -> datetime:
         wall = wall.replace(second=0) + _MINUTE
 
 
-def _ms(moment: datetime) -> int:
+def _to_ms(moment: datetime) -> int:
     return (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND

@@ -10,22 +10,22 @@ from dibs.model.job import Error
 from dibs.model.limits import LIMITS, Limits
 
 #: The number of causes that are kept. A chain of causes can be a loop, and an encoder recurses along it.
-MOST_CAUSES: Final = 16
+MAX_CAUSES: Final = 16
 #: The text between the two parts of a cut text.
 CUT_MARK: Final = "\n[... cut by dibs ...]\n"
 
 
-def checked_error(error: Error, limits: Limits = LIMITS) -> Error:
+def to_storable_error(error: Error, limits: Limits = LIMITS) -> Error:
     """Return the error as a storage may keep it: cut to the limit, with NUL and lone surrogates escaped."""
-    return cut_error(_storable(error, MOST_CAUSES), limits.error)
+    return cut_error(_escape_texts(error, MAX_CAUSES), limits.error)
 
 
-def _storable(error: Error, causes: int) -> Error:
+def _escape_texts(error: Error, causes: int) -> Error:
     texts = {
         name: getattr(error, name).replace("\0", "\\0").encode(errors="backslashreplace").decode()
         for name in ("type", "message", "traceback")
     }
-    cause = _storable(error.cause, causes - 1) if error.cause is not None and causes > 0 else None
+    cause = _escape_texts(error.cause, causes - 1) if error.cause is not None and causes > 0 else None
     return replace(error, **texts, cause=cause)
 
 
@@ -33,10 +33,10 @@ def cut_error(error: Error, limit: int = LIMITS.error) -> Error:
     """Return the error with at most `limit` bytes of text. A cut is marked, and drops the causes."""
     if _error_size(error) <= limit:
         return error
-    kind = _cut(error.type, 512)
-    message = _cut(error.message, limit // 2)
+    kind = _cut_middle(error.type, 512)
+    message = _cut_middle(error.message, limit // 2)
     rest = limit - len(kind.encode()) - len(message.encode())
-    return Error(type=kind, message=message, traceback=_cut(error.traceback, rest))
+    return Error(type=kind, message=message, traceback=_cut_middle(error.traceback, rest))
 
 
 def _error_size(error: Error | None) -> int:
@@ -47,7 +47,7 @@ def _error_size(error: Error | None) -> int:
     return size
 
 
-def _cut(text: str, limit: int) -> str:
+def _cut_middle(text: str, limit: int) -> str:
     """Return the first and the last part of a text: both ends of a traceback are useful."""
     raw = text.encode(errors="replace")
     if len(raw) <= limit:

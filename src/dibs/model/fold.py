@@ -20,7 +20,7 @@ from dibs.model.job import Job, NewJob, Successor
 from dibs.model.requests import RunAtRule, Update
 
 
-def start(new: NewJob, update: Update, run_at: int, now: int, number: int) -> Successor:
+def start_successor(new: NewJob, update: Update, run_at: int, now: int, number: int) -> Successor:
     """Return the successor for a list of one update."""
     lo, hi = narrow_clamp(None, None, update.run_at, run_at)
     return Successor(
@@ -37,7 +37,7 @@ def start(new: NewJob, update: Update, run_at: int, now: int, number: int) -> Su
     )
 
 
-def add(successor: Successor, new: NewJob, update: Update, run_at: int, number: int) -> Successor:
+def add_update(successor: Successor, new: NewJob, update: Update, run_at: int, number: int) -> Successor:
     """Return the successor for the list with one more update at its end."""
     lo, hi = narrow_clamp(successor.lo, successor.hi, update.run_at, run_at)
     return replace(

@@ -11,7 +11,7 @@ MIB: Final = 1024 * KIB
 #: The largest whole number: beyond 2**53 a float, and so Lua and JavaScript, skips whole numbers.
 SAFE_INTEGER: Final = 2**53
 #: The longest time in ms: the current time plus LONGEST is still a safe integer.
-LONGEST: Final = SAFE_INTEGER // 2
+LONGEST_TIME: Final = SAFE_INTEGER // 2
 
 
 class Limits(Struct, frozen=True, kw_only=True):

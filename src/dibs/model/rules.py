@@ -48,15 +48,17 @@ RETURNED: Final = SettleResult("returned")
 LOST: Final = SettleResult("lost")
 CANCELLED: Final = SettleResult("cancelled")
 #: The reason with which a settlement that would return a handed-off run is refused.
-ONLY_END: Final = "the run was handed off and can only end: settle it as Complete, Fail or Cancelled"
+REASON_CAN_ONLY_END: Final = (
+    "the run was handed off and can only end: settle it as Complete, Fail or Cancelled"
+)
 #: The fields of a JobPatch that only a waiting job takes.
-WHILE_WAITING: Final = frozenset({"payload", "run_at", "delay", "priority"})
+FIELDS_WHILE_WAITING: Final = frozenset({"payload", "run_at", "delay", "priority"})
 
 
 # -- visible state ------------------------------------------------------------------------------------
 
 
-def visible(slot: Slot, now: int) -> Slot:
+def hide_expired_outcome(slot: Slot, now: int) -> Slot:
     """Return the slot without an expired outcome."""
     if slot.outcome is None or transitions.unexpired(slot.outcome, now) is not None:
         return slot
@@ -64,31 +66,31 @@ def visible(slot: Slot, now: int) -> Slot:
 
 
 def is_in_state(slot: Slot, state: State, now: int) -> bool:
-    """Return whether a slot from `visible` is in one of the states of Storage.list."""
-    return _STATES[state](slot, now)
+    """Return whether a slot from `hide_expired_outcome` is in one of the states of Storage.list."""
+    return _IS_IN_STATE[state](slot, now)
 
 
-def _waiting(slot: Slot, now: int) -> bool:  # noqa: ARG001 - all functions in _STATES take the same arguments
+def _is_waiting(slot: Slot, now: int) -> bool:  # noqa: ARG001 - all functions in _IS_IN_STATE take the same arguments
     return slot.current is not None and slot.current.run is None
 
 
-def _scheduled(slot: Slot, now: int) -> bool:
+def _is_scheduled(slot: Slot, now: int) -> bool:
     return slot.current is not None and slot.current.run is None and slot.current.run_at > now
 
 
-def _active(slot: Slot, now: int) -> bool:  # noqa: ARG001
+def _is_active(slot: Slot, now: int) -> bool:  # noqa: ARG001
     return slot.current is not None and slot.current.run is not None
 
 
-def _handed_off(slot: Slot, now: int) -> bool:  # noqa: ARG001
+def _is_handed_off(slot: Slot, now: int) -> bool:  # noqa: ARG001
     return slot.current is not None and slot.current.run is not None and slot.current.run.lease is None
 
 
-_STATES: Final[dict[State, Callable[[Slot, int], bool]]] = {
-    "waiting": _waiting,
-    "scheduled": _scheduled,
-    "active": _active,
-    "handed_off": _handed_off,
+_IS_IN_STATE: Final[dict[State, Callable[[Slot, int], bool]]] = {
+    "waiting": _is_waiting,
+    "scheduled": _is_scheduled,
+    "active": _is_active,
+    "handed_off": _is_handed_off,
     "blocked": lambda slot, now: slot.successor is not None,  # noqa: ARG005
     "completed": lambda slot, now: slot.outcome is not None and slot.outcome.kind == "completed",  # noqa: ARG005
     "failed": lambda slot, now: slot.outcome is not None and slot.outcome.kind == "failed",  # noqa: ARG005
@@ -99,13 +101,13 @@ _STATES: Final[dict[State, Callable[[Slot, int], bool]]] = {
 # -- enqueue -----------------------------------------------------------------------------------------
 
 
-def reject(slot: Slot, rule: Reject, now: int) -> EnqueueResult | None:
+def decide_reject(slot: Slot, rule: Reject, now: int) -> EnqueueResult | None:
     """Return the result of a Reject that leaves the id unchanged; None if the job is to be enqueued."""
     job = slot.current
     if job is not None:
         if job.run is None:
             return EnqueueResult("duplicate", "waiting", job.first, job.revision)
-        return EnqueueResult("duplicate", _found_active(slot), job.first, job.revision)
+        return EnqueueResult("duplicate", _active_state(slot), job.first, job.revision)
     outcome = transitions.unexpired(slot.outcome, now)
     if outcome is None:
         return None
@@ -114,31 +116,31 @@ def reject(slot: Slot, rule: Reject, now: int) -> EnqueueResult | None:
     return None
 
 
-def accept(
+def apply_update(
     slot: Slot, new: NewJob, rule: Update, now: int, number: int
 ) -> tuple[Slot, EnqueueResult, Job | Successor | None]:
     """Apply an Update; return the next slot, the result, and the current or successor that took the job."""
     job = slot.current
     if job is None:
-        slot = transitions.queue(slot, new, now, number)
+        slot = transitions.enqueue_first(slot, new, now, number)
         return slot, EnqueueResult("queued", "nothing", number, number), slot.current
     if job.run is None:
         slot = transitions.update(slot, job, new, rule, now, number)
         return slot, EnqueueResult("updated", "waiting", job.first, number), slot.current
-    found = _found_active(slot)
+    found = _active_state(slot)
     slot = transitions.block(slot, new, rule, now, number)
     into = slot.successor
     return slot, EnqueueResult("blocked", found, into.first if into else number, number), into
 
 
-def _found_active(slot: Slot) -> FoundState:
+def _active_state(slot: Slot) -> FoundState:
     return "active" if slot.successor is None else "active+blocked"
 
 
 # -- settle, finish, reap ----------------------------------------------------------------------------
 
 
-def settle(slot: Slot, settlement: Settlement, limits: Limits) -> SettleResult | SettleAction:
+def decide_settle(slot: Slot, settlement: Settlement, limits: Limits) -> SettleResult | SettleAction:
     """Return the result of a settlement that changes the id in no way, else the action to apply.
 
     The result of an applied action comes from `settle_result`. An unknown fence is `lost`, but a repeated
@@ -157,7 +159,7 @@ def settle(slot: Slot, settlement: Settlement, limits: Limits) -> SettleResult |
     if run.lease is None:
         if isinstance(settlement.action, HandOff):
             return settle_result(slot, settlement.action, settlement.action)
-        return SettleResult("refused", ONLY_END)
+        return SettleResult("refused", REASON_CAN_ONLY_END)
     return Cancelled() if run.cancel_requested else settlement.action
 
 
@@ -184,14 +186,14 @@ def settle_result(slot: Slot, asked: SettleAction, applied: SettleAction) -> Set
     return CANCELLED if isinstance(asked, (RetryLater, Release, HandOff)) else DONE
 
 
-def action_for_return(job: Job, *, stalled: bool) -> tuple[SettleAction, ReapedKind]:
+def decide_action_without_lease(job: Job, *, stalled: bool) -> tuple[SettleAction, ReapedKind]:
     """Return the action for a run that loses its lease; `stalled` unless the holder dropped the lease."""
     if job.run is not None and job.run.cancel_requested:
         return Cancelled(), "cancelled"
     return (RetryLater(cause="stall"), "stalled") if stalled else (Release(), "released")
 
 
-def finish(slot: Slot, end: End, revision: int) -> FinishStatus | None:
+def decide_finish(slot: Slot, end: End, revision: int) -> FinishStatus | None:
     """Return the result of a finish that changes the id in no way; None if the run is to end."""
     outcome, job = slot.outcome, slot.current
     if outcome is not None and outcome.first <= revision <= outcome.revision:
@@ -206,7 +208,7 @@ def finish(slot: Slot, end: End, revision: int) -> FinishStatus | None:
 # -- by id -------------------------------------------------------------------------------------------
 
 
-def cancel(slot: Slot, now: int, *, running: bool) -> CancelStatus:
+def decide_cancel(slot: Slot, now: int, *, running: bool) -> CancelStatus:
     """Return the result of a cancel.
 
     For `cancelled` and `requested` the caller changes the slot: a waiting job ends as cancelled; a successor
@@ -223,16 +225,16 @@ def cancel(slot: Slot, now: int, *, running: bool) -> CancelStatus:
     return "active" if slot.successor is None else "cancelled"
 
 
-def amend(slot: Slot, patch: JobPatch, now: int) -> AmendStatus:
+def decide_amend(slot: Slot, patch: JobPatch, now: int) -> AmendStatus:
     """Return the result of an amend, by the fields of the patch and the state of the id."""
     fields = {name for name in patch.__struct_fields__ if getattr(patch, name) is not UNSET}
     if slot.current is None:
         kept = transitions.unexpired(slot.outcome, now) is not None
         return "amended" if kept and fields == {"retention"} else "not_found"
-    return "active" if slot.current.run is not None and fields & WHILE_WAITING else "amended"
+    return "active" if slot.current.run is not None and fields & FIELDS_WHILE_WAITING else "amended"
 
 
-def retry_failed(slot: Slot, now: int) -> RetryFailedStatus:
+def decide_retry_failed(slot: Slot, now: int) -> RetryFailedStatus:
     """Return the result of a retry_failed. Only for `queued` does the caller change the slot."""
     if slot.current is not None:
         return "live"

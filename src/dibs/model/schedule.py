@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dibs.model.cron import Cron
 
 #: The id of every tick. One id has one live job, so several processes cannot enqueue a tick twice.
-TICK: Final = "schedule"
+TICK_ID: Final = "schedule"
 #: The time in ms after which a waiting tick counts as missed, for schedules without `catch_up`.
 MISSED_AFTER: Final = 60_000
 
@@ -76,7 +76,7 @@ def with_next_tick(
     if not isinstance(action, (Complete, Fail)):
         return action
     # With catch_up the next tick counts from the claim: a tick that fell due during the run is due at once.
-    tick = _tick(schedule, schedule.times.after(claimed_at if schedule.catch_up else now))
+    tick = _tick_job(schedule, schedule.times.after(claimed_at if schedule.catch_up else now))
     return replace(
         action, then=(*action.then, FollowUp(queue=queue, job=tick, on_conflict=JOIN_PENDING_TICK))
     )
@@ -96,13 +96,17 @@ def missing_tick(schedule: Schedule, slot: Slot, now: int) -> EnqueueRequest | N
     if slot.current is None:
         # A tick completed without a follow-up: by `finish`, or by a worker whose app has no such schedule.
         ended = slot.outcome is not None and slot.outcome.kind == "completed"
-        return _request(schedule, _first(schedule, slot.outcome, now), KEEP_LIVE_TICK if ended else Reject())
-    if not schedule.catch_up and slot.current.run is None and _missed(schedule, slot.current, now):
-        return _request(schedule, schedule.times.after(now), SKIP_MISSED_TICK)
+        return _tick_request(
+            schedule,
+            _first_uncancelled_tick(schedule, slot.outcome, now),
+            KEEP_LIVE_TICK if ended else Reject(),
+        )
+    if not schedule.catch_up and slot.current.run is None and _is_missed(schedule, slot.current, now):
+        return _tick_request(schedule, schedule.times.after(now), SKIP_MISSED_TICK)
     return None
 
 
-def _first(schedule: Schedule, outcome: Outcome | None, now: int) -> int:
+def _first_uncancelled_tick(schedule: Schedule, outcome: Outcome | None, now: int) -> int:
     """Return the next tick; if that tick was cancelled, the tick after it."""
     if outcome is not None and outcome.kind == "cancelled" and outcome.run_at > now:
         cancelled = outcome.run_at
@@ -111,14 +115,14 @@ def _first(schedule: Schedule, outcome: Outcome | None, now: int) -> int:
     return schedule.times.after(now)
 
 
-def _missed(schedule: Schedule, tick: Job, now: int) -> bool:
+def _is_missed(schedule: Schedule, tick: Job, now: int) -> bool:
     """Return whether a waiting tick is a minute late, or the tick after it is due."""
     return now >= min(tick.run_at + MISSED_AFTER, schedule.times.after(tick.run_at))
 
 
-def _request(schedule: Schedule, run_at: int, on_conflict: OnConflict) -> EnqueueRequest:
-    return EnqueueRequest(job=_tick(schedule, run_at), on_conflict=on_conflict)
+def _tick_request(schedule: Schedule, run_at: int, on_conflict: OnConflict) -> EnqueueRequest:
+    return EnqueueRequest(job=_tick_job(schedule, run_at), on_conflict=on_conflict)
 
 
-def _tick(schedule: Schedule, run_at: int) -> NewJob:
-    return NewJob(id=TICK, data=schedule.data, run_at=run_at)
+def _tick_job(schedule: Schedule, run_at: int) -> NewJob:
+    return NewJob(id=TICK_ID, data=schedule.data, run_at=run_at)

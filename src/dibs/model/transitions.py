@@ -51,7 +51,7 @@ def unexpired(outcome: Outcome | None, now: int) -> Outcome | None:
 # -- enqueue -----------------------------------------------------------------------------------------
 
 
-def queue(slot: Slot, new: NewJob, now: int, number: int) -> Slot:
+def enqueue_first(slot: Slot, new: NewJob, now: int, number: int) -> Slot:
     """Nothing -> waiting, with all counts 0. An older outcome stays until the end of the job replaces it."""
     job = Job(
         id=new.id,
@@ -81,8 +81,8 @@ def block(slot: Slot, new: NewJob, rule: Update, now: int, number: int) -> Slot:
     """Active -> active+blocked. Active+blocked -> the same, with the update folded into the successor."""
     at = resolve_run_at(new, now)
     if slot.successor is None:
-        return replace(slot, successor=fold.start(new, rule, at, now, number))
-    return replace(slot, successor=fold.add(slot.successor, new, rule, at, number))
+        return replace(slot, successor=fold.start_successor(new, rule, at, now, number))
+    return replace(slot, successor=fold.add_update(slot.successor, new, rule, at, number))
 
 
 # -- claim, and back to waiting ----------------------------------------------------------------------
@@ -140,7 +140,7 @@ def report(slot: Slot, job: Job, run: ActiveRun, progress: bytes) -> Slot:
 
 def end(slot: Slot, job: Job, action: End, now: int, queue_retention: OutcomeRetention) -> Slot:
     """Waiting or active -> an outcome, which replaces an older one. The successor becomes the waiting job."""
-    outcome = outcome_of(job, action, now, queue_retention)
+    outcome = make_outcome(job, action, now, queue_retention)
     heir = None if slot.successor is None else fold.job_after_end(job.id, slot.successor)
     if heir is None and not slot.dropped:
         return Slot(None, None, outcome)
@@ -154,11 +154,11 @@ def outcome_kind(action: End) -> EndKind:
     return "failed" if isinstance(action, Fail) else "cancelled"
 
 
-def outcome_of(job: Job, action: End, now: int, queue_retention: OutcomeRetention) -> Outcome:
+def make_outcome(job: Job, action: End, now: int, queue_retention: OutcomeRetention) -> Outcome:
     """Return the outcome of a job that ends at `now`."""
     kind, run = outcome_kind(action), job.run
     fence = run.fence if run else 0
-    expires_at = expiry(kind, now, action.retention, job.data.retention, queue_retention)
+    expires_at = outcome_expiry(kind, now, action.retention, job.data.retention, queue_retention)
     outcome = Outcome(
         kind=kind,
         fence=fence,
@@ -170,7 +170,7 @@ def outcome_of(job: Job, action: End, now: int, queue_retention: OutcomeRetentio
     if expires_at is not None and expires_at <= now:
         # The outcome has expired already. Until prune, its fence and range answer repeated settlements.
         return outcome
-    keeps_data = kind in keep_payload(action.retention, job.data.retention, queue_retention)
+    keeps_data = kind in kinds_that_keep_data(action.retention, job.data.retention, queue_retention)
     # Two steps: with more than 15 keywords Python passes them in a dictionary, at seven times the cost.
     return replace(
         outcome,
@@ -190,7 +190,7 @@ def outcome_of(job: Job, action: End, now: int, queue_retention: OutcomeRetentio
     )
 
 
-def expiry(kind: EndKind, now: int, *retentions: OutcomeRetention | None) -> int | None:
+def outcome_expiry(kind: EndKind, now: int, *retentions: OutcomeRetention | None) -> int | None:
     """Return the expiry of an outcome in ms since the epoch, None for never.
 
     The first retention that sets this kind counts; DEFAULT_RETENTION comes last.
@@ -203,7 +203,7 @@ def expiry(kind: EndKind, now: int, *retentions: OutcomeRetention | None) -> int
     return None if ms is None else now + int(ms)
 
 
-def keep_payload(*retentions: OutcomeRetention | None) -> tuple[EndKind, ...]:
+def kinds_that_keep_data(*retentions: OutcomeRetention | None) -> tuple[EndKind, ...]:
     """Return the kinds of end that keep the data of a job, by the first retention that sets them."""
     for retention in retentions:
         if retention is not None and retention.keep_payload is not UNSET:
@@ -211,7 +211,7 @@ def keep_payload(*retentions: OutcomeRetention | None) -> tuple[EndKind, ...]:
     return ("failed",)
 
 
-def fail_job(queue: str, job: Job, error: Error, id: str, now: int, number: int) -> Job:
+def make_fail_job(queue: str, job: Job, error: Error, id: str, now: int, number: int) -> Job:
     """Return the fail job of a job that failed: it has the same payload, and the failed job as its origin."""
     origin = Origin(
         queue=queue,
@@ -242,10 +242,10 @@ def fail_job(queue: str, job: Job, error: Error, id: str, now: int, number: int)
 
 def drop_successor(slot: Slot, successor: Successor, now: int) -> Slot:
     """Active+blocked -> active. The range of the successor becomes a dropped range."""
-    return replace(slot, successor=None, dropped=_with_dropped(slot, successor, now))
+    return replace(slot, successor=None, dropped=_add_dropped_range(slot, successor, now))
 
 
-def _with_dropped(slot: Slot, successor: Successor, now: int) -> tuple[RevisionRange, ...]:
+def _add_dropped_range(slot: Slot, successor: Successor, now: int) -> tuple[RevisionRange, ...]:
     """Return the dropped ranges to keep after this one (contract 1, When an enqueue is done)."""
     current = slot.current
     assert current is not None, "only an active current has a successor"  # noqa: S101
@@ -281,22 +281,22 @@ def amend(slot: Slot, patch: JobPatch, now: int) -> Slot:
     current, successor, outcome = slot.current, slot.successor, slot.outcome
     if current is not None:
         current = replace(
-            current, data=_amended(current.data, patch), run_at=_amended_run_at(current, patch, now)
+            current, data=_amend_data(current.data, patch), run_at=_amend_run_at(current, patch, now)
         )
     if successor is not None:
-        successor = replace(successor, data=_amended(successor.data, patch))
+        successor = replace(successor, data=_amend_data(successor.data, patch))
     if outcome is not None and patch.retention is not UNSET and unexpired(outcome, now):
-        outcome = _with_retention(outcome, patch.retention, now)
+        outcome = _change_outcome_retention(outcome, patch.retention, now)
     return replace(slot, current=current, successor=successor, outcome=outcome)
 
 
-def _with_retention(outcome: Outcome, retention: OutcomeRetention, now: int) -> Outcome:
+def _change_outcome_retention(outcome: Outcome, retention: OutcomeRetention, now: int) -> Outcome:
     """Return the outcome with its expiry counted from `now`, if the retention sets its kind."""
     ms = getattr(retention, outcome.kind)
     return outcome if ms is UNSET else replace(outcome, expires_at=None if ms is None else now + int(ms))
 
 
-def _amended(data: JobData, patch: JobPatch) -> JobData:
+def _amend_data(data: JobData, patch: JobPatch) -> JobData:
     return JobData(
         payload=data.payload if patch.payload is UNSET else patch.payload,
         attributes=data.attributes if patch.attributes is UNSET else {**data.attributes, **patch.attributes},
@@ -306,7 +306,7 @@ def _amended(data: JobData, patch: JobPatch) -> JobData:
     )
 
 
-def _amended_run_at(job: Job, patch: JobPatch, now: int) -> int:
+def _amend_run_at(job: Job, patch: JobPatch, now: int) -> int:
     if patch.run_at is not UNSET:
         return patch.run_at
     return job.run_at if patch.delay is UNSET else now + patch.delay

@@ -1,8 +1,9 @@
-"""The checks of the arguments of each verb. Every storage calls them before it reads or writes.
+"""The checks of the arguments of each storage verb. A storage calls them before it reads or writes.
 
-They give every storage the same errors for bad input (contract 4, promise 8), so a storage of another package
-calls them, too. Each check raises Refused. A settle has no check of its batch: the storage checks the action
-of each settlement by itself, with dibs.model.check_arguments.check_settle_action.
+With these checks, every storage raises the same errors for bad input (contract 4, promise 8). Storages of
+other packages call them, too. Each function checks the verb of its name and raises Refused for the first bad
+argument. There is no `check_settle`, because one bad settlement must not fail its batch: the storage checks
+each action with dibs.model.check_arguments.check_settle_action.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ from dibs.storage.protocol import Watch
 
 #: The largest number of characters of a `claim_id`.
 MOST_CLAIM_ID: Final = 64
-#: The longest timeout of a blocking claim, in s.
+#: The longest timeout of a blocking claim, in seconds.
 MOST_TIMEOUT: Final = 3600
 STATES: Final = get_args(State)
 WATCHES: Final = get_args(Watch)
 
 
 def check_enqueue(queue: str, requests: Sequence[EnqueueRequest], within: Limits = LIMITS) -> CheckedBatch:
-    """Return the batch as checked. Raise BatchRefused, with one Refused for each bad request.
+    """Return the requests as a CheckedBatch. Raise BatchRefused, with one Refused for each bad request.
 
-    A CheckedBatch from the client with the same limits is not checked again.
+    If `requests` is a CheckedBatch with the same limits, as the client passes it, return it unchanged.
     """
-    check_jobs.check_target(queue, within)
+    check_jobs.check_enqueue_queue(queue, within)
     return check_jobs.check_batch(requests, within)
 
 
 def check_queue(
     queue: str, limit: int | None = None, *, ids: Sequence[str] = (), within: Limits = LIMITS
 ) -> None:
-    """Raise Refused for a bad name of a queue, limit or ids. Several verbs need no other check."""
+    """Raise Refused for a bad queue name, limit or id. Verbs such as claim and forget need no other check."""
     check_jobs.check_queue(queue, within)
-    check_arguments.check_texts("ids", ids)
+    check_arguments.check_not_one_text("ids", ids)
     if limit is not None:
         check_arguments.check_limit(limit)
 
@@ -48,7 +49,6 @@ def check_queue(
 def check_claim_blocking(
     queue: str, limit: int, claim_id: str, timeout: float, within: Limits = LIMITS
 ) -> None:
-    """Raise Refused for bad arguments of `claim_blocking`."""
     check_queue(queue, limit, within=within)
     if not (claim_id.isascii() and claim_id.isprintable() and 1 <= len(claim_id) <= MOST_CLAIM_ID):
         raise Refused(
@@ -62,82 +62,71 @@ def check_claim_blocking(
 
 
 def check_list(queue: str, state: str, limit: int, within: Limits = LIMITS) -> None:
-    """Raise Refused for bad arguments of `list`."""
     check_queue(queue, limit, within=within)
-    check_arguments.check_word("state", state, STATES)
+    check_arguments.check_choice("state", state, STATES)
 
 
 def check_split(queue: str, parts: int, state: str | None, within: Limits = LIMITS) -> None:
-    """Raise Refused for bad arguments of `split`."""
     check_queue(queue, within=within)
     check_arguments.check_parts(parts)
     if state is not None:
-        check_arguments.check_word("state", state, STATES)
+        check_arguments.check_choice("state", state, STATES)
 
 
 def check_finish(queue: str, end: End, within: Limits = LIMITS) -> None:
-    """Raise Refused for bad arguments of `finish`."""
     check_queue(queue, within=within)
     check_arguments.check_settle_action(end, within)
 
 
 def check_grant(queues: Sequence[str], ttl: int, holder: str, within: Limits = LIMITS) -> None:
-    """Raise Refused for bad arguments of `grant`."""
     check_renew(queues, ttl, within)
     check_arguments.check_holder(holder, within)
 
 
 def check_renew(queues: Sequence[str], ttl: int, within: Limits = LIMITS) -> None:
-    """Raise Refused for bad arguments of `renew`."""
     check_arguments.check_queues(queues, within)
     check_arguments.check_ttl(ttl)
 
 
 def check_drop(queues: Sequence[str], limit: int, within: Limits = LIMITS) -> None:
-    """Raise Refused for bad arguments of `drop`."""
     check_arguments.check_queues(queues, within)
     check_arguments.check_limit(limit)
 
 
 def check_report(queue: str, progress: bytes, within: Limits = LIMITS) -> None:
-    """Raise Refused for bad arguments of `report`."""
     check_queue(queue, within=within)
     check_values.check_bytes("progress", progress, within.progress)
     check_values.check_json("progress", progress, within.depth)
 
 
 def check_amend(queue: str, patch: JobPatch, within: Limits = LIMITS) -> None:
-    """Raise Refused for bad arguments of `amend`.
+    """Check the patch alone. The merged attributes may still be too large.
 
-    The storage checks the merged attributes itself, with dibs.model.check_values.check_attributes.
+    The storage checks them at the merge, with dibs.model.check_values.check_attributes.
     """
     check_queue(queue, within=within)
     check_arguments.check_patch(patch, within)
 
 
 def check_configure(queue: str, patch: SettingsPatch, within: Limits = LIMITS) -> None:
-    """Raise Refused for bad arguments of `configure`."""
     check_queue(queue, within=within)
     check_arguments.check_settings(patch)
 
 
 def check_import(queue: str, records: Sequence[ExportRecord], within: Limits = LIMITS) -> None:
-    """Raise Refused for bad arguments of `import_`."""
     check_queue(queue, within=within)
     for record in records:
-        check_arguments.check_record(record.id, record.slot, within)
+        check_arguments.check_import_record(record.id, record.slot, within)
 
 
 def check_counts(queues: Sequence[str], within: Limits = LIMITS) -> None:
-    """Raise Refused for bad arguments of `counts`."""
     check_arguments.check_queues(queues, within)
 
 
 def check_wait(queues: Sequence[str], for_: str, ids: Sequence[str], within: Limits = LIMITS) -> None:
-    """Raise Refused for bad arguments of `wait`."""
     check_arguments.check_queues(queues, within)
-    check_arguments.check_texts("ids", ids)
-    check_arguments.check_word("for_", for_, WATCHES)
+    check_arguments.check_not_one_text("ids", ids)
+    check_arguments.check_choice("for_", for_, WATCHES)
 
 
 def check_now(now: int | None, *, manual: bool) -> None:
@@ -145,5 +134,8 @@ def check_now(now: int | None, *, manual: bool) -> None:
     if now is None:
         return
     if not manual:
-        raise Refused('now= is taken only by a storage opened with clock="manual"', field="now")
+        raise Refused(
+            'now= is taken only by a storage opened with clock="manual"; leave it out, or open the storage so',
+            field="now",
+        )
     check_arguments.check_now(now)

@@ -148,7 +148,7 @@ async def test_work_runs_the_worker_and_closes_the_storage_that_it_opened(
     from dibs.client import app as module
 
     app = Dibs(storage_url)
-    monkeypatch.setattr(module, "WORK", f"{__name__}:pretend_to_work")
+    monkeypatch.setattr(module, "WORKER_FUNCTION", f"{__name__}:pretend_to_work")
 
     report: Any = await app.work(["q"], until="empty", lease=20.0)
     options = {"processes": 0, "until": "empty", "grace": 30.0, "lease": 20.0, "heartbeat": 5.0, "poll": 1.0}

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dibs.model import events, fold, rules, transitions
-from dibs.model.error_text import checked_error
+from dibs.model.error_text import to_storable_error
 from dibs.model.job import EMPTY, Slot
 from dibs.model.requests import Reject, Release, RetryLater, Settlement, Update
 from dibs.model.results import ClaimResult, SettleResult
@@ -88,14 +88,14 @@ def a_forget_restarts_the_numbers(patch: Patch) -> None:
 
 @law("Reject: an id that failed may come in again")
 def a_reject_stops_at_a_failure(patch: Patch) -> None:
-    original = rules.reject
-    patch.setattr(rules, "reject", lambda slot, how, now: original(slot, Reject(failed=True), now))
+    original = rules.decide_reject
+    patch.setattr(rules, "decide_reject", lambda slot, how, now: original(slot, Reject(failed=True), now))
 
 
 @law("an expired outcome is absent to every verb: enqueue")
 def a_reject_sees_an_expired_outcome(patch: Patch) -> None:
-    original = rules.reject
-    patch.setattr(rules, "reject", lambda slot, how, now: original(slot, how, 0))
+    original = rules.decide_reject
+    patch.setattr(rules, "decide_reject", lambda slot, how, now: original(slot, how, 0))
 
 
 @law("Update(data=False) replaces none of them")
@@ -127,7 +127,7 @@ def a_repeat_is_not_marked(patch: Patch) -> None:
 
 @law("payload: opaque bytes, no storage looks inside")
 def payloads_are_reformatted(patch: Patch) -> None:
-    original = rules.accept
+    original = rules.apply_update
 
     def mutant(slot: Slot, new: Any, *rest: Any) -> Any:
         with suppress(ValueError):
@@ -135,7 +135,7 @@ def payloads_are_reformatted(patch: Patch) -> None:
             new = replace(new, data=replace(new.data, payload=tidy))
         return original(slot, new, *rest)
 
-    patch.setattr(rules, "accept", mutant)
+    patch.setattr(rules, "apply_update", mutant)
 
 
 # -- claim and leases ----------------------------------------------------------------------------------
@@ -179,13 +179,13 @@ def a_dropped_job_counts_a_stall(patch: Patch) -> None:
 
 @law("reap: comes back as waiting at now")
 def a_reaped_job_keeps_its_time(patch: Patch) -> None:
-    original = rules.action_for_return
+    original = rules.decide_action_without_lease
 
     def mutant(job: Any, *, stalled: bool) -> Any:
         how, kind = original(job, stalled=stalled)
         return (replace(how, run_at=job.run_at) if isinstance(how, RetryLater) else how), kind
 
-    patch.setattr(rules, "action_for_return", mutant)
+    patch.setattr(rules, "decide_action_without_lease", mutant)
 
 
 @law("reap: up to `limit` jobs")
@@ -226,16 +226,18 @@ def only_the_first_follow_up_is_enqueued(patch: Patch) -> None:
 @law("the fail queue: a failed fail job is kept for ever")
 def a_failed_fail_job_is_kept_like_any_other(patch: Patch) -> None:
     def mutant(queue: QueueIndex, how: Any) -> Any:
-        return replace(how, error=checked_error(how.error))
+        return replace(how, error=to_storable_error(how.error))
 
     patch.setattr(settling, "_as_stored", mutant)
 
 
 @law("finish: a revision in the outcome's range is done or lost")
 def finish_ignores_the_outcome(patch: Patch) -> None:
-    original = rules.finish
+    original = rules.decide_finish
     patch.setattr(
-        rules, "finish", lambda slot, how, revision: original(replace(slot, outcome=None), how, revision)
+        rules,
+        "decide_finish",
+        lambda slot, how, revision: original(replace(slot, outcome=None), how, revision),
     )
 
 
@@ -245,13 +247,13 @@ def finish_takes_a_run_from_its_holder(patch: Patch) -> None:
         runs = slot.current is not None and slot.current.run is not None
         return None if answer == "refused" and runs else answer
 
-    changed(patch, rules, "finish", change)
+    changed(patch, rules, "decide_finish", change)
 
 
 @law("Retention: for completed, failed and cancelled separately")
 def every_end_is_kept_as_long_as_a_completed_one(patch: Patch) -> None:
-    original = transitions.expiry
-    patch.setattr(transitions, "expiry", lambda kind, now, *rest: original("completed", now, *rest))
+    original = transitions.outcome_expiry
+    patch.setattr(transitions, "outcome_expiry", lambda kind, now, *rest: original("completed", now, *rest))
 
 
 # -- by id ---------------------------------------------------------------------------------------------
@@ -269,10 +271,10 @@ def a_handed_off_run_is_not_cancelled_at_once(patch: Patch) -> None:
 
 @law("amend: an outcome's expiry counts from now")
 def an_amended_expiry_counts_from_the_end(patch: Patch) -> None:
-    original = transitions._with_retention
+    original = transitions._change_outcome_retention
     patch.setattr(
         transitions,
-        "_with_retention",
+        "_change_outcome_retention",
         lambda outcome, retention, now: original(outcome, retention, outcome.ended_at),
     )
 
@@ -282,18 +284,18 @@ def an_outcome_takes_any_patch(patch: Patch) -> None:
     def change(answer: Any, slot: Slot, *_: Any) -> Any:
         return "amended" if slot.current is None and slot.outcome is not None else answer
 
-    changed(patch, rules, "amend", change)
+    changed(patch, rules, "decide_amend", change)
 
 
 @law("an expired outcome is absent to every verb: retry_failed")
 def an_expired_outcome_can_be_retried(patch: Patch) -> None:
-    original = rules.retry_failed
-    patch.setattr(rules, "retry_failed", lambda slot, now: original(slot, 0))
+    original = rules.decide_retry_failed
+    patch.setattr(rules, "decide_retry_failed", lambda slot, now: original(slot, 0))
 
 
 @law("an expired outcome is absent to every verb: get")
 def an_expired_outcome_is_shown(patch: Patch) -> None:
-    patch.setattr(rules, "visible", lambda slot, now: slot)
+    patch.setattr(rules, "hide_expired_outcome", lambda slot, now: slot)
 
 
 @law("report: fenced")

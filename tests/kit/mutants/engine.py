@@ -21,7 +21,9 @@ from tests.kit.mutants.planting import Patch, breaks, changed
 @breaks("one active run")
 def an_enqueue_during_a_run_is_queued_at_once(patch: Patch) -> None:
     patch.setattr(
-        transitions, "block", lambda slot, new, how, now, number: transitions.queue(slot, new, now, number)
+        transitions,
+        "block",
+        lambda slot, new, how, now, number: transitions.enqueue_first(slot, new, now, number),
     )
 
 
@@ -46,7 +48,7 @@ def the_fence_is_a_small_counter(patch: Patch) -> None:
 
 @breaks("a late holder is refused")
 def settle_ignores_the_fence(patch: Patch) -> None:
-    original = rules.settle
+    original = rules.decide_settle
 
     def mutant(slot: Slot, one: Any, limits: Any) -> Any:
         job = slot.current
@@ -54,7 +56,7 @@ def settle_ignores_the_fence(patch: Patch) -> None:
             one = replace(one, fence=job.run.fence)
         return original(slot, one, limits)
 
-    patch.setattr(rules, "settle", mutant)
+    patch.setattr(rules, "decide_settle", mutant)
 
 
 @breaks("a run ends once")
@@ -105,7 +107,7 @@ def a_return_loses_the_successor(patch: Patch) -> None:
 
 @breaks("the last update wins")
 def the_first_update_wins(patch: Patch) -> None:
-    changed(patch, fold, "add", lambda after, successor, *_: replace(after, data=successor.data))
+    changed(patch, fold, "add_update", lambda after, successor, *_: replace(after, data=successor.data))
 
 
 @breaks("the fold law: a run that comes back is clamped")
@@ -196,14 +198,14 @@ def the_fail_job_loses_its_payload(patch: Patch) -> None:
     changed(
         patch,
         transitions,
-        "fail_job",
+        "make_fail_job",
         lambda job, *_: replace(job, data=replace(job.data, payload=job.data.payload[:1])),
     )
 
 
 @breaks("results are kept unchanged")
 def the_result_is_not_kept(patch: Patch) -> None:
-    changed(patch, transitions, "outcome_of", lambda outcome, *_: replace(outcome, result=None))
+    changed(patch, transitions, "make_outcome", lambda outcome, *_: replace(outcome, result=None))
 
 
 @breaks("one event for each attempt")
@@ -253,7 +255,7 @@ def claims_exceed_max_active_by_one(patch: Patch) -> None:
 
 @breaks("a waiter gets the outcome of its own run")
 def a_dropped_range_is_not_remembered(patch: Patch) -> None:
-    patch.setattr(transitions, "_with_dropped", lambda slot, successor, now: slot.dropped)
+    patch.setattr(transitions, "_add_dropped_range", lambda slot, successor, now: slot.dropped)
 
 
 @breaks("Retention: alive while now < expiry")
@@ -277,10 +279,10 @@ def an_end_without_retention_leaves_the_older_outcome(patch: Patch) -> None:
 
 @breaks("Reject: completed, with the outcome")
 def a_reject_ignores_outcomes(patch: Patch) -> None:
-    original = rules.reject
+    original = rules.decide_reject
     patch.setattr(
         rules,
-        "reject",
+        "decide_reject",
         lambda slot, how, now: original(slot, how, now) if slot.current is not None else None,
     )
 
@@ -309,13 +311,13 @@ def a_failed_job_comes_back_without_its_attributes(patch: Patch) -> None:
 
 @breaks("HandOff: a handed-off run can only end")
 def a_handed_off_run_may_return(patch: Patch) -> None:
-    original = rules.settle
+    original = rules.decide_settle
 
     def mutant(slot: Slot, one: Any, limits: Any) -> Any:
         verdict = original(slot, one, limits)
         return one.action if isinstance(verdict, SettleResult) and "only end" in verdict.reason else verdict
 
-    patch.setattr(rules, "settle", mutant)
+    patch.setattr(rules, "decide_settle", mutant)
 
 
 @breaks("split: a part goes up to the next cursor")

@@ -23,7 +23,7 @@ from dibs.client.app import Dibs
 from dibs.errors import PermanentError
 from dibs.model.events import LogEvent
 from dibs.model.retry import Fixed
-from dibs.model.schedule import TICK, Every, Schedule
+from dibs.model.schedule import TICK_ID, Every, Schedule
 from dibs.worker import WorkReport, run
 from dibs.worker.supervisor import periodic_tasks
 from tests.source import PROJECT
@@ -145,29 +145,29 @@ async def test_a_schedule_continues_after_a_process_is_killed(
 ) -> None:
     monkeypatch.setenv("DIBS_URL", url)
     async with periodic_app.app as app, working(app, queues=["held"], processes=1):
-        os.kill(await gate.arrived(TICK), signal.SIGKILL)
+        os.kill(await gate.arrived(TICK_ID), signal.SIGKILL)
         for _ in range(2):
-            gate.expect_again(TICK)
-            await gate.arrived(TICK)
-            await gate.release(TICK)
+            gate.expect_again(TICK_ID)
+            await gate.arrived(TICK_ID)
+            await gate.release(TICK_ID)
         await completed(app, "held", 2)
 
-        assert ["stalled", "completed", "completed"] == (await event_kinds(app, "held", TICK))[:3]
+        assert ["stalled", "completed", "completed"] == (await event_kinds(app, "held", TICK_ID))[:3]
 
 
 async def test_a_schedule_continues_after_a_supervisor_is_killed(app: Dibs, url: str, gate: Gate) -> None:
     async with program(url, "held", processes=1) as supervisor:
-        pid = await gate.arrived(TICK)
+        pid = await gate.arrived(TICK_ID)
         supervisor.kill()
         await wait_for_exit(pid)
-    gate.expect_again(TICK)
+    gate.expect_again(TICK_ID)
     async with working(app, queues=["held"]):
         for _ in range(2):
-            await gate.arrived(TICK)
-            await gate.release(TICK)
+            await gate.arrived(TICK_ID)
+            await gate.release(TICK_ID)
         await completed(app, "held", 2)
 
-        assert ["stalled", "completed", "completed"] == (await event_kinds(app, "held", TICK))[:3]
+        assert ["stalled", "completed", "completed"] == (await event_kinds(app, "held", TICK_ID))[:3]
 
 
 @pytest.mark.chaos
@@ -229,7 +229,9 @@ async def test_a_schedule_continues_after_failures(memory: Dibs) -> None:
         await script.wait_until_done()
         await completed(memory, "quick", 1)
 
-        assert ["failed", "failed", "failed", "completed"] == (await event_kinds(memory, "quick", TICK))[:4]
+        assert ["failed", "failed", "failed", "completed"] == (await event_kinds(memory, "quick", TICK_ID))[
+            :4
+        ]
 
 
 async def test_a_schedule_does_not_wait_for_the_backoff_of_a_retry(memory: Dibs) -> None:
@@ -239,7 +241,7 @@ async def test_a_schedule_does_not_wait_for_the_backoff_of_a_retry(memory: Dibs)
         await script.wait_until_done()
         await completed(memory, "quick", 1)
 
-        assert ["retried", "retried", "completed"] == (await event_kinds(memory, "quick", TICK))[:3]
+        assert ["retried", "retried", "completed"] == (await event_kinds(memory, "quick", TICK_ID))[:3]
 
 
 async def test_a_schedule_continues_after_a_cancelled_run(
@@ -249,10 +251,10 @@ async def test_a_schedule_continues_after_a_cancelled_run(
     script = Script(memory, "wait", "ok")
     async with working(memory, heartbeat=0.05):
         await script.here.wait()
-        await memory.queue("quick").cancel(TICK, running=True)
+        await memory.queue("quick").cancel(TICK_ID, running=True)
         await completed(memory, "quick", 1)
 
-        assert ["cancelled", "completed"] == (await event_kinds(memory, "quick", TICK))[:2]
+        assert ["cancelled", "completed"] == (await event_kinds(memory, "quick", TICK_ID))[:2]
 
 
 async def test_a_schedule_continues_after_a_refused_result(memory: Dibs) -> None:
@@ -261,7 +263,7 @@ async def test_a_schedule_continues_after_a_refused_result(memory: Dibs) -> None
         await script.wait_until_done()
         await completed(memory, "quick", 1)
 
-        assert ["failed", "completed"] == (await event_kinds(memory, "quick", TICK))[:2]
+        assert ["failed", "completed"] == (await event_kinds(memory, "quick", TICK_ID))[:2]
 
 
 async def test_a_hook_does_not_disturb_the_schedule(memory: Dibs) -> None:
@@ -291,7 +293,7 @@ async def test_a_paused_queue_runs_its_tick_after_resume(memory: Dibs) -> None:
         await completed(memory, "quick", 1)
         await queue.pause()
         before = len(await completed(memory, "quick", 1))
-        tick = await current(memory, "quick", TICK)
+        tick = await current(memory, "quick", TICK_ID)
         await queue.resume()
         found = await completed(memory, "quick", before + 1)
 
@@ -305,13 +307,13 @@ async def test_a_worker_until_empty_does_not_wait_for_ticks(memory: Dibs) -> Non
         report = await asyncio.wait_for(task, 20)
 
     assert 1 == report.total("completed")
-    assert "waiting" == (await memory.queue("quick").get(TICK)).state  # type: ignore[union-attr]
+    assert "waiting" == (await memory.queue("quick").get(TICK_ID)).state  # type: ignore[union-attr]
 
 
 async def test_a_worker_until_empty_waits_for_a_tick_that_is_retried(memory: Dibs) -> None:
     script = Script(memory, ValueError("no"), "ok", backoff=Fixed(0.3))
     memory.handlers["quick"] = evolve(memory.handlers["quick"], schedule=MONTHLY)
-    await memory.get_task("quick").options(id=TICK).enqueue()
+    await memory.get_task("quick").options(id=TICK_ID).enqueue()
     async with working(memory, until="empty") as [task]:
         report = await asyncio.wait_for(task, 20)
 
@@ -323,12 +325,12 @@ async def test_a_missed_tick_is_skipped_before_the_first_claim(memory: Dibs) -> 
     skips = replace(MONTHLY, catch_up=False)
     memory.handlers["quick"] = evolve(memory.handlers["quick"], schedule=skips)
     long_ago = datetime.now(UTC) - timedelta(minutes=2)
-    await memory.get_task("quick").options(id=TICK, run_at=long_ago).enqueue()
+    await memory.get_task("quick").options(id=TICK_ID, run_at=long_ago).enqueue()
     async with working(memory, until="empty") as [task]:
         report = await asyncio.wait_for(task, 20)
 
     assert 0 == report.total("claimed")
-    assert (await current(memory, "quick", TICK)).run_at % (30 * 86_400_000) == 0
+    assert (await current(memory, "quick", TICK_ID)).run_at % (30 * 86_400_000) == 0
 
 
 async def test_a_worker_enqueues_ticks_of_its_own_queues_only(memory: Dibs) -> None:
@@ -337,4 +339,4 @@ async def test_a_worker_enqueues_ticks_of_its_own_queues_only(memory: Dibs) -> N
     async with working(memory, queues=["other"], until="empty") as [task]:
         await asyncio.wait_for(task, 20)
 
-    assert await memory.queue("quick").get(TICK) is None
+    assert await memory.queue("quick").get(TICK_ID) is None

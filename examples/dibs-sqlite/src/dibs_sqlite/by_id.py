@@ -24,7 +24,7 @@ def cancel(tx: Transaction, name: str, ids: Sequence[str], running: bool) -> lis
 
 def _cancel(tx: Transaction, queue: StoredQueue, id: str, *, running: bool) -> CancelStatus:
     slot = queue.get(id)
-    job, verdict = slot.current, rules.cancel(slot, tx.now, running=running)
+    job, verdict = slot.current, rules.decide_cancel(slot, tx.now, running=running)
     if job is None or verdict == "active":
         return verdict
     slot = _without_successor(tx, queue, id, slot)
@@ -50,7 +50,7 @@ def amend(tx: Transaction, name: str, id: str, patch: JobPatch, limits: Limits) 
     """Change a job by a patch, completely or not at all. Raises Refused if its attributes grow too large."""
     queue = tx.queue(name)
     slot = queue.get(id)
-    verdict = rules.amend(slot, patch, tx.now)
+    verdict = rules.decide_amend(slot, patch, tx.now)
     if verdict != "amended":
         return verdict
     after = transitions.amend(slot, patch, tx.now)
@@ -70,7 +70,7 @@ def retry_failed(tx: Transaction, name: str, ids: Sequence[str]) -> list[RetryFa
 
 def _retry_failed(tx: Transaction, queue: StoredQueue, id: str) -> RetryFailedStatus:
     slot = queue.get(id)
-    verdict, outcome = rules.retry_failed(slot, tx.now), slot.outcome
+    verdict, outcome = rules.decide_retry_failed(slot, tx.now), slot.outcome
     if verdict != "queued" or outcome is None or outcome.data is None:
         return verdict
     after = transitions.retry_failed(slot, outcome, id, outcome.data, tx.now, tx.draw())
@@ -90,7 +90,7 @@ def forget(tx: Transaction, name: str, ids: Sequence[str]) -> list[bool]:
 
 def _forget(tx: Transaction, queue: StoredQueue, id: str) -> bool:
     slot = queue.get(id)
-    visible = rules.visible(slot, tx.now)
+    visible = rules.hide_expired_outcome(slot, tx.now)
     if slot is not EMPTY:
         queue.put(id, slot, EMPTY)
     if visible is EMPTY:

@@ -37,11 +37,11 @@ def admit(tx: Transaction, queue: StoredQueue, new: NewJob, on_conflict: OnConfl
     """Add one job to the slot of its id, by the table in section 3 of the contract."""
     before = queue.get(new.id)
     if isinstance(on_conflict, Reject):
-        rejected = rules.reject(before, on_conflict, tx.now)
+        rejected = rules.decide_reject(before, on_conflict, tx.now)
         if rejected is not None:
             return rejected
         on_conflict = Update()
-    after, result, part = rules.accept(before, new, on_conflict, tx.now, tx.draw())
+    after, result, part = rules.apply_update(before, new, on_conflict, tx.now, tx.draw())
     queue.put(new.id, before, after)
     # Each status that `accept` returns is also a kind of event.
     queue.log_event(events.note_event(cast("NoteKind", result.status), new.id, tx.now, part))

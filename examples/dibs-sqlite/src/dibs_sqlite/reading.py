@@ -25,7 +25,7 @@ _decode_settings: Final = msgspec.msgpack.Decoder(Settings).decode
 def get(tx: Transaction, name: str, ids: Sequence[str]) -> list[Slot]:
     """Return the visible slot of each id: without an expired outcome."""
     queue = tx.queue(name)
-    return [rules.visible(queue.get(id), tx.now) for id in ids]
+    return [rules.hide_expired_outcome(queue.get(id), tx.now) for id in ids]
 
 
 def list_(
@@ -53,7 +53,7 @@ def _page(
     tx: Transaction, queue: StoredQueue, state: State | None, after: str | None, until: str | None, limit: int
 ) -> tuple[list[tuple[str, Slot]], str | None]:
     found = list(queue.listed(state, after or "", until, limit + 1))
-    items = [(id, rules.visible(slot, tx.now)) for id, slot in found[:limit]]
+    items = [(id, rules.hide_expired_outcome(slot, tx.now)) for id, slot in found[:limit]]
     return items, items[-1][0] if len(found) > limit else None
 
 

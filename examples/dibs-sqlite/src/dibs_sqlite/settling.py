@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from dibs.model import events, rules, transitions
-from dibs.model.error_text import checked_error
+from dibs.model.error_text import to_storable_error
 from dibs.model.job import FAIL_SUFFIX, FOREVER, Error, Job, OutcomeRetention, Slot
 from dibs.model.limits import Limits
 from dibs.model.requests import Cancelled, Complete, End, Fail, HandOff, RetryLater, SettleAction, Settlement
@@ -26,7 +26,7 @@ def settle(
 
 def _settle(tx: Transaction, queue: StoredQueue, settlement: Settlement, limits: Limits) -> SettleResult:
     slot = queue.get(settlement.id)
-    verdict = rules.settle(slot, settlement, limits)
+    verdict = rules.decide_settle(slot, settlement, limits)
     if isinstance(verdict, SettleResult):
         return verdict
     _apply(tx, queue, slot, verdict)
@@ -35,7 +35,7 @@ def _settle(tx: Transaction, queue: StoredQueue, settlement: Settlement, limits:
 
 def _apply(tx: Transaction, queue: StoredQueue, slot: Slot, how: SettleAction) -> None:
     job = slot.current
-    assert job is not None and job.run is not None, "rules.settle allows only active runs"  # noqa: S101, PT018
+    assert job is not None and job.run is not None, "rules.decide_settle allows only active runs"  # noqa: S101, PT018
     if isinstance(how, (Complete, Fail, Cancelled)):
         end(tx, queue, slot, job, how)
     elif isinstance(how, RetryLater):
@@ -50,7 +50,7 @@ def _apply(tx: Transaction, queue: StoredQueue, slot: Slot, how: SettleAction) -
 
 def _retry(tx: Transaction, queue: StoredQueue, slot: Slot, job: Job, how: RetryLater) -> None:
     run_at = how.run_at if how.run_at is not None else tx.now + (how.delay or 0)
-    error = checked_error(how.error) if how.error is not None else None
+    error = to_storable_error(how.error) if how.error is not None else None
     queue.put(job.id, slot, transitions.retry(slot, job, how.cause, run_at, tx.draw(), error))
     queue.log_event(events.attempt_event(events.KIND_OF_CAUSE[how.cause], job, tx.now, error))
 
@@ -59,7 +59,7 @@ def return_job(tx: Transaction, queue: StoredQueue, id: str, *, stalled: bool) -
     """End the run of a leased job without a result; return its fence and the kind of its return."""
     slot = queue.get(id)
     assert slot.current is not None and slot.current.run is not None, "a lease holds active jobs"  # noqa: S101, PT018
-    how, kind = rules.action_for_return(slot.current, stalled=stalled)
+    how, kind = rules.decide_action_without_lease(slot.current, stalled=stalled)
     _apply(tx, queue, slot, how)
     return slot.current.run.fence, kind
 
@@ -85,12 +85,12 @@ def _for_storage(queue: StoredQueue, how: Fail) -> Fail:
     retention = how.retention
     if queue.name.endswith(FAIL_SUFFIX):
         retention = OutcomeRetention(failed=FOREVER, keep_payload=("failed",))
-    return replace(how, error=checked_error(how.error), retention=retention)
+    return replace(how, error=to_storable_error(how.error), retention=retention)
 
 
 def _enqueue_fail_job(tx: Transaction, queue: StoredQueue, job: Job, error: Error) -> None:
     number, fail_queue = tx.draw(), tx.queue(queue.name + FAIL_SUFFIX)
-    fail_job = transitions.fail_job(queue.name, job, error, f"{number:016x}", tx.now, number)
+    fail_job = transitions.make_fail_job(queue.name, job, error, f"{number:016x}", tx.now, number)
     fail_queue.put(fail_job.id, fail_queue.get(fail_job.id), Slot(fail_job))
     fail_queue.log_event(events.note_event("queued", fail_job.id, tx.now, fail_job))
 
@@ -99,7 +99,7 @@ def finish(tx: Transaction, name: str, id: str, how: End, revision: int) -> Fini
     """End a handed-off run."""
     queue = tx.queue(name)
     slot = queue.get(id)
-    verdict = rules.finish(slot, how, revision)
+    verdict = rules.decide_finish(slot, how, revision)
     if verdict is not None or slot.current is None:
         return verdict or "not_found"
     end(tx, queue, slot, slot.current, how)

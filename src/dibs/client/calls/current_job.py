@@ -15,7 +15,7 @@ from dibs.client.calls.bound_job import Bound
 from dibs.client.options.durations import utc_datetime
 from dibs.client.options.serde import JSON
 from dibs.errors import LeaseLost, NotRunning, Refused
-from dibs.model.check_jobs import check_then
+from dibs.model.check_jobs import check_follow_ups
 from dibs.model.check_values import check_bytes
 from dibs.model.job import Job
 from dibs.model.limits import LIMITS
@@ -129,9 +129,9 @@ class CurrentJob:
         """
         raw = JSON.encode(value)
         check_bytes("progress", raw, LIMITS.progress)
-        return self._on_worker_loop(self._report(raw))
+        return self._run_on_worker_loop(self._report_progress(raw))
 
-    async def _report(self, raw: bytes) -> None:
+    async def _report_progress(self, raw: bytes) -> None:
         if await self._storage.report(self.queue, self.id, self.fence, raw) == "lost":
             raise LeaseLost(f"{self.queue}/{self.id}: the lease has ended, so the progress was not stored")
 
@@ -148,22 +148,22 @@ class CurrentJob:
                 field="then",
             )
         follow_up = bound.as_follow_up()
-        check_then([follow_up])
+        check_follow_ups([follow_up])
         self.follow_ups = (*self.follow_ups, follow_up)
 
-    def _on_worker_loop(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
+    def _run_on_worker_loop(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
         """Return an awaitable of the work on the worker's loop. On a thread without a loop, wait for it."""
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
             asyncio.run_coroutine_threadsafe(work, self._loop).result()
-            return _Done()
+            return _CompletedAwaitable()
         if running is self._loop:
             return work
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
-class _Done:
+class _CompletedAwaitable:
     """An awaitable that is done already."""
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -172,13 +172,13 @@ class _Done:
 
 
 #: The job of the running handler. The worker sets it before it decodes the payload.
-CURRENT: Final[ContextVar[CurrentJob]] = ContextVar("dibs_current_job")
+CURRENT_JOB: Final[ContextVar[CurrentJob]] = ContextVar("dibs_current_job")
 
 
 def current_job() -> CurrentJob:
     """Return the job of the running handler. Raises NotRunning outside a handler."""
     try:
-        return CURRENT.get()
+        return CURRENT_JOB.get()
     except LookupError:
         raise NotRunning(
             "no job is running here: call current_job() inside a handler that a worker runs"

@@ -6,7 +6,7 @@ import os
 import traceback
 from types import TracebackType
 
-from dibs.model.error_text import checked_error
+from dibs.model.error_text import to_storable_error
 from dibs.model.job import Error
 
 #: Errors in a chain of causes, the exception included, that are stored at most.
@@ -14,27 +14,27 @@ MAX_DEPTH = 8
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))  # noqa: PTH120 - pathlib takes longer to import than this package
 
 
-def error_of(exception: BaseException) -> Error:
+def error_from_exception(exception: BaseException) -> Error:
     """Return the stored form of an exception and its causes, cut to the limit of contract 4, error text.
 
     The traceback begins at the first frame outside this package.
     """
-    return checked_error(_build_error(exception, MAX_DEPTH, set()))
+    return to_storable_error(_build_error(exception, MAX_DEPTH, set()))
 
 
 def _build_error(exception: BaseException, depth: int, seen: set[int]) -> Error:
     seen.add(id(exception))
-    cause = _cause(exception)
+    cause = _find_cause(exception)
     has_next = cause is not None and depth > 1 and id(cause) not in seen
     return Error(
         type=_type_name(type(exception)),
-        message=_message(exception),
+        message=_exception_text(exception),
         traceback="".join(traceback.format_tb(_skip_own_frames(exception.__traceback__))),
         cause=_build_error(cause, depth - 1, seen) if cause is not None and has_next else None,
     )
 
 
-def _cause(exception: BaseException) -> BaseException | None:
+def _find_cause(exception: BaseException) -> BaseException | None:
     if exception.__cause__ is not None or exception.__suppress_context__:
         return exception.__cause__
     return exception.__context__
@@ -44,13 +44,13 @@ def _type_name(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _message(exception: BaseException) -> str:
+def _exception_text(exception: BaseException) -> str:
     try:
         text = str(exception)
     except Exception as broken:  # noqa: BLE001 - a __str__ that raises must not hide the exception
         text = f"(no message: its __str__ raised {type(broken).__name__})"
     if isinstance(exception, BaseExceptionGroup):
-        parts = (f"\n- {_type_name(type(part))}: {_message(part)}" for part in exception.exceptions)
+        parts = (f"\n- {_type_name(type(part))}: {_exception_text(part)}" for part in exception.exceptions)
         text += "".join(parts)
     return text
 

@@ -8,8 +8,8 @@ from typing import Any, Final, TypedDict
 
 from attrs import evolve
 
-from dibs.client.calls.current_job import CURRENT
-from dibs.client.calls.failure import failure_of
+from dibs.client.calls.current_job import CURRENT_JOB
+from dibs.client.calls.failure import build_failure
 from dibs.client.calls.handler import Executor, Handler, HandlerLimits
 from dibs.client.calls.middleware import RunMiddleware, compose_run
 from dibs.client.calls.signature import CallSignature, check_function
@@ -17,7 +17,7 @@ from dibs.client.options.durations import Seconds
 from dibs.client.options.job_settings import check_count_limit, check_duration_limit, check_setting_names
 from dibs.client.options.serde import Serde
 from dibs.errors import BadHandler, DuplicateHandler, PermanentError, Refused
-from dibs.model.check_values import check_number
+from dibs.model.check_values import check_optional_number
 from dibs.model.job import FAIL_SUFFIX, Job
 from dibs.model.retry import Backoff
 
@@ -119,8 +119,8 @@ def build_limits(settings: HandlerSettings) -> HandlerLimits:
 
 
 def _scheduling_options(settings: HandlerSettings) -> dict[str, Any]:
-    check_number("size", settings.get("size"), 1, 100)
-    check_number("queue_priority", settings.get("queue_priority"), -(2**31), 2**31)
+    check_optional_number("size", settings.get("size"), 1, 100)
+    check_optional_number("queue_priority", settings.get("queue_priority"), -(2**31), 2**31)
     executor = settings.get("executor", "auto")
     if executor not in ("auto", "process"):
         raise BadHandler(f'executor is {executor!r}; it must be "auto" or "process"')
@@ -138,9 +138,9 @@ def queue_argument_decoder(call: CallSignature, serde: Serde) -> ArgumentDecoder
 
     def arguments(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
         data = call.convert_argument(names[0], decode_payload(serde, job.data.payload))
-        return ((data, CURRENT.get()) if len(names) > 1 else (data,)), {}
+        return ((data, CURRENT_JOB.get()) if len(names) > 1 else (data,)), {}
 
-    _check_parameters(call, names)
+    _check_parameter_count(call, names)
     return arguments
 
 
@@ -174,10 +174,10 @@ def failure_argument_decoder(
     names = call.positional_names
 
     def arguments(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        failure = failure_of(job, serde, task)
-        return ((failure, CURRENT.get()) if len(names) > 1 else (failure,)), {}
+        failure = build_failure(job, serde, task)
+        return ((failure, CURRENT_JOB.get()) if len(names) > 1 else (failure,)), {}
 
-    _check_parameters(call, names)
+    _check_parameter_count(call, names)
     return arguments
 
 
@@ -189,7 +189,7 @@ def decode_payload(serde: Serde, payload: bytes) -> Any:
         raise PermanentError(f"the serde {serde.name!r} cannot decode the payload: {error}") from error
 
 
-def _check_parameters(call: CallSignature, names: list[str]) -> None:
+def _check_parameter_count(call: CallSignature, names: list[str]) -> None:
     if not 1 <= len(names) <= 2:
         raise BadHandler(
             f"{call.function.__qualname__} has {len(names)} positional parameters; a handler has one or two: "

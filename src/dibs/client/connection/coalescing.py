@@ -17,7 +17,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from attrs import define, field
 
 from dibs.errors import BatchRefused, NotRunning, OutcomeUnknown, Refused
-from dibs.model.check_jobs import check_request, check_target
+from dibs.model.check_jobs import check_enqueue_queue, check_request
 from dibs.model.job import NewJob, Slot
 from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
@@ -28,9 +28,9 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 #: Most items of a batch (contract 3, enqueue).
-MOST_ITEMS: Final = 1000
+MAX_BATCH_ITEMS: Final = 1000
 #: Most bytes of a batch, so that a round trip stays short.
-MOST_BYTES: Final = 4 * 1024 * 1024
+MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 _NOT_SENT: Final = "the event loop ended before this call was sent; repeat the call on a running loop"
 _NO_REPLY: Final = "the event loop ended before the reply arrived; the call may or may not have happened"
 
@@ -44,7 +44,7 @@ class PendingCall(NamedTuple, Generic[Item, Answer]):
     answer: asyncio.Future[Answer]
 
 
-def _no_size(_item: object) -> int:
+def _zero_size(_item: object) -> int:
     return 0
 
 
@@ -59,7 +59,7 @@ class Coalescer(Generic[Item, Answer]):
 
     _send: Callable[[list[Item]], Awaitable[Sequence[Answer]]]
     #: Returns the bytes of an item. The default is 0, because most items are small.
-    _size: Callable[[Item], int] = field(default=_no_size)
+    _size: Callable[[Item], int] = field(default=_zero_size)
     #: True if `send` changes no stored state.
     _read_only: bool = field(default=False, kw_only=True)
     #: The last batch had one item, so the next caller sends its item itself. This saves a task and two
@@ -114,8 +114,8 @@ class Coalescer(Generic[Item, Answer]):
     def _take_batch(self) -> list[PendingCall[Item, Answer]]:
         """Remove and return the next batch within the limits; drop calls whose callers were cancelled."""
         batch: list[PendingCall[Item, Answer]] = []
-        bytes_left = MOST_BYTES
-        while self._waiting and len(batch) < MOST_ITEMS:
+        bytes_left = MAX_BATCH_BYTES
+        while self._waiting and len(batch) < MAX_BATCH_ITEMS:
             if self._waiting[0].answer.done():
                 self._waiting.popleft()
                 continue
@@ -159,10 +159,10 @@ def _fail_calls(batch: Iterable[PendingCall[Item, Answer]], error: Exception) ->
     for call in batch:
         if not call.answer.done():
             # Raising changes an exception (its traceback and context), so callers must not share one.
-            call.answer.set_exception(_copy_of(error))
+            call.answer.set_exception(_copy_error(error))
 
 
-def _copy_of(error: Exception) -> Exception:
+def _copy_error(error: Exception) -> Exception:
     try:
         copied = copy.copy(error)
     except Exception:  # noqa: BLE001 - copying fails for a class whose __init__ does not accept its `args`
@@ -183,7 +183,7 @@ class CoalescedCalls:
 
     async def enqueue(self, queue: str, request: EnqueueRequest) -> EnqueueResult:
         """Check one request and enqueue it. Raises Refused, OutcomeUnknown, StorageError."""
-        check_target(queue, storage_limits(self._storage))
+        check_enqueue_queue(queue, storage_limits(self._storage))
         check_request(request, storage_limits(self._storage))
         coalescer = self._enqueues.get(queue)
         if coalescer is None:

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, NoReturn
 from attrs import define, field
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.connection.coalescing import MOST_BYTES, MOST_ITEMS, job_size, storage_limits
+from dibs.client.connection.coalescing import MAX_BATCH_BYTES, MAX_BATCH_ITEMS, job_size, storage_limits
 from dibs.client.connection.storage_handle import OpenStorage, StorageHandle
 from dibs.client.connection.transactions import TransactionCalls, in_transaction
 from dibs.client.options.serde import Serde
 from dibs.errors import BatchRefused, DibsError, Refused
-from dibs.model.check_jobs import CheckedBatch, check_request, check_target
+from dibs.model.check_jobs import CheckedBatch, check_enqueue_queue, check_request
 from dibs.model.job import OutcomeRetention, Slot
 from dibs.model.limits import Limits
 from dibs.model.requests import EnqueueRequest, Settlement
@@ -72,7 +72,7 @@ class QueueClient:
     ) -> EnqueueResult:
         if connection is None:
             return await opened.coalesced.enqueue(self.name, request)
-        check_target(self.name, storage_limits(opened.storage))
+        check_enqueue_queue(self.name, storage_limits(opened.storage))
         check_request(request, storage_limits(opened.storage))
         (answer,) = await (await in_transaction(opened.storage, connection)).enqueue(self.name, [request])
         return answer
@@ -92,7 +92,7 @@ class QueueClient:
     async def enqueue_all(self, jobs: Iterable[Bound], connection: Any = None) -> EnqueuedBatch:
         """Check all jobs, then enqueue them in batches. Raises BatchRefused before it sends any batch."""
         storage = await self.storage()
-        check_target(self.name, storage_limits(storage))
+        check_enqueue_queue(self.name, storage_limits(storage))
         requests = check_bound_jobs(jobs, self.name, storage_limits(storage))
         target = storage if connection is None else await in_transaction(storage, connection)
         ids = [request.job.id for request in requests]
@@ -162,18 +162,18 @@ def split_batches(requests: Sequence[EnqueueRequest]) -> Iterator[Sequence[Enque
 
     The batches of a CheckedBatch are CheckedBatch too.
     """
-    begin, bytes_left = 0, MOST_BYTES
+    begin, bytes_left = 0, MAX_BATCH_BYTES
     for index, request in enumerate(requests):
         size = job_size(request.job)
         bytes_left -= size
-        if index > begin and (index - begin == MOST_ITEMS or bytes_left < 0):
-            yield _slice(requests, begin, index)
-            begin, bytes_left = index, MOST_BYTES - size
+        if index > begin and (index - begin == MAX_BATCH_ITEMS or bytes_left < 0):
+            yield _slice_requests(requests, begin, index)
+            begin, bytes_left = index, MAX_BATCH_BYTES - size
     if requests:
-        yield _slice(requests, begin, len(requests))
+        yield _slice_requests(requests, begin, len(requests))
 
 
-def _slice(requests: Sequence[EnqueueRequest], begin: int, end: int) -> Sequence[EnqueueRequest]:
+def _slice_requests(requests: Sequence[EnqueueRequest], begin: int, end: int) -> Sequence[EnqueueRequest]:
     batch = requests[begin:end]
     if isinstance(requests, CheckedBatch):
         return CheckedBatch.of(batch, requests.within, plain=requests.plain)
@@ -186,5 +186,5 @@ def split_ids(ids: Iterable[str]) -> Iterator[Sequence[str]]:
         # A str is an iterable of characters, and each character is a valid id.
         raise Refused(f"ids is the text {ids!r}; pass an iterable of ids, as in [{ids!r}]", field="ids")
     rest = iter(ids)
-    while part := tuple(islice(rest, MOST_ITEMS)):
+    while part := tuple(islice(rest, MAX_BATCH_ITEMS)):
         yield part

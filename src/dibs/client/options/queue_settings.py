@@ -7,7 +7,7 @@ from typing import Any, Final, TypedDict
 from dibs.client.options.durations import Seconds, duration_ms
 from dibs.client.options.job_settings import check_setting_names
 from dibs.client.options.retention import Retention, build_retention
-from dibs.model.check_values import check_number
+from dibs.model.check_values import check_optional_number
 from dibs.model.requests import LogLevel, SettingsPatch
 
 
@@ -37,8 +37,8 @@ def build_patch(changes: QueueSettings) -> SettingsPatch:
     """Return the changes as a patch for `Storage.configure`. Raises Refused."""
     check_setting_names(changes, QUEUE_SETTINGS)
     patch: dict[str, Any] = dict(changes)
-    check_number("max_active", patch.get("max_active"), 0, 2**31)
-    check_number("log_bytes", patch.get("log_bytes"), 0, 2**53)
+    check_optional_number("max_active", patch.get("max_active"), 0, 2**31)
+    check_optional_number("log_bytes", patch.get("log_bytes"), 0, 2**53)
     for name in ("log_age", "request_key_age"):
         if name in patch:
             patch[name] = duration_ms(name, patch[name])

@@ -10,13 +10,13 @@ from dibs.client.options.durations import Seconds, duration_ms
 from dibs.errors import Refused
 from dibs.model import job as model
 from dibs.model.job import DEFAULT_RETENTION, EndKind
-from dibs.model.transitions import keep_payload
+from dibs.model.transitions import kinds_that_keep_data
 
 #: The kinds of end, which are also the names of the fields of a retention.
 ENDS: tuple[EndKind, ...] = ("completed", "failed", "cancelled")
 
 #: Ms that an outcome is kept beyond the deadline of a waiter, because the waiter may read it late.
-WAIT_SLACK = 60_000
+WAIT_SLACK_MS = 60_000
 
 
 class Retention(Struct, frozen=True, kw_only=True):
@@ -35,9 +35,9 @@ class Retention(Struct, frozen=True, kw_only=True):
     def to_model(self) -> model.OutcomeRetention:
         """Return the retention in ms. Raises Refused if a duration is negative."""
         return model.OutcomeRetention(
-            completed=_ms("completed", self.completed),
-            failed=_ms("failed", self.failed),
-            cancelled=_ms("cancelled", self.cancelled),
+            completed=_age_ms("completed", self.completed),
+            failed=_age_ms("failed", self.failed),
+            cancelled=_age_ms("cancelled", self.cancelled),
             keep_payload=self.keep_payload,
         )
 
@@ -57,37 +57,37 @@ def extend_retention(
     The caller passes the result to `Storage.amend`, which sets one retention on the current job, the
     successor and the outcome of an id. So the result is at least as long as each of `others`.
     """
-    if not any(_shorter(_effective(kind, own, queue), wait + WAIT_SLACK) for kind in ENDS):
+    if not any(_is_shorter(_effective_age(kind, own, queue), wait + WAIT_SLACK_MS) for kind in ENDS):
         return own
     retentions = (own, *others)
-    ages = {kind: _extended_age(kind, retentions, queue, wait + WAIT_SLACK) for kind in ENDS}
-    return model.OutcomeRetention(keep_payload=_keep_payload(retentions, queue), **ages)
+    ages = {kind: _extended_age(kind, retentions, queue, wait + WAIT_SLACK_MS) for kind in ENDS}
+    return model.OutcomeRetention(keep_payload=_merge_keep_payload(retentions, queue), **ages)
 
 
 def _extended_age(
     kind: EndKind, retentions: Sequence[model.OutcomeRetention], queue: model.OutcomeRetention, least: int
 ) -> int | UnsetType | None:
     given: set[int | UnsetType | None] = {getattr(retention, kind) for retention in retentions}
-    ages = [_effective(kind, retention, queue) for retention in retentions]
-    if len(given) == 1 and not _shorter(ages[0], least):
+    ages = [_effective_age(kind, retention, queue) for retention in retentions]
+    if len(given) == 1 and not _is_shorter(ages[0], least):
         return given.pop()
     return None if None in ages else max(least, *(age for age in ages if age is not None))
 
 
-def _keep_payload(
+def _merge_keep_payload(
     retentions: Sequence[model.OutcomeRetention], queue: model.OutcomeRetention
 ) -> tuple[EndKind, ...] | UnsetType:
     if len({retention.keep_payload for retention in retentions}) == 1:
         return retentions[0].keep_payload
-    kept = {kind for retention in retentions for kind in keep_payload(retention, queue)}
+    kept = {kind for retention in retentions for kind in kinds_that_keep_data(retention, queue)}
     return tuple(kind for kind in ENDS if kind in kept)
 
 
-def _shorter(age: int | None, least: int) -> bool:
+def _is_shorter(age: int | None, least: int) -> bool:
     return age is not None and age < least
 
 
-def _effective(kind: EndKind, *retentions: model.OutcomeRetention) -> int | None:
+def _effective_age(kind: EndKind, *retentions: model.OutcomeRetention) -> int | None:
     """Return the age that applies: the first of `retentions` with a value for `kind`, else the default."""
     for retention in (*retentions, DEFAULT_RETENTION):
         age: int | UnsetType | None = getattr(retention, kind)
@@ -96,7 +96,7 @@ def _effective(kind: EndKind, *retentions: model.OutcomeRetention) -> int | None
     raise AssertionError("DEFAULT_RETENTION has a value for every kind of end")
 
 
-def _ms(kind: EndKind, age: Seconds | UnsetType | None) -> int | UnsetType | None:
+def _age_ms(kind: EndKind, age: Seconds | UnsetType | None) -> int | UnsetType | None:
     if age is None or age is UNSET:
         return age
     ms = duration_ms(f"retention.{kind}", age)

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import msgspec
 
 from dibs.errors import Refused
-from dibs.model.check_values import check_value
+from dibs.model.check_values import check_json_value
 from dibs.model.limits import LIMITS
 
 
@@ -46,11 +46,11 @@ class JsonSerde:
         if value is None:  # the result of most handlers
             return b"null"
         try:
-            raw = _as_json(value)
+            raw = _encode_json(value)
         except (TypeError, ValueError, RecursionError) as error:
-            raise _cannot_encode("JSON", error) from error
+            raise _encoding_error("JSON", error) from error
         if needs_value_check(raw):
-            _check(value)
+            _check_data(value)
         return raw
 
     def decode(self, raw: bytes, type: Any = Any) -> Any:
@@ -66,15 +66,15 @@ class MessagePackSerde:
         try:
             raw = msgspec.msgpack.encode(value, enc_hook=enc_hook)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise _cannot_encode("MessagePack", error) from error
-        _check(value)
+            raise _encoding_error("MessagePack", error) from error
+        _check_data(value)
         return raw
 
     def decode(self, raw: bytes, type: Any = Any) -> Any:
         return msgspec.msgpack.decode(raw, type=type, dec_hook=dec_hook)
 
 
-_U: Final = ord("u")
+_LETTER_U: Final = ord("u")
 
 
 def needs_value_check(raw: bytes) -> bool:
@@ -85,7 +85,7 @@ def needs_value_check(raw: bytes) -> bool:
     """
     # "null" and the escape both contain a "u". A search for one byte as an int takes a tenth of the time that
     # a search for text takes.
-    if _U in raw and (b"null" in raw or b"\\u0000" in raw):
+    if _LETTER_U in raw and (b"null" in raw or b"\\u0000" in raw):
         return True
     return len(raw) > LIMITS.depth and raw.count(b"{") + raw.count(b"[") > LIMITS.depth
 
@@ -122,14 +122,14 @@ def _model_type() -> Any:
     return getattr(sys.modules.get("pydantic"), "BaseModel", ())
 
 
-_as_json: Final = msgspec.json.Encoder(enc_hook=enc_hook).encode
+_encode_json: Final = msgspec.json.Encoder(enc_hook=enc_hook).encode
 
 
-def _check(value: Any) -> None:
-    check_value("data", msgspec.to_builtins(value, enc_hook=enc_hook))
+def _check_data(value: Any) -> None:
+    check_json_value("data", msgspec.to_builtins(value, enc_hook=enc_hook))
 
 
-def _cannot_encode(form: str, error: Exception) -> Refused:
+def _encoding_error(form: str, error: Exception) -> Refused:
     return Refused(f"data cannot be encoded as {form}: {error}", field="data")
 
 

@@ -13,7 +13,7 @@ import msgspec
 from attrs import AttrsInstance, field, fields, frozen
 
 from dibs.errors import Refused
-from dibs.model.check_jobs import check_conflict, check_queue, check_target
+from dibs.model.check_jobs import check_conflict, check_enqueue_queue, check_queue
 from dibs.model.requests import DEFAULT_UPDATE, OnConflict, Reject
 from dibs.spark.connection import absolute_location, shared_url
 from dibs.spark.schemas import TableName, columns
@@ -75,7 +75,7 @@ def _queues(text: str | None) -> tuple[str, ...] | None:
 def _target(queue: str) -> str:
     if not queue:
         raise Refused("option queue is missing; set it to the queue that receives the jobs", field="queue")
-    check_target(queue)
+    check_enqueue_queue(queue)
     return queue
 
 

@@ -13,7 +13,7 @@ import string
 from collections.abc import Iterator
 
 from dibs.errors import Refused
-from dibs.model.check_arguments import MOST_PARTS
+from dibs.model.check_arguments import MAX_PARTS
 from dibs.model.results import Counts, State
 from dibs.spark.connection import StorageConnection
 
@@ -32,7 +32,7 @@ def id_ranges(
     """
     if parts > 1:
         counts = connection.run(connection.storage.counts([queue]))[queue]
-        parts = min(parts, MOST_PARTS, _size(counts, state) // MIN_IDS_PER_PARTITION)
+        parts = min(parts, MAX_PARTS, _size(counts, state) // MIN_IDS_PER_PARTITION)
     cuts = connection.run(connection.storage.split(queue, parts, state=state)) if parts > 1 else ()
     return list(zip((None, *cuts), (*cuts, None), strict=True))
 

@@ -25,7 +25,7 @@ def cancel(index: Index, queue: str, ids: Sequence[str], running: bool) -> list[
 
 def _cancel(index: Index, queue: QueueIndex, id: str, *, running: bool) -> CancelStatus:
     slot = queue.slots.get(id, EMPTY)
-    job, status = slot.current, rules.cancel(slot, index.now, running=running)
+    job, status = slot.current, rules.decide_cancel(slot, index.now, running=running)
     if job is None or status == "active":
         return status
     if job.run is None:
@@ -61,7 +61,7 @@ def amend(index: Index, queue: str, id: str, patch: JobPatch, limits: Limits) ->
     """Apply a patch as a whole. Raise Refused if the merged attributes are too large."""
     source = index.find_queue(queue)
     slot = source.slots.get(id, EMPTY)
-    status = rules.amend(slot, patch, index.now)
+    status = rules.decide_amend(slot, patch, index.now)
     if status != "amended":
         return status
     after = transitions.amend(slot, patch, index.now)
@@ -82,7 +82,7 @@ def retry_failed(index: Index, queue: str, ids: Sequence[str]) -> list[RetryFail
 
 def _retry_failed(index: Index, queue: QueueIndex, id: str) -> RetryFailedStatus:
     slot = queue.slots.get(id, EMPTY)
-    status, outcome = rules.retry_failed(slot, index.now), slot.outcome
+    status, outcome = rules.decide_retry_failed(slot, index.now), slot.outcome
     if status != "queued" or outcome is None or outcome.data is None:
         return status
     after = transitions.retry_failed(slot, outcome, id, outcome.data, index.now, index.next_number())

@@ -43,7 +43,7 @@ def admit(index: Index, queue: QueueIndex, new: NewJob, on_conflict: OnConflict)
     """Enqueue one job by its rule for known ids (contract 3, enqueue)."""
     slot = queue.slots.get(new.id, EMPTY)
     if isinstance(on_conflict, Reject):
-        return rules.reject(slot, on_conflict, index.now) or _accept(index, queue, slot, new, Update())
+        return rules.decide_reject(slot, on_conflict, index.now) or _accept(index, queue, slot, new, Update())
     return _accept(index, queue, slot, new, on_conflict)
 
 
@@ -51,10 +51,10 @@ def _accept(index: Index, queue: QueueIndex, slot: Slot, new: NewJob, rule: Upda
     if new.data.attributes:
         # Copy the mapping: the caller may change it after the enqueue.
         new = replace(new, data=replace(new.data, attributes=dict(new.data.attributes)))
-    slot, result, into = rules.accept(slot, new, rule, index.now, index.next_number())
+    slot, result, into = rules.apply_update(slot, new, rule, index.now, index.next_number())
     queue.put(new.id, slot)
     if queue.settings.log_level == "all":
-        kind = cast("NoteKind", result.status)  # each status of rules.accept is a NoteKind, too
+        kind = cast("NoteKind", result.status)  # each status of rules.apply_update is a NoteKind, too
         index.log_event(queue, events.note_event(kind, new.id, index.now, into))
     return result
 

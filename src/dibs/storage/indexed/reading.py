@@ -18,7 +18,7 @@ COUNTED: Final = 20_000
 def get(index: Index, queue: str, ids: Sequence[str]) -> list[Slot]:
     """Return the slots of ids, without expired outcomes."""
     source = index.find_queue(queue)
-    return [rules.visible(source.slots.get(id, EMPTY), index.now) for id in ids]
+    return [rules.hide_expired_outcome(source.slots.get(id, EMPTY), index.now) for id in ids]
 
 
 def list_(
@@ -28,7 +28,7 @@ def list_(
     source, now = index.find_queue(queue), index.now
     page: list[tuple[str, Slot]] = []
     for id in source.listing.after(after, until):
-        slot = rules.visible(source.slots[id], now)
+        slot = rules.hide_expired_outcome(source.slots[id], now)
         if not rules.is_in_state(slot, state, now):
             continue
         if len(page) == limit:
@@ -68,7 +68,7 @@ def split(index: Index, queue: str, parts: int, state: State | None) -> list[str
     ids = [
         id
         for id in source.listing.after(None)
-        if state is None or rules.is_in_state(rules.visible(source.slots[id], now), state, now)
+        if state is None or rules.is_in_state(rules.hide_expired_outcome(source.slots[id], now), state, now)
     ]
     bounds = (ids[len(ids) * part // parts - 1] for part in range(1, parts) if len(ids) * part >= parts)
     return list(dict.fromkeys(bounds))
@@ -79,7 +79,7 @@ def export(index: Index, queue: str, after: str | None, until: str | None, limit
     source = index.find_queue(queue)
     records: list[ExportRecord] = []
     for id in source.listing.after(after, until):
-        slot = rules.visible(source.slots[id], index.now)
+        slot = rules.hide_expired_outcome(source.slots[id], index.now)
         if slot is EMPTY:
             continue
         if len(records) == limit:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from dibs.model import events, rules, transitions
-from dibs.model.error_text import checked_error
+from dibs.model.error_text import to_storable_error
 from dibs.model.events import KIND_OF_CAUSE
 from dibs.model.job import EMPTY, FAIL_SUFFIX, FOREVER, Error, Job, OutcomeRetention, Slot
 from dibs.model.limits import Limits
@@ -26,7 +26,7 @@ def settle(index: Index, queue: str, settlements: Sequence[Settlement], limits: 
 
 def _settle(index: Index, queue: QueueIndex, settlement: Settlement, limits: Limits) -> SettleResult:
     slot = queue.slots.get(settlement.id, EMPTY)
-    job, decision = slot.current, rules.settle(slot, settlement, limits)
+    job, decision = slot.current, rules.decide_settle(slot, settlement, limits)
     # Most settlements complete: an isinstance that fails costs five times as much as a match.
     if isinstance(decision, Complete) and job is not None:
         end(index, queue, slot, job, decision)
@@ -56,7 +56,7 @@ def _apply(index: Index, queue: QueueIndex, slot: Slot, action: SettleAction) ->
 def _retry(index: Index, queue: QueueIndex, slot: Slot, job: Job, action: RetryLater) -> None:
     now = index.now
     run_at = action.run_at if action.run_at is not None else now + (action.delay or 0)
-    error = checked_error(action.error) if action.error is not None else None
+    error = to_storable_error(action.error) if action.error is not None else None
     queue.put(job.id, transitions.retry(slot, job, action.cause, run_at, index.next_number(), error))
     if queue.settings.log_level != "off":
         index.log_event(queue, events.attempt_event(KIND_OF_CAUSE[action.cause], job, now, error))
@@ -72,7 +72,7 @@ def give_back(index: Index, queue: QueueIndex, id: str, *, stalled: bool) -> Rea
     """Take an active job from its lease: return it to waiting, or end it after a requested cancellation."""
     slot = queue.slots[id]
     assert slot.current is not None, "a lease holds active jobs"  # noqa: S101
-    action, kind = rules.action_for_return(slot.current, stalled=stalled)
+    action, kind = rules.decide_action_without_lease(slot.current, stalled=stalled)
     _apply(index, queue, slot, action)
     return kind
 
@@ -100,12 +100,12 @@ def _as_stored(queue: QueueIndex, action: Fail) -> Fail:
     retention = action.retention
     if queue.name.endswith(FAIL_SUFFIX):
         retention = OutcomeRetention(failed=FOREVER, keep_payload=("failed",))
-    return replace(action, error=checked_error(action.error), retention=retention)
+    return replace(action, error=to_storable_error(action.error), retention=retention)
 
 
 def _enqueue_fail_job(index: Index, queue: QueueIndex, job: Job, error: Error) -> None:
     number, into = index.next_number(), index.queue(queue.name + FAIL_SUFFIX)
-    fail_job = transitions.fail_job(queue.name, job, error, f"{number:016x}", index.now, number)
+    fail_job = transitions.make_fail_job(queue.name, job, error, f"{number:016x}", index.now, number)
     into.put(fail_job.id, Slot(fail_job))
     if into.settings.log_level == "all":
         index.log_event(into, events.note_event("queued", fail_job.id, index.now, fail_job))
@@ -115,7 +115,7 @@ def finish(index: Index, queue: str, id: str, action: End, revision: int) -> Fin
     """End a handed-off run."""
     source = index.find_queue(queue)
     slot = source.slots.get(id, EMPTY)
-    decision = rules.finish(slot, action, revision)
+    decision = rules.decide_finish(slot, action, revision)
     if decision is not None or slot.current is None:
         return decision or "not_found"
     end(index, source, slot, slot.current, action)

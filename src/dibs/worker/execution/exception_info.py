@@ -7,49 +7,49 @@ import traceback
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from dibs.client.calls.error_info import error_of
+from dibs.client.calls.error_info import error_from_exception
 from dibs.errors import PermanentError, Retry
-from dibs.model.error_text import checked_error
+from dibs.model.error_text import to_storable_error
 from dibs.model.job import Error
-from dibs.model.limits import LONGEST, SAFE_INTEGER
+from dibs.model.limits import LONGEST_TIME, SAFE_INTEGER
 from dibs.model.run_outcome import Raised
 
 
-def verdict_on(error: BaseException) -> Raised:
+def verdict_on_error(error: BaseException) -> Raised:
     """Return the verdict on a handler that raised `error`.
 
     The attributes `kind` ("permanent") and `retry_at` count on an exception of any class.
     """
     try:
-        return _verdict_on(error)
+        return _verdict_on_error(error)
     except MemoryError:
         # The frames of the traceback keep the objects that fill the memory: clear them and try again.
         traceback.clear_frames(error.__traceback__)
     try:
-        return _verdict_on(error)
+        return _verdict_on_error(error)
     except MemoryError:
         return OUT_OF_MEMORY
 
 
-def _verdict_on(error: BaseException) -> Raised:
-    stored = error_of(error)
-    if isinstance(error, PermanentError) or _attribute(error, "kind") == "permanent":
+def _verdict_on_error(error: BaseException) -> Raised:
+    stored = error_from_exception(error)
+    if isinstance(error, PermanentError) or _read_attribute(error, "kind") == "permanent":
         return Raised(error=stored, permanent=True)
     if isinstance(error, Retry):
         return Raised(error=stored, delay=_delay_ms(error.delay), run_at=_epoch_ms(error.at))
-    return Raised(error=stored, run_at=_epoch_ms(_attribute(error, "retry_at")))
+    return Raised(error=stored, run_at=_epoch_ms(_read_attribute(error, "retry_at")))
 
 
 def make_error(type_: str, message: str) -> Error:
     """Return the stored form of an error that was never raised as an exception."""
-    return checked_error(Error(type=type_, message=message))
+    return to_storable_error(Error(type=type_, message=message))
 
 
 #: Created at import: when the memory is full, there may be no memory to create it.
 OUT_OF_MEMORY: Final = Raised(error=make_error("MemoryError", "no memory was left to describe the error"))
 
 
-def _attribute(error: BaseException, name: str) -> Any:
+def _read_attribute(error: BaseException, name: str) -> Any:
     try:
         return getattr(error, name, None)
     except Exception:  # noqa: BLE001 - a property of the user's exception may raise anything
@@ -59,7 +59,7 @@ def _attribute(error: BaseException, name: str) -> Any:
 def _delay_ms(delay: float | timedelta | None) -> int | None:
     if delay is None:
         return None
-    return _clamped_ms(delay.total_seconds() if isinstance(delay, timedelta) else delay, LONGEST)
+    return _clamped_ms(delay.total_seconds() if isinstance(delay, timedelta) else delay, LONGEST_TIME)
 
 
 def _epoch_ms(at: Any) -> int | None:

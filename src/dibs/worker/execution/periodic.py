@@ -7,7 +7,7 @@ import time
 from dibs.client.calls.handler import Handler
 from dibs.model import schedule as model
 from dibs.model.requests import SettleAction
-from dibs.model.schedule import TICK
+from dibs.model.schedule import TICK_ID
 from dibs.worker.execution.invocation import Invocation
 
 
@@ -31,7 +31,7 @@ def add_next_tick(
 
     `claimed_at` is in ms by the clock of the storage, `received_at` in seconds by time.monotonic().
     """
-    if handler.schedule is None or job_id != TICK:
+    if handler.schedule is None or job_id != TICK_ID:
         return action
     # An estimate of the storage's clock: the time of the claim, plus the time since the claim arrived here.
     now = claimed_at + round((time.monotonic() - received_at) * 1000)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dibs.client.calls.handler import Handler
 from dibs.maintenance.ticks import CHECK_EVERY, enqueue_missing_tick
 from dibs.model.results import Counts
-from dibs.model.schedule import TICK
+from dibs.model.schedule import TICK_ID
 from dibs.storage.protocol import Storage
 
 logger = logging.getLogger("dibs.worker")
@@ -24,7 +24,7 @@ class PeriodicTasks:
             handler.queue: handler.schedule for handler in handlers if handler.schedule is not None
         }
 
-    async def keep(self) -> None:
+    async def keep_enqueueing_missing_ticks(self) -> None:
         """Enqueue missing ticks every CHECK_EVERY seconds, until cancelled."""
         while self._schedules:
             await asyncio.sleep(CHECK_EVERY)
@@ -40,16 +40,16 @@ class PeriodicTasks:
                     "%s: enqueueing the next tick failed, trying again in a minute: %s", queue, error
                 )
 
-    async def resting(self, counts: Mapping[str, Counts]) -> set[str]:
+    async def queues_with_ticks_only(self, counts: Mapping[str, Counts]) -> set[str]:
         """Return the queues whose only live job is a tick that waits for its time."""
-        quiet = [queue for queue in self._schedules if _only_scheduled(counts[queue])]
-        return {queue for queue in quiet if await self._rests(queue)}
+        candidates = [queue for queue in self._schedules if _has_one_scheduled_job(counts[queue])]
+        return {queue for queue in candidates if await self._has_first_attempt_tick(queue)}
 
-    async def _rests(self, queue: str) -> bool:
-        [slot] = await self._storage.get(queue, [TICK])
+    async def _has_first_attempt_tick(self, queue: str) -> bool:
+        [slot] = await self._storage.get(queue, [TICK_ID])
         # A tick with attempts comes back for a retry: the work in this queue is not finished.
         return slot.current is not None and slot.current.run is None and slot.current.attempts == 0
 
 
-def _only_scheduled(counts: Counts) -> bool:
+def _has_one_scheduled_job(counts: Counts) -> bool:
     return counts.waiting == counts.scheduled == 1 and not counts.blocked

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from dibs.errors import Refused
 from dibs.model import check_arguments, rules
 from dibs.model.check_jobs import CheckedBatch
-from dibs.model.error_text import checked_error
+from dibs.model.error_text import to_storable_error
 from dibs.model.job import ActiveRun, Job, JobData, Outcome, Slot, Successor
 from dibs.model.limits import Limits
 from dibs.model.requests import (
@@ -156,7 +156,7 @@ def details_of(action: SettleAction) -> str | None:
     elif isinstance(action, Complete | Fail | Cancelled) and action.retention is not None:
         fields["retention"] = action.retention
     if isinstance(action, Fail | RetryLater) and action.error is not None:
-        fields["error"] = checked_error(action.error)
+        fields["error"] = to_storable_error(action.error)
     if isinstance(action, Fail) and action.handled:
         fields["handled"] = True
     if isinstance(action, Complete | Fail) and action.then:

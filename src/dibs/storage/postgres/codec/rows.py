@@ -26,7 +26,7 @@ from dibs.model.job import (
 )
 from dibs.model.requests import Settings
 from dibs.model.results import ClaimResult, EnqueueResult, QueueInfo, SettleResult
-from dibs.model.rules import ONLY_END
+from dibs.model.rules import REASON_CAN_ONLY_END
 
 Row = Sequence[Any]
 
@@ -191,7 +191,7 @@ def settled_of(
         return [SettleResult("done")] * len(reasons)
     results = []
     for i, status in enumerate(statuses):
-        reason = "" if status != "refused" else reasons[i] or ONLY_END
+        reason = "" if status != "refused" else reasons[i] or REASON_CAN_ONLY_END
         revision = revisions[i] if revisions is not None and i < len(revisions) else None
         results.append(SettleResult(status, reason, revision or 0))
     return results

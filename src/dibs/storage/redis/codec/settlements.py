@@ -10,7 +10,7 @@ from attrs import define, field
 
 from dibs.errors import Refused
 from dibs.model.check_arguments import check_settle_action
-from dibs.model.error_text import checked_error
+from dibs.model.error_text import to_storable_error
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.limits import Limits
 from dibs.model.requests import (
@@ -25,7 +25,7 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.model.results import SettleResult, SettleStatus
-from dibs.model.rules import ONLY_END
+from dibs.model.rules import REASON_CAN_ONLY_END
 from dibs.storage.redis.codec import jobs
 from dibs.storage.redis.codec.requests import Argument, encode_id, encode_request
 
@@ -139,7 +139,7 @@ class SettlementBatch:
         if isinstance(action, Fail):
             has |= 8 | (64 if self.is_fail_queue else 32 if action.handled else 0)
             self.has_fail_job = self.has_fail_job or (action.handled and not self.is_fail_queue)
-            parts.append(jobs.sized(jobs.encode_error(checked_error(action.error, self.limits))))
+            parts.append(jobs.sized(jobs.encode_error(to_storable_error(action.error, self.limits))))
         elif isinstance(action, Complete) and action.result is not None:
             has |= 16
             parts.append(jobs.sized(action.result))
@@ -148,7 +148,7 @@ class SettlementBatch:
             at = action.run_at if action.run_at is not None else action.delay or 0
             if action.error is not None:
                 has |= 8
-                parts.append(jobs.sized(jobs.encode_error(checked_error(action.error, self.limits))))
+                parts.append(jobs.sized(jobs.encode_error(to_storable_error(action.error, self.limits))))
         return _SETTLEMENT.pack(_fence(fence), _kind(action), has, at, follow_up_count) + b"".join(parts)
 
     def _add_follow_ups(self, then: Sequence[FollowUp]) -> int:
@@ -167,7 +167,7 @@ class SettlementBatch:
             if status_name == "done":
                 results.append(DONE_RESULT)
             elif status_name == "refused":
-                results.append(SettleResult(status_name, self.reasons.get(index, ONLY_END)))
+                results.append(SettleResult(status_name, self.reasons.get(index, REASON_CAN_ONLY_END)))
             else:
                 results.append(SettleResult(status_name, revision=revision))
         return results
