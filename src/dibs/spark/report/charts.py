@@ -83,7 +83,7 @@ def draw_chart(
     """Return a chart as an svg element with its title and key."""
     at, step = series["at"], series["step"][0]
     begin, end = at[0], at[-1] + step
-    sums = [_summed(series, one.names) for one in chart.lines]
+    sums = [_summed(series, chart_line.names) for chart_line in chart.lines]
     scale = _scale(chart, sums)
     across = _across(begin, end, chart.right)
     parts = [*_grid(scale, chart), *_times(begin, end, across, chart.right)]
@@ -95,7 +95,10 @@ def draw_chart(
     middle = [across(moment + step / 2) for moment in at]
     parts += _marks(chart, sums, middle, scale)
     encoded = msgspec.json.encode(
-        [{"label": one.label, "colour": one.colour, "names": one.names} for one in chart.lines]
+        [
+            {"label": chart_line.label, "colour": chart_line.colour, "names": chart_line.names}
+            for chart_line in chart.lines
+        ]
     )
     lines = escape(encoded.decode())
     return (
@@ -126,16 +129,16 @@ def _marks(
     chart: Chart, sums: Sequence[Sequence[float | None]], middle: Sequence[float], scale: Scale
 ) -> Iterable[str]:
     below = [0.0] * len(middle)
-    for one, values in zip(chart.lines, sums, strict=True):
-        if one.is_area:
+    for chart_line, values in zip(chart.lines, sums, strict=True):
+        if chart_line.is_area:
             above = [base + (value or 0) for base, value in zip(below, values, strict=True)]
             edge = [(x, scale.y(value)) for x, value in zip(middle, above, strict=True)]
             back = [(x, scale.y(value)) for x, value in zip(middle, below, strict=True)]
             below = above
             if any(values):
-                yield f'<path class="area {one.colour}" d="M{_points(edge)}L{_points(back[::-1])}Z"/>'
+                yield f'<path class="area {chart_line.colour}" d="M{_points(edge)}L{_points(back[::-1])}Z"/>'
         else:
-            yield f'<path class="line {one.colour}" d="{_broken(middle, values, scale)}"/>'
+            yield f'<path class="line {chart_line.colour}" d="{_broken(middle, values, scale)}"/>'
 
 
 def _broken(middle: Sequence[float], values: Sequence[float | None], scale: Scale) -> str:
@@ -162,7 +165,7 @@ def _scale(chart: Chart, sums: Sequence[Sequence[float | None]]) -> Scale:
         ticks = _LENGTHS[first : last + 1]
         has_less = any(value is not None and value < ticks[0] for line in sums for value in line)
         return Scale(ticks[0], ticks[-1], ticks, is_logarithmic=True, has_less=has_less)
-    layers = [line for one, line in zip(chart.lines, sums, strict=True) if one.is_area]
+    layers = [line for chart_line, line in zip(chart.lines, sums, strict=True) if chart_line.is_area]
     stacked = (sum(value or 0 for value in values) for values in zip(*layers, strict=True))
     lines = (value or 0 for line in sums for value in line)
     most = max(1e-9, *stacked, *lines) if layers else max(1e-9, *lines)
@@ -212,7 +215,9 @@ def _times(begin: int, end: int, across: Callable[[float], float], right: int) -
 
 
 def _key(lines: Iterable[ChartLine]) -> str:
-    entries = (f'<span class="{one.colour}"><i></i>{escape(one.label)}</span>' for one in lines)
+    entries = (
+        f'<span class="{chart_line.colour}"><i></i>{escape(chart_line.label)}</span>' for chart_line in lines
+    )
     return f'<div class="key">{"".join(entries)}</div>'
 
 

@@ -82,7 +82,7 @@ def _silent_periods(minutes: Sequence[Mapping[str, Any]]) -> Iterable[list[Mappi
 def merge_outages(outages: Iterable[Outage]) -> list[Outage]:
     """Return simultaneous outages of several queues as one outage, the longest first."""
     groups: list[list[Outage]] = []
-    for outage in sorted(outages, key=lambda one: one.begin):
+    for outage in sorted(outages, key=lambda outage: outage.begin):
         for group in groups:
             if _overlap(group[0], outage) * 2 > min(_length(group[0]), _length(outage)):
                 group.append(outage)
@@ -91,23 +91,23 @@ def merge_outages(outages: Iterable[Outage]) -> list[Outage]:
             groups.append([outage])
     merged = [
         Outage(
-            queues=tuple(sorted(queue for one in group for queue in one.queues)),
-            begin=min(one.begin for one in group),
-            end=max(one.end for one in group),
-            due=sum(one.due for one in group),
-            stalled=sum(one.stalled for one in group),
+            queues=tuple(sorted(queue for outage in group for queue in outage.queues)),
+            begin=min(outage.begin for outage in group),
+            end=max(outage.end for outage in group),
+            due=sum(outage.due for outage in group),
+            stalled=sum(outage.stalled for outage in group),
         )
         for group in groups
     ]
-    return sorted(merged, key=lambda one: (-_length(one), one.begin))
+    return sorted(merged, key=lambda outage: (-_length(outage), outage.begin))
 
 
 def _length(outage: Outage) -> int:
     return outage.end - outage.begin
 
 
-def _overlap(one: Outage, other: Outage) -> int:
-    return min(one.end, other.end) - max(one.begin, other.begin)
+def _overlap(outage: Outage, other: Outage) -> int:
+    return min(outage.end, other.end) - max(outage.begin, other.begin)
 
 
 def find_poison_ids(queue: str, ids: Iterable[Mapping[str, Any]], bad_in_all: int) -> list[PoisonId]:
@@ -127,4 +127,4 @@ def find_poison_ids(queue: str, ids: Iterable[Mapping[str, Any]], bad_in_all: in
                     share=times / bad_in_all,
                 )
             )
-    return sorted(found, key=lambda one: (-sum(one.bad.values()), one.id))
+    return sorted(found, key=lambda poison: (-sum(poison.bad.values()), poison.id))

@@ -164,8 +164,8 @@ def _poison(poison: PoisonId) -> str:
 def _tab(queue: QueueSummary, series: Series, report: HistoryReport) -> str:
     """Return the button that shows a queue, with its sparkline and main figures."""
     name = escape(queue.queue)
-    is_named = any(queue.queue in one.queues for one in report.outages) or any(
-        queue.queue == one.queue for one in report.poisons
+    is_named = any(queue.queue in outage.queues for outage in report.outages) or any(
+        queue.queue == poison.queue for poison in report.poisons
     )
     mark = '<i class="mark" title="has a finding"></i>' if is_named else ""
     glance = f"{queue.attempts:,} attempts, {_wrong(queue)} failed, wait p95 {format_ms(queue.wait.p95)}"
@@ -181,7 +181,7 @@ def _wrong(queue: QueueSummary) -> str:
 
 
 def _queue(queue: QueueSummary, series: Series, report: HistoryReport) -> str:
-    outages = [(one.begin, one.end) for one in report.outages if queue.queue in one.queues]
+    outages = [(outage.begin, outage.end) for outage in report.outages if queue.queue in outage.queues]
     charts = (
         f'<div class="card{"" if index else " wide"}">{draw_chart(chart, queue.queue, series, outages)}</div>'
         for index, chart in enumerate(_CHARTS)

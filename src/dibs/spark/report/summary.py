@@ -232,7 +232,7 @@ def _poisons(reader: WarehouseReader, summary: QueueSummary) -> list[PoisonId]:
 
 
 def _with_error_type(reader: WarehouseReader, poison: PoisonId) -> PoisonId:
-    """Return the poison id with the most frequent class of its errors."""
+    """Return the poison id with `error_type` set to the most frequent class of its errors."""
     its = (pc.field("id") == poison.id) & pc.field("error_type").is_valid()
     errors = Counter(
         error for _, error in reader.column_pairs("runs", poison.queue, ("id", "error_type"), its)

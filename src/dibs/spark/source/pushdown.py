@@ -79,11 +79,11 @@ class Predicates:
         return tuple(sorted(set.intersection(*named))) if named else None
 
     def offset_after(self) -> str | None:
-        """Return an offset before all rows that pass, or None."""
+        """Return the offset that all rows must be behind to pass, or None."""
         return max((str(predicate.value) for predicate in self._on_offset("GreaterThan")), default=None)
 
     def offset_until(self) -> str | None:
-        """Return an offset that no row that passes exceeds, or None."""
+        """Return the largest offset that a row can have to pass, or None."""
         return min(
             (str(predicate.value) for predicate in self._on_offset("LessThan", "LessThanOrEqual")),
             default=None,
