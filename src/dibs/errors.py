@@ -62,7 +62,8 @@ class BatchRefused(DibsError, ExceptionGroup[Refused]):
 
     def __init__(self, message: str, refused: Sequence[Refused]) -> None:
         super().__init__(message)
-        # copy and pickle call the class with `args`.
+        # `copy` and `pickle` make the error again by calling the class with `args`, so both parameters are
+        # there.
         self.args: tuple[Any, ...] = (message, list(refused))
 
     def derive(self, excs: Sequence[Exception], /) -> BatchRefused:  # type: ignore[override]
@@ -170,15 +171,16 @@ class OutcomeNotKept(JobEnded):
 class PermanentError(DibsError):
     """The handler asked to fail the job without a retry.
 
-    Raise it in a handler.
+    Raise it in a handler when another attempt cannot succeed, for example because the arguments are wrong.
+    The job fails at once, even if attempts are left.
     """
 
 
 class Retry(DibsError):
     """The handler asked to retry the job.
 
-    Raise it in a handler. `delay` is in seconds, `at` is a datetime with a time zone. Without both, the
-    backoff applies.
+    Raise it in a handler. `delay` is the pause before the next attempt: seconds, or a timedelta. `at` is the
+    time of the next attempt, a datetime with a time zone. Without both, the backoff of the handler applies.
     """
 
     def __init__(
@@ -197,4 +199,4 @@ class Retry(DibsError):
 
 
 def _default_message(kind: type) -> str:
-    return (kind.__doc__ or kind.__name__).strip().partition("\n\n")[0]
+    return " ".join((kind.__doc__ or kind.__name__).strip().partition("\n\n")[0].split())

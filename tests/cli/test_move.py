@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dibs.cli.commands.move import NOTES, Moved, move
+from dibs.cli.commands.move import NOTES_QUEUE, MoveCounts, move
 from dibs.errors import Refused
 from dibs.model.job import Error, JobData, NewJob, Slot
 from dibs.model.requests import (
@@ -75,7 +75,7 @@ async def filled(storage: Storage) -> None:
 
 
 async def everything(storage: Storage) -> dict[str, dict[str, Slot]]:
-    names = [info.name for info in await storage.queues() if info.name != NOTES]
+    names = [info.name for info in await storage.queues() if info.name != NOTES_QUEUE]
     return {
         name: {record.id: record.slot for record in (await storage.export(name, limit=1000)).records}
         for name in names
@@ -88,12 +88,12 @@ async def test_everything_is_moved_unchanged(tmp_path: Path) -> None:
         before = await everything(source)
         moved = await move(source, target, [*before], wait=False, progress=silent)
 
-        assert {"q": Moved(123), "q!fail": Moved(1)} == moved
+        assert {"q": MoveCounts(123), "q!fail": MoveCounts(1)} == moved
         assert before == await everything(target)
         assert {"q": {}, "q!fail": {}} == await everything(source)
         settings = (await target.export("q")).settings
         assert (7, False) == (settings.max_active, settings.paused)
-        assert 0 == (await target.counts([NOTES]))[NOTES].waiting
+        assert 0 == (await target.counts([NOTES_QUEUE]))[NOTES_QUEUE].waiting
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -142,7 +142,7 @@ async def test_active_jobs_are_refused_or_waited_for() -> None:
         assert job.run is not None
         await source.settle("q", [Settlement(id="a", fence=job.run.fence, action=Complete())])
 
-        assert {"q": Moved(1)} == await moving
+        assert {"q": MoveCounts(1)} == await moving
 
 
 async def test_another_job_with_the_same_id_stays_in_the_source() -> None:
@@ -156,7 +156,7 @@ async def test_another_job_with_the_same_id_stays_in_the_source() -> None:
         )
         await target.enqueue("q", [EnqueueRequest(job=NewJob(id="a", data=JobData(payload=b"new")))])
 
-        assert {"q": Moved(1, 1)} == await move(source, target, ["q"], wait=False, progress=silent)
+        assert {"q": MoveCounts(1, 1)} == await move(source, target, ["q"], wait=False, progress=silent)
         assert ["a"] == [*(await everything(source))["q"]]
         slot = (await everything(target))["q"]["a"]
         assert slot.current is not None
@@ -185,3 +185,10 @@ def test_source_and_target_must_differ(shell: Shell) -> None:
 
     assert 1 == shell.type("move", "--from", shell.url, "--to", shell.url).exit_code
     assert 0 == shell.type("show", "q", "a").exit_code
+
+
+def test_a_move_without_queues_does_not_print_the_source(shell: Shell) -> None:
+    """A URL may hold a password, also in its query."""
+    result = shell.type("move", "--from", "file:./source?fsync=1", "--to", "file:./target")
+
+    assert (0, "the source has no queues\n") == (result.exit_code, result.stdout)

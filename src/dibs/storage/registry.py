@@ -1,4 +1,7 @@
-"""The registry of storages by the scheme of their URL. A storage is imported when it is first opened."""
+"""The registry that finds a storage by the scheme of its URL, as `redis` in `redis://localhost`.
+
+The module of a storage is imported when a URL with its scheme is first opened.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from importlib.metadata import EntryPoints
 
-#: The group of entry points where packages register factories of storages, by the name of the scheme.
+#: The group of entry points in which other packages register their storages. The name of an entry point is a
+#: URL scheme, and its object a Factory.
 ENTRY_POINTS: Final = "dibs.storages"
-#: The factories of the storages in dibs.
+#: The factories of the storages in dibs, as `module:function`, by URL scheme.
 BUILT_IN: Final = {
     "memory": "dibs.storage.memory:open_url",
     "file": "dibs.storage.file:open_url",
@@ -28,14 +32,15 @@ BUILT_IN: Final = {
     "postgres": "dibs.storage.postgres:open_url",
 }
 
-#: A function that takes the URL, the clock and the options of a storage.
+#: A function `open_url(url, *, clock, **options)` that returns a storage, not yet opened.
 Factory = Callable[..., Storage]
 
 
 def open_storage(url: str, clock: Clock = "system", **options: Any) -> Storage:
-    """Return the storage at a URL. Enter it with `async with`.
+    """Return the storage at a URL, not yet opened; open it with `async with`.
 
-    Options are given in the query of the URL or by name. Raise UnknownScheme or UnknownOption.
+    Options may stand in the query of the URL or be passed by name: `file:./jobs?fsync=1` or `fsync=True`.
+    Raise UnknownScheme or UnknownOption.
     """
     if clock not in ("system", "manual"):
         raise ConfigurationError(f"clock is {clock!r}; it must be 'system' or 'manual'")
@@ -43,7 +48,7 @@ def open_storage(url: str, clock: Clock = "system", **options: Any) -> Storage:
 
 
 def scheme_of(url: str) -> str:
-    """Return the scheme of a storage URL, in lower case."""
+    """Return the scheme of a storage URL in lower case. Raise UnknownScheme for text without a scheme."""
     scheme, colon, _ = url.partition(":")
     if not colon or not scheme:
         # The message does not repeat the text, because the text may be a password.
@@ -52,13 +57,13 @@ def scheme_of(url: str) -> str:
 
 
 def factory(scheme: str) -> Factory:
-    """Return the factory of a scheme. Raise UnknownScheme."""
+    """Import and return the factory of a scheme. Raise UnknownScheme if no storage is registered for it."""
     module, name = _target(scheme)
     return cast("Factory", attrgetter(name)(import_module(module)))
 
 
 def _target(scheme: str) -> tuple[str, str]:
-    """Return the module of the factory of a scheme, and the name of the factory in it."""
+    """Return the module and the name of a factory, without importing it. Raise UnknownScheme."""
     if target := BUILT_IN.get(scheme):
         module, _, name = target.partition(":")
         return module, name
@@ -66,7 +71,7 @@ def _target(scheme: str) -> tuple[str, str]:
         if point.name == scheme:
             return point.module, point.attr
     raise UnknownScheme(
-        f"no storage is known for {scheme}:; known: {known()}. for another "
+        f"no storage is known for {scheme}:; known: {known()}. For another "
         f"storage, install a package that registers {scheme!r} in the entry-point group {ENTRY_POINTS!r}"
     )
 
@@ -74,17 +79,17 @@ def _target(scheme: str) -> tuple[str, str]:
 def temporary_url(url: str, name: str) -> str | None:
     """Return the URL of a separate storage called `name` on the same server or in the same folder.
 
-    The kit creates its own storages in this way. The URL comes from a function `temporary_url(url, name)` in
-    the module of the factory; return None if the module has no such function.
+    The conformance kit tests on such storages, so that it never touches existing jobs. A storage offers this
+    with a function `temporary_url(url, name)` beside its factory. Return None if it has no such function.
     """
     function = _function_beside_factory(url, "temporary_url")
     return None if function is None else str(function(url, name))
 
 
 async def remove_storage(url: str) -> None:
-    """Remove a storage with everything in it, by the function `remove_url(url)` in the module of its factory.
+    """Delete a storage with all its jobs, by the function `remove_url(url)` beside its factory.
 
-    Return without a change if the module has no such function.
+    Without such a function, delete nothing.
     """
     remove_url = _function_beside_factory(url, "remove_url")
     if remove_url is not None:
@@ -92,10 +97,10 @@ async def remove_storage(url: str) -> None:
 
 
 def connect(url: str) -> AbstractAsyncContextManager[Any] | None:
-    """Return a new connection to the server of a storage, by `connect_url(url)` beside its factory.
+    """Return a new connection of the storage's driver, by `connect_url(url)` beside its factory.
 
-    The kit uses it to test the capability `transactions`: the connection begins transactions by itself, and
-    its `commit()` and `rollback()` are awaitable. Return None if the module has no such function.
+    The conformance kit tests the capability `transactions` with it. The connection begins transactions by
+    itself, and its `commit()` and `rollback()` are awaitable. Return None without such a function.
     """
     connect_url = _function_beside_factory(url, "connect_url")
     return None if connect_url is None else cast("AbstractAsyncContextManager[Any]", connect_url(url))
@@ -107,7 +112,7 @@ def _function_beside_factory(url: str, name: str) -> Callable[..., Any] | None:
 
 
 def with_option(url: str, name: str, value: str) -> str:
-    """Return the URL with one option set in its query."""
+    """Return the URL with one option of its query added or replaced."""
     address, _, query = url.partition("?")
     kept = [part for part in query.split("&") if part and not part.startswith(f"{name}=")]
     return f"{address}?{'&'.join([*kept, f'{name}={value}'])}"
@@ -120,7 +125,7 @@ def _registered() -> EntryPoints:
 
 
 def known() -> str:
-    """Return the known schemes as text for a message."""
+    """Return the known schemes for an error message, as in `file:, memory:, redis:`."""
     names = {*BUILT_IN, *(point.name for point in _registered())}
     return ", ".join(f"{name}:" for name in sorted(names))
 
@@ -128,10 +133,11 @@ def known() -> str:
 def read_options(
     url: str, allowed: dict[str, Callable[[str], Any]], named: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """Return the URL without its query, and the options.
+    """Return the URL without its query, and all options of a storage.
 
-    `allowed` maps the name of an option to the function that reads its text from the query. The options in
-    `named` are taken unchanged and replace those of the query. Raise UnknownOption for other names.
+    `allowed` maps each option to the function that converts its text in the query. The options in `named`
+    are values already; they replace those of the query. Raise UnknownOption for an option outside `allowed`
+    and for text that cannot be converted.
     """
     for name in named:
         _check_option(name, allowed)
@@ -145,7 +151,7 @@ def read_options(
             options[name] = allowed[name](text)
         except ValueError:
             raise UnknownOption(
-                f"option {name!r} has the value {text!r}, which is not valid; see the options of the storage"
+                f"option {name!r} has the invalid value {text!r}; see the options of this storage in the docs"
             ) from None
     return bare_url, {**options, **named}
 
@@ -156,9 +162,9 @@ def _check_option(name: str, allowed: Collection[str]) -> None:
 
 
 def read_flag(text: str) -> bool:
-    """Return the flag that the text means.
+    """Convert a flag in the query of a URL to a bool, as in `?fsync=1`. Empty text is True, as in `?fsync`.
 
-    Raise ValueError for other text than 1, true, yes, on, 0, false, no, off.
+    Raise ValueError for text other than 1, true, yes, on, 0, false, no, off.
     """
     flag = text.lower()
     if flag in ("1", "true", "yes", "on", ""):

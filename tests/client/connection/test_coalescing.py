@@ -115,10 +115,12 @@ async def test_a_batch_is_limited_in_items() -> None:
 
 async def test_a_batch_is_limited_in_bytes_but_has_at_least_one_item() -> None:
     storage = FakeStorage()
-    half = coalescing.MOST_BYTES // 2
+    half = coalescing.MAX_BATCH_BYTES // 2
     coalescer = Coalescer(storage.send, lambda item: item)
 
-    await asyncio.gather(*(coalescer.add(size) for size in (half, half, half, coalescing.MOST_BYTES * 2, 1)))
+    await asyncio.gather(
+        *(coalescer.add(size) for size in (half, half, half, coalescing.MAX_BATCH_BYTES * 2, 1))
+    )
 
     assert [len(batch) for batch in storage.sent] == [2, 1, 1, 1]
 

@@ -16,7 +16,7 @@ from dibs import (
     WaitTimeout,
 )
 from dibs.client.connection import outcome_wait
-from dibs.client.options.retention import WAIT_SLACK
+from dibs.client.options.retention import WAIT_SLACK_MS
 from dibs.model.results import WaitResult
 from tests.client.manual_claims import claimed
 from tests.client.verb_counts import counted
@@ -68,7 +68,7 @@ async def test_a_lost_wake_up_costs_latency_and_not_the_result(
         raise StorageUnavailable
 
     ticket = await queue.enqueue(1, id="a")
-    monkeypatch.setattr(outcome_wait, "SLOW_POLL", 0.01)
+    monkeypatch.setattr(outcome_wait, "SLOW_POLL_SECONDS", 0.01)
     monkeypatch.setattr(app.storage, "wait", unavailable)
     async with claimed(queue) as claim:
         waiter = asyncio.create_task(ticket.result(30))
@@ -89,7 +89,7 @@ async def test_a_wait_extends_the_retention_of_the_outcome(queue: Queue, app: Di
     kept = slot.current.data.retention
     assert kept is not None
     assert isinstance(kept.completed, int)
-    assert WAIT_SLACK <= kept.completed <= WAIT_SLACK + 20
+    assert WAIT_SLACK_MS <= kept.completed <= WAIT_SLACK_MS + 20
 
 
 async def test_a_wait_does_not_change_a_long_enough_retention(queue: Queue, app: Dibs) -> None:
@@ -156,7 +156,7 @@ async def test_closing_the_app_ends_a_wait(storage_url: str) -> None:
 async def test_an_update_during_a_wait_cannot_take_the_outcome_away(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outcome_wait, "SLOW_POLL", 0.01)
+    monkeypatch.setattr(outcome_wait, "SLOW_POLL_SECONDS", 0.01)
     ticket = await queue.enqueue(1, id="a")
     waiter = asyncio.create_task(ticket.result(30))
     await asyncio.sleep(0)

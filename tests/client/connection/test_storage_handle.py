@@ -188,3 +188,11 @@ async def test_work_leaves_an_app_as_open_as_it_was(storage_url: str, *, enqueue
 
 async def handle(data: int) -> int:
     return data
+
+
+def test_no_repr_of_an_apps_internals_shows_the_password() -> None:
+    """Tools that report frame locals print the reprs of `self` in each frame."""
+    app = Dibs("redis://user:hunter2@localhost/0", poll=1.0)
+    client = app.queue("q")._client
+
+    assert "hunter2" not in f"{app!r} {app.queue('q')!r} {client!r} {client.storage_handle!r}"

@@ -27,7 +27,7 @@ BATCH_SIZE: Final = 100
 #: Time between two looks at active jobs with --wait, s.
 POLL_INTERVAL: Final = 0.2
 #: Queue of the target that holds the original settings of each queue while a move is in progress.
-NOTES: Final = "dibs.move"
+NOTES_QUEUE: Final = "dibs.move"
 #: A time in the year 2200, ms since the epoch: a note is a waiting job that never becomes due.
 NEVER: Final = 7_258_118_400_000
 
@@ -36,7 +36,7 @@ Progress = Callable[[str, int], None]
 
 
 @frozen
-class Moved:
+class MoveCounts:
     """The result for one queue."""
 
     #: Number of ids that are in the target now.
@@ -59,7 +59,7 @@ def command(source: str, target: str, *, wait: bool, json: bool) -> ExitCode:
     Example:
         dibs move --from file:./jobs --to postgresql://localhost/jobs
     """
-    done = asyncio.run(_move(source, target, wait=wait, json=json))
+    done = asyncio.run(_open_and_move(source, target, wait=wait, json=json))
     if json:
         print_json({"queues": {name: asdict(moved) for name, moved in done.items()}})
     elif done:
@@ -67,59 +67,61 @@ def command(source: str, target: str, *, wait: bool, json: bool) -> ExitCode:
             ["queue", "#moved", "#left"], [(name, each.moved, each.left) for name, each in done.items()]
         )
     else:
-        print_lines(f"{source} has no queues")
+        print_lines("the source has no queues")
     if any(each.left for each in done.values()):
         print_warning("some ids exist in both storages as different jobs: they stay in the source")
         return ExitCode.REFUSED
     return ExitCode.DONE
 
 
-async def _move(source_url: str, target_url: str, *, wait: bool, json: bool) -> dict[str, Moved]:
+async def _open_and_move(
+    source_url: str, target_url: str, *, wait: bool, json: bool
+) -> dict[str, MoveCounts]:
     async with connect(source_url) as source, connect(target_url, create=True) as target:
         if source.url == target.url:
             raise Refused(f"--from and --to are both {source.url}: name two storages", field="to")
-        names = [info.name for info in await source.queues() if info.name != NOTES]
+        names = [info.name for info in await source.queues() if info.name != NOTES_QUEUE]
         with progress_bar(shown=not json and sys.stderr.isatty()) as progress:
             return await move(source, target, names, wait=wait, progress=progress)
 
 
 async def move(
     source: Storage, target: Storage, queues: Sequence[str], *, wait: bool, progress: Progress
-) -> dict[str, Moved]:
+) -> dict[str, MoveCounts]:
     """Move queues completely. A process that dies in between loses no job and duplicates none.
 
     The queues are paused in both storages until everything is moved. An id is imported before it is
     forgotten. If it is in both storages after a crash, its first revision, which no other job has, shows that
     it is the same job.
     """
-    settings = {name: await pause(source, target, name) for name in queues}
+    settings = {name: await pause_queue(source, target, name) for name in queues}
     await wait_until_idle(source, queues, wait=wait)
     moved = {name: await move_queue(source, target, name, progress) for name in queues}
     for name, original in settings.items():
-        await restore(source, target, name, original)
+        await restore_settings(source, target, name, original)
     return moved
 
 
-async def pause(source: Storage, target: Storage, queue: str) -> Settings:
+async def pause_queue(source: Storage, target: Storage, queue: str) -> Settings:
     """Pause a queue in both storages, and return its original settings.
 
     The settings are noted in the target before. If an interrupted move left a note, that note is returned.
     """
     settings = (await source.export(queue, limit=1)).settings
     job = NewJob(id=queue, data=JobData(payload=msgspec.json.encode(settings)), run_at=NEVER)
-    await target.enqueue(NOTES, [EnqueueRequest(job=job, on_conflict=Reject())])
-    (note,) = await target.get(NOTES, [queue])
+    await target.enqueue(NOTES_QUEUE, [EnqueueRequest(job=job, on_conflict=Reject())])
+    (note,) = await target.get(NOTES_QUEUE, [queue])
     assert note.current is not None, "a note waits until the year 2200"  # noqa: S101
     await source.configure(queue, SettingsPatch(paused=True))
     await target.configure(queue, SettingsPatch(paused=True))
     return msgspec.json.decode(note.current.data.payload, type=Settings)
 
 
-async def restore(source: Storage, target: Storage, queue: str, settings: Settings) -> None:
+async def restore_settings(source: Storage, target: Storage, queue: str, settings: Settings) -> None:
     """Give the queue its original settings in both storages, then remove the note."""
     await target.configure(queue, SettingsPatch(**structs.asdict(settings)))
     await source.configure(queue, SettingsPatch(paused=settings.paused))
-    await target.forget(NOTES, [queue])
+    await target.forget(NOTES_QUEUE, [queue])
 
 
 async def wait_until_idle(source: Storage, queues: Sequence[str], *, wait: bool) -> None:
@@ -144,7 +146,7 @@ async def active_counts(source: Storage, queues: Sequence[str]) -> dict[str, int
     return {name: count for name, count in under_lease.items() if count > 0}
 
 
-async def move_queue(source: Storage, target: Storage, queue: str, progress: Progress) -> Moved:
+async def move_queue(source: Storage, target: Storage, queue: str, progress: Progress) -> MoveCounts:
     """Move the ids of a queue, page by page."""
     moved = left = 0
     after: str | None = None
@@ -155,7 +157,7 @@ async def move_queue(source: Storage, target: Storage, queue: str, progress: Pro
         left += len(page.records) - count
         progress(queue, moved)
         if page.after is None:
-            return Moved(moved, left)
+            return MoveCounts(moved, left)
         after = page.after
 
 
@@ -169,14 +171,14 @@ async def move_records(source: Storage, target: Storage, queue: str, records: Se
     imported = [
         record
         for record, status in zip(records, statuses, strict=True)
-        if status == "imported" or is_same(in_target[record.id], record.slot)
+        if status == "imported" or is_same_job(in_target[record.id], record.slot)
     ]
     unchanged = await revert_changed(source, target, queue, imported)
     await source.forget(queue, unchanged)
     return len(unchanged)
 
 
-def is_same(target: Slot, source: Slot) -> bool:
+def is_same_job(target: Slot, source: Slot) -> bool:
     """Return whether the slot in the target was imported from the source: both have the same first revision.
 
     Two storages may draw the same number in the same millisecond. Then the data of the jobs decides. An

@@ -20,7 +20,7 @@ from dibs.model.ticket_state import TicketState, ticket_state
 from dibs.storage.protocol import Storage
 
 #: Seconds between two reads of the state, and so the longest delay that a lost wake-up causes.
-SLOW_POLL: Final = 1.0
+SLOW_POLL_SECONDS: Final = 1.0
 
 
 class OutcomeWait:
@@ -36,13 +36,13 @@ class OutcomeWait:
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._since: Mapping[str, str] | None = None
 
-    async def end(self) -> TicketState:
+    async def wait_for_end(self) -> TicketState:
         """Return the final state of the enqueue. Raises WaitTimeout, which does not affect the job."""
         while True:
             storage = await self._client.storage()
             # Subscribe before reading the state, so that a change in between is not missed. After the first
             # wake-up, its token has this effect: a change since the token ends the next wait at once.
-            wakeup = None if self._since else asyncio.ensure_future(self._wakeup(storage))
+            wakeup = None if self._since else asyncio.ensure_future(self._wait_for_wakeup(storage))
             try:
                 slot = await self._client.get(self._id)
                 state = ticket_state(slot, self._revision)
@@ -50,15 +50,15 @@ class OutcomeWait:
                     return state
                 await self._extend_retention(storage, slot)
                 self._check_deadline()
-                wake = await (wakeup or self._wakeup(storage))
-                if ended := self._state_in(wake):
+                wake = await (wakeup or self._wait_for_wakeup(storage))
+                if ended := self._final_state_in(wake):
                     return ended
                 self._since = wake.since
             finally:
                 if wakeup is not None:
                     abandon_wakeup(wakeup)
 
-    def _state_in(self, wake: WaitResult) -> TicketState | None:
+    def _final_state_in(self, wake: WaitResult) -> TicketState | None:
         """Return the final state if the wake-up carries it, else None."""
         outcome = wake.outcomes.get(self._id)
         # A revision between `first` and `revision` may have been cancelled, which only the slot knows. The
@@ -67,20 +67,22 @@ class OutcomeWait:
             return None
         return TicketState(outcome.kind, outcome)
 
-    async def _wakeup(self, storage: Storage) -> WaitResult:
+    async def _wait_for_wakeup(self, storage: Storage) -> WaitResult:
         name = self._client.name
-        seconds = SLOW_POLL if self._deadline is None else min(SLOW_POLL, self._left())
+        seconds = (
+            SLOW_POLL_SECONDS if self._deadline is None else min(SLOW_POLL_SECONDS, self._seconds_left())
+        )
         with suppress(StorageError):
             return await storage.wait([name], for_="ids", ids=[self._id], since=self._since, timeout=seconds)
         # A lost wake-up costs latency and not correctness. If the storage is down, reading the state raises.
         await asyncio.sleep(seconds)
         return WaitResult(woken=False, since={})
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         return 0.0 if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def _check_deadline(self) -> None:
-        if self._deadline is not None and self._left() == 0.0:
+        if self._deadline is not None and self._seconds_left() == 0.0:
             raise WaitTimeout(
                 f"{self._client.name}/{self._id} did not end in time; the job continues, so wait again or "
                 "cancel it"
@@ -89,7 +91,9 @@ class OutcomeWait:
     async def _extend_retention(self, storage: Storage, slot: Slot) -> None:
         """Extend the stored retention to outlive the wait. An update during the wait may have replaced it."""
         own, *others = stored_retentions(slot, self._revision)
-        longer = extend_retention(await self._client.retention(), round(self._left() * 1000), own, *others)
+        longer = extend_retention(
+            await self._client.retention(), round(self._seconds_left() * 1000), own, *others
+        )
         if longer != own:
             await storage.amend(self._client.name, self._id, JobPatch(retention=longer))
 
@@ -111,7 +115,7 @@ def stored_retentions(slot: Slot, revision: int) -> list[OutcomeRetention]:
     return retentions
 
 
-def outcome_result(client: QueueClient, id: str, state: TicketState) -> bytes | None:
+def encoded_result(client: QueueClient, id: str, state: TicketState) -> bytes | None:
     """Return the encoded result of a completed job. Raises JobFailed, JobCancelled, OutcomeNotKept."""
     outcome = state.outcome
     if state.kind == "completed" and outcome is not None:

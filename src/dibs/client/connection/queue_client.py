@@ -158,7 +158,9 @@ def _refuse_other_queue(bound: Bound, queue: str) -> NoReturn:
 
 
 def split_batches(requests: Sequence[EnqueueRequest]) -> Iterator[Sequence[EnqueueRequest]]:
-    """Yield the requests in batches of at most MOST_ITEMS and MOST_BYTES; a larger job is a batch alone.
+    """Yield the requests in batches of at most MAX_BATCH_ITEMS and MAX_BATCH_BYTES.
+
+    A job of more than MAX_BATCH_BYTES becomes a batch of its own.
 
     The batches of a CheckedBatch are CheckedBatch too.
     """
@@ -181,7 +183,7 @@ def _slice_requests(requests: Sequence[EnqueueRequest], begin: int, end: int) ->
 
 
 def split_ids(ids: Iterable[str]) -> Iterator[Sequence[str]]:
-    """Yield the ids in batches of at most MOST_ITEMS. Raises Refused if `ids` is one text."""
+    """Yield the ids in batches of at most MAX_BATCH_ITEMS. Raises Refused if `ids` is one text."""
     if isinstance(ids, str):
         # A str is an iterable of characters, and each character is a valid id.
         raise Refused(f"ids is the text {ids!r}; pass an iterable of ids, as in [{ids!r}]", field="ids")

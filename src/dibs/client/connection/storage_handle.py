@@ -46,15 +46,16 @@ class StorageHandle:
     Concurrent callers open the storage once. After a fork or on a new event loop the handle opens it again.
     """
 
-    _url: str | None
-    _options: dict[str, Any]
+    # Not in the repr: both may hold a password, and tools that report frame locals print reprs.
+    _url: str | None = field(repr=False)
+    _options: dict[str, Any] = field(repr=False)
     #: The middleware of `app.middleware(enqueue=...)`, composed to one.
     enqueue_middleware: EnqueueMiddleware | None = field(default=None, init=False)
     _opened: OpenStorage | None = field(default=None, init=False)
     #: The lock of `_open`, and the event loop that the lock belongs to.
     _open_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = field(default=None, init=False)
     #: A storage that other processes cannot reach, such as `memory:`, and the id of its process.
-    _unshared: tuple[Storage, int] | None = field(default=None, init=False)
+    _unshared_storage: tuple[Storage, int] | None = field(default=None, init=False)
     #: Blocks that have entered the handle and have not left it.
     _entered: int = field(default=0, init=False)
     _closed: bool = field(default=False, init=False)
@@ -75,7 +76,7 @@ class StorageHandle:
     def opened(self) -> OpenStorage:
         """The open storage. Raises NotRunning before the first use and after close."""
         if self._opened is None or not self._opened.is_usable:
-            raise NotRunning(_CLOSED if self._closed else _NOT_OPEN)
+            raise NotRunning(_CLOSED_MESSAGE if self._closed else _NOT_OPEN_MESSAGE)
         return self._opened
 
     @property
@@ -92,27 +93,27 @@ class StorageHandle:
         return opened
 
     async def _open(self) -> OpenStorage:
-        async with self._lock_of_loop():
+        async with self._get_open_lock():
             loop = asyncio.get_running_loop()
             if self._closed:
-                raise NotRunning(_CLOSED)
+                raise NotRunning(_CLOSED_MESSAGE)
             opened = self._opened
             if opened is not None and opened.is_usable:
                 if opened.loop is loop:
                     return opened
                 if opened.loop.is_running():
-                    raise NotRunning(_OTHER_LOOP)
+                    raise NotRunning(_OTHER_LOOP_MESSAGE)
             self._opened = OpenStorage(await self._storage_to_open().__aenter__())
             return self._opened
 
     def _storage_to_open(self) -> Storage:
         """Return a storage object for the URL: the same object again if it alone holds its jobs."""
-        if self._unshared is None:
+        if self._unshared_storage is None:
             storage = open_storage(self.url, **self._options)
             if storage.capabilities.shared:
                 return storage
-            self._unshared = storage, os.getpid()
-        storage, process = self._unshared
+            self._unshared_storage = storage, os.getpid()
+        storage, process = self._unshared_storage
         if process != os.getpid():
             raise StorageUnavailable(
                 f"{storage.url} is in the memory of process {process}: a fork cannot reach it; share jobs "
@@ -120,7 +121,7 @@ class StorageHandle:
             )
         return storage
 
-    def _lock_of_loop(self) -> asyncio.Lock:
+    def _get_open_lock(self) -> asyncio.Lock:
         loop = asyncio.get_running_loop()
         if self._open_lock is None or self._open_lock[0] is not loop:
             self._open_lock = (loop, asyncio.Lock())
@@ -150,7 +151,7 @@ class StorageHandle:
         vars(self).update(
             vars(StorageHandle(storage.url, {})),
             enqueue_middleware=self.enqueue_middleware,
-            _unshared=(storage, os.getpid()),
+            _unshared_storage=(storage, os.getpid()),
         )
         try:
             yield
@@ -184,8 +185,8 @@ class StorageHandle:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(opened.close(), opened.loop))
 
 
-_CLOSED = "this app is closed; enter it again with `async with app`"
-_NOT_OPEN = "this app is not open yet; use `async with app`, or await one of its methods first"
-_OTHER_LOOP = (
+_CLOSED_MESSAGE = "this app is closed; enter it again with `async with app`"
+_NOT_OPEN_MESSAGE = "this app is not open yet; use `async with app`, or await one of its methods first"
+_OTHER_LOOP_MESSAGE = (
     "this app is open on another event loop; use it on that loop, use app.sync, or create another Dibs here"
 )

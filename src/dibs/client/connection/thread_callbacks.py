@@ -31,7 +31,7 @@ class CallerThread:
     async def run(self, work: Callable[[], T]) -> T:
         """Run `work` on the thread and return its result. Called on the event loop."""
         done: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._callbacks.put(partial(_run, work, done))
+        self._callbacks.put(partial(_run_and_set_result, work, done))
         return await asyncio.wrap_future(done)
 
 
@@ -39,7 +39,7 @@ class CallerThread:
 CALLER_THREAD: Final[ContextVar[CallerThread | None]] = ContextVar("dibs_caller", default=None)
 
 
-def _run(work: Callable[[], T], done: concurrent.futures.Future[T]) -> None:
+def _run_and_set_result(work: Callable[[], T], done: concurrent.futures.Future[T]) -> None:
     if not done.set_running_or_notify_cancel():
         return
     try:

@@ -32,22 +32,22 @@ class TransactionCalls:
 
     async def enqueue(self, queue: str, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
         """Enqueue as `Storage.enqueue` does. Other connections see the jobs after the commit."""
-        answers: Sequence[EnqueueResult] = await self._call(self._verbs.enqueue, queue, requests)
+        answers: Sequence[EnqueueResult] = await self._call_verb(self._verbs.enqueue, queue, requests)
         return answers
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> Sequence[SettleResult]:
         """Settle as `Storage.settle` does. A rollback undoes it."""
-        answers: Sequence[SettleResult] = await self._call(self._verbs.settle, queue, settlements)
+        answers: Sequence[SettleResult] = await self._call_verb(self._verbs.settle, queue, settlements)
         return answers
 
-    async def _call(self, verb: Any, queue: str, items: Sequence[Any]) -> Any:
+    async def _call_verb(self, verb: Any, queue: str, items: Sequence[Any]) -> Any:
         caller = CALLER_THREAD.get()
         if inspect.iscoroutinefunction(verb):
             if caller is not None:
-                raise Refused(_ASYNC, field="connection")
+                raise Refused(_ASYNC_MESSAGE, field="connection")
             return await verb(queue, items)
         if caller is None:
-            raise Refused(_BLOCKS, field="connection")
+            raise Refused(_BLOCKING_MESSAGE, field="connection")
         return await caller.run(partial(verb, queue, items))
 
 
@@ -78,23 +78,23 @@ async def _driver_connection(connection: Any) -> Any:
     if hasattr(connection, "exec_driver_sql"):
         caller = CALLER_THREAD.get()
         if caller is None:
-            raise Refused(_BLOCKS, field="connection")
-        return await caller.run(partial(_begin, connection))
+            raise Refused(_BLOCKING_MESSAGE, field="connection")
+        return await caller.run(partial(_begin_transaction, connection))
     return connection
 
 
-def _begin(connection: Any) -> Any:
+def _begin_transaction(connection: Any) -> Any:
     """Begin a transaction of a blocking SQLAlchemy connection, and return its driver connection."""
     if not connection.in_transaction():
         connection.begin()
     return connection.connection.driver_connection
 
 
-_BLOCKS = (
+_BLOCKING_MESSAGE = (
     "this connection is a blocking one and would block the event loop; pass an AsyncConnection, or call the "
     "method under .sync"
 )
-_ASYNC = (
+_ASYNC_MESSAGE = (
     "an AsyncConnection belongs to an event loop and cannot be used under .sync; pass a blocking connection, "
     "or await the async method"
 )

@@ -18,25 +18,25 @@ def resolve_url(url: str | None) -> str:
 
     Raises NoStorage if there is no URL, ConfigurationError if pyproject.toml is invalid.
     """
-    found = url or os.environ.get(URL_VARIABLE) or _from_project()
+    found = url or os.environ.get(URL_VARIABLE) or _find_project_url()
     if not found:
         raise NoStorage
     return found
 
 
-def _from_project() -> str | None:
+def _find_project_url() -> str | None:
     from pathlib import Path  # noqa: PLC0415 - an app with a URL does not pay for this import
 
     current = Path.cwd()
     for folder in (current, *current.parents):
         project = folder / "pyproject.toml"
         if project.is_file():
-            return _url_in(project)
+            return _read_project_url(project)
     return None
 
 
-def _url_in(project: Path) -> str | None:
-    import tomllib  # noqa: PLC0415 - as for pathlib in `_from_project`
+def _read_project_url(project: Path) -> str | None:
+    import tomllib  # noqa: PLC0415 - as for pathlib in `_find_project_url`
 
     try:
         tool = tomllib.loads(project.read_text("utf-8")).get("tool", {})
@@ -44,11 +44,11 @@ def _url_in(project: Path) -> str | None:
         raise ConfigurationError(f"{project} is not valid TOML: {error}") from error
     url = tool.get("dibs", {}).get("url")
     if url is not None and not isinstance(url, str):
-        raise ConfigurationError(f"{project}: url under [tool.dibs] is {url!r}; it must be a string")
-    return _relative_to(project, url) if url else None
+        raise ConfigurationError(f"{project}: url under [tool.dibs] is of type {type(url).__name__}; it must be a string")
+    return _anchor_file_url(project, url) if url else None
 
 
-def _relative_to(project: Path, url: str) -> str:
+def _anchor_file_url(project: Path, url: str) -> str:
     """Return `url`; make the path of a relative file: URL relative to the folder of `project`.
 
     So all processes of the project use one storage, from every working directory.

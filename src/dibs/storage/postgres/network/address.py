@@ -6,7 +6,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote, urlencode
 
 import psycopg
-from attrs import frozen
+from attrs import field, frozen
 from psycopg.conninfo import conninfo_to_dict
 
 from dibs.errors import UnknownOption
@@ -20,7 +20,7 @@ class PostgresAddress:
     """A parsed URL. Its repr shows no password."""
 
     #: The driver's connection parameters, the password among them.
-    params: dict[str, Any]
+    params: dict[str, Any] = field(repr=False)
     #: The schema that holds the tables.
     schema: str
     #: The longest delay after a lost notification, in seconds.
