@@ -189,6 +189,12 @@ def test_source_and_target_must_differ(shell: Shell) -> None:
 
 def test_a_move_without_queues_does_not_print_the_source(shell: Shell) -> None:
     """A URL may hold a password, also in its query."""
+
+    async def create() -> None:
+        async with open_storage("file:./source"):
+            pass
+
+    asyncio.run(create())
     result = shell.type("move", "--from", "file:./source?fsync=1", "--to", "file:./target")
 
     assert (0, "the source has no queues\n") == (result.exit_code, result.stdout)
