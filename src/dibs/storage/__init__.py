@@ -1,4 +1,4 @@
-"""The storages: the protocol, the registry, and one package for each storage.
+"""The storages that keep jobs: memory, file, Redis and Postgres, the protocol they share, and their registry.
 
-The packages do not import each other, except that `file` builds on `indexed`, as `memory` does.
+The storages do not import each other. `memory` and `file` share the package `indexed`.
 """

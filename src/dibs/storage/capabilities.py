@@ -1,4 +1,4 @@
-"""The capabilities of a storage beyond the contract. The kit tests each flag, true or false."""
+"""The optional abilities that a storage declares. The conformance kit tests each flag, true or false."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from attrs import frozen
 
 @frozen(kw_only=True)
 class Capabilities:
-    """The optional abilities of a storage."""
+    """The abilities of a storage beyond the contract. Each flag is False unless the storage sets it."""
 
     #: Accepted jobs survive the death of every process that uses the storage.
     durable: bool = False
@@ -17,9 +17,9 @@ class Capabilities:
     cross_queue: bool = False
     #: Enqueue and settle can run inside a transaction of the caller's connection (protocol.Transactions).
     transactions: bool = False
-    #: A change wakes a wait at once; without this ability a wait polls.
+    #: A change in a queue ends `Storage.wait` at once; without this ability `wait` polls.
     push_wakeups: bool = False
     #: The storage can be opened with clock="manual", and then takes the time from the caller.
     manual_clock: bool = False
-    #: A claim can wait at the server until a job comes (protocol.BlockingClaims).
+    #: A claim can wait at the server until a job is due (protocol.BlockingClaims).
     blocking_claim: bool = False

@@ -135,7 +135,7 @@ def check_now(now: int | None, *, manual: bool) -> None:
         return
     if not manual:
         raise Refused(
-            'now= is taken only by a storage opened with clock="manual"; leave it out, or open the storage so',
+            'now= is taken only by a storage opened with clock="manual"; leave now= out',
             field="now",
         )
     check_arguments.check_now(now)

@@ -1,7 +1,7 @@
-"""The storage in memory: an index, a lock and a clock. Read this storage first.
+"""The storage in memory: an Index of all jobs under one lock. It is the simplest storage, so read it first.
 
-Its jobs end with the process. `memory:` is a new storage each time; `memory:NAME` is the same storage for
-every opener of that name in the process.
+Its jobs are lost when the process ends. `memory:` opens a new, empty storage each time. `memory:NAME` opens
+the same storage for every caller in the process that uses this name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dibs.storage.registry import read_options
 
 
 class SharedIndex:
-    """The index, the lock and the waiters of all MemoryStorage objects with one name."""
+    """The jobs, the lock and the waiters that all MemoryStorage objects with the same name share."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -39,7 +39,7 @@ class SharedIndex:
 
 
 _NAMED: Final[dict[str, SharedIndex]] = {}
-# A forked child has a copy of every job. It starts empty, because it would run each job a second time.
+# A forked child process inherits a copy of every job. Clear the copies: the child would run each job again.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_NAMED.clear)
 
@@ -55,13 +55,13 @@ def open_url(url: str, *, clock: Clock = "system", **options: Any) -> MemoryStor
 
 
 def temporary_url(url: str, name: str) -> str:
-    """Return the URL of the storage called `name` in this process."""
+    """Return `memory:NAME`, for a storage that the conformance kit creates and removes."""
     scheme, _, _ = url.partition(":")
     return f"{scheme}:{name}"
 
 
 async def remove_url(url: str) -> None:
-    """Remove the name. Objects that have the storage open keep its jobs."""
+    """Forget the storage `memory:NAME`. Objects that have it open keep its jobs until they close."""
     bare_url, _ = read_options(url, {}, {})
     _NAMED.pop(bare_url.partition(":")[2].lstrip("/"), None)
 
@@ -69,7 +69,7 @@ async def remove_url(url: str) -> None:
 class MemoryStorage(IndexedStorage):
     """A storage in the memory of this process, safe for threads.
 
-    Each verb runs under one lock and never awaits.
+    Each verb runs under one lock and returns without awaiting; only `wait` awaits.
     """
 
     capabilities = Capabilities(cross_queue=True, push_wakeups=True, manual_clock=True)
@@ -82,13 +82,13 @@ class MemoryStorage(IndexedStorage):
         self._shared = _shared_index(name)
 
     async def open(self) -> None:
-        """Open the storage. In a forked process it is a new, empty one."""
+        """Open the storage. In a forked process, open a new, empty storage instead of the parent's copy."""
         if self._is_forked:
             self._shared = _shared_index(self._name)
         self._open, self._process = True, os.getpid()
 
     async def close(self) -> None:
-        """Close this object, and wake its waiters."""
+        """Close this object. Pending waits end: those on this object raise NotRunning."""
         self._open = False
         if self._is_forked:
             return

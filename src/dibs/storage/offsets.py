@@ -1,4 +1,8 @@
-"""The offsets of events in a log of numbered entries: an entry number and the index of an event in it."""
+"""The offsets of events in the log of a queue, as text.
+
+A log is a list of numbered entries, and each entry holds the events of one step. An offset is the number of
+an entry and the index of an event in it, as in `0006412e5a3b7c10.000002`.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +11,27 @@ from typing import Final
 
 from dibs.errors import Refused
 
-#: The index of the last event of an entry, so that a trimmed entry needs no count of its events.
+#: The index that marks the last event of any entry. With it, the offset of the last event of a trimmed entry
+#: is known without the number of its events.
 LAST_EVENT: Final = 0xFFFFFF
 _OFFSET: Final = re.compile("[0-9a-f]{16}[.][0-9a-f]{6}")
 
 
 def format_offset(number: int, index: int) -> str:
-    """Return the offset of an event: hexadecimal of fixed width, which sorts in the order of the log."""
+    """Return the offset of an event as hexadecimal text of fixed width, so offsets sort in log order."""
     return f"{number:016x}.{index:06x}"
 
 
 def parse_offset(after: str | None) -> tuple[int, int]:
-    """Return the entry number and the event index of an offset, (0, -1) for None.
+    """Return the entry number and the event index of the offset `after`.
 
-    Raise Refused for text that is not an offset.
+    None is the start of the log: (0, -1), before the first event. Raise Refused for other text.
     """
     if not after:
         return 0, -1
     if not _OFFSET.fullmatch(after):
         raise Refused(
-            f"after is {after!r:.80}, which is not an offset of a log; pass the offset of a page",
+            f"after is {after!r:.80}, which is not an offset of a log; pass the `offset` of an EventPage",
             field="after",
         )
     number, _, index = after.partition(".")

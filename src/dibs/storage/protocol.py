@@ -2,14 +2,24 @@
 
 Rules for all verbs:
 
-- A verb makes one atomic step per queue. A batch is a list of independent items: each item is atomic, the
-  items are applied in order, and the verb returns one result per item, in the same order.
+- A verb is an async method that works on jobs. It makes one atomic step per queue. A batch is a list of
+  independent items: each item is atomic, the items are applied in order, and the verb returns one result per
+  item, in the same order.
 - A verb checks its arguments with dibs.storage.checks before it reads or writes. Bad input raises Refused, or
   BatchRefused for an enqueue, and changes nothing.
 - Times are ms since the epoch by the one clock of the storage, which never steps back. `now` is allowed only
   with clock="manual"; other storages raise Refused. A manual time before an earlier one counts as that one.
 - A verb raises NotRunning before the storage is opened and after it is closed. A lost reply raises
   OutcomeUnknown.
+
+Terms for one id of a queue, its slot:
+
+- current: the job that waits or runs. successor: later enqueues of the same id, merged into one job that is
+  blocked until the run of the current ends. outcome: the kept end of the latest run.
+- seq: the number that orders jobs of equal priority and run_at. fence: the number of a claim, which a worker
+  must return to settle that run. revision: the number of an enqueue; a job has the range of the revisions
+  that were merged into it.
+- lease: the right of a worker to its claimed jobs, which expires unless the worker renews it.
 """
 
 from __future__ import annotations
@@ -49,7 +59,7 @@ from dibs.storage.capabilities import Capabilities
 Clock = Literal["system", "manual"]
 Watch = Literal["work", "events", "ids"]
 
-#: The `after` of `events` for the current end of the log.
+#: The value of `after` with which `events` starts at the current end of the log.
 LATEST = "~"
 
 
@@ -64,12 +74,12 @@ class Storage(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The abilities of the storage beyond the contract."""
+        """The optional abilities of this storage object, with its options and its server."""
         ...
 
     @property
     def durability(self) -> str:
-        """One sentence: which crashes and losses of power accepted jobs survive."""
+        """A sentence for people about the crashes and power losses that accepted jobs survive."""
         ...
 
     async def __aenter__(self) -> Self:
@@ -90,13 +100,13 @@ class Storage(Protocol):
     async def enqueue(
         self, queue: str, requests: Sequence[EnqueueRequest], *, now: int | None = None
     ) -> Sequence[EnqueueResult]:
-        """Take in up to 1,000 requests. An id may occur more than once.
+        """Enqueue up to 1,000 requests. An id may occur more than once.
 
-        An id without a live job becomes waiting (`queued`). With Update, a waiting job is changed in place
-        (`updated`), and for an active job the request goes into the successor (`blocked`). With Reject, a
-        live job stays unchanged (`duplicate`), and so does an id with a kept completed outcome, and with
-        `failed` also one with a kept failed outcome. A known request_key changes nothing and returns the
-        first result.
+        An id without a live job becomes waiting (`queued`). Update changes a waiting job in place
+        (`updated`), and merges a request for an active job into its successor (`blocked`). Reject leaves a
+        live job unchanged (`duplicate`), and also an id with a kept completed outcome. Reject with `failed`
+        leaves an id with a kept failed outcome unchanged, too. A known request_key returns the first result
+        and changes no job.
         """
         ...
 
@@ -115,10 +125,10 @@ class Storage(Protocol):
         """End claimed runs or return their jobs to waiting.
 
         The result is `done` for an end, `returned`, `handed_off`, or `refused` for a bad action. If no run of
-        the id is active with this fence, the result is `lost` and nothing changes; only where the outcome
-        remembers the fence, a repeated end returns `done`, and a RetryLater, Release or HandOff after a
-        cancellation returns `cancelled`. After a requested cancellation, RetryLater, Release and HandOff end
-        the run as cancelled.
+        the id is active with this fence, the result is `lost` and the id stays unchanged. There is one
+        exception, while the outcome with this fence is kept: a repeated end returns `done`, and a RetryLater,
+        Release or HandOff after a cancellation returns `cancelled`. After a requested cancellation,
+        RetryLater, Release and HandOff end the run as cancelled.
         """
         ...
 
@@ -133,9 +143,13 @@ class Storage(Protocol):
     ) -> FinishStatus:
         """End a handed-off run without its fence. `revision` is any revision in the range of the job.
 
-        The first case that applies decides. The revision is in the range of the outcome: `done` if `end` has
-        the same kind, else `lost`. There is no current: `not_found`. The revision is outside the range of the
-        current: `lost`. The current waits or is under a lease: `refused`. Otherwise the run ends: `done`.
+        The first of these cases decides:
+
+        - The revision is in the range of the outcome: `done` if `end` has the same kind, else `lost`.
+        - The id has no current: `not_found`.
+        - The revision is outside the range of the current: `lost`.
+        - The current waits or is under a lease: `refused`.
+        - Otherwise the run ends: `done`.
         """
         ...
 
@@ -155,7 +169,8 @@ class Storage(Protocol):
     ) -> dict[str, RenewResult]:
         """Extend the lease to `ttl` ms from now, in each of the queues. A renewal never shortens a lease.
 
-        A lease that is unknown, expired or dropped in a queue is not alive there, and stays so.
+        In a queue where the lease is unknown, expired or dropped, the result has `alive` False. A renewal
+        cannot revive such a lease.
         """
         ...
 
@@ -164,8 +179,8 @@ class Storage(Protocol):
     ) -> dict[str, int]:
         """Release up to `limit` jobs of the lease in each queue, and return the number of jobs left under it.
 
-        Repeat the call until the number is 0; an unknown lease has 0. From the first call on, the lease is
-        lost for renew and claim.
+        Repeat the call until each number is 0; an unknown lease has 0 jobs. From the first call on, renew and
+        claim treat the lease as lost.
         """
         ...
 
@@ -181,7 +196,10 @@ class Storage(Protocol):
     async def report(
         self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
     ) -> ReportStatus:
-        """Store progress, one JSON value encoded as JSON, on the active run; `lost` for any other fence."""
+        """Store the progress of the run with this fence: one value as JSON text, in bytes.
+
+        Return `lost` if the run with this fence is no longer active.
+        """
         ...
 
     # -- by id ---------------------------------------------------------------------------------------
@@ -220,14 +238,14 @@ class Storage(Protocol):
         ...
 
     async def forget(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> Sequence[bool]:
-        """Remove everything that the queue holds about each id; return whether it held anything.
+        """Remove the job, successor and outcome of each id. Return for each id whether it had one of them.
 
-        A holder of a removed run finds its fence lost.
+        If an active run is removed, its worker gets `lost` when it settles.
         """
         ...
 
     async def get(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> Sequence[Slot]:
-        """Return the slot of each id. An unknown id has an empty slot; an expired outcome is left out."""
+        """Return the slot of each id, without an expired outcome. The slot of an unknown id is empty."""
         ...
 
     async def list(
@@ -279,7 +297,10 @@ class Storage(Protocol):
         ...
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:
-        """Remove up to `limit` expired outcomes and request keys each, and the excess of the log."""
+        """Remove up to `limit` expired outcomes, up to `limit` expired request keys, and old log entries.
+
+        Log entries are old beyond the settings `log_age` and `log_bytes`. Prune again while `more` is True.
+        """
         ...
 
     async def export(
@@ -287,7 +308,7 @@ class Storage(Protocol):
     ) -> ExportPage:
         """Return a page of ids with all their parts, after the cursor `after` and up to the cursor `until`.
 
-        `import_` restores the ids from the records in another storage. `until` is a cursor of `split`.
+        `import_` restores the records in another storage. `until` is a cursor of `split`.
         """
         ...
 
@@ -296,8 +317,8 @@ class Storage(Protocol):
     ) -> Sequence[ImportStatus]:
         """Restore exported ids. An id that exists here stays unchanged: `exists`.
 
-        The numbers drawn later are above those of the records. A job under a lease arrives as waiting, as
-        after a release.
+        Later seqs, fences and revisions are above those of the records. A job that was under a lease arrives
+        as waiting, as after a release.
         """
         ...
 
@@ -325,41 +346,41 @@ class Storage(Protocol):
     ) -> WaitResult:
         """Wait for work, events or ids, until a scheduled job falls due, or for `timeout` s.
 
-        `for_` is `work`, `events` or `ids`; the latter waits for a change of one of `ids`. `since` maps a
-        queue to the token of its latest claim or wait: a change after that token ends the wait at once. A
-        wait is a hint: a lost wake-up costs latency, never correctness, so callers also poll at a slow rate.
+        `for_` is `work`, `events` or `ids`; `ids` waits until a run of one of `ids` ends or its enqueue is
+        cancelled. `since` maps a queue to the token of its latest claim or wait: a change after that token
+        ends the wait at once. A wait may miss a change, so callers also poll at a slow rate.
         """
         ...
 
 
 class BlockingClaims(Protocol):
-    """The verbs of a storage with the capability `blocking_claim`, which waits for jobs at the server."""
+    """The verbs of a storage with the capability `blocking_claim`: a claim waits at the server for jobs."""
 
     async def claim_blocking(
         self, queue: str, lease: str, limit: int, *, claim_id: str, timeout: float
     ) -> ClaimResult:
-        """Claim as soon as there may be a job, after `wake_claim`, or after `timeout` s at the latest.
+        """Claim when a job may be due, when `wake_claim` is called, or after `timeout` s at the latest.
 
-        The result is that of a claim at that moment, and does not depend on the reason why the wait ended.
-        The wait is a hint, as in `wait`: each change that would end a wait lets at least one blocking claim
-        of the queue continue, and a claim that reaches its limit and leaves due jobs lets the next one
-        continue. `claim_id` is a name that the caller uses only once: 1 to 64 characters of ASCII. A
-        cancelled call claims at once or never. With a manual clock the claim does not wait.
+        The result is that of a `claim` at that moment. Each change that would end a `wait` for work releases
+        at least one blocking claim of the queue. A claim that reaches its limit and leaves due jobs releases
+        the next one. As with `wait`, a wake-up may be lost. `claim_id` is a name that the caller uses only
+        once: 1 to 64 printable ASCII characters. A cancelled call claims at once or never. With a manual
+        clock the claim does not wait.
         """
         ...
 
     async def wake_claim(self, queue: str, claim_id: str) -> None:
-        """End the wait of the blocking claim `claim_id`, also if it begins within the next seconds."""
+        """Make the blocking claim `claim_id` claim now. It may also begin some seconds after this call."""
         ...
 
 
 class Transactions(Protocol):
-    """The method of a storage with the capability `transactions`."""
+    """The method of a storage with the capability `transactions`: jobs commit with the caller's own rows."""
 
     def in_transaction(self, connection: Any) -> Any:
         """Return an object whose `enqueue` and `settle` run inside the open transaction of `connection`.
 
-        For a blocking connection they are plain functions that run on the thread of the caller. Raise Refused
-        for an object that is not a connection of the storage's kind.
+        For a blocking connection, both are plain functions that run on the thread of the caller. Raise
+        Refused if `connection` is not a connection of the storage's driver.
         """
         ...

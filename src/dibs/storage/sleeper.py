@@ -1,4 +1,4 @@
-"""The sleep of a wait on its event loop, ended by a wake-up or a timer."""
+"""The sleep inside `Storage.wait`, which a wake-up or a timer ends. All storages use it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 
 
 class Sleeper:
-    """A sleep of one task at a time, on the event loop that created the Sleeper.
+    """A sleep that another task can end. Only one task may sleep, on the event loop that created the Sleeper.
 
-    Each sleep is a future and a timer: an asyncio.Event under asyncio.timeout takes twice the CPU.
+    Each sleep is a plain future and a timer, because an asyncio.Event under asyncio.timeout takes twice the
+    CPU.
     """
 
     def __init__(self) -> None:
@@ -18,14 +19,17 @@ class Sleeper:
         self._sleep: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
-        """End the current sleep, or the next one at once. Call it on the thread of the event loop."""
+        """End the current sleep; without one, the next `sleep` returns at once.
+
+        Call it on the thread of the event loop.
+        """
         self.woken = True
         self._end_sleep()
 
     async def sleep(self, seconds: float | None) -> bool:
-        """Sleep until a wake-up or for `seconds` (None for ever).
+        """Sleep until `wake` is called, for at most `seconds` (None: no limit). Return whether it was called.
 
-        Return `woken`, also for an earlier wake-up.
+        A `wake` before the call counts, too: then return True at once.
         """
         if self.woken:
             return True

@@ -1,7 +1,7 @@
-"""The loop of `Storage.wait` for storages on a server: look, sleep, look again.
+"""The loop of `Storage.wait` for Redis and Postgres: read the state of the queues, sleep, read it again.
 
-Redis and Postgres use it. The indexed storages (memory and file) need no loop: every change passes through
-their process or their log, so one sleep is enough.
+Memory and file storages need no such loop. Each process holds their jobs in memory, and so knows when a queue
+changes.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from dibs.model.results import WaitResult
 from dibs.storage.protocol import Watch
 from dibs.storage.sleeper import Sleeper
 
-#: The state of all queues of a wait, as one look returns it.
+#: The state of all queues of a wait, as one read from the server returns it.
 StateT = TypeVar("StateT")
 
 
 class QueueWait(Sleeper, ABC, Generic[StateT]):
     """One call of `Storage.wait`: its arguments, and the loop until one of its queues changes.
 
-    The loop looks at the queues, and then sleeps until a message (the storage calls `wake`), the next due
-    job, the next poll or the deadline. So a lost message costs the time until the next poll. A storage
-    defines how to subscribe, to look and to compare.
+    The loop reads the state of the queues from the server. Then it sleeps until the server sends a message
+    (the storage calls `wake`), a scheduled job falls due, the next poll is due, or the deadline passes. A
+    lost message thus delays the wait until the next poll. Each storage defines how to subscribe to messages,
+    how to read the state, and how to compare it.
     """
 
     def __init__(
@@ -34,14 +35,14 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
         super().__init__()
         self.queues, self.watch = queues, watch
         self.ids = frozenset(ids)
-        #: Tokens of the states with which the next look is compared, by queue.
+        #: For each queue, the token of its last known state. The loop compares the next state with it.
         self.since: Mapping[str, str] = since
 
     async def run(self, timeout: float | None) -> WaitResult:
-        """Wait for at most `timeout` seconds; None waits for ever. Raises StorageError."""
+        """Wait for at most `timeout` seconds, without limit for None. Raise StorageError if a read fails."""
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            # Subscribe before the first look: a message then reports every change after that look.
+            # Subscribe before the first read, so that a message reports every change after that read.
             await self.subscribe()
             return await self._until_changed(deadline)
         finally:
@@ -50,7 +51,7 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
     async def _until_changed(self, deadline: float | None) -> WaitResult:
         state = self.recall()
         while True:
-            # A message from here on ends the next sleep, also a message that arrives during the look.
+            # A message from here on ends the next sleep, also a message that arrives during the read.
             was_woken, self.woken = self.woken, False
             if state is None:
                 state = await self.look()
@@ -73,15 +74,15 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
 
     @abstractmethod
     async def subscribe(self) -> None:
-        """Subscribe to the messages of the queues; a message that concerns this wait calls `wake`."""
+        """Subscribe to the server's messages about the queues. Each message for this wait calls `wake`."""
 
     @abstractmethod
     def unsubscribe(self) -> None:
-        """Undo `subscribe`, also after a `subscribe` that was cancelled."""
+        """Undo `subscribe`. Called also if `subscribe` failed or was cancelled."""
 
     @abstractmethod
     def check_open(self) -> None:
-        """Raise NotRunning if the storage was closed."""
+        """Raise NotRunning if the storage was closed during a sleep."""
 
     @abstractmethod
     async def look(self) -> StateT:
@@ -89,36 +90,45 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
 
     @abstractmethod
     def recall(self) -> StateT | None:
-        """Return the state that the first look would find, None if it is unknown."""
+        """Return the state of the queues if messages and claims made it known; None if it must be read."""
 
     def recall_after_message(self, state: StateT) -> StateT | None:
-        """Return the state after a message that ended the sleep, None if it is unknown."""
+        """Return `state` with the content of the message that ended the sleep; None to read the state again.
+
+        By default, every message leads to a new read.
+        """
         return None
 
     @abstractmethod
     def ends_on_message(self) -> bool:
-        """Return whether a message ends the wait; if not, the loop compares the state after the message."""
+        """Return whether any message ends the wait. If not, the loop compares the state after a message."""
 
     @abstractmethod
     def has_changed(self, state: StateT, *, was_woken: bool) -> bool:
-        """Return whether a state concerns this wait; `was_woken`: a message arrived before the look."""
+        """Return whether `state` ends the wait.
+
+        `was_woken` is True if a message arrived before the state was read.
+        """
 
     def remember(self, state: StateT) -> None:
-        """Take the tokens of a state into `since`."""
+        """Make `state` the state with which the next state is compared."""
         self.since = self.tokens(state)
 
     @abstractmethod
     def tokens(self, state: StateT) -> Mapping[str, str]:
-        """Return the token of each queue."""
+        """Return the token of each queue, which the caller passes as `since` to its next wait."""
 
     def outcomes(self, state: StateT) -> Mapping[str, Outcome]:
-        """Return outcomes of the watched ids that messages included."""
+        """Return the outcomes of watched ids that the server sent in messages.
+
+        The caller then need not read them. By default there are none.
+        """
         return {}
 
     @abstractmethod
     def seconds_until_due(self, state: StateT) -> float | None:
-        """Return the seconds until the next scheduled job, None without one."""
+        """Return the seconds until the next scheduled job falls due; None if no job is scheduled."""
 
     @abstractmethod
     def seconds_until_poll(self, state: StateT) -> float:
-        """Return the most seconds until the next look."""
+        """Return the seconds after which the loop reads the state again, even without a message."""

@@ -1,4 +1,8 @@
-"""The storage for `file:` URLs: commit files and a checkpoint in a directory that processes share."""
+"""The storage for `file:` URLs, in a directory that the processes of one machine share.
+
+Each change of jobs adds a commit file. Now and then a checkpoint, a file with all jobs, replaces the commit
+files before it.
+"""
 
 from dibs.storage.file.storage import FileStorage, open_url
 from dibs.storage.file.temporary import remove_url, temporary_url

@@ -1,8 +1,8 @@
-"""Writing, reading and removing checkpoints: the whole index in one file, in place of the commits before it.
+"""Checkpoints: the whole index in one file, which replaces the commit files before it.
 
-A process writes a checkpoint while it holds the commit lock, so the checkpoint replaces exactly the commits
-up to its number. The process removes those commits once the checkpoint is in place. A process is up to date
-if it finds neither the next commit nor a newer checkpoint.
+A process writes a checkpoint while it holds the commit lock. So the checkpoint contains exactly the commits
+up to its number, and the process then removes those commit files. A reader is up to date if it finds neither
+the next commit nor a newer checkpoint.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from dibs.storage.file.frames import (
 )
 from dibs.storage.indexed.index import Index
 
-#: A checkpoint is due once the commits since the last one take this many bytes and more bytes than that one.
+#: A checkpoint is due once the commits since the last checkpoint exceed both this size and the size of that
+#: checkpoint.
 MIN_COMMIT_BYTES: Final = 4 * 1024 * 1024
 #: A checkpoint is also due after this many commits, because each commit file takes an inode and a block.
 MAX_COMMITS: Final = 4096
@@ -41,26 +42,25 @@ Identity = tuple[int, int, int]
 
 @define
 class CheckpointTrigger:
-    """The amount committed since the last checkpoint, and whether the next checkpoint is due."""
+    """Counts what was committed since the last checkpoint, and decides when the next checkpoint is due."""
 
     #: Size of the last checkpoint, bytes.
     checkpoint_bytes: int = 0
-    #: Size of all commits since then, bytes.
+    #: Size of all commits since the last checkpoint, bytes.
     commit_bytes: int = 0
-    #: Number of commits since then.
+    #: Number of commits since the last checkpoint.
     commits: int = 0
 
     def add(self, size: int) -> None:
-        """Count a commit of `size` bytes."""
         self.commit_bytes += size
         self.commits += 1
 
     def postpone(self) -> None:
-        """Count from zero again after a failed checkpoint, so that it is not repeated at every commit."""
+        """Restart the count after a failed checkpoint. Otherwise every further commit would try it again."""
         self.commit_bytes = self.commits = 0
 
     def reset(self, size: int) -> None:
-        """Count from zero again after a checkpoint of `size` bytes."""
+        """Restart the count after a checkpoint of `size` bytes was written or read."""
         self.checkpoint_bytes, self.commit_bytes, self.commits = size, 0, 0
 
     @property
@@ -106,7 +106,10 @@ def _frames(index: Index, number: int) -> Iterator[bytes]:
 
 
 def remove_commits(directory: Directory, through: int) -> None:
-    """Remove the commits up to number `through`. The next checkpoint tries a failed removal again."""
+    """Remove the commit files up to number `through`.
+
+    A failed removal raises no error: the files are harmless, and the next checkpoint removes them.
+    """
     with suppress(OSError):
         for number in directory.commit_numbers():
             if number <= through:

@@ -1,8 +1,8 @@
 """The content of a commit file: for each queue, the new values of everything that one step changed.
 
-A commit records results, not requests. Replaying a commit takes no decision, so a newer version of dibs with
-a corrected transition reads an old commit with its original meaning. If a payload only moved, from waiting to
-active or from successor to current, the commit refers to the old copy and does not repeat the payload.
+A commit records results, not requests. So a newer version of dibs, in which the same request may have another
+result, still reads an old commit with its original meaning. If a payload only moved, from waiting to active
+or from successor to current, the commit refers to the old copy and does not repeat the payload.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dibs.storage.indexed.records import Changes, Lease, RequestKey
 #: Slots in one frame of a checkpoint.
 SLOTS_PER_FRAME: Final = 5_000
 
-#: Sources of a part's data: WRITTEN in this commit, or the data that the slot's current, successor or outcome
-#: had before the step.
+#: Where a reader finds the data (payload, attributes ...) of a job: WRITTEN in this commit, or in the
+#: current, successor or outcome that the slot had before the step.
 WRITTEN: Final = 0
 OF_CURRENT: Final = 1
 OF_SUCCESSOR: Final = 2
@@ -34,7 +34,7 @@ _NO_DATA: Final = JobData()
 
 
 class SlotImage(Struct, frozen=True, gc=False, array_like=True):
-    """A slot after the step."""
+    """The slot of one id (its job, successor and outcome) after the step."""
 
     id: str
     #: None if the step removed the id.
@@ -44,23 +44,26 @@ class SlotImage(Struct, frozen=True, gc=False, array_like=True):
 
 
 class QueueImage(Struct, frozen=True, gc=False, array_like=True):
-    """The changes of one step in one queue."""
+    """The changes of one step in one queue. A lease or request key with None was removed by the step."""
 
     name: str
     slots: list[SlotImage] = []
     leases: list[tuple[str, Lease | None]] = []
     keys: list[tuple[str, RequestKey | None]] = []
+    #: None if the step did not change the settings.
     settings: Settings | None = None
+    #: Log entries that the step added.
     entries: list[Entry] = []
+    #: Number of the last log entry that the step removed; 0 if it removed none.
     trimmed: int = 0
 
 
 class Commit(Struct, frozen=True, gc=False, array_like=True):
-    """One atomic step."""
+    """One atomic step, as the body of one commit file."""
 
     #: The clock after the step, ms since the epoch.
     now: int
-    #: The last number that was drawn (seq, revision, fence or offset).
+    #: The last number that was drawn. All seqs, revisions, fences and log offsets come from one counter.
     number: int
     queues: list[QueueImage]
 
@@ -70,7 +73,7 @@ _decode: Final = msgspec.msgpack.Decoder(Commit).decode
 
 
 def encode(index: Index, step: Step) -> bytes:
-    """Encode a step as the body of a commit."""
+    """Encode a step as the body of a commit. The index must still be in the state after that step."""
     return _encode(Commit(index.now, index.number, [_image(queue, changes) for queue, changes in step]))
 
 
@@ -88,7 +91,7 @@ def _image(queue: QueueIndex, changes: Changes) -> QueueImage:
 
 
 def _without_known_data(id: str, before: Slot, after: Slot) -> SlotImage:
-    """Return the image of slot `after`, with references in place of data that slot `before` held already."""
+    """Return the image of slot `after`. Data that slot `before` held already is replaced by a reference."""
     if after is EMPTY:
         return SlotImage(id, None)
     if before is EMPTY or _has_no_data(after):
@@ -105,7 +108,7 @@ def _without_known_data(id: str, before: Slot, after: Slot) -> SlotImage:
 
 
 def _has_no_data(slot: Slot) -> bool:
-    """Return whether no part of a slot carries data, as after most ends of runs; then no data is compared."""
+    """Return whether a slot has no job data, as after most ends of runs. It saves comparing the data."""
     if slot.current is not None or slot.successor is not None:
         return False
     return slot.outcome is None or slot.outcome.data is None
@@ -136,7 +139,7 @@ def _with_data(slot: Slot, sources: tuple[int, int, int], datas: tuple[JobData, 
 
 
 def apply(index: Index, body: bytes) -> None:
-    """Apply the commit in `body` to the index. Raises msgspec.DecodeError."""
+    """Apply the commit in `body` to the index. Raise msgspec.DecodeError, with the index unchanged."""
     commit = _decode(body)
     index.now = max(index.now, commit.now)
     index.number = max(index.number, commit.number)
@@ -175,7 +178,7 @@ def _with_known_data(queue: QueueIndex, id: str, slot: Slot, sources: tuple[int,
 
 
 def snapshot(index: Index) -> Iterator[bytes]:
-    """Yield the bodies of a checkpoint: applied in order to an empty index, they rebuild this one."""
+    """Yield the bodies of a checkpoint's frames. Applied to an empty index in order, they rebuild `index`."""
     yield _encode(Commit(index.now, index.number, []))
     for queue in index.queues.values():
         if queue.used:

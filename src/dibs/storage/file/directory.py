@@ -2,12 +2,12 @@
 
     jobs/
       format        one line of JSON: the format's number, and the version of dibs that created the directory
-      lock          locked by the process that writes, for the length of one commit
+      lock          locked by a process while it writes one commit
       commits/      one file for each commit: 000000000000002a is the 42nd
       checkpoint    the index up to some commit; the commits before it are removed
       tmp/          files that are being written, before they are renamed into place
 
-No id, queue or payload ever becomes part of a path.
+Paths contain no ids, queue names or payloads, so these cannot lead a write outside the directory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _READ_ONLY: Final = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 class Directory:
-    """The paths of one file storage."""
+    """The directory of one file storage: its paths, its creation and the check of its format."""
 
     def __init__(self, root: str) -> None:
         self.root = Path(root)
@@ -53,7 +53,6 @@ class Directory:
         self.tmp = self.root / "tmp"
 
     def commit_path(self, number: int) -> str:
-        """Return the path of the commit with this number."""
         return f"{self.commits}/{number:016x}"
 
     def commit_numbers(self) -> Iterator[int]:
@@ -64,10 +63,10 @@ class Directory:
                     yield int(entry.name, 16)
 
     def prepare(self) -> bool:
-        """Create missing parts, and return whether this call created the `format` file.
+        """Create missing folders and files. Return whether the storage is new (this call created `format`).
 
-        Raises StorageUnavailable for a folder of other files, StorageDamaged and StorageTooNew for its
-        format.
+        Raise StorageUnavailable for a folder that contains other files, StorageDamaged for a `format` file
+        that cannot be read, and StorageTooNew for a format that a newer dibs wrote.
         """
         try:
             created = self._create()
@@ -116,8 +115,8 @@ class Directory:
         with open(temporary, "w", opener=_private) as file:
             file.write(text)
             file.flush()
-            # Always sync, once in the life of a directory: commits without a `format` file after a power loss
-            # would be unreadable.
+            # Sync this file in every case, once in the life of a directory. If a power loss removed it, the
+            # commits beside it could not be read.
             os.fsync(file.fileno())
         temporary.rename(self.format)
 
@@ -137,7 +136,7 @@ class Directory:
 
 
 def too_new(path: Path, found: int) -> StorageTooNew:
-    """Return the error for a file or directory with a format number that this version does not know."""
+    """Return the error for a file or directory that a newer version of dibs wrote, with format `found`."""
     return StorageTooNew(
         f"{path} has format {found}, and this version of dibs reads up to {FORMAT}: upgrade dibs"
     )
@@ -148,7 +147,10 @@ def _private(path: str, flags: int) -> int:
 
 
 def write_error(error: OSError, doing: str) -> StorageError:
-    """Return the error of dibs for an OSError of a write that had no effect."""
+    """Convert the OSError of a failed write to an error of dibs. The write must have had no effect.
+
+    `doing` begins the message, as in "cannot commit to ./jobs".
+    """
     reason = f"{doing}: {_describe(error)}"
     if error.errno in _FULL:
         return StorageFull(f"{reason}. Nothing was written; free some disk space and repeat")
@@ -158,7 +160,7 @@ def write_error(error: OSError, doing: str) -> StorageError:
 
 
 def read_error(error: OSError, doing: str) -> StorageError:
-    """Return the error of dibs for an OSError of a read."""
+    """Convert the OSError of a failed read to an error of dibs. `doing` begins the message."""
     return StorageUnavailable(f"{doing}: {_describe(error)}")
 
 

@@ -34,7 +34,6 @@ class CorruptFile(Exception):
 
 
 def encode_frame(number: int, body: bytes) -> bytes:
-    """Return the frame of a body: header and body."""
     checked = _CHECKED.pack(MAGIC, FORMAT, number, len(body))
     return b"".join((checked, crc32(body, crc32(checked)).to_bytes(4, "little"), body))
 
@@ -94,10 +93,11 @@ def _unpack_header(path: str, header: bytes) -> tuple[bytes, int, int, int, int]
 def write_atomically(path: str, temporary: str, frames: Iterable[bytes], *, fsync: bool) -> int:
     """Write `frames` to the file `temporary`, rename it to `path`, and return its size in bytes.
 
-    The rename is the only visible effect. If a write fails, `path` is unchanged and `temporary` is removed.
+    Other processes see the complete file or, if a write fails, no change. A failed write leaves no temporary
+    file. With `fsync`, the content survives a power loss; see fsync_folder for the name of the file.
     """
     size = 0
-    # O_TRUNC overwrites the leftover of a killed process with the same number; O_EXCL would fail on it.
+    # A killed process may have left a temporary file of this name. O_TRUNC overwrites it; O_EXCL would fail.
     # O_NONBLOCK fails at once on a FIFO under this name; without it, open() would wait for a reader.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, FILE_MODE)
@@ -126,7 +126,7 @@ def _write_all(descriptor: int, chunk: bytes) -> int:
 
 
 def fsync_folder(path: str) -> None:
-    """Sync a folder, so that the names of its files survive power loss."""
+    """Sync a folder, so that new names in it survive a power loss. fsync of a file syncs only its content."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -18,7 +18,7 @@ log: Final = logging.getLogger("dibs.storage.file")
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:
-    """Return whether a log record of watchdog is more than its harmless message about a stopped observer."""
+    """Return False for watchdog's harmless message about a stopped observer, so that the filter drops it."""
     return "called when the thread is inactive" not in record.getMessage()
 
 
@@ -28,7 +28,10 @@ logging.getLogger("watchdog.observers.inotify").addFilter(_is_relevant)
 
 
 class CommitWatch(FileSystemEventHandler):
-    """A watch of the `commits` folder. Watchdog's thread calls `on_commit` with each new commit's number."""
+    """A watch of the `commits` folder. It calls `on_commit` with the number of each new commit.
+
+    The call comes from watchdog's thread.
+    """
 
     def __init__(self, directory: Directory, on_commit: Callable[[int], None]) -> None:
         self._directory = directory
@@ -36,7 +39,7 @@ class CommitWatch(FileSystemEventHandler):
         self._observer = Observer()
 
     def start(self) -> bool:
-        """Start watching, and return whether it succeeded: inotify limits the number of watches per user."""
+        """Start watching. Return False if the system refuses; inotify limits the watches of each user."""
         try:
             self._observer.schedule(self, str(self._directory.commits))
             self._observer.start()
@@ -51,9 +54,9 @@ class CommitWatch(FileSystemEventHandler):
             self._observer.join()
 
     def on_any_event(self, event: FileSystemEvent) -> None:
-        """Handle the rename of a commit into the folder.
+        """Report a commit file that was renamed into the folder.
 
-        watchdog reports it as `moved`, or as `created` if it does not watch the folder that the file came
+        watchdog calls such a rename `moved`, or `created` if it does not watch the folder that the file came
         from.
         """
         if event.event_type not in ("created", "moved"):

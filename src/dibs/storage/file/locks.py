@@ -13,13 +13,13 @@ from dibs.storage.file.directory import FILE_MODE, Directory, write_error
 
 #: Interval at which filelock tries again, s. Its default of 50 ms would be most of a job's latency.
 POLL_INTERVAL: Final = 0.001
-#: Time limit for acquiring the lock, s. It is longer than any commit or checkpoint takes, and is reached if a
+#: Time limit for acquiring the lock, s. Any commit or checkpoint takes less time. The limit is reached if a
 #: process is suspended while it holds the lock.
 ACQUIRE_TIMEOUT: Final = 60.0
 
 
 class CommitLock:
-    """An exclusive lock across processes. The system releases it when its holder dies."""
+    """An exclusive lock across processes, on the file `lock`. The system releases it when its holder dies."""
 
     def __init__(self, directory: Directory) -> None:
         self._path = directory.lock
@@ -27,10 +27,11 @@ class CommitLock:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold the lock for the length of a `with` block.
+        """Hold the lock during a `with` block.
 
-        Raises StorageUnavailable if another process holds it for `ACQUIRE_TIMEOUT` seconds, StorageReadOnly
-        if this user may not create the lock file, OutcomeUnknown if the system refuses to release it.
+        Raise StorageUnavailable if another process holds the lock for `ACQUIRE_TIMEOUT` seconds,
+        StorageReadOnly if this user may not create the lock file, and OutcomeUnknown if the system refuses to
+        release the lock.
         """
         try:
             self._lock.acquire(timeout=ACQUIRE_TIMEOUT, poll_interval=POLL_INTERVAL)
@@ -46,7 +47,7 @@ class CommitLock:
             self._release()
 
     def _release(self) -> None:
-        """Release the lock. Try twice if the system refuses, because a kept lock stops every process."""
+        """Release the lock. If the system refuses, try once more: a kept lock blocks every process."""
         try:
             self._lock.release(force=True)
         except OSError:

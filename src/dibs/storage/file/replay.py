@@ -1,4 +1,4 @@
-"""Reading a directory into an index: the checkpoint first, then each commit after it."""
+"""Replay of a directory into the index of this process: the checkpoint first, then each commit after it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log: Final = logging.getLogger("dibs.storage.file")
 
 
 class Replay:
-    """The index of a process, with all commits up to `number` applied."""
+    """The index of this process. `number` is the number of the last commit that the index contains."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
@@ -31,7 +31,7 @@ class Replay:
         self.reloaded = False
 
     def commit_written(self, number: int, size: int) -> None:
-        """Count a commit of this process; the index contains it already."""
+        """Count a commit of `size` bytes that this process wrote. The index contains its step already."""
         self.number = number
         self.checkpoint_trigger.add(size)
 
@@ -43,9 +43,9 @@ class Replay:
     def new_steps(self, *, locked: bool) -> Iterator[Step]:
         """Apply the new commits one by one, and yield the step of each. Raises CorruptFile and OSError.
 
-        A damaged last commit is the trace of a power loss: end before it. Only a process that holds the lock
-        moves it away, because without the lock another process may have replaced it by a valid commit of the
-        same name.
+        A power loss may leave a damaged last commit: stop before it. With `locked` (this process holds the
+        commit lock), also move the damaged file to `tmp`. Without the lock, another process may just have
+        replaced it by a valid commit of the same name.
         """
         while True:
             try:
@@ -61,9 +61,9 @@ class Replay:
     def initial_steps(self) -> Iterator[Step]:
         """Apply the checkpoint and all commits to the empty index, and yield the step of each commit.
 
-        Raises CorruptFile if a commit is missing. dibs removes a commit only after a checkpoint of it or of a
-        later commit is in place. So if a later commit exists, and neither the next commit nor a newer
-        checkpoint is found after that, another program removed the commit.
+        Raise CorruptFile if a commit is missing while later commits exist and no newer checkpoint replaces
+        it. dibs itself removes a commit only after a checkpoint that contains it is in place, so another
+        program removed the file.
         """
         highest = max(self._directory.commit_numbers(), default=0)
         while True:
@@ -98,7 +98,7 @@ class Replay:
         return self.index.end_step()
 
     def _newer_checkpoint(self) -> bool:
-        """Replace the index by the checkpoint's if that is newer; return whether the index was replaced."""
+        """Replace the index by the checkpoint's index if that is newer. Return whether it was replaced."""
         found = checkpoint.identity(self._directory)
         if found is None or found == self._checkpoint:
             return False
@@ -108,8 +108,8 @@ class Replay:
         if number <= self.number:
             return False
         for name, queue in index.queues.items():
-            # Waiters hold tokens of the old index. Raise the counter above them, so that each token reports
-            # new work.
+            # Waiters hold tokens (values of work_version) of the old index. A higher version makes each of
+            # these tokens report new work.
             queue.work_version += self.index.find_queue(name).work_version + 1
         self.index, self.number, self.reloaded = index, number, True
         return True

@@ -1,7 +1,8 @@
-"""The file storage: an index in memory, and a commit file for each step before its answer is returned.
+"""The file storage: each process holds all jobs in an index, and writes each change to a commit file.
 
-Each process holds the whole index and replays the commits of other processes. All of this runs on one thread
-of the storage, so a slow disk never blocks an event loop, and the index needs no lock of its own.
+A verb returns its result only after its commit file is written. Each process replays the commits of the other
+processes. A storage does all of this on one thread. So a slow disk never blocks an event loop, and the index
+needs no lock.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def open_url(url: str, *, clock: Clock = "system", **options: Any) -> FileStorag
 class FileStorage(IndexedStorage):
     """A storage in a directory, for any number of processes of one machine.
 
-    With `fsync`, each commit survives power loss; without it, commits survive the death of processes.
-    `poll` is the interval in seconds at which a wait looks for commits whose notification was lost.
+    With `fsync`, each commit survives a power loss; without it, commits survive only the death of processes.
+    `poll` is the interval in seconds at which a wait looks for commits, in case their notification was lost.
     """
 
     capabilities = Capabilities(
@@ -164,7 +165,7 @@ class FileStorage(IndexedStorage):
         return index
 
     def _commit(self, now: int | None, verb: Callable[[Index], T]) -> T:
-        """Run a verb on the current index and write its commit, all under the commit lock."""
+        """Under the commit lock, replay the commits of other processes, run a verb, and write its commit."""
         with self._lock.hold():
             self._catch_up(locked=True)
             index = self._index_at(now)
@@ -175,7 +176,7 @@ class FileStorage(IndexedStorage):
         return answer
 
     def _write(self, index: Index, step: Step, number: int) -> None:
-        """Write the commit of a step; if that fails, undo the step in the index."""
+        """Write the commit of a step. If the write fails, undo the step in the index and raise."""
         replay, directory = self._replay, self._directory
         commit_number = replay.number + 1
         temporary = f"{directory.tmp}/{commit_number:016x}"
@@ -200,7 +201,7 @@ class FileStorage(IndexedStorage):
         try:
             fsync_folder(str(self._directory.commits))
         except OSError as error:
-            # Every other process sees the commit, but its name may not survive power loss.
+            # Every other process sees the commit, but its file name may not survive a power loss.
             raise OutcomeUnknown(
                 f"the step is committed to {self.url}, but may not survive power loss: "
                 f"fsync of the folder failed ({error.strerror})"
@@ -248,8 +249,8 @@ class FileStorage(IndexedStorage):
                     await self._on_thread(self._poll_commits)
                     woken = waiter.woken
         finally:
-            # Also if the caller is cancelled during `_join`: the thread runs its work in order, so `remove`
-            # follows `add`.
+            # The caller may be cancelled while `_join` runs on the thread. The thread runs its work in order,
+            # so this `remove` follows the `add` of `_join`.
             if self._thread is not None:
                 self._thread.submit(self._wakeups.remove, waiter)
         if not self._open:
@@ -269,7 +270,7 @@ class FileStorage(IndexedStorage):
         return self._wakeups.has_changed(waiter, index, since), due
 
     def _poll_commits(self) -> None:
-        # With many waits at once, the first of them that polls reads the new commits for all.
+        # With many waits at once, the first wait that polls reads the new commits for all of them.
         if time.monotonic() - self._last_catch_up >= self._poll / 2:
             self._catch_up()
 
@@ -291,7 +292,6 @@ async def _run_on(thread: ThreadPoolExecutor, work: Callable[[], R]) -> R:
     try:
         done = asyncio.get_running_loop().run_in_executor(thread, work)
     except RuntimeError:
-        # The interpreter shuts down and its executors take no more work. Run the last calls of a program
-        # here.
+        # The interpreter shuts down, and its executors take no more work. Run the work on this thread.
         return work()
     return await done

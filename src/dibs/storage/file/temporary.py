@@ -1,4 +1,7 @@
-"""Temporary storages inside the folder of a URL, for the conformance kit and for tests."""
+"""Creation and removal of temporary storages, for the conformance kit and for tests.
+
+Each is a subfolder of the folder in the URL that the user gives.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from pathlib import Path
 
 
 def temporary_url(url: str, name: str) -> str:
-    """Return the URL of the folder `name` inside the folder of `url`."""
+    """Return the URL of the subfolder `name`: `file:./jobs?fsync=1` and `a` give `file:./jobs/a?fsync=1`."""
     folder, mark, query = url.partition("?")
     return f"{folder.rstrip('/')}/{name}{mark}{query}"
 
 
 async def remove_url(url: str) -> None:
-    """Remove the folder of a URL with everything in it, if it is the directory of a file storage."""
+    """Delete the folder of a URL with all its files. Keep it if it is not the directory of a file storage."""
     path = Path(url.partition("?")[0].partition(":")[2])
     if (path / "commits").is_dir():
         await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)

@@ -1,7 +1,9 @@
-"""The contract over an index in memory, shared by the memory storage and the file storage.
+"""All verbs of a storage whose jobs are in the memory of the process. Memory and file storage build on it.
 
-`index.py` holds the jobs of one storage and `queue_index.py` those of one queue. The verbs are functions of
-an index, in one module for each kind: enqueueing, claiming, settling, by_id, whole_queue, reading.
-`storage.py` has the async verbs that a storage inherits, and `session.py` opens it and runs a verb.
-dibs.model.transitions decides the changes of an id.
+- `index.py` and `queue_index.py`: the jobs of one storage, and those of one queue
+- `enqueueing.py`, `claiming.py`, `settling.py`, `by_id.py`, `whole_queue.py`, `reading.py`: the verbs, as
+  plain functions that change an Index; dibs.model.transitions decides the changes of an id
+- `storage.py`: the async verbs, which check their arguments and call these functions
+- `session.py`: the base class that a storage completes with its lock and its disk
+- `waiters.py`: the pending calls of `wait`, and their wake-ups
 """

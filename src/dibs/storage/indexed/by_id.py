@@ -1,4 +1,4 @@
-"""The verbs by id: cancel, amend, retry_failed, forget."""
+"""The verbs that change given ids: cancel, amend, retry_failed, forget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dibs.storage.indexed.queue_index import QueueIndex
 
 
 def cancel(index: Index, queue: str, ids: Sequence[str], running: bool) -> list[CancelStatus]:  # noqa: FBT001
-    """Cancel waiting jobs and successors; with `running`, request the cancellation of active runs."""
+    """Cancel waiting jobs and successors of active jobs. With `running`, also ask active runs to cancel."""
     source = index.find_queue(queue)
     return [_cancel(index, source, id, running=running) for id in ids]
 
@@ -58,7 +58,7 @@ def _request_cancel(index: Index, queue: QueueIndex, slot: Slot, job: Job, run: 
 
 
 def amend(index: Index, queue: str, id: str, patch: JobPatch, limits: Limits) -> AmendStatus:
-    """Apply a patch as a whole. Raise Refused if the merged attributes are too large."""
+    """Apply a patch as a whole or not at all. Raise Refused if the merged attributes are too large."""
     source = index.find_queue(queue)
     slot = source.slots.get(id, EMPTY)
     status = rules.decide_amend(slot, patch, index.now)
@@ -75,7 +75,7 @@ def amend(index: Index, queue: str, id: str, patch: JobPatch, limits: Limits) ->
 
 
 def retry_failed(index: Index, queue: str, ids: Sequence[str]) -> list[RetryFailedStatus]:
-    """Enqueue failed jobs again from their outcomes."""
+    """Enqueue failed jobs again, with the payload and options that their outcomes kept."""
     source = index.find_queue(queue)
     return [_retry_failed(index, source, id) for id in ids]
 
@@ -93,7 +93,7 @@ def _retry_failed(index: Index, queue: QueueIndex, id: str) -> RetryFailedStatus
 
 
 def forget(index: Index, queue: str, ids: Sequence[str]) -> list[bool]:
-    """Remove each id; return whether the queue held anything of it."""
+    """Remove the job, successor and outcome of each id. Return for each id whether it had one of them."""
     source = index.find_queue(queue)
     return [_forget(index, source, id) for id in ids]
 

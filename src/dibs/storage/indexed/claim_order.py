@@ -1,4 +1,4 @@
-"""The due jobs of a queue in the order of claims."""
+"""A priority queue for the due jobs of one queue, in the order in which claims take them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 
-#: (-priority, run_at, seq, id): the order of claims (contract 2).
+#: (-priority, run_at, seq, id) of a due job. These tuples sort in the order of claims (contract 2). seq is a
+#: growing number that a job gets when it is enqueued or retried.
 Due = tuple[int, int, int, str]
 
 
@@ -29,7 +30,6 @@ class ClaimOrder:
         yield from self._out_of_order
 
     def add(self, entry: Due) -> None:
-        """Add an entry."""
         in_order = self._in_order
         if not in_order or in_order[-1] < entry:
             in_order.append(entry)
@@ -37,13 +37,12 @@ class ClaimOrder:
             heappush(self._out_of_order, entry)
 
     def pop(self) -> Due | None:
-        """Remove and return the smallest entry; None if there is no entry."""
+        """Remove and return the entry of the next job to claim; None if no job is due."""
         out_of_order, in_order = self._out_of_order, self._in_order
         if out_of_order and (not in_order or out_of_order[0] < in_order[0]):
             return heappop(out_of_order)
         return in_order.popleft() if in_order else None
 
     def replace_all(self, entries: Iterable[Due]) -> None:
-        """Replace all entries by these."""
         self._in_order = deque(sorted(entries))
         self._out_of_order = []

@@ -1,4 +1,7 @@
-"""The verbs that hand out jobs: claim, and the verbs of leases."""
+"""The verbs claim, grant, renew, drop and reap: jobs become active under a lease, or return to waiting.
+
+A lease is the right of a worker to the jobs that it claims with it. The lease expires unless it is renewed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from dibs.storage.indexed.records import Lease
 
 
 def claim(index: Index, queue: str, lease_id: str, limit: int) -> ClaimResult:
-    """Make up to `limit` due jobs active under a lease."""
+    """Make up to `limit` due jobs active under a lease, fewer if max_active of the queue allows fewer.
+
+    A lease that is unknown, expired or dropped claims no job and returns `lost`.
+    """
     source = index.find_queue(queue)
     lease = source.leases.get(lease_id)
     if lease is None or not lease.alive(index.now):
@@ -46,7 +52,7 @@ def _take(index: Index, queue: QueueIndex, lease: str, holder: str, limit: int) 
 
 
 def grant(index: Index, queues: Sequence[str], lease: str, ttl: int, holder: str) -> GrantResult:
-    """Create a lease with the id `lease` on each queue."""
+    """Create a lease with the id `lease` on each queue, for `ttl` ms."""
     expires_at = index.now + ttl
     for name in queues:
         index.queue(name).put_lease(lease, Lease(holder, expires_at))
@@ -54,7 +60,7 @@ def grant(index: Index, queues: Sequence[str], lease: str, ttl: int, holder: str
 
 
 def renew(index: Index, queues: Sequence[str], lease_id: str, ttl: int) -> dict[str, RenewResult]:
-    """Extend a lease in each queue."""
+    """Extend a lease to `ttl` ms from now in each queue where it is alive, and never shorten it."""
     return {name: _renew(index, index.find_queue(name), lease_id, ttl) for name in queues}
 
 
@@ -86,7 +92,10 @@ def _drop(index: Index, queue: QueueIndex, lease_id: str, limit: int) -> int:
 
 
 def reap(index: Index, queue: str, limit: int) -> list[ReapedJob]:
-    """Return up to `limit` jobs under expired leases to waiting."""
+    """Take up to `limit` jobs away from expired leases, so that they wait again.
+
+    Each counts as stalled, except under a dropped lease, where it counts as released.
+    """
     source = index.find_queue(queue)
     reaped: list[ReapedJob] = []
     while (lease_id := source.first_expired_lease(index.now)) is not None:

@@ -1,4 +1,4 @@
-"""The enqueue of requests and follow-ups."""
+"""The verb enqueue, and the enqueue of follow-ups: jobs that the end of a run creates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dibs.storage.indexed.records import RequestKey
 
 
 def enqueue(index: Index, queue: str, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
-    """Take in requests in order."""
+    """Enqueue requests in order. A request whose request_key is remembered gets its first result again."""
     into = index.queue(queue)
     return [_take(index, into, request) for request in requests]
 
@@ -40,7 +40,7 @@ def _take(index: Index, queue: QueueIndex, request: EnqueueRequest) -> EnqueueRe
 
 
 def admit(index: Index, queue: QueueIndex, new: NewJob, on_conflict: OnConflict) -> EnqueueResult:
-    """Enqueue one job by its rule for known ids (contract 3, enqueue)."""
+    """Enqueue one job. If its id is in use, `on_conflict` decides (contract 3, enqueue)."""
     slot = queue.slots.get(new.id, EMPTY)
     if isinstance(on_conflict, Reject):
         return rules.decide_reject(slot, on_conflict, index.now) or _accept(index, queue, slot, new, Update())
@@ -60,6 +60,6 @@ def _accept(index: Index, queue: QueueIndex, slot: Slot, new: NewJob, rule: Upda
 
 
 def enqueue_follow_ups(index: Index, follow_ups: Sequence[FollowUp]) -> None:
-    """Enqueue the follow-ups of an end, in the same step."""
+    """Enqueue the follow-ups of a run, in the same atomic step as the end of that run."""
     for item in follow_ups:
         admit(index, index.queue(item.queue), item.job, item.on_conflict)

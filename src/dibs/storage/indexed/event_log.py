@@ -1,4 +1,7 @@
-"""The log of one queue: packed entries in order, limited by age and size."""
+"""The event log of one queue, which old events leave by age and by size.
+
+Each step of a queue appends one entry. An entry has the events of the step, packed as msgpack.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _decode: Final = msgspec.msgpack.Decoder(list[LogEvent]).decode
 
 
 class Entry(Struct, frozen=True, gc=False, array_like=True):
-    """The events of one step. `number` is drawn like a revision, so that entries sort by it."""
+    """The events of one step. Each `number` is above that of every earlier entry."""
 
     number: int
     #: The time of the step, in ms since the epoch.
@@ -31,12 +34,11 @@ class Entry(Struct, frozen=True, gc=False, array_like=True):
 
 
 def pack(number: int, at: int, events: list[LogEvent]) -> Entry:
-    """Return the events of one step as an entry."""
     return Entry(number, at, len(events), _encode(events))
 
 
 class EventLog:
-    """The entries of a log, oldest first."""
+    """The entries of the log, oldest first, and their size."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -46,7 +48,6 @@ class EventLog:
         self.trimmed = 0
 
     def append(self, entry: Entry) -> None:
-        """Append an entry."""
         self.entries.append(entry)
         self.size += len(entry.packed)
 
@@ -67,7 +68,7 @@ class EventLog:
         return count
 
     def trim(self, through: int) -> list[Entry]:
-        """Remove and return the entries up to the number `through`."""
+        """Remove and return the entries up to and including the number `through`."""
         count = bisect_right(self.entries, through, key=lambda entry: entry.number)
         removed = self.entries[:count]
         del self.entries[:count]
@@ -76,20 +77,23 @@ class EventLog:
         return removed
 
     def restore(self, removed: list[Entry], trimmed: int) -> None:
-        """Undo a trim that removed the entries `removed`."""
+        """Undo a trim: put back the entries `removed`, and the value that `trimmed` had before."""
         self.entries[:0] = removed
         self.size += sum(len(entry.packed) for entry in removed)
         self.trimmed = trimmed
 
     @property
     def end(self) -> str:
-        """The offset of the last event of the log, also after it was trimmed; "" before the first event."""
+        """The offset of the last event, also if that event was trimmed; "" if the log never had an event."""
         if self.entries:
             return format_offset(self.entries[-1].number, LAST_EVENT)
         return format_offset(self.trimmed, LAST_EVENT) if self.trimmed else ""
 
     def page(self, after: str | None, limit: int) -> EventPage:
-        """Return up to `limit` events after an offset. None is the start of the log, LATEST its end."""
+        """Return up to `limit` events after an offset. None is the start of the log, LATEST its end.
+
+        The page has `fell_off` if events after the offset were trimmed before they were read.
+        """
         if after == LATEST or (after and parse_offset(after) >= parse_offset(self.end)):
             return EventPage(events=(), offset=self.end)
         number, position = parse_offset(after)

@@ -1,4 +1,4 @@
-"""The index of one storage: its queues, its clock and its numbers."""
+"""The Index: all queues of a memory or file storage, their clock, and the counter for seqs and fences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dibs.storage.indexed.event_log import pack
 from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.records import Changes
 
-#: The changes of one step, for each queue that it changed.
+#: The changes of one step (the run of one verb), for each queue that the step changed.
 Step = list[tuple[QueueIndex, Changes]]
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class Index:
         self._pending_events: dict[str, list[LogEvent]] = {}
 
     def queue(self, name: str) -> QueueIndex:
-        """Return a queue, advanced to the time of the index. Create it if it is unknown."""
+        """Return a queue for changes. Create it if it is unknown, and set its clock to `now` of the index."""
         found = self.queues.get(name)
         if found is None:
             found = self.queues[name] = QueueIndex(name, self._changed.append)
@@ -37,7 +37,7 @@ class Index:
         return found
 
     def find_queue(self, name: str) -> QueueIndex:
-        """Return a queue to read; an unknown queue is returned empty, is not created, and refuses changes."""
+        """Return a queue for reading. For an unknown name, return an empty queue that refuses changes."""
         return self.queue(name) if name in self.queues else QueueIndex(name, _refuse_changes)
 
     def next_number(self) -> int:
@@ -51,7 +51,6 @@ class Index:
         return self.number
 
     def log_event(self, queue: QueueIndex, event: LogEvent) -> None:
-        """Add an event to the log entry of this step."""
         pending = self._pending_events.get(queue.name)
         if pending is None:
             self._pending_events[queue.name] = [event]
@@ -59,7 +58,7 @@ class Index:
             pending.append(event)
 
     def run_step(self, verb: Callable[[Index], T]) -> tuple[T, Step]:
-        """Run a verb as one step; return its result and the changes. Undo all changes if the verb raises."""
+        """Run a verb as one step. Return its result and its changes, or undo the changes if it raises."""
         number = self.number
         try:
             return verb(self), self.end_step()
@@ -69,7 +68,7 @@ class Index:
             raise
 
     def end_step(self) -> Step:
-        """End the step: append its events to the logs, and return its changes."""
+        """End the current step: append its pending events to the logs, and return all its changes."""
         if self._pending_events:
             for name, events in self._pending_events.items():
                 self._log(self.queues[name], events)
@@ -93,7 +92,10 @@ class Index:
                 queue.put_trim(queue.log.entries[excess - 1].number)
 
     def undo(self, step: Step, number: int) -> None:
-        """Undo a step that could not be written. `number` is the last number drawn before it."""
+        """Undo a step whose verb failed or whose commit could not be written.
+
+        `number` is the value of `self.number` before the step.
+        """
         for queue, changes in reversed(step):
             queue.undo(changes)
         self._close()
@@ -103,4 +105,6 @@ class Index:
 
 
 def _refuse_changes(queue: QueueIndex) -> None:
-    raise AssertionError(f"queue {queue.name!r} was opened for reading by find_queue, and was changed")
+    raise AssertionError(
+        f"bug in dibs: a verb changed queue {queue.name!r}, which find_queue() returned for reading"
+    )

@@ -1,4 +1,4 @@
-"""The sorted ids of a queue, for listings. They cost nothing before the first listing."""
+"""The sorted ids of a queue, for the verbs list, split and export. Only a queue that is listed sorts them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Ids(Sized, Iterable[str], Protocol):
-    """The current ids of a queue."""
+    """The ids that a queue has now, in any order."""
 
     def __contains__(self, id: object, /) -> bool: ...
 
@@ -16,9 +16,9 @@ class Ids(Sized, Iterable[str], Protocol):
 class Listing:
     """A sorted list of ids, created at the first listing and updated from then on.
 
-    A tree would cost each enqueue 2 to 3 us. Instead, new ids are appended, and the next page sorts the list,
-    which is one pass for a nearly sorted list. Removed ids are skipped, and deleted once they are the larger
-    part.
+    A sorted tree would cost each enqueue 2 to 3 us. Instead, new ids are appended, and the next page sorts
+    the list; a nearly sorted list takes one pass. Removed ids stay in the list and are skipped. Once they are
+    the larger part, the list is created again.
     """
 
     def __init__(self, ids: Ids) -> None:
@@ -27,12 +27,12 @@ class Listing:
         self._dirty = False
 
     def add(self, id: str) -> None:
-        """Add a new id."""
         if self._sorted is not None:
             self._sorted.append(id)
             self._dirty = True
             if self._is_mostly_gone(self._sorted):
-                # There was no listing for a while: the next one creates the list again.
+                # Ids came and went without a listing. Free the memory of the list; the next listing creates
+                # it again.
                 self._sorted = None
 
     def after(self, id: str | None, until: str | None = None) -> Iterator[str]:

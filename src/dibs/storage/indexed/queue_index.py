@@ -1,8 +1,8 @@
 """The index of one queue. Claim and settle cost O(log n), however many jobs wait.
 
-Every change of a slot goes through `QueueIndex.put`, which alone updates the derived data: heaps, counts, the
-jobs of each lease, the expiries. Entries of heaps may be stale; an entry counts only if it agrees with its
-slot.
+A slot holds the job, successor and outcome of one id. Every change of a slot goes through `QueueIndex.put`,
+which alone updates the data derived from the slots: heaps, counts, the jobs of each lease, the expiries. A
+change leaves the old entry in its heap. Readers skip such a stale entry, because it differs from its slot.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Scheduled = tuple[int, int, str, int]
 
 
 class QueueIndex:
-    """The slots, leases, request keys and log of one queue.
+    """The slots, leases, request keys, settings and log of one queue.
 
-    `on_change` is called with the QueueIndex at the first change of each step.
+    `on_change` is called with the QueueIndex at its first change in each step.
     """
 
     def __init__(self, name: str, on_change: Callable[[QueueIndex], None]) -> None:
@@ -38,7 +38,7 @@ class QueueIndex:
         #: The changes of the current step; None between steps and before its first change.
         self.changes: Changes | None = None
         self._on_change = on_change
-        #: True after the first change.
+        #: True after the first change ever: then the queue exists.
         self.used = False
         #: Grows whenever a claim might find more jobs than before. It is the token of claims and waits.
         self.work_version = 0
@@ -141,13 +141,13 @@ class QueueIndex:
             self._compact()
 
     def _compact(self) -> None:
-        """Drop stale entries, which grow with every update. It is called once they are the larger part."""
+        """Drop the stale entries of both heaps, once they are the larger part. Every update adds one."""
         self.due.replace_all([e for e in set(self.due) if self._waiting_job(e[3], e[1], e[2], e[0])])
         self.scheduled = [e for e in set(self.scheduled) if self._waiting_job(e[2], e[0], e[1], e[3])]
         heapify(self.scheduled)
 
     def _waiting_job(self, id: str, run_at: int, seq: int, minus_priority: int) -> Job | None:
-        """Return the waiting job of an entry; None if the entry is stale."""
+        """Return the waiting job of a heap entry; None if the entry is stale."""
         job = self.slots.get(id, EMPTY).current
         if (
             job is not None
@@ -175,7 +175,10 @@ class QueueIndex:
                 self._compact_expiries()
 
     def _compact_expiries(self) -> None:
-        """Drop the expiries of replaced outcomes: an id may end every second, with a retention of a week."""
+        """Drop the expiries of replaced outcomes.
+
+        Otherwise an id that ends every second, with a retention of a week, would leave 604,800 expiries.
+        """
         self._max_expiries = 2 * sum(self.outcomes.values()) + 1000
         if len(self.outcome_expiries) <= self._max_expiries:
             return
@@ -209,14 +212,12 @@ class QueueIndex:
         heappush(self.key_expiries, (after.expires_at, key))
 
     def put_settings(self, after: Settings) -> None:
-        """Set the settings of the queue."""
         changes = self._step_changes()
         changes.settings = changes.settings or self.settings
         self.work_version += 1
         self.settings = after
 
     def put_entry(self, entry: Entry) -> None:
-        """Append an entry to the log."""
         self._step_changes().entries.append(entry)
         self.log.append(entry)
 
@@ -230,7 +231,6 @@ class QueueIndex:
         return len(gone)
 
     def undo(self, changes: Changes) -> None:
-        """Undo the changes of a step."""
         # Restore the trimmed entries first: they may include entries that the step appended.
         if changes.trimmed_before is not None:
             self.log.restore(changes.trimmed_entries, changes.trimmed_before)
@@ -247,7 +247,7 @@ class QueueIndex:
     # -- time ----------------------------------------------------------------------------------------
 
     def advance(self, now: int) -> None:
-        """Advance the time of the queue: jobs fall due and outcomes expire."""
+        """Set the time of the queue to `now`, ms: scheduled jobs fall due and outcomes expire."""
         if now <= self.now:
             return
         self.now = now
@@ -270,7 +270,7 @@ class QueueIndex:
         self.outcomes[outcome.kind] -= 1
 
     def pop_due(self) -> Job | None:
-        """Remove and return the first due job; None if there is none."""
+        """Remove the next job to claim from the claim order, and return it; None if no job is due."""
         while (entry := self.due.pop()) is not None:
             minus_priority, run_at, seq, id = entry
             if job := self._waiting_job(id, run_at, seq, minus_priority):
@@ -278,7 +278,7 @@ class QueueIndex:
         return None
 
     def next_due(self) -> int | None:
-        """Return the earliest run_at later than now; None if no job is scheduled."""
+        """Return the time at which the next scheduled job falls due, ms; None if no job is scheduled."""
         scheduled = self.scheduled
         while scheduled:
             run_at, seq, id, minus_priority = scheduled[0]
@@ -288,7 +288,7 @@ class QueueIndex:
         return None
 
     def first_expired_lease(self, now: int) -> str | None:
-        """Return the id of an expired lease, or None. It costs O(1) if there is none."""
+        """Return the id of an expired lease; None, in O(1), if no lease has expired."""
         ends = self.lease_expiries
         while ends and ends[0][0] <= now:
             expires_at, id = ends[0]
@@ -310,7 +310,10 @@ class QueueIndex:
 
     @property
     def headroom(self) -> int | None:
-        """The number of jobs that max_active still allows to claim; None for no limit."""
+        """The number of further jobs that the setting max_active allows to be active; None for no limit.
+
+        Handed-off runs do not count.
+        """
         if self.settings.max_active is None:
             return None
         return max(0, self.settings.max_active - (self.active - self.handed_off))

@@ -1,4 +1,4 @@
-"""The verbs that only read."""
+"""The verbs that only read: get, list, counts, queues, split, export and events."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dibs.model.results import Counts, EventPage, ExportPage, ExportRecord, List
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 
-#: The largest number of scheduled entries that are counted one by one.
+#: With more scheduled entries than this, `counts` estimates the scheduled jobs instead of counting them.
 COUNTED: Final = 20_000
 
 
 def get(index: Index, queue: str, ids: Sequence[str]) -> list[Slot]:
-    """Return the slots of ids, without expired outcomes."""
+    """Return the slot of each id, without an expired outcome that prune has not yet removed."""
     source = index.find_queue(queue)
     return [rules.hide_expired_outcome(source.slots.get(id, EMPTY), index.now) for id in ids]
 
@@ -38,7 +38,6 @@ def list_(
 
 
 def counts(index: Index, queues: Iterable[str]) -> dict[str, Counts]:
-    """Count ids by state."""
     return {name: _counts(index.find_queue(name)) for name in queues}
 
 
@@ -58,12 +57,16 @@ def _counts(queue: QueueIndex) -> Counts:
 
 
 def queues(index: Index) -> list[QueueInfo]:
-    """Return the known queues by name."""
+    """Return the queues that were ever changed, sorted by name."""
     return [QueueInfo(name, known.settings) for name, known in sorted(index.queues.items()) if known.used]
 
 
 def split(index: Index, queue: str, parts: int, state: State | None) -> list[str]:
-    """Return the last ids of equal parts of an export or listing. An export counts expired ids, too."""
+    """Divide a listing of `state`, or an export (None), into equal parts.
+
+    Return the last id of each part except the last part. The parts of an export may also contain ids with
+    expired outcomes, which the export leaves out.
+    """
     source, now = index.find_queue(queue), index.now
     ids = [
         id
@@ -75,7 +78,7 @@ def split(index: Index, queue: str, parts: int, state: State | None) -> list[str
 
 
 def export(index: Index, queue: str, after: str | None, until: str | None, limit: int) -> ExportPage:
-    """Return a page of ids with all their parts."""
+    """Return a page of ids, each with job, successor and outcome. The cursor is the last id of the page."""
     source = index.find_queue(queue)
     records: list[ExportRecord] = []
     for id in source.listing.after(after, until):
@@ -89,5 +92,4 @@ def export(index: Index, queue: str, after: str | None, until: str | None, limit
 
 
 def events(index: Index, queue: str, after: str | None, limit: int) -> EventPage:
-    """Return a page of the log after an offset."""
     return index.find_queue(queue).log.page(after, limit)

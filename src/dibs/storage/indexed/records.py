@@ -1,4 +1,4 @@
-"""The entries of an index besides slots: leases, request keys, and the changes of a step."""
+"""Values that an index holds for a queue: leases, request keys, and the changes of the current step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dibs.storage.indexed.event_log import Entry
 
 
 class Lease(Struct, frozen=True, gc=False, array_like=True):
-    """A lease on one queue. Alive while now < expires_at, unless it was dropped."""
+    """The right of a worker to its claimed jobs in one queue. It ends at `expires_at` or with a drop."""
 
     holder: str
     #: The end of the lease, in ms since the epoch.
@@ -20,12 +20,12 @@ class Lease(Struct, frozen=True, gc=False, array_like=True):
     dropped: bool = False
 
     def alive(self, now: int) -> bool:
-        """Return whether the lease may be renewed, and used by a claim."""
+        """Return whether the lease may still be renewed and used for claims."""
         return now < self.expires_at and not self.dropped
 
 
 class RequestKey(Struct, frozen=True, gc=False, array_like=True):
-    """The result of an enqueue with a request_key, for as long as the key is remembered."""
+    """The result of an enqueue with a request_key. Repeats of the enqueue get it until `expires_at`, ms."""
 
     status: EnqueueStatus
     found: FoundState
@@ -53,7 +53,7 @@ class Changes:
     )
 
     def __init__(self, *, used_before: bool) -> None:
-        #: True if the queue existed before the step.
+        #: QueueIndex.used before the step.
         self.used_before = used_before
         self.slots: dict[str, Slot] = {}
         self.leases: dict[str, Lease | None] = {}
@@ -65,5 +65,6 @@ class Changes:
         self.trimmed_before: int | None = None
         #: The entries that the step removed from the log.
         self.trimmed_entries: list[Entry] = []
-        #: The ids whose outcome or dropped ranges changed, or that are gone: waiters may wait for them.
+        #: The ids of which an enqueue may have ended: their outcome or dropped ranges changed, or they were
+        #: removed. Their waiters are woken.
         self.ended: list[str] = []

@@ -1,4 +1,4 @@
-"""An open storage over an index: opening and closing, the clock, and the two ways to run a verb."""
+"""The base class for opening an indexed storage, for its clock, and for running verbs on its index."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from dibs.storage.protocol import Clock
 
 P = ParamSpec("P")
 T = TypeVar("T")
-#: A verb: a function of an index and its arguments.
+#: A function that implements a verb, called with the index and the arguments of the verb.
 Verb = Callable[Concatenate[Index, P], T]
 
 
 class IndexedSession(ABC):
-    """The base of a storage whose jobs are in an Index. A subclass locks the index and stores its changes."""
+    """The base class of storages whose jobs are in an Index.
+
+    A subclass defines how to lock the index, how to store its changes, and how to wait.
+    """
 
     capabilities: Capabilities
     durability: str
@@ -39,23 +42,26 @@ class IndexedSession(ABC):
 
     @abstractmethod
     async def _run_step(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a verb as one atomic step, at `now` or at the time of the clock."""
+        """Run a verb that changes the index, as one atomic step. `now` is for a manual clock, in ms."""
 
     @abstractmethod
     async def _read(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a verb that only reads."""
+        """Run a verb that only reads, on the newest state of the index."""
 
     @abstractmethod
     async def _wait(self, waiter: Waiter, since: Mapping[str, str], timeout: float | None) -> WaitResult:
-        """Wait until a step wakes the waiter, a job falls due, or for `timeout` s."""
+        """Wait until a step wakes the waiter or a scheduled job falls due, for at most `timeout` s.
+
+        Return at once if a queue has changed since its token in `since`.
+        """
 
     @abstractmethod
     async def open(self) -> None:
-        """Open the storage."""
+        """Open the storage, and create it if it does not exist. Called by `async with`."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Close the storage."""
+        """Close the storage. Pending waits then raise NotRunning."""
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -81,7 +87,10 @@ class IndexedSession(ABC):
             raise NotRunning(f"{self.url} was opened before a fork: open it again in this process")
 
     def _time(self, now: int | None) -> int:
-        """Return the time of a verb in ms. The index ignores a time before an earlier one."""
+        """Check that the storage is open, and return the time of a verb in ms.
+
+        The result may be before the time of an earlier verb; the index then keeps the later time.
+        """
         self._check_open()
         checks.check_now(now, manual=self._manual)
         if self._manual:

@@ -1,4 +1,4 @@
-"""The verbs that end runs or return their jobs to waiting."""
+"""The verbs settle, finish and report: a run ends, returns its job to waiting, or stores its progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dibs.storage.indexed.queue_index import QueueIndex
 
 
 def settle(index: Index, queue: str, settlements: Sequence[Settlement], limits: Limits) -> list[SettleResult]:
-    """Settle runs in order."""
+    """Settle runs in order. A settlement counts only if its fence is that of the active run."""
     source = index.find_queue(queue)
     return [_settle(index, source, one, limits) for one in settlements]
 
@@ -27,7 +27,8 @@ def settle(index: Index, queue: str, settlements: Sequence[Settlement], limits: 
 def _settle(index: Index, queue: QueueIndex, settlement: Settlement, limits: Limits) -> SettleResult:
     slot = queue.slots.get(settlement.id, EMPTY)
     job, decision = slot.current, rules.decide_settle(slot, settlement, limits)
-    # Most settlements complete: an isinstance that fails costs five times as much as a match.
+    # Test for Complete first: most settlements complete, and an isinstance that fails costs five times as
+    # much as one that succeeds.
     if isinstance(decision, Complete) and job is not None:
         end(index, queue, slot, job, decision)
         return rules.DONE
@@ -69,7 +70,10 @@ def _release(index: Index, queue: QueueIndex, slot: Slot, job: Job) -> None:
 
 
 def give_back(index: Index, queue: QueueIndex, id: str, *, stalled: bool) -> ReapedKind:
-    """Take an active job from its lease: return it to waiting, or end it after a requested cancellation."""
+    """Take an active job away from its lease, and return the kind of event that this is for the job.
+
+    The job waits again, or ends as cancelled if its cancellation was requested.
+    """
     slot = queue.slots[id]
     assert slot.current is not None, "a lease holds active jobs"  # noqa: S101
     action, kind = rules.decide_action_without_lease(slot.current, stalled=stalled)
@@ -78,7 +82,11 @@ def give_back(index: Index, queue: QueueIndex, id: str, *, stalled: bool) -> Rea
 
 
 def end(index: Index, queue: QueueIndex, slot: Slot, job: Job, action: End) -> None:
-    """End the current of a slot: outcome, promotion, fail job and follow-ups, all in this step."""
+    """End the job of a slot, in one step with all that follows from it.
+
+    The outcome is stored, the successor becomes the waiting job, and the fail job and the follow-ups are
+    enqueued.
+    """
     now, level, failed = index.now, queue.settings.log_level, None
     if not isinstance(action, (Complete, Cancelled)):
         action = failed = _as_stored(queue, action)
@@ -96,7 +104,7 @@ def end(index: Index, queue: QueueIndex, slot: Slot, job: Job, action: End) -> N
 
 
 def _as_stored(queue: QueueIndex, action: Fail) -> Fail:
-    """Return the action with its error cut. A failure in a fail queue is kept for ever."""
+    """Return the action with its error cut to the size limit. In a fail queue, it also never expires."""
     retention = action.retention
     if queue.name.endswith(FAIL_SUFFIX):
         retention = OutcomeRetention(failed=FOREVER, keep_payload=("failed",))
@@ -112,7 +120,7 @@ def _enqueue_fail_job(index: Index, queue: QueueIndex, job: Job, error: Error) -
 
 
 def finish(index: Index, queue: str, id: str, action: End, revision: int) -> FinishStatus:
-    """End a handed-off run."""
+    """End a handed-off run, which its id and one of its revisions name instead of a fence."""
     source = index.find_queue(queue)
     slot = source.slots.get(id, EMPTY)
     decision = rules.decide_finish(slot, action, revision)
@@ -123,7 +131,7 @@ def finish(index: Index, queue: str, id: str, action: End, revision: int) -> Fin
 
 
 def report(index: Index, queue: str, id: str, fence: int, progress: bytes) -> ReportStatus:
-    """Store the progress of an active run."""
+    """Store the progress of the active run with this fence; `lost` if there is no such run."""
     source = index.find_queue(queue)
     slot = source.slots.get(id, EMPTY)
     job = slot.current

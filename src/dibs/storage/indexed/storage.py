@@ -1,4 +1,4 @@
-"""The verbs of a storage over an index: each checks its arguments and runs a function of this package."""
+"""The async verbs of memory and file storage: each checks its arguments and runs one function on the index."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from dibs.storage.protocol import Watch
 
 
 class IndexedStorage(IndexedSession):
-    """The verbs of a storage whose jobs are in an Index; dibs.storage.protocol.Storage documents them."""
+    """A storage whose jobs are in an Index. dibs.storage.protocol.Storage documents its verbs."""
 
     # -- enqueue, claim, settle ----------------------------------------------------------------------
 

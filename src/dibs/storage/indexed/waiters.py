@@ -1,4 +1,7 @@
-"""The waits on an index, and the wake-ups by steps. Waiters may belong to several event loops."""
+"""The pending calls of `wait` on an index, and their wake-ups when a step changes a queue.
+
+The waiters of a memory storage may belong to the event loops of several threads.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,13 @@ from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.protocol import Watch
 from dibs.storage.sleeper import Sleeper
 
-#: The number of latest steps with ended ids that a queue remembers, for waits with an earlier token.
+#: Each queue remembers the ids that ended in this many latest steps. A wait with a recent token then knows
+#: whether one of its ids has ended since.
 REMEMBERED_STEPS = 64
 
 
 class Waiter(Sleeper):
-    """One wait: its watch, queues and ids, and the event loop on which it sleeps."""
+    """One pending call of `wait`: its queues, what it watches in them, and its sleep."""
 
     def __init__(self, watch: Watch, queues: Sequence[str], ids: Sequence[str]) -> None:
         super().__init__()
@@ -29,10 +33,11 @@ class Waiter(Sleeper):
         self._thread = get_ident()
 
     def wake(self) -> None:
-        """End the wait. Any thread may call this."""
+        """End the sleep of the waiter. Any thread may call this."""
         with suppress(RuntimeError):  # the event loop is closed, and the wait with it
             if self._thread == get_ident():
-                # This is the thread of the loop, so the loop is awake: save the system call that wakes it.
+                # This thread runs the loop, so the loop is awake. call_soon_threadsafe would make a system
+                # call to wake it.
                 super().wake()
             else:
                 self.loop.call_soon_threadsafe(super().wake)
@@ -46,17 +51,16 @@ class Deadline:
 
     @property
     def remaining(self) -> float | None:
-        """The remaining time in s; None for never."""
+        """The seconds until the deadline, at least 0.0; None if there is no deadline."""
         return None if self._at is None else max(0.0, self._at - time.monotonic())
 
     @property
     def passed(self) -> bool:
-        """True once the deadline has passed."""
         return self._at is not None and time.monotonic() >= self._at
 
 
 class Wakeups:
-    """The waiters of one index. The caller of each method holds the lock of the storage."""
+    """The waiters of one index. Call each method under the lock, or on the thread, that guards the index."""
 
     def __init__(self) -> None:
         self._by_queue: defaultdict[tuple[Watch, str], set[Waiter]] = defaultdict(set)
@@ -65,17 +69,17 @@ class Wakeups:
             lambda: deque(maxlen=REMEMBERED_STEPS)
         )
         self._end_steps = 0
-        #: Tokens below this number are too old: steps between them and now were not seen one by one.
+        #: Tokens below this number are too old: steps after them passed without a call of `notify`.
         self._oldest_token = 0
 
     def token(self, watch: Watch, queue: QueueIndex) -> str:
-        """Return the current token of a queue for a watch."""
+        """Return the token of the current state of a queue. A later wait passes it as `since`."""
         if watch == "work":
             return str(queue.work_version)
         return queue.log.end if watch == "events" else str(self._end_steps)
 
     def has_changed(self, waiter: Waiter, index: Index, since: Mapping[str, str]) -> bool:
-        """Return whether an event after the tokens in `since` may concern the waiter."""
+        """Return whether a change after the tokens in `since` may concern the waiter."""
         queues = [index.find_queue(name) for name in waiter.queues]
         if waiter.watch == "work":
             return any(_has_work(queue, since.get(queue.name)) for queue in queues)
@@ -87,21 +91,20 @@ class Wakeups:
         if token is None:
             return False
         if not token.isdecimal() or int(token) < self._oldest_token:
-            return True  # the steps since the token are unknown: let the waiter check
+            return True  # the steps since the token are unknown, so the waiter must check
         remembered = self._ended_ids.get(queue)
         if not remembered:
             return False
         if len(remembered) == REMEMBERED_STEPS and remembered[0][0] > int(token):
-            return True  # some steps since the token are forgotten: let the waiter check
+            return True  # some steps since the token are forgotten, so the waiter must check
         return any(step > int(token) and not ids.isdisjoint(ended) for step, ended in remembered)
 
     def add(self, waiter: Waiter) -> None:
-        """Add a waiter."""
         for key in self._keys(waiter):
             key.add(waiter)
 
     def remove(self, waiter: Waiter) -> None:
-        """Remove a waiter, and the sets that become empty."""
+        """Remove a waiter, and delete the sets that become empty, so that they do not pile up."""
         for key in self._keys(waiter):
             key.discard(waiter)
         for queue in waiter.queues:
@@ -117,7 +120,7 @@ class Wakeups:
         return [self._by_queue[waiter.watch, queue] for queue in waiter.queues]
 
     def notify(self, step: Step) -> None:
-        """Wake the waiters that a step concerns."""
+        """Wake the waiters whose queues or ids a step has changed. Called after every step."""
         for queue, changes in step:
             name = queue.name
             if changes.slots or changes.settings is not None:
@@ -137,7 +140,10 @@ class Wakeups:
             self._wake(waiters)
 
     def wake_all_after_gap(self) -> None:
-        """Wake every waiter after steps that `notify` did not see. Waits with earlier tokens end at once."""
+        """Wake every waiter after steps for which `notify` was not called.
+
+        A later wait for ids with a token from before the gap also ends at once.
+        """
         self._end_steps += 1
         self._oldest_token = self._end_steps
         self.wake_all()
@@ -159,7 +165,10 @@ def _has_work(queue: QueueIndex, token: str | None) -> bool:
 
 
 def seconds_until_due(index: Index, waiter: Waiter) -> float | None:
-    """Return the time in s until a scheduled job of a wait for work falls due; None without one."""
+    """Return the seconds until a scheduled job of the waiter's queues falls due.
+
+    Return None if no job is scheduled, and for a wait for events or ids.
+    """
     if waiter.watch != "work":
         return None
     due = [at for name in waiter.queues if (at := index.find_queue(name).next_due()) is not None]
@@ -167,6 +176,9 @@ def seconds_until_due(index: Index, waiter: Waiter) -> float | None:
 
 
 async def sleep_until(waiter: Waiter, *seconds: float | None) -> bool:
-    """Wait for a wake-up, or for the shortest of these times in s. Return whether the waiter was woken."""
+    """Sleep until the waiter is woken, for at most the shortest of `seconds`; None is no limit.
+
+    Return whether the waiter was woken.
+    """
     limits = [one for one in seconds if one is not None]
     return await waiter.sleep(min(limits) if limits else None)

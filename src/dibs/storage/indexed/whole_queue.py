@@ -1,4 +1,4 @@
-"""The verbs of a whole queue that change it: configure, prune, import_."""
+"""The verbs that change a queue as a whole: configure, prune, import_."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dibs.storage.indexed.queue_index import QueueIndex
 
 
 def configure(index: Index, queue: str, patch: SettingsPatch) -> Settings:
-    """Change the settings of a queue and return all of them."""
+    """Change the settings that the patch names, and return all settings. Log level `all` logs the change."""
     source = index.queue(queue)
     before = source.settings
     named = {name: getattr(patch, name) for name in patch.__struct_fields__}
@@ -36,7 +36,10 @@ def configure(index: Index, queue: str, patch: SettingsPatch) -> Settings:
 
 
 def prune(index: Index, queue: str, limit: int) -> PruneResult:
-    """Remove expired outcomes and request keys, and trim the log to its age and size."""
+    """Remove up to `limit` expired outcomes, up to `limit` expired request keys, and old log entries.
+
+    Log entries are old beyond the settings log_age and log_bytes.
+    """
     source = index.find_queue(queue)
     outcomes = _prune_outcomes(source, limit)
     keys = _prune_keys(source, index.now, limit)
@@ -73,13 +76,15 @@ def _prune_keys(queue: QueueIndex, now: int, limit: int) -> int:
 
 
 def import_(index: Index, queue: str, records: Sequence[ExportRecord]) -> list[ImportStatus]:
-    """Restore exported ids."""
     source = index.queue(queue)
     return [_import_record(index, source, record.id, record.slot) for record in records]
 
 
 def _import_record(index: Index, queue: QueueIndex, id: str, slot: Slot) -> ImportStatus:
-    """Restore an exported id, unless it exists here."""
+    """Restore an exported id, unless it has a job or an unexpired outcome here.
+
+    Raise the counter of the index above the numbers of the record, so that later numbers are higher.
+    """
     existing = queue.slots.get(id, EMPTY)
     if existing.current is not None or transitions.unexpired(existing.outcome, index.now):
         return "exists"
