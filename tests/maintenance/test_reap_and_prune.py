@@ -53,22 +53,22 @@ async def test_jobs_of_living_workers_are_not_reaped() -> None:
 async def test_idle_queues_are_reaped_at_first_and_then_only_counted() -> None:
     async with open_storage("memory:", clock="manual") as storage:
         candidates = ReapCandidates(storage, ["p", "q"])
-        assert ["p", "q"] == await candidates.queues()
-        assert [] == await candidates.queues()
+        assert ["p", "q"] == await candidates.select_queues()
+        assert [] == await candidates.select_queues()
         [job, *_] = await claimed(storage, 2)
-        assert ["q"] == await candidates.queues()
+        assert ["q"] == await candidates.select_queues()
         await storage.settle("q", [job], now=0)
-        assert ["q"] == await candidates.queues()
+        assert ["q"] == await candidates.select_queues()
 
 
 async def test_a_queue_with_handed_off_runs_only_is_not_reaped() -> None:
     async with open_storage("memory:", clock="manual") as storage:
         candidates = ReapCandidates(storage, ["q"])
-        await candidates.queues()
+        await candidates.select_queues()
         [job] = await claimed(storage, 1)
         await storage.settle("q", [replace(job, action=HandOff())], now=0)
 
-        assert [] == await candidates.queues()
+        assert [] == await candidates.select_queues()
 
 
 async def test_a_large_queue_is_reaped_without_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,8 +77,8 @@ async def test_a_large_queue_is_reaped_without_a_count(monkeypatch: pytest.Monke
         counting = FaultyStorage(storage)
         candidates = ReapCandidates(counting, ["p", "q"])
         await storage.settle("q", await claimed(storage, 5), now=0)
-        await candidates.queues()
-        assert ["q"] == await candidates.queues()
+        await candidates.select_queues()
+        assert ["q"] == await candidates.select_queues()
         assert [("counts", ["p", "q"]), ("counts", ["p"])] == counting.asked
 
 
@@ -90,13 +90,13 @@ async def test_all_queues_are_reaped_again_even_if_a_count_fails(
     async with open_storage("memory:", clock="manual") as storage:
         counting = FaultyStorage(storage)
         candidates = ReapCandidates(counting, ["p", "q"])
-        assert ["p", "q"] == await candidates.queues()
+        assert ["p", "q"] == await candidates.select_queues()
         monkeypatch.setattr(reaping, "REAP_ALL_EVERY", 3600.0)
         counting.fail("counts", StorageUnavailable("nobody there"))
         with pytest.raises(StorageUnavailable):
-            await candidates.queues()
-        assert ["p", "q"] == await candidates.queues()
-        assert [] == await candidates.queues()
+            await candidates.select_queues()
+        assert ["p", "q"] == await candidates.select_queues()
+        assert [] == await candidates.select_queues()
 
 
 async def test_everything_expired_is_removed() -> None:

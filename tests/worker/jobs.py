@@ -31,7 +31,7 @@ def add(app: Dibs, queue: str, function: Callable[..., Any], **options: Any) -> 
         function=function,
         is_async=inspect.iscoroutinefunction(function),
         serde=JSON,
-        arguments=arguments,
+        decode_arguments=arguments,
         limits=HandlerLimits(**limits),
         **options,
     )

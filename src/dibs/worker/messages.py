@@ -54,7 +54,7 @@ class RunsSettled(Struct, frozen=True, gc=False, array_like=True, tag="ended"):
     """The worker no longer holds these runs: for each counter of QueueReport, the indexes of its runs."""
 
     queue: str
-    ends: dict[str, list[int]]
+    indexes_by_counter: dict[str, list[int]]
 
 
 class LeaseAdopted(Struct, frozen=True, gc=False, array_like=True, tag="leased"):

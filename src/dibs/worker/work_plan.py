@@ -11,7 +11,7 @@ from dibs.client.app import Dibs
 from dibs.errors import ConfigurationError, UnknownTask
 from dibs.model.job import FAIL_SUFFIX
 from dibs.storage.protocol import Storage
-from dibs.worker.processes.app_import import reference_to
+from dibs.worker.processes.app_import import find_reference
 
 
 @frozen(kw_only=True)
@@ -43,7 +43,7 @@ def make_plan(
         reference=reference,
         **times,
     )
-    return with_reference(app, plan)
+    return add_reference(app, plan)
 
 
 def queues_to_serve(app: Dibs, queues: Sequence[str] | None) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def cpu_count() -> int:
     return os.cpu_count() or 1
 
 
-def with_reference(app: Dibs, plan: WorkPlan) -> WorkPlan:
+def add_reference(app: Dibs, plan: WorkPlan) -> WorkPlan:
     """Return the plan with the reference to the application, if a child process will import it.
 
     Raise ConfigurationError if no module holds the application.
@@ -102,4 +102,4 @@ def with_reference(app: Dibs, plan: WorkPlan) -> WorkPlan:
     isolated = any(app.handlers[queue].executor == "process" for queue in plan.queues)
     if plan.reference or not (plan.processes or isolated):
         return plan
-    return evolve(plan, reference=reference_to(app))
+    return evolve(plan, reference=find_reference(app))

@@ -15,7 +15,7 @@ from dibs.client.work_report import WorkReport
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import scheme_of
 from dibs.worker.processes import signals
-from dibs.worker.processes.fork_server import ForkServer, fork_server_for
+from dibs.worker.processes.fork_server import ForkServer, open_fork_server
 from dibs.worker.processes.spawn import exit_if_worker_process
 from dibs.worker.supervisor.health import Health, serve_health
 from dibs.worker.supervisor.maintenance import Maintenance
@@ -25,12 +25,12 @@ from dibs.worker.work_plan import WorkPlan, check_heartbeat, make_plan
 
 logger = logging.getLogger("dibs.worker")
 
-Progress = Callable[[WorkReport], Awaitable[None] | None]
+ProgressCallback = Callable[[WorkReport], Awaitable[None] | None]
 
 #: Seconds without a run before the queues are counted: workers often hold no run between two batches.
 IDLE_BEFORE_COUNT: Final = 0.02
 #: Seconds between two calls of `progress`, and between two counts of queues whose jobs wait for their time.
-INTERVAL: Final = 0.2
+PROGRESS_INTERVAL: Final = 0.2
 
 
 async def run(
@@ -44,7 +44,7 @@ async def run(
     heartbeat: float = 5.0,
     poll: float = 1.0,
     reference: str = "",
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     health: socket.socket | None = None,
     fork_server: ForkServer | None = None,
 ) -> WorkReport:
@@ -72,7 +72,7 @@ async def run(
     check_heartbeat(lease, heartbeat)
     times = {"lease": lease, "heartbeat": heartbeat, "poll": poll, "grace": grace}
     # Before the storage is opened: the fork server imports its modules at the same time.
-    with fork_server_for(processes, fork_server) as server:
+    with open_fork_server(processes, fork_server) as server:
         async with app:
             if server is not None:
                 server.preload(scheme_of(app.storage.url))
@@ -90,7 +90,7 @@ class _WorkSession:
         app: Dibs,
         storage: Storage,
         plan: WorkPlan,
-        progress: Progress | None,
+        progress: ProgressCallback | None,
         fork_server: ForkServer | None,
     ) -> None:
         self._storage = storage
@@ -107,9 +107,13 @@ class _WorkSession:
         return self._supervisor.health
 
     async def run(self, until: Until, grace: float) -> WorkReport:
-        await self._warn_of_orphans()
+        await self._warn_of_unserved_queues()
         with signals.on_stop_signal(lambda: self._signals.put_nowait(None)):
-            loops = [*self._maintenance.loops(), self._periodic_tasks.keep(), self._keep_reporting()]
+            loops = [
+                *self._maintenance.loops(),
+                self._periodic_tasks.keep_enqueueing_missing_ticks(),
+                self._keep_reporting(),
+            ]
             tasks = [asyncio.create_task(loop) for loop in loops]
             try:
                 # Before the first claim: a missed tick that must be skipped must not run.
@@ -129,8 +133,8 @@ class _WorkSession:
         """Wait for the first of the awaitables `events`. Raise the error of a supervisor that has failed."""
         tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(event) for event in events]
         try:
-            failed = self._supervisor.failed
-            done, _ = await asyncio.wait([*tasks, failed], return_when=asyncio.FIRST_COMPLETED)
+            failure = self._supervisor.failure
+            done, _ = await asyncio.wait([*tasks, failure], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
@@ -156,14 +160,14 @@ class _WorkSession:
             await asyncio.sleep(IDLE_BEFORE_COUNT)
             if not self._supervisor.held_count:
                 # Twice: a job that changes its state during the first count may be missing in it.
-                if await self._is_empty() and await self._is_empty():
+                if await self._are_queues_empty() and await self._are_queues_empty():
                     return
-                await asyncio.sleep(INTERVAL)
+                await asyncio.sleep(PROGRESS_INTERVAL)
 
-    async def _is_empty(self) -> bool:
+    async def _are_queues_empty(self) -> bool:
         try:
             counts = await self._storage.counts(self._queues)
-            ignored = await self._periodic_tasks.resting(counts)
+            ignored = await self._periodic_tasks.queues_with_ticks_only(counts)
             if any(c.waiting and queue not in ignored for queue, c in counts.items()):
                 ignored = {*ignored, *await self._paused_queues()}
         except Exception as error:  # noqa: BLE001 - a storage may raise anything; the next count may succeed
@@ -177,11 +181,11 @@ class _WorkSession:
     async def _paused_queues(self) -> set[str]:
         return {info.name for info in await self._storage.queues() if info.settings.paused}
 
-    async def _warn_of_orphans(self) -> None:
+    async def _warn_of_unserved_queues(self) -> None:
         known = {info.name for info in await self._storage.queues()}
-        orphans = sorted(known - set(self._queues))
-        if orphans:
-            logger.warning("queues without a handler on this worker: %s", ", ".join(orphans))
+        unserved = sorted(known - set(self._queues))
+        if unserved:
+            logger.warning("queues without a handler on this worker: %s", ", ".join(unserved))
 
     async def _keep_reporting(self) -> None:
         reported = 0
@@ -191,9 +195,9 @@ class _WorkSession:
                 await changes.wait()
             reported = changes.count
             await self._call_progress(self._progress)
-            await asyncio.sleep(INTERVAL)
+            await asyncio.sleep(PROGRESS_INTERVAL)
 
-    async def _call_progress(self, progress: Progress) -> None:
+    async def _call_progress(self, progress: ProgressCallback) -> None:
         self._report.seconds = time.monotonic() - self._started_at
         result = progress(self._report)
         if inspect.isawaitable(result):

@@ -9,7 +9,7 @@ from attrs import define
 from hypothesis import given
 from hypothesis import strategies as some
 
-from dibs.worker.dispatch.fairness import Capacity, run_size, share_out
+from dibs.worker.dispatch.fairness import Capacity, run_size, share_capacity
 
 
 @define
@@ -52,7 +52,7 @@ class Process:
 
     def take_turn(self) -> None:
         self.turns += 1
-        granted, _ = share_out([queue for queue in self.queues if queue.left], self.capacity.free)
+        granted, _ = share_capacity([queue for queue in self.queues if queue.left], self.capacity.free)
         for queue, number in granted:
             queue.last_served = self.turns
             begun = min(number, queue.left)
@@ -62,11 +62,11 @@ class Process:
         self.served.append([queue.name for queue, _ in granted])
 
     def end(self, number: int) -> None:
-        self.capacity.give(self.running.pop(number % len(self.running)).size)
+        self.capacity.give_back(self.running.pop(number % len(self.running)).size)
 
 
 def shared(*queues: Queue, free: int = 100) -> tuple[dict[str, int], str | None]:
-    grants, stuck = share_out(queues, free)
+    grants, stuck = share_capacity(queues, free)
     return {queue.name: number for queue, number in grants}, stuck.name if stuck else None
 
 
@@ -112,7 +112,7 @@ def test_every_queue_is_served_in_turn() -> None:
     queues = [Queue("a", size=100), Queue("b", size=1), Queue("c", size=30), Queue("d", size=99)]
     served: dict[str, int] = {}
     for turn in range(1, 41):
-        for queue, number in share_out(queues, 100)[0]:
+        for queue, number in share_capacity(queues, 100)[0]:
             queue.last_served = turn
             served[queue.name] = served.get(queue.name, 0) + number
 
@@ -132,7 +132,7 @@ def test_units_are_taken_and_given_back() -> None:
     capacity = Capacity()
     capacity.take(30)
     assert 70 == capacity.free
-    capacity.give(30)
+    capacity.give_back(30)
 
     assert capacity.units == capacity.free
 
@@ -170,7 +170,7 @@ def test_no_queue_of_equal_priority_is_passed_over_twice(queues: list[BusyQueue]
 
 @given(busy_queues(some.integers(1, 3)), some.integers(0, 100))
 def test_no_queue_is_served_before_a_higher_priority(queues: list[BusyQueue], free: int) -> None:
-    granted, stuck = share_out(queues, free)
+    granted, stuck = share_capacity(queues, free)
     served = [queue.priority for queue, _ in granted]
     passed = [queue.priority for queue in queues if queue not in [one for one, _ in granted]]
 

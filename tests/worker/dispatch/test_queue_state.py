@@ -22,9 +22,9 @@ from tests.worker.jobs import arguments
 
 def idle_queue(token: str = "1") -> QueueState:
     """A queue whose latest claim returned no job."""
-    handler = Handler(queue="q", function=print, is_async=False, serde=JSON, arguments=arguments)
+    handler = Handler(queue="q", function=print, is_async=False, serde=JSON, decode_arguments=arguments)
     queue = QueueState(handler, 10, 100)
-    queue.readiness.claimed(ClaimResult(now=0, token=token), 10)
+    queue.readiness.update_after_claim(ClaimResult(now=0, token=token), 10)
     return queue
 
 
@@ -46,7 +46,7 @@ def test_a_wake_up_makes_it_ready() -> None:
 
 def test_a_wait_without_a_wake_up_leaves_it_idle() -> None:
     queue = idle_queue("1")
-    queue.readiness.waited("2", since="1", now=queue.readiness.poll_at - 1)
+    queue.readiness.update_after_wait("2", since="1", now=queue.readiness.poll_at - 1)
 
     assert not queue.readiness.ready
     assert "2" == queue.readiness.token, "the next wait starts from there"
@@ -54,23 +54,23 @@ def test_a_wait_without_a_wake_up_leaves_it_idle() -> None:
 
 def test_the_token_of_an_old_wait_does_not_replace_that_of_a_later_claim() -> None:
     queue = idle_queue("3")
-    queue.readiness.waited("2", since="1", now=queue.readiness.poll_at - 1)
+    queue.readiness.update_after_wait("2", since="1", now=queue.readiness.poll_at - 1)
 
     assert "3" == queue.readiness.token
 
 
 def test_it_is_polled_without_a_wake_up() -> None:
     queue = idle_queue()
-    queue.readiness.waited("1", since="1", now=queue.readiness.poll_at)
+    queue.readiness.update_after_wait("1", since="1", now=queue.readiness.poll_at)
 
     assert queue.readiness.ready
 
 
 def test_a_job_that_falls_due_makes_it_ready() -> None:
     queue = idle_queue("2")
-    queue.readiness.claimed(ClaimResult(now=1000, next_due=3000, token="2"), 10)
+    queue.readiness.update_after_claim(ClaimResult(now=1000, next_due=3000, token="2"), 10)
     assert queue.readiness.due_at is not None
-    queue.readiness.waited("2", since="2", now=queue.readiness.due_at)
+    queue.readiness.update_after_wait("2", since="2", now=queue.readiness.due_at)
 
     assert queue.readiness.ready
 
@@ -95,7 +95,7 @@ def draining_queue(settlements: int = MIN_BATCH) -> QueueState:
     """A queue of short runs with one request in flight, half full, and settlements in its outbox."""
     queue = idle_queue()
     queue.prefetch.add_run_time(1e-6)
-    queue.readiness.claimed(ClaimResult(now=0, token="2", jobs=(job("a"),)), 1)
+    queue.readiness.update_after_claim(ClaimResult(now=0, token="2", jobs=(job("a"),)), 1)
     queue.round_trips.in_flight.append(
         RoundTrip(settling=(), lease="lease", reserved=0, limit=MAX_PREFETCH // 2)
     )
@@ -111,7 +111,7 @@ def test_a_second_request_is_sent_if_it_is_large() -> None:
 def test_no_second_request_after_an_error_or_an_empty_claim_and_no_third() -> None:
     pausing, empty, two_in_flight = draining_queue(), draining_queue(), draining_queue()
     pausing.readiness.back_off()
-    empty.readiness.claimed(ClaimResult(now=0, token="3"), 10)
+    empty.readiness.update_after_claim(ClaimResult(now=0, token="3"), 10)
     two_in_flight.round_trips.in_flight.append(RoundTrip(settling=(), lease=None, reserved=0, limit=0))
 
     assert [False] * 3 == [
@@ -128,9 +128,9 @@ def test_claims_in_flight_count_as_prefetched_except_their_reserved_jobs() -> No
 
 def test_a_small_claim_is_not_conclusive_if_another_one_failed() -> None:
     queue = draining_queue()
-    queue.claim_failed()
+    queue.on_claim_failed()
     assert queue.round_trips.in_flight[0].other_failed
-    queue.readiness.claimed(ClaimResult(now=0, token="3"), 10, conclusive=False)
+    queue.readiness.update_after_claim(ClaimResult(now=0, token="3"), 10, conclusive=False)
 
     assert queue.readiness.ready
 

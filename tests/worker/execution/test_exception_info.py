@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dibs.errors import PermanentError, Retry
-from dibs.worker.execution.exception_info import OUT_OF_MEMORY, verdict_on
+from dibs.worker.execution.exception_info import OUT_OF_MEMORY, verdict_on_error
 
 
 def with_attributes(**attributes: Any) -> Exception:
@@ -45,7 +45,7 @@ def with_attributes(**attributes: Any) -> Exception:
 def test_an_error_sets_the_time_of_the_retry(
     error: Exception, *, permanent: bool, delay: int | None, run_at: int | None
 ) -> None:
-    verdict = verdict_on(error)
+    verdict = verdict_on_error(error)
 
     assert (permanent, delay, run_at) == (verdict.permanent, verdict.delay, verdict.run_at)
 
@@ -60,7 +60,7 @@ class Unreadable(Exception):
 
 
 def test_an_error_without_readable_text_is_an_ordinary_error() -> None:
-    verdict = verdict_on(Unreadable())
+    verdict = verdict_on_error(Unreadable())
 
     assert not verdict.permanent
     assert "(no message: its __str__ raised RuntimeError)" == verdict.error.message
@@ -69,7 +69,7 @@ def test_an_error_without_readable_text_is_an_ordinary_error() -> None:
 def test_a_group_lists_its_errors() -> None:
     group = ExceptionGroup("two", [ValueError("a"), KeyError("b")])
 
-    assert "ValueError: a" in verdict_on(group).error.message
+    assert "ValueError: a" in verdict_on_error(group).error.message
 
 
 class Filler:
@@ -109,6 +109,6 @@ def test_an_error_of_full_memory_is_stored_after_the_frames_are_cleared(
     with pytest.raises(FullMemory) as caught:
         fill_memory(references)
 
-    verdict = verdict_on(caught.value)
+    verdict = verdict_on_error(caught.value)
 
     assert (verdict.error.message, verdict.permanent) == (message, False)

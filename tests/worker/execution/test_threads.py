@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from dibs.worker.execution.threads import Threads
+from dibs.worker.execution.threads import HandlerThreads
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ async def test_what_threads_return_is_collected_on_the_loop() -> None:
         seen.add(threading.get_ident())
         queue.put_nowait(result)
 
-    threads = Threads(asyncio.get_running_loop(), collect)
+    threads = HandlerThreads(asyncio.get_running_loop(), collect)
     for number in range(1000):
         threads.run(lambda number=number: number)  # type: ignore[misc]
     found = await results(queue, 1000)
@@ -37,7 +37,7 @@ async def test_what_threads_return_is_collected_on_the_loop() -> None:
 
 async def test_there_are_as_many_threads_as_are_busy_at_once() -> None:
     queue = asyncio.Queue[int]()
-    threads = Threads(asyncio.get_running_loop(), queue.put_nowait)
+    threads = HandlerThreads(asyncio.get_running_loop(), queue.put_nowait)
     together = threading.Barrier(50)
     for _ in range(50):
         threads.run(lambda: together.wait(10))
@@ -49,7 +49,7 @@ async def test_there_are_as_many_threads_as_are_busy_at_once() -> None:
 
 async def test_threads_are_used_again() -> None:
     queue = asyncio.Queue[str]()
-    threads = Threads(asyncio.get_running_loop(), queue.put_nowait)
+    threads = HandlerThreads(asyncio.get_running_loop(), queue.put_nowait)
     names = set[str]()
     for _ in range(20):
         threads.run(lambda: threading.current_thread().name)
@@ -62,7 +62,7 @@ async def test_threads_are_used_again() -> None:
 @pytest.mark.parametrize("busy", [False, True])
 async def test_no_thread_stays_after_its_work(*, busy: bool) -> None:
     queue = asyncio.Queue[threading.Thread]()
-    threads = Threads(asyncio.get_running_loop(), queue.put_nowait)
+    threads = HandlerThreads(asyncio.get_running_loop(), queue.put_nowait)
     go = threading.Event()
 
     def work() -> threading.Thread:

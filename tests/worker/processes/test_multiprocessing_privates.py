@@ -11,7 +11,7 @@ from multiprocessing import connection, process, spawn, util
 import pytest
 
 from dibs.worker.processes import multiprocessing_privates as privates
-from dibs.worker.processes.spawn import CONTEXT, PROCESS_NAME
+from dibs.worker.processes.spawn import PROCESS_NAME, SPAWN_CONTEXT
 from tests.source import PROJECT
 
 ADVICE = "Python has changed it: adapt src/dibs/worker/processes/multiprocessing_privates.py"
@@ -72,8 +72,10 @@ class ImportedByChild:
 
 def test_a_spawned_child_knows_that_it_imports_the_main_script() -> None:
     """Multiprocessing marks the current process until the child has unpickled its target and arguments."""
-    ours, theirs = CONTEXT.Pipe()
-    child = CONTEXT.Process(target=report_importing, args=(theirs, ImportedByChild()), name=PROCESS_NAME)
+    ours, theirs = SPAWN_CONTEXT.Pipe()
+    child = SPAWN_CONTEXT.Process(
+        target=report_importing, args=(theirs, ImportedByChild()), name=PROCESS_NAME
+    )
     child.start()
     try:
         assert ours.poll(60), "the child sent no message"

@@ -18,7 +18,7 @@ def test_a_run_is_held_until_it_is_settled() -> None:
     ends = held_runs.remove("p", messages.RunsSettled("q", {"completed": [0]}))
 
     assert Counter(completed=1) == ends
-    assert ["b"] == [held_run.run.id for held_run in held_runs.of("p")]
+    assert ["b"] == [held_run.run.id for held_run in held_runs.runs_of("p")]
     assert (1, 1) == (len(held_runs), held_runs.count_under("lease"))
 
 
@@ -34,9 +34,9 @@ def test_a_settled_run_is_counted_once() -> None:
 def test_forgotten_runs_are_under_no_lease() -> None:
     held_runs = HeldRuns[str]()
     held_runs.add("p", messages.RunsClaimed("q", "lease", (claimed_run(0), claimed_run(1))))
-    held_runs.forget("p")
+    held_runs.remove_worker("p")
 
-    assert (0, 0, []) == (len(held_runs), held_runs.count_under("lease"), held_runs.of("p"))
+    assert (0, 0, []) == (len(held_runs), held_runs.count_under("lease"), held_runs.runs_of("p"))
 
 
 def test_a_cancellation_applies_to_runs_claimed_before_it() -> None:
@@ -50,25 +50,25 @@ def test_a_cancellation_applies_to_runs_claimed_before_it() -> None:
     )
     held_runs.add("o", messages.RunsClaimed("other", "lease", (claimed_run(0, "a", claimed_at=5),)))
 
-    assert {"p": [("q", "a", 100)]} == held_runs.take_cancelled("q", ("a", "b"), 9)
-    assert {} == held_runs.take_cancelled("q", ("a", "b"), 9), "each run is cancelled once"
+    assert {"p": [("q", "a", 100)]} == held_runs.take_runs_to_cancel("q", ("a", "b"), 9)
+    assert {} == held_runs.take_runs_to_cancel("q", ("a", "b"), 9), "each run is cancelled once"
 
 
 def test_the_deadline_is_the_timeout_or_the_extension_by_the_process() -> None:
     run = HeldRun("q", "lease", claimed_run(0))
 
-    assert None is run.ends_by(0.0)
-    assert 10.5 == run.ends_by(10.0)
-    run.stops_by = 12.0
-    assert 12.0 == run.ends_by(10.0)
+    assert None is run.deadline(0.0)
+    assert 10.5 == run.deadline(10.0)
+    run.stop_deadline = 12.0
+    assert 12.0 == run.deadline(10.0)
     run.overran = True
-    assert None is run.ends_by(10.0)
+    assert None is run.deadline(10.0)
 
 
 def test_a_run_is_found_by_its_index_and_fence() -> None:
     held_runs = HeldRuns[str]()
     held_runs.add("p", messages.RunsClaimed("q", "lease", (claimed_run(0),)))
 
-    assert "a" == getattr(held_runs.find("p", 0, 100), "run", claimed_run(9)).id
-    assert None is held_runs.find("p", 0, 99)
-    assert None is held_runs.find("o", 0, 100)
+    assert "a" == getattr(held_runs.find_run("p", 0, 100), "run", claimed_run(9)).id
+    assert None is held_runs.find_run("p", 0, 99)
+    assert None is held_runs.find_run("o", 0, 100)

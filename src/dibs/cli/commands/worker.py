@@ -90,7 +90,7 @@ def command(
         set_up_logging()
         app = _import_application(application, url)
         wanted = [name for name in queues.split(",") if name] if queues is not None else None
-        with _listen(health) as listener:
+        with _open_health_socket(health) as listener:
             settings = {
                 "queues": wanted,
                 "processes": processes,
@@ -98,15 +98,15 @@ def command(
                 "health": listener,
                 "fork_server": fork_server,
             }
-            return asyncio.run(_work(app, application, settings, json=json))
+            return asyncio.run(_run_worker(app, application, settings, json=json))
 
 
 @contextmanager
 def _fork_server(processes: int | None, url: str | None) -> Iterator[ForkServer | None]:
     """Start the fork server before the application is imported, and yield it; None for --processes 0."""
-    from dibs.worker.processes.fork_server import start_early  # noqa: PLC0415 - as in _import_application
+    from dibs.worker.processes.fork_server import start_fork_server_early  # noqa: PLC0415 - as in _import_application
 
-    fork_server = None if processes == 0 else start_early(url or os.environ.get(URL_VARIABLE, ""))
+    fork_server = None if processes == 0 else start_fork_server_early(url or os.environ.get(URL_VARIABLE, ""))
     try:
         yield fork_server
     finally:
@@ -116,7 +116,7 @@ def _fork_server(processes: int | None, url: str | None) -> Iterator[ForkServer 
 
 
 @contextmanager
-def _listen(health: str | None) -> Iterator[socket.socket | None]:
+def _open_health_socket(health: str | None) -> Iterator[socket.socket | None]:
     """Open the socket of --health before the worker starts. Raises UsageError if the port is in use."""
     if health is None:
         yield None
@@ -160,7 +160,7 @@ def _import_application(application: str, url: str | None) -> Dibs:
     return app
 
 
-async def _work(app: Dibs, reference: str, settings: dict[str, Any], *, json: bool) -> ExitCode:
+async def _run_worker(app: Dibs, reference: str, settings: dict[str, Any], *, json: bool) -> ExitCode:
     from dibs.worker import run as work  # noqa: PLC0415
     from dibs.worker.work_plan import cpu_count  # noqa: PLC0415
 
@@ -168,8 +168,8 @@ async def _work(app: Dibs, reference: str, settings: dict[str, Any], *, json: bo
         check_outlives_command(app.storage)
         if settings["processes"] is None:
             settings["processes"] = cpu_count()
-        started = await _start_info(app, settings)
-        print_json({"started": started}) if json else print_lines(*_start_lines(started))
+        started = await _collect_start_info(app, settings)
+        print_json({"started": started}) if json else print_lines(*_format_start_lines(started))
         with live_table(json=json) as progress:
             report = await work(app, reference=reference, progress=progress, **settings)
     totals = {name: report.total(name) for name in ("completed", "failed", "retried", "released")}
@@ -180,7 +180,7 @@ async def _work(app: Dibs, reference: str, settings: dict[str, Any], *, json: bo
     return ExitCode.DONE
 
 
-async def _start_info(app: Dibs, settings: dict[str, Any]) -> dict[str, Any]:
+async def _collect_start_info(app: Dibs, settings: dict[str, Any]) -> dict[str, Any]:
     storage: Storage = app.storage
     queues, listener = settings["queues"], settings["health"]
     served = [handler for name, handler in app.handlers.items() if queues is None or name in queues]
@@ -190,13 +190,13 @@ async def _start_info(app: Dibs, settings: dict[str, Any]) -> dict[str, Any]:
         "durability": storage.durability,
         "processes": settings["processes"],
         "grace": settings["grace"],
-        "health": listener and _address_of(listener),
+        "health": listener and _format_address(listener),
         "handlers": [{"queue": handler.queue, "function": _function_name(handler)} for handler in served],
         "unserved": sorted(existing - {handler.queue for handler in served}),
     }
 
 
-def _address_of(listener: socket.socket) -> str:
+def _format_address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -205,7 +205,7 @@ def _function_name(handler: Handler) -> str:
     return f"{handler.function.__module__}.{handler.function.__qualname__}"
 
 
-def _start_lines(started: dict[str, Any]) -> list[str]:
+def _format_start_lines(started: dict[str, Any]) -> list[str]:
     processes = started["processes"] or "none, jobs run in this process"
     lines = [
         f"dibs worker at {started['url']}; {started['durability']}",

@@ -58,12 +58,12 @@ class IdleClaim:
         idle = [queue for queue in queues if queue.needs_wakeup and queue.can_send(now)]
         return max(idle, key=lambda queue: queue.readiness.active_until, default=None)
 
-    def next_wait(self) -> ClaimWait:
+    def next_claim_wait(self) -> ClaimWait:
         """Return a unique id and the timeout for the next blocking claim."""
         self._count += 1
         return ClaimWait(f"{self._id_prefix}-{self._count}", CLAIM_WAIT)
 
-    def sent(self, queue: QueueState, trip: RoundTrip, now: float) -> None:
+    def record_sent(self, queue: QueueState, trip: RoundTrip, now: float) -> None:
         """Record a blocking claim that was sent, and set a timer for the next scheduled job of its queue.
 
         The timeout of the claim would be too coarse for this job: Redis checks timeouts ten times a second.

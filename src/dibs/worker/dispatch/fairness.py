@@ -21,32 +21,32 @@ from dibs.worker.dispatch.queue_state import QueueState
 logger = logging.getLogger("dibs.worker")
 
 #: The capacity units of one worker process.
-UNITS: Final = 100
+PROCESS_UNITS: Final = 100
 
 
 class Capacity:
     """The capacity units of a process. Units are taken before a claim is sent, and given back after a run."""
 
-    def __init__(self, units: int = UNITS) -> None:
+    def __init__(self, units: int = PROCESS_UNITS) -> None:
         self.units = units
         self.free = units
 
     def take(self, units: int) -> None:
         self.free -= units
 
-    def give(self, units: int) -> None:
+    def give_back(self, units: int) -> None:
         self.free += units
 
 
-def run_size(size: int, units: int = UNITS) -> int:
+def run_size(size: int, units: int = PROCESS_UNITS) -> int:
     """Return the units that a run of a handler with this `size` takes: at most all units of the process."""
     return max(1, min(size, units))
 
 
 class Contender(Protocol):
-    """The attributes of a queue that `share_out` needs."""
+    """The attributes of a queue that `share_capacity` needs."""
 
-    #: Capacity units that one run takes, from 1 to UNITS.
+    #: Capacity units that one run takes, from 1 to PROCESS_UNITS.
     size: int
     #: Queues with a higher priority are served first.
     priority: int
@@ -61,7 +61,7 @@ class Contender(Protocol):
 C = TypeVar("C", bound=Contender)
 
 
-def share_out(queues: Sequence[C], free: int) -> tuple[list[tuple[C, int]], C | None]:
+def share_capacity(queues: Sequence[C], free: int) -> tuple[list[tuple[C, int]], C | None]:
     """Return the number of jobs that each queue may start, and the queue that must wait for more capacity.
 
     Queues are served by priority, then by least recent service. Queues of equal priority share the `free`
@@ -74,9 +74,9 @@ def share_out(queues: Sequence[C], free: int) -> tuple[list[tuple[C, int]], C | 
         return grants, _share_equally(queues, free, grants)[1]
     order = sorted(queues, key=lambda queue: (-queue.priority, queue.last_served))
     for _, group in groupby(order, key=lambda queue: queue.priority):
-        free, stuck = _share_equally(list(group), free, grants)
-        if stuck is not None:
-            return grants, stuck
+        free, oversized = _share_equally(list(group), free, grants)
+        if oversized is not None:
+            return grants, oversized
         if free <= 0:
             break
     return grants, None
@@ -121,14 +121,14 @@ class OversizedQueues:
     def add(self, queue: QueueState, now: float) -> None:
         """Add a queue to the next count, or snooze it if it was counted too recently."""
         queue.readiness.ready = False
-        if pause := queue.readiness.recount_in(now):
+        if pause := queue.readiness.seconds_until_recount(now):
             queue.readiness.snoozed = True
-            asyncio.get_running_loop().call_later(pause, self._wake, queue)
+            asyncio.get_running_loop().call_later(pause, self._wake_queue, queue)
         else:
             queue.round_trips.counting = True
             self._to_count.append(queue)
 
-    def take(self) -> Sequence[QueueState]:
+    def take_queues_to_count(self) -> Sequence[QueueState]:
         """Remove and return the queues to count now."""
         taken, self._to_count = self._to_count, []
         return taken
@@ -144,13 +144,15 @@ class OversizedQueues:
                 self._back_off(queue)
         else:
             for queue in queues:
-                found = counts[queue.name]
-                queue.readiness.counted(due=found.waiting > found.scheduled or found.approximate)
+                queue_counts = counts[queue.name]
+                queue.readiness.update_after_count(
+                    due=queue_counts.waiting > queue_counts.scheduled or queue_counts.approximate
+                )
         finally:
             for queue in queues:
                 queue.round_trips.counting = False
 
-    def _wake(self, queue: QueueState) -> None:
+    def _wake_queue(self, queue: QueueState) -> None:
         queue.readiness.wake()
         self._wake_worker()
 
@@ -171,18 +173,18 @@ class Fairness:
         wanting = [
             queue for queue in self._queues if queue.prefetch.runs or (claiming and queue.can_claim(now))
         ]
-        granted, stuck = share_out(wanting, free)
-        while stuck is not None and not stuck.has_jobs and free > 0:
+        granted, oversized = share_capacity(wanting, free)
+        while oversized is not None and not oversized.has_jobs and free > 0:
             # Count its jobs before keeping capacity free for them, and serve the other queues until then.
-            self._oversized.add(stuck, now)
-            wanting = [queue for queue in wanting if queue is not stuck]
-            granted, stuck = share_out(wanting, free)
+            self._oversized.add(oversized, now)
+            wanting = [queue for queue in wanting if queue is not oversized]
+            granted, oversized = share_capacity(wanting, free)
         grants = dict(granted)
-        if claiming and stuck is None:
-            self._add_settling(grants, free, now)
-        return Shares(grants, claiming, claiming and stuck is None)
+        if claiming and oversized is None:
+            self._grant_to_settling_queues(grants, free, now)
+        return Shares(grants, claiming, claiming and oversized is None)
 
-    def _add_settling(self, grants: dict[QueueState, int], free: int, now: float) -> None:
+    def _grant_to_settling_queues(self, grants: dict[QueueState, int], free: int, now: float) -> None:
         """Grant the remaining units to queues with settlements, whose requests can carry a claim."""
         settling = [
             queue
@@ -197,7 +199,7 @@ class Fairness:
                 grants[queue] = left // queue.size
                 left -= queue.size * grants[queue]
 
-    def take(self, queue: QueueState, number: int) -> None:
+    def take_capacity(self, queue: QueueState, number: int) -> None:
         """Take the capacity for `number` runs of a queue, and make the queue the most recently served."""
         if number:
             self._served += 1

@@ -10,7 +10,7 @@ from typing import Final
 from dibs.client.calls.handler import Handler
 from dibs.model.job import Job
 from dibs.worker import messages
-from dibs.worker.dispatch.fairness import UNITS
+from dibs.worker.dispatch.fairness import PROCESS_UNITS
 from dibs.worker.dispatch.queue_state import QueueState
 from dibs.worker.dispatch.round_trip import Reply
 from dibs.worker.execution.executor import runs_on_thread
@@ -20,7 +20,7 @@ from dibs.worker.execution.outcome import counter_name, fallback_action
 logger = logging.getLogger("dibs.worker")
 
 #: Largest number of runs in flight in one process, including ended runs that wait for their settlement.
-MAX_IN_FLIGHT: Final = 18 * UNITS
+MAX_IN_FLIGHT: Final = 18 * PROCESS_UNITS
 
 
 class InFlightRuns:
@@ -31,10 +31,10 @@ class InFlightRuns:
 
     def __init__(self, started: MutableSequence[float]) -> None:
         self._started = started
-        self._free = list(range(MAX_IN_FLIGHT))
+        self._free_indexes = list(range(MAX_IN_FLIGHT))
         self._runs: dict[int, Invocation] = {}
         #: Largest number of jobs that the claims in flight can return.
-        self.expected = 0
+        self.expected_jobs = 0
 
     def __bool__(self) -> bool:
         return bool(self._runs)
@@ -44,16 +44,16 @@ class InFlightRuns:
         return iter(list(self._runs.values()))
 
     @property
-    def free(self) -> int:
+    def claimable(self) -> int:
         """The number of jobs that may still be claimed."""
-        return len(self._free) - self.expected
+        return len(self._free_indexes) - self.expected_jobs
 
     def add(self, handler: Handler, jobs: Sequence[Job]) -> list[Invocation]:
         """Add claimed jobs, and return their runs in the same order."""
-        left = len(self._free) - len(jobs)
-        indexes = self._free[left:]
+        left = len(self._free_indexes) - len(jobs)
+        indexes = self._free_indexes[left:]
         runs = [Invocation(handler, job, index) for job, index in zip(jobs, indexes, strict=True)]
-        del self._free[left:]
+        del self._free_indexes[left:]
         self._runs.update(zip(indexes, runs, strict=True))
         return runs
 
@@ -62,13 +62,13 @@ class InFlightRuns:
         if self._runs.get(invocation.index) is invocation:
             del self._runs[invocation.index]
             self._started[invocation.index] = 0
-            self._free.append(invocation.index)
+            self._free_indexes.append(invocation.index)
 
-    def find(self, keys: Container[tuple[str, str, int]]) -> list[Invocation]:
+    def find_runs(self, keys: Container[tuple[str, str, int]]) -> list[Invocation]:
         """Return the runs with these keys that are in flight."""
         return [invocation for invocation in self if invocation.key in keys]
 
-    def settle(self, queue: QueueState, reply: Reply) -> dict[str, list[int]]:
+    def apply_settlements(self, queue: QueueState, reply: Reply) -> dict[str, list[int]]:
         """Remove the settled runs of a reply, and return their indexes by the counter they add to.
 
         A run whose settlement was refused stays in flight if there is a fallback action for it.
@@ -78,7 +78,7 @@ class InFlightRuns:
             if result.status == "refused":
                 fallback = fallback_action(invocation, result.reason)
                 if fallback is not None:
-                    queue.settle(invocation, fallback)
+                    queue.add_settlement(invocation, fallback)
                     continue
                 fields = invocation.log_fields
                 logger.error(
@@ -88,7 +88,7 @@ class InFlightRuns:
             self.remove(invocation)
         return counters
 
-    def only_unstoppable(self, *, stopping: bool) -> bool:
+    def all_unstoppable(self, *, stopping: bool) -> bool:
         """Return whether all runs in flight are handlers that the worker cannot interrupt.
 
         These are the overrun handlers and, while `stopping`, all `def` handlers.
@@ -102,7 +102,7 @@ class InFlightRuns:
         self._runs.clear()
 
 
-def claimed_run(invocation: Invocation) -> messages.ClaimedRun:
+def to_claimed_run(invocation: Invocation) -> messages.ClaimedRun:
     """Return the message part that lets the supervisor settle the run if this process dies."""
     job = invocation.job
     return messages.ClaimedRun(

@@ -19,7 +19,7 @@ logger = logging.getLogger("dibs.worker")
 #: Shortest timeout of a wait, in seconds. A timer may fire a little before the time `poll_at` of a queue.
 TIMER_TOLERANCE: Final = 0.001
 #: Seconds to collect queues that run out of jobs at about the same time, as at the start of a worker.
-SETTLING: Final = 0.01
+RESTART_DELAY: Final = 0.01
 #: Seconds by which the clock of the storage may be ahead: it reports a job as due by its clock.
 CLOCK_TOLERANCE: Final = 0.05
 
@@ -33,8 +33,8 @@ class Listener:
     """
 
     def __init__(self, storage: Storage, poll: float, wake_worker: Callable[[], None]) -> None:
-        self._idle = _Wait(storage, poll, wake_worker, SETTLING)
-        self._active = _Wait(storage, poll, wake_worker, 0.0)
+        self._idle = _SharedWait(storage, poll, wake_worker, RESTART_DELAY)
+        self._active = _SharedWait(storage, poll, wake_worker, 0.0)
 
     def listen(self, queues: Sequence[QueueState]) -> None:
         """Wait for exactly these queues. A running wait for the same queues continues."""
@@ -52,38 +52,38 @@ class Listener:
 
 
 @define(eq=False)
-class _Wait:
+class _SharedWait:
     """One wait for any number of queues. When the queues change, it restarts after `pause` seconds."""
 
     _storage: Storage
     _poll: float
     _wake_worker: Callable[[], None]
-    _pause: float
+    _restart_delay: float
     #: The queues that the next wait must cover.
     _wanted: list[QueueState] = field(factory=list, init=False)
     #: The queues of the running wait.
     _queues: list[QueueState] = field(factory=list, init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
     #: The timer that restarts the wait after the pause.
-    _restart: asyncio.TimerHandle | None = field(default=None, init=False)
+    _restart_timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
     def listen(self, queues: list[QueueState]) -> None:
         self._wanted = queues
-        if queues == self._queues or self._restart is not None:
+        if queues == self._queues or self._restart_timer is not None:
             return
-        if self._task is None or not self._pause:
-            self._start()
+        if self._task is None or not self._restart_delay:
+            self._start_wait()
         else:
-            self._restart = asyncio.get_running_loop().call_later(self._pause, self._start)
+            self._restart_timer = asyncio.get_running_loop().call_later(self._restart_delay, self._start_wait)
 
     def close(self) -> None:
         self._wanted = []
-        self._start()
+        self._start_wait()
 
-    def _start(self) -> None:
-        if self._restart is not None:
-            self._restart.cancel()
-            self._restart = None
+    def _start_wait(self) -> None:
+        if self._restart_timer is not None:
+            self._restart_timer.cancel()
+            self._restart_timer = None
         if self._wanted == self._queues:
             return
         if self._task is not None:
@@ -116,9 +116,9 @@ class _Wait:
             return True
         now = time.monotonic()
         if wake.woken:
-            return _wake_changed(queues, wake, tokens, now) or _any_ready(queues)
+            return _wake_changed_queues(queues, wake, tokens, now) or _any_ready(queues)
         for queue in queues:
-            queue.readiness.waited(wake.since.get(queue.name, ""), tokens[queue.name], now)
+            queue.readiness.update_after_wait(wake.since.get(queue.name, ""), tokens[queue.name], now)
         # A storage may return before the timeout: wait here for the rest of it.
         await asyncio.sleep(max(0.0, timeout - (now - began)))
         return _any_ready(queues)
@@ -128,7 +128,7 @@ def _any_ready(queues: Sequence[QueueState]) -> bool:
     return any(queue.readiness.ready for queue in queues)
 
 
-def _wake_changed(
+def _wake_changed_queues(
     queues: Sequence[QueueState], wake: WaitResult, tokens: Mapping[str, str], now: float
 ) -> bool:
     """Wake the queues with a newer token or a due job, and return whether a queue was woken.

@@ -72,7 +72,7 @@ class Readiness:
     _recount_at: float = 0.0
     _recount_pause: float = 0.0
 
-    def claimed(self, claim: ClaimResult, limit: int, *, conclusive: bool = True) -> None:
+    def update_after_claim(self, claim: ClaimResult, limit: int, *, conclusive: bool = True) -> None:
         """Update after a claim of up to `limit` jobs.
 
         A claim that is not `conclusive` may have missed jobs, so the queue stays ready after it.
@@ -89,7 +89,7 @@ class Readiness:
             self._recount_pause = self._recount_at = 0.0
             self.active_until = now + ACTIVE_SECONDS
 
-    def counted(self, *, due: bool) -> None:
+    def update_after_count(self, *, due: bool) -> None:
         """Update after a count of the jobs; `due` is whether the count found due jobs."""
         now = time.monotonic()
         self.ready = self.has_more = due
@@ -101,7 +101,7 @@ class Readiness:
             self._recount_pause = min(max(self._recount_pause * 2, RECOUNT[0]), RECOUNT[1])
             self._recount_at = now + self._recount_pause
 
-    def waited(self, token: str, since: str, now: float) -> None:
+    def update_after_wait(self, token: str, since: str, now: float) -> None:
         """Update after a wait without a wake-up, from the token `since` to the returned `token`."""
         if self.token == since:
             self.token = token
@@ -116,7 +116,7 @@ class Readiness:
         """Return whether the next scheduled job has fallen due."""
         return self.due_at is not None and self.due_at <= now
 
-    def recount_in(self, now: float) -> float:
+    def seconds_until_recount(self, now: float) -> float:
         """Return the seconds until the next count is allowed."""
         return max(0.0, self._recount_at - now)
 
@@ -135,13 +135,13 @@ class Prefetch:
     """The runs of a queue that were claimed before there was capacity to start them."""
 
     #: The number of runs of the queue that fit into this process at the same time.
-    _slots: int
+    _max_running: int
     #: The prefetched runs in the order of their claims.
     runs: deque[Invocation] = field(factory=deque)
     #: The expected duration of a run in seconds; None until the first run has ended.
     _run_seconds: float | None = None
 
-    def take(self, number: int) -> list[Invocation]:
+    def take_first(self, number: int) -> list[Invocation]:
         """Remove and return the first runs, `number` at most."""
         return [self.runs.popleft() for _ in range(min(number, len(self.runs)))]
 
@@ -155,7 +155,7 @@ class Prefetch:
         else:
             self._run_seconds = expected + (seconds - expected) / 16
 
-    def wanted(self, in_flight: int) -> int:
+    def jobs_to_prefetch(self, in_flight: int) -> int:
         """Return the number of jobs to prefetch with the next claim, so that no round trip causes a pause.
 
         `in_flight` is the number of jobs that the claims in flight may prefetch. The result is 0 until the
@@ -163,7 +163,7 @@ class Prefetch:
         """
         if not self._run_seconds:
             return 0
-        wanted = min(MAX_PREFETCH, int(self._slots * PREFETCH_SECONDS / self._run_seconds))
+        wanted = min(MAX_PREFETCH, int(self._max_running * PREFETCH_SECONDS / self._run_seconds))
         more = wanted - len(self.runs) - in_flight
         return more if more >= min(wanted / 2, MIN_BATCH) else 0
 
@@ -272,7 +272,7 @@ class QueueState:
 
     def wanted_prefetch(self) -> int:
         """Return the number of jobs to prefetch with the next claim."""
-        return self.prefetch.wanted(self.round_trips.prefetching)
+        return self.prefetch.jobs_to_prefetch(self.round_trips.prefetching)
 
     def delays_settlements(self, now: float) -> bool:
         """Return whether the outbox waits for the settlements of prefetched runs, which end soon."""
@@ -282,12 +282,12 @@ class QueueState:
         trips.delayed_until = trips.delayed_until or now + SETTLEMENT_DELAY
         return now < trips.delayed_until
 
-    def settle(self, invocation: Invocation, action: SettleAction) -> None:
+    def add_settlement(self, invocation: Invocation, action: SettleAction) -> None:
         """Settle a run with `action` in the next request."""
         invocation.action = action
         self.round_trips.outbox.append(invocation)
 
-    def claim_failed(self) -> None:
+    def on_claim_failed(self) -> None:
         """Make the queue ready after a failed claim.
 
         Another claim in flight may have skipped jobs that the failed claim held, so its reply is not

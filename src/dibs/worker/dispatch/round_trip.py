@@ -65,7 +65,7 @@ class RoundTrip(Struct):
 async def send(storage: Storage, queue: str, trip: RoundTrip) -> Reply:
     """Send the request of `trip` and return the reply. Never raises: errors are part of the reply."""
     try:
-        results, claim = await _send(storage, queue, trip)
+        results, claim = await _call_storage(storage, queue, trip)
     except Refused as refused:
         if not trip.settling:
             return Reply(error=refused)
@@ -77,18 +77,18 @@ async def send(storage: Storage, queue: str, trip: RoundTrip) -> Reply:
     return Reply(settled=trip.settling, results=results, claim=claim)
 
 
-async def _send(
+async def _call_storage(
     storage: Storage, queue: str, trip: RoundTrip
 ) -> tuple[Sequence[SettleResult], ClaimResult | None]:
     if trip.lease is None:
-        return await storage.settle(queue, settlements(trip.settling)), None
+        return await storage.settle(queue, make_settlements(trip.settling)), None
     if trip.wait is not None:
         return (), await cast("BlockingClaims", storage).claim_blocking(
             queue, trip.lease, trip.limit, claim_id=trip.wait.claim_id, timeout=trip.wait.seconds
         )
     if not trip.settling:
         return (), await storage.claim(queue, trip.lease, trip.limit)
-    both = await storage.settle_and_claim(queue, settlements(trip.settling), trip.lease, trip.limit)
+    both = await storage.settle_and_claim(queue, make_settlements(trip.settling), trip.lease, trip.limit)
     return both.settled, both.claim
 
 
@@ -97,7 +97,7 @@ async def settle_singly(storage: Storage, queue: str, runs: Sequence[Invocation]
     results: list[SettleResult] = []
     for number, invocation in enumerate(runs):
         try:
-            results += await storage.settle(queue, settlements([invocation]))
+            results += await storage.settle(queue, make_settlements([invocation]))
         except Refused as refused:
             results.append(SettleResult("refused", str(refused)))
         except Exception as error:  # noqa: BLE001 - any error of a storage; settling twice is safe by the fence
@@ -105,6 +105,6 @@ async def settle_singly(storage: Storage, queue: str, runs: Sequence[Invocation]
     return Reply(settled=runs, results=results)
 
 
-def settlements(runs: Iterable[Invocation]) -> list[Settlement]:
+def make_settlements(runs: Iterable[Invocation]) -> list[Settlement]:
     """Return the settlements of these runs for the storage."""
     return [Settlement(id=run.job.id, fence=run.fence, action=run.action) for run in runs]

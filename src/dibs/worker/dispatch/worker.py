@@ -19,8 +19,8 @@ from dibs.model.results import ClaimResult
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
 from dibs.worker.dispatch.blocking_claim import MAX_JOBS, IdleClaim
-from dibs.worker.dispatch.fairness import UNITS, Capacity, Fairness, OversizedQueues, Shares, run_size
-from dibs.worker.dispatch.in_flight import InFlightRuns, claimed_run
+from dibs.worker.dispatch.fairness import PROCESS_UNITS, Capacity, Fairness, OversizedQueues, Shares, run_size
+from dibs.worker.dispatch.in_flight import InFlightRuns, to_claimed_run
 from dibs.worker.dispatch.listener import Listener
 from dibs.worker.dispatch.queue_state import FALLBACK_POLL, PREFETCH_TIMEOUT, SETTLEMENT_DELAY, QueueState
 from dibs.worker.dispatch.round_trip import ClaimWait, Reply, RoundTrip, send
@@ -53,7 +53,7 @@ class Worker:
         killable: bool,
         resources: Any = None,
         poll: float = 1.0,
-        units: int = UNITS,
+        units: int = PROCESS_UNITS,
     ) -> None:
         self._storage = storage
         self._notify = notify
@@ -72,13 +72,13 @@ class Worker:
         self._idle_claim = IdleClaim(storage, self._step_soon)
         self._listener = Listener(storage, poll, self._step)
         self._in_flight = InFlightRuns(started)
-        self._outcomes = RunOutcomes(self._settle)
+        self._outcomes = RunOutcomes(self._settle_run)
         self._executor = Executor(
             started,
             process_executor,
-            ended=self._outcomes.decide,
-            timed_out=self._timed_out,
-            overran=self._overran,
+            ended=self._outcomes.settle_by_verdict,
+            timed_out=self._report_timeout,
+            overran=self._report_overrun,
             killable=killable,
         )
         self._lease: str | None = None
@@ -105,18 +105,18 @@ class Worker:
                 for queue in self._queues.values():
                     queue.readiness.wake()
             case messages.CancelRuns(runs):
-                for invocation in self._in_flight.find(runs):
-                    self._cancel(invocation)
+                for invocation in self._in_flight.find_runs(runs):
+                    self._cancel_run(invocation)
             case messages.DrainWorker():
-                self._drain()
+                self._start_drain()
             case messages.StopWorker():
                 self._stopping = True
-                self._drain()
+                self._start_drain()
                 for invocation in self._in_flight:
                     self._executor.interrupt(invocation, "release")
         self._step_soon()
 
-    def _cancel(self, invocation: Invocation) -> None:
+    def _cancel_run(self, invocation: Invocation) -> None:
         queue = self._queues[invocation.handler.queue]
         if invocation in queue.prefetch.runs:
             queue.prefetch.runs.remove(invocation)
@@ -124,7 +124,7 @@ class Worker:
         else:
             self._executor.interrupt(invocation, "cancel")
 
-    def _drain(self) -> None:
+    def _start_drain(self) -> None:
         self._draining = True
         for queue in self._queues.values():
             while queue.prefetch.runs:
@@ -166,41 +166,42 @@ class Worker:
         shares = self._fairness.share(now, claiming=self._may_claim())
         self._count_oversized()
         for queue in self._queues.values():
-            self._serve(queue, shares, now)
+            self._serve_queue(queue, shares, now)
         self._confirm_lease()
         self._update_idle_claim(now, claiming=shares.claiming)
         self._update_listener()
         self._finish_drain()
 
     def _may_claim(self) -> bool:
-        return self._lease is not None and not self._draining and self._in_flight.free >= self._capacity.units
+        has_room = self._in_flight.claimable >= self._capacity.units
+        return self._lease is not None and not self._draining and has_room
 
     def _count_oversized(self) -> None:
-        if queues := self._oversized.take():
-            self._spawn(self._oversized.count(queues))
+        if queues := self._oversized.take_queues_to_count():
+            self._start_task(self._oversized.count(queues))
 
-    def _serve(self, queue: QueueState, shares: Shares, now: float) -> None:
+    def _serve_queue(self, queue: QueueState, shares: Shares, now: float) -> None:
         """Send the next request of a queue and start its prefetched runs, within its share."""
         share = shares.grants.get(queue, 0)
-        prefetched = queue.prefetch.take(share)
-        self._fairness.take(queue, len(prefetched))
+        prefetched = queue.prefetch.take_first(share)
+        self._fairness.take_capacity(queue, len(prefetched))
         # The request is sent first: it would wait while the runs start.
-        self._send_due(queue, share - len(prefetched), shares, now)
+        self._send_request_if_due(queue, share - len(prefetched), shares, now)
         for invocation in prefetched:
-            self._start(queue, invocation)
+            self._start_run(queue, invocation)
 
-    def _send_due(self, queue: QueueState, free: int, shares: Shares, now: float) -> None:
+    def _send_request_if_due(self, queue: QueueState, free: int, shares: Shares, now: float) -> None:
         """Send the next request of a queue if it is due, with a claim of `free` jobs and a prefetch."""
         was_delayed = queue.round_trips.delayed_until
         if not queue.can_send(now):
             if shares.prefetching and queue.can_send_second(now):
-                self._send(queue, 0, queue.wanted_prefetch())
+                self._send_request(queue, 0, queue.wanted_prefetch())
         elif not free and queue.delays_settlements(now):
             if not was_delayed:
                 self._loop.call_later(SETTLEMENT_DELAY, self._step_soon)
         else:
             prefetch = queue.wanted_prefetch() if shares.prefetching and queue.readiness.ready else 0
-            self._send(queue, free if shares.claiming else 0, prefetch)
+            self._send_request(queue, free if shares.claiming else 0, prefetch)
 
     def _confirm_lease(self) -> None:
         """Confirm a new lease to the supervisor once no claim under an older lease is in flight."""
@@ -217,12 +218,12 @@ class Worker:
         queues, lease = self._queues.values(), self._lease if claiming else None
         if self._idle_claim.is_waiting:
             if self._idle_claim.must_end(queues, lease, now):
-                self._spawn(self._idle_claim.end_early())
+                self._start_task(self._idle_claim.end_early())
         elif lease is None or lease != self._adopted_lease or self._tasks or self._in_flight:
             return
         elif queue := self._idle_claim.choose_queue(queues, now):
-            self._send(
-                queue, min(MAX_JOBS, self._capacity.free // queue.size), 0, self._idle_claim.next_wait()
+            self._send_request(
+                queue, min(MAX_JOBS, self._capacity.free // queue.size), 0, self._idle_claim.next_claim_wait()
             )
 
     def _update_listener(self) -> None:
@@ -233,7 +234,7 @@ class Worker:
 
     def _finish_drain(self) -> None:
         """Notify the supervisor of a complete drain, and end the worker if no run needs its resources."""
-        if not self._draining or self._tasks or not self._in_flight.only_unstoppable(stopping=self._stopping):
+        if not self._draining or self._tasks or not self._in_flight.all_unstoppable(stopping=self._stopping):
             return
         if not self._drained_sent:
             self._drained_sent = True
@@ -245,64 +246,66 @@ class Worker:
 
     # -- requests ------------------------------------------------------------------------------------
 
-    def _send(self, queue: QueueState, free: int, prefetch: int, wait: ClaimWait | None = None) -> None:
+    def _send_request(
+        self, queue: QueueState, free: int, prefetch: int, wait: ClaimWait | None = None
+    ) -> None:
         """Send the settlements of a queue, and claim `free` jobs to start at once and `prefetch` more."""
-        limit = min(free + prefetch, self._in_flight.free)
+        limit = min(free + prefetch, self._in_flight.claimable)
         trips = queue.round_trips
         if not limit and not trips.outbox:
             return
         settling, trips.outbox, trips.delayed_until = trips.outbox, [], 0.0
         trip = RoundTrip(settling, self._lease if limit else None, free, limit, wait)
-        self._in_flight.expected += limit
+        self._in_flight.expected_jobs += limit
         if trip.lease is not None:
-            self._fairness.take(queue, free)
+            self._fairness.take_capacity(queue, free)
         trips.in_flight.append(trip)
         if wait is not None:
-            self._idle_claim.sent(queue, trip, time.monotonic())
-        self._spawn(self._round_trip(queue, trip))
+            self._idle_claim.record_sent(queue, trip, time.monotonic())
+        self._start_task(self._make_round_trip(queue, trip))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self._tasks.add(self._loop.create_task(self._then_step(work)))
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.add(self._loop.create_task(self._run_then_step(work)))
 
-    async def _then_step(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run_then_step(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         finally:
             self._tasks.difference_update((asyncio.current_task(),))
             self._step_soon()
 
-    async def _round_trip(self, queue: QueueState, trip: RoundTrip) -> None:
+    async def _make_round_trip(self, queue: QueueState, trip: RoundTrip) -> None:
         """Send a request, and apply the replies that have arrived in the order of their requests."""
         trip.reply = await send(self._storage, queue.name, trip)
         for arrived, reply in queue.round_trips.replies():
-            self._apply(queue, arrived, reply)
+            self._apply_reply(queue, arrived, reply)
         if queue.round_trips.is_second(trip):
-            self._loop.call_later(PREFETCH_TIMEOUT, self._apply_second, queue, trip)
+            self._loop.call_later(PREFETCH_TIMEOUT, self._apply_second_reply, queue, trip)
 
-    def _apply_second(self, queue: QueueState, trip: RoundTrip) -> None:
+    def _apply_second_reply(self, queue: QueueState, trip: RoundTrip) -> None:
         """Apply a reply that waited too long for an earlier request, which a lock may hold up."""
         if trip.reply is not None and queue.round_trips.is_second(trip) and not self.ended.done():
             queue.round_trips.in_flight.pop()
-            self._apply(queue, trip, trip.reply)
+            self._apply_reply(queue, trip, trip.reply)
             self._step_soon()
 
     # -- replies -------------------------------------------------------------------------------------
 
-    def _apply(self, queue: QueueState, trip: RoundTrip, reply: Reply) -> None:
+    def _apply_reply(self, queue: QueueState, trip: RoundTrip, reply: Reply) -> None:
         started = 0
         try:
             if reply.error is not None:
                 self._apply_error(queue, reply, trip.lease)
             else:
                 queue.readiness.reset_backoff()
-            if counters := self._in_flight.settle(queue, reply):
+            if counters := self._in_flight.apply_settlements(queue, reply):
                 self._notify(messages.RunsSettled(queue.name, counters))
             if reply.claim is not None and trip.lease is not None:
                 started = self._apply_claim(queue, trip.lease, trip, reply.claim)
         finally:
-            self._in_flight.expected -= trip.limit
+            self._in_flight.expected_jobs -= trip.limit
             if trip.lease is not None:
-                self._capacity.give((trip.reserved - started) * queue.size)
+                self._capacity.give_back((trip.reserved - started) * queue.size)
 
     def _apply_error(self, queue: QueueState, reply: Reply, lease: str | None) -> None:
         """Send the settlements of a failed request again, as settling twice is safe by the fence."""
@@ -310,7 +313,7 @@ class Worker:
         logger.warning("%s: a request to the storage failed, trying again: %s", queue.name, reply.error)
         self._back_off(queue)
         if lease is not None:
-            queue.claim_failed()
+            queue.on_claim_failed()
             if reply.claim_unknown:
                 self._lose_lease(lease, messages.ClaimReplyLost(lease))
 
@@ -322,14 +325,14 @@ class Worker:
         if claim.lost:
             self._lose_lease(lease, messages.LeaseRejected(lease))
             return 0
-        queue.readiness.claimed(claim, trip.limit, conclusive=not trip.other_failed)
+        queue.readiness.update_after_claim(claim, trip.limit, conclusive=not trip.other_failed)
         if not claim.jobs:
             return 0
         runs = self._in_flight.add(queue.handler, claim.jobs)
         # Sent before the first run starts: the supervisor must know all runs if this process dies.
-        self._notify(messages.RunsClaimed(queue.name, lease, tuple(map(claimed_run, runs))))
+        self._notify(messages.RunsClaimed(queue.name, lease, tuple(map(to_claimed_run, runs))))
         for invocation in runs[: trip.reserved]:
-            self._start(queue, invocation)
+            self._start_run(queue, invocation)
         if runs[trip.reserved :]:
             self._keep_prefetched(queue, runs[trip.reserved :])
         return min(trip.reserved, len(runs))
@@ -344,7 +347,7 @@ class Worker:
     def _keep_prefetched(self, queue: QueueState, runs: Sequence[Invocation]) -> None:
         queue.prefetch.runs.extend(runs)
         if self._draining:
-            self._drain()
+            self._start_drain()
         else:
             self._loop.call_later(PREFETCH_TIMEOUT, self._return_stale, queue)
 
@@ -356,15 +359,15 @@ class Worker:
     def _return_prefetched(self, queue: QueueState, invocation: Invocation, action: SettleAction) -> None:
         """Settle a run that has not started and holds no capacity."""
         invocation.finished = True
-        queue.settle(invocation, with_next_tick(invocation, action))
+        queue.add_settlement(invocation, with_next_tick(invocation, action))
         self._step_soon()
 
     # -- runs ----------------------------------------------------------------------------------------
 
-    def _start(self, queue: QueueState, invocation: Invocation) -> None:
+    def _start_run(self, queue: QueueState, invocation: Invocation) -> None:
         if self._draining:
             invocation.finished = True
-            self._settle(invocation, Release())
+            self._settle_run(invocation, Release())
             return
         job = invocation.job
         if job.stalls and self._outcomes.fail_stalled(invocation):
@@ -373,18 +376,18 @@ class Worker:
         invocation.current = CurrentJob(self._storage, queue.name, job, self._loop, deadline, self._resources)
         self._executor.start(invocation)
 
-    def _settle(self, invocation: Invocation, action: SettleAction) -> None:
+    def _settle_run(self, invocation: Invocation, action: SettleAction) -> None:
         """Free the capacity of an ended run, and settle it in the next request."""
         queue = self._queues[invocation.handler.queue]
-        self._capacity.give(queue.size)
+        self._capacity.give_back(queue.size)
         if invocation.seconds:
             queue.prefetch.add_run_time(invocation.seconds)
-        queue.settle(invocation, action)
+        queue.add_settlement(invocation, action)
         self._step_soon()
 
-    def _timed_out(self, invocation: Invocation, seconds: float) -> None:
+    def _report_timeout(self, invocation: Invocation, seconds: float) -> None:
         self._notify(messages.RunTimedOut(invocation.index, invocation.fence, seconds))
 
-    def _overran(self, invocation: Invocation) -> None:
+    def _report_overrun(self, invocation: Invocation) -> None:
         self._notify(messages.RunOverran(*invocation.key, invocation.index))
         self._step_soon()

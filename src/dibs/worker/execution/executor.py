@@ -12,12 +12,12 @@ from dibs.client.calls.handler import Handler
 from dibs.model.run_outcome import Raised, Returned, StopReason, Verdict
 from dibs.worker.execution.invocation import (
     Invocation,
-    call,
-    call_plain,
+    call_async_handler,
+    call_sync_handler,
     interrupted_verdict,
     timeout_verdict,
 )
-from dibs.worker.execution.threads import Threads
+from dibs.worker.execution.threads import HandlerThreads
 
 #: Seconds an `async def` handler may continue after its cancellation before it counts as overrun.
 CANCEL_SECONDS: Final = 10.0
@@ -67,8 +67,8 @@ class Executor:
         #: loses its fence and its capacity.
         self._killable = killable
         self._loop = asyncio.get_running_loop()
-        self._threads: Threads[tuple[Invocation, Verdict]] = Threads(
-            self._loop, lambda result: self._finish(*result)
+        self._threads: HandlerThreads[tuple[Invocation, Verdict]] = HandlerThreads(
+            self._loop, lambda result: self._finish_run(*result)
         )
         self._active: set[Invocation] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -81,17 +81,17 @@ class Executor:
         if handler.executor == "process":
             invocation.task = self._loop.create_task(self._run_in_process(invocation))
         elif handler.is_async:
-            invocation.task = self._loop.create_task(self._run(invocation))
+            invocation.task = self._loop.create_task(self._run_async_handler(invocation))
         else:
-            self._threads.run(lambda: (invocation, self._run_plain(invocation)))
+            self._threads.run(lambda: (invocation, self._run_sync_handler(invocation)))
         if invocation.deadline is not None and invocation.deadline < self._timer_at:
             self._set_timer(invocation.deadline)
 
     def interrupt(self, invocation: Invocation, stop: StopReason) -> None:
         """Ask a run to stop; the first reason stays. A `def` handler can only check job.cancelled."""
-        if invocation.finished or invocation.stop is not None:
+        if invocation.finished or invocation.stop_reason is not None:
             return
-        invocation.stop = stop
+        invocation.stop_reason = stop
         if stop == "cancel":
             invocation.current.request_cancel()
         if invocation.handler.executor == "process":
@@ -107,31 +107,31 @@ class Executor:
 
     # -- the three ways to run a handler -------------------------------------------------------------
 
-    async def _run(self, invocation: Invocation) -> None:
-        if self._enter(invocation):
-            verdict = await call(invocation)
+    async def _run_async_handler(self, invocation: Invocation) -> None:
+        if self._mark_entered(invocation):
+            verdict = await call_async_handler(invocation)
         else:
             verdict = interrupted_verdict()
-        self._finish(invocation, verdict)
+        self._finish_run(invocation, verdict)
 
-    def _run_plain(self, invocation: Invocation) -> Verdict:
-        return call_plain(invocation) if self._enter(invocation) else interrupted_verdict()
+    def _run_sync_handler(self, invocation: Invocation) -> Verdict:
+        return call_sync_handler(invocation) if self._mark_entered(invocation) else interrupted_verdict()
 
     async def _run_in_process(self, invocation: Invocation) -> None:
-        if invocation.stop is None:
-            verdict = await self._process_executor.run(invocation, lambda: self._enter(invocation))
+        if invocation.stop_reason is None:
+            verdict = await self._process_executor.run(invocation, lambda: self._mark_entered(invocation))
         else:
             verdict = interrupted_verdict()
-        self._finish(invocation, verdict)
+        self._finish_run(invocation, verdict)
 
-    def _enter(self, invocation: Invocation) -> bool:
-        if invocation.stop is not None:
+    def _mark_entered(self, invocation: Invocation) -> bool:
+        if invocation.stop_reason is not None:
             return False
         invocation.entered = True
         self._started[invocation.index] = time.monotonic()
         return True
 
-    def _finish(self, invocation: Invocation, verdict: Verdict) -> None:
+    def _finish_run(self, invocation: Invocation, verdict: Verdict) -> None:
         self._active.discard(invocation)
         if invocation.finished:
             return
@@ -140,11 +140,11 @@ class Executor:
         # settlement, and with these objects the garbage collector would run three times as often.
         invocation.task = None
         del invocation.current
-        if invocation.stop == "timeout" and not _counts(verdict):
+        if invocation.stop_reason == "timeout" and not _replaces_timeout(verdict):
             verdict = timeout_verdict(invocation, verdict)
-        self._end(invocation, verdict)
+        self._report_end(invocation, verdict)
 
-    def _end(self, invocation: Invocation, verdict: Verdict) -> None:
+    def _report_end(self, invocation: Invocation, verdict: Verdict) -> None:
         if (entered_at := self._started[invocation.index]) and invocation.handler.executor != "process":
             invocation.seconds = time.monotonic() - entered_at
         self._ended(invocation, verdict)
@@ -162,28 +162,28 @@ class Executor:
         now = time.monotonic()
         for invocation in list(self._active):
             if invocation.deadline is not None and invocation.deadline <= now:
-                self._time_out(invocation, now)
+                self._time_out_run(invocation, now)
         deadlines = [run.deadline for run in self._active if run.deadline is not None]
         if deadlines:
             self._set_timer(max(min(deadlines), now + 0.001))
 
-    def _time_out(self, invocation: Invocation, now: float) -> None:
-        if invocation.stop is None:
+    def _time_out_run(self, invocation: Invocation, now: float) -> None:
+        if invocation.stop_reason is None:
             self.interrupt(invocation, "timeout")
             if invocation.task is not None:
                 invocation.deadline = now + CANCEL_SECONDS
                 self._timed_out(invocation, CANCEL_SECONDS)
                 return
-        self._give_up(invocation)
+        self._give_up_run(invocation)
 
-    def _give_up(self, invocation: Invocation) -> None:
+    def _give_up_run(self, invocation: Invocation) -> None:
         """Report a run that did not stop. Settle it if the supervisor will not kill this process."""
         invocation.overran = True
         invocation.deadline = None
         if not self._killable:
             self._active.discard(invocation)
             invocation.finished = True
-            self._end(invocation, timeout_verdict(invocation))
+            self._report_end(invocation, timeout_verdict(invocation))
         self._overran(invocation)
 
 
@@ -192,6 +192,6 @@ def runs_on_thread(handler: Handler) -> bool:
     return handler.executor != "process" and not handler.is_async
 
 
-def _counts(verdict: Verdict) -> bool:
+def _replaces_timeout(verdict: Verdict) -> bool:
     """Return whether the verdict of the handler counts although the run exceeded its timeout."""
     return isinstance(verdict, Returned) or (isinstance(verdict, Raised) and verdict.permanent)

@@ -25,12 +25,12 @@ async def call_hook(invocation: Invocation, action: End) -> End:
 
     Return the action unchanged if the hook raises or exceeds the timeout of the handler.
     """
-    ending = _ending(invocation, action)
+    ending = _make_ending(invocation, action)
     timeout = invocation.limits.timeout
     try:
         async with asyncio.timeout(DEFAULT_TIMEOUT if timeout is None else timeout / 1000):
-            await _call(invocation, ending)
-        return _with_changes(invocation, action, ending)
+            await _call_hook_function(invocation, ending)
+        return _apply_hook_changes(invocation, action, ending)
     except Exception:
         logger.exception(
             "%s/%s: the hook after the run failed; the run is settled without it",
@@ -39,7 +39,7 @@ async def call_hook(invocation: Invocation, action: End) -> End:
         return action
 
 
-async def _call(invocation: Invocation, ending: Ending) -> None:
+async def _call_hook_function(invocation: Invocation, ending: Ending) -> None:
     hook = invocation.handler.after
     assert hook is not None, "call_hook takes only runs of a handler with a hook"  # noqa: S101
     if inspect.iscoroutinefunction(hook):
@@ -51,25 +51,25 @@ async def _call(invocation: Invocation, ending: Ending) -> None:
         await returned
 
 
-def _ending(invocation: Invocation, action: End) -> Ending:
+def _make_ending(invocation: Invocation, action: End) -> Ending:
     return Ending(
         queue=invocation.handler.queue,
         id=invocation.job.id,
         fence=invocation.fence,
         attempt=invocation.job.attempts,
-        kind=_kind(action),
-        result=_result(invocation, action),
+        kind=_end_kind(action),
+        result=_result_for_hook(invocation, action),
         error=action.error if isinstance(action, Fail) else None,
     )
 
 
-def _kind(action: End) -> EndKind:
+def _end_kind(action: End) -> EndKind:
     if isinstance(action, Complete):
         return "completed"
     return "failed" if isinstance(action, Fail) else "cancelled"
 
 
-def _result(invocation: Invocation, action: End) -> object:
+def _result_for_hook(invocation: Invocation, action: End) -> object:
     if not isinstance(action, Complete) or action.result is None:
         return None
     handler = invocation.handler
@@ -77,7 +77,7 @@ def _result(invocation: Invocation, action: End) -> object:
     return invocation.return_value if handler.executor != "process" else handler.serde.decode(action.result)
 
 
-def _with_changes(invocation: Invocation, action: End, ending: Ending) -> End:
+def _apply_hook_changes(invocation: Invocation, action: End, ending: Ending) -> End:
     retention = action.retention if ending.retention is None else ending.retention.to_model()
     if isinstance(action, Complete):
         return replace(action, result=invocation.handler.serde.encode(ending.result), retention=retention)

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dibs.client.calls.current_job import CURRENT, CurrentJob
+from dibs.client.calls.current_job import CURRENT_JOB, CurrentJob
 from dibs.client.calls.handler import Handler, HandlerLimits
 from dibs.model.job import Error, Job
 from dibs.model.requests import SettleAction
@@ -23,7 +23,7 @@ class Invocation:
 
     __slots__ = (
         "action", "claimed_at", "current", "deadline", "entered", "fence", "finished", "handler", "index",
-        "job", "limits", "overran", "received_at", "return_value", "seconds", "stop", "task",
+        "job", "limits", "overran", "received_at", "return_value", "seconds", "stop_reason", "task",
     )  # fmt: skip
 
     #: The view of the job for its handler; deleted when the handler has ended.
@@ -54,7 +54,7 @@ class Invocation:
         #: The handler was entered.
         self.entered = False
         #: The reason why the run must stop; the first reason stays.
-        self.stop: StopReason | None = None
+        self.stop_reason: StopReason | None = None
         #: The settlement is decided: a later result of the handler is ignored.
         self.finished = False
         #: The run did not stop in time; only the end of its process can stop it.
@@ -78,9 +78,9 @@ class Invocation:
         return self.deadline
 
 
-async def call(invocation: Invocation) -> Verdict:
+async def call_async_handler(invocation: Invocation) -> Verdict:
     """Call an `async def` handler in the current task. Raises only GeneratorExit, when it is destroyed."""
-    CURRENT.set(invocation.current)
+    CURRENT_JOB.set(invocation.current)
     middleware = invocation.handler.middleware
     try:
         if middleware is None:
@@ -91,18 +91,18 @@ async def call(invocation: Invocation) -> Verdict:
     except GeneratorExit:
         raise
     except BaseException as error:  # noqa: BLE001 - SystemExit in a handler ends the run, not the worker
-        return exception_info.verdict_on(error)
+        return exception_info.verdict_on_error(error)
     return result_verdict(invocation, value)
 
 
-def call_plain(invocation: Invocation) -> Verdict:
+def call_sync_handler(invocation: Invocation) -> Verdict:
     """Call a `def` handler on the current thread. Never raises."""
     # A new context for each job: the next job on this thread must not see its context variables.
-    return Context().run(_call_plain, invocation)
+    return Context().run(_call_in_context, invocation)
 
 
-def _call_plain(invocation: Invocation) -> Verdict:
-    CURRENT.set(invocation.current)
+def _call_in_context(invocation: Invocation) -> Verdict:
+    CURRENT_JOB.set(invocation.current)
     try:
         if invocation.handler.middleware is None:
             value = _call_function(invocation)
@@ -110,12 +110,12 @@ def _call_plain(invocation: Invocation) -> Verdict:
             with invocation.handler.middleware(invocation.current):
                 value = _call_function(invocation)
     except BaseException as error:  # noqa: BLE001 - SystemExit in a handler ends the run, not the thread
-        return exception_info.verdict_on(error)
+        return exception_info.verdict_on_error(error)
     return result_verdict(invocation, value)
 
 
 def _call_function(invocation: Invocation) -> Any:
-    arguments, keywords = invocation.handler.arguments(invocation.job)
+    arguments, keywords = invocation.handler.decode_arguments(invocation.job)
     return invocation.handler.function(*arguments, **keywords)
 
 

@@ -28,18 +28,18 @@ class RunOutcomes:
     #: References to the running hooks: the event loop keeps only weak ones.
     _hooks: set[asyncio.Task[None]] = field(factory=set, init=False)
 
-    def decide(self, invocation: Invocation, verdict: run_outcome.Verdict) -> None:
+    def settle_by_verdict(self, invocation: Invocation, verdict: run_outcome.Verdict) -> None:
         """Settle a run by the verdict on its handler."""
         action = run_outcome.settle_action(
             invocation.job,
             invocation.limits,
             verdict,
-            stop=invocation.stop,
+            stop=invocation.stop_reason,
             handled=invocation.handler.handles_failure,
             jitter_factor=random.random(),  # noqa: S311 - jitter keeps no secrets
         )
         if not isinstance(verdict, run_outcome.Returned) or logger.isEnabledFor(logging.DEBUG):
-            _log(invocation, verdict, action)
+            _log_outcome(invocation, verdict, action)
         self.settle_with_hook(invocation, action)
 
     def fail_stalled(self, invocation: Invocation) -> bool:
@@ -95,15 +95,15 @@ def fallback_action(invocation: Invocation, reason: str) -> SettleAction | None:
     return None
 
 
-def _log(invocation: Invocation, verdict: run_outcome.Verdict, action: SettleAction) -> None:
+def _log_outcome(invocation: Invocation, verdict: run_outcome.Verdict, action: SettleAction) -> None:
     level = logging.INFO if isinstance(verdict, run_outcome.Raised) else logging.DEBUG
     if logger.isEnabledFor(level):
-        summary = f": {_summary(verdict.error)}" if isinstance(verdict, run_outcome.Raised) else ""
+        summary = f": {_error_summary(verdict.error)}" if isinstance(verdict, run_outcome.Raised) else ""
         logger.log(
             level, "%s/%s: %s%s", *invocation.key[:2], type(action).__name__, summary,
             extra=invocation.log_fields,
         )  # fmt: skip
 
 
-def _summary(error: Error) -> str:
+def _error_summary(error: Error) -> str:
     return f"{error.type}: {error.message}" if error.message else error.type

@@ -13,17 +13,17 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Threads(Generic[T]):
-    """A pool of threads without a fixed size. `collect` is called with each result, on the event loop.
+class HandlerThreads(Generic[T]):
+    """A pool of threads without a fixed size. `on_result` is called with each result, on the event loop.
 
     It is not a ThreadPoolExecutor of concurrent.futures, for three reasons. Its pool has a fixed size, so
     handlers that overran would block the others. Python joins its threads at exit, so such a handler would
     keep the process alive. It wakes the event loop once per result instead of once per batch of results.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, collect: Callable[[T], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_result: Callable[[T], None]) -> None:
         self._loop = loop
-        self._collect = collect
+        self._on_result = on_result
         self._work: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._results: deque[T] = deque()
@@ -37,14 +37,14 @@ class Threads(Generic[T]):
         if not self._idle.acquire(blocking=False):
             self._started += 1
             name = f"dibs-handler-{next(self._numbers)}"
-            threading.Thread(target=self._serve, name=name, daemon=True).start()
+            threading.Thread(target=self._run_work, name=name, daemon=True).start()
 
     def close(self) -> None:
         """End idle threads now, and busy threads after their work."""
         for _ in range(self._started):
             self._work.put(None)
 
-    def _serve(self) -> None:
+    def _run_work(self) -> None:
         while (work := self._work.get()) is not None:
             self._results.append(work())
             # Released before the result is collected: the collector may call `run` at once.
@@ -61,4 +61,4 @@ class Threads(Generic[T]):
     def _collect_results(self) -> None:
         self._collect_scheduled = False
         while self._results:
-            self._collect(self._results.popleft())
+            self._on_result(self._results.popleft())

@@ -11,9 +11,9 @@ from dibs.client.app import Dibs
 from dibs.errors import ConfigurationError
 
 
-def reference_to(app: Dibs) -> str:
+def find_reference(app: Dibs) -> str:
     """Return "module:name" for an application. Raise ConfigurationError if no module holds it."""
-    for module in _modules():
+    for module in _imported_modules():
         for name, value in list(vars(module).items()):
             if value is app:
                 return f"{module.__name__}:{name}"
@@ -23,7 +23,7 @@ def reference_to(app: Dibs) -> str:
     )
 
 
-def _modules() -> list[ModuleType]:
+def _imported_modules() -> list[ModuleType]:
     """Return all imported modules, the main script first."""
     modules = dict(sys.modules)
     main = modules.pop("__main__", None)

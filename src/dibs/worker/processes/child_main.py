@@ -65,9 +65,11 @@ class ParentPipe:
 
     def start_reading(self, loop: asyncio.AbstractEventLoop, on_message: Callable[[bytes], None]) -> None:
         """Call `on_message` on the loop with each message of the parent, from now on."""
-        threading.Thread(target=self._read, args=(loop, on_message), name="dibs-pipe", daemon=True).start()
+        threading.Thread(
+            target=self._read_messages, args=(loop, on_message), name="dibs-pipe", daemon=True
+        ).start()
 
-    def _read(self, loop: asyncio.AbstractEventLoop, on_message: Callable[[bytes], None]) -> None:
+    def _read_messages(self, loop: asyncio.AbstractEventLoop, on_message: Callable[[bytes], None]) -> None:
         try:
             while True:
                 loop.call_soon_threadsafe(on_message, self._pipe.recv_bytes())
@@ -136,11 +138,11 @@ def run_event_loop(work: Coroutine[Any, Any, None]) -> None:
 
     Only child processes call it: in another process, the application chooses the event loop.
     """
-    with asyncio.Runner(loop_factory=fast_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=uvloop_factory()) as runner:
         runner.run(work)
 
 
-def fast_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Return the loop factory of uvloop, or None if uvloop is not installed."""
     try:
         from uvloop import new_event_loop  # noqa: PLC0415 - an extra

@@ -73,7 +73,7 @@ class ChildProcess:
             self._on_message(message)
         return bool(data)
 
-    def _finish(self, code: int | None, reason: str = "") -> None:
+    def _finish_after_exit(self, code: int | None, reason: str = "") -> None:
         """Read the last messages of the ended child, close the pipe and call `on_exit`."""
         self.alive = False
         self.exit_code = code
@@ -81,7 +81,7 @@ class ChildProcess:
         while select.select([self._pipe], [], [], 0)[0] and self._read_once():
             pass
         self._pipe.close()
-        self._on_exit(reason or exit_reason(code))
+        self._on_exit(reason or describe_exit(code))
 
 
 @define
@@ -113,7 +113,7 @@ def kill_process_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def exit_reason(code: int | None) -> str:
+def describe_exit(code: int | None) -> str:
     """Return how a process ended, as a predicate: "exited with code 1", "was killed by SIGSEGV"."""
     if code is None or code >= 0:
         return f"exited with code {code}"

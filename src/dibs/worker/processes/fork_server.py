@@ -24,8 +24,15 @@ from msgspec.structs import replace
 from dibs.storage.registry import BUILT_IN
 from dibs.worker.dispatch.in_flight import MAX_IN_FLIGHT
 from dibs.worker.processes.child_main import ProcessSpec, encode_spec
-from dibs.worker.processes.child_process import ChildProcess, exit_reason, kill_process_group
-from dibs.worker.processes.fork_server_main import EXITED, FORK, FORKED, REPORT, map_shared_array, serve
+from dibs.worker.processes.child_process import ChildProcess, describe_exit, kill_process_group
+from dibs.worker.processes.fork_server_main import (
+    EXITED,
+    FORK_REQUEST,
+    FORKED,
+    REPORT_FORMAT,
+    map_shared_array,
+    serve,
+)
 from dibs.worker.processes.multiprocessing_privates import interpreter_command, preparation_data
 from dibs.worker.processes.spawn import PROCESS_NAME
 
@@ -42,7 +49,7 @@ class ForkServer:
 
     def __init__(self, process: ForkServerProcess | None = None) -> None:
         self._scheme = ""
-        self._process = process or _start_process()
+        self._process = process or _start_fork_server()
 
     def preload(self, scheme: str) -> None:
         """Import the storage of a URL scheme before the next fork, if the storage is part of dibs.
@@ -58,7 +65,7 @@ class ForkServer:
     ) -> ForkedProcess:
         """Return a worker process that is about to start; `spec.parent` becomes the fork server."""
         if not self._process.alive:
-            self._process = _start_process()
+            self._process = _start_fork_server()
             self.preload(self._scheme)
         spec = replace(spec, parent=self._process.pid)
         return ForkedProcess(self._process, encode_spec(spec), on_message, on_exit)
@@ -69,7 +76,7 @@ class ForkServer:
 
 
 @contextmanager
-def fork_server_for(processes: int | None, early: ForkServer | None) -> Iterator[ForkServer | None]:
+def open_fork_server(processes: int | None, early: ForkServer | None) -> Iterator[ForkServer | None]:
     """Yield `early` or a new fork server, and close it at the end of the block.
 
     Yield None if the platform has no fork server, or `processes` is 0.
@@ -82,7 +89,7 @@ def fork_server_for(processes: int | None, early: ForkServer | None) -> Iterator
             fork_server.close()
 
 
-def start_early(url: str) -> ForkServer | None:
+def start_fork_server_early(url: str) -> ForkServer | None:
     """Return a fork server that is a fork of this process; None if this process has other threads.
 
     The command line calls it before it imports the application: this fork server need not import dibs again,
@@ -91,7 +98,7 @@ def start_early(url: str) -> ForkServer | None:
     """
     if not SUPPORTED or threading.active_count() > 1:
         return None
-    fork_server = ForkServer(_fork_process())
+    fork_server = ForkServer(_fork_this_process())
     fork_server.preload(url.partition(":")[0])
     return fork_server
 
@@ -106,7 +113,7 @@ class ForkServerProcess:
         # Non-blocking: the supervisor also renews leases, so a hung fork server must not block it.
         self._socket.settimeout(0)
         self._wait = wait
-        self._forks = 0
+        self._fork_count = 0
         self._children: dict[int, ForkedProcess] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -124,16 +131,16 @@ class ForkServerProcess:
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(self._socket.fileno(), self._on_readable)
         try:
-            socket.send_fds(self._socket, [FORK], files)
+            socket.send_fds(self._socket, [FORK_REQUEST], files)
         except OSError as error:
             self._loop.call_soon(child.on_fork_failed, error.errno or 0)
         else:
-            self._forks += 1
-            self._children[self._forks] = child
+            self._fork_count += 1
+            self._children[self._fork_count] = child
 
     def _on_readable(self) -> None:
         try:
-            report = self._socket.recv(REPORT.size)
+            report = self._socket.recv(REPORT_FORMAT.size)
         except BlockingIOError:
             return
         except OSError:
@@ -141,7 +148,7 @@ class ForkServerProcess:
         if not report:
             self.close()
             return
-        event, fork, number = REPORT.unpack(report)
+        event, fork, number = REPORT_FORMAT.unpack(report)
         if event == FORKED:
             self._children[fork].on_forked(number)
         elif event == EXITED:
@@ -159,7 +166,7 @@ class ForkServerProcess:
         self._socket.close()
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        reason = f"could not be forked: its fork server {exit_reason(self._wait())}"
+        reason = f"could not be forked: its fork server {describe_exit(self._wait())}"
         for child in self._children.values():
             child.on_fork_server_exited(reason)
 
@@ -188,7 +195,7 @@ class ForkedProcess(ChildProcess):
         )
         parent_end, child_end = Pipe()
         super().__init__(parent_end, on_message, on_exit)
-        self._killed_early = False
+        self._killed_before_fork = False
         shared = os.memfd_create("dibs-started")
         os.truncate(shared, 8 * MAX_IN_FLIGHT)
         # A file, not a message: an environment of any size fits, and all of it is there before the fork.
@@ -204,15 +211,15 @@ class ForkedProcess(ChildProcess):
             kill_process_group(self.pid)
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-        elif not self._killed_early:
+        elif not self._killed_before_fork:
             # The process has sent no message, so it holds no job. If it is forked later, on_forked kills it.
-            self._killed_early = True
+            self._killed_before_fork = True
             self._loop.call_soon(self._finish_once, -signal.SIGKILL)
 
     def on_forked(self, pid: int) -> None:
         """Record the process id; kill the process if `kill` came before it was forked."""
         self.pid = pid
-        if self._killed_early:
+        if self._killed_before_fork:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -244,10 +251,10 @@ class ForkedProcess(ChildProcess):
 
     def _finish_once(self, code: int | None, reason: str = "") -> None:
         if self.alive:
-            self._finish(code, reason)
+            self._finish_after_exit(code, reason)
 
 
-def _start_process() -> ForkServerProcess:
+def _start_fork_server() -> ForkServerProcess:
     """Start a fork server as a new interpreter: a fork of this one would hold locks of the user's threads."""
     parent_end, child_end = _socket_pair()
     path = [entry for entry in sys.path if isinstance(entry, str)]
@@ -263,7 +270,7 @@ def _start_process() -> ForkServerProcess:
     return ForkServerProcess(parent_end, process.pid, process.wait)
 
 
-def _fork_process() -> ForkServerProcess:
+def _fork_this_process() -> ForkServerProcess:
     parent_end, child_end = _socket_pair()
     parent = os.getpid()
     sys.stdout.flush()

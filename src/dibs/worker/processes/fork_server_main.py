@@ -25,23 +25,23 @@ from typing import Final, NoReturn, cast
 
 from dibs.storage.registry import factory
 from dibs.worker.processes import signals
-from dibs.worker.processes.child_main import exit_with_parent, fast_loop_factory, start_process_group
+from dibs.worker.processes.child_main import exit_with_parent, start_process_group, uvloop_factory
 from dibs.worker.processes.child_process import kill_process_group
 from dibs.worker.processes.multiprocessing_privates import prepare_process
 from dibs.worker.processes.worker_main import run_worker_process
 
 #: A report to the parent, one packet each: an event, the number of the fork (from 1), and a value.
-REPORT: Final = struct.Struct("!cqq")
+REPORT_FORMAT: Final = struct.Struct("!cqq")
 #: The event "the process was forked"; the value is its process id.
 FORKED: Final = b"b"
 #: The event "the process could not be forked"; the value is the errno.
 FORK_FAILED: Final = b"r"
 #: The event "the process has ended"; the value is its exit code, -N after signal N.
 EXITED: Final = b"g"
-#: The request for a process, sent with FILES file descriptors. Any other request is the scheme of a storage
-#: to import.
-FORK: Final = b"!"
-FILES: Final = 3
+#: The request for a process, sent with FILES_PER_FORK file descriptors. Every other packet holds
+#: the URL scheme of a storage to import, such as "redis".
+FORK_REQUEST: Final = b"!"
+FILES_PER_FORK: Final = 3
 
 
 def serve(connection: int, parent: int) -> NoReturn:
@@ -52,7 +52,7 @@ def serve(connection: int, parent: int) -> NoReturn:
     # Standard input becomes /dev/null: a worker process must not read from the terminal of the supervisor.
     with open(os.devnull, "rb") as null:  # noqa: PTH123 - a device, for its file descriptor
         os.dup2(null.fileno(), 0)
-    fast_loop_factory()  # imports uvloop, for the processes forked later
+    uvloop_factory()  # imports uvloop, for the processes forked later
     _ForkServerMain(socket.socket(fileno=connection)).serve()
 
 
@@ -60,7 +60,7 @@ class _ForkServerMain:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._pid = os.getpid()
-        self._forks = 0
+        self._fork_count = 0
         self._fork_numbers: dict[int, int] = {}
         self._wakeup_read, self._wakeup_write = os.pipe()
         os.set_blocking(self._wakeup_write, False)
@@ -79,27 +79,27 @@ class _ForkServerMain:
                 self._handle_request()
 
     def _handle_request(self) -> None:
-        request, files, *_ = socket.recv_fds(self._socket, 256, FILES, socket.MSG_CMSG_CLOEXEC)
-        if request == FORK:
-            self._fork(files)
+        request, files, *_ = socket.recv_fds(self._socket, 256, FILES_PER_FORK, socket.MSG_CMSG_CLOEXEC)
+        if request == FORK_REQUEST:
+            self._fork_worker(files)
         elif request:
-            preload(request.decode())
+            preload_storage(request.decode())
         else:
             os._exit(0)
 
-    def _fork(self, files: Sequence[int]) -> None:
-        self._forks += 1
+    def _fork_worker(self, files: Sequence[int]) -> None:
+        self._fork_count += 1
         gc.freeze()  # a garbage collection in the child would write to these objects, and so copy their pages
         try:
-            pid = _fork_with(files)
+            pid = _check_files_and_fork(files)
         except OSError as error:
-            self._report(FORK_FAILED, self._forks, error.errno or 0)
+            self._send_report(FORK_FAILED, self._fork_count, error.errno or 0)
         else:
             if not pid:
                 self._clean_up_in_child()
                 run_forked_worker(*files)
-            self._fork_numbers[pid] = self._forks
-            self._report(FORKED, self._forks, pid)
+            self._fork_numbers[pid] = self._fork_count
+            self._send_report(FORKED, self._fork_count, pid)
         for file in files:
             os.close(file)
 
@@ -123,20 +123,20 @@ class _ForkServerMain:
             # Before waitpid(), which frees the pid: the group id must still belong to this process.
             kill_process_group(found.si_pid)
             _, status = os.waitpid(found.si_pid, 0)
-            self._report(EXITED, self._fork_numbers.pop(found.si_pid), os.waitstatus_to_exitcode(status))
+            self._send_report(EXITED, self._fork_numbers.pop(found.si_pid), os.waitstatus_to_exitcode(status))
 
-    def _report(self, event: bytes, fork: int, value: int) -> None:
+    def _send_report(self, event: bytes, fork: int, value: int) -> None:
         with suppress(OSError):  # the parent has ended, and the kernel is about to kill this process
-            self._socket.send(REPORT.pack(event, fork, value))
+            self._socket.send(REPORT_FORMAT.pack(event, fork, value))
 
 
-def _fork_with(files: Sequence[int]) -> int:
-    if len(files) < FILES:
+def _check_files_and_fork(files: Sequence[int]) -> int:
+    if len(files) < FILES_PER_FORK:
         raise OSError(errno.EMFILE, "the fork server has no free file descriptor, so the kernel dropped some")
     return os.fork()
 
 
-def preload(scheme: str) -> None:
+def preload_storage(scheme: str) -> None:
     """Import the storage of a URL scheme. Ignore an ImportError: the worker process reports it."""
     with suppress(ImportError):
         factory(scheme)

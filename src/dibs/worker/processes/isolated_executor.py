@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from dibs.client.calls.current_job import RunStorage
-from dibs.client.calls.error_info import error_of
+from dibs.client.calls.error_info import error_from_exception
 from dibs.errors import ConfigurationError, DibsError
 from dibs.model.run_outcome import Died, Raised, StopReason, Verdict
 from dibs.worker import messages
@@ -53,7 +53,7 @@ class IsolatedExecutor:
         try:
             process = self._idle.pop() if self._idle else await self._start_process()
         except ConfigurationError as error:
-            return Raised(error=error_of(error))
+            return Raised(error=error_from_exception(error))
         self._busy[invocation.key] = process
         try:
             if not enter():
@@ -61,14 +61,14 @@ class IsolatedExecutor:
             return await process.run(invocation)
         finally:
             del self._busy[invocation.key]
-            self._keep(process)
+            self._keep_or_kill(process)
 
     async def _start_process(self) -> IsolatedProcess:
         process = IsolatedProcess(self._storage, self._spec)
         await process.wait_ready()
         return process
 
-    def _keep(self, process: IsolatedProcess) -> None:
+    def _keep_or_kill(self, process: IsolatedProcess) -> None:
         if self._closed:
             process.kill()
         elif process.alive:
@@ -142,11 +142,11 @@ class IsolatedProcess:
                 if self._verdict is not None and not self._verdict.done():
                     self._verdict.set_result(verdict)
             case messages.ReportProgress() as progress:
-                task = self._loop.create_task(self._report(progress))
+                task = self._loop.create_task(self._relay_progress(progress))
                 self._reports.add(task)
                 task.add_done_callback(self._reports.discard)
 
-    async def _report(self, progress: messages.ReportProgress) -> None:
+    async def _relay_progress(self, progress: messages.ReportProgress) -> None:
         try:
             status: str = await self._storage.report(
                 progress.queue, progress.id, progress.fence, progress.value

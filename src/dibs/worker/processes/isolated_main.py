@@ -19,7 +19,7 @@ from dibs.model.run_outcome import Verdict
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
-from dibs.worker.execution.invocation import Invocation, call, call_plain
+from dibs.worker.execution.invocation import Invocation, call_async_handler, call_sync_handler
 from dibs.worker.processes.child_main import (
     ParentPipe,
     ProcessSpec,
@@ -136,9 +136,9 @@ class IsolatedRunner:
 
     async def _call_handler(self, invocation: Invocation) -> None:
         if invocation.handler.is_async:
-            verdict: Verdict = await call(invocation)
+            verdict: Verdict = await call_async_handler(invocation)
         else:
             # On a thread: job.progress() in a `def` handler waits for this loop.
-            verdict = await asyncio.to_thread(call_plain, invocation)
+            verdict = await asyncio.to_thread(call_sync_handler, invocation)
         self._invocation = None
         self._parent.send(messages.RunFinished(verdict))

@@ -31,8 +31,10 @@ def current_log_config() -> LogConfig:
     return LogConfig(
         level=logging.root.getEffectiveLevel(),
         format=(formatter and formatter._fmt) or logging.BASIC_FORMAT,  # noqa: SLF001 - logging has no other way
-        formatter="" if formatter is None or type(formatter) is logging.Formatter else _class_name(formatter),
-        filters=tuple(_class_name(each) for each in handler.filters),
+        formatter=""
+        if formatter is None or type(formatter) is logging.Formatter
+        else _class_reference(formatter),
+        filters=tuple(_class_reference(each) for each in handler.filters),
     )
 
 
@@ -44,19 +46,19 @@ def apply_log_config(config: LogConfig) -> None:
     if not config.level or logging.root.handlers:
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(_instance(config.formatter) or logging.Formatter(config.format))
+    handler.setFormatter(_create_instance(config.formatter) or logging.Formatter(config.format))
     for name in config.filters:
-        if filter_ := _instance(name):
+        if filter_ := _create_instance(name):
             handler.addFilter(filter_)
     logging.root.addHandler(handler)
     logging.root.setLevel(config.level)
 
 
-def _class_name(instance: object) -> str:
+def _class_reference(instance: object) -> str:
     return f"{type(instance).__module__}:{type(instance).__qualname__}"
 
 
-def _instance(name: str) -> Any:
+def _create_instance(name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         return getattr(import_module(module), attribute)()

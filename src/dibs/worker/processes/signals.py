@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dibs.client.sync.background_loop import SIGNAL_LISTENERS, SIGNALS
+from dibs.client.sync.background_loop import SIGNAL_LISTENERS, STOP_SIGNALS
 
 
 def leave_signals_to_parent() -> None:
@@ -16,7 +16,7 @@ def leave_signals_to_parent() -> None:
 
     A handler function, not SIG_IGN: programs that a job handler starts would inherit the ignored signal.
     """
-    for number in SIGNALS:
+    for number in STOP_SIGNALS:
         signal.signal(number, _do_nothing)
 
 
@@ -32,11 +32,11 @@ def on_stop_signal(callback: Callable[[], None]) -> Iterator[None]:
     """
     loop = asyncio.get_running_loop()
     if threading.current_thread() is not threading.main_thread():
-        with _signals_of_main_thread(lambda: loop.call_soon_threadsafe(callback)):
+        with _listen_on_main_thread(lambda: loop.call_soon_threadsafe(callback)):
             yield
         return
-    previous = {number: signal.getsignal(number) for number in SIGNALS}
-    for number in SIGNALS:
+    previous = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, callback)
     try:
         yield
@@ -47,7 +47,7 @@ def on_stop_signal(callback: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _signals_of_main_thread(callback: Callable[[], object]) -> Iterator[None]:
+def _listen_on_main_thread(callback: Callable[[], object]) -> Iterator[None]:
     SIGNAL_LISTENERS.append(callback)
     try:
         yield

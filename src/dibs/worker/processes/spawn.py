@@ -11,7 +11,7 @@ from dibs.worker.processes.child_process import ChildProcess, kill_process_group
 from dibs.worker.processes.multiprocessing_privates import is_importing_main_script
 
 #: The context for new processes. Not "fork": a fork copies locks that other threads hold and never release.
-CONTEXT: Final = multiprocessing.get_context("spawn")
+SPAWN_CONTEXT: Final = multiprocessing.get_context("spawn")
 #: The multiprocessing name of every child process that dibs starts; `exit_if_worker_process` checks it.
 PROCESS_NAME: Final = "dibs-worker"
 #: The exit code of a child process whose main script tried to start workers while it was imported.
@@ -28,9 +28,9 @@ class SpawnedProcess(ChildProcess):
         on_message: Callable[[bytes], None],
         on_exit: Callable[[str], None],
     ) -> None:
-        parent_end, child_end = CONTEXT.Pipe()
+        parent_end, child_end = SPAWN_CONTEXT.Pipe()
         # Started on the loop's thread: the kernel kills the child when the thread that started it ends.
-        self._process = CONTEXT.Process(target=target, args=(child_end, *arguments), name=PROCESS_NAME)
+        self._process = SPAWN_CONTEXT.Process(target=target, args=(child_end, *arguments), name=PROCESS_NAME)
         self._process.start()
         child_end.close()
         super().__init__(parent_end, on_message, on_exit)
@@ -50,7 +50,7 @@ class SpawnedProcess(ChildProcess):
         self._process.join()
         if self._exit_fd != self._process.sentinel:
             os.close(self._exit_fd)
-        self._finish(self._process.exitcode)
+        self._finish_after_exit(self._process.exitcode)
 
 
 def _open_exit_fd(process: Any) -> int:

@@ -17,7 +17,7 @@ from dibs.worker.supervisor.worker_handle import WorkerHandle
 CHECK_EVERY: Final = 0.25
 #: Seconds a worker process has after a deadline to send RunTimedOut or RunOverran. A process that sends
 #: neither cannot do so: a handler holds its interpreter, or blocks its event loop.
-MARGIN: Final = 1.0
+MESSAGE_MARGIN: Final = 1.0
 
 
 @define(eq=False)
@@ -39,39 +39,41 @@ class DeadlineWatch:
             now = time.monotonic()
             # A check that comes late shows that the supervisor was stopped or had no CPU. Messages of the
             # workers may wait in the pipes then, so read them first and check later.
-            if now - before < CHECK_EVERY + MARGIN / 2:
-                self._check(now)
+            if now - before < CHECK_EVERY + MESSAGE_MARGIN / 2:
+                self._check_workers(now)
             else:
-                await asyncio.sleep(MARGIN)
+                await asyncio.sleep(MESSAGE_MARGIN)
                 now = time.monotonic()
             before = now
 
-    def _check(self, now: float) -> None:
+    def _check_workers(self, now: float) -> None:
         for worker in list(self._workers):
             if worker.exit_expected or worker.killed_for_overrun or not worker.killable:
                 continue
-            if self._hangs(worker, now) or (worker.retire_by is not None and worker.retire_by <= now):
+            if self._misses_deadline(worker, now) or (
+                worker.retire_by is not None and worker.retire_by <= now
+            ):
                 self._on_overdue(worker)
 
-    def _hangs(self, worker: WorkerHandle, now: float) -> bool:
+    def _misses_deadline(self, worker: WorkerHandle, now: float) -> bool:
         """Return whether runs are past their deadline without a message; mark these runs as overrun."""
         found = False
-        for held_run in self._held_runs.of(worker):
+        for held_run in self._held_runs.runs_of(worker):
             if _is_past_deadline(held_run, worker.started[held_run.run.index], now):
                 held_run.overran = found = True
         return found
 
     def on_timed_out(self, worker: WorkerHandle, message: messages.RunTimedOut) -> None:
         """Extend the deadline of a run by the time that its process gives it to stop."""
-        if held_run := self._held_runs.find(worker, message.index, message.fence):
-            held_run.stops_by = time.monotonic() + message.seconds
+        if held_run := self._held_runs.find_run(worker, message.index, message.fence):
+            held_run.stop_deadline = time.monotonic() + message.seconds
 
     def on_overran(self, worker: WorkerHandle, message: messages.RunOverran) -> None:
         """Mark a run as overrun: only the end of its process can stop it."""
-        if held_run := self._held_runs.find(worker, message.index, message.fence):
+        if held_run := self._held_runs.find_run(worker, message.index, message.fence):
             held_run.overran = True
 
 
 def _is_past_deadline(held_run: HeldRun, started: float, now: float) -> bool:
-    ends_by = held_run.ends_by(started)
-    return ends_by is not None and ends_by + MARGIN <= now
+    deadline = held_run.deadline(started)
+    return deadline is not None and deadline + MESSAGE_MARGIN <= now

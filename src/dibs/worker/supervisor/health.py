@@ -13,7 +13,7 @@ import msgspec
 #: Seconds a client may take to send its request and read the response.
 REQUEST_TIMEOUT: Final = 5.0
 #: The reason phrases of the status codes.
-PHRASES: Final = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+REASON_PHRASES: Final = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,35 +42,35 @@ async def serve_health(
         yield
         return
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(REQUEST_TIMEOUT):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(response_to(head, get_health()))
+                writer.write(make_response(head, get_health()))
                 await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(serve, sock=listener)
+    server = await asyncio.start_server(answer_request, sock=listener)
     try:
         yield
     finally:
         server.close()
 
 
-def response_to(head: bytes, health: Health) -> bytes:
+def make_response(head: bytes, health: Health) -> bytes:
     """Return the HTTP response to a request with this head (request line and headers)."""
     method, _, rest = head.partition(b" ")
     path = rest.partition(b" ")[0].partition(b"?")[0]
-    status = _status(method, path, health)
+    status = _status_code(method, path, health)
     body = msgspec.json.encode(health) + b"\n" if status in (200, 503) else b""
     headers = (
-        f"HTTP/1.1 {status} {PHRASES[status]}\r\nContent-Type: application/json\r\n"
+        f"HTTP/1.1 {status} {REASON_PHRASES[status]}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     return headers.encode() + (body if method != b"HEAD" else b"")
 
 
-def _status(method: bytes, path: bytes, health: Health) -> int:
+def _status_code(method: bytes, path: bytes, health: Health) -> int:
     if path not in (b"/healthz", b"/readyz"):
         return 404
     if method not in (b"GET", b"HEAD"):

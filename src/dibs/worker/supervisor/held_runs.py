@@ -23,20 +23,20 @@ class HeldRun(Struct, eq=False, gc=False):
     #: When the message about the claim arrived, by time.monotonic().
     received_at: float = 0.0
     #: When a run that was cancelled after its timeout must have stopped, by time.monotonic().
-    stops_by: float = 0.0
+    stop_deadline: float = 0.0
     #: True if the run did not stop after its timeout.
     overran: bool = False
     #: True if the worker was asked to cancel the run.
     cancel_sent: bool = False
 
-    def ends_by(self, started: float) -> float | None:
+    def deadline(self, started: float) -> float | None:
         """Return when a run whose handler began at `started` must have ended, by time.monotonic().
 
         Return None if the handler has not begun, has no timeout, or has overrun already.
         """
         if not started or self.run.timeout is None or self.overran:
             return None
-        return max(self.stops_by, started + self.run.timeout / 1000)
+        return max(self.stop_deadline, started + self.run.timeout / 1000)
 
 
 class HeldRuns(Generic[W]):
@@ -58,7 +58,9 @@ class HeldRuns(Generic[W]):
     def remove(self, worker: W, message: messages.RunsSettled) -> Counter[str]:
         """Remove the settled runs, and return how many of them came to each end."""
         held = self._by_worker.get(worker, {})
-        return Counter({end: self._remove(held, indexes) for end, indexes in message.ends.items()})
+        return Counter(
+            {counter: self._remove(held, indexes) for counter, indexes in message.indexes_by_counter.items()}
+        )
 
     def _remove(self, held: dict[int, HeldRun], indexes: Iterable[int]) -> int:
         removed = [held.pop(index) for index in indexes if index in held]
@@ -66,7 +68,7 @@ class HeldRuns(Generic[W]):
             self._lease_counts[lease] -= number
         return len(removed)
 
-    def find(self, worker: W, index: int, fence: int) -> HeldRun | None:
+    def find_run(self, worker: W, index: int, fence: int) -> HeldRun | None:
         """Return the run that a worker holds at an index, or None if it is not the run with this fence."""
         held_run = self._by_worker.get(worker, {}).get(index)
         return held_run if held_run is not None and held_run.run.fence == fence else None
@@ -75,16 +77,16 @@ class HeldRuns(Generic[W]):
         """Return how many runs are held under a lease."""
         return self._lease_counts[lease]
 
-    def of(self, worker: W) -> list[HeldRun]:
+    def runs_of(self, worker: W) -> list[HeldRun]:
         """Return the runs that a worker holds."""
         return list(self._by_worker.get(worker, {}).values())
 
-    def forget(self, worker: W) -> None:
+    def remove_worker(self, worker: W) -> None:
         """Remove all runs of a worker."""
         held = self._by_worker.pop(worker, {})
         self._remove(held, list(held))
 
-    def take_cancelled(
+    def take_runs_to_cancel(
         self, queue: str, ids: tuple[str, ...], now: int
     ) -> dict[W, list[tuple[str, str, int]]]:
         """Return, for each worker, the runs to cancel as (queue, id, fence), each run once.
@@ -92,14 +94,14 @@ class HeldRuns(Generic[W]):
         `ids` are the jobs whose cancellation the storage reported at `now`, in ms by its clock. A run that
         was claimed at `now` or later is another run of the same id, and is left out.
         """
-        wanted, found = set(ids), dict[W, list[tuple[str, str, int]]]()
+        cancelled_ids, runs_by_worker = set(ids), dict[W, list[tuple[str, str, int]]]()
         for worker, held in self._by_worker.items():
             for held_run in held.values():
                 run = held_run.run
                 if held_run.queue != queue or held_run.cancel_sent:
                     continue
-                if run.id in wanted and run.claimed_at < now:
+                if run.id in cancelled_ids and run.claimed_at < now:
                     # Once: repeated messages would fill the pipe of a process that reads none.
                     held_run.cancel_sent = True
-                    found.setdefault(worker, []).append((queue, run.id, run.fence))
-        return found
+                    runs_by_worker.setdefault(worker, []).append((queue, run.id, run.fence))
+        return runs_by_worker

@@ -39,24 +39,24 @@ class LeaseKeeper:
     #: The name of this supervisor that the storage shows.
     _holder: str
     #: The length of a lease.
-    _seconds: float
+    _lease_seconds: float
     _renew_every: float
     #: Called with each lease that is lost, once.
     _on_lost: Callable[[str], None]
     #: Called with a queue and the answer to a renewal that names jobs to cancel.
     _on_cancel_requested: Callable[[str, RenewResult], None]
     #: When each lease ends unless it is renewed, by time.monotonic().
-    _ends: dict[str, float] = field(factory=dict, init=False)
+    _expires_at: dict[str, float] = field(factory=dict, init=False)
 
     @property
     def leases(self) -> tuple[str, ...]:
-        return tuple(self._ends)
+        return tuple(self._expires_at)
 
     async def grant(self) -> str:
         """Return a new lease. Raise StorageError or OutcomeUnknown; no job is under the lease then."""
         sent_at = time.monotonic()
-        granted = await self._storage.grant(self._queues, self._ttl, self._holder)
-        self._ends[granted.lease] = sent_at + self._seconds
+        granted = await self._storage.grant(self._queues, self._ttl_ms, self._holder)
+        self._expires_at[granted.lease] = sent_at + self._lease_seconds
         return granted.lease
 
     async def grant_with_retries(self) -> str:
@@ -81,14 +81,14 @@ class LeaseKeeper:
 
     async def _renew(self, lease: str) -> None:
         pause = RETRY_PAUSE[0]
-        while lease in self._ends:
+        while lease in self._expires_at:
             sent_at = time.monotonic()
             try:
-                async with asyncio.timeout(max(0.0, self._ends[lease] - sent_at)):
-                    results = await self._storage.renew(self._queues, lease, self._ttl)
+                async with asyncio.timeout(max(0.0, self._expires_at[lease] - sent_at)):
+                    results = await self._storage.renew(self._queues, lease, self._ttl_ms)
             except Exception as error:  # noqa: BLE001 - after any error, try again while the lease lasts
-                if time.monotonic() + pause >= self._ends.get(lease, 0.0):
-                    self.lose(lease, f"it could not be renewed in time: {error}")
+                if time.monotonic() + pause >= self._expires_at.get(lease, 0.0):
+                    self.mark_lost(lease, f"it could not be renewed in time: {error}")
                     return
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, RETRY_PAUSE[1])
@@ -97,35 +97,35 @@ class LeaseKeeper:
                 return
 
     def _on_renewed(self, lease: str, sent_at: float, results: dict[str, RenewResult]) -> None:
-        if lease not in self._ends:
+        if lease not in self._expires_at:
             return
         if not all(result.alive for result in results.values()):
-            self.lose(lease, "the storage refused to renew it")
+            self.mark_lost(lease, "the storage refused to renew it")
             return
-        self._ends[lease] = sent_at + self._seconds
+        self._expires_at[lease] = sent_at + self._lease_seconds
         for queue, result in results.items():
             if result.cancel_requested:
                 self._on_cancel_requested(queue, result)
 
-    def lose(self, lease: str, reason: str) -> None:
+    def mark_lost(self, lease: str, reason: str) -> None:
         """Stop renewing a lease and call `on_lost`, unless the lease is lost or dropped already."""
-        if self._ends.pop(lease, None) is not None:
+        if self._expires_at.pop(lease, None) is not None:
             logger.error("a lease is lost; all runs are stopped and the workers start again: %s", reason)
             self._on_lost(lease)
 
     def forget_all(self) -> None:
         """Stop renewing all leases."""
-        self._ends.clear()
+        self._expires_at.clear()
 
     async def drop(self, lease: str) -> None:
         """Drop a lease and release the jobs under it. Raise StorageError or OutcomeUnknown."""
-        self._ends.pop(lease, None)
+        self._expires_at.pop(lease, None)
         while any((await self._storage.drop(self._queues, lease, DROP_BATCH)).values()):
             pass
 
     @property
-    def _ttl(self) -> int:
-        return round(self._seconds * 1000)
+    def _ttl_ms(self) -> int:
+        return round(self._lease_seconds * 1000)
 
 
 @define(eq=False)
@@ -137,7 +137,7 @@ class LeaseRotation:
     _held_runs: HeldRuns[WorkerHandle]
     #: The lease for new claims; None while it is being granted.
     current: str | None = field(default=None, init=False)
-    _old: set[str] = field(factory=set, init=False)
+    _older_leases: set[str] = field(factory=set, init=False)
     _tasks: set[asyncio.Task[None]] = field(factory=set, init=False)
 
     async def start(self) -> None:
@@ -159,14 +159,14 @@ class LeaseRotation:
     def forget_all(self) -> None:
         """Forget all leases without dropping them."""
         self._keeper.forget_all()
-        self._old.clear()
+        self._older_leases.clear()
         self.current = None
 
-    def replace(self, lease: str | None) -> None:
+    def replace_if_current(self, lease: str | None) -> None:
         """Have the workers claim under a new lease, if `lease` is the current one."""
         if lease is None or lease != self.current:
             return
-        self._old.add(lease)
+        self._older_leases.add(lease)
         self.current = None
         self._start_task(self._grant_next())
 
@@ -179,12 +179,12 @@ class LeaseRotation:
 
     def drop_unused(self) -> None:
         """Drop the older leases that no run is under, once every worker has adopted the current lease."""
-        if not self._old or self.current is None:
+        if not self._older_leases or self.current is None:
             return
         if any(w.ready and not w.drained and w.lease != self.current for w in self._workers):
             return
-        for lease in [lease for lease in self._old if not self._held_runs.count_under(lease)]:
-            self._old.discard(lease)
+        for lease in [lease for lease in self._older_leases if not self._held_runs.count_under(lease)]:
+            self._older_leases.discard(lease)
             self._start_task(self._drop(lease))
 
     async def _drop(self, lease: str) -> None:

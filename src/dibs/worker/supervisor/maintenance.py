@@ -42,12 +42,12 @@ class Maintenance:
 
     async def _keep_reaping(self) -> None:
         while True:
-            await self._reap()
+            await self._reap_candidates()
             await asyncio.sleep(min(self._heartbeat, REAP_EVERY))
 
-    async def _reap(self) -> None:
+    async def _reap_candidates(self) -> None:
         try:
-            candidates = await self._candidates.queues()
+            candidates = await self._candidates.select_queues()
         except Exception as error:  # noqa: BLE001 - a storage may raise anything; the next turn may succeed
             logger.warning("counting the queues failed, so they were not reaped: %s", error)
             return

@@ -69,13 +69,13 @@ class Supervisor:
             storage=storage,
             queues=plan.queues,
             holder=f"{socket.gethostname()}:{os.getpid()}",
-            seconds=plan.lease,
+            lease_seconds=plan.lease,
             renew_every=plan.heartbeat,
             on_lost=self._on_lease_lost,
             on_cancel_requested=self._on_cancel_requested,
         )
         self._leases = LeaseRotation(self._keeper, self._workers, self._held_runs)
-        self._deadlines = DeadlineWatch(self._held_runs, self._workers, on_overdue=self._kill_overdue)
+        self._deadlines = DeadlineWatch(self._held_runs, self._workers, on_overdue=self._kill_overdue_worker)
         self._recovery = CrashRecovery(storage, app.handlers, report)
         self._tasks: set[asyncio.Task[None]] = set()
         self._recoveries: set[asyncio.Task[None]] = set()
@@ -83,7 +83,7 @@ class Supervisor:
         #: True since a worker was ready: from then on, a worker that cannot start does not end the call.
         self._was_ready = False
         #: Raises if no worker can start: the call of `run` fails with this error.
-        self.failed: asyncio.Future[None] = self._loop.create_future()
+        self.failure: asyncio.Future[None] = self._loop.create_future()
         #: Notified when a run begins or ends, or a worker starts or exits.
         self.changes = ChangeCounter()
 
@@ -95,9 +95,9 @@ class Supervisor:
     @property
     def health(self) -> Health:
         """The state that /healthz and /readyz report."""
-        able = any(worker.ready and not worker.retiring for worker in self._workers)
+        can_claim = any(worker.ready and not worker.retiring for worker in self._workers)
         return Health(
-            ready=able and self._leases.current is not None and not self._stopping,
+            ready=can_claim and self._leases.current is not None and not self._stopping,
             stopping=self._stopping,
             processes=self._report.processes,
             running=len(self._held_runs),
@@ -172,14 +172,14 @@ class Supervisor:
             case messages.ClaimReplyLost(lease):
                 self._replace_lease(lease)
             case messages.LeaseRejected(lease):
-                self._keeper.lose(lease, "the storage refused a claim under it")
+                self._keeper.mark_lost(lease, "the storage refused a claim under it")
             case messages.ProcessReady():
                 self._on_ready(worker)
             case messages.RunTimedOut():
                 self._deadlines.on_timed_out(worker, message)
             case messages.RunOverran():
                 self._deadlines.on_overran(worker, message)
-                self._retire(worker, message)
+                self._retire_worker(worker, message)
             case messages.WorkerDrained():
                 self._on_drained(worker)
             case messages.StartFailed(reason):
@@ -204,13 +204,13 @@ class Supervisor:
 
     def _on_drained(self, worker: WorkerHandle) -> None:
         worker.drained = True
-        if any(held_run.overran for held_run in self._held_runs.of(worker)):
+        if any(held_run.overran for held_run in self._held_runs.runs_of(worker)):
             worker.killed_for_overrun = True
             worker.kill()
 
     # -- overruns ------------------------------------------------------------------------------------
 
-    def _retire(self, worker: WorkerHandle, message: messages.RunOverran) -> None:
+    def _retire_worker(self, worker: WorkerHandle, message: messages.RunOverran) -> None:
         """Start the replacement of a worker whose handler does not stop, and let it finish its other runs.
 
         It is killed after the grace even if it has not: the other runs may have no timeout, and the run that
@@ -225,10 +225,10 @@ class Supervisor:
             worker.send(messages.DrainWorker())
             self._start_worker()
 
-    def _kill_overdue(self, worker: WorkerHandle) -> None:
+    def _kill_overdue_worker(self, worker: WorkerHandle) -> None:
         """Kill a process that does not enforce its deadlines; `on_exit` settles its runs."""
         worker.killed_for_overrun = True
-        for held_run in self._held_runs.of(worker):
+        for held_run in self._held_runs.runs_of(worker):
             if held_run.overran and not worker.retiring:
                 self._report.overruns += 1
                 logger.error(
@@ -241,12 +241,12 @@ class Supervisor:
 
     def on_exit(self, worker: WorkerHandle, reason: str) -> None:
         """Settle the runs of a worker that has exited, and replace it unless its exit was intended."""
-        lived = self._workers.remove(worker)
+        lifetime = self._workers.remove(worker)
         if worker.exit_expected or (worker.drained and not worker.killed_for_overrun):
             # The runs that it still holds are released when the lease is dropped.
-            for held_run in self._held_runs.of(worker):
+            for held_run in self._held_runs.runs_of(worker):
                 self._report.queue(held_run.queue).released += 1
-            self._held_runs.forget(worker)
+            self._held_runs.remove_worker(worker)
         elif worker.start_error is not None or not worker.ready:
             self._on_failed_start(worker, reason)
         elif worker.killed_for_overrun:
@@ -256,19 +256,19 @@ class Supervisor:
         else:
             self._on_crash(worker, reason)
             if not worker.retiring:
-                self._replace_later(lived)
+                self._replace_worker_later(lifetime)
         self._update_processes()
 
     def _on_failed_start(self, worker: WorkerHandle, reason: str) -> None:
         if self._stopping:
             return
         error = worker.start_error or f"{reason} while it was starting"
-        hopeless = worker.start_error is not None or self._workers.starts_fail
-        if self._was_ready or not hopeless:
+        give_up = worker.start_error is not None or self._workers.starts_keep_failing
+        if self._was_ready or not give_up:
             logger.error("a worker process could not be started, trying again: %s", error)
-            self._replace_later(0)
-        elif not self.failed.done():
-            self.failed.set_exception(
+            self._replace_worker_later(0)
+        elif not self.failure.done():
+            self.failure.set_exception(
                 error if isinstance(error, BaseException) else ConfigurationError(error)
             )
 
@@ -278,19 +278,19 @@ class Supervisor:
         error = exception_info.make_error("ProcessDied", f"{reason} while it ran this")
         self._start_recovery(worker, Crash(worker.started, error))
 
-    def _replace_later(self, lived: float) -> None:
-        self._loop.call_later(self._workers.restart_pause(lived), self._start_worker)
+    def _replace_worker_later(self, lifetime: float) -> None:
+        self._loop.call_later(self._workers.next_restart_pause(lifetime), self._start_worker)
 
     def _start_recovery(self, worker: WorkerHandle, crash: Crash | None) -> None:
-        task = self._start_task(self._recover(worker, crash))
+        task = self._start_task(self._recover_runs(worker, crash))
         self._recoveries.add(task)
         task.add_done_callback(self._recoveries.discard)
         # The worker may have claimed jobs that no message named; they return when this lease is dropped.
         self._replace_lease(self._leases.current)
 
-    async def _recover(self, worker: WorkerHandle, crash: Crash | None) -> None:
-        await self._recovery.settle_runs(self._held_runs.of(worker), crash)
-        self._held_runs.forget(worker)
+    async def _recover_runs(self, worker: WorkerHandle, crash: Crash | None) -> None:
+        await self._recovery.settle_runs(self._held_runs.runs_of(worker), crash)
+        self._held_runs.remove_worker(worker)
         self._leases.drop_unused()
         self.changes.notify()
 
@@ -298,26 +298,26 @@ class Supervisor:
 
     def _on_cancel_requested(self, queue: str, result: RenewResult) -> None:
         """Ask the workers to cancel the runs that a renewal named."""
-        found = self._held_runs.take_cancelled(queue, result.cancel_requested, result.now)
-        for worker, runs in found.items():
+        runs_by_worker = self._held_runs.take_runs_to_cancel(queue, result.cancel_requested, result.now)
+        for worker, runs in runs_by_worker.items():
             worker.send(messages.CancelRuns(tuple(runs)))
 
     def _replace_lease(self, lease: str | None) -> None:
         if not self._stopping:
-            self._leases.replace(lease)
+            self._leases.replace_if_current(lease)
 
     def _on_lease_lost(self, _lease: str) -> None:
         """Kill all workers at once, because other workers may hold the same jobs, and start new ones."""
         self._leases.forget_all()
         for worker in self._workers:
-            for held_run in self._held_runs.of(worker):
+            for held_run in self._held_runs.runs_of(worker):
                 self._report.queue(held_run.queue).lost += 1
-            self._held_runs.forget(worker)
+            self._held_runs.remove_worker(worker)
             worker.shut_down()
         if not self._stopping:
-            self._start_task(self._restart())
+            self._start_task(self._restart_workers())
 
-    async def _restart(self) -> None:
+    async def _restart_workers(self) -> None:
         await self._workers.shut_down()
         await self._leases.restart()
         self._start_workers()

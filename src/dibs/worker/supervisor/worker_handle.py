@@ -19,7 +19,7 @@ from dibs.worker.processes.child_process import ChildProcess
 from dibs.worker.processes.fork_server import ForkServer
 from dibs.worker.processes.isolated_executor import MISSING_MAIN_GUARD
 from dibs.worker.processes.logs import current_log_config
-from dibs.worker.processes.spawn import CONTEXT, EXIT_NO_MAIN_GUARD, SpawnedProcess
+from dibs.worker.processes.spawn import EXIT_NO_MAIN_GUARD, SPAWN_CONTEXT, SpawnedProcess
 from dibs.worker.processes.worker_main import build_worker, run_worker_process
 
 
@@ -86,7 +86,7 @@ class ProcessWorkerHandle(WorkerHandle):
         self.started: Any
         self._process: ChildProcess
         if fork_server is None:
-            self.started = CONTEXT.RawArray("d", MAX_IN_FLIGHT)
+            self.started = SPAWN_CONTEXT.RawArray("d", MAX_IN_FLIGHT)
             arguments = (self.started, encode_spec(spec))
             self._process = SpawnedProcess(run_worker_process, arguments, self._on_bytes, self._on_exit)
         else:
@@ -133,9 +133,9 @@ class LocalWorkerHandle(WorkerHandle):
         try:
             async with AsyncExitStack() as stack:
                 self._worker = await build_worker(
-                    app, spec, self.started, self._pass_on, stack, killable=False
+                    app, spec, self.started, self._forward_message, stack, killable=False
                 )
-                self._pass_on(messages.ProcessReady(0))
+                self._forward_message(messages.ProcessReady(0))
                 await self._worker.ended
         except BaseException as error:  # noqa: BLE001 - the lifespan is the user's code; app.work() raises its error
             self.start_error = error
@@ -146,7 +146,7 @@ class LocalWorkerHandle(WorkerHandle):
         self.exited.set()
         self._listener.on_exit(self, "the worker ended")
 
-    def _pass_on(self, message: messages.FromWorker) -> None:
+    def _forward_message(self, message: messages.FromWorker) -> None:
         # call_soon, not a call: the supervisor may reply at once, and the worker is in the middle of a step.
         self._loop.call_soon(self._listener.on_message, self, message)
 

@@ -21,7 +21,7 @@ from dibs.worker.work_plan import WorkPlan
 #: Seconds until a dead worker is replaced: the first pause, doubled after each short life, and the longest.
 RESTART_PAUSE: Final = (0.1, 5.0)
 #: Seconds of life after which the pause starts again at its shortest.
-LONG_LIFE: Final = 10.0
+STABLE_LIFETIME: Final = 10.0
 #: Short lives after which no further start is tried, if no worker was ever ready.
 MAX_FAILED_STARTS: Final = 5
 
@@ -54,17 +54,17 @@ class Workers:
         """Forget a worker that has exited, and return how many seconds it lived."""
         return time.monotonic() - self._started_at.pop(worker)
 
-    def restart_pause(self, lived: float) -> float:
+    def next_restart_pause(self, lifetime: float) -> float:
         """Return the seconds to wait before a worker is replaced that lived for `lived` seconds."""
-        if lived >= LONG_LIFE:
+        if lifetime >= STABLE_LIFETIME:
             self._short_lives = 0
         pause: float = min(RESTART_PAUSE[0] * 2**self._short_lives, RESTART_PAUSE[1])
         self._short_lives = min(self._short_lives + 1, 20)
         return pause
 
     @property
-    def starts_fail(self) -> bool:
-        """True if MAX_FAILED_STARTS workers in a row lived less than LONG_LIFE seconds."""
+    def starts_keep_failing(self) -> bool:
+        """True if MAX_FAILED_STARTS workers in a row lived less than STABLE_LIFETIME seconds."""
         return self._short_lives >= MAX_FAILED_STARTS
 
     @property
