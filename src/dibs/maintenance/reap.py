@@ -1,4 +1,7 @@
-"""The return of jobs whose workers have died: the lease they were claimed under has expired."""
+"""Reaping: jobs whose lease has expired, because their worker has died, return to their queue.
+
+A lease is the right to hold claimed jobs. It expires unless the worker renews it.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,20 @@ from attrs import define, field
 from dibs.model.results import Counts, ReapedJob
 from dibs.storage.protocol import Storage
 
-#: Jobs that one call of the storage's `reap` returns at most.
+#: Largest number of jobs that one call of the storage's `reap` returns.
 BATCH_SIZE: Final = 1000
-#: Ids of a queue up to which it is counted. A count costs O(n) in some storages, an empty reap O(1) in all.
+#: A queue with more ids is reaped without a count. A count costs O(n) in some storages, while a reap that
+#: finds no job costs O(1) in all storages.
 MAX_COUNTED_SIZE: Final = 1000
 #: Seconds after which every queue is reaped and counted again.
 REAP_ALL_EVERY: Final = 60.0
 
 
 async def reap(storage: Storage, queue: str) -> list[ReapedJob]:
-    """Return every job under an expired lease to the queue, and return the list of them.
+    """Give every job under an expired lease back to its queue, and return a list of these jobs.
 
-    The contract, section 3, Leases, defines their new states. A batch that finds no job costs the storage
-    O(1). Raise StorageError or OutcomeUnknown; call it again to reap the rest.
+    docs/explanation/contract.md, section 3, Leases, defines the new state of each job. A batch that finds no
+    job costs the storage O(1). Raise StorageError or OutcomeUnknown; call it again to reap the rest.
     """
     reaped: list[ReapedJob] = []
     while True:
@@ -35,16 +39,19 @@ async def reap(storage: Storage, queue: str) -> list[ReapedJob]:
 
 @define(eq=False)
 class ReapCandidates:
-    """The choice of queues to reap: one call counts all queues, and idle queues are not reaped."""
+    """The queues that are worth reaping.
+
+    One `counts` call for all queues finds the queues with active jobs, so idle queues need no reap call.
+    """
 
     _storage: Storage
     _queues: Sequence[str]
     #: Queues with more than MAX_COUNTED_SIZE ids at their last count.
     _large: set[str] = field(factory=set, init=False)
-    #: When all queues are reaped next, by time.monotonic().
+    #: The next time at which `select_queues` returns all queues, by time.monotonic().
     _reap_all_at: float = field(default=0.0, init=False)
 
-    async def queues(self) -> list[str]:
+    async def select_queues(self) -> list[str]:
         """Return the queues that may have jobs under expired leases: large ones and ones with active jobs.
 
         Every REAP_ALL_EVERY seconds return all queues, because a reap also removes expired leases without
@@ -56,14 +63,16 @@ class ReapCandidates:
             self._large.clear()
         to_count = [queue for queue in self._queues if queue not in self._large]
         counts = await self._storage.counts(to_count) if to_count else {}
-        self._large.update(queue for queue, numbers in counts.items() if _size(numbers) > MAX_COUNTED_SIZE)
+        self._large.update(
+            queue for queue, numbers in counts.items() if _count_ids(numbers) > MAX_COUNTED_SIZE
+        )
         if all_due:
             self._reap_all_at = now + REAP_ALL_EVERY
             return list(self._queues)
         return [queue for queue in self._queues if queue in self._large or _has_leased_runs(counts[queue])]
 
 
-def _size(numbers: Counts) -> int:
+def _count_ids(numbers: Counts) -> int:
     return numbers.waiting + numbers.active + numbers.completed + numbers.failed + numbers.cancelled
 
 

@@ -1,7 +1,8 @@
 """Log records with the queue, id, attempt and fence of their run, and a formatter that writes JSON lines.
 
-The worker does no work for it before a run. The filter looks up the job when a record reaches a logging
-handler, so a record without a handler costs the same as without dibs.
+The fence of a run is the number of its claim: the second run of a job has a higher fence than the first.
+The filter looks up the current job only when a record reaches a logging handler, so the worker does no
+extra work per run.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import IO, Any, Final
 
 import msgspec
 
-from dibs.client.calls.current_job import CURRENT
+from dibs.client.calls.current_job import CURRENT_JOB
 
 #: The attributes that the filter adds to a record.
 JOB_FIELDS: Final = ("queue", "id", "attempt", "fence")
-#: The attributes of every record. All other attributes came from `extra=` or from a filter.
+#: The attributes that `logging` gives every record. All others come from `extra=` or from a filter.
 _STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -29,7 +30,7 @@ class JobContextFilter(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        job = CURRENT.get(None)
+        job = CURRENT_JOB.get(None)
         for field in JOB_FIELDS:
             if not hasattr(record, field):
                 setattr(record, field, "" if job is None else getattr(job, field))
@@ -39,7 +40,8 @@ class JobContextFilter(logging.Filter):
 class JsonFormatter(logging.Formatter):
     """A formatter that writes a record as one line of JSON: time, level, logger, message, other attributes.
 
-    The other attributes are those of `extra=` and of the filters. An exception is the attribute `error`.
+    The other attributes come from `extra=` and from filters. The attribute `error` has the traceback of a
+    logged exception.
     """
 
     def format(self, record: logging.LogRecord) -> str:

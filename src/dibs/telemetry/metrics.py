@@ -28,12 +28,12 @@ from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.results import Counts, State
 from dibs.storage.protocol import LATEST, Storage
 
-#: Events in one page of a log.
+#: Largest number of log events that one request reads.
 PAGE_SIZE: Final = 1000
 #: Upper bounds of the histograms in seconds: 5 ms to 1 hour.
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 STATES: Final = get_args(State)
-ENDS: Final = frozenset(get_args(AttemptKind))
+ATTEMPT_ENDS: Final = frozenset(get_args(AttemptKind))
 
 
 class Metrics(Collector):
@@ -45,26 +45,31 @@ class Metrics(Collector):
     - `dibs_wait_seconds{queue}`: histogram of the time from due to claim.
     - `dibs_log_gaps_total{queue}`: times that the log was trimmed before the exporter read it.
 
-    Attempts that ended before the first scrape are not counted. All but `dibs_jobs` need a queue's log at
-    level `runs`, the default. `queues` names the queues; None is all queues of the storage.
+    Attempts that ended before the first scrape are not counted. All metrics except `dibs_jobs` need the log
+    of the queue at level `runs`, the default. `queues` are the names of the queues; None means all queues of
+    the storage.
     """
 
     def __init__(self, app: Dibs, queues: Sequence[str] | None = None) -> None:
         self._app = app
         self._queues = queues
         self._offsets: dict[str, str] = {}
-        self._started = False
+        self._was_read = False
         #: Held during a read: two concurrent scrapes would count the same events twice.
-        self._reading = asyncio.Lock()
-        self._ends = Counter("dibs_ends", "Attempts by their end.", ("queue", "end"), registry=None)
-        self._gaps = Counter(
+        self._read_lock = asyncio.Lock()
+        self._end_counter = Counter("dibs_ends", "Attempts by their end.", ("queue", "end"), registry=None)
+        self._gap_counter = Counter(
             "dibs_log_gaps", "Times that the log was trimmed before it was read.", ("queue",), registry=None
         )
-        self._runs = _histogram("dibs_run_seconds", "Time from the claim to the end of an attempt.")
-        self._waits = _histogram("dibs_wait_seconds", "Time from the due time of a job to its claim.")
+        self._run_histogram = _new_histogram(
+            "dibs_run_seconds", "Time from the claim to the end of an attempt."
+        )
+        self._wait_histogram = _new_histogram(
+            "dibs_wait_seconds", "Time from the due time of a job to its claim."
+        )
 
     def describe(self) -> Iterable[Metric]:
-        """Return (), so that registering the collector does not read from the storage."""
+        """Return (), so that registering the collector does not call `collect`, which reads from the storage."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
@@ -75,12 +80,12 @@ class Metrics(Collector):
     async def text(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
         registry = CollectorRegistry()
-        registry.register(_Snapshot(await self.read()))
+        registry.register(_ReadMetrics(await self.read()))
         return generate_latest(registry)
 
     @contextmanager
     def serve(self, port: int = 9464, host: str = "127.0.0.1") -> Iterator[int]:
-        """Serve the metrics over HTTP for a block, and yield the port. `port=0` selects a free port."""
+        """Serve the metrics over HTTP within a `with` block; yield the port. `port=0` selects a free port."""
         registry = CollectorRegistry()
         registry.register(self)
         server, thread = start_http_server(port, host, registry)
@@ -94,40 +99,40 @@ class Metrics(Collector):
     async def read(self) -> list[Metric]:
         """Read the new events of the logs and the counts of the queues, and return all metrics."""
         # A scrape closes the app again if the app was not open before.
-        async with self._reading, self._app._storage_handle.opened_temporarily():  # noqa: SLF001
+        async with self._read_lock, self._app._storage_handle.opened_temporarily():  # noqa: SLF001
             storage = self._app.storage
             queues = self._queues or [info.name for info in await storage.queues()]
             for queue in queues:
                 await self._read_new_events(storage, queue)
-            self._started = True
+            self._was_read = True
             counts = await storage.counts(queues)
-        collectors = (self._ends, self._runs, self._waits, self._gaps)
-        return [_jobs(counts), *(metric for collector in collectors for metric in collector.collect())]
+        collectors = (self._end_counter, self._run_histogram, self._wait_histogram, self._gap_counter)
+        return [_jobs_gauge(counts), *(metric for collector in collectors for metric in collector.collect())]
 
     async def _read_new_events(self, storage: Storage, queue: str) -> None:
         # A queue that was created after the first read is read from the start of its log.
-        after = self._offsets.get(queue) or (None if self._started else LATEST)
+        after = self._offsets.get(queue) or (None if self._was_read else LATEST)
         while True:
             page = await storage.events(queue, after=after, limit=PAGE_SIZE)
-            self._gaps.labels(queue).inc(page.fell_off)
+            self._gap_counter.labels(queue).inc(page.fell_off)
             for _, event in page.events:
-                self._count(queue, event)
+                self._count_attempt(queue, event)
             after = self._offsets[queue] = page.offset
             if not page.events:
                 return
 
-    def _count(self, queue: str, event: LogEvent) -> None:
-        if event.kind not in ENDS:
+    def _count_attempt(self, queue: str, event: LogEvent) -> None:
+        if event.kind not in ATTEMPT_ENDS:
             return
-        self._ends.labels(queue, event.kind).inc()
+        self._end_counter.labels(queue, event.kind).inc()
         if event.claimed_at is not None and event.finished_at is not None:
-            self._runs.labels(queue).observe((event.finished_at - event.claimed_at) / 1000)
-            self._waits.labels(queue).observe(max(0, event.claimed_at - event.run_at) / 1000)
+            self._run_histogram.labels(queue).observe((event.finished_at - event.claimed_at) / 1000)
+            self._wait_histogram.labels(queue).observe(max(0, event.claimed_at - event.run_at) / 1000)
 
 
 @frozen(eq=False)
-class _Snapshot(Collector):
-    """A collector of metrics that are read already."""
+class _ReadMetrics(Collector):
+    """A collector of metrics that were read before, since `collect` cannot await the storage."""
 
     _metrics: list[Metric]
 
@@ -135,11 +140,11 @@ class _Snapshot(Collector):
         return self._metrics
 
 
-def _histogram(name: str, description: str) -> Histogram:
+def _new_histogram(name: str, description: str) -> Histogram:
     return Histogram(name, description, ("queue",), buckets=BUCKETS, registry=None)
 
 
-def _jobs(counts: dict[str, Counts]) -> Metric:
+def _jobs_gauge(counts: dict[str, Counts]) -> Metric:
     """Return the gauge of ids by state. `waiting` includes `scheduled`; `active` includes `handed_off`."""
     family = GaugeMetricFamily("dibs_jobs", "Ids by state.", labels=("queue", "state"))
     for queue, queue_counts in counts.items():

@@ -35,17 +35,17 @@ def trace_app(app: Dibs, provider: TracerProvider | None = None) -> None:
     configured SDK the spans are not recorded, and jobs get no attributes.
     """
     spans = JobSpans(trace.get_tracer("dibs", VERSION, provider))
-    app.middleware(enqueue=spans.enqueue, run=spans.run)
+    app.middleware(enqueue=spans.open_enqueue_span, run=spans.open_run_span)
 
 
 @frozen
 class JobSpans:
-    """The middleware that opens the spans of enqueues and runs."""
+    """The middleware of one app that opens a span for each enqueue and each run."""
 
     _tracer: trace.Tracer
 
     @asynccontextmanager
-    async def enqueue(
+    async def open_enqueue_span(
         self, queue: str, requests: Sequence[EnqueueRequest]
     ) -> AsyncIterator[Sequence[EnqueueRequest]]:
         """Open the span of an enqueue, and add its trace context to the jobs."""
@@ -57,11 +57,11 @@ class JobSpans:
         with self._tracer.start_as_current_span(
             f"send {queue}", kind=SpanKind.PRODUCER, attributes=attributes
         ):
-            context = current_context()
-            yield [with_context(request, context) for request in requests]
+            context = current_trace_context()
+            yield [add_trace_context(request, context) for request in requests]
 
     @contextmanager
-    def run(self, job: CurrentJob) -> Iterator[None]:
+    def open_run_span(self, job: CurrentJob) -> Iterator[None]:
         """Open the span of a run as a child of the enqueue's span; add its trace context to follow-ups."""
         attributes = messaging_attributes(job.queue, "process") | {
             "messaging.message.id": job.id,
@@ -78,12 +78,12 @@ class JobSpans:
             links=[Link(origin)] if origin.is_valid else (),
         ):
             yield
-            context = current_context()
-            job.follow_ups = tuple(with_context(follow_up, context) for follow_up in job.follow_ups)
+            context = current_trace_context()
+            job.follow_ups = tuple(add_trace_context(follow_up, context) for follow_up in job.follow_ups)
 
 
 def messaging_attributes(queue: str, operation: str) -> dict[str, Any]:
-    """Return the span attributes of OpenTelemetry's semantic conventions for messaging."""
+    """Return span attributes by OpenTelemetry's semantic conventions; `operation` is "send" or "process"."""
     return {
         "messaging.system": "dibs",
         "messaging.destination.name": queue,
@@ -92,14 +92,14 @@ def messaging_attributes(queue: str, operation: str) -> dict[str, Any]:
     }
 
 
-def current_context() -> dict[str, bytes]:
+def current_trace_context() -> dict[str, bytes]:
     """Return the trace context of the current span as job attributes; {} without a configured SDK."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return {name: msgspec.json.encode(text) for name, text in carrier.items()}
 
 
-def with_context(item: Item, context: Mapping[str, bytes]) -> Item:
+def add_trace_context(item: Item, context: Mapping[str, bytes]) -> Item:
     """Return `item` with the trace context in its attributes; attributes of the job take precedence."""
     if not context:
         return item
@@ -109,5 +109,5 @@ def with_context(item: Item, context: Mapping[str, bytes]) -> Item:
 
 
 def text_attributes(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """Return the attributes with text values: a propagator writes only text."""
+    """Return only the attributes with text values, as propagators write and read text."""
     return {name: value for name, value in attributes.items() if isinstance(value, str)}

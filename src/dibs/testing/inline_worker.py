@@ -36,9 +36,10 @@ from dibs.worker.processes.isolated_executor import IsolatedExecutor
 from dibs.worker.supervisor.periodic_tasks import PeriodicTasks
 from dibs.worker.work_plan import queues_to_serve
 
-#: Most concurrent runs.
+#: Largest number of runs at the same time.
 MAX_RUNNING: Final = 100
-#: The lease in ms: a day. The manual clock stands still during a run, unless a handler moves it.
+#: How long the lease lasts, in ms: a day. The manual clock stands still during a run unless a handler moves
+#: it, so the worker need not renew the lease.
 LEASE_MS: Final = 86_400_000
 
 
@@ -58,8 +59,8 @@ class InlineWorker:
         self._handlers = {handler.queue: handler for handler in handlers}
         self._periodic_tasks = PeriodicTasks(self._storage, handlers)
         self._running: dict[tuple[str, str, int], Invocation] = {}
-        self._ended: list[tuple[Invocation, run_outcome.Verdict]] = []
-        self._changed = asyncio.Event()
+        self._ended_runs: list[tuple[Invocation, run_outcome.Verdict]] = []
+        self._change_event = asyncio.Event()
         self._executor = Executor(
             [0.0],
             IsolatedExecutor(self._storage, b""),
@@ -70,9 +71,11 @@ class InlineWorker:
         )
 
     async def run_due(self, *, ticks: bool) -> int | None:
-        """Run all due jobs, and the due jobs that they enqueue. Return the next due time in ms, or None.
+        """Run all due jobs, and the due jobs that these enqueue.
 
-        Without `ticks` the due times of periodic tasks are ignored, because each has a next tick.
+        Return when the next job is due, in ms since the epoch, or None if no job is scheduled. With
+        `ticks=False` the next ticks of periodic tasks are ignored: a periodic task always has one, so the
+        result would never be None.
         """
         async with AsyncExitStack() as stack:
             stack.callback(self._executor.close)
@@ -80,8 +83,8 @@ class InlineWorker:
             queues = tuple(self._handlers)
             lease = (await self._storage.grant(queues, LEASE_MS, "dibs.testing")).lease
             try:
-                with self._notified():
-                    due = await self._run_all(lease, resources)
+                with self._watch_storage_calls():
+                    due = await self._run_until_none_due(lease, resources)
                 ignored = set() if ticks else await self._queues_with_ticks_only()
                 return min((at for queue, at in due.items() if queue not in ignored), default=None)
             finally:
@@ -94,41 +97,43 @@ class InlineWorker:
         await self._periodic_tasks.enqueue_missing_ticks()
 
     async def _queues_with_ticks_only(self) -> set[str]:
-        return await self._periodic_tasks.resting(await self._storage.counts(list(self._handlers)))
+        return await self._periodic_tasks.queues_with_ticks_only(
+            await self._storage.counts(list(self._handlers))
+        )
 
     @contextmanager
-    def _notified(self) -> Iterator[None]:
-        """Set `_changed` after each call of the app's storage during the block, also by a handler."""
-        before, self._clock.on_call = self._clock.on_call, self._changed.set
+    def _watch_storage_calls(self) -> Iterator[None]:
+        """Within the block, set `_change_event` after each call of the app or a handler to the storage."""
+        before, self._clock.on_call = self._clock.on_call, self._change_event.set
         try:
             yield
         finally:
             self._clock.on_call = before
 
-    async def _run_all(self, lease: str, resources: Any) -> dict[str, int]:
+    async def _run_until_none_due(self, lease: str, resources: Any) -> dict[str, int]:
         """Run jobs until no job is due, and return the next due time of each queue, in ms."""
         await self.enqueue_missing_ticks()
         for queue in self._handlers:
             await reap(self._storage, queue)
         while True:
-            await self._settle_ended()
+            await self._settle_ended_runs()
             await self._deliver_cancellations(lease)
             # Cleared before the claims, so that a change during a claim is not missed.
-            self._changed.clear()
-            claims = {queue: await self._claim(queue, lease, resources) for queue in self._handlers}
-            if any(claim.jobs for claim in claims.values()) or self._ended:
+            self._change_event.clear()
+            claims = {queue: await self._claim_and_start(queue, lease, resources) for queue in self._handlers}
+            if any(claim.jobs for claim in claims.values()) or self._ended_runs:
                 continue
             if not self._running:
                 return {queue: at for queue, claim in claims.items() if (at := claim.next_due) is not None}
-            await self._changed.wait()
+            await self._change_event.wait()
 
-    async def _claim(self, queue: str, lease: str, resources: Any) -> ClaimResult:
+    async def _claim_and_start(self, queue: str, lease: str, resources: Any) -> ClaimResult:
         claim = await self._storage.claim(queue, lease, max(1, MAX_RUNNING - len(self._running)))
         for job in claim.jobs:
-            self._start(queue, job, resources)
+            self._start_run(queue, job, resources)
         return claim
 
-    def _start(self, queue: str, job: Job, resources: Any) -> None:
+    def _start_run(self, queue: str, job: Job, resources: Any) -> None:
         numbers = self._report.queue(queue)
         numbers.claimed += 1
         if self._report.total("claimed") > self._max_runs:
@@ -140,7 +145,7 @@ class InlineWorker:
         self._running[run.key] = run
         refused = run_outcome.fail_if_stalled_too_often(job, run.limits, handled=run.handler.handles_failure)
         if refused is not None:
-            self._ended.append((run, run_outcome.Raised(error=refused.error, permanent=True)))
+            self._ended_runs.append((run, run_outcome.Raised(error=refused.error, permanent=True)))
             return
         loop = asyncio.get_running_loop()
         run.current = CurrentJob(self._storage, queue, job, loop, run.start_timeout(), resources)
@@ -150,38 +155,39 @@ class InlineWorker:
         if not self._running:
             return
         for queue, state in (await self._storage.renew(tuple(self._handlers), lease, LEASE_MS)).items():
-            for (owner, id, _), run in self._running.items():
-                if owner == queue and id in state.cancel_requested:
+            for (run_queue, id, _), run in self._running.items():
+                if run_queue == queue and id in state.cancel_requested:
                     self._executor.interrupt(run, "cancel")
 
     # -- ended runs ----------------------------------------------------------------------------------------
 
     def _run_ended(self, run: Invocation, verdict: run_outcome.Verdict) -> None:
-        self._ended.append((run, verdict))
-        self._changed.set()
+        self._ended_runs.append((run, verdict))
+        self._change_event.set()
 
     def _ignore_timeout(self, run: Invocation, seconds: float) -> None:
-        """Ignore it: the executor has interrupted the run, and tests have no supervisor to kill it."""
+        """Do nothing: the executor has interrupted the run, and tests have no supervisor to notify."""
 
     def _ignore_overrun(self, run: Invocation) -> None:
-        """Ignore it: the run is settled already, and a thread cannot be killed."""
+        """Do nothing: the executor has ended the run already, and a thread cannot be killed."""
 
-    async def _settle_ended(self) -> None:
-        while self._ended:
-            run, verdict = self._ended.pop(0)
-            await self._settle(run, await self._action_for(run, verdict))
+    async def _settle_ended_runs(self) -> None:
+        while self._ended_runs:
+            run, verdict = self._ended_runs.pop(0)
+            await self._settle_run(run, await self._choose_action(run, verdict))
             del self._running[run.key]
 
-    async def _action_for(self, run: Invocation, verdict: run_outcome.Verdict) -> SettleAction:
+    async def _choose_action(self, run: Invocation, verdict: run_outcome.Verdict) -> SettleAction:
         handled = run.handler.handles_failure
         # By the manual clock no time has passed since the claim, so a retry counts from now.
         run.received_at = time.monotonic()
         action = with_next_tick(
-            run, run_outcome.settle_action(run.job, run.limits, verdict, stop=run.stop, handled=handled)
+            run,
+            run_outcome.settle_action(run.job, run.limits, verdict, stop=run.stop_reason, handled=handled),
         )
         return await call_hook(run, action) if run.handler.after and isinstance(action, End) else action
 
-    async def _settle(self, run: Invocation, action: SettleAction) -> None:
+    async def _settle_run(self, run: Invocation, action: SettleAction) -> None:
         run.action = action
         reply = await settle_singly(self._storage, run.handler.queue, [run])
         if reply.error is not None:
@@ -189,6 +195,6 @@ class InlineWorker:
         [result] = reply.results
         fallback = fallback_action(run, result.reason) if result.status == "refused" else None
         if fallback is not None:
-            await self._settle(run, fallback)
+            await self._settle_run(run, fallback)
             return
         self._report.add(run.handler.queue, Counter([counter_name(action, result)]))

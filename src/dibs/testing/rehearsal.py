@@ -1,4 +1,4 @@
-"""Rehearsals: an app on a test storage with a manual clock, whose jobs run at the test's request."""
+"""Rehearsals: an app with a test storage and a manual clock. The test decides when jobs run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final, Self, TypeVar
 from attrs import define, field, frozen
 
 from dibs.client.app import Dibs
-from dibs.client.calls.current_job import CURRENT
+from dibs.client.calls.current_job import CURRENT_JOB
 from dibs.client.options.durations import Seconds, duration_ms
 from dibs.client.sync import background_loop
 from dibs.client.work_report import WorkReport
@@ -25,7 +25,7 @@ from dibs.testing.inline_worker import InlineWorker
 
 T = TypeVar("T")
 
-#: Default of `max_runs`: most runs of one `run_due` or `run_until_empty`.
+#: Default of `max_runs`. The limit ends a test whose jobs enqueue each other endlessly.
 DEFAULT_MAX_RUNS: Final = 10_000
 
 
@@ -48,9 +48,9 @@ def using(
 
 @define(eq=False)
 class Rehearsal:
-    """An app on a test storage. The test moves the clock and starts the runs.
+    """An app with a test storage. The test moves the clock and starts the runs.
 
-    The clock stands still except in `advance` and `run_until_empty`.
+    Only `advance` and `run_until_empty` move the clock.
     """
 
     app: Dibs
@@ -58,23 +58,23 @@ class Rehearsal:
     _clock: ManualClock
     _inline: bool = field(default=False, kw_only=True)
     _stack: ExitStack = field(factory=ExitStack, init=False)
-    #: The lock of `_run`, and the event loop that the lock belongs to.
+    #: The lock of `_run_due_jobs`, and the event loop that the lock belongs to.
     _run_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = field(default=None, init=False)
 
     @property
     def now(self) -> datetime:
         """The time of the manual clock, in UTC."""
-        return self._clock.moment
+        return self._clock.now_utc
 
     @property
     def sync(self) -> BlockingRehearsal:
-        """The blocking twin of this rehearsal."""
+        """This rehearsal with methods for blocking code, which need no `await`."""
         return BlockingRehearsal(self)
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self.app.override_storage(self._clock.storage))
         if self._inline:
-            self.app.middleware(enqueue=self._run_after)
+            self.app.middleware(enqueue=self._run_after_enqueue)
         return self
 
     def __exit__(
@@ -105,7 +105,7 @@ class Rehearsal:
         Raises WaitTimeout after `max_runs` runs.
         """
         report = WorkReport()
-        await self._run(report, max_runs)
+        await self._run_due_jobs(report, max_runs)
         return report
 
     async def run_until_empty(self, max_runs: int = DEFAULT_MAX_RUNS) -> WorkReport:
@@ -115,7 +115,7 @@ class Rehearsal:
         next ticks of periodic tasks stay. Raises WaitTimeout after `max_runs` runs.
         """
         report = WorkReport()
-        while (due := await self._run(report, max_runs, ticks=False)) is not None:
+        while (due := await self._run_due_jobs(report, max_runs, ticks=False)) is not None:
             await self._clock.move_to(due)
         return report
 
@@ -124,37 +124,37 @@ class Rehearsal:
 
         No job runs. With `inline=True` each job runs when the clock reaches its time.
         """
-        until = self._clock.now + duration_ms("seconds", seconds)
+        until = self._clock.now_ms + duration_ms("seconds", seconds)
         await self._ensure_open()
         await InlineWorker(self.app, self._clock, WorkReport(), DEFAULT_MAX_RUNS).enqueue_missing_ticks()
         while (
             self._inline
-            and (due := await self._run(WorkReport(), DEFAULT_MAX_RUNS)) is not None
+            and (due := await self._run_due_jobs(WorkReport(), DEFAULT_MAX_RUNS)) is not None
             and due <= until
         ):
             await self._clock.move_to(due)
         await self._clock.move_to(until)
 
-    async def _run(self, report: WorkReport, max_runs: int, *, ticks: bool = True) -> int | None:
-        if CURRENT.get(None) is not None:
+    async def _run_due_jobs(self, report: WorkReport, max_runs: int, *, ticks: bool = True) -> int | None:
+        if CURRENT_JOB.get(None) is not None:
             raise ConfigurationError(
                 "a handler cannot run the rehearsal, as it would wait for its own run; run it from the test"
             )
         await self._ensure_open()
-        async with self._lock_of_loop():
+        async with self._run_lock_of_loop():
             began = time.monotonic()
             due = await InlineWorker(self.app, self._clock, report, max_runs).run_due(ticks=ticks)
             report.seconds += time.monotonic() - began
             return due
 
     @asynccontextmanager
-    async def _run_after(
+    async def _run_after_enqueue(
         self, queue: str, requests: Sequence[EnqueueRequest]
     ) -> AsyncIterator[Sequence[EnqueueRequest]]:
         yield requests
         # A job that a handler enqueues runs during or after the handler, as in production.
-        if CURRENT.get(None) is None:
-            await self._run(WorkReport(), DEFAULT_MAX_RUNS)
+        if CURRENT_JOB.get(None) is None:
+            await self._run_due_jobs(WorkReport(), DEFAULT_MAX_RUNS)
 
     async def _ensure_open(self) -> None:
         """Open the app if the test has not opened it, or if the application under test has closed it."""
@@ -163,7 +163,7 @@ class Rehearsal:
         except NotRunning:
             await self.app.open()
 
-    def _lock_of_loop(self) -> asyncio.Lock:
+    def _run_lock_of_loop(self) -> asyncio.Lock:
         loop = asyncio.get_running_loop()
         if self._run_lock is None or self._run_lock[0] is not loop:
             self._run_lock = loop, asyncio.Lock()
@@ -172,7 +172,7 @@ class Rehearsal:
 
 @frozen(eq=False)
 class BlockingRehearsal:
-    """The blocking twin of Rehearsal."""
+    """A rehearsal for blocking code. Its methods are those of Rehearsal, called without `await`."""
 
     _source: Rehearsal
 
@@ -181,14 +181,14 @@ class BlockingRehearsal:
         return self._source.now
 
     def run_due(self, max_runs: int = DEFAULT_MAX_RUNS) -> WorkReport:
-        return self._call("run_due", self._source.run_due(max_runs))
+        return self._run_blocking("run_due", self._source.run_due(max_runs))
 
     def run_until_empty(self, max_runs: int = DEFAULT_MAX_RUNS) -> WorkReport:
-        return self._call("run_until_empty", self._source.run_until_empty(max_runs))
+        return self._run_blocking("run_until_empty", self._source.run_until_empty(max_runs))
 
     def advance(self, seconds: Seconds) -> None:
-        self._call("advance", self._source.advance(seconds))
+        self._run_blocking("advance", self._source.advance(seconds))
 
-    def _call(self, name: str, call: Coroutine[Any, Any, T]) -> T:
+    def _run_blocking(self, name: str, call: Coroutine[Any, Any, T]) -> T:
         handle = self._source.app._storage_handle  # noqa: SLF001 - a rehearsal belongs to its app
         return background_loop.run(handle, f"await rehearsal.{name}(...)", call)
