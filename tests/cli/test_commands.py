@@ -204,8 +204,8 @@ def test_show_lists_the_files_of_a_directory(shell: Shell) -> None:
 
 
 def test_every_entry_of_a_directory_is_explained(shell: Shell) -> None:
-    from dibs.cli.file_listing import MEANINGS
+    from dibs.cli.file_listing import ENTRY_MEANINGS
 
     shell.type("enqueue", "q", "1")
 
-    assert {path.name for path in Path("jobs").iterdir()} <= set(MEANINGS)
+    assert {path.name for path in Path("jobs").iterdir()} <= set(ENTRY_MEANINGS)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dibs.cli.completion import SHELLS, VARIABLE
+from dibs.cli.completion import COMPLETION_VARIABLE, SHELLS
 from dibs.cli.main import app
 from tests.cli.shell import Shell
 
@@ -19,7 +19,7 @@ from tests.cli.shell import Shell
 def completed(*words: str) -> list[str]:
     """Return the completions for the last of these words."""
     environment = {
-        VARIABLE: "bash_complete",
+        COMPLETION_VARIABLE: "bash_complete",
         "COMP_WORDS": " ".join(("dibs", *words)),
         "COMP_CWORD": str(len(words)),
     }
@@ -69,7 +69,7 @@ def test_the_script_and_the_profile_line_are_written_once(
     codes = [shell.type("--install-completion", *named).exit_code for named in ([], [name])]
 
     assert [0, 0] == codes
-    assert f"{VARIABLE}={name}_complete" in (tmp_path / home.script).read_text()
+    assert f"{COMPLETION_VARIABLE}={name}_complete" in (tmp_path / home.script).read_text()
     assert ["mine", *filter(None, [home.line])] == profile.read_text().splitlines()
 
 

@@ -28,7 +28,7 @@ TYPES = {
 
 def commands(name: str) -> list[click.Command]:
     """Return a command and its subcommands."""
-    command = main._load(name)
+    command = main._load_command(name)
     return [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
 
 

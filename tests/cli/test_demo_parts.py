@@ -13,7 +13,7 @@ from dibs.cli.demo import digest
 from dibs.cli.demo.figures import Percentiles, compute_figures, percentile, percentiles
 from dibs.cli.demo.file_tree import find_files, standard_library
 from dibs.cli.demo.ideas import Idea
-from dibs.cli.demo.result import DemoResult, format_size, summary
+from dibs.cli.demo.result import DemoResult, format_size, summary_line
 from dibs.model.job import Outcome
 
 
@@ -74,29 +74,29 @@ def test_the_standard_library_comes_without_packages_and_caches() -> None:
 def test_a_file_is_read_whole(tmp_path: Path, content: bytes, lines: int) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    found = digest.read(str(path))
+    found = digest.compute_digest(str(path))
 
     assert (len(content), lines) == (found.size, found.lines)
-    assert "" == digest.check(str(path), found)
+    assert "" == digest.verify_digest(str(path), found)
 
 
 def test_a_wrong_digest_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x")
-    wrong = replace(digest.read(str(path)), sha256="0" * 64)
+    wrong = replace(digest.compute_digest(str(path)), sha256="0" * 64)
 
-    assert "000000000000..." in digest.check(str(path), wrong)
+    assert "000000000000..." in digest.verify_digest(str(path), wrong)
 
 
 def test_a_changed_or_removed_file_is_not_compared(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x")
-    found = digest.read(str(path))
+    found = digest.compute_digest(str(path))
     path.write_bytes(b"other")
-    changed = digest.check(str(path), found)
+    changed = digest.verify_digest(str(path), found)
     path.unlink()
 
-    assert ("", "") == (changed, digest.check(str(path), found))
+    assert ("", "") == (changed, digest.verify_digest(str(path), found))
 
 
 @pytest.mark.parametrize(("rank", "value"), [(0, 1), (50, 2), (75, 3), (95, 4), (100, 4)])
@@ -146,5 +146,5 @@ def test_a_run_is_good_if_every_part_of_it_is() -> None:
     assert not evolve(good, interrupted=True).good
     assert not evolve(good, mismatches=["x"]).good
     assert not evolve(good, ideas=[shown, hidden]).good
-    assert "1 DIGESTS WRONG" in summary(evolve(good, mismatches=["x"]))
-    assert "Run it again" in summary(evolve(good, interrupted=True))
+    assert "1 DIGESTS WRONG" in summary_line(evolve(good, mismatches=["x"]))
+    assert "Run it again" in summary_line(evolve(good, interrupted=True))

@@ -12,7 +12,7 @@ import pytest
 import rich_click as click
 
 from dibs.cli import main, plugins
-from dibs.cli.errors import UsageError, exit_code_of, first_of
+from dibs.cli.errors import UsageError, exit_code_of, first_error
 from dibs.cli.output import ExitCode, escape
 from dibs.errors import NoStorage, OutcomeUnknown, Refused, StorageFull
 from tests.cli.shell import DIBS, Shell
@@ -119,7 +119,7 @@ def test_every_error_has_its_code(error: Exception, code: int) -> None:
 def test_the_first_of_several_errors_is_printed() -> None:
     group = ExceptionGroup("tasks", [ExceptionGroup("more", [StorageFull("no room")]), KeyError()])
 
-    assert "no room" == str(first_of(group))
+    assert "no room" == str(first_error(group))
 
 
 CASES = {
@@ -218,7 +218,7 @@ def greet(ctx: click.Context, name: str) -> str:
 
 def install(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     """Pretend that an installed package has a command."""
-    points = EntryPoints([EntryPoint(name, value, plugins.GROUP)])
+    points = EntryPoints([EntryPoint(name, value, plugins.ENTRY_POINT_GROUP)])
     monkeypatch.setattr("importlib.metadata.entry_points", points.select)
 
 

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from dibs.cli.commands.worker import _listen
+from dibs.cli.commands.worker import _open_health_socket
 from dibs.cli.errors import UsageError
 from tests.cli.shell import Shell
 from tests.cli.test_json_output import SHAPES, differences
@@ -198,7 +198,10 @@ def test_a_port_in_use_is_a_usage_error(service: Shell) -> None:
 
 @pytest.mark.parametrize("words", ["http", "127.0.0.1", "8080x", "-1", "65536", "localhost:", ""])
 def test_an_address_without_a_port_is_a_usage_error(words: str) -> None:
-    with pytest.raises(UsageError, match=r"write PORT \(up to 65535\) or HOST:PORT"), _listen(words):
+    with (
+        pytest.raises(UsageError, match=r"write PORT \(up to 65535\) or HOST:PORT"),
+        _open_health_socket(words),
+    ):
         pass
 
 
@@ -213,7 +216,7 @@ def test_an_address_without_a_port_is_a_usage_error(words: str) -> None:
     ],
 )
 def test_health_listens_on_the_given_host(words: str, host: str) -> None:
-    with _listen(words) as listener:
+    with _open_health_socket(words) as listener:
         assert listener is not None
         assert host == listener.getsockname()[0]
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from dibs import Claim, Dibs, Queue, Ticket
-from dibs.client.calls.current_job import CURRENT, CurrentJob
+from dibs.client.calls.current_job import CURRENT_JOB, CurrentJob
 from dibs.client.calls.handler import Handler
 from dibs.client.calls.handler_registry import HandlerRegistry
 
@@ -28,8 +28,8 @@ async def enqueue_unchecked(queue: Queue, data: Any, **settings: Any) -> Ticket[
 def arguments(app: Dibs, handler: Handler, claim: Claim) -> Any:
     """Return the arguments that a worker calls the handler with."""
     job = claim._job
-    token = CURRENT.set(CurrentJob(app.storage, claim.queue, job, asyncio.get_running_loop(), None))
+    token = CURRENT_JOB.set(CurrentJob(app.storage, claim.queue, job, asyncio.get_running_loop(), None))
     try:
-        return handler.arguments(job)
+        return handler.decode_arguments(job)
     finally:
-        CURRENT.reset(token)
+        CURRENT_JOB.reset(token)

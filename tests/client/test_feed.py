@@ -90,7 +90,7 @@ async def test_who_waits_is_woken_by_an_event(queue: Queue) -> None:
 
 
 async def test_the_live_feed_shows_progress(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "SLOW_POLL", 0.01)
+    monkeypatch.setattr(feed, "SLOW_POLL_SECONDS", 0.01)
     await queue.enqueue(1, id="a")
     async with claimed(queue) as claim, queue.events() as events:
         coming = asyncio.ensure_future(anext(events))
@@ -168,7 +168,7 @@ async def test_what_was_passed_over_is_not_read_again(queue: Queue) -> None:
 async def test_the_live_feed_shows_progress_of_the_ids_that_were_asked_for(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "SLOW_POLL", 0.01)
+    monkeypatch.setattr(feed, "SLOW_POLL_SECONDS", 0.01)
     await queue.enqueue_many([queue.bind(1, id="a"), queue.bind(2, id="b")])
     async with queue.receive(wait=30) as claims, queue.events(ids=["b"], kinds=["progress"]) as events:
         held = {claim.id: claim for claim in [await anext(claims), await anext(claims)]}

@@ -191,7 +191,7 @@ async def test_a_job_may_ask_for_a_lease_of_its_own(queue: Queue) -> None:
     async with queue.receive(lease=5, wait=0) as claims:
         await anext(claims)
 
-        assert [held.ttl for held in claims._leases] == [90_000]
+        assert [held.renewal_ms for held in claims._leases] == [90_000]
 
 
 async def test_a_lease_that_ended_is_replaced(queue: Queue, app: Dibs) -> None:
@@ -199,7 +199,7 @@ async def test_a_lease_that_ended_is_replaced(queue: Queue, app: Dibs) -> None:
     async with queue.receive(max_jobs=1, wait=0) as claims:
         first = await anext(claims)
         await app.storage.drop(["q"], claims._leases[0].lease, 100)
-        await claims._renew(app.storage, claims._leases[0])
+        await claims._renew_lease(app.storage, claims._leases[0])
 
         assert first.lost
         second = await anext(claims)
@@ -230,10 +230,10 @@ async def test_after_a_lost_reply_no_more_is_claimed_under_that_lease(
             await anext(claims)
         old = next(tenure for tenure in claims._leases if tenure.lease == leases[0])
 
-        await claims._renew(app.storage, old)
+        await claims._renew_lease(app.storage, old)
         assert old in claims._leases, "what is known there has not settled"
         await known.complete()
-        await claims._renew(app.storage, old)
+        await claims._renew_lease(app.storage, old)
         assert (await anext(claims)).data == "taken, but nobody knows"
         assert leases[0] == leases[1] != leases[2]
 

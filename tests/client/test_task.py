@@ -19,7 +19,7 @@ from dibs import (
     UnknownTask,
     WaitTimeout,
 )
-from dibs.client.options.retention import WAIT_SLACK
+from dibs.client.options.retention import WAIT_SLACK_MS
 from tests.client import handlers
 from tests.client.handlers import Crop
 from tests.client.manual_claims import arguments, claimed, enqueue_unchecked
@@ -176,7 +176,7 @@ async def test_run_lets_the_outcome_outlive_the_wait_from_the_start(
     assert slot.current is not None
     assert slot.current.enqueues == 1
     assert slot.current.data.retention is not None
-    assert slot.current.data.retention.completed == WAIT_SLACK
+    assert slot.current.data.retention.completed == WAIT_SLACK_MS
 
 
 async def test_a_result_comes_back_as_the_return_type(app: Dibs) -> None:

@@ -14,9 +14,9 @@ from dibs.cli.output import print_lines
 
 PROGRAM: Final = "dibs"
 #: Environment variable that the scripts set when they ask for completions.
-VARIABLE: Final = "_DIBS_COMPLETE"
+COMPLETION_VARIABLE: Final = "_DIBS_COMPLETE"
 #: Value of the options without a shell: use the shell of $SHELL.
-CURRENT: Final = "yours"
+CURRENT_SHELL: Final = "yours"
 
 
 @frozen
@@ -39,7 +39,7 @@ SHELLS: Final = {
 }
 
 
-def script_for(shell: str) -> str:
+def completion_script(shell: str) -> str:
     """Return the completion script of a shell. Raises UsageError for an unknown shell."""
     # Imported here, because no command needs it.
     from click.shell_completion import get_completion_class  # noqa: PLC0415
@@ -47,12 +47,12 @@ def script_for(shell: str) -> str:
     completion = get_completion_class(shell) if shell in SHELLS else None
     if completion is None:
         raise UsageError(f"dibs has no completion for the shell {shell!r}; use one of {', '.join(SHELLS)}")
-    return completion(click.Group(PROGRAM), {}, PROGRAM, VARIABLE).source()
+    return completion(click.Group(PROGRAM), {}, PROGRAM, COMPLETION_VARIABLE).source()
 
 
 def install_script(shell: str) -> Path:
     """Write the completion script of a shell, and once the line in its profile; return the script's path."""
-    script, files = script_for(shell), SHELLS[shell]
+    script, files = completion_script(shell), SHELLS[shell]
     path = Path.home() / files.script
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(script, "utf-8")
@@ -67,28 +67,29 @@ def install_script(shell: str) -> Path:
 
 
 def _shell_name(shell: str) -> str:
-    return Path(os.environ.get("SHELL", "")).name if shell == CURRENT else shell
+    return Path(os.environ.get("SHELL", "")).name if shell == CURRENT_SHELL else shell
 
 
-def _show(ctx: click.Context, _param: click.Parameter, shell: str | None) -> None:
+def _print_script_and_exit(ctx: click.Context, _param: click.Parameter, shell: str | None) -> None:
     if shell is not None and not ctx.resilient_parsing:
-        click.echo(script_for(_shell_name(shell)))
+        click.echo(completion_script(_shell_name(shell)))
         ctx.exit()
 
 
-def _install(ctx: click.Context, _param: click.Parameter, shell: str | None) -> None:
+def _install_script_and_exit(ctx: click.Context, _param: click.Parameter, shell: str | None) -> None:
     if shell is not None and not ctx.resilient_parsing:
         name = _shell_name(shell)
         print_lines(f"installed {install_script(name)}: start a new {name} to complete dibs commands")
         ctx.exit()
 
 
-install = click.option(
-    "--install-completion", metavar="[SHELL]", is_flag=False, flag_value=CURRENT, is_eager=True,
-    expose_value=False, callback=_install,
+install_option = click.option(
+    "--install-completion", metavar="[SHELL]", is_flag=False, flag_value=CURRENT_SHELL, is_eager=True,
+    expose_value=False, callback=_install_script_and_exit,
     help="Install completion for a shell: bash, zsh or fish. Default: that of $SHELL.",
 )  # fmt: skip
-show = click.option(
-    "--show-completion", metavar="[SHELL]", is_flag=False, flag_value=CURRENT, is_eager=True,
-    expose_value=False, callback=_show, help="Print the completion script, to install it yourself.",
+show_option = click.option(
+    "--show-completion", metavar="[SHELL]", is_flag=False, flag_value=CURRENT_SHELL, is_eager=True,
+    expose_value=False, callback=_print_script_and_exit,
+    help="Print the completion script, to install it yourself.",
 )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dibs.cli import json_output
-from dibs.cli.file_listing import Entry, directory_of, format_files, list_files
+from dibs.cli.file_listing import ListedFile, file_url_directory, format_files, list_files
 from dibs.cli.output import ExitCode, print_json, print_lines, print_table
 from dibs.cli.storage_access import connect
 from dibs.model.job import EMPTY, Slot
@@ -46,7 +46,7 @@ def show_slot(queue: str, id: str, slot: Slot) -> None:
     if slot == EMPTY:
         print_lines(f"{queue}/{id} does not exist")
         return
-    fields = json_output.slot(queue, id, slot)
+    fields = json_output.slot_fields(queue, id, slot)
     print_lines(f"{queue}/{id} is {fields['state']}")
     for part in ("current", "successor", "outcome"):
         if fields[part] is not None:
@@ -63,7 +63,7 @@ def _flatten(part: Mapping[str, Any], inside: str = "") -> Iterable[tuple[str, s
             continue
         if isinstance(value, dict) and "encoding" in value:
             if value["encoding"]:
-                yield f"{inside}{name}", _encoded(value)
+                yield f"{inside}{name}", _format_encoded(value)
         elif isinstance(value, dict):
             yield from _flatten(value, f"{inside}{name}.")
         elif name == "traceback":
@@ -73,9 +73,9 @@ def _flatten(part: Mapping[str, Any], inside: str = "") -> Iterable[tuple[str, s
             yield f"{inside}{name}", f"{value[0]}..{value[1]}" if name == "revisions" else str(value)
 
 
-def _encoded(value: Mapping[str, Any]) -> str:
+def _format_encoded(value: Mapping[str, Any]) -> str:
     if value["encoding"] == "json":
-        return json_output.json_text(value["value"])
+        return json_output.encode_json_text(value["value"])
     return f"{value['value']} (base64)"
 
 
@@ -84,7 +84,7 @@ async def show_storage(url: str | None, *, json: bool) -> ExitCode:
     async with connect(url) as storage:
         queues = sorted(await storage.queues(), key=lambda info: info.name)
         counted = await storage.counts([info.name for info in queues])
-        files = _files(storage)
+        files = _list_storage_files(storage)
         if json:
             print_json(_storage_fields(storage, queues, counted, files))
         else:
@@ -92,13 +92,13 @@ async def show_storage(url: str | None, *, json: bool) -> ExitCode:
     return ExitCode.DONE
 
 
-def _files(storage: Storage) -> list[Entry] | None:
-    folder = directory_of(storage.url)
+def _list_storage_files(storage: Storage) -> list[ListedFile] | None:
+    folder = file_url_directory(storage.url)
     return None if folder is None else list_files(folder)
 
 
 def _storage_fields(
-    storage: Storage, queues: list[QueueInfo], counted: Mapping[str, Counts], files: list[Entry] | None
+    storage: Storage, queues: list[QueueInfo], counted: Mapping[str, Counts], files: list[ListedFile] | None
 ) -> dict[str, Any]:
     return {
         "url": storage.url,
@@ -107,8 +107,8 @@ def _storage_fields(
         "queues": [
             {
                 "name": info.name,
-                "counts": json_output.counts(counted[info.name]),
-                "settings": json_output.settings(info.settings),
+                "counts": json_output.count_fields(counted[info.name]),
+                "settings": json_output.settings_fields(info.settings),
             }
             for info in queues
         ],
@@ -117,7 +117,7 @@ def _storage_fields(
 
 
 def _print_storage(
-    storage: Storage, queues: list[QueueInfo], counted: Mapping[str, Counts], files: list[Entry] | None
+    storage: Storage, queues: list[QueueInfo], counted: Mapping[str, Counts], files: list[ListedFile] | None
 ) -> None:
     print_lines(f"storage     {storage.url}", f"durability  {storage.durability}", "", "capabilities:")
     print_lines(*(f"  {line}" for line in _capability_lines(storage.capabilities)))

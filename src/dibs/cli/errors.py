@@ -11,7 +11,7 @@ from dibs.cli.output import ExitCode, escape, print_json, print_warning
 from dibs.errors import BatchRefused, ConfigurationError, DibsError, OutcomeUnknown
 
 #: Environment variable that makes the command line print the traceback of an error.
-TRACEBACK = "DIBS_TRACEBACK"
+TRACEBACK_VARIABLE = "DIBS_TRACEBACK"
 
 
 class UsageError(Exception):
@@ -32,32 +32,32 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 def print_error(error: BaseException, *, as_json: bool) -> ExitCode:
     """Print an error on stderr and return its exit code."""
-    error = first_of(error)
-    if os.environ.get(TRACEBACK):
+    error = first_error(error)
+    if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(error)
-    message = message_of(error)
+    message = error_message(error)
     if as_json:
-        print_json({"error": {"type": type_of(error), "message": escape(message)}}, error=True)
+        print_json({"error": {"type": error_type(error), "message": escape(message)}}, error=True)
     else:
         print_warning(message)
     return exit_code_of(error)
 
 
-def first_of(error: BaseException) -> BaseException:
+def first_error(error: BaseException) -> BaseException:
     """Return the first error of an exception group. A BatchRefused is returned as it is."""
     while isinstance(error, BaseExceptionGroup) and not isinstance(error, BatchRefused):
         error = error.exceptions[0]
     return error
 
 
-def type_of(error: BaseException) -> str:
+def error_type(error: BaseException) -> str:
     """Return the `type` of an error for JSON output."""
     if isinstance(error, BatchRefused) and len(error.exceptions) == 1:
         return "Refused"
     return "UsageError" if isinstance(error, (ClickException, UsageError)) else type(error).__name__
 
 
-def message_of(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """Return the message of an error, on one line."""
     match error:
         case ClickException():
@@ -69,7 +69,8 @@ def message_of(error: BaseException) -> str:
         case OSError() if error.strerror:
             return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
         case _:
-            return f"{type(error).__name__}: {error} (this is a bug in dibs; {TRACEBACK}=1 prints where)"
+            hint = f"this is a bug in dibs; set {TRACEBACK_VARIABLE}=1 to print the traceback"
+            return f"{type(error).__name__}: {error} ({hint})"
 
 
 def _usage_message(error: ClickException) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from attrs import frozen
 
 #: Explanations of the entries in a file storage's directory. A test compares the names with a real directory.
-MEANINGS = {
+ENTRY_MEANINGS = {
     "format": "the version of the format, and of the dibs that created the directory",
     "lock": "locked by the process that writes, for the length of one commit",
     "commits": "one file for each commit since the checkpoint",
@@ -23,7 +23,7 @@ MAX_LISTED = 6
 
 
 @frozen
-class Entry:
+class ListedFile:
     """One file below the directory."""
 
     #: Path relative to the directory.
@@ -32,14 +32,14 @@ class Entry:
     size: int
 
 
-def directory_of(url: str) -> Path | None:
+def file_url_directory(url: str) -> Path | None:
     """Return the directory of a file: URL, or None for other URLs."""
     if not url.startswith("file:"):
         return None
     return Path(unquote(urlsplit(url).path))
 
 
-def list_files(directory: Path) -> list[Entry]:
+def list_files(directory: Path) -> list[ListedFile]:
     """Return every file below a directory, sorted, except files that another process removes meanwhile."""
     found = []
     for root, folders, names in os.walk(directory):
@@ -47,23 +47,23 @@ def list_files(directory: Path) -> list[Entry]:
         for name in sorted(names):
             path = Path(root, name)
             try:
-                found.append(Entry(path.relative_to(directory).as_posix(), path.lstat().st_size))
+                found.append(ListedFile(path.relative_to(directory).as_posix(), path.lstat().st_size))
             except FileNotFoundError:
                 continue
     return found
 
 
-def format_files(entries: Iterable[Entry]) -> list[str]:
+def format_files(entries: Iterable[ListedFile]) -> list[str]:
     """Return one line for each entry of the directory, with its size and meaning, and its first files."""
-    tops: dict[str, list[Entry]] = {}
+    tops: dict[str, list[ListedFile]] = {}
     for entry in entries:
         tops.setdefault(entry.path.partition("/")[0], []).append(entry)
     return [line for top, inside in sorted(tops.items()) for line in _format_entry(top, inside)]
 
 
-def _format_entry(top: str, inside: list[Entry]) -> Iterator[str]:
+def _format_entry(top: str, inside: list[ListedFile]) -> Iterator[str]:
     size = sum(entry.size for entry in inside)
-    meaning = MEANINGS.get(top, "")
+    meaning = ENTRY_MEANINGS.get(top, "")
     if inside[0].path == top:
         yield f"  {top:<22} {size:>14,}  {meaning}".rstrip()
         return

@@ -28,7 +28,7 @@ from dibs.model.results import Counts
 from dibs.model.retry import Backoff
 
 
-def time(ms: int | None) -> str | None:
+def format_time(ms: int | None) -> str | None:
     """Return a time in ms since the epoch as ISO 8601 text in UTC, with milliseconds."""
     if ms is None:
         return None
@@ -40,7 +40,7 @@ def time(ms: int | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def stored(raw: bytes | None) -> dict[str, Any]:
+def decode_stored(raw: bytes | None) -> dict[str, Any]:
     """Return stored bytes as a JSON value if they are JSON, otherwise as base64 text."""
     if raw is None:
         return {"value": None, "encoding": None}
@@ -50,50 +50,50 @@ def stored(raw: bytes | None) -> dict[str, Any]:
         return {"value": base64.b64encode(raw).decode(), "encoding": "base64"}
 
 
-def json_text(value: Any) -> str:
+def encode_json_text(value: Any) -> str:
     """Return a value as JSON on one line."""
     return msgspec.json.encode(value).decode()
 
 
-def data(value: JobData) -> dict[str, Any]:
+def data_fields(value: JobData) -> dict[str, Any]:
     """Return the data of a job: payload, attributes, priority, overrides and retention."""
     return {
-        "payload": stored(value.payload),
-        "attributes": {name: stored(raw)["value"] for name, raw in value.attributes.items()},
+        "payload": decode_stored(value.payload),
+        "attributes": {name: decode_stored(raw)["value"] for name, raw in value.attributes.items()},
         "priority": value.priority,
-        "overrides": overrides(value.overrides),
-        "retention": retention(value.retention),
+        "overrides": override_fields(value.overrides),
+        "retention": retention_fields(value.retention),
     }
 
 
-def overrides(value: Overrides | None) -> dict[str, Any]:
+def override_fields(value: Overrides | None) -> dict[str, Any]:
     """Return the limits that the job sets itself. Limits of its handler are absent."""
     limits = {} if value is None else {name: getattr(value, name) for name in value.__struct_fields__}
-    return {name: _limit(name, limit) for name, limit in limits.items() if limit is not UNSET}
+    return {name: _limit_field(name, limit) for name, limit in limits.items() if limit is not UNSET}
 
 
-def _limit(name: str, limit: Any) -> Any:
+def _limit_field(name: str, limit: Any) -> Any:
     if isinstance(limit, Backoff):
         return msgspec.to_builtins(limit)
-    return _seconds(limit) if name in ("timeout", "lease") else limit
+    return _to_seconds(limit) if name in ("timeout", "lease") else limit
 
 
-def retention(value: OutcomeRetention | None) -> dict[str, Any]:
+def retention_fields(value: OutcomeRetention | None) -> dict[str, Any]:
     """Return how long outcomes are kept, in seconds. None is for ever; kinds without a setting are absent."""
     if value is None:
         return {}
     ages = {kind: getattr(value, kind) for kind in ("completed", "failed", "cancelled")}
-    found: dict[str, Any] = {kind: _seconds(age) for kind, age in ages.items() if age is not UNSET}
+    found: dict[str, Any] = {kind: _to_seconds(age) for kind, age in ages.items() if age is not UNSET}
     if value.keep_payload is not UNSET:
         found["keep_payload"] = list(value.keep_payload)
     return found
 
 
-def _seconds(ms: int | None) -> float | None:
+def _to_seconds(ms: int | None) -> float | None:
     return None if ms is None else ms / 1000
 
 
-def error(value: Error | None) -> dict[str, Any] | None:
+def error_fields(value: Error | None) -> dict[str, Any] | None:
     """Return an error with its cause."""
     if value is None:
         return None
@@ -101,19 +101,19 @@ def error(value: Error | None) -> dict[str, Any] | None:
         "type": value.type,
         "message": value.message,
         "traceback": value.traceback,
-        "cause": error(value.cause),
+        "cause": error_fields(value.cause),
     }
 
 
-def origin(value: Origin | None) -> dict[str, Any] | None:
+def origin_fields(value: Origin | None) -> dict[str, Any] | None:
     """Return the job that failed, for the job of a failure handler."""
     if value is None:
         return None
     fields: dict[str, Any] = {name: getattr(value, name) for name in value.__struct_fields__}
-    return fields | {"enqueued_at": time(value.enqueued_at), "error": error(value.error)}
+    return fields | {"enqueued_at": format_time(value.enqueued_at), "error": error_fields(value.error)}
 
 
-def run(value: ActiveRun | None) -> dict[str, Any] | None:
+def run_fields(value: ActiveRun | None) -> dict[str, Any] | None:
     """Return the run of an active job."""
     if value is None:
         return None
@@ -121,13 +121,13 @@ def run(value: ActiveRun | None) -> dict[str, Any] | None:
         "fence": value.fence,
         "handed_off": value.lease is None,
         "holder": value.holder,
-        "claimed_at": time(value.claimed_at),
-        "progress": stored(value.progress)["value"],
+        "claimed_at": format_time(value.claimed_at),
+        "progress": decode_stored(value.progress)["value"],
         "cancel_requested": value.cancel_requested,
     }
 
 
-def counts_of(value: Job | Outcome) -> dict[str, int]:
+def counter_fields(value: Job | Outcome) -> dict[str, int]:
     """Return how often a job was claimed, retried, stalled and timed out."""
     return {
         "attempts": value.attempts,
@@ -137,70 +137,70 @@ def counts_of(value: Job | Outcome) -> dict[str, int]:
     }
 
 
-def schedule(value: Job | Successor) -> dict[str, Any]:
+def schedule_fields(value: Job | Successor) -> dict[str, Any]:
     """Return when a job was enqueued and when it is due, and the enqueues that are folded into it."""
     return {
-        "run_at": time(value.run_at),
-        "enqueued_at": time(value.enqueued_at),
+        "run_at": format_time(value.run_at),
+        "enqueued_at": format_time(value.enqueued_at),
         "seq": value.seq,
         "revisions": [value.first, value.revision],
         "enqueues": value.enqueues,
     }
 
 
-def job(value: Job) -> dict[str, Any]:
+def job_fields(value: Job) -> dict[str, Any]:
     """Return the current job of an id."""
     return {
         "state": "active" if value.run else "waiting",
-        **data(value.data),
-        **schedule(value),
-        **counts_of(value),
-        "error": error(value.error),
-        "origin": origin(value.origin),
-        "run": run(value.run),
+        **data_fields(value.data),
+        **schedule_fields(value),
+        **counter_fields(value),
+        "error": error_fields(value.error),
+        "origin": origin_fields(value.origin),
+        "run": run_fields(value.run),
     }
 
 
-def successor(value: Successor) -> dict[str, Any]:
+def successor_fields(value: Successor) -> dict[str, Any]:
     """Return the successor of an active job."""
-    return {"state": "blocked", **data(value.data), **schedule(value)}
+    return {"state": "blocked", **data_fields(value.data), **schedule_fields(value)}
 
 
-def outcome(value: Outcome) -> dict[str, Any]:
+def outcome_fields(value: Outcome) -> dict[str, Any]:
     """Return the outcome of the latest run."""
     return {
         "kind": value.kind,
-        "result": stored(value.result),
-        "error": error(value.error),
+        "result": decode_stored(value.result),
+        "error": error_fields(value.error),
         "fence": value.fence,
         "revisions": [value.first, value.revision],
         "enqueues": value.enqueues,
-        "enqueued_at": time(value.enqueued_at),
-        "run_at": time(value.run_at),
-        "claimed_at": time(value.claimed_at),
-        "ended_at": time(value.ended_at),
-        "expires_at": time(value.expires_at),
+        "enqueued_at": format_time(value.enqueued_at),
+        "run_at": format_time(value.run_at),
+        "claimed_at": format_time(value.claimed_at),
+        "ended_at": format_time(value.ended_at),
+        "expires_at": format_time(value.expires_at),
         "holder": value.holder,
-        **counts_of(value),
-        "data": None if value.data is None else data(value.data),
-        "origin": origin(value.origin),
+        **counter_fields(value),
+        "data": None if value.data is None else data_fields(value.data),
+        "origin": origin_fields(value.origin),
     }
 
 
-def slot(queue: str, id: str, value: Slot) -> dict[str, Any]:
+def slot_fields(queue: str, id: str, value: Slot) -> dict[str, Any]:
     """Return the slot of one id."""
     return {
         "queue": queue,
         "id": id,
-        "state": state_of(value),
-        "current": None if value.current is None else job(value.current),
-        "successor": None if value.successor is None else successor(value.successor),
-        "outcome": None if value.outcome is None else outcome(value.outcome),
+        "state": slot_state(value),
+        "current": None if value.current is None else job_fields(value.current),
+        "successor": None if value.successor is None else successor_fields(value.successor),
+        "outcome": None if value.outcome is None else outcome_fields(value.outcome),
         "dropped": [list(pair) for pair in value.dropped],
     }
 
 
-def state_of(value: Slot) -> str:
+def slot_state(value: Slot) -> str:
     """Return the state of an id: "nothing", "waiting", "active" or "active+blocked"."""
     if value.current is None:
         return "nothing"
@@ -209,45 +209,45 @@ def state_of(value: Slot) -> str:
     return "active" if value.successor is None else "active+blocked"
 
 
-def counts(value: Counts) -> dict[str, Any]:
+def count_fields(value: Counts) -> dict[str, Any]:
     """Return the number of jobs in each state."""
     return {name: getattr(value, name) for name in value.__struct_fields__}
 
 
-def settings(value: Settings) -> dict[str, Any]:
+def settings_fields(value: Settings) -> dict[str, Any]:
     """Return the settings of a queue, with ages in seconds."""
     return {
         "paused": value.paused,
         "max_active": value.max_active,
-        "retention": retention(value.retention),
+        "retention": retention_fields(value.retention),
         "log_level": value.log_level,
-        "log_age": _seconds(value.log_age),
+        "log_age": _to_seconds(value.log_age),
         "log_bytes": value.log_bytes,
-        "request_key_age": _seconds(value.request_key_age),
+        "request_key_age": _to_seconds(value.request_key_age),
     }
 
 
-def event(queue: str, offset: str, value: LogEvent) -> dict[str, Any]:
+def event_fields(queue: str, offset: str, value: LogEvent) -> dict[str, Any]:
     """Return one event of a queue's log."""
     return {
         "queue": queue,
         "offset": offset,
         "kind": value.kind,
         "id": value.id,
-        "at": time(value.at),
+        "at": format_time(value.at),
         "attempt": value.attempt,
         "fence": value.fence,
-        "enqueued_at": time(value.enqueued_at or None),
-        "run_at": time(value.run_at or None),
-        "claimed_at": time(value.claimed_at),
-        "finished_at": time(value.finished_at),
+        "enqueued_at": format_time(value.enqueued_at or None),
+        "run_at": format_time(value.run_at or None),
+        "claimed_at": format_time(value.claimed_at),
+        "finished_at": format_time(value.finished_at),
         "holder": value.holder,
         "revisions": [value.first, value.revision],
         "enqueues": value.enqueues,
-        "error": error(value.error),
+        "error": error_fields(value.error),
     }
 
 
-def by_queue(values: Mapping[str, Counts]) -> dict[str, Any]:
+def counts_by_queue(values: Mapping[str, Counts]) -> dict[str, Any]:
     """Return the counts of several queues, by name."""
-    return {"queues": {name: counts(value) for name, value in values.items()}}
+    return {"queues": {name: count_fields(value) for name, value in values.items()}}

@@ -70,7 +70,7 @@ class LazyGroup(click.RichGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         for info in COMMANDS:
-            self.add_command(_stub(info.name, info.panel, info.summary))
+            self.add_command(_stub_command(info.name, info.panel, info.summary))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the built-in commands in the order of COMMANDS, then those of other packages."""
@@ -81,14 +81,14 @@ class LazyGroup(click.RichGroup):
         if cmd_name in BUILT_IN:
             return self.commands[cmd_name]
         package = _plugin_packages(ctx).get(cmd_name)
-        return None if package is None else _stub(cmd_name, "From other packages", f"From {package}.")
+        return None if package is None else _stub_command(cmd_name, "From other packages", f"From {package}.")
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Import and return the command that `args` names."""
         name, command, rest = super().resolve_command(ctx, args)
-        return name, _load(name) if name else command, rest
+        return name, _load_command(name) if name else command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Print one line for Ctrl-C, where click would print an empty line before it."""
@@ -113,21 +113,21 @@ class LazyGroup(click.RichGroup):
 
 
 def _plugin_packages(ctx: click.Context) -> dict[str, str]:
-    if plugins.GROUP not in ctx.meta:
+    if plugins.ENTRY_POINT_GROUP not in ctx.meta:
         # Cached, because help asks once per panel, and a search of the installed packages takes 10 ms.
-        ctx.meta[plugins.GROUP] = plugins.packages_by_command()
-    found: dict[str, str] = ctx.meta[plugins.GROUP]
+        ctx.meta[plugins.ENTRY_POINT_GROUP] = plugins.packages_by_command()
+    found: dict[str, str] = ctx.meta[plugins.ENTRY_POINT_GROUP]
     return found
 
 
-def _stub(name: str, panel: str, summary: str) -> click.Command:
+def _stub_command(name: str, panel: str, summary: str) -> click.Command:
     return click.RichCommand(name=name, help=summary, panel=panel)
 
 
-def _load(name: str) -> click.Command:
+def _load_command(name: str) -> click.Command:
     info = BUILT_IN.get(name)
     if info is None or info.extra:
-        return plugins.load(name, info.extra if info else "")
+        return plugins.load_command(name, info.extra if info else "")
     command: click.Command = import_module(f"dibs.cli.commands.{name}").command
     return command
 
@@ -146,8 +146,8 @@ def _load(name: str) -> click.Command:
 @click.version_option(
     VERSION, prog_name="dibs", message="%(prog)s %(version)s", help="Print the version and exit."
 )
-@completion.install
-@completion.show
+@completion.install_option
+@completion.show_option
 @click.pass_context
 def app(ctx: click.Context) -> None:
     """A job queue for Python that runs at most one job of an id at a time.

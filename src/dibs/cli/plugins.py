@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 #: The entry point group. The name of an entry point is the name of the command, its object a command of
 #: click.
-GROUP: Final = "dibs.commands"
+ENTRY_POINT_GROUP: Final = "dibs.commands"
 
 
 def packages_by_command() -> dict[str, str]:
     """Return the command names of installed packages, each with the name of its package."""
-    return {point.name: _package(point) for point in _entry_points()}
+    return {point.name: _package_name(point) for point in _entry_points()}
 
 
-def load(name: str, extra: str) -> click.Command:
+def load_command(name: str, extra: str) -> click.Command:
     """Import the command `name`.
 
     Raises UsageError with the package to install. `extra` is the extra of dibs that contains the command, or
@@ -34,26 +34,28 @@ def load(name: str, extra: str) -> click.Command:
             except ImportError as error:
                 missing = error.name or "a module"
                 raise UsageError(
-                    f"{name} needs {missing}, which is not installed: {_how_to_install(extra)}"
+                    f"{name} needs {missing}, which is not installed: {_install_hint(extra)}"
                 ) from error
             if not isinstance(command, click.Command):
+                package = _package_name(point)
                 raise UsageError(
-                    f"{name} cannot run: {point.value} of package {_package(point)} is not a click command"
+                    f"{name} cannot run: {point.value} of package {package} is not a click command; "
+                    f"report this to the authors of {package}"
                 )
             return command
-    raise UsageError(f"{name} is not installed: {_how_to_install(extra)}")
+    raise UsageError(f"{name} is not installed: {_install_hint(extra)}")
 
 
 def _entry_points() -> EntryPoints:
     # Imported here, because built-in commands do not need it, and it imports the email package.
     from importlib.metadata import entry_points  # noqa: PLC0415
 
-    return entry_points(group=GROUP)
+    return entry_points(group=ENTRY_POINT_GROUP)
 
 
-def _package(point: EntryPoint) -> str:
+def _package_name(point: EntryPoint) -> str:
     return point.dist.name if point.dist else point.value
 
 
-def _how_to_install(extra: str) -> str:
+def _install_hint(extra: str) -> str:
     return f"pip install 'dibs[{extra}]'" if extra else "install the command's package with its extras"

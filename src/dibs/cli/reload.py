@@ -34,7 +34,7 @@ async def run_with_reload(args: Sequence[str], folder: Path) -> ExitCode:
     changed, stopped = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    with watching(folder, lambda: loop.call_soon_threadsafe(changed.set)):
+    with watch_source(folder, lambda: loop.call_soon_threadsafe(changed.set)):
         while True:
             # In its own process group, so that a Ctrl-C reaches the worker once: from here, not from the
             # terminal too.
@@ -51,7 +51,7 @@ async def run_with_reload(args: Sequence[str], folder: Path) -> ExitCode:
                     return ExitCode(worker.returncode or 0)
             await _wait_until_settled(changed)
             print_warning("the source changed: restarting the worker")
-            await _stop(worker)
+            await _stop_worker(worker)
 
 
 async def _wait_for_any(*events: Awaitable[Any]) -> None:
@@ -77,7 +77,7 @@ async def _forward_signals(worker: Process, stopped: asyncio.Event) -> ExitCode:
     return ExitCode.DONE if worker.returncode == 0 else ExitCode.REFUSED
 
 
-async def _stop(worker: Process) -> None:
+async def _stop_worker(worker: Process) -> None:
     with suppress(ProcessLookupError):
         worker.terminate()
         try:
@@ -89,7 +89,7 @@ async def _stop(worker: Process) -> None:
 
 
 @contextmanager
-def watching(folder: Path, on_change: Callable[[], object]) -> Iterator[None]:
+def watch_source(folder: Path, on_change: Callable[[], object]) -> Iterator[None]:
     """Call `on_change`, on another thread, when a .py file below a folder changes."""
     from watchdog.events import FileSystemEvent, FileSystemEventHandler  # noqa: PLC0415 - only for --reload
     from watchdog.observers import Observer  # noqa: PLC0415

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from dibs.cli.file_listing import directory_of
+from dibs.cli.file_listing import file_url_directory
 from dibs.cli.output import print_warning
 from dibs.client.connection.url import resolve_url
 from dibs.errors import Refused, StorageUnavailable
@@ -22,7 +22,7 @@ async def connect(url: str | None, *, create: bool = False) -> AsyncIterator[Sto
     """
     storage = open_storage(resolve_url(url))
     check_outlives_command(storage)
-    directory = directory_of(storage.url)
+    directory = file_url_directory(storage.url)
     if not create and directory is not None and not directory.exists():
         raise StorageUnavailable(
             f"there is no directory {directory}: check the path; dibs enqueue and dibs worker create it"

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.calls.error_info import error_of
+from dibs.client.calls.error_info import error_from_exception
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.durations import Seconds, duration_ms, epoch_ms
 from dibs.client.options.retention import Retention, build_retention
 from dibs.client.options.serde import JSON
-from dibs.client.status import attributes_in
+from dibs.client.status import decode_attributes
 from dibs.errors import JobCancelled, LeaseLost, Refused
 from dibs.model import requests as model
 from dibs.model.job import Error, Job
@@ -95,7 +95,7 @@ class Claim:
     @cached_property
     def attributes(self) -> dict[str, Any]:
         """The attributes of the job at the time of the claim."""
-        return attributes_in(self._job.data)
+        return decode_attributes(self._job.data)
 
     async def complete(
         self,
@@ -117,8 +117,10 @@ class Claim:
         """
         raw = self._client.serde.encode(result)
         outcome_retention = None if retention is None else build_retention(retention)
-        how = model.Complete(result=raw, then=await self._follow_ups(then), retention=outcome_retention)
-        await self._settle(how, connection)
+        action = model.Complete(
+            result=raw, then=await self._build_follow_ups(then), retention=outcome_retention
+        )
+        await self._settle(action, connection)
 
     async def fail(
         self, error: BaseException | str, *, then: Iterable[Bound] = (), connection: Any = None
@@ -128,10 +130,12 @@ class Claim:
         If the app has a failure handler for this queue, its job is enqueued in the same atomic step. `then`
         and `connection` are those of `complete`.
         """
-        stored = Error(type="Failed", message=error) if isinstance(error, str) else error_of(error)
-        follow_ups = await self._follow_ups(then)
-        how = model.Fail(error=stored, handled=self._handles_failure, then=follow_ups)
-        await self._settle(how, connection)
+        stored = (
+            Error(type="Failed", message=error) if isinstance(error, str) else error_from_exception(error)
+        )
+        follow_ups = await self._build_follow_ups(then)
+        action = model.Fail(error=stored, handled=self._handles_failure, then=follow_ups)
+        await self._settle(action, connection)
 
     async def retry(
         self,
@@ -146,12 +150,12 @@ class Claim:
         """
         if at is not None and delay is not None:
             raise Refused("at and delay exclude each other: give one", field="delay")
-        how = model.RetryLater(
+        action = model.RetryLater(
             run_at=None if at is None else epoch_ms("at", at),
             delay=None if delay is None else duration_ms("delay", delay),
-            error=None if error is None else error_of(error),
+            error=None if error is None else error_from_exception(error),
         )
-        return (await self._settle(how)).status
+        return (await self._settle(action)).status
 
     async def release(self) -> SettleStatus:
         """Return the job to the queue as it was before the claim. Returns the answers of `retry`."""
@@ -171,34 +175,34 @@ class Claim:
     async def extend(self, seconds: Seconds) -> None:
         """Renew the lease to at least `seconds` from now, for all claims under it."""
         storage = await self._client.storage()
-        state = (await storage.renew([self.queue], self._lease, lease_ms(seconds)))[self.queue]
+        state = (await storage.renew([self.queue], self._lease, to_lease_ms(seconds)))[self.queue]
         if not state.alive:
-            raise self._lease_lost()
+            raise self._mark_lost()
 
     async def progress(self, value: Any) -> None:
         """Store the progress of the job, any JSON value of at most 1 MiB. `queue.get(id)` returns it."""
         storage = await self._client.storage()
         if await storage.report(self.queue, self.id, self.fence, JSON.encode(value)) == "lost":
-            raise self._lease_lost()
+            raise self._mark_lost()
 
-    async def _settle(self, how: model.SettleAction, connection: Any = None) -> SettleResult:
-        settlement = model.Settlement(id=self.id, fence=self.fence, action=how)
+    async def _settle(self, action: model.SettleAction, connection: Any = None) -> SettleResult:
+        settlement = model.Settlement(id=self.id, fence=self.fence, action=action)
         answer = await self._client.settle(settlement, connection)
         if answer.status == "lost":
-            raise self._lease_lost()
+            raise self._mark_lost()
         if answer.status == "refused":
             raise Refused(answer.reason)
         self._on_settled(connection)
         return answer
 
-    def _lease_lost(self) -> LeaseLost:
+    def _mark_lost(self) -> LeaseLost:
         self.lost = True
         self._on_settled(None)
         return LeaseLost(
             f"{self.queue}/{self.id}: the lease has ended, and another worker may run the job now"
         )
 
-    async def _follow_ups(self, then: Iterable[Bound]) -> tuple[model.FollowUp, ...]:
+    async def _build_follow_ups(self, then: Iterable[Bound]) -> tuple[model.FollowUp, ...]:
         follow_ups = tuple(bound.as_follow_up() for bound in then)
         check_cross_queue(await self._client.storage(), self.queue, follow_ups)
         return follow_ups
@@ -215,7 +219,7 @@ def check_cross_queue(storage: Storage, queue: str, then: Iterable[model.FollowU
             )
 
 
-def lease_ms(seconds: Seconds) -> int:
+def to_lease_ms(seconds: Seconds) -> int:
     """Return the length of a lease in ms. Raises Refused unless it is more than 0."""
     ms = duration_ms("lease", seconds)
     if ms <= 0:

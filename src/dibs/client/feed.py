@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 import msgspec
 from msgspec import Struct
 
-from dibs.client.connection.outcome_wait import SLOW_POLL, abandon_wakeup
+from dibs.client.connection.outcome_wait import SLOW_POLL_SECONDS, abandon_wakeup
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.durations import utc_datetime, utc_datetime_or_none
 from dibs.errors import Refused, StorageError
@@ -33,12 +33,12 @@ MAX_FOLLOWED = 100
 
 #: Kinds for `queue.events(kinds=...)`. Events of kind `fell_off` are always part of a feed.
 FeedKind = EventKind | Literal["progress"]
-_BY_LEVEL: Final[dict[LogLevel, frozenset[str]]] = {
+_KINDS_BY_LEVEL: Final[dict[LogLevel, frozenset[str]]] = {
     "off": frozenset(),
     "runs": frozenset(get_args(AttemptKind)),
     "all": frozenset({*get_args(AttemptKind), *get_args(NoteKind)}),
 }
-_KINDS: Final = {"progress", *_BY_LEVEL["all"]}
+_ALL_KINDS: Final = {"progress", *_KINDS_BY_LEVEL["all"]}
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -98,8 +98,10 @@ class Feed:
         kinds: Iterable[FeedKind] | None = None,
     ) -> None:
         self._client = client
-        self._ids = None if ids is None else _names("ids", ids)
-        self._kinds = None if kinds is None else _checked_kinds(_names("kinds", kinds), is_live=after is None)
+        self._ids = None if ids is None else _check_names("ids", ids)
+        self._kinds = (
+            None if kinds is None else _check_kinds(_check_names("kinds", kinds), is_live=after is None)
+        )
         self._shows_progress = after is None and (self._kinds is None or "progress" in self._kinds)
         self._offset = self._read_to = LATEST if after is None else after
         self._buffer: deque[Event] = deque()
@@ -125,7 +127,7 @@ class Feed:
         """Start the feed. Raises Refused for kinds that the queue's `log_level` leaves out."""
         storage = await self._client.storage()
         if self._kinds is not None:
-            await self._check_level(storage, self._kinds)
+            await self._check_log_level(storage, self._kinds)
         if self._offset == LATEST:
             # The feed begins here, so that the first event may be read much later.
             self._offset = (await storage.events(self._client.name, after=LATEST, limit=1)).offset
@@ -149,7 +151,7 @@ class Feed:
                 await self._wait_for_events(storage, 0)
             wakeup = asyncio.ensure_future(self._wait_for_events(storage))
             try:
-                await self._read(storage)
+                await self._read_log(storage)
                 if not self._buffer:
                     await wakeup
             finally:
@@ -158,20 +160,20 @@ class Feed:
         self._offset = event.offset or self._offset
         return event
 
-    async def _check_level(self, storage: Storage, kinds: frozenset[str]) -> None:
+    async def _check_log_level(self, storage: Storage, kinds: frozenset[str]) -> None:
         name = self._client.name
         settings = {info.name: info.settings for info in await storage.queues()}.get(name, Settings())
-        if missing := kinds - _BY_LEVEL[settings.log_level] - {"progress"}:
-            level = "runs" if missing <= _BY_LEVEL["runs"] else "all"
+        if missing := kinds - _KINDS_BY_LEVEL[settings.log_level] - {"progress"}:
+            level = "runs" if missing <= _KINDS_BY_LEVEL["runs"] else "all"
             raise Refused(
                 f"queue {name!r} logs at level {settings.log_level!r}, which leaves out "
                 f"{', '.join(sorted(missing))}; first await queue.configure(log_level={level!r})",
                 field="kinds",
             )
 
-    async def _read(self, storage: Storage) -> None:
+    async def _read_log(self, storage: Storage) -> None:
         page = await storage.events(self._client.name, after=self._read_to or None, limit=PAGE_SIZE)
-        self._take(page)
+        self._buffer_page(page)
         self._read_to = page.offset
         if self._shows_progress:
             await self._read_progress(storage)
@@ -179,19 +181,21 @@ class Feed:
             # All events of the page were left out by `ids` or `kinds`: do not read them again.
             self._offset = page.offset
 
-    def _take(self, page: EventPage) -> None:
+    def _buffer_page(self, page: EventPage) -> None:
         name = self._client.name
-        wanted = [event_of(name, offset, event) for offset, event in page.events if self._wants(event)]
+        wanted = [
+            event_from_log(name, offset, event) for offset, event in page.events if self._is_wanted(event)
+        ]
         if page.fell_off:
             self._buffer.append(Event(kind="fell_off", offset="" if wanted else page.offset, queue=name))
         self._buffer.extend(wanted)
 
-    def _wants(self, event: LogEvent) -> bool:
+    def _is_wanted(self, event: LogEvent) -> bool:
         return (self._kinds is None or event.kind in self._kinds) and (
             self._ids is None or event.id in self._ids
         )
 
-    async def _followed(self, storage: Storage) -> Iterable[tuple[str, Slot]]:
+    async def _followed_jobs(self, storage: Storage) -> Iterable[tuple[str, Slot]]:
         """Return the jobs whose progress this feed reports."""
         if self._ids is None:
             return (await storage.list(self._client.name, "active", limit=MAX_FOLLOWED)).items
@@ -204,7 +208,7 @@ class Feed:
         Progress is not a transition, so the log has no events of it.
         """
         latest: dict[int, bytes] = {}
-        for id, slot in await self._followed(storage):
+        for id, slot in await self._followed_jobs(storage):
             run = slot.current.run if slot.current else None
             if run is None or run.progress is None:
                 continue
@@ -217,7 +221,7 @@ class Feed:
         self._progress = latest
 
     async def _wait_for_events(self, storage: Storage, seconds: float | None = None) -> None:
-        name, seconds = self._client.name, SLOW_POLL if seconds is None else seconds
+        name, seconds = self._client.name, SLOW_POLL_SECONDS if seconds is None else seconds
         with suppress(StorageError):
             wake = await storage.wait([name], for_="events", since=self._since, timeout=seconds)
             self._since = wake.since
@@ -225,16 +229,16 @@ class Feed:
         await asyncio.sleep(seconds)
 
 
-def _names(field: str, names: Iterable[str]) -> frozenset[str]:
+def _check_names(field: str, names: Iterable[str]) -> frozenset[str]:
     if isinstance(names, str):
         # A str is an iterable of its letters: the feed would wait for events of one-letter names.
         raise Refused(f"{field} is the text {names!r}; pass a list", field=field)
     return frozenset(names)
 
 
-def _checked_kinds(kinds: frozenset[str], *, is_live: bool) -> frozenset[str]:
-    if unknown := kinds - _KINDS:
-        named, known = ", ".join(sorted(unknown)), ", ".join(sorted(_KINDS))
+def _check_kinds(kinds: frozenset[str], *, is_live: bool) -> frozenset[str]:
+    if unknown := kinds - _ALL_KINDS:
+        named, known = ", ".join(sorted(unknown)), ", ".join(sorted(_ALL_KINDS))
         raise Refused(f"unknown kinds of events: {named}; the kinds are {known}", field="kinds")
     if "progress" in kinds and not is_live:
         raise Refused(
@@ -243,7 +247,7 @@ def _checked_kinds(kinds: frozenset[str], *, is_live: bool) -> frozenset[str]:
     return kinds
 
 
-def event_of(queue: str, offset: str, event: LogEvent) -> Event:
+def event_from_log(queue: str, offset: str, event: LogEvent) -> Event:
     """Return an entry of the log as an Event."""
     return Event(
         kind=event.kind,

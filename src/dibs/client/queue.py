@@ -10,7 +10,7 @@ from attrs import evolve
 from msgspec import UNSET, UnsetType
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.calls.error_info import error_of
+from dibs.client.calls.error_info import error_from_exception
 from dibs.client.calls.handler_registry import (
     HandlerRegistry,
     HandlerSettings,
@@ -34,8 +34,8 @@ from dibs.client.options.job_settings import (
 from dibs.client.options.queue_settings import QueueSettings, build_patch
 from dibs.client.options.retention import Retention, build_retention
 from dibs.client.receiver import Receiver
-from dibs.client.status import Status, listed_status, status_of
-from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, keep_outcome
+from dibs.client.status import Status, listed_status, slot_status
+from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, extend_request_retention
 from dibs.errors import Refused
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.requests import Complete, End, EnqueueRequest, Fail, JobPatch
@@ -117,7 +117,7 @@ class Queue:
         Raises Refused naming the setting at fault, OutcomeUnknown if the reply of the storage was lost,
         StorageError.
         """
-        request = self._request(data, settings)
+        request = self._build_request(data, settings)
         answer = await self._client.enqueue(request, connection)
         return Ticket(self._client, request.job.id, answer.revision, answer=answer)
 
@@ -130,7 +130,9 @@ class Queue:
         those of `enqueue`. Raises the errors of `enqueue` and of `ticket.result`. After WaitTimeout the job
         stays in the queue.
         """
-        request = await keep_outcome(self._client, self._request(data, settings, want_outcome=True), wait)
+        request = await extend_request_retention(
+            self._client, self._build_request(data, settings, want_outcome=True), wait
+        )
         answer = await self._client.enqueue(request)
         return await Ticket[Any](self._client, request.job.id, answer.revision, answer=answer).result(wait)
 
@@ -149,19 +151,21 @@ class Queue:
         The settings are those of `enqueue`. It raises no errors: the users of the Bound do.
         """
         try:
-            return Bound(self.name, self._request(data, settings))
+            return Bound(self.name, self._build_request(data, settings))
         except Refused as refused:
             return Bound(self.name, refused)
 
-    def _request(self, data: Any, settings: JobSettings, *, want_outcome: bool = False) -> EnqueueRequest:
+    def _build_request(
+        self, data: Any, settings: JobSettings, *, want_outcome: bool = False
+    ) -> EnqueueRequest:
         check_setting_names(settings, JOB_SETTINGS)
-        return build_request(self._payload(data), settings, want_outcome=want_outcome)
+        return build_request(self._encode_payload(data), settings, want_outcome=want_outcome)
 
-    def _payload(self, data: Any) -> bytes:
+    def _encode_payload(self, data: Any) -> bytes:
         payload = self._client.serde.encode(data)
         handler = self._handlers.get(self.name)
-        if handler is not None and handler.check is not None:
-            handler.check(data, payload)
+        if handler is not None and handler.check_data is not None:
+            handler.check_data(data, payload)
         return payload
 
     def ticket(self, id: str, revision: int) -> Ticket[Any]:
@@ -192,7 +196,7 @@ class Queue:
             serde = self._client.serde
             call = CallSignature(function)
             handler = build_handler(self.name, function, serde, queue_argument_decoder(call, serde), settings)
-            self._handlers.register(evolve(handler, check=queue_data_check(call, serde)))
+            self._handlers.register(evolve(handler, check_data=queue_data_check(call, serde)))
             return function
 
         return declare if function is None else declare(function)
@@ -237,7 +241,7 @@ class Queue:
 
     async def get(self, id: str) -> Status | None:
         """Return the status of the job with this id, or of its outcome; None for an unknown id."""
-        return status_of(self.name, id, await self._client.get(id))
+        return slot_status(self.name, id, await self._client.get(id))
 
     async def list(self, state: State) -> AsyncIterator[Status]:
         """Yield the status of every job in a state, in any order.
@@ -290,7 +294,7 @@ class Queue:
         """
         patch = JobPatch(
             attributes=UNSET if attributes is None else encode_attributes(attributes),
-            payload=UNSET if data is UNSET else self._payload(data),
+            payload=UNSET if data is UNSET else self._encode_payload(data),
             priority=priority,
             retention=UNSET if retention is UNSET else build_retention(retention),
             **due_fields({"run_at": run_at, "delay": delay}),
@@ -308,7 +312,9 @@ class Queue:
         """
         end: End = Complete(result=self._client.serde.encode(result))
         if error is not None:
-            end = Fail(error=error_of(error), handled=f"{self.name}{FAIL_SUFFIX}" in self._handlers)
+            end = Fail(
+                error=error_from_exception(error), handled=f"{self.name}{FAIL_SUFFIX}" in self._handlers
+            )
         return await (await self._client.storage()).finish(self.name, id, end, revision)
 
     async def retry_failed(self, id: str) -> RetryFailedStatus:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from attrs import define, field
 
-from dibs.client.claim import Claim, lease_ms
+from dibs.client.claim import Claim, to_lease_ms
 from dibs.client.connection.outcome_wait import SLOW_POLL_SECONDS
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.durations import Seconds, duration_ms
@@ -37,7 +37,7 @@ class HeldLease:
     """A lease of the receiver and the claims that it holds under this lease."""
 
     lease: str
-    _ttl: int
+    _lease_ms: int
     #: The open claims by their fence.
     claims: dict[int, Claim] = field(factory=dict[int, Claim])
     #: True after a claim was settled in a transaction, which may still be open. A drop of the lease would
@@ -45,18 +45,18 @@ class HeldLease:
     has_open_transaction: bool = False
 
     @property
-    def ttl(self) -> int:
+    def renewal_ms(self) -> int:
         """Length of the next renewal in ms: the longest lease that an open claim asks for."""
-        return max((claim.lease_ms or 0 for claim in self.claims.values()), default=0) or self._ttl
+        return max((claim.lease_ms or 0 for claim in self.claims.values()), default=0) or self._lease_ms
 
-    def update(self, renewed: RenewResult) -> None:
+    def apply_renewal(self, renewed: RenewResult) -> None:
         """Mark claims that were cancelled, and all claims as lost if the lease has ended."""
         for claim in self.claims.values():
             claim.cancelled = claim.cancelled or claim.id in renewed.cancel_requested
         if not renewed.alive:
-            self.end()
+            self.mark_lost()
 
-    def end(self) -> None:
+    def mark_lost(self) -> None:
         """Mark all claims as lost, and remove them."""
         for claim in self.claims.values():
             claim.lost = True
@@ -83,7 +83,7 @@ class Receiver:
         check_optional_number("max_jobs", max_jobs, 1, 1_000_000)
         self._client = client
         self._max_jobs = max_jobs
-        self._ttl = lease_ms(lease)
+        self._lease_ms = to_lease_ms(lease)
         self._wait = None if wait is None else duration_ms("wait", wait) / 1000
         self._handles_failure = handles_failure
         #: The lease of the next claims, one of `_leases`.
@@ -200,14 +200,14 @@ class Receiver:
 
     async def _grant_lease(self, storage: Storage) -> HeldLease:
         holder = f"receive:{socket.gethostname()}:{os.getpid()}"
-        granted = await storage.grant([self._client.name], self._ttl, holder)
-        self._current = held = HeldLease(granted.lease, self._ttl)
+        granted = await storage.grant([self._client.name], self._lease_ms, holder)
+        self._current = held = HeldLease(granted.lease, self._lease_ms)
         self._leases.append(held)
         return held
 
     async def _run_heartbeat(self) -> None:
         while True:
-            await asyncio.sleep(self._ttl / 1000 / RENEWALS_PER_LEASE)
+            await asyncio.sleep(self._lease_ms / 1000 / RENEWALS_PER_LEASE)
             try:
                 storage = await self._client.storage()
                 for held in list(self._leases):
@@ -224,13 +224,13 @@ class Receiver:
             await self._drop_lease(storage, held)
             return
         name = self._client.name
-        renewed = (await storage.renew([name], held.lease, held.ttl))[name]
-        held.update(renewed)
+        renewed = (await storage.renew([name], held.lease, held.renewal_ms))[name]
+        held.apply_renewal(renewed)
         if not renewed.alive:
             self._end_lease(held)
 
     def _end_lease(self, held: HeldLease) -> None:
-        held.end()
+        held.mark_lost()
         if held in self._leases:
             self._leases.remove(held)
         if held is self._current:

@@ -67,20 +67,20 @@ class Status(Struct, frozen=True, kw_only=True):
     """Error of a failed job, or of the latest run of a job that returned to the queue."""
 
 
-def status_of(queue: str, id: str, slot: Slot) -> Status | None:
+def slot_status(queue: str, id: str, slot: Slot) -> Status | None:
     """Return the status of the job in a slot, or of its outcome; None for an empty slot."""
     if slot.current is not None:
-        return _of_job(queue, slot.current)
-    return None if slot.outcome is None else _of_outcome(queue, id, slot.outcome)
+        return _job_status(queue, slot.current)
+    return None if slot.outcome is None else _outcome_status(queue, id, slot.outcome)
 
 
 def listed_status(queue: str, id: str, slot: Slot, state: State) -> Status:
     """Return the status of the part of a slot that is in a state, for a listing of that state."""
     if state == "blocked" and slot.successor is not None:
-        return _of_successor(queue, id, slot.successor)
+        return _successor_status(queue, id, slot.successor)
     if state in ("completed", "failed", "cancelled") and slot.outcome is not None:
-        return _of_outcome(queue, id, slot.outcome)
-    return _of_job(queue, slot.current) if slot.current else Status(queue=queue, id=id, state="not_kept")
+        return _outcome_status(queue, id, slot.outcome)
+    return _job_status(queue, slot.current) if slot.current else Status(queue=queue, id=id, state="not_kept")
 
 
 def enqueue_status(queue: str, id: str, slot: Slot, revision: int) -> Status:
@@ -90,16 +90,16 @@ def enqueue_status(queue: str, id: str, slot: Slot, revision: int) -> Status:
     """
     found = ticket_state(slot, revision)
     if found.outcome is not None:
-        return _of_outcome(queue, id, found.outcome)
+        return _outcome_status(queue, id, found.outcome)
     if found.kind != "pending":
         return Status(queue=queue, id=id, state=found.kind, revision=revision)
     if slot.current is not None and revision <= slot.current.revision:
-        return _of_job(queue, slot.current)
+        return _job_status(queue, slot.current)
     assert slot.successor is not None, "a pending revision is in current or successor"  # noqa: S101
-    return _of_successor(queue, id, slot.successor)
+    return _successor_status(queue, id, slot.successor)
 
 
-def _of_job(queue: str, job: Job) -> Status:
+def _job_status(queue: str, job: Job) -> Status:
     run = job.run
     return Status(
         queue=queue,
@@ -115,7 +115,7 @@ def _of_job(queue: str, job: Job) -> Status:
         stalls=job.stalls,
         timeouts=job.timeouts,
         priority=job.data.priority,
-        attributes=attributes_in(job.data),
+        attributes=decode_attributes(job.data),
         holder=run.holder if run else "",
         fence=run.fence if run else 0,
         progress=msgspec.json.decode(run.progress) if run and run.progress is not None else None,
@@ -124,7 +124,7 @@ def _of_job(queue: str, job: Job) -> Status:
     )
 
 
-def _of_successor(queue: str, id: str, successor: Successor) -> Status:
+def _successor_status(queue: str, id: str, successor: Successor) -> Status:
     return Status(
         queue=queue,
         id=id,
@@ -134,11 +134,11 @@ def _of_successor(queue: str, id: str, successor: Successor) -> Status:
         enqueued_at=utc_datetime(successor.enqueued_at),
         enqueues=successor.enqueues,
         priority=successor.data.priority,
-        attributes=attributes_in(successor.data),
+        attributes=decode_attributes(successor.data),
     )
 
 
-def _of_outcome(queue: str, id: str, outcome: Outcome) -> Status:
+def _outcome_status(queue: str, id: str, outcome: Outcome) -> Status:
     return Status(
         queue=queue,
         id=id,
@@ -155,13 +155,13 @@ def _of_outcome(queue: str, id: str, outcome: Outcome) -> Status:
         stalls=outcome.stalls,
         timeouts=outcome.timeouts,
         priority=outcome.data.priority if outcome.data else 0,
-        attributes=attributes_in(outcome.data) if outcome.data else {},
+        attributes=decode_attributes(outcome.data) if outcome.data else {},
         holder=outcome.holder,
         fence=outcome.fence,
         error=outcome.error,
     )
 
 
-def attributes_in(data: JobData) -> dict[str, Any]:
+def decode_attributes(data: JobData) -> dict[str, Any]:
     """Return the attributes of a job, decoded from JSON."""
     return {name: msgspec.json.decode(raw) for name, raw in data.attributes.items()}

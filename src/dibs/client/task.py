@@ -23,7 +23,7 @@ from dibs.client.calls.task_settings import SCHEDULE_SETTINGS, TaskSettings, bui
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.job_settings import CALL_SETTINGS, CallSettings, build_request, check_setting_names
 from dibs.client.queue import Queue
-from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, keep_outcome
+from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, extend_request_retention
 from dibs.errors import BadHandler, Refused
 from dibs.model.requests import EnqueueRequest
 
@@ -79,7 +79,7 @@ class TaskEnqueuer(Generic[P, R]):
         Raises Refused naming the parameter or setting at fault, OutcomeUnknown if the reply of the storage
         was lost, StorageError.
         """
-        return await self._send(self._request(args, kwargs))
+        return await self._enqueue_request(self._build_request(args, kwargs))
 
     async def enqueue_and_wait(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Enqueue a call, wait for the job, and return its result.
@@ -90,8 +90,10 @@ class TaskEnqueuer(Generic[P, R]):
         if self._settings.get("connection") is not None:
             raise Refused(_WAIT_BEFORE_COMMIT, field="connection")
         wait = self._settings.get("wait", DEFAULT_WAIT)
-        request = await keep_outcome(self._client, self._request(args, kwargs, want_outcome=True), wait)
-        return await (await self._send(request)).result(wait)
+        request = await extend_request_retention(
+            self._client, self._build_request(args, kwargs, want_outcome=True), wait
+        )
+        return await (await self._enqueue_request(request)).result(wait)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound:
         """Return a call to be enqueued later: with `enqueue_many`, or as the follow-up of another job.
@@ -101,19 +103,19 @@ class TaskEnqueuer(Generic[P, R]):
         if self._settings.get("connection") is not None:
             return Bound(self._client.name, Refused(_BOUND_CONNECTION, field="connection"))
         try:
-            return Bound(self._client.name, self._request(args, kwargs))
+            return Bound(self._client.name, self._build_request(args, kwargs))
         except Refused as refused:
             return Bound(self._client.name, refused)
 
-    async def _send(self, request: EnqueueRequest) -> Ticket[R]:
+    async def _enqueue_request(self, request: EnqueueRequest) -> Ticket[R]:
         answer = await self._client.enqueue(request, self._settings.get("connection"))
-        return Ticket(self._client, request.job.id, answer.revision, self._returns, answer)
+        return Ticket(self._client, request.job.id, answer.revision, self._result_type, answer)
 
-    def _request(self, args: Any, kwargs: Any, *, want_outcome: bool = False) -> EnqueueRequest:
+    def _build_request(self, args: Any, kwargs: Any, *, want_outcome: bool = False) -> EnqueueRequest:
         payload = self._call.encode_arguments(self._client.serde, args, kwargs)
         return build_request(payload, self._settings, want_outcome=want_outcome)
 
-    def _returns(self) -> Any:
+    def _result_type(self) -> Any:
         return self._call.return_type
 
 
@@ -175,7 +177,7 @@ class Task(TaskEnqueuer[P, R]):
         With a `connection` of psycopg or SQLAlchemy the jobs are enqueued in its transaction. All jobs are
         checked before the first is sent: raises BatchRefused with one Refused for each bad job.
         """
-        return Tickets(self._client, await self._client.enqueue_all(jobs, connection), self._returns)
+        return Tickets(self._client, await self._client.enqueue_all(jobs, connection), self._result_type)
 
     @overload
     def on_failure(self, function: F, /) -> F: ...
@@ -242,6 +244,6 @@ def declare_task(
     limits = cast("HandlerSettings", {n: value for n, value in settings.items() if n in HANDLER_SETTINGS})
     handler = build_handler(client.name, function, serde, task_argument_decoder(call, serde), limits)
     schedule, check = build_schedule(call, serde, settings), task_data_check(call, serde)
-    handlers.register(evolve(handler, schedule=schedule, check=check))
+    handlers.register(evolve(handler, schedule=schedule, check_data=check))
     kind = AsyncTask if handler.is_async else Task
     return kind(client, function, handlers)

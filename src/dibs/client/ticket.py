@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from msgspec.structs import replace
 
-from dibs.client.connection.outcome_wait import OutcomeWait, outcome_result
+from dibs.client.connection.outcome_wait import OutcomeWait, encoded_result
 from dibs.client.connection.queue_client import EnqueuedBatch, QueueClient
 from dibs.client.options.durations import Seconds, duration_ms
 from dibs.client.options.retention import extend_retention
@@ -31,12 +31,14 @@ ResultType = Callable[[], Any]
 DEFAULT_WAIT = 60.0
 
 
-def any_result() -> Any:
+def any_result_type() -> Any:
     """Return Any, the result type of a queue without a task."""
     return Any
 
 
-async def keep_outcome(client: QueueClient, request: EnqueueRequest, wait: Seconds | None) -> EnqueueRequest:
+async def extend_request_retention(
+    client: QueueClient, request: EnqueueRequest, wait: Seconds | None
+) -> EnqueueRequest:
     """Return the request with a retention that is longer than a wait of `wait` seconds."""
     job, wait_ms = request.job, 0 if wait is None else duration_ms("wait", wait)
     own = job.data.retention or OutcomeRetention()
@@ -54,11 +56,11 @@ class Ticket(Generic[R]):
         client: QueueClient,
         id: str,
         revision: int,
-        returns: ResultType = any_result,
+        returns: ResultType = any_result_type,
         answer: EnqueueResult | None = None,
     ) -> None:
         self._client = client
-        self._returns = returns
+        self._result_type = returns
         self._outcome = answer.outcome if answer and answer.status in ("completed", "failed") else None
         self.queue: str = client.name
         """Name of the queue."""
@@ -98,20 +100,20 @@ class Ticket(Generic[R]):
         Raises JobFailed, JobCancelled, OutcomeNotKept if the outcome is no longer kept, and WaitTimeout;
         after WaitTimeout the job stays in the queue.
         """
-        result: R = self._decode(outcome_result(self._client, self.id, await self._end(wait)))
+        result: R = self._decode_result(encoded_result(self._client, self.id, await self._wait_for_end(wait)))
         return result
 
-    async def _end(self, wait: Seconds | None) -> TicketState:
+    async def _wait_for_end(self, wait: Seconds | None) -> TicketState:
         if self._outcome is not None:
             return TicketState(self._outcome.kind, self._outcome)
         seconds = None if wait is None else duration_ms("wait", wait) / 1000
-        return await OutcomeWait(self._client, self.id, self.revision, seconds).end()
+        return await OutcomeWait(self._client, self.id, self.revision, seconds).wait_for_end()
 
-    def _decode(self, raw: bytes | None) -> Any:
+    def _decode_result(self, raw: bytes | None) -> Any:
         if raw is None:
             return None
         try:
-            return self._client.serde.decode(raw, self._returns())
+            return self._client.serde.decode(raw, self._result_type())
         except ValueError as error:
             raise ConfigurationError(
                 f"the result of {self.queue}/{self.id} does not fit the return type of its handler: {error}"
@@ -133,10 +135,12 @@ class Tickets(Sequence[Ticket[R]]):
     They are made at the first access: most callers of `enqueue_many` use no ticket.
     """
 
-    def __init__(self, client: QueueClient, batch: EnqueuedBatch, returns: ResultType = any_result) -> None:
+    def __init__(
+        self, client: QueueClient, batch: EnqueuedBatch, returns: ResultType = any_result_type
+    ) -> None:
         self._client = client
         self._batch = batch
-        self._returns = returns
+        self._result_type = returns
 
     def __repr__(self) -> str:
         return f"<{len(self)} tickets of {self._client.name}>"
@@ -158,6 +162,6 @@ class Tickets(Sequence[Ticket[R]]):
     @cached_property
     def _tickets(self) -> list[Ticket[R]]:
         return [
-            Ticket(self._client, id, answer.revision, self._returns, answer)
+            Ticket(self._client, id, answer.revision, self._result_type, answer)
             for id, answer in zip(self._batch.ids, self._batch.answers, strict=True)
         ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, LeaseLost, NotRunning, Refused, current_job
-from dibs.client.calls.current_job import CURRENT, CurrentJob
+from dibs.client.calls.current_job import CURRENT_JOB, CurrentJob
 from dibs.client.claim import Claim
 from dibs.model.job import Job, JobData
 from dibs.storage.capabilities import Capabilities
@@ -111,10 +111,10 @@ async def test_a_request_to_stop_is_seen(job: CurrentJob) -> None:
 async def test_the_current_job_is_the_one_of_this_run(job: CurrentJob) -> None:
     with pytest.raises(NotRunning):
         current_job()
-    token = CURRENT.set(job)
+    token = CURRENT_JOB.set(job)
 
     assert current_job() is job
-    CURRENT.reset(token)
+    CURRENT_JOB.reset(token)
 
 
 async def test_only_an_active_job_runs(app: Dibs) -> None:

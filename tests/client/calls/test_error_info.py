@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dibs.client.calls.error_info import MAX_DEPTH, error_of
+from dibs.client.calls.error_info import MAX_DEPTH, error_from_exception
 from dibs.client.task import TaskDecorator
 from dibs.model.error_text import _error_size
 from dibs.model.job import Error
@@ -19,7 +19,7 @@ def caught(raising: Callable[[], object]) -> Error:
     try:
         raising()
     except BaseException as error:  # noqa: BLE001 - the test is about any exception
-        return error_of(error)
+        return error_from_exception(error)
     raise AssertionError("it did not raise")
 
 
@@ -94,13 +94,13 @@ def frames(*makers: Any) -> TracebackType:
 
 def test_the_traceback_begins_where_our_code_ends() -> None:
     """The frames of the worker above the handler do not help to find the failure."""
-    stored = error_of(ValueError().with_traceback(frames("__call__", "boom")))
+    stored = error_from_exception(ValueError().with_traceback(frames("__call__", "boom")))
 
     assert stored.traceback.splitlines()[0].endswith("in boom")
 
 
 def test_what_is_all_ours_is_told_whole() -> None:
-    stored = error_of(ValueError().with_traceback(frames("__call__")))
+    stored = error_from_exception(ValueError().with_traceback(frames("__call__")))
 
     assert "task.py" in stored.traceback
 

@@ -121,4 +121,4 @@ def test_only_fail_jobs_have_a_story(app: Dibs) -> None:
     job = Job(id="a", data=JobData(payload=b"{}"), run_at=0, enqueued_at=0, seq=1, first=1, revision=1)
 
     with pytest.raises(PermanentError):
-        handler.arguments(job)
+        handler.decode_arguments(job)

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from dibs import BadHandler, PermanentError, Refused
-from dibs.client.calls.signature import Args, CallSignature, Kwargs, check_function, name_of
+from dibs.client.calls.signature import Args, CallSignature, Kwargs, check_function, default_queue_name
 from dibs.client.options.serde import JsonSerde, MessagePackSerde, Serde
 from tests.client import handlers
 from tests.client.handlers import Crop, Frame, Line, Order, Size
@@ -181,7 +181,7 @@ def test_what_a_worker_could_not_import_or_call_is_refused_with_advice(function:
 
 
 def test_a_name_is_module_and_function() -> None:
-    assert name_of(handlers.thumbnail) == f"{handlers.__name__}.thumbnail"
+    assert default_queue_name(handlers.thumbnail) == f"{handlers.__name__}.thumbnail"
 
 
 def program(monkeypatch: pytest.MonkeyPatch, **attributes: Any) -> FunctionType:
@@ -194,15 +194,15 @@ def program(monkeypatch: pytest.MonkeyPatch, **attributes: Any) -> FunctionType:
 
 
 def test_in_a_program_the_stem_of_the_file_stands_for_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert name_of(program(monkeypatch, __file__="/x/jobs.py")) == "jobs.job"
+    assert default_queue_name(program(monkeypatch, __file__="/x/jobs.py")) == "jobs.job"
 
 
 def test_a_module_run_with_m_keeps_its_full_name(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = type("Spec", (), {"name": "shop.jobs"})
 
-    assert name_of(program(monkeypatch, __file__="/x/jobs.py", __spec__=spec)) == "shop.jobs.job"
+    assert default_queue_name(program(monkeypatch, __file__="/x/jobs.py", __spec__=spec)) == "shop.jobs.job"
 
 
 def test_in_a_notebook_the_queue_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadHandler, match="queue="):
-        name_of(program(monkeypatch))
+        default_queue_name(program(monkeypatch))

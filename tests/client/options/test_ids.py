@@ -24,10 +24,10 @@ def test_a_burst_borrows_from_the_next_ms(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("dibs.client.options.ids.time.time_ns", lambda: 5_000_000_000)
     generator = ids.IdGenerator()
 
-    made = [generator.next() for _ in range(2 * ids.IDS_PER_MS + 1)]
+    made = [generator.next() for _ in range(2 * ids.MAX_IDS_PER_MS + 1)]
 
     assert sorted(set(made)) == made
-    assert [ids.IDS_PER_MS, ids.IDS_PER_MS, 1] == [*Counter(id[:10] for id in made).values()]
+    assert [ids.MAX_IDS_PER_MS, ids.MAX_IDS_PER_MS, 1] == [*Counter(id[:10] for id in made).values()]
 
 
 def test_generated_ids_grow_while_the_clock_stands_or_steps_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_generated_ids_are_ulids(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert made.startswith("01ARYZ6S41")
     assert len(made) == 26
-    assert set(made) <= {*ids.DIGITS}
+    assert set(made) <= {*ids.BASE32_DIGITS}
 
 
 def test_threads_never_get_the_same_id() -> None:

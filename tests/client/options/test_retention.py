@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dibs import Refused, Retention
-from dibs.client.options.retention import WAIT_SLACK, build_retention, extend_retention
+from dibs.client.options.retention import WAIT_SLACK_MS, build_retention, extend_retention
 from dibs.model import job as model
 
 HOUR = 3_600_000
@@ -34,11 +34,16 @@ def test_a_negative_age_is_refused() -> None:
     ("own", "queue", "wait", "expected"),
     [
         ({}, {}, 10_000, {}),
-        ({}, {"completed": 0}, 10_000, {"completed": 10_000 + WAIT_SLACK}),
-        ({"completed": 1}, {}, 0, {"completed": WAIT_SLACK}),
-        ({"completed": None}, {}, HOUR, {"completed": None, "cancelled": HOUR + WAIT_SLACK}),
-        ({"failed": 5, "keep_payload": ()}, {}, 1, {"failed": 1 + WAIT_SLACK, "keep_payload": ()}),
-        ({}, {"completed": None, "failed": 1, "cancelled": 99 * HOUR}, HOUR, {"failed": HOUR + WAIT_SLACK}),
+        ({}, {"completed": 0}, 10_000, {"completed": 10_000 + WAIT_SLACK_MS}),
+        ({"completed": 1}, {}, 0, {"completed": WAIT_SLACK_MS}),
+        ({"completed": None}, {}, HOUR, {"completed": None, "cancelled": HOUR + WAIT_SLACK_MS}),
+        ({"failed": 5, "keep_payload": ()}, {}, 1, {"failed": 1 + WAIT_SLACK_MS, "keep_payload": ()}),
+        (
+            {},
+            {"completed": None, "failed": 1, "cancelled": 99 * HOUR},
+            HOUR,
+            {"failed": HOUR + WAIT_SLACK_MS},
+        ),
     ],
     ids=["long enough", "queue keeps less", "job keeps less", "for ever", "payload", "never lowered"],
 )

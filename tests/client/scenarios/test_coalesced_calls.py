@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, JsonSerde, Queue, Refused, Ticket
-from dibs.client.connection.coalescing import MOST_BYTES, MOST_ITEMS
+from dibs.client.connection.coalescing import MAX_BATCH_BYTES, MAX_BATCH_ITEMS
 from dibs.model.limits import MIB
 from tests.client.verb_counts import counted
 
@@ -24,14 +24,14 @@ async def test_ten_thousand_calls_take_a_round_trip_for_a_thousand(
     tickets = await asyncio.gather(*(any_queue.enqueue(number) for number in range(CALLS)))
 
     # The first call is sent alone if no other call is in flight.
-    assert calls["enqueue"] <= CALLS // MOST_ITEMS + 1
+    assert calls["enqueue"] <= CALLS // MAX_BATCH_ITEMS + 1
     assert len({ticket.id for ticket in tickets}) == CALLS
     revisions = [ticket.revision for ticket in tickets]
     assert revisions == sorted(revisions), "in the order of the calls"
     assert (await any_queue.counts()).waiting == CALLS
 
     calls.clear()
-    states = await asyncio.gather(*(ticket.status() for ticket in tickets[: MOST_ITEMS + 1]))
+    states = await asyncio.gather(*(ticket.status() for ticket in tickets[: MAX_BATCH_ITEMS + 1]))
     assert {status.state for status in states} == {"waiting"}
     assert calls == {"get": 2}
 
@@ -49,7 +49,7 @@ async def test_on_redis_each_of_them_is_one_script(redis_server: Any) -> None:
         before = scripts()
         await asyncio.gather(*(app.queue("q").enqueue(number) for number in range(CALLS)))
 
-        assert scripts() - before <= CALLS // MOST_ITEMS + 1
+        assert scripts() - before <= CALLS // MAX_BATCH_ITEMS + 1
 
 
 class Slow(JsonSerde):
@@ -101,5 +101,5 @@ async def test_a_batch_that_grows_too_heavy_is_cut(
     heavy = "x" * (MIB - 2)
     await asyncio.gather(*(any_queue.enqueue(heavy) for _ in range(9)))
 
-    assert calls["enqueue"] == -(-9 * MIB // MOST_BYTES)
+    assert calls["enqueue"] == -(-9 * MIB // MAX_BATCH_BYTES)
     assert (await any_queue.counts()).waiting == 9

@@ -196,7 +196,7 @@ def test_work_runs_on_the_callers_own_thread(storage_url: str, monkeypatch: pyte
     """Signals arrive only on the main thread."""
     from dibs.client import app as module
 
-    monkeypatch.setattr(module, "WORK", f"{__name__}:tell_thread")
+    monkeypatch.setattr(module, "WORKER_FUNCTION", f"{__name__}:tell_thread")
 
     thread: Any = Dibs(storage_url).sync.work()
     assert thread is threading.current_thread()

@@ -51,27 +51,27 @@ def command(
         raise UsageError("--delay and --at cannot be used together: use one of them")
     patch = JobPatch(
         payload=UNSET if payload is None else JSON.encode(parse_json(payload, "--payload")),
-        attributes=_attributes(attribute),
+        attributes=_encode_attributes(attribute),
         priority=_or_unset(priority),
         delay=_or_unset(delay_ms(delay)),
         run_at=UNSET if at is None else parse_time(at, "--at"),
     )
     if patch == JobPatch():
         raise UsageError("there is no change: add --payload, --attribute, --priority, --delay or --at")
-    return asyncio.run(_amend(queue, id, patch, url, json=json))
+    return asyncio.run(_amend_job(queue, id, patch, url, json=json))
 
 
 def _or_unset(value: int | None) -> int | UnsetType:
     return UNSET if value is None else value
 
 
-def _attributes(pairs: tuple[str, ...]) -> Any:
+def _encode_attributes(pairs: tuple[str, ...]) -> Any:
     if not pairs:
         return UNSET
     return {name: JSON.encode(value) for name, value in parse_pairs(pairs, "--attribute").items()}
 
 
-async def _amend(queue: str, id: str, patch: JobPatch, url: str | None, *, json: bool) -> ExitCode:
+async def _amend_job(queue: str, id: str, patch: JobPatch, url: str | None, *, json: bool) -> ExitCode:
     async with connect(url) as storage:
         answer = await storage.amend(queue, id, patch)
     return print_answers(queue, [id], [answer], good=("amended",), json=json)

@@ -27,10 +27,12 @@ def command(queue: str, ids: tuple[str, ...], *, running: bool, url: str | None,
     Example:
         dibs cancel emails welcome-42 --running --url file:./jobs
     """
-    return asyncio.run(_cancel(queue, ids, url, running=running, json=json))
+    return asyncio.run(_cancel_jobs(queue, ids, url, running=running, json=json))
 
 
-async def _cancel(queue: str, ids: Sequence[str], url: str | None, *, running: bool, json: bool) -> ExitCode:
+async def _cancel_jobs(
+    queue: str, ids: Sequence[str], url: str | None, *, running: bool, json: bool
+) -> ExitCode:
     async with connect(url) as storage:
         answers = await storage.cancel(queue, ids, running=running)
     return print_answers(queue, ids, answers, good=("cancelled", "requested"), json=json)

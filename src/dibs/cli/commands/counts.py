@@ -35,12 +35,12 @@ def command(queues: tuple[str, ...], *, watch: bool, url: str | None, json: bool
     Example:
         dibs counts --watch --url file:./jobs
     """
-    asyncio.run(_counts(queues, url, watch=watch, json=json))
+    asyncio.run(_run_counts(queues, url, watch=watch, json=json))
 
 
-async def _counts(queues: Sequence[str], url: str | None, *, watch: bool, json: bool) -> None:
+async def _run_counts(queues: Sequence[str], url: str | None, *, watch: bool, json: bool) -> None:
     async with connect(url) as storage:
-        counted = await _count(storage, queues, json=json)
+        counted = await _print_first_counts(storage, queues, json=json)
         while watch:
             await asyncio.sleep(MIN_INTERVAL)
             await storage.wait(list(counted), for_="events", timeout=POLL_INTERVAL)
@@ -48,30 +48,30 @@ async def _counts(queues: Sequence[str], url: str | None, *, watch: bool, json: 
             latest = await storage.counts(names)
             if latest != counted:
                 counted = latest
-                show(counted, again=True, json=json)
+                print_counts(counted, again=True, json=json)
 
 
-async def _count(storage: Storage, queues: Sequence[str], *, json: bool) -> dict[str, Counts]:
+async def _print_first_counts(storage: Storage, queues: Sequence[str], *, json: bool) -> dict[str, Counts]:
     counted = await storage.counts(await select_queues(storage, queues))
-    show(counted, json=json)
+    print_counts(counted, json=json)
     return counted
 
 
-def show(counted: Mapping[str, Counts], *, again: bool = False, json: bool = False) -> None:
+def print_counts(counted: Mapping[str, Counts], *, again: bool = False, json: bool = False) -> None:
     """Print the counts. With `again`, clear the terminal before them."""
     if json:
-        print_json(json_output.by_queue(counted))
+        print_json(json_output.counts_by_queue(counted))
         return
     if again:
         click.clear()
     if not counted:
         print_lines("the storage has no queues")
         return
-    rows = [(name, *_numbers(value)) for name, value in counted.items()]
+    rows = [(name, *_format_counts(value)) for name, value in counted.items()]
     print_table(["queue", *(f"#{state.replace('_', ' ')}" for state in STATES)], rows)
 
 
-def _numbers(value: Counts) -> list[str]:
+def _format_counts(value: Counts) -> list[str]:
     mark = "~" if value.approximate else ""
     return [
         escape(f"{mark if getattr(value, state) > 10_000 else ''}{getattr(value, state)}") for state in STATES

@@ -16,7 +16,7 @@ from dibs.cli import options
 from dibs.cli.demo.display import Display, display_for
 from dibs.cli.demo.file_tree import QUEUE_DIRECTORY, FileTree, find_files, standard_library
 from dibs.cli.errors import UsageError
-from dibs.cli.file_listing import directory_of
+from dibs.cli.file_listing import file_url_directory
 from dibs.cli.output import ExitCode, print_json, print_lines, print_table
 from dibs.client.connection.url import URL_VARIABLE
 from dibs.storage.registry import open_storage
@@ -56,16 +56,16 @@ def command(path: Path | None, *, processes: int | None, url: str, json: bool) -
         raise UsageError(f"there is no file or folder {path}")
     storage, display = open_storage(url), display_for(json=json)
     display.print_lines(f"dibs demo: one job for each file below {path or standard_library()}")
-    found = find_files(path, exclude=directory_of(storage.url))
+    found = find_files(path, exclude=file_url_directory(storage.url))
     several = processes or min(8, max(2, os.cpu_count() or 1))
     number = several if storage.capabilities.shared else 0
-    with _environment(url):
-        result = _run(found, number, display)
+    with _demo_environment(url):
+        result = _run_demo(found, number, display)
     return _print_result(result, found, json=json)
 
 
 @contextmanager
-def _environment(url: str) -> Iterator[None]:
+def _demo_environment(url: str) -> Iterator[None]:
     """Set the URL for worker processes, and hide the log: it would report the killed worker as an error."""
     before, logger = os.environ.get(URL_VARIABLE), logging.getLogger("dibs")
     os.environ[URL_VARIABLE], level = url, logger.level
@@ -79,22 +79,22 @@ def _environment(url: str) -> Iterator[None]:
             os.environ[URL_VARIABLE] = before
 
 
-def _run(found: FileTree, processes: int, display: Display) -> DemoResult:
+def _run_demo(found: FileTree, processes: int, display: Display) -> DemoResult:
     from dibs.cli.demo.runner import DemoPlan, run_demo  # noqa: PLC0415 - imports the application
 
     return asyncio.run(run_demo(DemoPlan(tree=found, processes=processes), display))
 
 
 def _print_result(result: DemoResult, found: FileTree, *, json: bool) -> ExitCode:
-    from dibs.cli.demo.result import COLUMNS, rows, summary, to_json  # noqa: PLC0415
+    from dibs.cli.demo.result import COLUMNS, summary_line, table_rows, to_json  # noqa: PLC0415
 
     if json:
         print_json(to_json(result))
     else:
         print_lines(*(f"  skipped   {path}: {reason}" for path, reason in found.skipped[:3]))
-        print_table(COLUMNS, rows(result))
+        print_table(COLUMNS, table_rows(result))
         print_lines(*(f"failed: {failure}" for failure in result.failures))
-        print_lines(*(f"WRONG: {mismatch}" for mismatch in result.mismatches), "", summary(result))
+        print_lines(*(f"WRONG: {mismatch}" for mismatch in result.mismatches), "", summary_line(result))
     if result.interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.DONE if result.good else ExitCode.REFUSED

@@ -68,13 +68,13 @@ async def _enqueue(queue: str, request: EnqueueRequest, url: str | None, *, json
     async with connect(url, create=True) as storage:
         (answer,) = await storage.enqueue(queue, [request])
     if json:
-        print_json(_shape(queue, request.job.id, answer))
+        print_json(_answer_fields(queue, request.job.id, answer))
     else:
         print_lines(f"{answer.status} {queue}/{request.job.id}")
     return ExitCode.REFUSED if answer.status in REJECTED else ExitCode.DONE
 
 
-def _shape(queue: str, id: str, answer: EnqueueResult) -> dict[str, object]:
+def _answer_fields(queue: str, id: str, answer: EnqueueResult) -> dict[str, object]:
     return {
         "queue": queue,
         "id": id,

@@ -37,14 +37,14 @@ def command(queue: str, *, after: str | None, follow: bool, url: str | None, jso
     Example:
         dibs events emails --follow --url file:./jobs
     """
-    asyncio.run(_events(queue, LATEST if after == "now" else after, url, follow=follow, json=json))
+    asyncio.run(_print_events(queue, LATEST if after == "now" else after, url, follow=follow, json=json))
 
 
-async def _events(queue: str, after: str | None, url: str | None, *, follow: bool, json: bool) -> None:
+async def _print_events(queue: str, after: str | None, url: str | None, *, follow: bool, json: bool) -> None:
     since: Mapping[str, str] | None = None
     async with connect(url) as storage:
         while True:
-            page = await _page(storage, queue, after, json=json)
+            page = await _print_page(storage, queue, after, json=json)
             after = page.offset
             if page.events:
                 continue
@@ -54,26 +54,26 @@ async def _events(queue: str, after: str | None, url: str | None, *, follow: boo
             since = wake.since
 
 
-async def _page(storage: Storage, queue: str, after: str | None, *, json: bool) -> EventPage:
+async def _print_page(storage: Storage, queue: str, after: str | None, *, json: bool) -> EventPage:
     page = await storage.events(queue, after=after, limit=PAGE_SIZE)
     if page.fell_off:
         print_warning(f"events after {after} are missing here: the log's limit of age or size removed them")
     for offset, event in page.events:
         if json:
-            print_json(json_output.event(queue, offset, event))
+            print_json(json_output.event_fields(queue, offset, event))
         else:
-            print_lines(_line(offset, event))
+            print_lines(_format_event(offset, event))
     return page
 
 
-def _line(offset: str, event: LogEvent) -> str:
-    took = "" if event.claimed_at is None or event.finished_at is None else _took(event)
+def _format_event(offset: str, event: LogEvent) -> str:
+    took = "" if event.claimed_at is None or event.finished_at is None else _format_duration(event)
     attempt = f" attempt {event.attempt}" if event.attempt else ""
     error = f"  {event.error.type}: {event.error.message}" if event.error else ""
     return escape(
-        f"{offset}  {json_output.time(event.at)}  {event.kind:<10} {event.id}{attempt}{took}{error}"
+        f"{offset}  {json_output.format_time(event.at)}  {event.kind:<10} {event.id}{attempt}{took}{error}"
     )
 
 
-def _took(event: LogEvent) -> str:
+def _format_duration(event: LogEvent) -> str:
     return f" took {((event.finished_at or 0) - (event.claimed_at or 0)) / 1000:.3f} s"

@@ -44,52 +44,58 @@ def command(queue: str, *, state: State, limit: int, after: str | None, url: str
     Example:
         dibs list emails --state failed --url file:./jobs
     """
-    asyncio.run(_list(queue, state, after, limit, url, json=json))
+    asyncio.run(_list_jobs(queue, state, after, limit, url, json=json))
 
 
-async def _list(
+async def _list_jobs(
     queue: str, state: State, after: str | None, limit: int, url: str | None, *, json: bool
 ) -> None:
     async with connect(url) as storage:
         page = await storage.list(queue, state, after=after, limit=limit)
     if json:
-        jobs = [json_output.slot(queue, id, slot) for id, slot in page.items]
+        jobs = [json_output.slot_fields(queue, id, slot) for id, slot in page.items]
         print_json({"queue": queue, "state": state, "jobs": jobs, "after": page.after})
     else:
-        _show(queue, state, page)
+        _print_jobs(queue, state, page)
 
 
-def _show(queue: str, state: State, page: ListPage) -> None:
+def _print_jobs(queue: str, state: State, page: ListPage) -> None:
     if not page.items:
         print_lines(f"{queue} has no jobs in the state {state}")
         return
     when = "ended at" if state in ENDED else "claimed at" if state in RUNNING else "run at"
     print_table(
         ["id", when, "#attempts", "#priority", "payload, result or error"],
-        [_row(id, slot, state) for id, slot in page.items],
+        [_format_row(id, slot, state) for id, slot in page.items],
     )
     if page.after is not None:
         print_lines(f"there are more jobs: continue with --after {page.after}")
 
 
-def _row(id: str, slot: Slot, state: State) -> tuple[object, ...]:
+def _format_row(id: str, slot: Slot, state: State) -> tuple[object, ...]:
     if state in ENDED and slot.outcome is not None:
         outcome = slot.outcome
         error = outcome.error
-        text = f"{error.type}: {error.message}" if error else _decode(outcome.result)
-        return id, json_output.time(outcome.ended_at), outcome.attempts, "", _shorten(text)
+        text = f"{error.type}: {error.message}" if error else _decode_text(outcome.result)
+        return id, json_output.format_time(outcome.ended_at), outcome.attempts, "", _shorten(text)
     if state == "blocked" and slot.successor is not None:
         successor = slot.successor
-        payload = _shorten(_decode(successor.data.payload))
-        return id, json_output.time(successor.run_at), "", successor.data.priority, payload
+        payload = _shorten(_decode_text(successor.data.payload))
+        return id, json_output.format_time(successor.run_at), "", successor.data.priority, payload
     if slot.current is None:
         return id, "", "", "", ""
     job = slot.current
     when = job.run.claimed_at if job.run else job.run_at
-    return id, json_output.time(when), job.attempts, job.data.priority, _shorten(_decode(job.data.payload))
+    return (
+        id,
+        json_output.format_time(when),
+        job.attempts,
+        job.data.priority,
+        _shorten(_decode_text(job.data.payload)),
+    )
 
 
-def _decode(raw: bytes | None) -> str:
+def _decode_text(raw: bytes | None) -> str:
     return "" if raw is None else raw.decode(errors="backslashreplace")
 
 

@@ -29,10 +29,10 @@ def command(queues: tuple[str, ...], *, url: str | None, json: bool) -> None:
     Example:
         dibs prune --url file:./jobs
     """
-    asyncio.run(_prune(queues, url, json=json))
+    asyncio.run(_prune_queues(queues, url, json=json))
 
 
-async def _prune(queues: Sequence[str], url: str | None, *, json: bool) -> None:
+async def _prune_queues(queues: Sequence[str], url: str | None, *, json: bool) -> None:
     async with connect(url) as storage:
         names = await select_queues(storage, queues)
         pruned = {name: await _prune_queue(storage, name) for name in names}

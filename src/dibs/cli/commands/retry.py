@@ -31,17 +31,17 @@ def command(queue: str, ids: tuple[str, ...], *, everything: bool, url: str | No
     """
     if bool(ids) == everything:
         raise UsageError("retry needs either ids or --all")
-    return asyncio.run(_retry(queue, ids, url, json=json))
+    return asyncio.run(_retry_jobs(queue, ids, url, json=json))
 
 
-async def _retry(queue: str, ids: Sequence[str], url: str | None, *, json: bool) -> ExitCode:
+async def _retry_jobs(queue: str, ids: Sequence[str], url: str | None, *, json: bool) -> ExitCode:
     async with connect(url) as storage:
-        chosen = ids or await _failed(storage, queue)
+        chosen = ids or await _list_failed_ids(storage, queue)
         answers = await storage.retry_failed(queue, chosen)
     return print_answers(queue, chosen, answers, good=("queued",), json=json)
 
 
-async def _failed(storage: Storage, queue: str) -> list[str]:
+async def _list_failed_ids(storage: Storage, queue: str) -> list[str]:
     """Return all failed ids. Every page is read before the first retry, because a retry removes its id."""
     found: list[str] = []
     after: str | None = None

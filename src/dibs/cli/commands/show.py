@@ -34,14 +34,14 @@ def command(queue: str | None, id: str | None, *, url: str | None, json: bool) -
         return asyncio.run(show_storage(url, json=json))
     if id is None:
         raise UsageError(f"the id is missing: write dibs show {queue} ID; `dibs list {queue}` prints ids")
-    return asyncio.run(_show(queue, id, url, json=json))
+    return asyncio.run(_show_job(queue, id, url, json=json))
 
 
-async def _show(queue: str, id: str, url: str | None, *, json: bool) -> ExitCode:
+async def _show_job(queue: str, id: str, url: str | None, *, json: bool) -> ExitCode:
     async with connect(url) as storage:
         (slot,) = await storage.get(queue, [id])
     if json:
-        print_json(json_output.slot(queue, id, slot))
+        print_json(json_output.slot_fields(queue, id, slot))
     else:
         show_slot(queue, id, slot)
     return ExitCode.REFUSED if slot == EMPTY else ExitCode.DONE

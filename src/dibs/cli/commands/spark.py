@@ -87,7 +87,7 @@ def history(
     Example:
         dibs spark history --url file:./jobs --warehouse ./history --follow
     """
-    first, last = _span(since, until)
+    first, last = _parse_span(since, until)
     require_pyspark()
     if first is None:
         # Spark needs seconds to start, so report a wrong URL or a missing server before.
@@ -100,7 +100,7 @@ def history(
     if first is not None:
         _print_increment(rerun(spark, warehouse, first, last), json=json)
     else:
-        _take_increments(partial(update, spark, url, warehouse, queue), every if follow else None, json=json)
+        _run_increments(partial(update, spark, url, warehouse, queue), every if follow else None, json=json)
 
 
 @command.command("report")
@@ -143,17 +143,17 @@ def report(warehouse: Path, *, out: Path | None, wait_p95: float, json: bool) ->
         )
 
 
-def _span(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
+def _parse_span(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
     if until is not None and since is None:
         raise UsageError("--until needs --since: it is the end of the time that --since begins")
-    return _moment(since, "--since"), _moment(until, "--until")
+    return _parse_moment(since, "--since"), _parse_moment(until, "--until")
 
 
-def _moment(text: str | None, name: str) -> datetime | None:
+def _parse_moment(text: str | None, name: str) -> datetime | None:
     return None if text is None else utc_datetime(parse_time(text, name))
 
 
-def _take_increments(take: Callable[[], Increment], every: float | None, *, json: bool) -> None:
+def _run_increments(take: Callable[[], Increment], every: float | None, *, json: bool) -> None:
     """Call `take` once, or with `every` again after each pause of so many seconds until a signal to stop."""
     with _stop_event() as stop:
         while not stop.is_set():
@@ -182,7 +182,7 @@ def _stop_event() -> Iterator[Event]:
 def _print_increment(done: Increment, *, json: bool) -> None:
     for queue in done.gaps:
         print_warning(f"queue {queue!r}: some events were removed from its log before this command read them")
-    starts = {queue: json_output.time(start) for queue, start in sorted(done.starts.items())}
+    starts = {queue: json_output.format_time(start) for queue, start in sorted(done.starts.items())}
     if json:
         print_json({"generation": done.generation, "events": done.events, "since": starts, "gaps": done.gaps})
     else:

@@ -38,11 +38,11 @@ class Backlog:
         return [*self.pending, *self.new]
 
 
-async def backlog_of(storage: Storage, files: Iterable[FoundFile]) -> Backlog:
+async def build_backlog(storage: Storage, files: Iterable[FoundFile]) -> Backlog:
     """Sort files by the state of their jobs in the storage."""
     backlog = Backlog()
-    async for file, slot in slots_of(storage, files):
-        digest = digest_from(slot.outcome)
+    async for file, slot in read_slots(storage, files):
+        digest = decode_digest(slot.outcome)
         if slot.current is not None:
             backlog.pending.append(file)
         elif digest and (digest.size, digest.mtime_ns) == (file.size, file.mtime_ns):
@@ -52,15 +52,15 @@ async def backlog_of(storage: Storage, files: Iterable[FoundFile]) -> Backlog:
     return backlog
 
 
-async def slots_of(storage: Storage, files: Iterable[FoundFile]) -> AsyncIterator[tuple[FoundFile, Slot]]:
+async def read_slots(storage: Storage, files: Iterable[FoundFile]) -> AsyncIterator[tuple[FoundFile, Slot]]:
     """Yield each file with the slot of its id."""
-    for page in pages(files, PAGE_SIZE):
+    for page in split_pages(files, PAGE_SIZE):
         slots = await storage.get(QUEUE, [file.path for file in page])
         for pair in zip(page, slots, strict=True):
             yield pair
 
 
-def digest_from(outcome: Outcome | None) -> Digest | None:
+def decode_digest(outcome: Outcome | None) -> Digest | None:
     """Return the result of a completed job; None for other outcomes and for results of another kind."""
     if outcome is None or outcome.result is None:
         return None
@@ -70,7 +70,7 @@ def digest_from(outcome: Outcome | None) -> Digest | None:
         return None
 
 
-def pages(items: Iterable[T], size: int) -> Iterator[Sequence[T]]:
+def split_pages(items: Iterable[T], size: int) -> Iterator[Sequence[T]]:
     """Yield items in lists of at most `size`."""
     rest = iter(items)
     while page := list(islice(rest, size)):

@@ -21,7 +21,7 @@ class Digest(Struct, frozen=True, gc=False):
     sha256: str
 
 
-def read(path: str) -> Digest:
+def compute_digest(path: str) -> Digest:
     """Read a file in chunks, and return its digest. `mtime_ns` is that of the moment it was opened."""
     digest, lines, size, last = hashlib.sha256(), 0, 0, b"\n"
     with Path(path).open("rb", buffering=0) as file:
@@ -35,7 +35,7 @@ def read(path: str) -> Digest:
     return Digest(size, about.st_mtime_ns, lines + (last != b"\n"), digest.hexdigest())
 
 
-def check(path: str, stored: Digest) -> str:
+def verify_digest(path: str, stored: Digest) -> str:
     """Compute the digest of a file again; return a message if the job's digest is wrong, otherwise "".
 
     A file that was changed or removed since its job read it cannot be checked: that returns "".

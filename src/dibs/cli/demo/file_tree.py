@@ -47,22 +47,22 @@ def standard_library() -> Path:
 
 def find_files(path: Path | None, exclude: Path | None = None) -> FileTree:
     """Find all regular files below a path, or in the standard library. Skip everything below `exclude`."""
-    root = _absolute(path or standard_library())
-    exclude = None if exclude is None else _absolute(exclude)
+    root = _absolute_path(path or standard_library())
+    exclude = None if exclude is None else _absolute_path(exclude)
     skipped_names = frozenset({QUEUE_DIRECTORY}) | (EXCLUDED_FROM_STDLIB if path is None else frozenset())
     found = FileTree(str(root))
-    for name in _names(root, skipped_names, exclude, found.skipped):
+    for name in _walk_files(root, skipped_names, exclude, found.skipped):
         if reason := _add_file(name, found.files):
             found.skipped.append((name, reason))
     found.files.sort(key=lambda file: file.path)
     return found
 
 
-def _absolute(path: Path) -> Path:
+def _absolute_path(path: Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100 - unlike resolve(), keeps symbolic links
 
 
-def _names(
+def _walk_files(
     root: Path, skipped_names: frozenset[str], exclude: Path | None, skipped: list[tuple[str, str]]
 ) -> Iterator[str]:
     if root.is_file():

@@ -51,7 +51,7 @@ async def show_blocked(storage: Storage) -> Idea:
         # One run is possible, too: if the first run stalled, the duplicate is folded into its repetition. Try
         # again.
         if duplicate.verdict == "blocked" and len(ended) > 1:
-            (gap,) = gaps(ended[-2:])
+            (gap,) = pauses_between_runs(ended[-2:])
             told = f"an id was enqueued again during its run: the second run started {gap} ms after the first"
             return Idea("blocked", gap >= 0, told)
     return Idea("blocked", shown=False, told="the id was never enqueued while its job was active")
@@ -67,7 +67,7 @@ async def show_retried(storage: Storage) -> Idea:
     runs = await attempts_since(storage, "missing", seen, ticket.revision)
     handler = (await attempts_since(storage, "missing!fail", handled))[-1]
     failed = [run for run in runs if run.kind in ("retried", "failed")]
-    seconds = ", ".join(f"{gap / 1000:.1f}" for gap in gaps(failed))
+    seconds = ", ".join(f"{gap / 1000:.1f}" for gap in pauses_between_runs(failed))
     told = f"a job failed {len(failed)} times, with pauses of {seconds} s; then its failure handler ran"
     return Idea("retried", (runs[-1].kind, handler.kind) == ("failed", "completed"), told)
 
@@ -78,12 +78,12 @@ async def show_killed(storage: Storage) -> Idea:
     ticket = await tasks.kill_the_worker.options(id="survivor").enqueue()
     run = await ticket.result(wait=TIMEOUT)
     runs = await attempts_since(storage, "killed", seen, ticket.revision)
-    seconds = ", ".join(f"{gap / 1000:.1f}" for gap in gaps(runs))
+    seconds = ", ".join(f"{gap / 1000:.1f}" for gap in pauses_between_runs(runs))
     told = f"a worker was killed during a job: the job ran again {seconds} s later, and run {run} completed"
     return Idea("killed", [run.kind for run in runs[-2:]] == ["stalled", "completed"], told)
 
 
-def gaps(runs: Sequence[LogEvent]) -> list[int]:
+def pauses_between_runs(runs: Sequence[LogEvent]) -> list[int]:
     """Return the time in ms between the end of each run and the claim of the next run."""
     return [(after.claimed_at or 0) - (before.finished_at or 0) for before, after in pairwise(runs)]
 

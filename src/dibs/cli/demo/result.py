@@ -54,12 +54,16 @@ def to_json(result: DemoResult) -> dict[str, Any]:
 COLUMNS = ("", "#value", "details")
 
 
-def rows(result: DemoResult) -> list[tuple[str, str, str]]:
+def table_rows(result: DemoResult) -> list[tuple[str, str, str]]:
     """Return the rows of the table."""
-    return [*_files(result), *(_work(result.figures) if result.figures.jobs else []), *_checks(result)]
+    return [
+        *_file_rows(result),
+        *(_work_rows(result.figures) if result.figures.jobs else []),
+        *_check_rows(result),
+    ]
 
 
-def _files(result: DemoResult) -> list[tuple[str, str, str]]:
+def _file_rows(result: DemoResult) -> list[tuple[str, str, str]]:
     return [
         (
             "files",
@@ -71,7 +75,7 @@ def _files(result: DemoResult) -> list[tuple[str, str, str]]:
     ]
 
 
-def _work(figures: Figures) -> list[tuple[str, str, str]]:
+def _work_rows(figures: Figures) -> list[tuple[str, str, str]]:
     wait, run = figures.wait_ms, figures.run_ms
     return [
         ("jobs/s", f"{figures.jobs_per_second:,.0f}", f"{figures.jobs:,} jobs in {figures.seconds:.1f} s"),
@@ -86,7 +90,7 @@ def _work(figures: Figures) -> list[tuple[str, str, str]]:
     ]
 
 
-def _checks(result: DemoResult) -> list[tuple[str, str, str]]:
+def _check_rows(result: DemoResult) -> list[tuple[str, str, str]]:
     wrong = len(result.mismatches)
     rows = []
     if result.checked:
@@ -97,7 +101,7 @@ def _checks(result: DemoResult) -> list[tuple[str, str, str]]:
     return rows
 
 
-def summary(result: DemoResult) -> str:
+def summary_line(result: DemoResult) -> str:
     """Return a summary of the run in one line."""
     done = result.processed + result.already_done
     if result.interrupted:

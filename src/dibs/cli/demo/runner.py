@@ -11,8 +11,16 @@ from attrs import frozen
 
 from dibs import Retention
 from dibs.cli.demo import tasks
-from dibs.cli.demo.backlog import PAGE_SIZE, QUEUE, Backlog, backlog_of, digest_from, pages, slots_of
-from dibs.cli.demo.digest import Digest, check
+from dibs.cli.demo.backlog import (
+    PAGE_SIZE,
+    QUEUE,
+    Backlog,
+    build_backlog,
+    decode_digest,
+    read_slots,
+    split_pages,
+)
+from dibs.cli.demo.digest import Digest, verify_digest
 from dibs.cli.demo.display import Display
 from dibs.cli.demo.figures import compute_figures
 from dibs.cli.demo.file_tree import FileTree
@@ -59,7 +67,7 @@ class Enqueuer:
     async def send(self) -> None:
         """Enqueue one job for each new file. The path is its id, and its outcome is kept for ever."""
         kept = Retention(completed=None)
-        for page in pages(self._new_files, PAGE_SIZE):
+        for page in split_pages(self._new_files, PAGE_SIZE):
             await tasks.hash_file.enqueue_many(
                 tasks.hash_file.options(id=file.path, retention=kept).bind(file.path) for file in page
             )
@@ -71,8 +79,8 @@ async def run_demo(plan: DemoPlan, display: Display) -> DemoResult:
     """Run the demo on the application's storage, and return its result."""
     async with tasks.app as app:
         storage = app.storage
-        backlog = await backlog_of(storage, plan.tree.files)
-        display.print_lines(*introduction(plan, backlog, storage))
+        backlog = await build_backlog(storage, plan.tree.files)
+        display.print_lines(*introduction_lines(plan, backlog, storage))
         begun = time.monotonic()
         # Grant a lease only to read the time of the storage's clock; the lease is not used.
         since = (await storage.grant([QUEUE], 1, "dibs demo")).now
@@ -86,7 +94,7 @@ async def run_demo(plan: DemoPlan, display: Display) -> DemoResult:
     return result
 
 
-def introduction(plan: DemoPlan, backlog: Backlog, storage: Storage) -> list[str]:
+def introduction_lines(plan: DemoPlan, backlog: Backlog, storage: Storage) -> list[str]:
     """Return the lines about the files, the storage and the workers."""
     workers = f"{plan.processes} processes" if plan.processes else "none: jobs run in this process"
     delays = ", ".join(f"{tasks.BACKOFF.delay(n) / 1000:g}" for n in range(1, tasks.RETRIES + 1))
@@ -146,7 +154,7 @@ async def enqueue_and_show(
     async with asyncio.TaskGroup() as group:
         retried = group.create_task(show_idea(show_retried, storage, display))
         group.create_task(enqueuer.send())
-        group.create_task(watch(enqueuer, storage, display))
+        group.create_task(show_progress(enqueuer, storage, display))
         ideas = [await show_idea(show_blocked, storage, display)]
         if plan.processes:
             # After show_blocked, because the killed process may also run its busy job.
@@ -161,7 +169,7 @@ async def show_idea(show: Any, storage: Storage, display: Display) -> Idea:
     return idea
 
 
-async def watch(enqueuer: Enqueuer, storage: Storage, display: Display) -> None:
+async def show_progress(enqueuer: Enqueuer, storage: Storage, display: Display) -> None:
     """Show the progress until all files are enqueued and done."""
     display.begin("reading", enqueuer.total)
     while True:
@@ -181,12 +189,12 @@ async def collect_result(
     """Read the outcomes of this run's jobs, and return the result of the demo."""
     ended: list[Outcome] = []
     failures: list[str] = []
-    async for file, slot in slots_of(storage, backlog.to_do):
+    async for file, slot in read_slots(storage, backlog.to_do):
         outcome = slot.outcome
         if outcome is None or outcome.ended_at < since:
             continue
         ended.append(outcome)
-        if digest := digest_from(outcome):
+        if digest := decode_digest(outcome):
             backlog.done[file.path] = digest
         elif outcome.error is not None:
             failures.append(f"{file.path}: {outcome.error.type}: {outcome.error.message}")
@@ -209,7 +217,7 @@ async def collect_result(
 async def check_all(result: DemoResult, backlog: Backlog, display: Display) -> None:
     """Compute every digest a second time, and add the differences to the result."""
     display.begin("checking", len(backlog.done))
-    for page in pages(backlog.done.items(), CHECK_PAGE_SIZE):
+    for page in split_pages(backlog.done.items(), CHECK_PAGE_SIZE):
         result.mismatches += await asyncio.to_thread(check_page, page)
         result.checked += len(page)
         display.advance(result.checked)
@@ -218,4 +226,4 @@ async def check_all(result: DemoResult, backlog: Backlog, display: Display) -> N
 
 def check_page(page: Iterable[tuple[str, Digest]]) -> list[str]:
     """Check some digests; called on a thread."""
-    return [wrong for path, digest in page if (wrong := check(path, digest))]
+    return [wrong for path, digest in page if (wrong := verify_digest(path, digest))]

@@ -8,7 +8,7 @@ import signal
 from typing import Final
 
 from dibs import Dibs, Exponential, Failure, current_job
-from dibs.cli.demo.digest import Digest, read
+from dibs.cli.demo.digest import Digest, compute_digest
 
 #: Pauses of 0.2, 0.4 and 0.8 s: short enough to see all retries during the demo.
 BACKOFF: Final = Exponential(0.2, 1)
@@ -21,7 +21,7 @@ app = Dibs()
 @app.task(queue="files", timeout=None, max_retries=RETRIES, backoff=BACKOFF)
 def hash_file(path: str) -> Digest:
     """Return the digest of a file."""
-    return read(path)
+    return compute_digest(path)
 
 
 @hash_file.on_failure
@@ -39,7 +39,7 @@ async def stay_busy(seconds: float) -> None:
 @app.task(queue="missing", max_retries=RETRIES, backoff=BACKOFF)
 def read_missing(path: str) -> Digest:
     """Fail: the file does not exist."""
-    return read(path)
+    return compute_digest(path)
 
 
 @read_missing.on_failure

@@ -41,7 +41,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     """Time of the enqueue, in UTC."""
 
 
-def failure_of(job: Job, serde: Serde, task: CallSignature | None) -> Failure:
+def build_failure(job: Job, serde: Serde, task: CallSignature | None) -> Failure:
     """Return the failed job that a fail job is about. A payload that cannot be decoded raises no error.
 
     Raises PermanentError if the job is not a fail job.

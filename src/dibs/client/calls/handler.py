@@ -79,8 +79,8 @@ class Handler:
     is_async: bool
     serde: Serde
     #: Returns the positional and keyword arguments of `function` for a job. May raise PermanentError. The
-    #: worker calls it inside the run with CURRENT set, because `send(data, job)` gets current_job().
-    arguments: Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]]
+    #: worker calls it inside the run with CURRENT_JOB set, because `send(data, job)` gets current_job().
+    decode_arguments: Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]]
     limits: HandlerLimits = DEFAULT_LIMITS
     #: Capacity units one run takes; a worker process has 100.
     size: int = 10
@@ -94,7 +94,7 @@ class Handler:
     #: Entered around each call of the function.
     middleware: RunMiddleware | None = None
     #: Called with data and its payload by an enqueue in a process that has the handler. Raises Refused if
-    #: `arguments` could not decode the payload.
-    check: Callable[[Any, bytes], None] | None = None
+    #: `decode_arguments` could not decode the payload.
+    check_data: Callable[[Any, bytes], None] | None = None
     #: Schedule of a periodic task: the worker enqueues its ticks.
     schedule: Schedule | None = None

@@ -90,7 +90,7 @@ def build_handler(
     queue: str,
     function: Callable[..., Any],
     serde: Serde,
-    arguments: ArgumentDecoder,
+    decode_arguments: ArgumentDecoder,
     settings: HandlerSettings,
 ) -> Handler:
     """Return the handler of a queue for a function and its options. Raises BadHandler, Refused."""
@@ -101,7 +101,7 @@ def build_handler(
         function=function,
         is_async=inspect.iscoroutinefunction(function),
         serde=serde,
-        arguments=arguments,
+        decode_arguments=decode_arguments,
         limits=build_limits(settings),
         **_scheduling_options(settings),
     )

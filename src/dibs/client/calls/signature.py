@@ -18,10 +18,10 @@ from dibs.errors import BadHandler, PermanentError, Refused
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
-_MAIN = ("__main__", "__mp_main__")
-_QUOTED = re.compile(r"'(\w+)'")
+_MAIN_MODULES = ("__main__", "__mp_main__")
+_QUOTED_NAME = re.compile(r"'(\w+)'")
 #: Types whose values each serde decodes to equal values of the same type.
-_PLAIN = (str, int, bool, float)
+_PLAIN_TYPES = (str, int, bool, float)
 
 
 class TaskPayload(msgspec.Struct, forbid_unknown_fields=True):
@@ -31,7 +31,7 @@ class TaskPayload(msgspec.Struct, forbid_unknown_fields=True):
     kwargs: dict[str, Any] = {}
 
 
-class _NoKeywords(msgspec.Struct, forbid_unknown_fields=True):
+class _EmptyKwargs(msgspec.Struct, forbid_unknown_fields=True):
     """The empty keyword arguments of a payload."""
 
 
@@ -44,24 +44,26 @@ class CallSignature:
 
     def encode_arguments(self, serde: Serde, args: Args, kwargs: Kwargs) -> bytes:
         """Return the payload of a call. Raises Refused naming the parameter at fault."""
-        fits = not kwargs and (tuple(map(type, args)) in self._plain_types or self._need_no_conversion(args))
+        fits = not kwargs and (
+            tuple(map(type, args)) in self._plain_argument_types or self._args_need_no_conversion(args)
+        )
         if not fits:
-            bound = self._bind(args, kwargs).arguments
-            fits = all(self._fits(name, value) for name, value in bound.items())
+            bound = self._bind_arguments(args, kwargs).arguments
+            fits = all(self._argument_needs_no_conversion(name, value) for name, value in bound.items())
         raw = serde.encode(TaskPayload(list(args), kwargs))
         if not fits:
             self.check_payload(serde, raw)
         return raw
 
     @cached_property
-    def _plain_types(self) -> frozenset[tuple[type, ...]]:
+    def _plain_argument_types(self) -> frozenset[tuple[type, ...]]:
         """Tuples of plain argument types that equal the hints of their parameters: most calls have one."""
         lists = (wanted.__args__ for wanted in self._positional_types.values())
-        return frozenset(types for types in lists if all(hint in _PLAIN for hint in types))
+        return frozenset(types for types in lists if all(hint in _PLAIN_TYPES for hint in types))
 
-    def _need_no_conversion(self, args: Args) -> bool:
+    def _args_need_no_conversion(self, args: Args) -> bool:
         wanted = self._positional_types.get(len(args))
-        return wanted is not None and all(map(_is_plain, wanted.__args__, args))
+        return wanted is not None and all(map(_has_plain_hint, wanted.__args__, args))
 
     def check_payload(self, serde: Serde, payload: bytes) -> None:
         """Raise Refused for a payload that a worker could not decode to the arguments."""
@@ -70,7 +72,7 @@ class CallSignature:
         except PermanentError as error:
             raise _refused_call(str(error), str(error)) from error
 
-    def _bind(self, args: Args, kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+    def _bind_arguments(self, args: Args, kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
         try:
             return self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -120,7 +122,10 @@ class CallSignature:
             return None
         (wanted,) = self._positional_types.values()
         return msgspec.defstruct(
-            "ByPosition", [("args", wanted), ("kwargs", _NoKeywords)], forbid_unknown_fields=True, frozen=True
+            "ByPosition",
+            [("args", wanted), ("kwargs", _EmptyKwargs)],
+            forbid_unknown_fields=True,
+            frozen=True,
         )
 
     @cached_property
@@ -146,9 +151,9 @@ class CallSignature:
 
         For False the value must be encoded and decoded to find out.
         """
-        return _is_plain(self.hints.get(name, Any), value)
+        return _has_plain_hint(self.hints.get(name, Any), value)
 
-    def _fits(self, name: str, value: Any) -> bool:
+    def _argument_needs_no_conversion(self, name: str, value: Any) -> bool:
         kind = self._signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
             return all(self.needs_no_conversion(name, item) for item in value)
@@ -190,13 +195,13 @@ class CallSignature:
         return [name for name, one in self._signature.parameters.items() if one.kind in by_position]
 
 
-def _is_plain(hint: Any, value: Any) -> bool:
-    return hint is Any or (hint in _PLAIN and type(value) is hint)
+def _has_plain_hint(hint: Any, value: Any) -> bool:
+    return hint is Any or (hint in _PLAIN_TYPES and type(value) is hint)
 
 
 def _refused_call(message: str, reason: str) -> Refused:
     """Return the error of a bad call. The first quoted name in `reason` is the parameter at fault."""
-    named = _QUOTED.search(reason)
+    named = _QUOTED_NAME.search(reason)
     return Refused(message, field=named[1] if named else "")
 
 
@@ -235,15 +240,15 @@ def check_function(function: Any) -> None:
         )
 
 
-def name_of(function: Callable[..., Any]) -> str:
+def default_queue_name(function: Callable[..., Any]) -> str:
     """Return the default queue name of a function: module.function. Raises BadHandler in a notebook."""
     module = function.__module__
-    if module in _MAIN:
-        module = _main_name(module, function.__name__)
+    if module in _MAIN_MODULES:
+        module = _main_module_name(module, function.__name__)
     return f"{module}.{function.__name__}"
 
 
-def _main_name(module: str, function: str) -> str:
+def _main_module_name(module: str, function: str) -> str:
     """Return the module name under which a worker imports the main program."""
     main = sys.modules[module]
     spec = getattr(main, "__spec__", None)

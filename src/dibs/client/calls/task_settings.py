@@ -36,9 +36,9 @@ class TaskSettings(HandlerSettings, total=False):
 
 SCHEDULE_SETTINGS: Final = frozenset({"every", "cron", "tz", "catch_up"})
 
-_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
-_LONGEST: Final = timedelta(days=3660)
+_SECONDS_PER_UNIT: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_NUMBER_WITH_UNIT: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
+_LONGEST_INTERVAL: Final = timedelta(days=3660)
 
 
 def build_schedule(call: CallSignature, serde: Serde, settings: Mapping[str, Any]) -> Schedule | None:
@@ -46,7 +46,7 @@ def build_schedule(call: CallSignature, serde: Serde, settings: Mapping[str, Any
     given = {name: settings[name] for name in SCHEDULE_SETTINGS if settings.get(name) is not None}
     if not given:
         return None
-    times = _times(given)
+    times = _build_times(given)
     catch_up = given.get("catch_up", True)
     if not isinstance(catch_up, bool):
         raise Refused(f"catch_up is {catch_up!r}; it must be True or False", field="catch_up")
@@ -55,7 +55,7 @@ def build_schedule(call: CallSignature, serde: Serde, settings: Mapping[str, Any
     )
 
 
-def _times(given: Mapping[str, Any]) -> Every | Cron:
+def _build_times(given: Mapping[str, Any]) -> Every | Cron:
     if "cron" in given:
         if "every" in given:
             raise Refused("every and cron are both set; pass only one", field="cron")
@@ -71,21 +71,22 @@ def _times(given: Mapping[str, Any]) -> Every | Cron:
 
 def interval_ms(every: Seconds | str) -> int:
     """Return an interval in ms. Raises Refused unless it is more than 0 and at most ten years."""
-    seconds = _seconds(every) if isinstance(every, str) else every
+    seconds = _parse_seconds(every) if isinstance(every, str) else every
     ms = duration_ms("every", seconds)
-    if not 1 <= ms <= duration_ms("every", _LONGEST):
+    if not 1 <= ms <= duration_ms("every", _LONGEST_INTERVAL):
         raise Refused(f"every is {every}; it must be at least 1 ms and at most ten years", field="every")
     return ms
 
 
-def _seconds(text: str) -> float:
-    parts = _PART.findall(text)
+def _parse_seconds(text: str) -> float:
+    parts = _NUMBER_WITH_UNIT.findall(text)
     if not parts or text.replace(" ", "") != "".join(number + unit for number, unit in parts):
+        units = ", ".join(_SECONDS_PER_UNIT)
         raise Refused(
-            f'every is {text!r}; write numbers with the units {", ".join(_UNITS)}, as in "5m" or "1h30m"',
+            f'every is {text!r}; write numbers with the units {units}, as in "5m" or "1h30m"',
             field="every",
         )
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    return sum(float(number) * _SECONDS_PER_UNIT[unit] for number, unit in parts)
 
 
 def _payload_without_arguments(call: CallSignature, serde: Serde) -> bytes:

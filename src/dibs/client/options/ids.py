@@ -15,11 +15,11 @@ import msgspec
 from dibs.client.options.serde import enc_hook
 
 #: The digits of Crockford's base 32. Encoded text sorts in the order of the encoded numbers.
-DIGITS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+BASE32_DIGITS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 #: Two digits for each number from 0 to 1023.
-_PAIRS: Final = [first + second for first in DIGITS for second in DIGITS]
+_DIGIT_PAIRS: Final = [first + second for first in BASE32_DIGITS for second in BASE32_DIGITS]
 #: Most ids with the timestamp of one ms; the generator takes further ids from the next ms.
-IDS_PER_MS: Final = len(_PAIRS)
+MAX_IDS_PER_MS: Final = len(_DIGIT_PAIRS)
 
 
 class _Millisecond(NamedTuple):
@@ -53,7 +53,7 @@ class IdGenerator:
         self._lock = threading.Lock()
         # Seeded by the operating system once; os.urandom for each ms costs more.
         self._random = random.Random()  # noqa: S311 - an id has to be unique, not secret
-        self._current = self._millisecond(at)
+        self._current = self._start_millisecond(at)
 
     def next(self) -> str:
         """Return a new id, greater than every id returned before. Safe to call from any thread."""
@@ -61,19 +61,21 @@ class IdGenerator:
         while True:
             at, numbers, head, tail = self._current
             # No lock is needed here: the interpreter runs `next` of a count as one step.
-            if now <= at and (number := next(numbers)) < IDS_PER_MS:
-                return f"{head}{_PAIRS[number]}{tail}"
+            if now <= at and (number := next(numbers)) < MAX_IDS_PER_MS:
+                return f"{head}{_DIGIT_PAIRS[number]}{tail}"
             with self._lock:
                 if self._current.at == at:
-                    self._current = self._millisecond(max(now, at + 1))
+                    self._current = self._start_millisecond(max(now, at + 1))
 
-    def _millisecond(self, at: int) -> _Millisecond:
-        return _Millisecond(at, count(), _encode(at, 5), _encode(self._random.getrandbits(70), 7))
+    def _start_millisecond(self, at: int) -> _Millisecond:
+        return _Millisecond(
+            at, count(), _encode_base32(at, 5), _encode_base32(self._random.getrandbits(70), 7)
+        )
 
 
-def _encode(number: int, pairs: int) -> str:
+def _encode_base32(number: int, pairs: int) -> str:
     """Return `number` in base 32, as `pairs` pairs of digits."""
-    return "".join([_PAIRS[number >> 10 * index & 1023] for index in reversed(range(pairs))])
+    return "".join([_DIGIT_PAIRS[number >> 10 * index & 1023] for index in reversed(range(pairs))])
 
 
 new_id: Callable[[], str] = IdGenerator().next

@@ -64,7 +64,7 @@ class CallSettings(JobSettings, total=False):
 
 JOB_SETTINGS: Final = frozenset(JobSettings.__annotations__)
 CALL_SETTINGS: Final = frozenset(CallSettings.__annotations__)
-_OVERRIDES: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls", "backoff", "lease")
+_OVERRIDE_SETTINGS: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls", "backoff", "lease")
 
 
 def check_setting_names(given: Iterable[str], known: frozenset[str]) -> None:
@@ -133,10 +133,10 @@ def encode_attributes(attributes: Mapping[str, Any] | None) -> Mapping[str, byte
         raise Refused(
             f"attributes is {attributes!r}; pass a mapping of text to JSON values", field="attributes"
         )
-    return {name: _attribute(name, value) for name, value in attributes.items()} or NO_ATTRIBUTES
+    return {name: _encode_attribute(name, value) for name, value in attributes.items()} or NO_ATTRIBUTES
 
 
-def _attribute(name: str, value: Any) -> bytes:
+def _encode_attribute(name: str, value: Any) -> bytes:
     try:
         return JSON.encode(value)
     except Refused as error:
@@ -145,7 +145,7 @@ def _attribute(name: str, value: Any) -> bytes:
 
 def build_overrides(settings: JobSettings) -> Overrides | None:
     """Return the limits that the settings override, or None if they override none."""
-    if not any(name in settings for name in _OVERRIDES):
+    if not any(name in settings for name in _OVERRIDE_SETTINGS):
         return None
     return Overrides(
         timeout=check_duration_limit("timeout", settings.get("timeout", UNSET)),

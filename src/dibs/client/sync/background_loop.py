@@ -89,7 +89,7 @@ def _wait_for_result(
     except concurrent.futures.CancelledError:
         raise NotRunning(f"the event loop where the app was open ended during {async_form}") from None
     except RuntimeError as error:
-        if not _python_exits():
+        if not _python_is_exiting():
             raise
         raise NotRunning(f"Python is exiting, so {async_form} could not run: {error}") from error
     except BaseException:
@@ -98,18 +98,18 @@ def _wait_for_result(
         raise
 
 
-def _python_exits() -> bool:
+def _python_is_exiting() -> bool:
     """Return whether the main thread has ended. After that atexit functions run and no thread can start."""
     return not threading.main_thread().is_alive()
 
 
 #: Signals that stop a worker.
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 #: Callbacks for stop signals that arrive while the main thread waits in `run_on_this_thread`. A worker on
 #: another thread adds one.
 SIGNAL_LISTENERS: Final[list[Callable[[], object]]] = []
 #: Seconds between two looks of `_PollingWaiter`, so the longest delay of a signal.
-SIGNAL_POLL: Final = 0.2
+SIGNAL_POLL_SECONDS: Final = 0.2
 
 
 def run_on_this_thread(handle: StorageHandle, async_form: str, call: Coroutine[Any, Any, T]) -> T:
@@ -137,12 +137,12 @@ class _PollingWaiter:
 
     def wait(self, future: concurrent.futures.Future[Any]) -> None:
         while not future.done():
-            concurrent.futures.wait([future], timeout=SIGNAL_POLL)
+            concurrent.futures.wait([future], timeout=SIGNAL_POLL_SECONDS)
 
 
 @contextmanager
 def _forward_signals() -> Iterator[None]:
-    previous = {int(number): signal.getsignal(number) for number in SIGNALS}
+    previous = {int(number): signal.getsignal(number) for number in STOP_SIGNALS}
 
     def forward(number: int, frame: FrameType | None) -> None:
         handler = previous[number]
@@ -157,7 +157,7 @@ def _forward_signals() -> Iterator[None]:
             signal.signal(number, handler)
             signal.raise_signal(signal.Signals(number))
 
-    for number in SIGNALS:
+    for number in STOP_SIGNALS:
         signal.signal(number, forward)
     try:
         yield
@@ -170,27 +170,27 @@ def iterate(handle: StorageHandle, async_form: str, items: AsyncIterator[T]) -> 
     """Yield the items of an async iterator."""
     while True:
         try:
-            yield run(handle, async_form, _next(items))
-        except _End:
+            yield run(handle, async_form, _next_or_end(items))
+        except _EndOfIteration:
             return
 
 
-class _End(Exception):
+class _EndOfIteration(Exception):
     """Stands for StopAsyncIteration, which cannot be the exception of a future."""
 
 
-async def _next(items: AsyncIterator[T]) -> T:
+async def _next_or_end(items: AsyncIterator[T]) -> T:
     try:
         return await anext(items)
     except StopAsyncIteration:
-        raise _End from None
+        raise _EndOfIteration from None
 
 
 def next_item(handle: StorageHandle, async_form: str, items: AsyncIterator[T]) -> T:
     """Return the next item of an async iterator. Raises StopIteration at its end."""
     try:
-        return run(handle, async_form, _next(items))
-    except _End:
+        return run(handle, async_form, _next_or_end(items))
+    except _EndOfIteration:
         raise StopIteration from None
 
 
