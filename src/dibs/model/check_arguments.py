@@ -1,7 +1,7 @@
-"""The checks of the arguments of verbs, except enqueue requests (dibs.model.check_jobs).
+"""The checks of the arguments that storages take. dibs.model.check_jobs checks enqueue requests.
 
-Each check raises Refused. dibs.storage.checks calls them once per verb, before the storage reads or writes,
-so that every storage refuses the same input (contract 4, promise 8).
+Each check raises Refused. dibs.storage.checks calls the checks once per storage call, before the storage
+reads or writes. So every storage refuses the same input (contract 4, promise 8).
 """
 
 from __future__ import annotations
@@ -25,60 +25,60 @@ from dibs.model.limits import LIMITS, LONGEST_TIME, SAFE_INTEGER, Limits
 from dibs.model.requests import Complete, Fail, JobPatch, LogLevel, RetryLater, SettingsPatch, SettleAction
 from dibs.model.retry import RetryCause
 
-#: The largest number of parts of a split.
+#: The most parts into which `split` divides a listing or an export.
 MAX_PARTS: Final = 1000
-#: The latest manual time in ms: numbers start at the time in us and must stay safe integers.
+#: The latest manual time, in ms. Revisions and fences are at least the time in µs, and their limit is 2**53.
 LATEST_NOW: Final = SAFE_INTEGER // 1000
 _CAUSES: Final = get_args(RetryCause)
 _LEVELS: Final = get_args(LogLevel)
 
 
 def check_now(now: int) -> None:
-    """Raise Refused for a bad manual time."""
+    """Raise Refused unless a manual time is 0 to LATEST_NOW, in ms since the epoch."""
     check_whole_number("now", now, 0, LATEST_NOW)
 
 
 def check_limit(limit: int) -> None:
-    """Raise Refused for a limit below 1, with which a caller would repeat its call for ever."""
+    """Raise Refused for a limit below 1. A caller that reads page by page would never finish with it."""
     check_whole_number("limit", limit, 1, SAFE_INTEGER)
 
 
 def check_parts(parts: int) -> None:
-    """Raise Refused unless `parts` is 1 to 1,000."""
+    """Raise Refused unless `parts`, the number of parts of a `split`, is 1 to 1,000."""
     check_whole_number("parts", parts, 1, MAX_PARTS)
 
 
 def check_ttl(ttl: int) -> None:
-    """Raise Refused for a lease below 1 ms."""
+    """Raise Refused for a time to live of a lease below 1 ms."""
     check_whole_number("ttl", ttl, 1, LONGEST_TIME)
 
 
 def check_holder(holder: str, limits: Limits = LIMITS) -> None:
-    """Raise Refused for a bad name of a holder."""
+    """Raise Refused unless the name of a lease holder keeps the limit for ids (512 bytes by default)."""
     check_text("holder", holder, limits.id)
 
 
 def check_queues(queues: Sequence[str], limits: Limits = LIMITS) -> None:
-    """Raise Refused for a bad name of a queue, and for one str: its characters would pass as names."""
+    """Raise Refused for a bad queue name, and for a str: "ab" would pass as the queues "a" and "b"."""
     check_not_one_text("queues", queues)
     for queue in queues:
         check_queue(queue, limits)
 
 
 def check_not_one_text(field: str, texts: Sequence[str]) -> None:
-    """Raise Refused for one str instead of a sequence of str."""
+    """Raise Refused for a str. A str is a sequence of str, too, so type checkers accept it as a list."""
     if isinstance(texts, str):
         raise Refused(f"{field} must be a list of texts, not one text: write [{texts!r:.60}]", field=field)
 
 
 def check_choice(field: str, word: str, known: Sequence[str]) -> None:
-    """Raise Refused unless `word` is one of `known`."""
+    """Raise Refused for a `word` outside `known`. The error lists the known ones."""
     if word not in known:
         raise Refused(f"{field} must be one of {', '.join(known)}", field=field)
 
 
 def check_settle_action(action: SettleAction, limits: Limits = LIMITS) -> None:
-    """Raise Refused for a bad action of a settlement."""
+    """Raise Refused if a result, follow-up, retry time or retention of the action breaks a limit."""
     # The most frequent class comes first: an isinstance that fails costs eight times as much as a match.
     if isinstance(action, Complete):
         if action.result is not None:
@@ -103,7 +103,10 @@ def _check_retry(action: RetryLater) -> None:
 
 
 def check_patch(patch: JobPatch, limits: Limits = LIMITS) -> None:
-    """Raise Refused for a bad patch. The storage checks the size of the merged attributes."""
+    """Raise Refused if a field that the patch sets breaks a limit.
+
+    The storage checks the size of the attributes again after it has merged them.
+    """
     if patch.run_at is not UNSET and patch.delay is not UNSET:
         raise Refused("run_at and delay are both set; set at most one of them", field="run_at")
     if patch.payload is not UNSET:
@@ -121,7 +124,7 @@ def check_patch(patch: JobPatch, limits: Limits = LIMITS) -> None:
 
 
 def check_settings(patch: SettingsPatch) -> None:
-    """Raise Refused for bad settings."""
+    """Raise Refused if a queue setting that the patch sets has a wrong type or breaks a limit."""
     if patch.paused is not UNSET and not isinstance(patch.paused, bool):
         raise Refused("paused must be True or False", field="paused")
     if patch.max_active is not UNSET and patch.max_active is not None:
@@ -137,7 +140,10 @@ def check_settings(patch: SettingsPatch) -> None:
 
 
 def check_import_record(id: str, slot: Slot, limits: Limits = LIMITS) -> None:
-    """Raise Refused for an import record that no storage exports; importing it would damage the queue."""
+    """Raise Refused for an import record that no storage would export.
+
+    Such a record would damage the queue: an example is a successor without an active job.
+    """
     check_text("id", id, limits.id)
     job, successor, outcome = slot.current, slot.successor, slot.outcome
     if job is not None:

@@ -1,6 +1,7 @@
 """The checks of enqueue requests and follow-ups, and of the jobs in them.
 
-Each check raises Refused, or BatchRefused for a batch, before a storage writes. Sizes are bytes of UTF-8.
+Callers check before the storage writes. Each check raises Refused, and `check_batch` raises BatchRefused.
+The limits for text count bytes of UTF-8.
 """
 
 from __future__ import annotations
@@ -37,23 +38,30 @@ _END_KINDS: Final = get_args(EndKind)
 
 
 class CheckedBatch(tuple[EnqueueRequest, ...]):  # noqa: SLOT001 - below a tuple, slots have to be empty
-    """Requests that have passed `check_batch`, so that a second check with equal limits is skipped."""
+    """A batch of requests that has passed `check_batch`.
 
-    #: The limits of the check.
+    The client and the storage both call `check_batch`. With equal limits, the second call returns at once.
+    """
+
+    #: The limits with which the batch was checked.
     within: Limits
-    #: True if each request sets only id and payload, as most do.
+    #: True if each request sets only id and payload. Storages have a fast path for such a batch.
     plain: bool
 
     @classmethod
     def of(cls, requests: Iterable[EnqueueRequest], within: Limits, *, plain: bool) -> Self:
-        """Return a batch of requests that have each passed `check_request` with the limits `within`."""
+        """Mark requests as checked. Each one must have passed `check_request` with the limits `within`."""
         checked = cls(requests)
         checked.within, checked.plain = within, plain
         return checked
 
 
 def check_batch(requests: Sequence[EnqueueRequest], limits: Limits = LIMITS) -> CheckedBatch:
-    """Return the batch as a CheckedBatch. Raise BatchRefused with one Refused for each bad request."""
+    """Return the batch as a CheckedBatch.
+
+    Raise Refused for a batch with too many requests. Raise BatchRefused with one Refused for each bad
+    request; its `index` is the position of the request in the batch.
+    """
     if len(requests) > limits.batch:
         raise Refused(
             f"{len(requests)} requests in one batch; the limit is {limits.batch}, send several batches",
@@ -87,9 +95,9 @@ def check_request(request: EnqueueRequest, limits: Limits = LIMITS) -> bool:
 
 
 def _sets_only_id_and_payload(request: EnqueueRequest, limits: Limits) -> bool:
-    """Return True for a good request that sets only id and payload. False does not mean that it is bad.
+    """Return True for a valid request that sets only id and payload. For False, run the full check.
 
-    This check of the most frequent kind of request takes a third of the time of the full check.
+    Most requests set only these two. For them this check takes a third of the time of the full check.
     """
     job = request.job
     id, data = job.id, job.data
@@ -115,7 +123,7 @@ def _sets_only_id_and_payload(request: EnqueueRequest, limits: Limits) -> bool:
 
 
 def check_conflict(on_conflict: OnConflict) -> None:
-    """Raise Refused unless `on_conflict` is a valid Update or Reject."""
+    """Raise Refused unless `on_conflict` is an Update or a Reject with valid fields."""
     if on_conflict is DEFAULT_UPDATE:
         return
     if isinstance(on_conflict, Update):
@@ -142,7 +150,7 @@ def check_conflict(on_conflict: OnConflict) -> None:
 
 
 def check_new_job(job: NewJob, limits: Limits = LIMITS) -> None:
-    """Raise Refused for a bad job."""
+    """Raise Refused for a bad id, bad data, a bad time, or both `run_at` and `delay`."""
     check_text("id", job.id, limits.id)
     check_job_data(job.data, limits)
     if job.run_at is None and job.delay is None:
@@ -167,7 +175,7 @@ def check_job_data(data: JobData, limits: Limits = LIMITS) -> None:
 
 
 def check_follow_ups(then: Iterable[FollowUp], limits: Limits = LIMITS) -> None:
-    """Raise Refused for a bad follow-up."""
+    """Raise Refused for the first bad queue, job or `on_conflict` among the follow-ups of a run."""
     for item in then:
         check_enqueue_queue(item.queue, limits)
         check_new_job(item.job, limits)
@@ -175,7 +183,7 @@ def check_follow_ups(then: Iterable[FollowUp], limits: Limits = LIMITS) -> None:
 
 
 def check_enqueue_queue(queue: str, limits: Limits = LIMITS) -> None:
-    """Raise Refused for a bad name of a queue, and for the name of a fail queue."""
+    """Raise Refused for a bad queue name, and for a fail queue ("emails!fail"), which only dibs fills."""
     check_queue(queue, limits)
     if queue.endswith(FAIL_SUFFIX):
         raise Refused(
@@ -186,7 +194,7 @@ def check_enqueue_queue(queue: str, limits: Limits = LIMITS) -> None:
 
 
 def check_queue(queue: str, limits: Limits = LIMITS) -> None:
-    """Raise Refused for a bad name of a queue. A fail queue may be longer by its ending."""
+    """Raise Refused for a bad queue name. The limit does not count the ending "!fail" of a fail queue."""
     if isinstance(queue, str) and queue.endswith(FAIL_SUFFIX):
         check_text("queue", queue, limits.queue + len(FAIL_SUFFIX))
     else:
@@ -194,7 +202,7 @@ def check_queue(queue: str, limits: Limits = LIMITS) -> None:
 
 
 def check_overrides(overrides: Overrides) -> None:
-    """Raise Refused for bad overrides."""
+    """Raise Refused for a bad timeout, retry limit, lease or backoff. UNSET and None fields pass."""
     if not isinstance(overrides, Overrides):
         raise Refused(f"overrides must be Overrides, not {type(overrides).__name__}", field="overrides")
     _check_optional_time("overrides.timeout", overrides.timeout, 1)
@@ -208,7 +216,7 @@ def check_overrides(overrides: Overrides) -> None:
 
 
 def check_backoff(field: str, backoff: object) -> None:
-    """Raise Refused unless `backoff` is an Immediate, Fixed or Exponential with valid times."""
+    """Raise Refused unless `backoff` is an Immediate, Fixed or Exponential. Its seconds are 0 or more."""
     if isinstance(backoff, Immediate):
         return
     if isinstance(backoff, Fixed):
@@ -223,7 +231,7 @@ def check_backoff(field: str, backoff: object) -> None:
 
 
 def check_retention(field: str, retention: OutcomeRetention) -> None:
-    """Raise Refused unless each time of the retention is whole ms, None or UNSET."""
+    """Raise Refused unless each time is a number of whole ms, None (for ever) or UNSET (not set)."""
     if not isinstance(retention, OutcomeRetention):
         raise Refused(f"{field} must be a Retention, not {type(retention).__name__}", field=field)
     for kind in _END_KINDS:

@@ -17,7 +17,7 @@ from dibs.model.limits import LIMITS, SAFE_INTEGER, Limits
 
 
 def check_whole_number(field: str, value: object, low: int, high: int) -> None:
-    """Raise Refused unless `value` is a whole number from `low` to `high`."""
+    """Raise Refused unless `value` is an int from `low` to `high`, both included. A bool is refused."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise Refused(f"{field} must be a whole number, not {type(value).__name__}", field=field)
     if not low <= value <= high:
@@ -27,7 +27,7 @@ def check_whole_number(field: str, value: object, low: int, high: int) -> None:
 
 
 def check_optional_number(field: str, value: object, low: int, high: int) -> None:
-    """Raise Refused unless `value` is None or a whole number from `low` to `high`."""
+    """Raise Refused unless `value` is None or passes `check_whole_number`."""
     if value is not None:
         check_whole_number(field, value, low, high)
 
@@ -53,7 +53,7 @@ def _encode_utf8(field: str, text: str) -> bytes:
 
 
 def check_bytes(field: str, value: bytes, limit: int) -> None:
-    """Raise Refused unless `value` is at most `limit` bytes."""
+    """Raise Refused unless `value` is a bytes object of at most `limit` bytes. A bytearray is refused."""
     if not isinstance(value, bytes):
         raise Refused(f"{field} must be bytes, not {type(value).__name__}", field=field)
     if len(value) > limit:
@@ -95,7 +95,10 @@ def check_json(field: str, encoded: bytes, depth: int = LIMITS.depth) -> None:
 
 
 def check_json_value(field: str, value: Any, depth: int = LIMITS.depth, *, integers: bool = False) -> None:
-    """Raise Refused if a JSON value is nested deeper than `depth` or contains a bad scalar."""
+    """Raise Refused if a decoded JSON value is nested deeper than `depth`, or a scalar in it is bad.
+
+    `check_json_scalar` defines the bad scalars. `integers` is passed on to it.
+    """
     if isinstance(value, (dict, list, tuple)):
         _check_nested(field, value, depth, integers=integers)
     else:
@@ -103,9 +106,10 @@ def check_json_value(field: str, value: Any, depth: int = LIMITS.depth, *, integ
 
 
 def check_json_scalar(field: str, value: object, *, integers: bool = False) -> None:
-    """Raise Refused for text with NUL or lone surrogates, NaN and infinity; containers pass.
+    """Raise Refused for NaN, infinity, and text that contains NUL or a lone surrogate.
 
-    With `integers`, also for a whole number beyond 2**53.
+    With `integers`, refuse whole numbers beyond 2**53, too: a reader that uses floats would change them.
+    Lists and dictionaries pass, because `_check_nested` checks their items.
     """
     if isinstance(value, str):
         if "\0" in value:
@@ -123,9 +127,10 @@ def check_json_scalar(field: str, value: object, *, integers: bool = False) -> N
 
 
 def _check_nested(field: str, value: Any, depth: int, *, integers: bool) -> None:
-    """Check level by level.
+    """Check a list or dictionary level by level.
 
-    A recursive check would fail before a large `depth` that a storage was opened with.
+    A storage can be opened with any limit for `depth`. A recursive check would exceed Python's recursion
+    limit before it reached a large `depth`.
     """
     level, levels_left = [value], depth
     while level:

@@ -1,4 +1,4 @@
-"""The ticks of a cron expression in a time zone. Times are ms since the epoch, UTC."""
+"""The times at which a cron expression runs, in a time zone. Each is called a tick, in ms since the epoch."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ _MINUTE: Final = timedelta(minutes=1)
 
 
 class Cron(Struct, frozen=True, tag="cron"):
-    """Ticks at the wall times of a cron expression in a time zone.
+    """A cron expression in a time zone. It ticks when a clock on the wall in that zone matches.
 
-    A wall time that the zone skips ticks at the next existing minute; a wall time that occurs twice ticks
-    once, the first time. An expression that allows every hour ticks at a steady interval, also through an
-    hour that occurs twice. The constructor raises Refused for `cron` or `tz`.
+    When clocks change for summer time:
+
+    - A wall time that is skipped ticks at the next minute that exists.
+    - A wall time that occurs twice ticks only the first time.
+    - An expression that allows every hour, such as "*/5 * * * *", keeps its interval through both changes.
+
+    The constructor raises Refused for a bad expression, for an unknown zone, and for an expression without
+    a match in the next fifty years.
     """
 
     #: Five fields (minute hour day-of-month month day-of-week), or six with the second first.
@@ -49,7 +54,10 @@ class Cron(Struct, frozen=True, tag="cron"):
         raise _no_match_error(self.expression)
 
     def _next_steady_tick(self, since: datetime, zone: ZoneInfo) -> datetime:
-        """Return the first match after `since`, for an expression that allows every hour."""
+        """Return the first tick after `since` of an expression that allows every hour.
+
+        Such an expression is matched in the fixed UTC offset of `since`, so that its interval stays the same.
+        """
         offset = _utc_offset(since, zone)
         moment = self._next_match(since + offset) - offset
         if _utc_offset(moment, zone) == offset:
@@ -60,7 +68,7 @@ class Cron(Struct, frozen=True, tag="cron"):
         return self._next_match(change + offset - _SECOND) - offset
 
     def _next_match(self, since: datetime) -> datetime:
-        """Return the first match of the expression after `since`, without regard to the zone."""
+        """Return the first wall time after the wall time `since` that matches the expression."""
         try:
             return next(CronSim(self.expression, since))
         except StopIteration:
@@ -75,12 +83,12 @@ def _no_match_error(expression: str) -> Refused:
 
 
 def _utc_offset(moment: datetime, zone: ZoneInfo) -> timedelta:
-    """Return the offset of the zone from UTC at a moment."""
+
     return moment.astimezone(zone).utcoffset() or timedelta()
 
 
 def _find_offset_change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
-    """Return the second at which the offset of the zone changes between two moments."""
+    """Return the time, exact to the second, at which the UTC offset changes. Search by bisection."""
     offset = _utc_offset(before, zone)
     before = before.replace(microsecond=0)
     while after - before > _SECOND:
@@ -95,7 +103,7 @@ def _find_offset_change(before: datetime, after: datetime, zone: ZoneInfo) -> da
 def _check_expression(expression: str) -> None:
     try:
         CronSim(str(expression), _EPOCH)
-    # For a bad step cronsim raises an AssertionError.
+    # For a bad step, as in "*/0 * * * *", cronsim raises an AssertionError instead of a CronSimError.
     except (CronSimError, AssertionError) as error:
         why = str(error).lower() or "bad step"
         raise Refused(
@@ -117,7 +125,10 @@ def _check_zone(tz: str) -> None:
 
 
 def _first_instant_of(wall: datetime, zone: ZoneInfo) -> datetime:
-    """Return the first moment with this wall time; if the zone skips it, the next existing minute."""
+    """Return the first time, in UTC, at which the zone shows this wall time.
+
+    If the zone skips the wall time, return the time of the next minute that the zone shows.
+    """
     while True:
         # The default, fold=0, is the first of two moments with the same wall time.
         moment = wall.replace(tzinfo=zone).astimezone(UTC)

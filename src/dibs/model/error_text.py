@@ -1,4 +1,4 @@
-"""The stored text of an error: cut to the limit, and free of characters that a storage cannot keep."""
+"""The stored text of an error: cut to a limit, with the characters escaped that a storage cannot keep."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from msgspec.structs import replace
 from dibs.model.job import Error
 from dibs.model.limits import LIMITS, Limits
 
-#: The number of causes that are kept. A chain of causes can be a loop, and an encoder recurses along it.
+#: The most causes (exceptions that led to the error) that are kept. A chain of causes can be a loop, and an
+#: encoder would follow it without end.
 MAX_CAUSES: Final = 16
-#: The text between the two parts of a cut text.
+#: The mark that replaces the middle of a text that was too long.
 CUT_MARK: Final = "\n[... cut by dibs ...]\n"
 
 
 def to_storable_error(error: Error, limits: Limits = LIMITS) -> Error:
-    """Return the error as a storage may keep it: cut to the limit, with NUL and lone surrogates escaped."""
+    """Return the error cut to `limits.error` bytes of text, with NUL and lone surrogates escaped."""
     return cut_error(_escape_texts(error, MAX_CAUSES), limits.error)
 
 
@@ -30,7 +31,11 @@ def _escape_texts(error: Error, causes: int) -> Error:
 
 
 def cut_error(error: Error, limit: int = LIMITS.error) -> Error:
-    """Return the error with at most `limit` bytes of text. A cut is marked, and drops the causes."""
+    """Return the error with at most `limit` bytes of text.
+
+    An error that fits is returned unchanged. A longer error loses its causes and the middle of its texts;
+    CUT_MARK stands at each cut.
+    """
     if _error_size(error) <= limit:
         return error
     kind = _cut_middle(error.type, 512)
@@ -48,7 +53,7 @@ def _error_size(error: Error | None) -> int:
 
 
 def _cut_middle(text: str, limit: int) -> str:
-    """Return the first and the last part of a text: both ends of a traceback are useful."""
+    """Cut the middle out of a text of more than `limit` bytes. Both ends of a traceback are useful."""
     raw = text.encode(errors="replace")
     if len(raw) <= limit:
         return text

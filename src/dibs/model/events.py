@@ -1,4 +1,7 @@
-"""The events of the log of a queue (contract 3, Events)."""
+"""The events of the log that each queue keeps (contract 3, Events).
+
+The setting `log_level` of a queue is `off`, `runs` (the ends of attempts) or `all` (also every other change).
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from msgspec import Struct
 from dibs.model.job import Error, Job, Outcome, Successor
 from dibs.model.retry import RetryCause
 
-#: The kinds of event at the levels `runs` and `all`: the ends of attempts.
+#: The kinds of event that mark the end of an attempt. The log has them at the levels `runs` and `all`.
 AttemptKind = Literal["completed", "failed", "cancelled", "retried", "stalled", "timed_out", "released"]
-#: The kinds of event at the level `all` only.
+#: The kinds of event for every other change. The log has them only at the level `all`.
 NoteKind = Literal[
     "queued",
     "updated",
@@ -28,6 +31,7 @@ NoteKind = Literal[
 ]
 EventKind = AttemptKind | NoteKind
 
+#: The kind of event for a run that returns to the queue, by the cause of the retry.
 KIND_OF_CAUSE: Final[dict[RetryCause, AttemptKind]] = {
     "error": "retried",
     "timeout": "timed_out",
@@ -36,7 +40,7 @@ KIND_OF_CAUSE: Final[dict[RetryCause, AttemptKind]] = {
 
 
 class LogEvent(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
-    """One event, with all that a reader needs to rebuild the run. Times are ms since the epoch, UTC."""
+    """One event. It has enough fields to rebuild the history of a run. Times are ms since the epoch, UTC."""
 
     kind: EventKind
     #: The id of the job; empty for events of the queue itself (paused, resumed, configured).
@@ -45,11 +49,11 @@ class LogEvent(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     at: int
     #: The number of the claim, from 1; 0 if the job was not claimed.
     attempt: int = 0
-    #: The fence of the run; 0 if the job was not claimed.
+    #: The fence of the run, a number that identifies its claim; 0 if the job was not claimed.
     fence: int = 0
     #: The time of the first enqueue of the job.
     enqueued_at: int = 0
-    #: The earliest time of the run.
+    #: The time from which the job could be claimed.
     run_at: int = 0
     #: The time of the claim; None if the job was not claimed.
     claimed_at: int | None = None
@@ -57,18 +61,18 @@ class LogEvent(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     finished_at: int | None = None
     #: The holder of the lease; empty if the job was not claimed.
     holder: str = ""
-    #: The first revision of the enqueues in the job; 0 for events of the queue itself.
+    #: The revision of the oldest enqueue that was merged into the job; 0 for events of the queue itself.
     first: int = 0
-    #: The last revision of the enqueues in the job; 0 for events of the queue itself.
+    #: The revision of the newest enqueue that was merged into the job; 0 for events of the queue itself.
     revision: int = 0
-    #: The number of enqueues in the job.
+    #: The number of enqueues that were merged into the job.
     enqueues: int = 0
-    #: The error of an attempt that failed, was retried, stalled or timed out; None if it left none.
+    #: The error of an attempt that failed, was retried, stalled or timed out; None if there is no error.
     error: Error | None = None
 
 
 def attempt_event(kind: AttemptKind, job: Job, at: int, error: Error | None = None) -> LogEvent:
-    """Return the event of the end of an attempt. `job` is the job before that end."""
+    """Return the event for the end of an attempt at time `at`. `job` is the job as it was before that end."""
     run = job.run
     return LogEvent(
         kind=kind,
@@ -89,7 +93,7 @@ def attempt_event(kind: AttemptKind, job: Job, at: int, error: Error | None = No
 
 
 def dropped_event(id: str, successor: Successor, at: int) -> LogEvent:
-    """Return the event of a cancel that dropped a successor."""
+    """Return the event for a successor (the enqueues during a run) that a cancel removed; `attempt` is 0."""
     return LogEvent(
         kind="cancelled",
         id=id,
@@ -104,7 +108,10 @@ def dropped_event(id: str, successor: Successor, at: int) -> LogEvent:
 
 
 def note_event(kind: NoteKind, id: str, at: int, about: Job | Successor | Outcome | None = None) -> LogEvent:
-    """Return an event of the level `all`. `about` is the part that changed, None for queue events."""
+    """Return an event that only the level `all` logs.
+
+    `about` is the changed job, successor or outcome; None for an event of the queue itself, such as `paused`.
+    """
     if about is None:
         return LogEvent(kind=kind, id=id, at=at)
     run = about.run if isinstance(about, Job) else None

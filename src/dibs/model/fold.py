@@ -1,14 +1,14 @@
-"""The fold of updates into a successor (contract 3, The fold law).
+"""The fold: it merges all enqueues that arrive for an id during its run into one value, the successor.
 
-The enqueues of an id during a run are a list of updates. If the run ends, the list is applied in order to an
-empty id; if the run comes back, the list is applied in order to the returned job. A successor stores both
-results without the list, in constant space:
+The enqueues are a list of updates (contract 3, The fold law). If the run ends, the list is applied in order
+to an empty id. If the run comes back to the queue, for example by a retry, the list is applied in order to
+the returned job. A successor stores both results in constant space, without the list:
 
 - `run_at`, for a run that ends, is one time: on an empty id the first update is taken whole.
 - `lo` and `hi`, for a run that comes back, are a clamp: any sequence of the rules always, never, later and
   earlier maps a time r to min(max(r, lo), hi) for some lo and hi.
 - `data` is the newest data of an update with `data=True`, else the data of the first update. `replaces` is
-  True if there was such an update.
+  True if an update had `data=True`.
 - `resets` is True if any update resets the counts.
 """
 
@@ -21,7 +21,7 @@ from dibs.model.requests import RunAtRule, Update
 
 
 def start_successor(new: NewJob, update: Update, run_at: int, now: int, number: int) -> Successor:
-    """Return the successor for a list of one update."""
+    """Return the successor that the first enqueue during a run makes. `number` is its revision and seq."""
     lo, hi = narrow_clamp(None, None, update.run_at, run_at)
     return Successor(
         data=new.data,
@@ -38,7 +38,7 @@ def start_successor(new: NewJob, update: Update, run_at: int, now: int, number: 
 
 
 def add_update(successor: Successor, new: NewJob, update: Update, run_at: int, number: int) -> Successor:
-    """Return the successor for the list with one more update at its end."""
+    """Return the successor with one more enqueue merged into it. `number` is the revision of that enqueue."""
     lo, hi = narrow_clamp(successor.lo, successor.hi, update.run_at, run_at)
     return replace(
         successor,
@@ -54,7 +54,7 @@ def add_update(successor: Successor, new: NewJob, update: Update, run_at: int, n
 
 
 def move_run_at(old: int, rule: RunAtRule, new: int) -> int:
-    """Return the run_at of a waiting job after an update: the rule combines `old` and `new`."""
+    """Return the run_at of a waiting job after an update. `old` is that of the job, `new` of the update."""
     if rule == "always":
         return new
     if rule == "later":
@@ -65,11 +65,11 @@ def move_run_at(old: int, rule: RunAtRule, new: int) -> int:
 
 
 def narrow_clamp(lo: int | None, hi: int | None, rule: RunAtRule, at: int) -> tuple[int | None, int | None]:
-    """Return the clamp that applies (lo, hi) first and then the rule with the time `at`."""
+    """Return the clamp with the same effect as the clamp (lo, hi) followed by the rule with the time `at`."""
     if rule == "always":
         return at, at
     if rule == "later":
-        # Both bounds become max(bound, at). No upper bound stays none; no lower bound becomes `at`.
+        # Both bounds become max(bound, at). A missing lower bound becomes `at`; a missing upper one stays so.
         return at if lo is None else max(lo, at), None if hi is None else max(hi, at)
     if rule == "earlier":
         return None if lo is None else min(lo, at), at if hi is None else min(hi, at)
@@ -77,7 +77,7 @@ def narrow_clamp(lo: int | None, hi: int | None, rule: RunAtRule, at: int) -> tu
 
 
 def clamp(run_at: int, lo: int | None, hi: int | None) -> int:
-    """Return min(max(run_at, lo), hi); None is no bound."""
+    """Return min(max(run_at, lo), hi), where a bound of None does not apply."""
     if lo is not None and run_at < lo:
         run_at = lo
     if hi is not None and run_at > hi:
@@ -86,7 +86,7 @@ def clamp(run_at: int, lo: int | None, hi: int | None) -> int:
 
 
 def job_after_end(id: str, successor: Successor) -> Job:
-    """Return the waiting job that the updates make of an empty id."""
+    """Return the job that waits after the run has ended: the successor alone, with all counts 0."""
     return Job(
         id=id,
         data=successor.data,
@@ -100,7 +100,7 @@ def job_after_end(id: str, successor: Successor) -> Job:
 
 
 def job_after_return(job: Job, successor: Successor) -> Job:
-    """Return the returned job, which waits again, with the updates applied."""
+    """Return the job that waits after the run came back: the returned job with the updates applied to it."""
     job = replace(
         job,
         data=successor.data if successor.replaces else job.data,
@@ -112,5 +112,5 @@ def job_after_return(job: Job, successor: Successor) -> Job:
 
 
 def with_zero_counts(job: Job) -> Job:
-    """Return the job with its counts at 0 and without its error."""
+    """Return the job with attempts, retries, stalls and timeouts at 0, and without its error."""
     return replace(job, attempts=0, retries=0, stalls=0, timeouts=0, error=None)

@@ -1,7 +1,15 @@
-"""The parts of an id (contract 1): current, successor and outcome, and the values that they carry.
+"""The stored values of a job id (contract 1): its job, its outcome, and the values inside them.
 
-Times are ms since the epoch, UTC. The storage draws every `seq`, `revision` and `fence`. The values are
-frozen msgspec Structs (docs/decisions/0001-values.md); a change makes a new value.
+Each id of a queue has up to three parts:
+
+- The *current* is a job that waits or is active.
+- The *successor* merges the enqueues that arrive while the current is active. It becomes the next current.
+- The *outcome* is the retained end of the latest run.
+
+The storage draws three growing numbers. The `revision` identifies an enqueue, the `fence` identifies a claim,
+and the `seq` orders jobs that are otherwise equal.
+
+Times are ms since the epoch, UTC. The values are frozen msgspec Structs (docs/decisions/0001-values.md).
 """
 
 from __future__ import annotations
@@ -15,12 +23,13 @@ from dibs.model.retry import Backoff
 
 EndKind = Literal["completed", "failed", "cancelled"]
 
-#: A retention without an end. It is None because JSON and SQL have that value, too.
+#: The retention of an outcome that never expires. It is None because JSON and SQL have that value, too.
 FOREVER: Final = None
-#: A retention that ends with the run: every verb treats the outcome as absent from the start.
+#: The retention, in ms, of an outcome that expires at the end of its run. Readers never see such an outcome.
 NOT_KEPT: Final = 0
 
-#: The ending of the name of a fail queue: the fail jobs of `emails` are in `emails!fail`.
+#: The ending of the name of a fail queue. A job of `emails` that fails gets a fail job in `emails!fail`, if
+#: the task has a handler for failures.
 FAIL_SUFFIX: Final = "!fail"
 
 #: The attributes of a job that has none. It is one shared object, so that a check can compare by identity.
@@ -30,8 +39,8 @@ NO_ATTRIBUTES: Final[Mapping[str, bytes]] = {}
 class OutcomeRetention(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The time in ms for which an outcome is kept, for each kind of end.
 
-    None keeps the outcome for ever and 0 does not keep it. UNSET leaves the choice to the next level: a
-    settlement comes before the job, the job before its queue, the queue before DEFAULT_RETENTION.
+    None keeps the outcome for ever, and 0 does not keep it. UNSET asks the next level. The levels are, in
+    order: the settlement that ends the run, the job, its queue, and DEFAULT_RETENTION.
     """
 
     completed: int | UnsetType | None = UNSET
@@ -42,29 +51,29 @@ class OutcomeRetention(Struct, frozen=True, gc=False, kw_only=True, omit_default
     keep_payload: tuple[EndKind, ...] | UnsetType = UNSET
 
 
-#: The retention where neither the settlement nor the job nor the queue sets one: 1 h, 7 days, 1 h.
+#: The retention that applies where the settlement, the job and the queue set none: 1 h, 7 days and 1 h.
 DEFAULT_RETENTION: Final = OutcomeRetention(
     completed=3_600_000, failed=7 * 86_400_000, cancelled=3_600_000, keep_payload=("failed",)
 )
 
 
 class Overrides(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Limits of one job that replace the limits of its handler.
+    """The limits that one job sets instead of those of its handler.
 
     UNSET keeps the limit of the handler; None removes the limit.
     """
 
     #: The longest time of one run, in ms.
     timeout: int | UnsetType | None = UNSET
-    #: The number of retries after errors.
+    #: The most retries after errors.
     max_retries: int | UnsetType | None = UNSET
-    #: The number of retries after timeouts.
+    #: The most retries after timeouts.
     max_timeouts: int | UnsetType | None = UNSET
-    #: The number of runs that may end with the death of their process or an expired lease.
+    #: The most runs that may end with the death of their process or with an expired lease.
     max_stalls: int | UnsetType | None = UNSET
-    #: The delay before each retry.
+    #: The rule for the delay before each retry.
     backoff: Backoff | UnsetType = UNSET
-    #: The time of the lease of a claim with `receive`, in ms.
+    #: The length of the lease under which `receive` holds the job, in ms.
     lease: int | UnsetType = UNSET
 
 
@@ -77,9 +86,9 @@ class JobData(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     attributes: Mapping[str, bytes] = NO_ATTRIBUTES
     #: -1000 to 1000; jobs with a higher priority are claimed first.
     priority: int = 0
-    #: None if the limits of the handler apply.
+    #: Limits for this job alone; None for those of the handler.
     overrides: Overrides | None = None
-    #: None if the retention of the queue applies.
+    #: The retention of the outcome of this job; None for that of the queue.
     retention: OutcomeRetention | None = None
 
 
@@ -90,7 +99,7 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True):
     data: JobData = JobData()
     #: The earliest time of a run, in ms since the epoch.
     run_at: int | None = None
-    #: The earliest time of a run, in ms from the now of the storage.
+    #: The earliest time of a run, in ms after the storage accepts the job.
     delay: int | None = None
 
 
@@ -126,24 +135,24 @@ class Origin(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
 
 
 class ActiveRun(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
-    """The run of an active job."""
+    """The part of an active job that begins with its claim and is removed when the run ends or comes back."""
 
-    #: The number of the claim. A settlement must name it.
+    #: The number of the claim. A settlement must name it, so that the holder of an older claim is refused.
     fence: int
-    #: The id of the lease that holds the run; None after a hand-off.
+    #: The id of the lease that holds the run. None after a hand-off; then any process may end the run.
     lease: str | None
-    #: The name that the holder gave when it was granted the lease.
+    #: The name that the holder gave when the storage granted it the lease.
     holder: str
     #: The time of the claim, in ms since the epoch.
     claimed_at: int
     #: The last reported progress, encoded as JSON; None before the first report.
     progress: bytes | None = None
-    #: True after `cancel` with `running`: the run can only end.
+    #: True after a `cancel` with `running=True`. From then on the run can end, but cannot return.
     cancel_requested: bool = False
 
 
 class Job(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
-    """The current of an id: a waiting job if `run` is None, else an active one."""
+    """The job that an id holds now. It waits if `run` is None; otherwise it is active."""
 
     id: str
     data: JobData
@@ -153,21 +162,21 @@ class Job(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     enqueued_at: int
     #: The position among jobs of equal priority and run_at: a lower number is claimed first.
     seq: int
-    #: The first revision of the enqueues that this job stands for.
+    #: The revision of the oldest enqueue that was merged into this job.
     first: int
-    #: The last revision of the enqueues that this job stands for.
+    #: The revision of the newest enqueue that was merged into this job.
     revision: int
-    #: The number of enqueues that this job stands for.
+    #: The number of enqueues that were merged into this job.
     enqueues: int = 1
-    #: The number of claims, including the claim of `run`; a release takes its claim back.
+    #: The number of claims, including the claim of `run`. A release subtracts its claim.
     attempts: int = 0
     #: The number of retries after errors.
     retries: int = 0
-    #: The number of returns after the process died or the lease expired.
+    #: The number of times that the job returned because its process died or its lease expired.
     stalls: int = 0
     #: The number of retries after timeouts.
     timeouts: int = 0
-    #: The error of the latest run that was retried; None before that.
+    #: The error of the latest run that was retried; None before the first retry.
     error: Error | None = None
     #: The failed job, if this job is a fail job; else None.
     origin: Origin | None = None
@@ -178,8 +187,8 @@ class Job(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
 class Successor(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     """The enqueues of an id while its current is active: a list of updates, folded by dibs.model.fold.
 
-    If the run ends, the successor becomes the waiting job. If the run comes back, the returned job takes the
-    updates over. Some fields serve only one of the two cases.
+    If the run ends, the successor becomes the waiting job. If the run comes back, as for a retry, the updates
+    are applied to the returned job. Some fields serve only one of the two cases.
     """
 
     data: JobData
@@ -197,23 +206,23 @@ class Successor(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     enqueued_at: int
     #: The position among jobs of equal priority and run_at, once the successor waits.
     seq: int
-    #: The first revision in the list.
+    #: The revision of the first enqueue in the list.
     first: int
-    #: The last revision in the list.
+    #: The revision of the last enqueue in the list.
     revision: int
-    #: The number of enqueues in the list.
+    #: The length of the list.
     enqueues: int = 1
 
 
 class Outcome(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
-    """The retained end of the latest run of an id. Every verb treats it as absent from `expires_at` on."""
+    """The retained end of the latest run of an id. From `expires_at` on, every operation ignores it."""
 
     kind: EndKind
     #: The fence of the run that ended; 0 if the job was cancelled while it waited.
     fence: int
-    #: The first revision of the enqueues that ended.
+    #: The revision of the oldest enqueue that was merged into the ended job.
     first: int
-    #: The last revision of the enqueues that ended.
+    #: The revision of the newest enqueue that was merged into the ended job.
     revision: int
     #: The time of the end, in ms since the epoch.
     ended_at: int
@@ -224,11 +233,11 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     result: bytes | None = None
     #: The error of a failed run; else None.
     error: Error | None = None
-    #: The number of enqueues that ended.
+    #: The number of enqueues that were merged into the ended job.
     enqueues: int = 1
     enqueued_at: int = 0
     run_at: int = 0
-    #: None if the job was cancelled while it waited.
+    #: The time of the claim; None if the job was cancelled while it waited.
     claimed_at: int | None = None
     #: The holder of the run; empty if the job was cancelled while it waited.
     holder: str = ""
@@ -247,7 +256,7 @@ RevisionRange = tuple[int, int]
 
 
 class Slot(Struct, frozen=True, gc=False, array_like=True):
-    """Everything that a queue holds about one id: its current, its successor and its outcome."""
+    """Everything that a queue holds about one id. See the module docstring for the parts."""
 
     #: The waiting or active job, or None.
     current: Job | None = None
@@ -255,9 +264,10 @@ class Slot(Struct, frozen=True, gc=False, array_like=True):
     successor: Successor | None = None
     #: The end of the latest run; None if there was none or it is not kept.
     outcome: Outcome | None = None
-    #: The revisions of successors that a cancel dropped: at most eight ranges, oldest first.
+    #: The revisions of cancelled successors: at most eight ranges, oldest first. Waiters for an enqueue in
+    #: one of these ranges get `JobCancelled`.
     dropped: tuple[RevisionRange, ...] = ()
 
 
-#: The slot of an unknown id.
+#: The slot of an id that the queue does not know.
 EMPTY: Final = Slot()

@@ -8,14 +8,14 @@ from msgspec import Struct
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
-#: The largest whole number: beyond 2**53 a float, and so Lua and JavaScript, skips whole numbers.
+#: The largest whole number that dibs stores. Lua and JavaScript use floats, which skip numbers beyond 2**53.
 SAFE_INTEGER: Final = 2**53
 #: The longest time in ms: the current time plus LONGEST is still a safe integer.
 LONGEST_TIME: Final = SAFE_INTEGER // 2
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The limits of one storage. The defaults are those of the contract."""
+    """The largest sizes and numbers that one storage accepts. The defaults are those of the contract."""
 
     #: The size of a payload, in bytes.
     payload: int = MIB
@@ -41,5 +41,5 @@ class Limits(Struct, frozen=True, kw_only=True):
     priority: int = 1000
 
 
-#: The limits of the contract.
+#: The default limits, which the contract sets.
 LIMITS: Final = Limits()

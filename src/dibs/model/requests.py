@@ -1,4 +1,8 @@
-"""The arguments of the verbs of a storage: enqueue requests, settlements, patches and queue settings."""
+"""The arguments that storages take: enqueue requests, settlements, patches and queue settings.
+
+A settlement ends one claimed run, or returns its job to the queue. Its action is Complete, Fail, Cancelled, RetryLater,
+Release or HandOff.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +19,21 @@ LogLevel = Literal["off", "runs", "all"]
 
 
 class Update(Struct, frozen=True, gc=False, tag="update"):
-    """The rule that an enqueue changes a known id: a waiting job at once, an active one after its run."""
+    """The rule for an enqueue whose id has a job already: update that job.
+
+    A waiting job is updated at once. The update of an active job applies to the next run of the id.
+    """
 
     data: bool = True
     """True to replace payload, attributes, priority, overrides and retention together; False to keep all."""
     run_at: RunAtRule = "always"
     """`always` takes the new run_at and `never` keeps the old one; `later` and `earlier` compare the two."""
     reset_counts: bool | None = None
-    """True to set attempts, retries, stalls and timeouts to 0. None has the value of `data`."""
+    """True to set attempts, retries, stalls and timeouts to 0. None means the value of `data`."""
 
     @property
     def resets(self) -> bool:
-        """True if the counts become 0."""
+        """True if the counts become 0: `reset_counts`, or `data` if `reset_counts` is None."""
         return self.data if self.reset_counts is None else self.reset_counts
 
 
@@ -41,12 +48,12 @@ class Reject(Struct, frozen=True, gc=False, tag="reject"):
 
 
 OnConflict = Update | Reject
-#: The rule of a request that names no other. A check compares with it by identity.
+#: The default rule. It is one shared object, so that a check can compare by identity.
 DEFAULT_UPDATE = Update()
 
 
 class EnqueueRequest(Struct, frozen=True, gc=False, kw_only=True):
-    """One item of an enqueue."""
+    """One job to enqueue, with the rule for an id that is known already."""
 
     job: NewJob
     #: The rule for an id that is known already.
@@ -59,7 +66,7 @@ class EnqueueRequest(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class FollowUp(Struct, frozen=True, gc=False, kw_only=True):
-    """A job that is enqueued in the same atomic step as the end of another."""
+    """A job that the storage enqueues in the same atomic step as the end of a run."""
 
     queue: str
     job: NewJob
@@ -118,33 +125,36 @@ class Release(Struct, frozen=True, gc=False, tag="release"):
 
 
 class HandOff(Struct, frozen=True, gc=False, tag="hand_off"):
-    """The action that takes a run from its lease. The run stays active until `finish` or a settlement."""
+    """The action that removes a run from its lease. Any process may end the run later, with `finish`.
+
+    Until then the run stays active and cannot expire. A settlement with its fence ends the run, too.
+    """
 
 
 #: The actions that end a run.
 End = Complete | Fail | Cancelled
-#: Every action that a settlement can ask for.
+#: Every action of a settlement.
 SettleAction = Complete | Fail | Cancelled | RetryLater | Release | HandOff
 
 
 class Settlement(Struct, frozen=True, gc=False, kw_only=True):
-    """An action for one claimed run."""
+    """An action for one claimed run. The storage applies it only if the run with this fence is active."""
 
     id: str
-    #: The fence that the claim gave to the run.
+    #: The number of the claim, from `ActiveRun.fence` of the claimed job.
     fence: int
     action: SettleAction
 
 
 class JobPatch(Struct, frozen=True, gc=False, kw_only=True):
-    """The changes of an amend. A field that is UNSET keeps its value."""
+    """The fields of a job to change with `amend`. A field that is UNSET keeps its value."""
 
     #: Encoded JSON by name, merged into the attributes at the top level.
     attributes: Mapping[str, bytes] | UnsetType = UNSET
     payload: bytes | UnsetType = UNSET
     #: The new earliest time of a run, in ms since the epoch.
     run_at: int | UnsetType = UNSET
-    #: The new earliest time of a run, in ms from the now of the storage.
+    #: The new earliest time of a run, in ms after the amend.
     delay: int | UnsetType = UNSET
     #: -1000 to 1000; jobs with a higher priority are claimed first.
     priority: int | UnsetType = UNSET
@@ -171,7 +181,7 @@ class Settings(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class SettingsPatch(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """The changes of a configure, field by field those of Settings. A field that is UNSET keeps its value."""
+    """The fields of Settings to change with `configure`. A field that is UNSET keeps its value."""
 
     paused: bool | UnsetType = UNSET
     max_active: int | UnsetType | None = UNSET

@@ -1,4 +1,4 @@
-"""The results of the verbs of a storage. A verb that takes a batch returns one result per item."""
+"""The results that storages return. An operation on a batch returns one result per item, in order."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ State = Literal["waiting", "scheduled", "active", "handed_off", "blocked", "comp
 class EnqueueResult(Struct, frozen=True, gc=False):
     """The result of one request of an enqueue.
 
-    `first..revision` is the range of revisions of the job or outcome that holds the request now: the current
-    or successor that took the request in, the current that made it a duplicate, or the outcome that made
-    `Reject` refuse it.
+    A revision is the number of one accepted enqueue. `first..revision` is the range of revisions of the part
+    of the id that holds the request now. This is the current or successor that the request went into, or the
+    current that made it a duplicate, or the outcome for which `Reject` refused it.
     """
 
     #: The effect of the request (contract 3, enqueue).
@@ -38,7 +38,7 @@ class EnqueueResult(Struct, frozen=True, gc=False):
     found: FoundState
     #: The first revision of the range.
     first: int
-    #: The last revision of the range. A waiter passes it to `dibs.model.ticket_state.ticket_state`.
+    #: The last revision of the range. `dibs.model.ticket_state.ticket_state` needs it to find the outcome.
     revision: int
     #: The outcome that is kept for the id; None unless the request has `want_outcome`, or none is kept.
     outcome: Outcome | None = None
@@ -47,7 +47,7 @@ class EnqueueResult(Struct, frozen=True, gc=False):
 
 
 class ClaimResult(Struct, frozen=True, gc=False, kw_only=True):
-    """The result of a claim."""
+    """The jobs that a claim took, and the times and token that help to choose the time of the next claim."""
 
     #: The claimed jobs, each with its `run`, in the order of claims.
     jobs: tuple[Job, ...] = ()
@@ -62,7 +62,7 @@ class ClaimResult(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class SettleResult(Struct, frozen=True, gc=False):
-    """The result of one settlement."""
+    """The result of one settlement. A bad settlement gets the status `refused` instead of an exception."""
 
     #: The effect of the settlement (contract 3, settle).
     status: SettleStatus
@@ -73,7 +73,7 @@ class SettleResult(Struct, frozen=True, gc=False):
 
 
 class SettleAndClaimResult(Struct, frozen=True, gc=False):
-    """The results of a settle and of the claim that followed it."""
+    """The results of `settle_and_claim`: those of the settlements, and that of the claim after them."""
 
     #: One result per settlement, in the order of the settlements.
     settled: tuple[SettleResult, ...]
@@ -92,7 +92,7 @@ class GrantResult(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class RenewResult(Struct, frozen=True, gc=False, kw_only=True):
-    """The result of a renewal in one queue."""
+    """The result of the renewal of a lease, for one of its queues."""
 
     #: False if the lease is unknown, expired or dropped there.
     alive: bool
@@ -115,11 +115,11 @@ class ReapedJob(Struct, frozen=True, gc=False):
 
 
 class ListPage(Struct, frozen=True, gc=False, kw_only=True):
-    """One page of a listing."""
+    """One page of the ids in a state, in no promised order."""
 
     #: Each id with its slot.
     items: tuple[tuple[str, Slot], ...]
-    #: The cursor of the next page; None on the last page.
+    #: Pass it as `after` to get the next page; None on the last page.
     after: str | None
 
 
@@ -133,7 +133,7 @@ class Counts(Struct, frozen=True, gc=False, kw_only=True):
     active: int = 0
     """Jobs that are claimed, including the handed-off ones."""
     handed_off: int = 0
-    """Active jobs that have left their lease."""
+    """Active jobs without a lease: a process will end them with `finish`."""
     blocked: int = 0
     """Successors of active jobs."""
     completed: int = 0
@@ -147,7 +147,7 @@ class Counts(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class QueueInfo(Struct, frozen=True, gc=False):
-    """A queue that the storage knows, with its settings."""
+    """The name and settings of one queue of a storage."""
 
     name: str
     settings: Settings
@@ -158,14 +158,14 @@ class EventPage(Struct, frozen=True, gc=False, kw_only=True):
 
     #: Each event with its offset.
     events: tuple[tuple[str, LogEvent], ...]
-    #: The `after` of the next page. An empty page has one, too.
+    #: Pass it as `after` to read on. An empty page has one, too, so that a reader can poll for new events.
     offset: str
     #: True if the log was trimmed between the requested `after` and the first event of this page.
     fell_off: bool = False
 
 
 class PruneResult(Struct, frozen=True, gc=False, kw_only=True):
-    """The numbers of removed entries."""
+    """The numbers of entries that `prune` removed from one queue."""
 
     #: Expired outcomes.
     outcomes: int = 0
@@ -178,11 +178,11 @@ class PruneResult(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class WaitResult(Struct, frozen=True, gc=False, kw_only=True):
-    """The result of a wait."""
+    """The result of `wait`, which waits for a change in some queues or ids."""
 
     #: True if a change ended the wait; False if its timeout did.
     woken: bool
-    #: A token for each queue: the `since` of the next wait.
+    #: A token for each queue. Pass the mapping as `since` to the next wait, so that it misses no change.
     since: Mapping[str, str]
     #: Outcomes of awaited ids, where the storage received them. A missing id may have ended, too.
     outcomes: Mapping[str, Outcome] = {}
@@ -196,10 +196,10 @@ class ExportRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True)
 
 
 class ExportPage(Struct, frozen=True, gc=False, kw_only=True):
-    """One page of an export."""
+    """One page of the export of a queue."""
 
     records: tuple[ExportRecord, ...]
     #: The settings of the queue.
     settings: Settings
-    #: The cursor of the next page; None on the last page.
+    #: Pass it as `after` to get the next page; None on the last page.
     after: str | None

@@ -1,4 +1,4 @@
-"""Backoffs: the delay before each retry of a job."""
+"""Backoffs, which compute the delay before each retry of a job, and the check of a retry limit."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ RetryCause = Literal["error", "timeout", "stall"]
 
 
 class Immediate(Struct, frozen=True, gc=False, tag="immediate"):
-    """A backoff without a delay."""
+    """A backoff that makes the job due again at once."""
 
     def delay(self, retry: int, jitter_factor: float = 1.0) -> int:
-        """Return 0."""
+        """Return 0. The arguments are those of `Exponential.delay` and have no effect."""
         return 0
 
 
@@ -24,15 +24,16 @@ class Fixed(Struct, frozen=True, gc=False, tag="fixed"):
     """The delay in seconds."""
 
     def delay(self, retry: int, jitter_factor: float = 1.0) -> int:
-        """Return the constant delay in ms."""
+        """Return the delay in ms. The arguments are those of `Exponential.delay` and have no effect."""
         return round(self.seconds * 1000)
 
 
 class Exponential(Struct, frozen=True, gc=False, tag="exponential"):
     """A backoff of `first` seconds that doubles with every retry, up to `cap` seconds.
 
-    With `jitter` the delay is a random part of that value ("full jitter", Brooker 2015), so that jobs which
-    failed together do not all return at the same moment.
+    `Exponential(first=2, cap=10)` waits 2, 4, 8, 10, 10, ... seconds. With `jitter` the delay is a random
+    part of that value ("full jitter", Brooker 2015), so that jobs which failed together return at different
+    times.
     """
 
     first: float = 2.0

@@ -1,7 +1,8 @@
-"""The decisions of contract 3: the result of each verb for a slot, and the transition that it calls for.
+"""The decisions of contract 3: the result of each storage operation for an id in a given state.
 
-dibs.model.transitions makes the next slot. A storage that reads and writes whole slots needs only these two
-modules to apply a verb to an id.
+The functions read a slot, which holds everything about one id. Most return only the result; the caller then
+changes the slot with dibs.model.transitions. A storage that reads and writes whole slots needs only these two
+modules.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ DONE: Final = SettleResult("done")
 RETURNED: Final = SettleResult("returned")
 LOST: Final = SettleResult("lost")
 CANCELLED: Final = SettleResult("cancelled")
-#: The reason with which a settlement that would return a handed-off run is refused.
+#: The reason of the result `refused` for a settlement that would return a handed-off run to the queue.
 REASON_CAN_ONLY_END: Final = (
     "the run was handed off and can only end: settle it as Complete, Fail or Cancelled"
 )
-#: The fields of a JobPatch that only a waiting job takes.
+#: The fields of a JobPatch that can change a waiting job, but not an active one.
 FIELDS_WHILE_WAITING: Final = frozenset({"payload", "run_at", "delay", "priority"})
 
 
@@ -59,14 +60,14 @@ FIELDS_WHILE_WAITING: Final = frozenset({"payload", "run_at", "delay", "priority
 
 
 def hide_expired_outcome(slot: Slot, now: int) -> Slot:
-    """Return the slot without an expired outcome."""
+    """Return the slot as readers must see it: without its outcome, if the outcome has expired."""
     if slot.outcome is None or transitions.unexpired(slot.outcome, now) is not None:
         return slot
     return EMPTY if slot.current is None else replace(slot, outcome=None)
 
 
 def is_in_state(slot: Slot, state: State, now: int) -> bool:
-    """Return whether a slot from `hide_expired_outcome` is in one of the states of Storage.list."""
+    """Return whether a slot is in a state of Storage.list. The slot must come from `hide_expired_outcome`."""
     return _IS_IN_STATE[state](slot, now)
 
 
@@ -102,7 +103,7 @@ _IS_IN_STATE: Final[dict[State, Callable[[Slot, int], bool]]] = {
 
 
 def decide_reject(slot: Slot, rule: Reject, now: int) -> EnqueueResult | None:
-    """Return the result of a Reject that leaves the id unchanged; None if the job is to be enqueued."""
+    """Return the result of an enqueue that Reject refuses, or None if the caller must enqueue the job."""
     job = slot.current
     if job is not None:
         if job.run is None:
@@ -119,7 +120,10 @@ def decide_reject(slot: Slot, rule: Reject, now: int) -> EnqueueResult | None:
 def apply_update(
     slot: Slot, new: NewJob, rule: Update, now: int, number: int
 ) -> tuple[Slot, EnqueueResult, Job | Successor | None]:
-    """Apply an Update; return the next slot, the result, and the current or successor that took the job."""
+    """Enqueue a job with Update. Return the next slot, the result, and the part that the job went into.
+
+    The part is the current or the successor of the next slot. `number` is the revision of the enqueue.
+    """
     job = slot.current
     if job is None:
         slot = transitions.enqueue_first(slot, new, now, number)
@@ -141,11 +145,13 @@ def _active_state(slot: Slot) -> FoundState:
 
 
 def decide_settle(slot: Slot, settlement: Settlement, limits: Limits) -> SettleResult | SettleAction:
-    """Return the result of a settlement that changes the id in no way, else the action to apply.
+    """Return the action to apply, or the result of a settlement that leaves the id unchanged.
 
-    The result of an applied action comes from `settle_result`. An unknown fence is `lost`, but a repeated
-    settlement gets the result of the first. The limits are checked only for the current run. A requested
-    cancellation turns RetryLater, Release and HandOff into Cancelled.
+    - A fence other than that of the active run gets `lost`; a repeated settlement gets its first result.
+    - An action that breaks a limit gets `refused`.
+    - If a cancellation was requested, Cancelled replaces RetryLater, Release and HandOff.
+
+    After the caller has applied an action, `settle_result` returns its result.
     """
     run = slot.current.run if slot.current is not None else None
     if run is None or run.fence != settlement.fence:
@@ -164,9 +170,10 @@ def decide_settle(slot: Slot, settlement: Settlement, limits: Limits) -> SettleR
 
 
 def settle_from_outcome(outcome: Outcome | None, settlement: Settlement) -> SettleResult:
-    """Return the result of a settlement whose run is not active.
+    """Return the result of a settlement whose run is no longer active.
 
-    A repeated settlement gets the result of the first, as far as the outcome remembers its fence.
+    If the outcome has the fence of the settlement, the settlement may be a repeat, and gets the same result
+    as the first time. Otherwise it gets `lost`.
     """
     if outcome is None or outcome.fence != settlement.fence or outcome.fence == 0:
         return LOST
@@ -176,7 +183,10 @@ def settle_from_outcome(outcome: Outcome | None, settlement: Settlement) -> Sett
 
 
 def settle_result(slot: Slot, asked: SettleAction, applied: SettleAction) -> SettleResult:
-    """Return the result of a settlement that asked for the action `asked`, where `applied` was applied."""
+    """Return the result of a settlement with the action `asked`, after the storage applied `applied`.
+
+    The two differ if a cancellation was requested and the settlement asked for a return.
+    """
     if isinstance(applied, Complete):
         return DONE
     if isinstance(applied, HandOff):
@@ -187,14 +197,17 @@ def settle_result(slot: Slot, asked: SettleAction, applied: SettleAction) -> Set
 
 
 def decide_action_without_lease(job: Job, *, stalled: bool) -> tuple[SettleAction, ReapedKind]:
-    """Return the action for a run that loses its lease; `stalled` unless the holder dropped the lease."""
+    """Return the action for a run that loses its lease.
+
+    `stalled` is True if the lease expired, and False if its holder dropped it. Only a stall is counted.
+    """
     if job.run is not None and job.run.cancel_requested:
         return Cancelled(), "cancelled"
     return (RetryLater(cause="stall"), "stalled") if stalled else (Release(), "released")
 
 
 def decide_finish(slot: Slot, end: End, revision: int) -> FinishStatus | None:
-    """Return the result of a finish that changes the id in no way; None if the run is to end."""
+    """Return the result of a `finish` that leaves the id unchanged; None if the caller must end the run."""
     outcome, job = slot.outcome, slot.current
     if outcome is not None and outcome.first <= revision <= outcome.revision:
         return "done" if transitions.outcome_kind(end) == outcome.kind else "lost"
@@ -209,10 +222,12 @@ def decide_finish(slot: Slot, end: End, revision: int) -> FinishStatus | None:
 
 
 def decide_cancel(slot: Slot, now: int, *, running: bool) -> CancelStatus:
-    """Return the result of a cancel.
+    """Return the result of a `cancel`.
 
-    For `cancelled` and `requested` the caller changes the slot: a waiting job ends as cancelled; a successor
-    is dropped; with `running`, a run under a lease gets `cancel_requested` and a handed-off run ends.
+    For `cancelled` and `requested` the caller must change the slot:
+
+    - A waiting job ends as cancelled, and a successor is dropped.
+    - With `running`, a run under a lease gets `cancel_requested`, and a handed-off run ends.
     """
     job = slot.current
     if job is None:
@@ -226,7 +241,7 @@ def decide_cancel(slot: Slot, now: int, *, running: bool) -> CancelStatus:
 
 
 def decide_amend(slot: Slot, patch: JobPatch, now: int) -> AmendStatus:
-    """Return the result of an amend, by the fields of the patch and the state of the id."""
+    """Return the result of an `amend`. The caller applies the patch only for `amended`."""
     fields = {name for name in patch.__struct_fields__ if getattr(patch, name) is not UNSET}
     if slot.current is None:
         kept = transitions.unexpired(slot.outcome, now) is not None
@@ -235,7 +250,7 @@ def decide_amend(slot: Slot, patch: JobPatch, now: int) -> AmendStatus:
 
 
 def decide_retry_failed(slot: Slot, now: int) -> RetryFailedStatus:
-    """Return the result of a retry_failed. Only for `queued` does the caller change the slot."""
+    """Return the result of a `retry_failed`. The caller enqueues the job again only for `queued`."""
     if slot.current is not None:
         return "live"
     outcome = transitions.unexpired(slot.outcome, now)
@@ -250,7 +265,11 @@ def decide_retry_failed(slot: Slot, now: int) -> RetryFailedStatus:
 
 
 def imported_slot(slot: Slot, now: int, retention: OutcomeRetention) -> Slot:
-    """Return the slot of an imported id: a job under a lease is released, or cancelled on request."""
+    """Return the slot to store for an imported id.
+
+    The lease of an active job does not exist in the new storage. So the job waits again, or ends as cancelled
+    if that was requested.
+    """
     job = slot.current
     if job is None or job.run is None or job.run.lease is None:
         return slot
@@ -260,7 +279,7 @@ def imported_slot(slot: Slot, now: int, retention: OutcomeRetention) -> Slot:
 
 
 def numbers_in(slot: Slot) -> list[int]:
-    """Return every seq, revision and fence in a slot. Numbers drawn after its import must be above them.
+    """Return every seq, revision and fence in an imported slot. The next numbers are drawn above them.
 
     The fence of a run counts although the import releases the job: its holder may still be running.
     """

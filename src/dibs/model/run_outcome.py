@@ -1,6 +1,7 @@
-"""The rules that turn the end of a run into its settlement: complete, fail, retry later, release or cancel.
+"""The rules that workers use at the end of a run: complete, fail, retry later, release or cancel.
 
-Workers call these functions. The caller supplies the verdict, the reason of a stop and the random factor.
+The worker passes a verdict (how the handler ended) and, if it stopped the run itself, the reason. The result
+is the action of the settlement that the worker sends to the storage.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ StopReason = Literal["timeout", "cancel", "release"]
 
 
 class RetryLimits(Protocol):
-    """The timeout, the retry limits and the backoff of a handler. None is no limit."""
+    """The timeout in ms, the retry limits and the backoff of a handler. None is no limit."""
 
     @property
     def timeout(self) -> int | None: ...
@@ -33,7 +34,7 @@ class RetryLimits(Protocol):
 
 
 class Returned(Struct, frozen=True, gc=False, tag="returned"):
-    """The verdict on a handler that returned."""
+    """The verdict on a handler that returned a value."""
 
     #: The encoded return value.
     result: bytes
@@ -74,10 +75,11 @@ def settle_action(
     handled: bool = False,
     jitter_factor: float = 1.0,
 ) -> SettleAction:
-    """Return the action that settles a run.
+    """Return the action with which the worker settles a run.
 
-    A handler that returned completes the run, even after a stop. `handled` is passed on to Fail.
-    `jitter_factor` is a random number in [0, 1) for backoffs with jitter.
+    A handler that returned completes the run, even if the worker had tried to stop it. `handled` is True if
+    the task has a handler for failures; it becomes `Fail.handled`. `jitter_factor` is a random number in
+    [0, 1) for backoffs with jitter.
     """
     if isinstance(verdict, Returned):
         return Complete(result=verdict.result, then=verdict.follow_ups)
@@ -122,7 +124,7 @@ def _after_error(
 
 
 def retry_delay(job: Job, limits: RetryLimits, cause: RetryCause, jitter_factor: float = 1.0) -> int:
-    """Return the backoff in ms before the next retry of `job` for this cause."""
+    """Return the backoff in ms before the next retry of `job`. Each cause has a count of its own."""
     so_far = {"error": job.retries, "timeout": job.timeouts, "stall": job.stalls}[cause]
     return limits.backoff.delay(so_far + 1, jitter_factor)
 
@@ -130,7 +132,8 @@ def retry_delay(job: Job, limits: RetryLimits, cause: RetryCause, jitter_factor:
 def fail_if_stalled_too_often(job: Job, limits: RetryLimits, *, handled: bool = False) -> Fail | None:
     """Return the action that fails a claimed job with more stalls than `max_stalls`; None if it may run.
 
-    The limit is checked only here, at a claim: `reap` also counts stalls, but knows no limits of a handler.
+    A worker calls this function after each claim. The storage cannot check the limit in `reap`, where it
+    counts stalls, because it does not know the limits of handlers.
     """
     if limits.max_stalls is None or job.stalls <= limits.max_stalls:
         return None
@@ -140,6 +143,9 @@ def fail_if_stalled_too_often(job: Job, limits: RetryLimits, *, handled: bool = 
 
 
 def fail_after_refusal(reason: str, *, handled: bool = False) -> Fail:
-    """Return the action that fails a run whose completion the storage refused. A retry would not help."""
+    """Return the action that fails a run whose completion the storage refused, such as a result over 1 MiB.
+
+    A retry of the completion would be refused again.
+    """
     error = Error(type="CompletionRefused", message=f"the storage refused the completion: {reason}")
     return Fail(error=error, handled=handled)

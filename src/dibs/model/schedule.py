@@ -1,7 +1,8 @@
-"""The schedules of periodic tasks: their ticks, and the enqueue of each next tick.
+"""The schedules of periodic tasks: the times at which they run, and the enqueue of the next run.
 
-A schedule is one id in the queue of its task, and the job of that id is the next tick. The step that ends a
-tick enqueues the tick after it, so a crash cannot lose the schedule. Times are ms since the epoch, UTC.
+A tick is one run of a schedule. All ticks have the same id in the queue of their task, so the job with that
+id is the next tick. The settlement of a tick also enqueues the tick after it, in one atomic step, so a crash
+cannot lose the schedule. Times are ms since the epoch, UTC.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ TICK_ID: Final = "schedule"
 #: The time in ms after which a waiting tick counts as missed, for schedules without `catch_up`.
 MISSED_AFTER: Final = 60_000
 
-#: Keep the data of a pending tick, and take the earlier run_at.
+#: If a tick is waiting already, keep its data and take the earlier of the two times.
 JOIN_PENDING_TICK: Final = Update(data=False, run_at="earlier", reset_counts=False)
 #: Leave a live tick unchanged. Unlike Reject, enqueue the tick even if a completed outcome is kept.
 KEEP_LIVE_TICK: Final = Update(data=False, run_at="never", reset_counts=False)
-#: Move a missed tick to a later run_at, with its counts at 0.
+#: Move a missed tick to the later of the two times, and set its counts to 0.
 SKIP_MISSED_TICK: Final = Update(data=False, run_at="later", reset_counts=True)
 
 
@@ -65,11 +66,13 @@ class Schedule(Struct, frozen=True, kw_only=True):
 def with_next_tick(
     schedule: Schedule, queue: str, action: SettleAction, *, claimed_at: int, now: int
 ) -> SettleAction:
-    """Return the action for a tick, extended so that the schedule continues.
+    """Return the action that settles a tick, extended so that the schedule continues.
 
-    Complete and Fail enqueue the next tick as a follow-up. RetryLater gets a run_at of the next tick at the
-    latest and then stands for that tick. Other actions are returned unchanged; after a cancellation,
-    `missing_tick` supplies the next tick.
+    - Complete and Fail get the next tick as a follow-up.
+    - RetryLater gets the time of the next tick, if the retry would come later. The retry then is that tick.
+    - Other actions stay unchanged. After a cancellation, `missing_tick` restores the schedule.
+
+    `claimed_at` is the time at which the tick was claimed, `now` the present time.
     """
     if isinstance(action, RetryLater):
         return _retry_by_next_tick(schedule, action, now)
@@ -89,9 +92,10 @@ def _retry_by_next_tick(schedule: Schedule, action: RetryLater, now: int) -> Ret
 
 
 def missing_tick(schedule: Schedule, slot: Slot, now: int) -> EnqueueRequest | None:
-    """Return the request that restores the next tick of a schedule; None if the slot of its id has one.
+    """Return the request that enqueues the next tick of a schedule, or None if a tick is live.
 
-    Any number of processes may enqueue the request: the second enqueue changes nothing.
+    `slot` holds the id of the schedule. Without `catch_up`, a request also moves a missed tick to its next
+    time. Several processes may send the request: only the first one has an effect.
     """
     if slot.current is None:
         # A tick completed without a follow-up: by `finish`, or by a worker whose app has no such schedule.
@@ -107,7 +111,7 @@ def missing_tick(schedule: Schedule, slot: Slot, now: int) -> EnqueueRequest | N
 
 
 def _first_uncancelled_tick(schedule: Schedule, outcome: Outcome | None, now: int) -> int:
-    """Return the next tick; if that tick was cancelled, the tick after it."""
+    """Return the time of the next tick after `now`. Skip that tick if it was cancelled before its time."""
     if outcome is not None and outcome.kind == "cancelled" and outcome.run_at > now:
         cancelled = outcome.run_at
         if schedule.times.after(cancelled - 1) == cancelled:
@@ -116,7 +120,7 @@ def _first_uncancelled_tick(schedule: Schedule, outcome: Outcome | None, now: in
 
 
 def _is_missed(schedule: Schedule, tick: Job, now: int) -> bool:
-    """Return whether a waiting tick is a minute late, or the tick after it is due."""
+    """Return whether a waiting tick is at least one minute late, or the tick after it is due already."""
     return now >= min(tick.run_at + MISSED_AFTER, schedule.times.after(tick.run_at))
 
 

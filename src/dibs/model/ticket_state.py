@@ -1,4 +1,8 @@
-"""The state of one enqueue, read from the slot of its id (contract 1, When an enqueue is done)."""
+"""The state of one enqueue: pending, or its end (contract 1, When an enqueue is done).
+
+A caller that waits for an enqueue holds a Ticket with the revision of that enqueue. The id may have run again
+since, so the outcome of the id may belong to another enqueue. The revision shows which one.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +26,10 @@ class TicketState(Struct, frozen=True, gc=False):
 
 
 def ticket_state(slot: Slot, revision: int, now: int = 0) -> TicketState:
-    """Return the state of the enqueue with this revision.
+    """Return the state of the enqueue with this revision, from the slot of its id.
 
-    `now` is the time of the storage in ms; a slot from Storage.get needs none, because it has no expired
-    outcome. An enqueue that is not pending is done. If no outcome covers its revision, its outcome was not
-    kept.
+    `now` is the time of the storage in ms. For a slot from Storage.get, 0 is correct, because such a slot has
+    no expired outcome. The kind is `not_kept` if the enqueue has ended and no outcome covers its revision.
     """
     if any(first <= revision <= last for first, last in slot.dropped):
         return TicketState("cancelled")

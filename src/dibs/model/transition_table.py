@@ -1,4 +1,4 @@
-"""The table of transitions of contract 3 as data: the contract page prints it and a test executes it."""
+"""The transitions of contract 3 as a table. The contract page prints the table; a test executes each row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 
 class Row(NamedTuple):
-    """One transition: `verb` takes an id from state `source` to state `target` and returns `answer`.
+    """One transition: the operation `verb` takes an id from `source` to `target`, and returns `answer`.
 
     The states are nothing, waiting, active and active+blocked. Where an outcome matters, its kind follows
     after a comma. `effect` names the other changes.

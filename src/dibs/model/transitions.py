@@ -1,8 +1,11 @@
-"""The transitions of an id (contract 3): each function takes a slot and returns the next one.
+"""The transitions of an id (contract 3). A function takes the slot of the id and returns the next slot.
 
-dibs.model.rules decides which transition a verb calls for. The caller has checked the limits, read the clock
-of the storage (`now`) and drawn a number (`number`, `seq`, `fence`). The first line of most docstrings names
-the states before and after the transition.
+A slot holds everything about one id. dibs.model.rules decides which transition an operation needs. The caller
+has checked the limits, read the clock of the storage (`now`), and drawn the numbers (`number`, `seq`,
+`fence`).
+
+"Waiting -> active" means that a waiting job becomes active. The states are: nothing, waiting, active, and
+active+blocked (active with a successor, which merges the enqueues during the run).
 """
 
 from __future__ import annotations
@@ -30,19 +33,20 @@ from dibs.model.job import (
 from dibs.model.requests import Complete, End, Fail, JobPatch, Update
 from dibs.model.retry import RetryCause
 
-#: The number of dropped ranges that an id keeps (contract 1, When an enqueue is done).
+#: The most dropped ranges that an id keeps. Each is a range of enqueues that a cancel removed during a run
+#: (contract 1, When an enqueue is done).
 DROPPED_KEPT = 8
 
 
 def resolve_run_at(new: NewJob, now: int) -> int:
-    """Return the run_at of a new job in ms since the epoch, from its `run_at` or its `delay`."""
+    """Return the run_at of a new job, in ms since the epoch: its `run_at`, or `now` plus its `delay`."""
     if new.run_at is not None:
         return new.run_at
     return now if new.delay is None else now + new.delay
 
 
 def unexpired(outcome: Outcome | None, now: int) -> Outcome | None:
-    """Return the outcome; None if it has expired."""
+    """Return the outcome, or None if `now` is `expires_at` or later."""
     if outcome is None or (outcome.expires_at is not None and now >= outcome.expires_at):
         return None
     return outcome
@@ -95,7 +99,10 @@ def claim(job: Job, fence: int, lease: str, holder: str, now: int) -> Job:
 
 
 def retry(slot: Slot, job: Job, cause: RetryCause, run_at: int, seq: int, error: Error | None) -> Slot:
-    """Active -> waiting until `run_at`, with a new seq and 1 more for `cause`. The successor is folded in."""
+    """Active -> waiting until `run_at`, with a new seq and 1 more for `cause`.
+
+    The updates of the successor, if any, are applied to the returned job.
+    """
     back = replace(
         job,
         run_at=run_at,
@@ -110,7 +117,10 @@ def retry(slot: Slot, job: Job, cause: RetryCause, run_at: int, seq: int, error:
 
 
 def release(slot: Slot, job: Job) -> Slot:
-    """Active -> waiting as before the claim. The successor is folded in."""
+    """Active -> waiting, with 1 attempt less, as if the job had not been claimed.
+
+    The updates of the successor, if any, are applied to the returned job.
+    """
     return _back_to_waiting(slot, replace(job, attempts=job.attempts - 1, run=None))
 
 
@@ -121,17 +131,17 @@ def _back_to_waiting(slot: Slot, back: Job) -> Slot:
 
 
 def hand_off(slot: Slot, job: Job, run: ActiveRun) -> Slot:
-    """Active -> active without a lease; the run can only end."""
+    """Active -> active without a lease. From then on, the run can end, but cannot return to waiting."""
     return replace(slot, current=replace(job, run=replace(run, lease=None)))
 
 
 def request_cancel(slot: Slot, job: Job, run: ActiveRun) -> Slot:
-    """Active -> active with a requested cancellation; the run can only end."""
+    """Active -> active with a requested cancellation. From then on, the run can end, but cannot return."""
     return replace(slot, current=replace(job, run=replace(run, cancel_requested=True)))
 
 
 def report(slot: Slot, job: Job, run: ActiveRun, progress: bytes) -> Slot:
-    """Active -> active with new progress."""
+    """Active -> active with new progress, encoded as JSON."""
     return replace(slot, current=replace(job, run=replace(run, progress=progress)))
 
 
@@ -148,14 +158,14 @@ def end(slot: Slot, job: Job, action: End, now: int, queue_retention: OutcomeRet
 
 
 def outcome_kind(action: End) -> EndKind:
-    """Return the kind of the outcome that an end makes."""
+    """Return the kind of outcome for an action that ends a run."""
     if isinstance(action, Complete):
         return "completed"
     return "failed" if isinstance(action, Fail) else "cancelled"
 
 
 def make_outcome(job: Job, action: End, now: int, queue_retention: OutcomeRetention) -> Outcome:
-    """Return the outcome of a job that ends at `now`."""
+    """Return the outcome of a job that ends at `now`. It has no details if it expires at once."""
     kind, run = outcome_kind(action), job.run
     fence = run.fence if run else 0
     expires_at = outcome_expiry(kind, now, action.retention, job.data.retention, queue_retention)
@@ -191,9 +201,9 @@ def make_outcome(job: Job, action: End, now: int, queue_retention: OutcomeRetent
 
 
 def outcome_expiry(kind: EndKind, now: int, *retentions: OutcomeRetention | None) -> int | None:
-    """Return the expiry of an outcome in ms since the epoch, None for never.
+    """Return the time at which an outcome expires, in ms since the epoch; None for never.
 
-    The first retention that sets this kind counts; DEFAULT_RETENTION comes last.
+    The first of the retentions that sets this kind of end counts, and DEFAULT_RETENTION after them.
     """
     for retention in retentions:
         if retention is not None and (ms := getattr(retention, kind)) is not UNSET:
@@ -204,7 +214,10 @@ def outcome_expiry(kind: EndKind, now: int, *retentions: OutcomeRetention | None
 
 
 def kinds_that_keep_data(*retentions: OutcomeRetention | None) -> tuple[EndKind, ...]:
-    """Return the kinds of end that keep the data of a job, by the first retention that sets them."""
+    """Return the kinds of end whose outcome keeps the data of the job.
+
+    The first retention that sets `keep_payload` counts. By default, failed outcomes keep the data.
+    """
     for retention in retentions:
         if retention is not None and retention.keep_payload is not UNSET:
             return retention.keep_payload
@@ -246,12 +259,16 @@ def drop_successor(slot: Slot, successor: Successor, now: int) -> Slot:
 
 
 def _add_dropped_range(slot: Slot, successor: Successor, now: int) -> tuple[RevisionRange, ...]:
-    """Return the dropped ranges to keep after this one (contract 1, When an enqueue is done)."""
+    """Return the dropped ranges of the id, with the range of this successor as the last.
+
+    Older ranges stay only if they lie inside the range of the current or of the outcome (contract 1, When an
+    enqueue is done).
+    """
     current = slot.current
-    assert current is not None, "only an active current has a successor"  # noqa: S101
+    assert current is not None, "bug in dibs: a successor without an active job"  # noqa: S101
     ranges = slot.dropped
     if ranges and current.revision < ranges[-1][0]:
-        # The current has no revision between the last dropped range and this one: join the two.
+        # The last dropped range and this one are both newer than the current, so one range can cover both.
         return (*ranges[:-1], (ranges[-1][0], successor.revision))
     outcome = unexpired(slot.outcome, now)
     spans = [(current.first, current.revision)]
@@ -277,7 +294,7 @@ def retry_failed(slot: Slot, outcome: Outcome, id: str, data: JobData, now: int,
 
 
 def amend(slot: Slot, patch: JobPatch, now: int) -> Slot:
-    """Return the slot with the patch applied to its current, successor and outcome."""
+    """Apply the patch to the current, the successor and the outcome, once it is allowed."""
     current, successor, outcome = slot.current, slot.successor, slot.outcome
     if current is not None:
         current = replace(
@@ -291,7 +308,7 @@ def amend(slot: Slot, patch: JobPatch, now: int) -> Slot:
 
 
 def _change_outcome_retention(outcome: Outcome, retention: OutcomeRetention, now: int) -> Outcome:
-    """Return the outcome with its expiry counted from `now`, if the retention sets its kind."""
+    """Return the outcome with its expiry counted from `now`, if the retention sets a time for its kind."""
     ms = getattr(retention, outcome.kind)
     return outcome if ms is UNSET else replace(outcome, expires_at=None if ms is None else now + int(ms))
 
