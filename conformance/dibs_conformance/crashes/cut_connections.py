@@ -10,7 +10,7 @@ from dibs_conformance.crashes.proxy import Direction, Proxy
 from dibs_conformance.crashes.scenes import SCENES, FaultCampaign, min_points
 from dibs_conformance.crashes.survivor import ThreadSurvivor, thread_survivor
 from dibs_conformance.report import Findings
-from dibs_conformance.report.findings import merge
+from dibs_conformance.report.findings import merge_findings
 from dibs_conformance.target import LevelPlan
 
 #: The name of a scene, and the number of bytes before the cut.
@@ -81,4 +81,4 @@ def try_cut_connections(plan: LevelPlan, until: float) -> Findings:
         requests.run(sent, lambda point: cutter.cut(requests, "request", point), (now + until) / 2)
         if requests.failure is None:
             replies.run(got, lambda point: cutter.cut(replies, "reply", point), until)
-        return merge(requests.findings(), replies.findings())
+        return merge_findings(requests.findings(), replies.findings())

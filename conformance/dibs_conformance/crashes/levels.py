@@ -13,8 +13,8 @@ from dibs_conformance.crashes.os_errors import try_os_errors
 from dibs_conformance.crashes.power_loss import try_power_loss
 from dibs_conformance.crashes.proxy import has_server
 from dibs_conformance.crashes.system_call_kills import try_system_call_kills
-from dibs_conformance.report import Findings, Gap
-from dibs_conformance.report.findings import merge
+from dibs_conformance.report import Findings, SkippedTest
+from dibs_conformance.report.findings import merge_findings
 from dibs_conformance.target import LevelPlan, LoopRunner, OpenedStorage
 
 #: Tests one kind of fault until a deadline of `time.monotonic()`.
@@ -29,7 +29,7 @@ def clients_that_die(plan: LevelPlan) -> Findings:
     ends = time.monotonic() + (plan.budget if plan.examples is None else 0.0)
     for at, test in enumerate(tests):
         left = max(0.0, ends - time.monotonic()) / (len(tests) - at)
-        found = merge(found, test(plan, time.monotonic() + left))
+        found = merge_findings(found, test(plan, time.monotonic() + left))
         if found.failures:
             break
     return found
@@ -43,22 +43,24 @@ def tests_for(plan: LevelPlan) -> tuple[list[FaultTest], Findings]:
         tests.append(try_kills_and_stops)
     else:
         why = "the storage exists only within one process (it does not claim `shared`)"
-        spared += [Gap(name=name, why=why) for name in ("kill -9", "stop and continue")]
+        spared += [SkippedTest(name=name, why=why) for name in ("kill -9", "stop and continue")]
     url, durability = storage_info(plan)
     if not has_server(url):
-        spared.append(Gap(name="cut connections", why="the storage has no server"))
+        spared.append(SkippedTest(name="cut connections", why="the storage has no server"))
         if plan.claims.durable and plan.claims.shared:
             tests += [try_os_errors, try_system_call_kills]
         if durability.startswith("power loss") and url.startswith("file:"):
             tests.append(try_power_loss)
         else:
             spared.append(
-                Gap(name="power loss", why=f"the storage does not claim to survive it: {durability}")
+                SkippedTest(name="power loss", why=f"the storage does not claim to survive it: {durability}")
             )
     elif isinstance(plan.locations.target, str):
         tests.append(try_cut_connections)
     else:
-        untested.append(Gap(name="cut connections", why="certify a URL, so that the kit can insert a proxy"))
+        untested.append(
+            SkippedTest(name="cut connections", why="certify a URL, so that the kit can insert a proxy")
+        )
     return tests, Findings(spared=tuple(spared), untested=tuple(untested))
 
 

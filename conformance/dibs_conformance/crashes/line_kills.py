@@ -19,7 +19,7 @@ from dibs_conformance.crashes.scenes import (
 from dibs_conformance.crashes.survivor import ThreadSurvivor, thread_survivor
 from dibs_conformance.crashes.victim import Victim
 from dibs_conformance.report import Findings
-from dibs_conformance.report.findings import merge
+from dibs_conformance.report.findings import merge_findings
 from dibs_conformance.target import LevelPlan
 
 #: Seconds without an answer after which a call counts as blocked by the stopped process.
@@ -123,4 +123,4 @@ def try_kills_and_stops(plan: LevelPlan, until: float) -> Findings:
                 stops.run(kill_points, lambda point: killer.stop(stops, point), until)
         finally:
             victim.discard()
-        return merge(kills.findings(), stops.findings())
+        return merge_findings(kills.findings(), stops.findings())

@@ -14,7 +14,7 @@ from dibs_conformance.concurrent.system_calls import ERRORS, InjectedError
 from dibs_conformance.crashes.scenes import RECOVERY_ACTIONS, SCENES, FaultCampaign, min_points, points
 from dibs_conformance.crashes.survivor import thread_survivor
 from dibs_conformance.crashes.victim import Victim
-from dibs_conformance.report import Failure, Findings, Gap
+from dibs_conformance.report import Failure, Findings, SkippedTest
 from dibs_conformance.target import LevelPlan
 
 #: The name of a scene, the number of the system call, and the error number.
@@ -91,5 +91,5 @@ def try_os_errors(plan: LevelPlan, until: float) -> Findings:
 def no_python_calls_gap(found: Findings) -> Findings:
     """Return findings with a gap: a library in C makes the file calls, so Python cannot intercept them."""
     why = "Python does not make the storage's system calls; only strace can inject errors into them"
-    gap = Gap(name="system call errors, within Python", why=why)
+    gap = SkippedTest(name="system call errors, within Python", why=why)
     return Findings(histories=found.histories, events=found.events, failures=found.failures, spared=(gap,))

@@ -13,8 +13,8 @@ from dibs_conformance.crashes.scenes import RECOVERY_ACTIONS, SCENES, FaultCampa
 from dibs_conformance.crashes.strace import StraceUnavailable, SystemCall, Trace, injection, trace_process
 from dibs_conformance.crashes.survivor import ThreadSurvivor, thread_survivor
 from dibs_conformance.crashes.victim import Victim
-from dibs_conformance.report import Findings, Gap
-from dibs_conformance.report.findings import merge
+from dibs_conformance.report import Findings, SkippedTest
+from dibs_conformance.report.findings import merge_findings
 from dibs_conformance.target import LevelPlan
 
 #: The name of a scene, the system call, and the name of the error; "" for a kill.
@@ -108,10 +108,12 @@ def try_system_call_kills(plan: LevelPlan, until: float) -> Findings:
             if kills.failure is None:
                 fails.run(points, lambda point: killer.fail(fails, point), until)
         except StraceUnavailable as error:
-            return Findings(spared=(Gap(name="kill -9 and errors at every system call", why=str(error)),))
+            return Findings(
+                spared=(SkippedTest(name="kill -9 and errors at every system call", why=str(error)),)
+            )
         finally:
             victim.discard()
-        return merge(kills.findings(), fails.findings())
+        return merge_findings(kills.findings(), fails.findings())
 
 
 def campaign_for(
