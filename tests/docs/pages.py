@@ -1,7 +1,8 @@
-"""Pages of the docs as tests run them: files are saved, blocks typed at a prompt, tables row by row.
+"""The pages of the docs, with their code blocks and tables, for tests that run them.
 
-A fence marked ```python {.no-run} is left alone: what it shows is tested elsewhere, or not to be run. To the
-site the mark is a class of the block, and GitHub reads nothing behind the language.
+Blocks with a title are saved as files, other Python blocks run as if typed at a prompt, and rows of tables
+run in order. A block marked `{.no-run}` does not run: it cannot, or another test runs its code. The site
+reads the mark as a CSS class, and GitHub ignores it.
 """
 
 from __future__ import annotations
@@ -19,40 +20,44 @@ from tests.source import PROJECT
 
 DOCS = PROJECT / "docs"
 FENCED = re.compile(r"^```(\w+)(.*?)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-SHOWN = re.compile(r"^#> ?(.*)\n?", re.MULTILINE)
-#: The last cell of a row: what is typed, and after an arrow what it gives.
-TYPED = re.compile(r"^\|(?P<theirs>.*)\| `(?P<ours>[^`]+)`(?: → `(?P<gives>[^`]+)`)? \|$", re.MULTILINE)
+OUTPUT = re.compile(r"^#> ?(.*)\n?", re.MULTILINE)
+#: A row whose last cell is code, with its result after an arrow.
+CODE_ROW = re.compile(r"^\|(?P<other>.*)\| `(?P<dibs>[^`]+)`(?: → `(?P<result>[^`]+)`)? \|$", re.MULTILINE)
 
 
 class Block(NamedTuple):
-    """A fenced block: its language, what else stands on the fence, its text, and where it begins."""
+    """A fenced block."""
 
     language: str
-    about: str
+    #: The rest of the line after the language.
+    options: str
     text: str
-    place: int
+    #: Index of its first character in the page.
+    position: int
 
     @property
     def title(self) -> str:
-        found = re.search(r'title="(.*?)"', self.about)
+        found = re.search(r'title="(.*?)"', self.options)
         return found[1] if found else ""
 
     @property
     def runs(self) -> bool:
-        return "{.no-run}" not in self.about
+        return "{.no-run}" not in self.options
 
 
 class Row(NamedTuple):
-    """One row of a table that sets another system beside ours."""
+    """One row of a table that compares another system with dibs."""
 
-    theirs: str
-    ours: str
-    gives: str | None
-    place: int
+    other: str
+    dibs: str
+    #: The repr of the result, if the row has one.
+    result: str | None
+    #: Index of its first character in the page.
+    position: int
 
 
 class Page:
-    """A page, read."""
+    """A page of the docs."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -64,8 +69,8 @@ class Page:
     @property
     def rows(self) -> list[Row]:
         return [
-            Row(found["theirs"].strip(), found["ours"], found["gives"], found.start())
-            for found in TYPED.finditer(self.text)
+            Row(found["other"].strip(), found["dibs"], found["result"], found.start())
+            for found in CODE_ROW.finditer(self.text)
         ]
 
     @property
@@ -73,54 +78,54 @@ class Page:
         return [block for block in self.blocks if block.title]
 
     @property
-    def typed(self) -> list[Block]:
-        """What is typed at the prompt."""
+    def python_blocks(self) -> list[Block]:
+        """The Python blocks that run as if typed at a prompt."""
         python = [block for block in self.blocks if block.language == "python" and not block.title]
         return [block for block in python if block.runs]
 
     @property
     def steps(self) -> list[Block | Row]:
-        """What is typed, in the order of the page: blocks and rows."""
-        return sorted([*self.typed, *self.rows], key=lambda step: step.place)
+        """The Python blocks and the rows, in the order of the page."""
+        return sorted([*self.python_blocks, *self.rows], key=lambda step: step.position)
 
     def commands(self) -> Iterator[list[str]]:
-        """What is typed at the shell, as words after `dibs`."""
+        """Yield the arguments of each `dibs` command of the console blocks."""
         for block in self.blocks:
             if block.language == "console" and block.runs:
                 lines = [line.removeprefix("$ ") for line in block.text.splitlines()]
                 yield from (line.split()[1:] for line in lines if line.startswith("dibs "))
 
-    def save(self, folder: Path, **replaced: str) -> list[str]:
-        """Save the titled blocks as files, some of their words replaced if need be."""
+    def save(self, folder: Path, **replacements: str) -> list[str]:
+        """Save the blocks with a title as files, with replacements of their text. Return the titles."""
         for block in self.files:
             text = block.text
-            for old, new in replaced.items():
+            for old, new in replacements.items():
                 text = text.replace(old, new)
             (folder / block.title).write_text(text, "utf-8")
         return [block.title for block in self.files]
 
-    def forget(self) -> None:
-        """Let its files be imported anew by the next test."""
+    def unload(self) -> None:
+        """Remove the saved modules from sys.modules, so that the next test imports its own files."""
         for block in self.files:
             sys.modules.pop(block.title.removesuffix(".py"), None)
 
 
-async def type_in(text: str, names: dict[str, Any], *, mode: str = "exec") -> Any:
-    """Run a block as `python -m asyncio` does: with await at the top."""
+async def run_block(text: str, names: dict[str, Any], *, mode: str = "exec") -> Any:
+    """Run a block as `python -m asyncio` does, with await at the top level."""
     code = compile(text, "docs", mode, flags=PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    given = eval(code, names)
-    return await given if inspect.isawaitable(given) else given
+    result = eval(code, names)
+    return await result if inspect.isawaitable(result) else result
 
 
-async def type_row(row: Row, names: dict[str, Any]) -> None:
-    """Type what stands in a row, completed to a statement where it is the beginning of one."""
-    text = row.ours
-    if row.gives is not None:
-        given = await type_in(text, names, mode="eval")
-        assert row.gives == repr(given), row.ours
+async def run_row(row: Row, names: dict[str, Any]) -> None:
+    """Run the code of a row, and compare its result. Complete a decorator or the first line of a block."""
+    text = row.dibs
+    if row.result is not None:
+        result = await run_block(text, names, mode="eval")
+        assert row.result == repr(result), row.dibs
         return
     if text.startswith("@"):
-        text += f"\ndef declared_{row.place}(data: object = None) -> None: ..."
+        text += f"\ndef declared_{row.position}(data: object = None) -> None: ..."
     elif text.endswith(":"):
         text += "\n    pass"
-    await asyncio.wait_for(type_in(text, names), 10)
+    await asyncio.wait_for(run_block(text, names), 10)

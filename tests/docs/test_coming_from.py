@@ -1,4 +1,4 @@
-"""Coming from another system: our side of each table is typed, on the page's own app, and holds."""
+"""The pages for users of other systems: the dibs code of each table runs on the app of the page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from dibs import DibsError
 from tests.cli.shell import Shell
-from tests.docs.pages import DOCS, Block, Page, Row, type_in, type_row
+from tests.docs.pages import DOCS, Block, Page, Row, run_block, run_row
 
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in (DOCS / "howto").glob("coming_from_*.md"))
 
@@ -24,47 +24,47 @@ def page(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     page.save(tmp_path)
     importlib.invalidate_caches()
     yield page
-    page.forget()
+    page.unload()
 
 
-async def test_our_side_does_what_it_says(page: Page) -> None:
-    names: dict[str, Any] = {"__name__": "typed"}
+async def test_the_code_of_each_row_runs(page: Page) -> None:
+    names: dict[str, Any] = {"__name__": "page"}
     for step in page.steps:
         if isinstance(step, Block):
-            await type_in(step.text, names)
-        elif step.ours.startswith("raise "):
+            await run_block(step.text, names)
+        elif step.dibs.startswith("raise "):
             with pytest.raises(DibsError):
-                await type_row(step, names)
-        elif not step.ours.startswith("dibs "):
-            await type_row(step, names)
+                await run_row(step, names)
+        elif not step.dibs.startswith("dibs "):
+            await run_row(step, names)
     await names["app"].close()
 
 
-def test_our_commands_exist(page: Page, tmp_path: Path) -> None:
-    for row in (row for row in page.rows if row.ours.startswith("dibs ")):
-        _, verb, *words = row.ours.split()
-        help_ = Shell(tmp_path).type(verb, "--help")
+def test_the_commands_exist(page: Page, tmp_path: Path) -> None:
+    for row in (row for row in page.rows if row.dibs.startswith("dibs ")):
+        _, command, *arguments = row.dibs.split()
+        help_ = Shell(tmp_path).type(command, "--help")
 
         assert 0 == help_.exit_code
-        assert [] == [word for word in words if word.startswith("--") and word not in help_.stdout]
+        assert [] == [word for word in arguments if word.startswith("--") and word not in help_.stdout]
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_ten_lines_are_set_side_by_side(name: str) -> None:
+def test_each_table_has_ten_rows(name: str) -> None:
     rows = Page(name).rows
 
     assert 10 == len(rows) == Page(name).text.count("\n| ") - 1
-    assert all(row.theirs.count("`") >= 2 for row in rows)
+    assert all(row.other.count("`") >= 2 for row in rows)
 
 
-def test_a_row_that_gives_something_else_is_noticed() -> None:
+def test_a_row_with_a_wrong_result_fails() -> None:
     import asyncio
 
     with pytest.raises(AssertionError):
-        asyncio.run(type_row(Row("", "1 + 1", "3", 0), {}))
+        asyncio.run(run_row(Row("", "1 + 1", "3", 0), {}))
 
 
-def test_each_of_the_seven_has_a_page() -> None:
+def test_each_system_has_a_page() -> None:
     systems = ("beequeue", "bullmq", "celery", "job_queue", "programma", "queasy", "rq")
 
     assert [f"howto/coming_from_{name}.md" for name in systems] == PAGES

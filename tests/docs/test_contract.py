@@ -1,4 +1,4 @@
-"""The contract page says what the code does, wherever the two can be compared."""
+"""The contract page agrees with the code: transitions, verbs, events, settings and limits."""
 
 from __future__ import annotations
 

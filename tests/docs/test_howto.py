@@ -1,4 +1,4 @@
-"""The how-to pages do what they say: their tests pass, their blocks print what they show."""
+"""The how-to pages: their tests pass, and their blocks print the output that the page shows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from tests.cli.shell import Shell
-from tests.docs.pages import DOCS, SHOWN, Page, type_in
+from tests.docs.pages import DOCS, OUTPUT, Page, run_block
 
-#: In a user's project, where pytest-asyncio runs async tests.
+#: The pytest.ini of a user's project, in which pytest-asyncio runs async tests.
 INI = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
 PAGES = sorted(
     path.relative_to(DOCS).as_posix()
@@ -27,7 +27,7 @@ PAGES = sorted(
 )
 
 
-def own_tests(name: str) -> list[str]:
+def page_test_files(name: str) -> list[str]:
     return [block.title for block in Page(name).files if block.title.startswith("test_")]
 
 
@@ -41,32 +41,32 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(file.stem, None)
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if own_tests(name)])
+@pytest.mark.parametrize("name", [name for name in PAGES if page_test_files(name)])
 def test_the_tests_on_the_page_pass(name: str, project: Path) -> None:
     Page(name).save(project)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *own_tests(name)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *page_test_files(name)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3000)
 
     assert 0 == ran.returncode, ran.stdout
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if Page(name).typed])
-async def test_every_block_prints_what_it_shows(
+@pytest.mark.parametrize("name", [name for name in PAGES if Page(name).python_blocks])
+async def test_every_block_prints_its_output(
     name: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Page(name).save(project)
     importlib.invalidate_caches()
     names: dict[str, Any] = {"__name__": "__main__"}
-    for block in Page(name).typed:
-        await type_in(block.text, names)
+    for block in Page(name).python_blocks:
+        await run_block(block.text, names)
 
-        assert SHOWN.findall(block.text) == capsys.readouterr().out.splitlines()
+        assert OUTPUT.findall(block.text) == capsys.readouterr().out.splitlines()
     for words in Page(name).commands():
         result = await asyncio.to_thread(Shell(project).type, *words)
         assert (0, "") == (result.exit_code, result.stderr)
 
 
-#: A notebook, as far as it matters: cells run one after the other, on a loop that runs all the time.
+#: A small notebook kernel: it runs cells one after another, on an event loop that runs all the time.
 NOTEBOOK = """
 import asyncio, json, sys
 from IPython.core.interactiveshell import InteractiveShell
@@ -81,17 +81,17 @@ asyncio.run(main())
 """
 
 
-def test_the_cells_of_a_notebook_show_what_they_say(project: Path) -> None:
+def test_the_cells_of_a_notebook_print_their_output(project: Path) -> None:
     cells = [block.text for block in Page("howto/notebook.md").files]
     command = [sys.executable, "-W", "ignore", "-c", NOTEBOOK, json.dumps(cells)]
     env = {**os.environ, "IPYTHONDIR": str(project / "ipython")}
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3000, env=env)
     printed = [re.sub(r"^Out\[\d+\]: ", "", line) for line in ran.stdout.splitlines() if line]
 
-    assert [line for cell in cells for line in SHOWN.findall(cell)] == printed, ran.stderr
+    assert [line for cell in cells for line in OUTPUT.findall(cell)] == printed, ran.stderr
 
 
-async def test_the_log_line_on_the_page_is_one(project: Path) -> None:
+async def test_the_log_line_of_the_page_is_current(project: Path) -> None:
     page = Page("howto/observability.md")
     page.save(project)
     (shown,) = (block.text for block in page.blocks if block.language == "json")

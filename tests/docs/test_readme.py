@@ -1,4 +1,4 @@
-"""The README's program runs as it is written, and what the README and the page of promises name exists."""
+"""The program of the README runs, and the tests, sessions and folders that the README names exist."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ URL = "file:./jobs"
 PROMISES = (PROJECT / "docs/explanation/promises.md").read_text("utf-8")
 BOTH = README + PROMISES
 #: Shell commands, in the text and in blocks.
-TYPED = [*re.findall(r"`([^`\n]+)`", BOTH), *re.findall(r"^    (\S.*)$", README, re.MULTILINE)]
+COMMANDS = [*re.findall(r"`([^`\n]+)`", BOTH), *re.findall(r"^    (\S.*)$", README, re.MULTILINE)]
 
 
 @pytest.fixture(params=["as written", "postgresql"])
 def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a reader has saved the program; with another URL, the storage is swapped by that alone."""
+    """A folder with the program of the README, as written or with the storage of DIBS_URL."""
     (program,) = (found[3] for found in FENCED.finditer(README) if found[1] == "python")
     name = re.match(r"# (\S+)\n", program)
     assert name is not None
@@ -38,8 +38,8 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
 
 @contextmanager
-def started(words: list[str], folder: Path) -> Iterator[None]:
-    with subprocess.Popen([sys.executable, *words], cwd=folder, stderr=subprocess.PIPE) as process:
+def running(arguments: list[str], folder: Path) -> Iterator[None]:
+    with subprocess.Popen([sys.executable, *arguments], cwd=folder, stderr=subprocess.PIPE) as process:
         try:
             yield
         finally:
@@ -49,7 +49,7 @@ def started(words: list[str], folder: Path) -> Iterator[None]:
 
 def test_the_program_and_its_worker_print_what_the_task_returns(project: Path) -> None:
     assert "dibs worker thumbs:app" in README
-    with started(["-m", "dibs", "worker", "thumbs:app"], project):
+    with running(["-m", "dibs", "worker", "thumbs:app"], project):
         done = subprocess.run(
             [sys.executable, "thumbs.py"],
             cwd=project,
@@ -63,8 +63,8 @@ def test_the_program_and_its_worker_print_what_the_task_returns(project: Path) -
     assert ("a.png at 100\n", []) == (done.stdout, unexpected_lines(done.stderr))
 
 
-def test_what_it_tells_to_run_is_there() -> None:
-    paths = [path for word in TYPED if word.startswith("pytest ") for path in word.split()[1:]]
+def test_the_tests_sessions_and_modules_it_names_exist() -> None:
+    paths = [path for word in COMMANDS if word.startswith("pytest ") for path in word.split()[1:]]
     sessions = re.findall(r"nox -s (\w+)", BOTH)
     modules = re.findall(r"python -m (\w+)", BOTH)
     known = (PROJECT / "noxfile.py").read_text("utf-8")
@@ -76,8 +76,8 @@ def test_what_it_tells_to_run_is_there() -> None:
     assert [] == [name for name in modules if name != "venv" and not (PROJECT / name).exists()]
 
 
-def test_the_rooms_it_lists_are_there() -> None:
-    rooms = re.findall(r"^    ((?:src|conformance|examples|benchmarks)\S*)  +\w", README, re.MULTILINE)
+def test_the_folders_it_lists_exist() -> None:
+    folders = re.findall(r"^    ((?:src|conformance|examples|benchmarks)\S*)  +\w", README, re.MULTILINE)
 
-    assert len(rooms) >= 8
-    assert [] == [room for room in rooms if not (PROJECT / room).is_dir()]
+    assert len(folders) >= 8
+    assert [] == [folder for folder in folders if not (PROJECT / folder).is_dir()]

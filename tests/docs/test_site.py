@@ -1,13 +1,13 @@
-"""The site leaves nothing out: each page is in its navigation, each public name in its reference.
+"""The site is complete: its navigation has all pages, and its reference has all public names.
 
-That it builds without a warning is for `nox -s docs`.
+`nox -s docs` checks that it builds without warnings.
 """
 
 from __future__ import annotations
 
 import re
 
-from markdown import markdown  # type: ignore[import-untyped]  # it ships none, and this is one call
+from markdown import markdown  # type: ignore[import-untyped]  # the package has no types
 
 import dibs
 import dibs.testing
@@ -29,8 +29,8 @@ def test_the_navigation_names_every_page_once() -> None:
     assert pages == sorted(NAV.findall((PROJECT / "mkdocs.yml").read_text("utf-8")))
 
 
-def test_the_site_reads_every_fence() -> None:
-    """What its Markdown takes for no fence stands there as text; no build complains of it."""
+def test_the_site_renders_every_fence() -> None:
+    """A fence that its Markdown does not recognize is shown as text, without a warning of the build."""
     fences = {fence for page in DOCS.rglob("*.md") for fence in FENCE.findall(page.read_text("utf-8"))}
     extensions = ["attr_list", "pymdownx.superfences"]
 
@@ -56,16 +56,16 @@ def test_the_tree_of_errors_is_the_one_in_the_code() -> None:
     assert f"```text\n{tree.rstrip()}\n```" in (DOCS / "reference/errors.md").read_text("utf-8")
 
 
-def test_public_things_say_what_they_are() -> None:
-    """The reference is made of docstrings, so whoever has none is not explained."""
-    mute = [name for name in dibs.__all__ if not (getattr(dibs, name).__doc__ or "").strip()]
+def test_public_names_have_docstrings() -> None:
+    """The reference consists of docstrings."""
+    missing = [name for name in dibs.__all__ if not (getattr(dibs, name).__doc__ or "").strip()]
     classes = [dibs.Dibs, dibs.Queue, dibs.Task, dibs.Ticket, dibs.CurrentJob, dibs.Claim]
-    mute += [
+    missing += [
         f"{one.__name__}.{name}"
         for one in classes
         for name, member in vars(one).items()
         if callable(member) and not name.startswith("_") and not member.__doc__
     ]
 
-    assert [] == mute
+    assert [] == missing
     assert BlockingDibs.__doc__

@@ -1,4 +1,4 @@
-"""The programs on the page about transactions print what it shows, on a Postgres of their own."""
+"""The programs of the page about transactions print the output that it shows, on a private Postgres."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = Page("howto/transactions.md")
 
 @pytest.fixture
 def database(postgres_server: PostgresServer) -> str:
-    """The URL of an empty database."""
+    """Return the URL of an empty database."""
     name = f"page_{os.urandom(4).hex()}"
     with psycopg.connect(postgres_server.url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
@@ -26,7 +26,7 @@ def database(postgres_server: PostgresServer) -> str:
 
 
 @pytest.mark.parametrize("title", [block.title for block in PAGE.files])
-def test_a_program_prints_what_it_shows(title: str, database: str, tmp_path: Path) -> None:
+def test_a_program_prints_its_output(title: str, database: str, tmp_path: Path) -> None:
     PAGE.save(tmp_path)
     (program,) = (block for block in PAGE.files if block.title == title)
     done = subprocess.run(
@@ -40,11 +40,11 @@ def test_a_program_prints_what_it_shows(title: str, database: str, tmp_path: Pat
     )
 
     shown = [line.strip().removeprefix("#> ") for line in program.text.splitlines() if "#> " in line]
-    # A server for tests is quick and may forget; dibs says so when it opens.
+    # The server of the tests runs without fsync, and dibs logs a warning when it opens the storage.
     assert [] == [line for line in done.stderr.splitlines() if "fsync is off" not in line]
     assert 0 == done.returncode
     assert shown == done.stdout.splitlines()
 
 
-def test_nothing_is_left_out() -> None:
+def test_the_page_has_two_programs() -> None:
     assert ["orders.py", "plain.py"] == [block.title for block in PAGE.files]

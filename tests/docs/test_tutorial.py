@@ -1,6 +1,6 @@
-"""The tutorial does what it says: its blocks run in order, as typed by a reader, and print what it shows.
+"""The tutorial: its blocks run in order and print the output that it shows.
 
-As it is written; and on each storage, chosen by DIBS_URL alone, once its files leave the URL out.
+They run as written, and on each storage in DIBS_URL after the URL is removed from the files.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from typing import Any
 import pytest
 
 from tests.cli.shell import Shell
-from tests.docs.pages import SHOWN, Page, type_in
+from tests.docs.pages import OUTPUT, Page, run_block
 from tests.storage_urls import new_url, unexpected_lines
 
 PAGE = Page("tutorial/ten-minutes.md")
 URL = "file:./jobs"
-#: What a test has no business doing.
-NOT_TYPED = ["demo"]
+#: `dibs demo`, which tests/cli/test_demo.py runs.
+SKIPPED = ["demo"]
 AS_WRITTEN = "as written"
 
 
 def commands(*, as_written: bool = True) -> Iterator[list[str]]:
-    """What is typed at the shell, as words after `dibs`."""
+    """Yield the arguments of each `dibs` command."""
     for words in PAGE.commands():
-        if words != NOT_TYPED:
+        if words != SKIPPED:
             yield words if as_written else [word for word in words if word not in ("--url", URL)]
 
 
 @pytest.fixture(params=[AS_WRITTEN, "memory", "file", "redis", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Save the files where the reader stands; the URL that counts."""
+    """Save the files in the current directory, and yield the URL of the storage."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     if request.param == AS_WRITTEN:
@@ -47,37 +47,37 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         url = new_url(request.param, request)
         monkeypatch.setenv("DIBS_URL", url)
         yield url
-    PAGE.forget()
+    PAGE.unload()
 
 
-async def test_every_block_prints_what_it_shows(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_every_block_prints_its_output(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     importlib.invalidate_caches()
     names: dict[str, Any] = {}
-    for block in PAGE.typed:
-        await type_in(block.text, names)
+    for block in PAGE.python_blocks:
+        await run_block(block.text, names)
 
-        assert SHOWN.findall(block.text) == capsys.readouterr().out.splitlines()
+        assert OUTPUT.findall(block.text) == capsys.readouterr().out.splitlines()
     await names["app"].close()
 
     if url.startswith("memory:"):
         return
     for words in commands(as_written=url == URL):
-        # On a thread: a verb runs an event loop of its own.
+        # On a thread, because a command runs its own event loop.
         result = await asyncio.to_thread(partial(Shell(Path.cwd()).type, *words, url=url))
         assert (0, []) == (result.exit_code, unexpected_lines(result.stderr))
 
 
-def test_the_program_without_async_prints_what_it_shows(url: str) -> None:
+def test_the_program_without_async_prints_its_output(url: str) -> None:
     (program,) = (block for block in PAGE.files if block.title == "plain.py")
     done = subprocess.run(
         [sys.executable, program.title], capture_output=True, text=True, check=False, timeout=300
     )
 
     assert (0, []) == (done.returncode, unexpected_lines(done.stderr))
-    assert SHOWN.findall(program.text) == done.stdout.splitlines()
+    assert OUTPUT.findall(program.text) == done.stdout.splitlines()
 
 
-def test_nothing_is_left_out() -> None:
+def test_all_files_blocks_and_commands_are_found() -> None:
     assert ["mail.py", "plain.py"] == [block.title for block in PAGE.files]
-    assert len(PAGE.typed) >= 8
+    assert len(PAGE.python_blocks) >= 8
     assert len(list(commands())) >= 5

@@ -1,4 +1,4 @@
-"""An empty place on each storage of the list, an app on it, and a clerk at a clock that stands still."""
+"""Fixtures: an empty storage of each kind, an app on it, and a client of the protocol with a manual clock."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import pytest
 
 from dibs import Dibs, Queue
 from dibs.storage.registry import open_storage
-from tests.lineage import actors
-from tests.lineage.clerk import Clerk
-from tests.lineage.places import PLACES, STORAGES
+from tests.lineage import scripted_handlers
+from tests.lineage.protocol_client import ProtocolClient
+from tests.lineage.storage_urls import NEW_URLS, STORAGES
 
 
 @pytest.fixture(params=STORAGES)
 def storage_url(request: pytest.FixtureRequest) -> str:
-    """The URL of an empty place."""
-    return PLACES[request.param](request)
+    """Return the URL of an empty storage."""
+    return NEW_URLS[request.param](request)
 
 
 @pytest.fixture
 def other_url(request: pytest.FixtureRequest, storage_url: str) -> str:
-    """Another place on the same storage."""
-    return PLACES[request.node.callspec.params["storage_url"]](request)
+    """Return the URL of a second empty storage of the same kind."""
+    return NEW_URLS[request.node.callspec.params["storage_url"]](request)
 
 
 @pytest.fixture
 async def app(storage_url: str) -> AsyncIterator[Dibs]:
-    """An app that is open on the place."""
+    """An open app on the storage."""
     async with Dibs(storage_url) as app:
         yield app
 
@@ -38,15 +38,15 @@ def queue(app: Dibs) -> Queue:
 
 
 @pytest.fixture
-async def clerk(storage_url: str) -> AsyncIterator[Clerk]:
-    """Someone at the protocol's counter, with a clock that the test sets."""
+async def protocol(storage_url: str) -> AsyncIterator[ProtocolClient]:
+    """A client of the storage protocol with a manual clock."""
     async with open_storage(storage_url, clock="manual") as storage:
-        yield Clerk(storage)
+        yield ProtocolClient(storage)
 
 
 @pytest.fixture
-def stage() -> Iterator[actors.Stage]:
-    """Where the actors of this test write down what they did."""
-    actors.STAGE = actors.Stage()
-    yield actors.STAGE
-    actors.STAGE.leave()
+def record() -> Iterator[scripted_handlers.HandlerRecord]:
+    """The runs of the scripted handlers in this test."""
+    scripted_handlers.RECORD = scripted_handlers.HandlerRecord()
+    yield scripted_handlers.RECORD
+    scripted_handlers.RECORD.release_threads.set()

@@ -1,4 +1,4 @@
-"""beequeue and bee-queue: jobs, retries, timeouts, delays, backoff, ids and what is kept of them."""
+"""beequeue and bee-queue: jobs, retries, timeouts, ids, batches and retention."""
 
 from __future__ import annotations
 
@@ -18,41 +18,51 @@ from dibs import (
     Retention,
 )
 from dibs.model.requests import Complete, RetryLater
-from tests.lineage import actors
-from tests.lineage.actors import claimed, play, told, work, working
-from tests.lineage.clerk import Clerk
+from tests.lineage import scripted_handlers
+from tests.lineage.protocol_client import ProtocolClient
+from tests.lineage.scripted_handlers import (
+    claim_one,
+    run_until_empty,
+    running_worker,
+    set_handler,
+    wait_for_event,
+)
 
-# -- a job and its end -------------------------------------------------------------------------------------
+# -- jobs and outcomes -------------------------------------------------------------------------------------
 
 
-async def test_jobs_run_first_in_first_out(clerk: Clerk) -> None:
+async def test_jobs_run_first_in_first_out(protocol: ProtocolClient) -> None:
     for number in range(30):
-        await clerk.put(f"{number:02}")
+        await protocol.enqueue(f"{number:02}")
 
-    assert [f"{number:02}" for number in range(30)] == [job.id for job in await clerk.claim()]
+    assert [f"{number:02}" for number in range(30)] == [job.id for job in await protocol.claim()]
 
 
-async def test_a_result_is_kept_and_told(app: Dibs, queue: Queue, stage: actors.Stage) -> None:
-    """Not only in a message that has to be caught: whoever asks later gets it."""
-    play(queue)
+async def test_a_result_is_kept_and_told(
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
+) -> None:
+    """A later caller gets the result, too, without having received a message."""
+    set_handler(queue)
     ticket = await queue.enqueue({"return": [1, None]})
-    await work(app)
+    await run_until_empty(app)
 
     assert [1, None] == await ticket.result(0)
     assert [1, None] == await queue.ticket(ticket.id, ticket.revision).result(0)
 
 
 async def test_success_and_failure_are_kept_or_not_each_by_itself(
-    app: Dibs, queue: Queue, stage: actors.Stage
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
 ) -> None:
-    """Retention: seconds, None for ever, 0 not at all; of the job, else of the queue, else the default."""
-    play(queue, max_retries=0)
+    """Retention is in seconds; None keeps the outcome forever, 0 keeps no outcome. The job overrides the
+    queue.
+    """
+    set_handler(queue, max_retries=0)
     await queue.configure(retention=Retention(failed=None))
     await queue.enqueue(1, id="kept")
     await queue.enqueue({"fail": 1}, id="for ever")
     gone = await queue.enqueue(1, id="gone", retention=Retention(completed=0))
     await queue.enqueue({"fail": 1}, id="also gone", retention=Retention(failed=0))
-    await work(app)
+    await run_until_empty(app)
 
     kept, for_ever = await queue.get("kept"), await queue.get("for ever")
     assert kept is not None
@@ -63,73 +73,75 @@ async def test_success_and_failure_are_kept_or_not_each_by_itself(
         await gone.result(0)
 
 
-async def test_a_retried_job_goes_behind_what_waits(clerk: Clerk) -> None:
-    """Contract 1, seq: a retry draws a fresh place in line, on every storage; a release keeps its own."""
-    await clerk.put("a")
-    run = await clerk.take()
-    await clerk.put("b")
-    await clerk.settle(run, RetryLater(delay=0))
+async def test_a_retried_job_goes_behind_what_waits(protocol: ProtocolClient) -> None:
+    """Contract 1, seq: a retry gets a new sequence number on every storage; a release keeps its number."""
+    await protocol.enqueue("a")
+    run = await protocol.claim_one()
+    await protocol.enqueue("b")
+    await protocol.settle(run, RetryLater(delay=0))
 
-    assert ["b", "a"] == [job.id for job in await clerk.claim()]
+    assert ["b", "a"] == [job.id for job in await protocol.claim()]
 
 
 async def test_retries_are_counted_up_and_belong_to_the_job(
-    app: Dibs, queue: Queue, stage: actors.Stage
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
 ) -> None:
-    """max_retries=n is n extra runs; of the job, else of its handler; less than 0 is refused."""
-    play(queue)
+    """max_retries=n allows n more runs. The job overrides its handler. Negative values are refused."""
+    set_handler(queue)
     await queue.enqueue({"fail": 9}, id="a", max_retries=2)
-    await work(app)
+    await run_until_empty(app)
 
     status = await queue.get("a")
     assert status is not None
-    assert (3, 3, 2) == (len(stage.ran), status.attempts, status.retries)
+    assert (3, 3, 2) == (len(record.ran), status.attempts, status.retries)
     for bad in (-1, 1.5, "3", True):
         with pytest.raises(Refused):
             await queue.enqueue(1, max_retries=bad)  # type: ignore[arg-type]
 
 
 async def test_a_timeout_belongs_to_the_job_and_stops_it(
-    app: Dibs, queue: Queue, stage: actors.Stage
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
 ) -> None:
-    """It fails with the time in its message, its handler is cancelled, and its late word does not count."""
-    play(queue, max_timeouts=0)
+    """The error names the timeout, the handler is cancelled, and its late result is ignored."""
+    set_handler(queue, max_timeouts=0)
     await queue.enqueue({"hold": True}, id="a", timeout=0.02)
-    await work(app)
+    await run_until_empty(app)
 
     status = await queue.get("a")
     assert status is not None
     assert status.error is not None
     assert ("failed", "took longer than its timeout of 0.02 s") == (status.state, status.error.message)
-    assert ["a stopped"] == stage.notes
+    assert ["a stopped"] == record.notes
     for bad in (-1, 0, "5"):
         with pytest.raises(Refused):
             await queue.enqueue(1, timeout=bad)  # type: ignore[arg-type]
     await queue.enqueue(1, timeout=None)
 
 
-async def test_a_run_that_was_given_up_has_no_say(app: Dibs, queue: Queue, stage: actors.Stage) -> None:
-    """A `def` handler cannot be stopped: it loses its fence and its room, and what it returns is ignored."""
-    stage.loop = asyncio.get_running_loop()
-    play(queue, actors.act_plain, timeout=0.02, max_timeouts=0, size=100)
+async def test_a_run_that_was_given_up_has_no_say(
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
+) -> None:
+    """A `def` handler cannot be stopped. Its fence and its capacity end, and its result is ignored."""
+    record.loop = asyncio.get_running_loop()
+    set_handler(queue, scripted_handlers.scripted_blocking, timeout=0.02, max_timeouts=0, size=100)
     ticket = await queue.enqueue({"hold": True}, id="a")
     await queue.enqueue(1, id="b")
-    async with working(app):
-        await told(queue, "completed")
-        stage.go_plain.set()
+    async with running_worker(app):
+        await wait_for_event(queue, "completed")
+        record.release_threads.set()
 
     assert "failed" == (await ticket.status()).state
-    assert ["a", "b"] == stage.ran
+    assert ["a", "b"] == record.ran
 
 
 async def test_only_what_failed_is_retried_by_hand(queue: Queue) -> None:
-    """With counts 0 and its data; every other state has its word, and nothing is pushed twice."""
+    """The job keeps its data and starts with counts 0. Each other state has its own reply."""
     words = [await queue.retry_failed("a")]
     await queue.enqueue(7, id="a")
     words.append(await queue.retry_failed("a"))
-    await (await claimed(queue)).fail("no")
+    await (await claim_one(queue)).fail("no")
     words += [await queue.retry_failed("a"), await queue.retry_failed("a")]
-    claim = await claimed(queue)
+    claim = await claim_one(queue)
     assert (7, 1, 0) == (claim.data, claim.attempt, claim.retries)
     await claim.complete()
     words.append(await queue.retry_failed("a"))
@@ -138,32 +150,34 @@ async def test_only_what_failed_is_retried_by_hand(queue: Queue) -> None:
 
 
 async def test_removing_an_active_job_is_safe(queue: Queue) -> None:
-    """Nothing of it stays in any list, its holder is told, and the id is free."""
+    """The job is in no list, and its id can be enqueued again with a higher fence."""
     await queue.enqueue(1, id="a")
-    claim = await claimed(queue)
+    claim = await claim_one(queue)
     assert await queue.forget("a")
     ticket = await queue.enqueue(2, id="a")
 
     assert "queued" == ticket.verdict
     assert 0 == (await queue.counts()).active
-    second = await claimed(queue)
+    second = await claim_one(queue)
     assert second.fence > claim.fence
 
 
-async def test_progress_is_any_json_and_is_kept(app: Dibs, queue: Queue, stage: actors.Stage) -> None:
-    """On the job, while it runs, for everyone; what JSON cannot say is refused."""
-    play(queue)
+async def test_progress_is_any_json_and_is_kept(
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
+) -> None:
+    """Every client can read the progress during the run. Values outside of JSON are refused."""
+    set_handler(queue)
     await queue.enqueue({"progress": {"done": [1, "of", 3]}, "hold": True}, id="a")
-    async with working(app):
-        await stage.arrived()
+    async with running_worker(app):
+        await record.wait_for_hold()
         status = await queue.get("a")
         assert status is not None
         assert {"done": [1, "of", 3]} == status.progress
-        stage.go.set()
-        await told(queue, "completed")
+        record.release.set()
+        await wait_for_event(queue, "completed")
 
     await queue.enqueue(1, id="b")
-    claim = await claimed(queue)
+    claim = await claim_one(queue)
     await claim.progress(250)
     for bad in (float("nan"), object()):
         with pytest.raises(Refused):
@@ -174,10 +188,10 @@ async def test_progress_is_any_json_and_is_kept(app: Dibs, queue: Queue, stage: 
 
 
 async def test_an_id_that_exists_is_answered_and_kept(queue: Queue) -> None:
-    """Under Reject nothing is written, and the ticket still has its id and waits for what is there."""
+    """Reject writes no record, and the ticket refers to the existing job or outcome."""
     await queue.enqueue(1, id="a")
     again = await queue.enqueue(2, id="a", on_conflict=Reject())
-    await (await claimed(queue)).complete("done")
+    await (await claim_one(queue)).complete("done")
     after = await queue.enqueue(3, id="a", on_conflict=Reject())
 
     assert [("a", "duplicate"), ("a", "completed")] == [(t.id, t.verdict) for t in (again, after)]
@@ -185,7 +199,7 @@ async def test_an_id_that_exists_is_answered_and_kept(queue: Queue) -> None:
 
 
 async def test_many_are_saved_in_one_go(queue: Queue) -> None:
-    """In order, over any number; each bad one is named with its place, and then nothing was sent."""
+    """Batches keep the order. A refused batch names the index of each bad job, and no job is sent."""
     tickets = await queue.enqueue_many(range(2100))
     with pytest.raises(BatchRefused) as refused:
         await queue.enqueue_many([1, object(), queue.bind(2, priority=5000)])
@@ -196,23 +210,23 @@ async def test_many_are_saved_in_one_go(queue: Queue) -> None:
 
 
 async def test_who_only_enqueues_has_no_handler(app: Dibs, queue: Queue) -> None:
-    """And is no worker; who has one has exactly one for each queue."""
+    """An app without handlers cannot work. A queue has one handler."""
     await queue.enqueue(1)
     with pytest.raises(ConfigurationError, match="no handler"):
         await app.work()
-    queue.handler(actors.act)
+    queue.handler(scripted_handlers.scripted)
     with pytest.raises(DuplicateHandler):
-        queue.handler(actors.act_plain)
+        queue.handler(scripted_handlers.scripted_blocking)
 
 
-async def test_a_claim_of_what_was_removed_is_not_made(clerk: Clerk) -> None:
-    """Cancelled while it waits, it is in no line: the worker never meets an id without a record."""
+async def test_a_claim_of_what_was_removed_is_not_made(protocol: ProtocolClient) -> None:
+    """A cancelled waiting job cannot be claimed."""
     for id in "abc":
-        await clerk.put(id)
-    assert "cancelled" == await clerk.cancel("b")
-    jobs = await clerk.claim()
+        await protocol.enqueue(id)
+    assert "cancelled" == await protocol.cancel("b")
+    jobs = await protocol.claim()
 
     assert ["a", "c"] == [job.id for job in jobs]
     for job in jobs:
-        await clerk.settle(job, Complete())
-    assert 0 == (await clerk.storage.counts(["q"], now=clerk.now))["q"].active
+        await protocol.settle(job, Complete())
+    assert 0 == (await protocol.storage.counts(["q"], now=protocol.now))["q"].active

@@ -1,4 +1,4 @@
-"""beequeue and bee-queue: who is told what, and in which order."""
+"""beequeue and bee-queue: events."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ import pytest
 
 from dibs import Dibs, Queue
 from dibs.client import feed
-from tests.lineage import actors
-from tests.lineage.actors import claimed, play, work
+from tests.lineage import scripted_handlers
+from tests.lineage.scripted_handlers import claim_one, run_until_empty, set_handler
 
 # -- events ------------------------------------------------------------------------------------------------
 
 
-async def test_a_retry_is_told_as_a_retry(app: Dibs, queue: Queue, stage: actors.Stage) -> None:
-    """Each event once, with its error; `failed` is the final failure and nothing else."""
-    play(queue, max_retries=2)
+async def test_a_retry_is_told_as_a_retry(
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
+) -> None:
+    """Each event is logged once, with its error. `failed` is only the final failure."""
+    set_handler(queue, max_retries=2)
     await queue.enqueue({"fail": 2}, id="succeeds")
-    await work(app)
+    await run_until_empty(app)
     await queue.enqueue({"fail": 9}, id="fails")
-    await work(app)
+    await run_until_empty(app)
 
-    events = await actors.read(queue, 6)
+    events = await scripted_handlers.read_events(queue, 6)
     assert ["retried", "retried", "completed"] == [event.kind for event in events[:3]]
     assert ["retried", "retried", "failed"] == [event.kind for event in events[3:]]
     errors = [event.error.message if event.error else None for event in events]
@@ -30,13 +32,13 @@ async def test_a_retry_is_told_as_a_retry(app: Dibs, queue: Queue, stage: actors
 
 
 async def test_everyone_hears_of_a_job_in_the_same_order(app: Dibs, queue: Queue) -> None:
-    """There are no events for some and others for others: each reader reads the one log."""
+    """All readers read the same log."""
     await queue.configure(log_level="all")
     async with queue.events() as one, app.queue("q").events() as two:
         await queue.enqueue(1, id="a")
-        claim = await claimed(queue)
+        claim = await claim_one(queue)
         await claim.retry(delay=0)
-        await (await claimed(queue)).complete()
+        await (await claim_one(queue)).complete()
         heard = [[(await anext(reader)).kind for _ in range(5)] for reader in (one, two)]
 
     assert [["queued", "claimed", "retried", "claimed", "completed"]] * 2 == heard
@@ -46,11 +48,11 @@ async def test_everyone_hears_of_a_job_in_the_same_order(app: Dibs, queue: Queue
 async def test_who_follows_is_woken_by_what_happens_as_it_begins(
     app: Dibs, queue: Queue, monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
-    """Nothing falls between the reading of the log and the wait for more."""
-    monkeypatch.setattr(feed, "SLOW_POLL", 60)
+    """An event between reading the log and waiting is not missed."""
+    monkeypatch.setattr(feed, "SLOW_POLL_SECONDS", 60)
     await queue.configure(log_level="all")
     request = queue.bind(1, id="a").request
-    async with asyncio.timeout(actors.SOON), queue.events() as events:
+    async with asyncio.timeout(scripted_handlers.TIMEOUT), queue.events() as events:
         coming = asyncio.ensure_future(anext(events))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -59,10 +61,10 @@ async def test_who_follows_is_woken_by_what_happens_as_it_begins(
 
 
 async def test_the_live_feed_has_progress(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "SLOW_POLL", 0.01)
+    monkeypatch.setattr(feed, "SLOW_POLL_SECONDS", 0.01)
     await queue.enqueue(1, id="a")
-    claim = await claimed(queue)
-    async with asyncio.timeout(actors.SOON), queue.events() as events:
+    claim = await claim_one(queue)
+    async with asyncio.timeout(scripted_handlers.TIMEOUT), queue.events() as events:
         await claim.progress(50)
         event = await anext(events)
 
@@ -70,12 +72,12 @@ async def test_the_live_feed_has_progress(queue: Queue, monkeypatch: pytest.Monk
 
 
 async def test_who_sends_no_events_says_so(queue: Queue) -> None:
-    """Of the queue, for all its clients; the jobs themselves are as they are."""
+    """The log level of the queue applies to all its clients, and does not change the jobs."""
     await queue.configure(log_level="off")
     await queue.enqueue(1, id="a")
-    await (await claimed(queue)).complete()
+    await (await claim_one(queue)).complete()
     await queue.configure(log_level="runs")
     await queue.enqueue(1, id="b")
-    await (await claimed(queue)).complete()
+    await (await claim_one(queue)).complete()
 
-    assert ["b"] == [event.id for event in await actors.read(queue, 1)]
+    assert ["b"] == [event.id for event in await scripted_handlers.read_events(queue, 1)]

@@ -17,20 +17,26 @@ from dibs import (
     WaitTimeout,
     content_id,
 )
-from tests.lineage import actors
-from tests.lineage.actors import claimed, play, told, work, working
-from tests.lineage.clerk import Clerk
+from tests.lineage import scripted_handlers
+from tests.lineage.protocol_client import ProtocolClient
+from tests.lineage.scripted_handlers import (
+    claim_one,
+    run_until_empty,
+    running_worker,
+    set_handler,
+    wait_for_event,
+)
 
 # -- enqueue -----------------------------------------------------------------------------------------------
 
 
 async def test_an_enqueue_says_what_it_found(queue: Queue) -> None:
-    """Reject: queued, duplicate while live, completed with the result; failed only where that is asked."""
+    """Verdicts of Reject: queued, duplicate for a live job, completed; and failed with failed=True."""
     words = []
     for end in ("complete", "fail"):
         words.append((await queue.enqueue(1, id=end, on_conflict=Reject())).verdict)
         words.append((await queue.enqueue(2, id=end, on_conflict=Reject())).verdict)
-        claim = await claimed(queue)
+        claim = await claim_one(queue)
         words.append((await queue.enqueue(3, id=end, on_conflict=Reject())).verdict)
         await (claim.complete("one") if end == "complete" else claim.fail("no"))
         words.append((await queue.enqueue(4, id=end, on_conflict=Reject(failed=True))).verdict)
@@ -42,18 +48,20 @@ async def test_an_enqueue_says_what_it_found(queue: Queue) -> None:
 
 async def test_what_waits_for_its_retry_is_a_duplicate_and_can_be_cancelled(queue: Queue) -> None:
     await queue.enqueue(1, id="a")
-    await (await claimed(queue)).retry(delay=60)
+    await (await claim_one(queue)).retry(delay=60)
 
     assert "duplicate" == (await queue.enqueue(2, id="a", on_conflict=Reject())).verdict
     assert "cancelled" == await queue.cancel("a")
 
 
-async def test_a_result_of_none_is_a_result(app: Dibs, queue: Queue, stage: actors.Stage) -> None:
-    """Of a handler that returns nothing too: completed, told to waiters, and no reason to run again."""
-    play(queue, actors.say_nothing)
+async def test_a_result_of_none_is_a_result(
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
+) -> None:
+    """A handler that returns None completes its job, its waiters get None, and Reject finds the outcome."""
+    set_handler(queue, scripted_handlers.return_none)
     ticket = await queue.enqueue(1, id="a")
-    async with working(app):
-        assert await ticket.result(actors.SOON) is None
+    async with running_worker(app):
+        assert await ticket.result(scripted_handlers.TIMEOUT) is None
     again = await queue.enqueue(2, id="a", on_conflict=Reject())
 
     assert ("completed", None) == (again.verdict, await again.result(0))
@@ -65,14 +73,14 @@ async def test_a_result_of_none_is_a_result(app: Dibs, queue: Queue, stage: acto
 @pytest.mark.parametrize("value", [None, 0, False, "", [], {}])
 async def test_a_falsy_result_is_a_result(queue: Queue, value: object) -> None:
     ticket = await queue.enqueue(1)
-    await (await claimed(queue)).complete(value)
+    await (await claim_one(queue)).complete(value)
 
     assert value == await ticket.result(0)
     assert (type(value), value) == (type(await ticket.result(0)), value)
 
 
 async def test_equal_work_has_an_equal_id(queue: Queue) -> None:
-    """Whatever the order of its keys; and two different ones differ."""
+    """The order of keys does not matter; different values have different ids."""
     one, other = {"a": 1, "b": [2]}, {"b": [2], "a": 1}
     first = await queue.enqueue(one, id=content_id(one))
     second = await queue.enqueue(other, id=content_id(other), on_conflict=Reject())
@@ -84,30 +92,32 @@ async def test_equal_work_has_an_equal_id(queue: Queue) -> None:
 # -- request and response ----------------------------------------------------------------------------------
 
 
-async def test_run_enqueues_and_waits(app: Dibs, stage: actors.Stage) -> None:
-    task = app.task(actors.doubled)
-    async with working(app):
-        assert 42 == await task.options(wait=actors.SOON).enqueue_and_wait(21)
+async def test_run_enqueues_and_waits(app: Dibs, record: scripted_handlers.HandlerRecord) -> None:
+    task = app.task(scripted_handlers.double)
+    async with running_worker(app):
+        assert 42 == await task.options(wait=scripted_handlers.TIMEOUT).enqueue_and_wait(21)
         assert [2, 4, 6] == await asyncio.gather(*(task.enqueue_and_wait(number) for number in (1, 2, 3)))
 
 
 async def test_a_wait_that_is_over_leaves_the_job_alone(queue: Queue) -> None:
-    """WaitTimeout is a TimeoutError; the job goes on and may be waited for again."""
+    """WaitTimeout is a TimeoutError. The job continues, and a second wait gets its result."""
     ticket = await queue.enqueue(1, id="a")
     with pytest.raises(WaitTimeout) as over:
         await ticket.result(0)
     assert isinstance(over.value, TimeoutError)
-    await (await claimed(queue)).complete("late")
+    await (await claim_one(queue)).complete("late")
 
     assert "late" == await ticket.result(0)
 
 
-async def test_a_waiter_hears_of_a_failure_and_what_it_was(app: Dibs, stage: actors.Stage) -> None:
-    """At once if it has failed already; a retry is no end; the error is data, not text to parse."""
-    task = app.task(max_retries=1, backoff=Immediate())(actors.failing)
-    async with working(app):
+async def test_a_waiter_hears_of_a_failure_and_what_it_was(
+    app: Dibs, record: scripted_handlers.HandlerRecord
+) -> None:
+    """A retry does not end the wait. After the failure, result() raises at once, with the error as data."""
+    task = app.task(max_retries=1, backoff=Immediate())(scripted_handlers.always_failing)
+    async with running_worker(app):
         with pytest.raises(JobFailed) as failed:
-            await task.options(id="a", wait=actors.SOON).enqueue_and_wait(5)
+            await task.options(id="a", wait=scripted_handlers.TIMEOUT).enqueue_and_wait(5)
     again = await task.options(id="a", on_conflict=Reject(failed=True)).enqueue(5)
     with pytest.raises(JobFailed):
         await again.result(0)
@@ -119,12 +129,12 @@ async def test_a_waiter_hears_of_a_failure_and_what_it_was(app: Dibs, stage: act
 
 @pytest.mark.parametrize("state", ["waiting", "blocked", "active"])
 async def test_a_waiter_hears_of_a_cancel(queue: Queue, state: str) -> None:
-    """At once, and by its own name: not as a timeout."""
+    """The wait raises JobCancelled at once."""
     ticket = await queue.enqueue(1, id="a")
-    claim = await claimed(queue) if state != "waiting" else None
+    claim = await claim_one(queue) if state != "waiting" else None
     if state == "blocked":
         ticket = await queue.enqueue(2, id="a")
-    waiting = asyncio.ensure_future(ticket.result(actors.SOON))
+    waiting = asyncio.ensure_future(ticket.result(scripted_handlers.TIMEOUT))
     await asyncio.sleep(0)
     await queue.cancel("a", running=state == "active")
     if claim and state == "active":
@@ -135,23 +145,23 @@ async def test_a_waiter_hears_of_a_cancel(queue: Queue, state: str) -> None:
 
 
 async def test_two_waiters_of_one_id_do_not_disturb_each_other(queue: Queue) -> None:
-    """One gives up, one is cancelled: the third still hears of the end."""
+    """One wait times out and one is cancelled; the third gets the result."""
     ticket = await queue.enqueue(1, id="a")
     hasty, cancelled, patient = (asyncio.ensure_future(ticket.result(wait)) for wait in (0.02, 60, 60))
     with pytest.raises(WaitTimeout):
         await hasty
     cancelled.cancel()
-    await (await claimed(queue)).complete("done")
+    await (await claim_one(queue)).complete("done")
 
-    async with asyncio.timeout(actors.SOON):
+    async with asyncio.timeout(scripted_handlers.TIMEOUT):
         assert "done" == await patient
 
 
 async def test_one_may_wait_for_what_is_active_or_has_ended(queue: Queue) -> None:
     ticket = await queue.enqueue(1, id="a")
-    claim = await claimed(queue)
+    claim = await claim_one(queue)
     duplicate = await queue.enqueue(2, id="a", on_conflict=Reject())
-    waiting = asyncio.ensure_future(duplicate.result(actors.SOON))
+    waiting = asyncio.ensure_future(duplicate.result(scripted_handlers.TIMEOUT))
     await asyncio.sleep(0)
     await claim.complete("one")
 
@@ -160,9 +170,9 @@ async def test_one_may_wait_for_what_is_active_or_has_ended(queue: Queue) -> Non
 
 
 async def test_what_nobody_keeps_is_told_as_such(queue: Queue) -> None:
-    """Unknown, expired and not kept are no result of None."""
+    """For an unknown id and an outcome that is not kept, result() raises OutcomeNotKept."""
     ticket = await queue.enqueue(1, retention=0)
-    await (await claimed(queue)).complete(1)
+    await (await claim_one(queue)).complete(1)
     with pytest.raises(OutcomeNotKept):
         await ticket.result(0)
     with pytest.raises(OutcomeNotKept):
@@ -172,38 +182,42 @@ async def test_what_nobody_keeps_is_told_as_such(queue: Queue) -> None:
 # -- cancel ------------------------------------------------------------------------------------------------
 
 
-async def test_cancel_then_enqueue_runs_once(app: Dibs, queue: Queue, stage: actors.Stage) -> None:
-    """Contract 3, cancel: it removes the queued entry itself."""
-    play(queue)
+async def test_cancel_then_enqueue_runs_once(
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
+) -> None:
+    """Contract 3, cancel: the queued job is removed."""
+    set_handler(queue)
     first = await queue.enqueue(1, id="a")
     assert "cancelled" == await queue.cancel("a")
     second = await queue.enqueue(2, id="a")
     with pytest.raises(JobCancelled):
         await first.result(0)
-    await work(app)
+    await run_until_empty(app)
 
-    assert (["a"], 2) == (stage.ran, await second.result(0))
+    assert (["a"], 2) == (record.ran, await second.result(0))
 
 
-async def test_a_cancel_and_a_claim_agree_on_who_was_first(clerk: Clerk) -> None:
-    """One step each: either it is cancelled and never runs, or it runs and the cancel says active."""
-    await clerk.put()
-    lease = await clerk.lease()
-    word, jobs = await asyncio.gather(clerk.cancel(), clerk.claim(1, lease))
+async def test_a_cancel_and_a_claim_agree_on_who_was_first(protocol: ProtocolClient) -> None:
+    """Cancel and claim are atomic: the job is cancelled, or it is claimed and the cancel replies "active"."""
+    await protocol.enqueue()
+    lease = await protocol.new_lease()
+    word, jobs = await asyncio.gather(protocol.cancel(), protocol.claim(1, lease))
 
     assert (word, len(jobs)) in {("cancelled", 0), ("active", 1)}
 
 
-async def test_a_running_job_can_be_asked_to_stop(app: Dibs, queue: Queue, stage: actors.Stage) -> None:
-    """Without `running` it goes on; with it the handler is cancelled, and it never comes back."""
-    play(queue)
+async def test_a_running_job_can_be_asked_to_stop(
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
+) -> None:
+    """With running=True the job is cancelled, with its handler; otherwise the run continues."""
+    set_handler(queue)
     ticket = await queue.enqueue({"hold": True}, id="a")
-    async with working(app, heartbeat=0.02, lease=5):
-        await stage.arrived()
+    async with running_worker(app, heartbeat=0.02, lease=5):
+        await record.wait_for_hold()
         assert "active" == await queue.cancel("a")
         assert "requested" == await queue.cancel("a", running=True)
-        await told(queue, "cancelled")
+        await wait_for_event(queue, "cancelled")
 
-    assert ["a stopped"] == stage.notes
+    assert ["a stopped"] == record.notes
     with pytest.raises(JobCancelled):
         await ticket.result(0)

@@ -1,4 +1,4 @@
-"""@platformatic/job-queue: workers, events, hooks, the reaper, its storages, and how everything stops."""
+"""@platformatic/job-queue: workers, hooks and shutdown."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from dibs import (
 from dibs.client.calls.handler import Ending
 from dibs.model.requests import Complete, RetryLater
 from dibs.worker import run
-from tests.lineage import actors
-from tests.lineage.actors import play, told, work, working
-from tests.lineage.clerk import Clerk
+from tests.lineage import scripted_handlers
+from tests.lineage.protocol_client import ProtocolClient
+from tests.lineage.scripted_handlers import run_until_empty, running_worker, set_handler, wait_for_event
 from tests.worker.faulty_storage import faulty_storage
 
 # -- the worker --------------------------------------------------------------------------------------------
@@ -30,69 +30,71 @@ from tests.worker.faulty_storage import faulty_storage
 
 @pytest.mark.parametrize(("size", "most"), [(100, 1), (25, 4), (1, 100)])
 async def test_so_many_run_at_once(
-    app: Dibs, queue: Queue, stage: actors.Stage, size: int, most: int
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord, size: int, most: int
 ) -> None:
-    """A process has 100 units: one of size 100 at a time, four of 25, a hundred of 1."""
-    play(queue, size=size)
+    """A process has 100 capacity units, for one job of size 100, four of 25 or a hundred of 1."""
+    set_handler(queue, size=size)
     await queue.enqueue_many([{"hold": True}] * (most + 5))
-    async with working(app):
+    async with running_worker(app):
         for _ in range(most):
-            await stage.arrived()
-        assert most == stage.now
-        stage.go.set()
-        await told(queue, "completed", most + 5)
+            await record.wait_for_hold()
+        assert most == record.active
+        record.release.set()
+        await wait_for_event(queue, "completed", most + 5)
 
-    assert most == stage.most
+    assert most == record.max_active
 
 
-async def test_attempts_count_from_one(app: Dibs, queue: Queue, stage: actors.Stage) -> None:
-    """And n retries are n + 1 runs, so 0 is a single run."""
-    play(queue, max_retries=0)
+async def test_attempts_count_from_one(
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
+) -> None:
+    """n retries are n + 1 runs."""
+    set_handler(queue, max_retries=0)
     await queue.enqueue({"fail": 1}, id="a")
     await queue.enqueue({"fail": 2}, id="b", max_retries=2)
-    await work(app)
+    await run_until_empty(app)
 
     assert ([1], [1, 2, 3]) == (
-        [job.attempt for job in stage.jobs if job.id == "a"],
-        [job.attempt for job in stage.jobs if job.id == "b"],
+        [job.attempt for job in record.jobs if job.id == "a"],
+        [job.attempt for job in record.jobs if job.id == "b"],
     )
 
 
-async def test_a_retried_and_a_reaped_job_have_the_same_place_everywhere(clerk: Clerk) -> None:
-    """At the back of its equals: a, b, a on every storage."""
+async def test_a_retried_and_a_reaped_job_have_the_same_place_everywhere(protocol: ProtocolClient) -> None:
+    """A retried or reaped job comes after the waiting jobs of the same priority and time."""
     for how in ("retry", "reap"):
-        await clerk.put("a")
-        run_ = await clerk.take(await clerk.lease(10))
-        await clerk.put("b")
+        await protocol.enqueue("a")
+        run_ = await protocol.claim_one(await protocol.new_lease(10))
+        await protocol.enqueue("b")
         if how == "retry":
-            await clerk.settle(run_, RetryLater(delay=0))
+            await protocol.settle(run_, RetryLater(delay=0))
         else:
-            clerk.now += 10
-            await clerk.reap()
-        await clerk.lease()
-        jobs = await clerk.claim()
+            protocol.now += 10
+            await protocol.reap()
+        await protocol.new_lease()
+        jobs = await protocol.claim()
         assert ["b", "a"] == [job.id for job in jobs]
         for job in jobs:
-            await clerk.settle(job, Complete())
+            await protocol.settle(job, Complete())
 
 
 async def test_a_run_over_its_time_is_stopped_not_only_told(
-    app: Dibs, queue: Queue, stage: actors.Stage
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
 ) -> None:
-    """Its handler is cancelled, and job.deadline tells it beforehand."""
-    play(queue, timeout=0.05, max_timeouts=0)
+    """The handler is cancelled, and it can read job.deadline."""
+    set_handler(queue, timeout=0.05, max_timeouts=0)
     await queue.enqueue({"hold": True}, id="a")
-    await work(app)
+    await run_until_empty(app)
 
-    assert ["a stopped"] == stage.notes
-    assert stage.jobs[0].deadline is not None
+    assert ["a stopped"] == record.notes
+    assert record.jobs[0].deadline is not None
 
 
 async def test_a_result_that_cannot_be_stored_fails_the_job_at_once(app: Dibs, queue: Queue) -> None:
-    """It is not run again for that; the error says what it returned."""
-    play(queue, returns_a_set)
+    """The job fails with ResultNotSerializable, without a retry."""
+    set_handler(queue, returns_a_set)
     ticket = await queue.enqueue(1, id="a")
-    await work(app)
+    await run_until_empty(app)
 
     with pytest.raises(JobFailed, match="ResultNotSerializable"):
         await ticket.result(0)
@@ -104,61 +106,65 @@ async def returns_a_set(data: Any) -> Any:
 
 
 async def test_an_end_that_could_not_be_told_is_told_again(
-    app: Dibs, queue: Queue, stage: actors.Stage
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
 ) -> None:
-    """A storage that fails while a result is kept is no failure of the handler: it does not run again."""
-    play(queue)
+    """If the storage fails during a settlement, the worker repeats it; the handler runs once."""
+    set_handler(queue)
     await queue.enqueue({"hold": True}, id="a")
-    async with faulty_storage(app) as storage, working(app):
-        await stage.arrived()
+    async with faulty_storage(app) as storage, running_worker(app):
+        await record.wait_for_hold()
         storage.fail("settle_and_claim", OSError("away"))
         storage.fail("settle", OSError("away"))
-        stage.go.set()
-        await told(queue, "completed")
+        record.release.set()
+        await wait_for_event(queue, "completed")
 
-    assert ["a"] == stage.ran
+    assert ["a"] == record.ran
 
 
-async def test_jobs_may_be_enqueued_before_anybody_works(storage_url: str, stage: actors.Stage) -> None:
-    """By whoever opens the place at first use; a worker that is idle for long still gets what comes."""
+async def test_jobs_may_be_enqueued_before_anybody_works(
+    storage_url: str, record: scripted_handlers.HandlerRecord
+) -> None:
+    """A job can be enqueued before a worker starts, and after the worker was idle for several heartbeats."""
     app = Dibs(storage_url)
     queue = app.queue("q")
-    play(queue)
+    set_handler(queue)
     await queue.enqueue(1, id="before")
     try:
-        async with faulty_storage(app) as storage, working(app, lease=0.4, heartbeat=0.04):
-            await told(queue, "completed")
+        async with faulty_storage(app) as storage, running_worker(app, lease=0.4, heartbeat=0.04):
+            await wait_for_event(queue, "completed")
             while storage.calls.count("renew") < 12:
                 await storage.wait(["q"], since=None, timeout=0.02)
             await queue.enqueue(1, id="after")
-            await told(queue, "completed", 2)
+            await wait_for_event(queue, "completed", 2)
     finally:
         await app.close()
 
-    assert ["before", "after"] == stage.ran
+    assert ["before", "after"] == record.ran
 
 
 async def test_a_second_handler_is_refused_and_a_named_worker_serves_what_it_is_told(
-    app: Dibs, queue: Queue, stage: actors.Stage
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
 ) -> None:
     other = app.queue("other")
-    play(queue)
-    play(other)
+    set_handler(queue)
+    set_handler(other)
     with pytest.raises(ConfigurationError):
-        play(queue)
+        set_handler(queue)
     await queue.enqueue(1, id="served")
     await other.enqueue(1, id="left")
-    await work(app, queues=["q"])
+    await run_until_empty(app, queues=["q"])
 
-    assert ["served"] == stage.ran
+    assert ["served"] == record.ran
 
 
-async def test_a_worker_is_named_where_it_worked(app: Dibs, queue: Queue, stage: actors.Stage) -> None:
-    play(queue)
+async def test_a_worker_is_named_where_it_worked(
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
+) -> None:
+    set_handler(queue)
     await queue.enqueue(1, id="a")
-    await work(app)
+    await run_until_empty(app)
 
-    [event] = await actors.read(queue, 1)
+    [event] = await scripted_handlers.read_events(queue, 1)
     status = await queue.get("a")
     assert status is not None
     assert event.holder == status.holder != ""
@@ -168,24 +174,24 @@ async def test_a_worker_is_named_where_it_worked(app: Dibs, queue: Queue, stage:
 
 
 async def test_a_hook_after_the_end_may_change_what_is_kept(app: Dibs) -> None:
-    """Result and retention; after a success and after the last failure, not before a retry."""
-    task = app.task(actors.doubled)
-    task.after(actors.sealed)
+    """The hook changes the result that is stored."""
+    task = app.task(scripted_handlers.double)
+    task.after(scripted_handlers.seal_result)
     ticket = await task.enqueue(4)
-    await work(app)
+    await run_until_empty(app)
 
     assert {"sealed": 8} == await task.queue.ticket(ticket.id, ticket.revision).result(0)
     with pytest.raises(BadHandler):
-        task.after(actors.sealed)
+        task.after(scripted_handlers.seal_result)
 
 
 async def test_a_hook_that_breaks_changes_nothing(app: Dibs, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, and the end is as it was."""
-    task = app.task(actors.doubled)
-    task.after(actors.breaks)
+    """The error of the hook is logged, and the result is stored unchanged."""
+    task = app.task(scripted_handlers.double)
+    task.after(scripted_handlers.raise_in_hook)
     ticket = await task.enqueue(4)
     with caplog.at_level(logging.ERROR, "dibs.worker"):
-        await work(app)
+        await run_until_empty(app)
 
     assert 8 == await ticket.result(0)
     assert "hook" in caplog.text
@@ -200,10 +206,10 @@ async def note_the_end(ending: Ending) -> None:
 
 async def test_a_hook_is_called_at_ends_only(app: Dibs) -> None:
     ENDED.clear()
-    task = app.task(max_retries=2, backoff=Immediate())(actors.failing)
+    task = app.task(max_retries=2, backoff=Immediate())(scripted_handlers.always_failing)
     task.after(note_the_end)
     await task.enqueue(1)
-    await work(app)
+    await run_until_empty(app)
 
     assert ["failed 3"] == ENDED
 
@@ -211,24 +217,24 @@ async def test_a_hook_is_called_at_ends_only(app: Dibs) -> None:
 # -- stopping ----------------------------------------------------------------------------------------------
 
 
-async def test_a_stop_loses_no_job(app: Dibs, queue: Queue, stage: actors.Stage) -> None:
-    """Each is completed or waits as before, under no lease; the next worker runs the rest."""
-    play(queue)
+async def test_a_stop_loses_no_job(app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord) -> None:
+    """After the stop each job is completed or waiting; the next worker runs the waiting jobs."""
+    set_handler(queue)
     await queue.enqueue_many([{"hold": True}] * 30)
     stopping = asyncio.create_task(run(app, grace=0))
     for _ in range(10):
-        await stage.arrived()
-    await actors.ask_to_stop()
+        await record.wait_for_hold()
+    await scripted_handlers.send_sigterm()
     await stopping
     assert (30, 0) == ((await queue.counts()).waiting, (await queue.counts()).active)
 
-    stage.go.set()
-    await work(app)
+    record.release.set()
+    await run_until_empty(app)
     assert 30 == (await queue.counts()).completed
 
 
 async def test_bad_settings_are_named(app: Dibs, queue: Queue) -> None:
-    """With the field that is at fault, before anything is sent."""
+    """The error names the field, and no call is sent."""
     with pytest.raises(Refused) as refused:
         await queue.enqueue(1, max_attempts=3)  # type: ignore[call-arg]
     assert "max_attempts" == refused.value.field

@@ -8,18 +8,24 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, Queue, Refused, UnknownOption, open_storage
-from tests.lineage import actors
-from tests.lineage.actors import claimed, play, told, work, working
-from tests.lineage.clerk import START, Clerk
+from tests.lineage import scripted_handlers
+from tests.lineage.protocol_client import START, ProtocolClient
+from tests.lineage.scripted_handlers import (
+    claim_one,
+    run_until_empty,
+    running_worker,
+    set_handler,
+    wait_for_event,
+)
 
 HOSTILE = ("it's", "'; drop table jobs; --", '"}]', "{q}", "$1", "%(x)s", "\\u0027", "ключ", "a:b/c\nd")
 
 
-# -- what a job is -----------------------------------------------------------------------------------------
+# -- jobs and states ---------------------------------------------------------------------------------------
 
 
 async def test_a_job_tells_all_that_is_known_of_it(queue: Queue) -> None:
-    """Queue, id, state, attributes, the time it starts, was enqueued and was claimed, and its attempts."""
+    """The status has queue, id, state, attributes, attempts, and the times of start, enqueue and claim."""
     at = datetime(2100, 1, 1, tzinfo=UTC)
     id = (await queue.enqueue({"to": "x"}, run_at=at, attributes={"who": "me"})).id
     status = await queue.get(id)
@@ -38,17 +44,17 @@ async def test_a_job_tells_all_that_is_known_of_it(queue: Queue) -> None:
 
 
 async def test_every_state_has_a_name(queue: Queue) -> None:
-    """created, active, processing, completed, failed: waiting, active, handed off, completed, failed."""
+    """The states created and processing are called waiting and handed off in dibs."""
     seen = []
     for end in ("complete", "fail"):
         await queue.enqueue(1, id="a")
         seen.append(await queue.get("a"))
-        claim = await claimed(queue)
+        claim = await claim_one(queue)
         seen.append(await queue.get("a"))
         await (claim.complete() if end == "complete" else claim.fail("no"))
         seen.append(await queue.get("a"))
     await queue.enqueue(1, id="a")
-    await (await claimed(queue)).hand_off()
+    await (await claim_one(queue)).hand_off()
     seen.append(await queue.get("a"))
 
     states = [status.state if status else None for status in seen]
@@ -59,11 +65,11 @@ async def test_every_state_has_a_name(queue: Queue) -> None:
 async def test_any_json_is_data(queue: Queue, data: Any) -> None:
     await queue.enqueue(data)
 
-    assert data == (await claimed(queue)).data
+    assert data == (await claim_one(queue)).data
 
 
 async def test_a_bad_job_is_an_exception_and_no_row(app: Dibs, queue: Queue) -> None:
-    """Promise 7: refused says that nothing happened; no None that somebody may overlook."""
+    """Promise 7: Refused means that no job was written."""
     for bad in (
         {"attributes": [1]},
         {"attributes": {"x": object()}},
@@ -80,11 +86,11 @@ async def test_a_bad_job_is_an_exception_and_no_row(app: Dibs, queue: Queue) -> 
     assert 0 == (await queue.counts()).waiting
 
 
-# -- when it starts ----------------------------------------------------------------------------------------
+# -- start times -------------------------------------------------------------------------------------------
 
 
 async def test_a_date_is_a_time_with_a_zone(queue: Queue) -> None:
-    """Never ignored and never guessed: a datetime counts, one without a zone or as text is refused."""
+    """run_at is a datetime with a time zone; other values are refused."""
     at = datetime.now(UTC) + timedelta(days=1)
     await queue.enqueue(1, id="a", run_at=at)
     status = await queue.get("a")
@@ -92,7 +98,7 @@ async def test_a_date_is_a_time_with_a_zone(queue: Queue) -> None:
     assert status is not None
     assert status.run_at is not None
     assert abs(status.run_at - at) <= timedelta(milliseconds=1)
-    for bad in (datetime(2100, 1, 1), "2100-01-01T00:00:00Z", "soon", 4_000_000_000):  # noqa: DTZ001 - the case
+    for bad in (datetime(2100, 1, 1), "2100-01-01T00:00:00Z", "soon", 4_000_000_000):  # noqa: DTZ001 - a naive datetime is the test
         with pytest.raises(Refused):
             await queue.enqueue(1, run_at=bad)  # type: ignore[arg-type]
 
@@ -104,19 +110,19 @@ async def test_a_date_and_a_delay_are_not_both_given(queue: Queue) -> None:
         await queue.enqueue(1, delay=-1)
 
 
-async def test_a_delay_counts_by_the_clock_of_the_storage(clerk: Clerk) -> None:
-    """Contract 1, Time: one clock per storage, and no client's decides anything."""
-    await clerk.put(delay=5000)
+async def test_a_delay_counts_by_the_clock_of_the_storage(protocol: ProtocolClient) -> None:
+    """Contract 1, Time: the clock of the storage decides, not that of a client."""
+    await protocol.enqueue(delay=5000)
 
-    assert START + 5000 == (await clerk.current()).run_at
+    assert START + 5000 == (await protocol.current()).run_at
 
 
 async def test_a_start_date_can_be_changed_while_the_job_waits(queue: Queue) -> None:
-    """A run, or an end, is no longer a matter of when it starts."""
+    """run_at of a waiting job can be amended; of an active or ended job it has no effect."""
     later = datetime(2100, 1, 1, tzinfo=UTC)
     await queue.enqueue(1, id="a", run_at=later)
     assert "amended" == await queue.amend("a", delay=0)
-    claim = await claimed(queue)
+    claim = await claim_one(queue)
     assert "active" == await queue.amend("a", run_at=later)
     await claim.complete()
     assert "not_found" == await queue.amend("a", run_at=later)
@@ -130,10 +136,10 @@ async def test_a_start_date_can_be_changed_while_the_job_waits(queue: Queue) -> 
 
 
 async def test_attributes_merge_at_the_top_level(queue: Queue) -> None:
-    """In every live state; a nested value is replaced whole, and the data stay as they were."""
+    """amend merges attributes in every live state, replaces nested values, and keeps the data."""
     await queue.enqueue(1, id="a", attributes={"kept": 1, "nested": {"x": 1}})
     await queue.amend("a", attributes={"nested": {"y": 2}})
-    claim = await claimed(queue)
+    claim = await claim_one(queue)
     await queue.amend("a", attributes={"more": [None]})
     status = await queue.get("a")
 
@@ -156,7 +162,7 @@ async def test_attributes_that_are_no_mapping_to_json_are_refused(queue: Queue, 
 
 @pytest.mark.parametrize("text", HOSTILE)
 async def test_no_text_of_a_caller_is_ever_code(app: Dibs, text: str) -> None:
-    """As attribute, value, data, id or queue: what comes out is what went in, and nothing else happens."""
+    """Any text is stored unchanged as attribute, value, data, id or queue."""
     queue, other = app.queue(f"q {text}"), app.queue("other")
     await other.enqueue("untouched", id="other")
     await queue.enqueue(text, id=text, attributes={text: text})
@@ -165,7 +171,7 @@ async def test_no_text_of_a_caller_is_ever_code(app: Dibs, text: str) -> None:
 
     assert status is not None
     assert {text: text, f"{text}2": [text]} == status.attributes
-    claim = await claimed(queue)
+    claim = await claim_one(queue)
     assert (text, text) == (claim.id, claim.data)
     await claim.fail(text)
     assert (1, 1) == ((await queue.counts()).failed, (await other.counts()).waiting)
@@ -175,30 +181,32 @@ async def test_no_text_of_a_caller_is_ever_code(app: Dibs, text: str) -> None:
 
 
 async def test_handlers_are_awaited_and_one_that_raises_concerns_no_other(
-    app: Dibs, queue: Queue, stage: actors.Stage
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
 ) -> None:
-    """Promise 6: a batch is a list of independent jobs; what an async handler raises is its job's error."""
-    play(queue, max_retries=0)
+    """Promise 6: the jobs of a batch are independent. The exception of a handler is its job's error."""
+    set_handler(queue, max_retries=0)
     tickets = await queue.enqueue_many([{"fail": 1}, {"return": "fine"}, {"exit": True}, {"return": "too"}])
-    await work(app)
+    await run_until_empty(app)
 
     states = [(await ticket.status()).state for ticket in tickets]
     assert ["failed", "completed", "failed", "completed"] == states
 
 
-async def test_the_first_look_is_at_once(app: Dibs, queue: Queue, stage: actors.Stage) -> None:
-    """Not after a first heartbeat; and running handlers hold up no claim."""
-    play(queue)
+async def test_the_first_look_is_at_once(
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
+) -> None:
+    """The worker claims at its start, and active handlers do not block claims."""
+    set_handler(queue)
     await queue.enqueue({"hold": True}, id="a")
-    async with working(app, poll=60):
-        await stage.arrived()
+    async with running_worker(app, poll=60):
+        await record.wait_for_hold()
         await queue.enqueue(1, id="b")
-        await told(queue, "completed")
-        assert ["a", "b"] == stage.ran
+        await wait_for_event(queue, "completed")
+        assert ["a", "b"] == record.ran
 
 
 async def test_by_hand_no_more_is_held_than_was_asked_for(queue: Queue) -> None:
-    """receive(max_jobs=n): a claim takes no more than may be held; what is settled makes room."""
+    """receive(max_jobs=n) holds at most n jobs; a settlement lets it claim the next."""
     await queue.enqueue_many(range(5))
     async with queue.receive(max_jobs=2, wait=0) as claims:
         held = [await anext(claims), await anext(claims)]
@@ -212,7 +220,7 @@ async def test_by_hand_no_more_is_held_than_was_asked_for(queue: Queue) -> None:
 
 
 async def test_an_app_can_be_opened_again(storage_url: str) -> None:
-    """start, shutdown, start: the jobs are as they were where the place is kept."""
+    """An app can be closed and opened again, and finds its jobs."""
     app = Dibs(storage_url)
     for number in range(3):
         async with app:
@@ -221,7 +229,7 @@ async def test_an_app_can_be_opened_again(storage_url: str) -> None:
 
 
 async def test_what_cannot_be_opened_is_raised(storage_url: str) -> None:
-    """By the call that wanted it; nothing is told to a listener that may not be there."""
+    """The call that opens the storage raises the error."""
     app = Dibs(storage_url, nonsense=True)
     with pytest.raises(UnknownOption):
         await app.queue("q").enqueue(1)

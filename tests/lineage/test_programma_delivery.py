@@ -1,4 +1,4 @@
-"""Programma: the claim, redelivery, and who moves a job where."""
+"""Programma: claims, redelivery and changes of state."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ import pytest
 from dibs import LeaseLost, Queue, Refused
 from dibs.model.job import Overrides
 from dibs.model.requests import Complete, HandOff, JobPatch
-from tests.lineage.actors import claimed
-from tests.lineage.clerk import Clerk, fence_of
+from tests.lineage.protocol_client import ProtocolClient, fence_of
+from tests.lineage.scripted_handlers import claim_one
 
 # -- the claim ---------------------------------------------------------------------------------------------
 
 
-async def test_claims_at_the_same_time_never_overlap(clerk: Clerk) -> None:
-    """Four callers of twenty each over fifty rows take fifty different ones."""
+async def test_claims_at_the_same_time_never_overlap(protocol: ProtocolClient) -> None:
+    """Four concurrent claims of 20 get 50 different jobs."""
     for number in range(50):
-        await clerk.put(f"{number:02}")
-    leases = [await clerk.lease() for _ in range(4)]
-    taken = await asyncio.gather(*(clerk.claim(20, lease) for lease in leases))
+        await protocol.enqueue(f"{number:02}")
+    leases = [await protocol.new_lease() for _ in range(4)]
+    taken = await asyncio.gather(*(protocol.claim(20, lease) for lease in leases))
 
     ids = [job.id for jobs in taken for job in jobs]
     assert (50, 50) == (len(ids), len(set(ids)))
 
 
-async def test_a_claim_returns_what_it_took_in_order(clerk: Clerk) -> None:
-    """Ties in time are broken by the place in line, not by the id."""
+async def test_a_claim_returns_what_it_took_in_order(protocol: ProtocolClient) -> None:
+    """Jobs with equal times are claimed in the order of their enqueues, not by id."""
     ids = [f"{(number * 7) % 20:02}" for number in range(20)]
     for id in ids:
-        await clerk.put(id)
+        await protocol.enqueue(id)
 
-    assert ids == [job.id for job in await clerk.claim()]
+    assert ids == [job.id for job in await protocol.claim()]
 
 
-async def test_a_job_that_is_not_settled_in_time_is_delivered_again(clerk: Clerk) -> None:
-    """At least once: the time counts from the claim or its last renewal; each delivery is counted."""
-    await clerk.put(overrides=Overrides(lease=30_000))
+async def test_a_job_that_is_not_settled_in_time_is_delivered_again(protocol: ProtocolClient) -> None:
+    """Delivery is at least once: a job whose lease has expired is claimed again. Attempts are counted."""
+    await protocol.enqueue(overrides=Overrides(lease=30_000))
     for attempt in (1, 2, 3):
-        job = await clerk.take(await clerk.lease(30_000))
+        job = await protocol.claim_one(await protocol.new_lease(30_000))
         assert (attempt, attempt - 1) == (job.attempts, job.stalls)
-        clerk.now += 29_999
-        assert [] == await clerk.reap()
-        clerk.now += 1
-        assert ["a"] == [reaped.id for reaped in await clerk.reap()]
+        protocol.now += 29_999
+        assert [] == await protocol.reap()
+        protocol.now += 1
+        assert ["a"] == [reaped.id for reaped in await protocol.reap()]
 
 
 async def test_a_claim_by_hand_asks_for_the_time_it_needs(queue: Queue) -> None:
-    """receive(lease=30) unless the job brings its own; extend prolongs it."""
+    """receive(lease=...) sets the lease, unless the job has its own; extend() prolongs it."""
     await queue.enqueue(1, lease=1.5)
     await queue.enqueue(1)
     async with queue.receive(wait=0) as claims:
@@ -62,32 +62,32 @@ async def test_a_claim_by_hand_asks_for_the_time_it_needs(queue: Queue) -> None:
 
 @pytest.mark.parametrize("bad", [0, -1, "30", float("nan")])
 async def test_a_lease_that_would_be_over_at_once_is_refused(queue: Queue, bad: Any) -> None:
-    """Nothing is delivered again on every poll."""
+    """A lease without a positive length is refused."""
     with pytest.raises(Refused):
         await queue.enqueue(1, lease=bad)
 
 
-async def test_what_is_handed_off_is_never_delivered_again(clerk: Clerk) -> None:
-    """It has no lease: only an end, by fence or by revision, or a cancel, takes it further."""
-    await clerk.put()
-    run = await clerk.take(await clerk.lease(10))
-    answer = await clerk.settle(run, HandOff())
-    clerk.now += 10_000_000
+async def test_what_is_handed_off_is_never_delivered_again(protocol: ProtocolClient) -> None:
+    """A handed-off job has no lease. Only a settlement or a cancel changes its state."""
+    await protocol.enqueue()
+    run = await protocol.claim_one(await protocol.new_lease(10))
+    answer = await protocol.settle(run, HandOff())
+    protocol.now += 10_000_000
 
-    await clerk.lease()
-    assert ([], []) == (await clerk.reap(), await clerk.claim())
-    finish = clerk.storage.finish
-    assert "done" == await finish("q", "a", Complete(), answer.revision, now=clerk.now)
-    assert "lost" == (await clerk.settle(run, HandOff())).status
+    await protocol.new_lease()
+    assert ([], []) == (await protocol.reap(), await protocol.claim())
+    finish = protocol.storage.finish
+    assert "done" == await finish("q", "a", Complete(), answer.revision, now=protocol.now)
+    assert "lost" == (await protocol.settle(run, HandOff())).status
 
 
-# -- movers ------------------------------------------------------------------------------------------------
+# -- changes of state --------------------------------------------------------------------------------------
 
 
 async def test_only_the_holder_moves_a_job(queue: Queue) -> None:
-    """Nothing goes from any state to any: a second or late mover is told that it lost."""
+    """After the first settlement each other action of the claim raises LeaseLost."""
     await queue.enqueue(1, id="a")
-    claim = await claimed(queue)
+    claim = await claim_one(queue)
     await claim.complete("first")
     for late in (claim.fail("late"), claim.retry(), claim.release(), claim.hand_off(), claim.progress(1)):
         with pytest.raises(LeaseLost):
@@ -101,7 +101,7 @@ async def test_only_the_holder_moves_a_job(queue: Queue) -> None:
 
 
 async def test_moving_what_is_unknown_is_told(queue: Queue) -> None:
-    """Each verb by id has its word for it; any text is an id, so none is malformed."""
+    """Each verb replies not_found for an unknown id, and accepts any text as an id."""
     for id in ("unknown", "8e0f4e8c-0000-4000-8000-000000000000", "'"):
         assert "not_found" == await queue.finish(id, 1)
         assert "not_found" == await queue.cancel(id)
@@ -112,9 +112,9 @@ async def test_moving_what_is_unknown_is_told(queue: Queue) -> None:
 
 @pytest.mark.parametrize("state", ["waiting", "active", "completed", "failed"])
 async def test_a_job_can_be_removed_in_any_state(queue: Queue, state: str) -> None:
-    """forget: everything of the id is gone, and a holder finds it lost."""
+    """forget removes all records of the id, and the holder of a run gets LeaseLost."""
     await queue.enqueue(1, id="a")
-    claim = await claimed(queue) if state != "waiting" else None
+    claim = await claim_one(queue) if state != "waiting" else None
     if claim and state == "completed":
         await claim.complete()
     if claim and state == "failed":
@@ -128,30 +128,30 @@ async def test_a_job_can_be_removed_in_any_state(queue: Queue, state: str) -> No
 
 
 async def test_an_end_may_keep_nothing(queue: Queue) -> None:
-    """Done with delete: a retention of 0, said at the end or with the job."""
+    """A retention of 0, of the job or of its settlement, keeps no outcome."""
     await queue.enqueue(1, id="a")
-    await (await claimed(queue)).complete("gone", retention=0)
+    await (await claim_one(queue)).complete("gone", retention=0)
     await queue.enqueue(1, id="b", retention=0)
-    await (await claimed(queue)).fail("gone")
+    await (await claim_one(queue)).fail("gone")
 
     assert (None, None) == (await queue.get("a"), await queue.get("b"))
 
 
-async def test_an_amend_is_taken_whole_or_not_at_all(clerk: Clerk) -> None:
-    await clerk.put(priority=1)
-    await clerk.take()
+async def test_an_amend_is_taken_whole_or_not_at_all(protocol: ProtocolClient) -> None:
+    await protocol.enqueue(priority=1)
+    await protocol.claim_one()
     patch = JobPatch(attributes={"x": b"1"}, priority=2)
 
-    assert "active" == await clerk.storage.amend("q", "a", patch, now=clerk.now)
-    assert ({}, 1) == ((await clerk.current()).data.attributes, (await clerk.current()).data.priority)
+    assert "active" == await protocol.storage.amend("q", "a", patch, now=protocol.now)
+    assert ({}, 1) == ((await protocol.current()).data.attributes, (await protocol.current()).data.priority)
 
 
-async def test_a_late_answer_never_overwrites(clerk: Clerk) -> None:
-    """The delivery that came second is the one whose word counts."""
-    await clerk.put()
-    late = await clerk.stall()
-    second = await clerk.take()
-    await clerk.settle(second, Complete(result=b"2"))
+async def test_a_late_answer_never_overwrites(protocol: ProtocolClient) -> None:
+    """The result of the second run is kept, and the late result of the first is lost."""
+    await protocol.enqueue()
+    late = await protocol.stall()
+    second = await protocol.claim_one()
+    await protocol.settle(second, Complete(result=b"2"))
 
-    assert "lost" == (await clerk.settle(late, Complete(result=b"1"))).status
-    assert (b"2", fence_of(second)) == ((await clerk.outcome()).result, (await clerk.outcome()).fence)
+    assert "lost" == (await protocol.settle(late, Complete(result=b"1"))).status
+    assert (b"2", fence_of(second)) == ((await protocol.outcome()).result, (await protocol.outcome()).fence)

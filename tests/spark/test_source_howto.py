@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from dibs.spark.schemas import COLUMNS, Column, ColumnType
-from tests.docs.pages import DOCS, SHOWN, Page
+from tests.docs.pages import DOCS, OUTPUT, Page
 from tests.spark.source_stream import is_starved
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ WORDS: Final[dict[ColumnType, str]] = {
 }  # fmt: skip
 
 
-def test_every_block_prints_what_it_shows(
+def test_every_block_prints_its_output(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark's processes keep their working directory, so relative paths are made absolute."""
@@ -39,7 +39,7 @@ def test_every_block_prints_what_it_shows(
         text = run(block.text.replace("./", f"{tmp_path}/"), names)
 
         printed = [line for line in text.splitlines() if line and line[0] not in "+|"]
-        assert SHOWN.findall(block.text) == printed
+        assert OUTPUT.findall(block.text) == printed
     assert len(blocks) == 8
 
 

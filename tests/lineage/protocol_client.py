@@ -1,4 +1,4 @@
-"""One queue of a storage by its protocol, with a clock that stands where the test puts it."""
+"""A client of the storage protocol for one queue, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LEASE: Final = 10_000
 DATA: Final = frozenset(JobData.__struct_fields__)
 
 
-class Clerk:
-    """Enqueues, claims and settles at `now`, under one lease unless another is named."""
+class ProtocolClient:
+    """Calls the storage at the time `now`. All claims use the last lease, unless a call names another."""
 
     def __init__(self, storage: Storage, queue: str = "q") -> None:
         self.storage = storage
@@ -23,41 +23,43 @@ class Clerk:
         self.now = START
         self._lease = ""
 
-    async def put(
-        self, id: str = "a", how: OnConflict | None = None, *, key: str | None = None, **words: Any
+    async def enqueue(
+        self, id: str = "a", on_conflict: OnConflict | None = None, *, key: str | None = None, **fields: Any
     ) -> EnqueueResult:
-        """Enqueue one job: words of its data, and run_at or delay."""
-        data = JobData(**{name: words.pop(name) for name in DATA & words.keys()})
-        request = EnqueueRequest(job=NewJob(id=id, data=data, **words), on_conflict=how or Update(), request_key=key)
+        """Enqueue one job. `fields` are fields of its data, and `run_at` or `delay`."""
+        data = JobData(**{name: fields.pop(name) for name in DATA & fields.keys()})
+        request = EnqueueRequest(
+            job=NewJob(id=id, data=data, **fields), on_conflict=on_conflict or Update(), request_key=key
+        )
         return (await self.storage.enqueue(self.queue, [request], now=self.now))[0]
 
-    async def lease(self, ttl: int = LEASE) -> str:
-        """Grant a new lease, which is the one to claim under from now on."""
-        self._lease = (await self.storage.grant([self.queue], ttl, "clerk", now=self.now)).lease
+    async def new_lease(self, ttl: int = LEASE) -> str:
+        """Grant a new lease. The next claims use it."""
+        self._lease = (await self.storage.grant([self.queue], ttl, "protocol", now=self.now)).lease
         return self._lease
 
     async def claim(self, limit: int = 100, lease: str | None = None) -> list[Job]:
-        """Claim what is due."""
-        under = lease or self._lease or await self.lease()
-        answer = await self.storage.claim(self.queue, under, limit, now=self.now)
-        assert not answer.lost
-        return list(answer.jobs)
+        """Claim up to `limit` due jobs."""
+        claim_lease = lease or self._lease or await self.new_lease()
+        result = await self.storage.claim(self.queue, claim_lease, limit, now=self.now)
+        assert not result.lost
+        return list(result.jobs)
 
-    async def take(self, lease: str | None = None) -> Job:
-        """Claim the one job that is due."""
+    async def claim_one(self, lease: str | None = None) -> Job:
+        """Claim one due job."""
         [job] = await self.claim(1, lease)
         return job
 
-    async def settle(self, job: Job, how: SettleAction) -> SettleResult:
-        """Settle a run by its fence."""
-        settlement = Settlement(id=job.id, fence=fence_of(job), action=how)
+    async def settle(self, job: Job, action: SettleAction) -> SettleResult:
+        """Settle the run of a job by its fence."""
+        settlement = Settlement(id=job.id, fence=fence_of(job), action=action)
         return (await self.storage.settle(self.queue, [settlement], now=self.now))[0]
 
     async def stall(self, id: str = "a") -> Job:
-        """Claim a job under a lease of its own, let that expire, and reap. The old claim is returned."""
-        kept, lease = self._lease, await self.lease(1)
+        """Claim a job under a new lease, let the lease expire, and reap. Return the claimed job."""
+        kept, lease = self._lease, await self.new_lease(1)
         self._lease = kept
-        job = await self.take(lease)
+        job = await self.claim_one(lease)
         assert id == job.id
         self.now += 1
         await self.reap()
@@ -66,12 +68,12 @@ class Clerk:
     async def reap(self, limit: int = 100) -> list[ReapedJob]:
         return list(await self.storage.reap(self.queue, limit, now=self.now))
 
-    async def renews(self, lease: str, ttl: int = LEASE) -> bool:
-        """Tell whether a heartbeat finds the lease alive."""
+    async def is_renewed(self, lease: str, ttl: int = LEASE) -> bool:
+        """Renew the lease, and return whether it was alive."""
         return (await self.storage.renew([self.queue], lease, ttl, now=self.now))[self.queue].alive
 
-    async def claims_nothing(self, lease: str) -> bool:
-        """Tell whether a claim under the lease is told that it is lost."""
+    async def lease_is_lost(self, lease: str) -> bool:
+        """Claim under the lease, and return whether the lease is lost."""
         return (await self.storage.claim(self.queue, lease, 1, now=self.now)).lost
 
     async def cancel(self, id: str = "a", *, running: bool = False) -> str:
@@ -90,12 +92,12 @@ class Clerk:
         assert outcome is not None, f"{id} has no outcome"
         return outcome
 
-    async def kinds(self, id: str = "a") -> list[str]:
-        """What the log says of an id."""
+    async def event_kinds(self, id: str = "a") -> list[str]:
+        """Return the kinds of all events of an id."""
         page = await self.storage.events(self.queue, limit=1000, now=self.now)
         return [event.kind for _, event in page.events if event.id == id]
 
 
 def fence_of(job: Job) -> int:
-    assert job.run is not None, "it was claimed"
+    assert job.run is not None, "the job is not active"
     return job.run.fence

@@ -1,0 +1,237 @@
+"""Handlers that follow a script in the data of their job, and a record of their runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from attrs import Factory, define
+
+from dibs import Claim, CurrentJob, Dibs, Event, Failure, PermanentError, Queue, Retry
+from dibs.client.calls.handler import Ending
+from dibs.model.retry import Immediate
+from dibs.worker import WorkReport, run
+
+TIMEOUT = 10.0
+
+
+@define
+class HandlerRecord:
+    """The runs of the handlers in one test, and the events that end a `hold`."""
+
+    #: Ids of the jobs, in the order of their runs.
+    ran: list[str] = Factory(list)
+    attempts: list[int] = Factory(list)
+    jobs: list[CurrentJob] = Factory(list)
+    failures: list[Failure] = Factory(list)
+    active: int = 0
+    max_active: int = 0
+    #: Ids of the jobs whose handlers hold.
+    holding: asyncio.Queue[str] = Factory(asyncio.Queue)
+    #: Ends the hold of `async def` handlers.
+    release: asyncio.Event = Factory(asyncio.Event)
+    #: Ends the hold of `def` handlers.
+    release_threads: threading.Event = Factory(threading.Event)
+    loop: asyncio.AbstractEventLoop | None = None
+    notes: list[str] = Factory(list)
+    #: The queue in which a script with `repeat` enqueues its job again.
+    queue: Queue | None = None
+
+    def enter(self, job: CurrentJob) -> None:
+        self.ran.append(job.id)
+        self.attempts.append(job.attempt)
+        self.jobs.append(job)
+        self.active += 1
+        self.max_active = max(self.max_active, self.active)
+
+    async def wait_for_hold(self) -> str:
+        """Wait until a handler holds, and return the id of its job."""
+        async with asyncio.timeout(TIMEOUT):
+            return await self.holding.get()
+
+
+#: The record of the current test; the fixture `record` replaces it.
+RECORD = HandlerRecord()
+
+
+class SettlementError(Exception):
+    """An error whose attributes decide how its job is settled."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__("error_attributes")
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+
+async def scripted(data: Any, job: CurrentJob) -> Any:
+    """Follow the script in the data. Return its `return`, or else the data."""
+    RECORD.enter(job)
+    try:
+        await _play(data if isinstance(data, dict) else {}, job)
+    except asyncio.CancelledError:
+        RECORD.notes.append(f"{job.id} stopped")
+        raise
+    finally:
+        RECORD.active -= 1
+    return data["return"] if isinstance(data, dict) and "return" in data else data
+
+
+async def _play(script: dict[str, Any], job: CurrentJob) -> None:
+    await asyncio.sleep(0)
+    if "progress" in script:
+        await job.progress(script["progress"])
+    if script.get("repeat"):
+        assert RECORD.queue is not None
+        ticket = await RECORD.queue.enqueue({"repeat": script["repeat"] - 1}, id=job.id)
+        RECORD.notes.append(str(ticket.verdict))
+    if script.get("hold"):
+        RECORD.holding.put_nowait(job.id)
+        await RECORD.release.wait()
+    for _ in range(script.get("loop_turns", 0)):
+        await asyncio.sleep(0)
+    if job.attempt <= script.get("fail", 0):
+        raise ValueError(f"no {job.attempt}")
+    if script.get("permanent"):
+        raise PermanentError("never")
+    if script.get("exit"):
+        raise SystemExit(3)
+    if "error_attributes" in script and job.attempt == 1:
+        raise SettlementError(**script["error_attributes"])
+    if "retry_delay" in script and job.attempt == 1:
+        raise Retry("busy", delay=script["retry_delay"])
+
+
+def scripted_blocking(data: Any, job: CurrentJob) -> Any:
+    """Return the data. With `hold` in the script, block the thread until `RECORD.release_threads` is set."""
+    RECORD.enter(job)
+    if isinstance(data, dict) and data.get("hold"):
+        assert RECORD.loop is not None
+        RECORD.loop.call_soon_threadsafe(RECORD.holding.put_nowait, job.id)
+        RECORD.release_threads.wait(TIMEOUT)
+    RECORD.active -= 1
+    return data
+
+
+async def return_none(data: Any) -> None:
+    """Return None."""
+
+
+async def failure_handler(failure: Failure) -> None:
+    RECORD.failures.append(failure)
+
+
+async def failure_handler_third_attempt(failure: Failure, job: CurrentJob) -> None:
+    """Record the failure, and fail in the first two attempts."""
+    RECORD.failures.append(failure)
+    if job.attempt < 3:
+        raise ValueError("not yet")
+
+
+async def failure_handler_that_fails(failure: Failure) -> None:
+    raise PermanentError("the pager is broken")
+
+
+@dataclass
+class Crop:
+    left: int
+    top: int = 0
+
+
+async def crop(left: int) -> Crop:
+    """Return a dataclass, which is not a type of JSON."""
+    return Crop(left, 7)
+
+
+async def double(number: int) -> int:
+    return 2 * number
+
+
+async def no_result() -> None:
+    """Return None."""
+
+
+def always_failing(number: int) -> int:
+    raise ValueError(f"not {number}")
+
+
+async def seal_result(ending: Ending) -> None:
+    """Change the result of the run, as a hook may do."""
+    ending.result = {"sealed": ending.result}
+
+
+async def raise_in_hook(ending: Ending) -> None:
+    ending.result = "broken"
+    raise RuntimeError("the hook is broken")
+
+
+def raise_with_cause() -> None:
+    """Raise a ValueError whose cause is a KeyError."""
+    raise ValueError("outer") from KeyError("inner")
+
+
+# -- running_worker
+# ---------------------------------------------------------------------------------------------
+
+
+def set_handler(queue: Queue, function: Any = scripted, **settings: Any) -> None:
+    """Declare the handler of a queue. Retries are immediate, unless `settings` has another backoff."""
+    queue.handler(**{"backoff": Immediate(), **settings})(function)
+
+
+async def run_until_empty(app: Dibs, **options: Any) -> WorkReport:
+    """Run a worker until all jobs have ended."""
+    async with asyncio.timeout(TIMEOUT):
+        return await run(app, until="empty", **options)
+
+
+@asynccontextmanager
+async def running_worker(app: Dibs, **options: Any) -> AsyncIterator[asyncio.Task[WorkReport]]:
+    """Run a worker during a block, and cancel it at the end of the block."""
+    task = asyncio.create_task(run(app, **options))
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def send_sigterm() -> None:
+    """Send SIGTERM, which stops workers, and return when the event loop has called its handler."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    # A thread wakes the loop through the same pipe as a signal, so the loop handles the signal first.
+    await asyncio.to_thread(int)
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def wait_for_event(queue: Queue, kind: str, count: int = 1) -> Event:
+    """Wait until the log has `count` events of a kind, and return the last one."""
+    async with asyncio.timeout(TIMEOUT), queue.events("") as events:
+        async for event in events:
+            count -= event.kind == kind
+            if not count:
+                return event
+    raise AssertionError("the feed ended")
+
+
+async def read_events(queue: Queue, count: int, after: str = "") -> list[Event]:
+    """Return the first `count` events after an offset."""
+    found: list[Event] = []
+    async with asyncio.timeout(TIMEOUT), queue.events(after) as events:
+        while len(found) < count:
+            found.append(await anext(events))
+    return found
+
+
+async def claim_one(queue: Queue) -> Claim:
+    """Claim a due job without a worker. Its lease lasts until the end of the test."""
+    receiver = queue.receive(max_jobs=1, wait=0)
+    await receiver.__aenter__()
+    return await anext(receiver)

@@ -1,0 +1,68 @@
+"""The storages on which each lineage test runs, and URLs of new, empty storages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+
+#: Each test of this folder runs on all of these. A new storage is added here.
+STORAGES: Final = ("memory", "file", "redis", "postgres")
+
+Request = pytest.FixtureRequest
+
+
+def new_memory_url(request: Request) -> str:
+    return f"memory:lineage-{uuid4().hex}"
+
+
+def new_file_url(request: Request) -> str:
+    folder: Path = request.getfixturevalue("tmp_path")
+    return f"file:{folder / uuid4().hex}"
+
+
+def new_redis_url(request: Request) -> str:
+    return f"{request.getfixturevalue('redis_server').url}?prefix=lineage-{uuid4().hex}"
+
+
+def new_postgres_url(request: Request) -> str:
+    return f"{request.getfixturevalue('postgres_server').url}?schema=lineage_{uuid4().hex[:20]}"
+
+
+#: Kind of storage -> function that returns the URL of a new, empty storage.
+NEW_URLS: Final[dict[str, Callable[[Request], str]]] = {
+    "memory": new_memory_url,
+    "file": new_file_url,
+    "redis": new_redis_url,
+    "postgres": new_postgres_url,
+}
+
+
+def mark_file_as_newer(url: str, request: Request) -> None:
+    (Path(url.removeprefix("file:")) / "format").write_text(json.dumps({"format": 2, "made_by": "dibs 2"}))
+
+
+def mark_redis_as_newer(url: str, request: Request) -> None:
+    prefix = url.partition("?prefix=")[2]
+    request.getfixturevalue("redis_server").execute("SET", f"{prefix}:version", 1000)
+
+
+def mark_postgres_as_newer(url: str, request: Request) -> None:
+    import psycopg
+
+    address, _, schema = url.partition("?schema=")
+    with psycopg.connect(address) as connection:
+        statement: Any = f"insert into {schema}.migrations (number, name) values (1000, 'of a newer dibs')"
+        connection.execute(statement)
+
+
+#: Scheme -> function that marks a storage as written by a newer major version. Memory ends with its process.
+MARK_AS_NEWER: Final[dict[str, Callable[[str, Request], None]]] = {
+    "file": mark_file_as_newer,
+    "redis": mark_redis_as_newer,
+    "postgresql": mark_postgres_as_newer,
+}
