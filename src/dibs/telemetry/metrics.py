@@ -69,7 +69,7 @@ class Metrics(Collector):
         )
 
     def describe(self) -> Iterable[Metric]:
-        """Return (), so that registering the collector does not call `collect`, which reads from the storage."""
+        """Return (), so that adding the collector to a registry reads nothing from the storage."""
         return ()
 
     def collect(self) -> Iterable[Metric]:

@@ -1,7 +1,7 @@
 """Messages between processes: supervisor and worker, worker and isolated process.
 
-Within one process they are passed as objects, between two as MessagePack. Payloads and results of handlers
-travel only in RunJob and RunFinished, between a worker and its isolated process.
+Messages within one process are objects; messages between two processes are MessagePack. Only RunJob and
+RunFinished, between a worker and its isolated process, carry the payload and the result of a job.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from dibs.model.run_outcome import Verdict
 
 
 class ProcessReady(Struct, frozen=True, gc=False, array_like=True, tag="ready"):
-    """The application is imported and its lifespan entered: the process can take jobs."""
+    """The process has imported the application and entered its lifespan: it can run jobs."""
 
     pid: int
 
 
 class ClaimedRun(Struct, frozen=True, gc=False, array_like=True):
-    """One claimed run, with the data that settles it if its process dies."""
+    """One claimed run, with the data by which the supervisor settles it if the process of the worker dies."""
 
-    #: The index of the run in the `started` array of its process.
+    #: The index of the run in the shared array `started`, where its process writes the start time.
     index: int
+    #: The id of the job.
     id: str
+    #: The number of this claim; the storage accepts a settlement only with the fence of the latest claim.
     fence: int
     #: The time of the claim, in ms by the clock of the storage.
     claimed_at: int
@@ -43,7 +45,7 @@ class ClaimedRun(Struct, frozen=True, gc=False, array_like=True):
 
 
 class RunsClaimed(Struct, frozen=True, gc=False, array_like=True, tag="claimed"):
-    """The worker has claimed these runs; it sends this before it starts the first of them."""
+    """The worker has claimed these runs. It sends this message before it starts the first of them."""
 
     queue: str
     lease: str
@@ -51,20 +53,28 @@ class RunsClaimed(Struct, frozen=True, gc=False, array_like=True, tag="claimed")
 
 
 class RunsSettled(Struct, frozen=True, gc=False, array_like=True, tag="ended"):
-    """The worker no longer holds these runs: for each counter of QueueReport, the indexes of its runs."""
+    """The worker has settled these runs, or lost them.
+
+    `indexes_by_counter` groups the indexes of the runs by the counter of QueueReport that each run adds to,
+    such as "completed".
+    """
 
     queue: str
     indexes_by_counter: dict[str, list[int]]
 
 
 class LeaseAdopted(Struct, frozen=True, gc=False, array_like=True, tag="leased"):
-    """The worker claims under this lease now, and no claim under an older lease is in flight."""
+    """The worker now claims under this lease, and its claims under older leases have returned."""
 
     lease: str
 
 
 class ClaimReplyLost(Struct, frozen=True, gc=False, array_like=True, tag="lost_track"):
-    """The reply to a claim under this lease was lost (promise 7), so the worker claims no more under it."""
+    """The reply to a claim under this lease was lost.
+
+    The storage may have claimed jobs that the worker does not know. The worker sends no more claims under
+    this lease; the jobs return to their queue when the supervisor drops it.
+    """
 
     lease: str
 
@@ -76,7 +86,7 @@ class LeaseRejected(Struct, frozen=True, gc=False, array_like=True, tag="lost_le
 
 
 class RunTimedOut(Struct, frozen=True, gc=False, array_like=True, tag="late"):
-    """The timeout of a run is over. The worker has cancelled the run; it has `seconds` to stop."""
+    """A run has exceeded its timeout. The worker has cancelled the handler, which has `seconds` to stop."""
 
     index: int
     fence: int
@@ -84,7 +94,10 @@ class RunTimedOut(Struct, frozen=True, gc=False, array_like=True, tag="late"):
 
 
 class RunOverran(Struct, frozen=True, gc=False, array_like=True, tag="overran"):
-    """A handler still runs after its timeout: the worker must finish its other runs and end."""
+    """A handler still runs after its timeout. Only the exit of the process can stop it.
+
+    The worker must finish its other runs and exit.
+    """
 
     queue: str
     id: str
@@ -93,11 +106,14 @@ class RunOverran(Struct, frozen=True, gc=False, array_like=True, tag="overran"):
 
 
 class WorkerDrained(Struct, frozen=True, gc=False, array_like=True, tag="drained"):
-    """The worker holds no run, except runs that overran and, after StopWorker, runs on threads."""
+    """The worker holds no more runs that it can stop.
+
+    Runs that overran may still run, and after StopWorker also runs on threads.
+    """
 
 
 class StartFailed(Struct, frozen=True, gc=False, array_like=True, tag="broken"):
-    """The process cannot work, for this reason."""
+    """The process cannot run jobs, for example because it could not import the application."""
 
     reason: str
 
@@ -119,23 +135,23 @@ FromWorker = (
 
 
 class UseLease(Struct, frozen=True, gc=False, array_like=True, tag="lease"):
-    """Claim under this lease from now on."""
+    """Send all further claims under this lease."""
 
     lease: str
 
 
 class CancelRuns(Struct, frozen=True, gc=False, array_like=True, tag="cancel"):
-    """Cancel these runs: (queue, id, fence)."""
+    """Cancel these runs, given as (queue, id, fence)."""
 
     runs: tuple[tuple[str, str, int], ...]
 
 
 class DrainWorker(Struct, frozen=True, gc=False, array_like=True, tag="drain"):
-    """Claim no more, finish the runs you hold, then send WorkerDrained."""
+    """Send no more claims, finish all runs, then reply with WorkerDrained."""
 
 
 class StopWorker(Struct, frozen=True, gc=False, array_like=True, tag="stop"):
-    """Claim no more, interrupt and release the runs you hold, then send WorkerDrained."""
+    """Send no more claims, interrupt and release all runs, then reply with WorkerDrained."""
 
 
 ToWorker = UseLease | CancelRuns | DrainWorker | StopWorker
@@ -144,7 +160,7 @@ ToWorker = UseLease | CancelRuns | DrainWorker | StopWorker
 
 
 class RunJob(Struct, frozen=True, gc=False, array_like=True, tag="perform"):
-    """Run this job; it may take `seconds`, None without limit."""
+    """Run this job. Its handler may take `seconds`; None means no timeout."""
 
     queue: str
     job: Job
@@ -171,7 +187,7 @@ class CancelRun(Struct, frozen=True, gc=False, array_like=True, tag="cancel_this
 
 
 class RunFinished(Struct, frozen=True, gc=False, array_like=True, tag="performed"):
-    """The verdict on the run."""
+    """The handler has ended. The verdict holds its result or its error."""
 
     verdict: Verdict
 

@@ -23,11 +23,11 @@ class WorkPlan:
     processes: int
     #: The application, as "module:name"; empty if no child process needs to import it.
     reference: str
-    #: The length of a lease.
+    #: The time after which a lease expires without a renewal.
     lease: float
     #: The time between two renewals of the lease.
     heartbeat: float
-    #: The time between two looks at a queue, for storages that do not push wake-ups.
+    #: The time between two checks of a queue for jobs, for storages that do not push wake-ups.
     poll: float
     #: The time that runs have to finish after a stop signal, or in a process that is being replaced.
     grace: float = 30.0
@@ -36,7 +36,10 @@ class WorkPlan:
 def make_plan(
     app: Dibs, queues: Sequence[str] | None, processes: int | None, reference: str, times: Mapping[str, float]
 ) -> WorkPlan:
-    """Return the plan for an open application. Raise UnknownTask or ConfigurationError."""
+    """Return the plan for an open application. Raise UnknownTask or ConfigurationError.
+
+    `times` are the fields lease, heartbeat, poll and grace of the plan, in seconds.
+    """
     plan = WorkPlan(
         queues=queues_to_serve(app, queues),
         processes=process_count(processes, app.storage),
@@ -47,7 +50,9 @@ def make_plan(
 
 
 def queues_to_serve(app: Dibs, queues: Sequence[str] | None) -> tuple[str, ...]:
-    """Return `queues` and their fail queues; None stands for all queues with a handler.
+    """Return `queues` and their fail queues; None means all queues with a handler.
+
+    A fail queue, such as `emails!fail`, runs the failure handler for the failed jobs of `emails`.
 
     Raise UnknownTask if a queue has no handler, ConfigurationError if there is no queue.
     """
@@ -88,14 +93,14 @@ def process_count(processes: int | None, storage: Storage) -> int:
 
 
 def cpu_count() -> int:
-    """Return how many CPUs this process may use."""
+    """Return the number of CPUs this process may use. On Linux, CPU affinity may exclude some."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def add_reference(app: Dibs, plan: WorkPlan) -> WorkPlan:
-    """Return the plan with the reference to the application, if a child process will import it.
+    """Return the plan, with a reference such as "shop.jobs:app" if a child process must import the app.
 
     Raise ConfigurationError if no module holds the application.
     """

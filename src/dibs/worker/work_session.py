@@ -1,4 +1,4 @@
-"""One call of `run`: the supervisor, its maintenance, the stop signals and the end of the work."""
+"""The function `run`, which runs the jobs of an app until it is stopped or its queues are empty."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ ProgressCallback = Callable[[WorkReport], Awaitable[None] | None]
 
 #: Seconds without a run before the queues are counted: workers often hold no run between two batches.
 IDLE_BEFORE_COUNT: Final = 0.02
-#: Seconds between two calls of `progress`, and between two counts of queues whose jobs wait for their time.
+#: Seconds between two calls of `progress`, and between two counts while until="empty" waits for jobs that are
+#: scheduled for later.
 PROGRESS_INTERVAL: Final = 0.2
 
 
@@ -83,7 +84,10 @@ async def run(
 
 
 class _WorkSession:
-    """The supervisor and the tasks that run concurrently with it."""
+    """The state of one call of `run`: the supervisor, and the tasks that run concurrently with it.
+
+    These tasks reap and prune the queues, enqueue ticks of periodic tasks, and report progress.
+    """
 
     def __init__(
         self,
@@ -143,7 +147,9 @@ class _WorkSession:
 
     async def _drain(self, grace: float) -> None:
         if held := self._supervisor.held_count:
-            logger.info("stopping: %d runs have %g s to end; a second signal releases them now", held, grace)
+            logger.info(
+                "stopping: %d runs have %g s to end; send a second signal to release them now", held, grace
+            )
         try:
             async with asyncio.timeout(grace):
                 await self._supervisor.drain()
@@ -152,7 +158,10 @@ class _WorkSession:
             logger.warning("%d runs have not ended within %g s: they are released", held, grace)
 
     async def _wait_until_empty(self) -> None:
-        """Return when no job is left in these queues that could run without another enqueue."""
+        """Wait until no job of these queues is active, blocked or waiting.
+
+        The next tick of a periodic task and the waiting jobs of paused queues do not count.
+        """
         while True:
             if self._supervisor.held_count:
                 await self._supervisor.changes.wait()

@@ -1,4 +1,7 @@
-"""The recovery of runs whose worker process has died: settled by fence at once, before the lease expires."""
+"""Crash recovery: the supervisor settles the runs of a dead worker process at once.
+
+Without the recovery, these jobs would wait until their lease expires.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class Crash:
 
 @define(eq=False)
 class CrashRecovery:
-    """Settles the runs of dead worker processes, and counts them in the report."""
+    """The settlement of the runs of dead worker processes. It also counts these runs in the report."""
 
     _storage: Storage
     _handlers: Mapping[str, Handler]
@@ -71,7 +74,8 @@ class CrashRecovery:
             try:
                 return await self._storage.settle(queue, settlements)
             except Refused:
-                # These settlements carry no value of the user's but a delay. The jobs return with the lease.
+                # Unexpected: the only value of the user's in these settlements is a delay. The jobs return to
+                # their queue when the lease is dropped.
                 logger.exception("%s: the storage refused to settle the runs of a dead process", queue)
                 return [SettleResult("refused") for _ in settlements]
             except Exception as error:  # noqa: BLE001 - a storage may raise anything; settling twice is safe
@@ -86,8 +90,8 @@ def recovery_action(
 ) -> SettleAction:
     """Return the settlement of a run whose process has died, with the next tick if the job is a tick.
 
-    A run that overran has timed out. After a crash, a run that had started has stalled. All other runs are
-    released.
+    A run that overran counts as timed out. After a crash, a run whose handler had started counts as stalled.
+    All other runs are released: they can start again at once.
     """
     run, limits = held_run.run, handler.limits.with_overrides(held_run.run.overrides)
     action: SettleAction = Release()

@@ -1,4 +1,4 @@
-"""The supervisor's watch over the deadlines of runs: a worker process that hangs cannot miss it."""
+"""The supervisor's check of run deadlines, for worker processes that hang and so cannot check their own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ MESSAGE_MARGIN: Final = 1.0
 class DeadlineWatch:
     """A check for worker processes that do not enforce the deadlines of their runs.
 
-    `on_overdue` is called with such a worker, and with a retiring worker whose grace has ended.
+    `on_overdue` is called with such a worker. It is also called with a retiring worker (one that ends because
+    a run overran) that has not ended within the grace of the plan.
     """
 
     _held_runs: HeldRuns[WorkerHandle]
@@ -37,8 +38,8 @@ class DeadlineWatch:
         while True:
             await asyncio.sleep(CHECK_EVERY)
             now = time.monotonic()
-            # A check that comes late shows that the supervisor was stopped or had no CPU. Messages of the
-            # workers may wait in the pipes then, so read them first and check later.
+            # A late check shows that the supervisor was stopped or had no CPU. Messages of the workers may
+            # wait in the pipes then, so the event loop first reads them for MESSAGE_MARGIN seconds.
             if now - before < CHECK_EVERY + MESSAGE_MARGIN / 2:
                 self._check_workers(now)
             else:
@@ -56,7 +57,7 @@ class DeadlineWatch:
                 self._on_overdue(worker)
 
     def _misses_deadline(self, worker: WorkerHandle, now: float) -> bool:
-        """Return whether runs are past their deadline without a message; mark these runs as overrun."""
+        """Return whether a run of the worker is past its deadline, and mark each such run as overrun."""
         found = False
         for held_run in self._held_runs.runs_of(worker):
             if _is_past_deadline(held_run, worker.started[held_run.run.index], now):
@@ -69,7 +70,7 @@ class DeadlineWatch:
             held_run.stop_deadline = time.monotonic() + message.seconds
 
     def on_overran(self, worker: WorkerHandle, message: messages.RunOverran) -> None:
-        """Mark a run as overrun: only the end of its process can stop it."""
+        """Mark a run as overrun: only the exit of its process can stop it."""
         if held_run := self._held_runs.find_run(worker, message.index, message.fence):
             held_run.overran = True
 

@@ -12,15 +12,15 @@ import msgspec
 
 #: Seconds a client may take to send its request and read the response.
 REQUEST_TIMEOUT: Final = 5.0
-#: The reason phrases of the status codes.
 REASON_PHRASES: Final = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a supervisor. The body of a response has these fields as JSON, in this order."""
+    """The state of a supervisor. It is the body of a response, as a JSON object with these fields."""
 
     #: True if the supervisor has a lease, and a worker that can claim under it.
     ready: bool
+    #: True after a stop signal, or once the queues are empty with until="empty".
     stopping: bool
     #: The process ids of its worker processes.
     processes: tuple[int, ...]

@@ -15,14 +15,14 @@ W = TypeVar("W", bound=Hashable)
 
 
 class HeldRun(Struct, eq=False, gc=False):
-    """One run that a worker holds."""
+    """One run that a worker has claimed and not yet settled, as the supervisor knows it."""
 
     queue: str
     lease: str
     run: messages.ClaimedRun
     #: When the message about the claim arrived, by time.monotonic().
     received_at: float = 0.0
-    #: When a run that was cancelled after its timeout must have stopped, by time.monotonic().
+    #: When the run must have stopped after it was cancelled at its timeout, by time.monotonic(); 0 before.
     stop_deadline: float = 0.0
     #: True if the run did not stop after its timeout.
     overran: bool = False
@@ -40,7 +40,7 @@ class HeldRun(Struct, eq=False, gc=False):
 
 
 class HeldRuns(Generic[W]):
-    """The runs of each worker, from the message that it claimed them to the message that it settled them."""
+    """The runs that each worker holds, from its message RunsClaimed to its message RunsSettled."""
 
     def __init__(self) -> None:
         self._by_worker: dict[W, dict[int, HeldRun]] = {}
@@ -56,7 +56,7 @@ class HeldRuns(Generic[W]):
         self._lease_counts[lease] += len(message.runs)
 
     def remove(self, worker: W, message: messages.RunsSettled) -> Counter[str]:
-        """Remove the settled runs, and return how many of them came to each end."""
+        """Remove the settled runs, and return the number of runs for each counter of QueueReport."""
         held = self._by_worker.get(worker, {})
         return Counter(
             {counter: self._remove(held, indexes) for counter, indexes in message.indexes_by_counter.items()}
@@ -74,15 +74,14 @@ class HeldRuns(Generic[W]):
         return held_run if held_run is not None and held_run.run.fence == fence else None
 
     def count_under(self, lease: str) -> int:
-        """Return how many runs are held under a lease."""
+        """Return the number of runs under a lease. Without runs, an old lease can be dropped."""
         return self._lease_counts[lease]
 
     def runs_of(self, worker: W) -> list[HeldRun]:
-        """Return the runs that a worker holds."""
+        """Return the runs of a worker as a new list, so that runs may be removed while it is read."""
         return list(self._by_worker.get(worker, {}).values())
 
     def remove_worker(self, worker: W) -> None:
-        """Remove all runs of a worker."""
         held = self._by_worker.pop(worker, {})
         self._remove(held, list(held))
 
@@ -101,7 +100,7 @@ class HeldRuns(Generic[W]):
                 if held_run.queue != queue or held_run.cancel_sent:
                     continue
                 if run.id in cancelled_ids and run.claimed_at < now:
-                    # Once: repeated messages would fill the pipe of a process that reads none.
+                    # The message is sent once: repeated messages would fill the pipe of a process that hangs.
                     held_run.cancel_sent = True
                     runs_by_worker.setdefault(worker, []).append((queue, run.id, run.fence))
         return runs_by_worker

@@ -1,4 +1,7 @@
-"""The leases of one supervisor. Its processes run handlers, so the supervisor renews the leases for them."""
+"""The leases of one supervisor. A lease is the right to hold claimed jobs for a limited time.
+
+The supervisor renews the leases for its workers: a handler may block the process of a worker.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from dibs.worker.supervisor.workers import Workers
 
 logger = logging.getLogger("dibs.worker")
 
-#: Jobs that one call of `drop` releases.
+#: Largest number of jobs that one call of the storage's `drop` releases.
 DROP_BATCH: Final = 1000
 #: Seconds between attempts while the storage is unavailable: the first pause, then doubled, and the longest.
 RETRY_PAUSE: Final = (0.1, 2.0)
@@ -30,22 +33,22 @@ RETRY_PAUSE: Final = (0.1, 2.0)
 class LeaseKeeper:
     """Grants, renews and drops leases over all queues of the supervisor.
 
-    A lease is lost if the storage refuses to renew it, or if no renewal was answered for `seconds`, measured
-    from the time the last answered renewal was sent: other workers may hold its jobs then.
+    A lease is lost if the storage refuses to renew it. It is also lost if `lease_seconds` have passed since
+    the last renewal with a reply was sent, because other workers may hold its jobs by then.
     """
 
     _storage: Storage
     _queues: Sequence[str]
     #: The name of this supervisor that the storage shows.
     _holder: str
-    #: The length of a lease.
+    #: Seconds after which a lease expires without a renewal.
     _lease_seconds: float
     _renew_every: float
-    #: Called with each lease that is lost, once.
+    #: Called once with each lost lease.
     _on_lost: Callable[[str], None]
-    #: Called with a queue and the answer to a renewal that names jobs to cancel.
+    #: Called with a queue and the reply to a renewal, if the reply names jobs to cancel.
     _on_cancel_requested: Callable[[str, RenewResult], None]
-    #: When each lease ends unless it is renewed, by time.monotonic().
+    #: When each lease expires without a renewal, by time.monotonic().
     _expires_at: dict[str, float] = field(factory=dict, init=False)
 
     @property
@@ -114,11 +117,11 @@ class LeaseKeeper:
             self._on_lost(lease)
 
     def forget_all(self) -> None:
-        """Stop renewing all leases."""
+        """Stop renewing all leases, so that they expire in the storage."""
         self._expires_at.clear()
 
     async def drop(self, lease: str) -> None:
-        """Drop a lease and release the jobs under it. Raise StorageError or OutcomeUnknown."""
+        """End a lease and release all jobs under it. Raise StorageError or OutcomeUnknown."""
         self._expires_at.pop(lease, None)
         while any((await self._storage.drop(self._queues, lease, DROP_BATCH)).values()):
             pass
@@ -130,13 +133,14 @@ class LeaseKeeper:
 
 @define(eq=False)
 class LeaseRotation:
-    """The lease that the workers claim under, and older leases that are dropped when no run is under them."""
+    """The lease that the workers claim under, and older leases under which runs have not ended yet."""
 
     _keeper: LeaseKeeper
     _workers: Workers
     _held_runs: HeldRuns[WorkerHandle]
     #: The lease for new claims; None while it is being granted.
     current: str | None = field(default=None, init=False)
+    #: Leases for which no more claims are sent. Each is dropped when its last run is settled.
     _older_leases: set[str] = field(factory=set, init=False)
     _tasks: set[asyncio.Task[None]] = field(factory=set, init=False)
 
@@ -150,20 +154,20 @@ class LeaseRotation:
         self.current = await self._keeper.grant_with_retries()
 
     async def stop(self) -> None:
-        """Drop all leases. A lease that cannot be dropped expires."""
+        """Drop all leases. A lease that cannot be dropped expires in the storage."""
         for task in self._tasks:
             task.cancel()
         for lease in self._keeper.leases:
             await self._drop(lease)
 
     def forget_all(self) -> None:
-        """Forget all leases without dropping them."""
+        """Stop renewing all leases without dropping them. Called after a lease was lost."""
         self._keeper.forget_all()
         self._older_leases.clear()
         self.current = None
 
     def replace_if_current(self, lease: str | None) -> None:
-        """Have the workers claim under a new lease, if `lease` is the current one."""
+        """If `lease` is the current lease, grant a new one and send it to the workers; else do nothing."""
         if lease is None or lease != self.current:
             return
         self._older_leases.add(lease)

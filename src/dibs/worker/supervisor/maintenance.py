@@ -1,4 +1,4 @@
-"""The supervisor's regular maintenance of its queues: reaping and pruning. Several supervisors may do it."""
+"""The supervisor's regular maintenance of its queues: reaping and pruning. Several may run at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dibs.storage.protocol import Storage
 
 logger = logging.getLogger("dibs.worker")
 
-#: Seconds between two reaps at most: jobs of dead workers return this soon after their lease has expired.
+#: Longest pause between two reaps, in seconds. Jobs of dead workers wait this long after their lease expired.
 REAP_EVERY: Final = 0.8
 #: Seconds between two prunes of a queue.
 PRUNE_EVERY: Final = 60.0
@@ -29,7 +29,7 @@ class Maintenance:
     _storage: Storage
     _queues: Sequence[str]
     _report: WorkReport
-    #: Seconds between two renewals of the lease.
+    #: Seconds between two renewals of the lease. If this is less than REAP_EVERY, reaps are as frequent.
     _heartbeat: float
     _candidates: ReapCandidates = field(init=False)
 
@@ -37,7 +37,7 @@ class Maintenance:
         self._candidates = ReapCandidates(self._storage, self._queues)
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
-        """Return the loops, to be run as concurrent tasks until they are cancelled."""
+        """Return two endless coroutines. The caller runs them as tasks, and cancels the tasks at the end."""
         return [self._keep_reaping(), self._keep_pruning()]
 
     async def _keep_reaping(self) -> None:

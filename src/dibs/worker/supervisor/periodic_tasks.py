@@ -1,4 +1,7 @@
-"""The periodic tasks of a worker: their missing ticks are enqueued at its start and every minute."""
+"""The periodic tasks of a worker. Their missing ticks are enqueued at the start and every minute.
+
+A tick is the job that runs a periodic task once.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ logger = logging.getLogger("dibs.worker")
 
 
 class PeriodicTasks:
-    """The handlers of one worker that have a schedule."""
+    """The schedules of the queues that one worker serves, and the repair of these schedules."""
 
     def __init__(self, storage: Storage, handlers: Iterable[Handler]) -> None:
         self._storage = storage
@@ -31,7 +34,7 @@ class PeriodicTasks:
             await self.enqueue_missing_ticks()
 
     async def enqueue_missing_ticks(self) -> None:
-        """Enqueue missing ticks. Never raise: after an error, the next call tries again."""
+        """Enqueue each missing tick. Never raise: an error is logged, and the next call tries again."""
         for queue, schedule in self._schedules.items():
             try:
                 await enqueue_missing_tick(self._storage, queue, schedule)
@@ -47,7 +50,7 @@ class PeriodicTasks:
 
     async def _has_first_attempt_tick(self, queue: str) -> bool:
         [slot] = await self._storage.get(queue, [TICK_ID])
-        # A tick with attempts comes back for a retry: the work in this queue is not finished.
+        # A tick that had an attempt waits for a retry, so the work in this queue is not finished.
         return slot.current is not None and slot.current.run is None and slot.current.attempts == 0
 
 

@@ -1,7 +1,8 @@
 """The supervisor: it starts, watches and replaces workers, and keeps the leases they claim under.
 
-It runs no handler. After a worker process was killed, `Supervisor.on_exit` starts the recovery: the file
-crash_recovery.py settles its runs, and workers.py computes the pause before it is replaced.
+The supervisor itself runs no handler. After a worker process has died, `Supervisor.on_exit` starts the
+recovery: crash_recovery.py settles the runs of the process, and workers.py computes the pause before the
+supervisor starts a new one.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from dibs.worker.work_plan import WorkPlan
 
 logger = logging.getLogger("dibs.worker")
 
-#: Seconds `stop` waits for workers to release the runs that were interrupted, and for crash recoveries.
+#: Seconds that `stop` waits for workers to release interrupted runs, and again for crash recoveries to end.
 STOP_TIMEOUT: Final = 2.0
 
 
 class ChangeCounter:
-    """A counter of changes that other tasks can wait for."""
+    """A counter of changes. Other tasks wait for the next change, or compare `count` to detect a past one."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -49,7 +50,7 @@ class ChangeCounter:
         self._event.set()
 
     async def wait(self) -> None:
-        """Wait for the next change."""
+        """Wait for the next change after this call."""
         self._event.clear()
         await self._event.wait()
 
@@ -80,16 +81,17 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._recoveries: set[asyncio.Task[None]] = set()
         self._stopping = False
-        #: True since a worker was ready: from then on, a worker that cannot start does not end the call.
+        #: True once a worker was ready. Until then `run` fails if workers cannot start; afterwards the
+        #: supervisor keeps trying to start them.
         self._was_ready = False
-        #: Raises if no worker can start: the call of `run` fails with this error.
+        #: Gets an exception if no worker can start. The call of `run` raises this exception.
         self.failure: asyncio.Future[None] = self._loop.create_future()
         #: Notified when a run begins or ends, or a worker starts or exits.
         self.changes = ChangeCounter()
 
     @property
     def held_count(self) -> int:
-        """The number of runs that the workers hold."""
+        """The number of runs that the workers have claimed and not yet settled."""
         return len(self._held_runs)
 
     @property
@@ -162,7 +164,7 @@ class Supervisor:
     # -- messages of workers -------------------------------------------------------------------------
 
     def on_message(self, worker: WorkerHandle, message: messages.FromWorker) -> None:
-        """Update the state with a message of a worker."""
+        """Handle a message of a worker. The messages of one worker arrive in the order it sent them."""
         match message:
             case messages.RunsClaimed() | messages.RunsSettled():
                 self._record_runs(worker, message)
@@ -213,12 +215,12 @@ class Supervisor:
     def _retire_worker(self, worker: WorkerHandle, message: messages.RunOverran) -> None:
         """Start the replacement of a worker whose handler does not stop, and let it finish its other runs.
 
-        It is killed after the grace even if it has not: the other runs may have no timeout, and the run that
-        overran must end.
+        The worker is killed after the grace even if other runs still last: they may have no timeout, and the
+        run that overran must end.
         """
         self._report.overruns += 1
-        effect = "its process is replaced" if worker.killable else "it lost its fence"
-        logger.error("%s/%s: its handler goes on after its timeout; %s", message.queue, message.id, effect)
+        effect = "its process is replaced" if worker.killable else "the run is settled as timed out"
+        logger.error("%s/%s: its handler still runs after its timeout; %s", message.queue, message.id, effect)
         if worker.killable and not worker.retiring:
             worker.retiring = True
             worker.retire_by = time.monotonic() + self._plan.grace
@@ -226,13 +228,13 @@ class Supervisor:
             self._start_worker()
 
     def _kill_overdue_worker(self, worker: WorkerHandle) -> None:
-        """Kill a process that does not enforce its deadlines; `on_exit` settles its runs."""
+        """Kill a process that does not enforce the deadlines of its runs. `on_exit` settles these runs."""
         worker.killed_for_overrun = True
         for held_run in self._held_runs.runs_of(worker):
             if held_run.overran and not worker.retiring:
                 self._report.overruns += 1
                 logger.error(
-                    "%s/%s: over its timeout, and process %d does not react: it is killed and replaced",
+                    "%s/%s: run over its timeout, and process %d does not react: it is killed and replaced",
                     held_run.queue, held_run.run.id, worker.pid,
                 )  # fmt: skip
         worker.kill()
@@ -285,7 +287,8 @@ class Supervisor:
         task = self._start_task(self._recover_runs(worker, crash))
         self._recoveries.add(task)
         task.add_done_callback(self._recoveries.discard)
-        # The worker may have claimed jobs that no message named; they return when this lease is dropped.
+        # The worker may have claimed more jobs and died before it sent RunsClaimed. These jobs return to
+        # their queue when this lease is dropped.
         self._replace_lease(self._leases.current)
 
     async def _recover_runs(self, worker: WorkerHandle, crash: Crash | None) -> None:
@@ -297,7 +300,7 @@ class Supervisor:
     # -- leases --------------------------------------------------------------------------------------
 
     def _on_cancel_requested(self, queue: str, result: RenewResult) -> None:
-        """Ask the workers to cancel the runs that a renewal named."""
+        """Ask the workers to cancel the runs that the reply to a renewal names."""
         runs_by_worker = self._held_runs.take_runs_to_cancel(queue, result.cancel_requested, result.now)
         for worker, runs in runs_by_worker.items():
             worker.send(messages.CancelRuns(tuple(runs)))

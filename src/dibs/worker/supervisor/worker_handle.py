@@ -24,7 +24,7 @@ from dibs.worker.processes.worker_main import build_worker, run_worker_process
 
 
 class WorkerListener(Protocol):
-    """The receiver of a worker's messages and of its exit, which comes after the last message."""
+    """The receiver of the messages of a worker. `on_exit` is called once, after the last message."""
 
     def on_message(self, worker: WorkerHandle, message: messages.FromWorker) -> None: ...
     def on_exit(self, worker: WorkerHandle, reason: str) -> None: ...
@@ -32,7 +32,7 @@ class WorkerListener(Protocol):
 
 @define(eq=False)
 class WorkerHandle:
-    """One worker and the state that its supervisor keeps of it."""
+    """One worker, with the state that its supervisor keeps about it."""
 
     #: False if the worker shares the process of the supervisor.
     killable: ClassVar[bool] = True
@@ -42,23 +42,23 @@ class WorkerHandle:
     started: MutableSequence[float] = field(init=False)
     #: The process id; 0 until it is known, and for a worker in the supervisor's process.
     pid: int = field(default=0, init=False)
-    #: True since the worker sent ProcessReady.
+    #: True after the worker has sent ProcessReady.
     ready: bool = field(default=False, init=False)
     #: The lease of the last LeaseAdopted: the worker claims under it.
     lease: str = field(default="", init=False)
-    #: True since the worker sent WorkerDrained.
+    #: True after the worker has sent WorkerDrained.
     drained: bool = field(default=False, init=False)
     #: True if the worker must end as soon as it has drained; its replacement has started.
     retiring: bool = field(default=False, init=False)
     #: When a retiring worker is killed even if it has not drained, by time.monotonic().
     retire_by: float | None = field(default=None, init=False)
-    #: True if the supervisor killed the worker for runs that overran; its other runs are released.
+    #: True if the supervisor killed the worker because runs overran. Its other runs are released.
     killed_for_overrun: bool = field(default=False, init=False)
     #: True if the supervisor shut the worker down, so that its exit is no crash.
     exit_expected: bool = field(default=False, init=False)
-    #: Set when the worker has exited.
+    #: Set after the exit of the worker, before the listener's `on_exit` is called.
     exited: asyncio.Event = field(factory=asyncio.Event, init=False)
-    #: The reason why the worker cannot start.
+    #: Why the worker could not start: an exception, or a text if it happened in another process.
     start_error: BaseException | str | None = field(default=None, init=False)
 
     def send(self, message: messages.ToWorker) -> None:
@@ -70,12 +70,12 @@ class WorkerHandle:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the worker with all its runs; the supervisor settles the runs when the worker has exited."""
+        """Kill the worker with all its runs. The supervisor settles these runs in its `on_exit`."""
         raise NotImplementedError
 
 
 class ProcessWorkerHandle(WorkerHandle):
-    """A worker in a child process, forked by `fork_server`, or spawned if that is None."""
+    """A worker in a child process: a fork by `fork_server`, or a new interpreter if that is None."""
 
     def __init__(self, spec: ProcessSpec, listener: WorkerListener, fork_server: ForkServer | None) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class LocalWorkerHandle(WorkerHandle):
                 await self._worker.ended
         except BaseException as error:  # noqa: BLE001 - the lifespan is the user's code; app.work() raises its error
             self.start_error = error
-        # call_soon, as for the messages: the exit comes after the last of them.
+        # call_soon, as in `_forward_message`, so that the listener gets the exit after the last message.
         self._loop.call_soon(self._on_exit)
 
     def _on_exit(self) -> None:

@@ -1,4 +1,4 @@
-"""The workers of one supervisor: which of them live, and how soon a dead worker is replaced."""
+"""The live workers of one supervisor, and the pause before a dead worker is replaced."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from dibs.worker.supervisor.worker_handle import (
 )
 from dibs.worker.work_plan import WorkPlan
 
-#: Seconds until a dead worker is replaced: the first pause, doubled after each short life, and the longest.
+#: Seconds until a dead worker is replaced: the first pause and the longest. The pause doubles each time a
+#: worker has lived for a short time only.
 RESTART_PAUSE: Final = (0.1, 5.0)
-#: Seconds of life after which the pause starts again at its shortest.
+#: Seconds after which a worker counts as stable: if it dies later, the pause is the shortest again.
 STABLE_LIFETIME: Final = 10.0
-#: Short lives after which no further start is tried, if no worker was ever ready.
+#: Number of short-lived workers in a row after which `run` fails, if no worker was ever ready.
 MAX_FAILED_STARTS: Final = 5
 
 
 class Workers:
-    """The live workers, to iterate over; a worker leaves when the supervisor removes it after its exit."""
+    """The live workers, as an iterable. The supervisor removes a worker after its exit."""
 
     def __init__(self, app: Dibs, plan: WorkPlan, fork_server: ForkServer | None) -> None:
         self._app = app
@@ -51,11 +52,14 @@ class Workers:
         self._started_at[worker] = time.monotonic()
 
     def remove(self, worker: WorkerHandle) -> float:
-        """Forget a worker that has exited, and return how many seconds it lived."""
+        """Remove a worker that has exited, and return its lifetime in seconds."""
         return time.monotonic() - self._started_at.pop(worker)
 
     def next_restart_pause(self, lifetime: float) -> float:
-        """Return the seconds to wait before a worker is replaced that lived for `lived` seconds."""
+        """Return the pause in seconds before the replacement of a worker that lived for `lifetime` seconds.
+
+        Each call doubles the pause of the next call. A lifetime of STABLE_LIFETIME or more resets it.
+        """
         if lifetime >= STABLE_LIFETIME:
             self._short_lives = 0
         pause: float = min(RESTART_PAUSE[0] * 2**self._short_lives, RESTART_PAUSE[1])
