@@ -12,7 +12,10 @@ from dibs.errors import ConfigurationError
 
 
 def find_reference(app: Dibs) -> str:
-    """Return "module:name" for an application. Raise ConfigurationError if no module holds it."""
+    """Return the reference of an application, such as "shop.jobs:app".
+
+    Raise ConfigurationError if no imported module has the application as a global variable.
+    """
     for module in _imported_modules():
         for name, value in list(vars(module).items()):
             if value is app:
@@ -34,11 +37,15 @@ def import_app(reference: str) -> Dibs:
     """Import the application at "module:name". Raise ConfigurationError if it is not there."""
     module_name, colon, name = reference.partition(":")
     if not colon or not name:
-        raise ConfigurationError(f"{reference!r} names no application; write it as package.module:app")
+        raise ConfigurationError(
+            f"{reference!r} is not a reference to an application; write it as package.module:app"
+        )
     try:
         value: Any = import_module(module_name)
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"cannot import {module_name}: {error}") from error
+        raise ConfigurationError(
+            f"cannot import {module_name}: {error}; check the name, and that sys.path has its directory"
+        ) from error
     for part in name.split("."):
         value = getattr(value, part, None)
     if not isinstance(value, Dibs):

@@ -1,4 +1,4 @@
-"""The start, the event loop and the end of a child process, and its pipe to the parent."""
+"""The parts that all child processes share: their start, event loop, exit, and pipe to the parent."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class ProcessSpec(Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...]
     #: The process id of the parent; the child ends when the parent ends.
     parent: int
-    #: Seconds between two looks at a queue, for storages that do not push wake-ups.
+    #: Seconds between two checks of a queue for jobs, for storages that do not push wake-ups.
     poll: float = 1.0
-    #: True if follow-ups may go to other queues.
+    #: True if follow-ups (the jobs that a run enqueues when it is settled) may go to other queues.
     cross_queue: bool = True
     #: True if a child process can open the storage.
     shared: bool = True
@@ -53,7 +53,10 @@ def encode_spec(spec: ProcessSpec) -> bytes:
 
 
 class ParentPipe:
-    """The pipe to the parent. A thread reads it, also while a handler blocks the event loop."""
+    """The pipe to the parent. A thread reads it, so the exit of the parent is noticed at once.
+
+    The event loop could not notice it while a handler blocks the loop.
+    """
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -74,7 +77,8 @@ class ParentPipe:
             while True:
                 loop.call_soon_threadsafe(on_message, self._pipe.recv_bytes())
         except (EOFError, OSError):
-            # The parent is gone, and its lease will expire: no run of this process may be settled.
+            # The parent has exited, so its lease will expire and other workers will run its jobs. This
+            # process must not settle its runs any more.
             os._exit(1)
         except RuntimeError:  # the loop is closed: this process is about to exit
             return
@@ -89,7 +93,8 @@ def start_process_group() -> None:
 def exit_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when its parent ends; exit now if the parent has ended already.
 
-    The kernel does it on Linux only. A thread of this process could not: a handler may hold the GIL.
+    Only Linux offers this signal. A thread that watches the parent is no substitute: a handler may hold the
+    GIL.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))

@@ -15,7 +15,7 @@ from attrs import define, field
 
 from dibs.worker.processes.multiprocessing_privates import FRAME_HEADER
 
-#: Bytes that one read takes from the pipe at most.
+#: Largest number of bytes that one read takes from the pipe.
 _READ_SIZE: Final = 65536
 
 
@@ -42,11 +42,12 @@ class ChildProcess:
         self.exit_code: int | None = None
 
     def send(self, message: bytes) -> None:
-        """Send a message. Drop it if the child has ended; kill the child if its pipe is full."""
+        """Send a message. Drop the message if the child has ended; kill the child if its pipe is full."""
         if not self.alive:
             return
         if not select.select([], [self._pipe], [], 0)[1]:
-            # The pipe holds hundreds of messages, so the child hangs. A blocking write would hang the parent.
+            # The pipe holds hundreds of unread messages, so the child hangs. A blocking write would make the
+            # parent hang, too.
             self.kill()
             return
         with suppress(OSError):
@@ -61,9 +62,9 @@ class ChildProcess:
             self._loop.remove_reader(self._pipe.fileno())
 
     def _read_once(self) -> bool:
-        """Read the bytes that are there, pass on complete messages, and return False at the end of the pipe.
+        """Read the available bytes, and call `on_message` with each complete message.
 
-        Never wait for the rest of a message.
+        Return False at the end of the pipe. Never wait for the rest of a message.
         """
         try:
             data = os.read(self._pipe.fileno(), _READ_SIZE)
@@ -88,8 +89,8 @@ class ChildProcess:
 class FrameDecoder:
     """A decoder that cuts a stream of bytes into the messages of a multiprocessing Connection.
 
-    Not Connection.recv_bytes: a child may hang, or be stopped, between the first and the last byte of a
-    message, and a parent that waits for the rest renews no lease.
+    Connection.recv_bytes would wait for the rest of a message. A child may hang, or be stopped, between the
+    first and the last byte of a message, and a parent that waits for the child renews no lease.
     """
 
     _buffer: bytes = field(default=b"", init=False)

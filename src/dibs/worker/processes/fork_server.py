@@ -1,4 +1,4 @@
-"""The fork server of a supervisor, seen from its parent: a process from which worker processes are forked.
+"""The supervisor's side of its fork server: a process from which worker processes are forked.
 
 Each supervisor has one fork server, which ends with the supervisor (docs/decisions/0016).
 fork_server_main.py holds the code that runs inside the fork server.
@@ -44,7 +44,8 @@ SUPPORTED: Final = sys.platform == "linux" and not getattr(sys, "frozen", False)
 class ForkServer:
     """A source of forked worker processes. If the fork server process has ended, `fork` starts another.
 
-    All calls must come from the thread that made it: the kernel ends the process with that thread.
+    All calls must come from the thread that created the object: the kernel ends the fork server process
+    together with that thread.
     """
 
     def __init__(self, process: ForkServerProcess | None = None) -> None:
@@ -54,7 +55,9 @@ class ForkServer:
     def preload(self, scheme: str) -> None:
         """Import the storage of a URL scheme before the next fork, if the storage is part of dibs.
 
-        The import of another storage may start threads or open connections, which do not survive a fork.
+            A storage of another package is not imported: its import may start threads or open connections,
+            and
+        these do not survive a fork.
         """
         self._scheme = scheme
         if scheme in BUILT_IN:
@@ -71,13 +74,13 @@ class ForkServer:
         return ForkedProcess(self._process, encode_spec(spec), on_message, on_exit)
 
     def close(self) -> None:
-        """Kill the fork server; the kernel then kills every process it forked."""
+        """Kill the fork server. The kernel then kills every process that it forked."""
         self._process.close()
 
 
 @contextmanager
 def open_fork_server(processes: int | None, early: ForkServer | None) -> Iterator[ForkServer | None]:
-    """Yield `early` or a new fork server, and close it at the end of the block.
+    """Yield a fork server for the block: `early` if it is given, else a new one. Close it at the end.
 
     Yield None if the platform has no fork server, or `processes` is 0.
     """
@@ -104,7 +107,10 @@ def start_fork_server_early(url: str) -> ForkServer | None:
 
 
 class ForkServerProcess:
-    """The running fork server process and the socket to it. `wait` returns its exit code."""
+    """The running fork server process and the socket to it.
+
+    `wait` is called after the process was killed; it waits for the exit and returns the exit code.
+    """
 
     def __init__(self, connection: socket.socket, pid: int, wait: Callable[[], int]) -> None:
         self.pid = pid
@@ -119,13 +125,13 @@ class ForkServerProcess:
 
     def preload(self, scheme: str) -> None:
         """Ask the process to import the storage of a scheme before it forks again."""
-        with suppress(OSError):  # then each worker process imports its storage by itself
+        with suppress(OSError):  # if it fails, each worker process imports the storage itself
             self._socket.send(scheme.encode())
 
     def fork(self, child: ForkedProcess, files: tuple[int, int, int]) -> None:
-        """Ask for a worker process; `child` is called when it has started, has ended, or cannot be forked.
+        """Ask for a worker process. Its events are reported to the `on_...` methods of `child`.
 
-        `files` are the file descriptors that `ForkedProcess` explains.
+        `files` are the file descriptors of the three files that `ForkedProcess` describes.
         """
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
@@ -157,7 +163,7 @@ class ForkServerProcess:
             self._children.pop(fork).on_fork_failed(number)
 
     def close(self) -> None:
-        """Kill the process. The kernel then kills every process it forked."""
+        """Kill the fork server process, and call `on_fork_server_exited` of each process it forked."""
         if not self.alive:
             return
         self.alive = False
@@ -172,7 +178,7 @@ class ForkServerProcess:
 
 
 class ForkedProcess(ChildProcess):
-    """A worker process that the fork server forks.
+    """A worker process that is forked by the fork server.
 
     The child gets three files: its end of the pipe; shared memory for `started`; and an order in JSON, which
     holds the environment, the preparation data of multiprocessing, and the ProcessSpec.
@@ -203,7 +209,8 @@ class ForkedProcess(ChildProcess):
             file.write(order)
             file.seek(0)
             fork_server.fork(self, (child_end.fileno(), shared, file.fileno()))
-        #: One start time for each run the process can hold; the process writes it, the supervisor reads it.
+        #: One number for each run the process can hold: the start time of its handler, or 0. The process
+        #: writes it, the supervisor reads it.
         self.started = map_shared_array(shared)
 
     def kill(self) -> None:
@@ -228,11 +235,11 @@ class ForkedProcess(ChildProcess):
         self._finish_once(code)
 
     def on_fork_failed(self, error: int) -> None:
-        """Finish with the errno for which the process could not be forked."""
+        """Finish with an error: the process could not be forked because of this errno."""
         self._finish_once(None, f"could not be forked: {os.strerror(error)}")
 
     def on_fork_server_exited(self, reason: str) -> None:
-        """Finish when this process has ended too, or at once with `reason` if it was not forked yet."""
+        """Finish as soon as this process has ended, too; at once, with `reason`, if it was not forked yet."""
         if not self.pid:
             self._finish_once(None, reason)
             return
@@ -255,7 +262,10 @@ class ForkedProcess(ChildProcess):
 
 
 def _start_fork_server() -> ForkServerProcess:
-    """Start a fork server as a new interpreter: a fork of this one would hold locks of the user's threads."""
+    """Start a fork server as a new interpreter.
+
+    A fork of this process would copy locks that threads of the user hold, and never release them.
+    """
     parent_end, child_end = _socket_pair()
     path = [entry for entry in sys.path if isinstance(entry, str)]
     code = (

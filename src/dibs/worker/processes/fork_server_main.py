@@ -1,8 +1,7 @@
 """The code that runs inside the fork server: the process from which worker processes are forked.
 
-The fork server imports the modules that every worker process needs, and never the application. It opens no
-file or connection and starts no thread, so a fork of it is as good as a new interpreter
-(docs/decisions/0016).
+The fork server imports the modules that every worker process needs, but not the application. It opens no
+file or connection and starts no thread, so a fork of it works like a new interpreter (docs/decisions/0016).
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ from dibs.worker.processes.child_process import kill_process_group
 from dibs.worker.processes.multiprocessing_privates import prepare_process
 from dibs.worker.processes.worker_main import run_worker_process
 
-#: A report to the parent, one packet each: an event, the number of the fork (from 1), and a value.
+#: The format of a report to the parent, which is one packet: an event, the number of the fork (from 1), and a
+#: value.
 REPORT_FORMAT: Final = struct.Struct("!cqq")
 #: The event "the process was forked"; the value is its process id.
 FORKED: Final = b"b"
@@ -57,6 +57,8 @@ def serve(connection: int, parent: int) -> NoReturn:
 
 
 class _ForkServerMain:
+    """The loop of the fork server: it forks a worker for each request and reports each worker that ends."""
+
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._pid = os.getpid()
@@ -137,14 +139,15 @@ def _check_files_and_fork(files: Sequence[int]) -> int:
 
 
 def preload_storage(scheme: str) -> None:
-    """Import the storage of a URL scheme. Ignore an ImportError: the worker process reports it."""
+    """Import the storage of a URL scheme. Ignore an ImportError: the worker process will report it."""
     with suppress(ImportError):
         factory(scheme)
 
 
 def run_forked_worker(pipe: int, started: int, order: int) -> NoReturn:
-    """Run as a worker process with the environment, directory, path and main script of the supervisor now.
+    """Turn this forked process into a worker process, and exit when the worker has ended.
 
+    The worker gets the current environment, working directory, `sys.path` and main script of the supervisor.
     The arguments are the file descriptors that `ForkedProcess` sends.
     """
     code = 1

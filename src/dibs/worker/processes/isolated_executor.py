@@ -1,4 +1,7 @@
-"""The executor of handlers with executor="process": a child process for each run, kept for the next run."""
+"""The executor of handlers with executor="process". Each run has a child process of its own.
+
+After a run, its process is kept for the next run.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ CANCEL_GRACE: Final = 5.0
 
 
 class IsolatedExecutor:
-    """The isolated processes of one worker. A process that ended a run well is used again."""
+    """The isolated processes of one worker. A process that survives its run is used again."""
 
     def __init__(self, storage: RunStorage, encoded_spec: bytes) -> None:
         self._storage = storage
@@ -39,9 +42,9 @@ class IsolatedExecutor:
         self._closed = False
 
     async def prepare(self) -> None:
-        """Start one process, so that a process that cannot start is noticed before the first claim.
+        """Start one process before the first claim, to find errors of the start early.
 
-        Raise ConfigurationError if it cannot start.
+        Raise ConfigurationError if the process cannot start.
         """
         self._idle.append(await self._start_process())
 
@@ -90,14 +93,14 @@ class IsolatedExecutor:
             process.kill()
 
     def close(self) -> None:
-        """Kill all isolated processes."""
+        """Kill all isolated processes, also those that run a job."""
         self._closed = True
         for process in [*self._idle, *self._busy.values()]:
             process.kill()
 
 
 class IsolatedProcess:
-    """A child process that runs one job at a time; its reports of progress go through `storage`."""
+    """A child process that runs one job at a time. Its progress reports are sent to `storage` from here."""
 
     def __init__(self, storage: RunStorage, encoded_spec: bytes) -> None:
         self._storage = storage

@@ -39,7 +39,7 @@ UNREACHABLE_STORAGE: Final = (
 
 @define(eq=False)
 class UnreachableStorage:
-    """A stand-in for a storage that only the worker's own process can open. To enter it raises NotRunning."""
+    """A replacement for a storage that only the worker's process can open. Opening it raises NotRunning."""
 
     url: str
     capabilities: Capabilities = field(factory=Capabilities)
@@ -49,7 +49,7 @@ class UnreachableStorage:
 
 
 class ProgressRelay:
-    """The storage as a job in this process sees it: `report` goes through the worker, in order."""
+    """The storage of a job in this process. `report` sends the progress to the worker, which stores it."""
 
     def __init__(self, parent: ParentPipe, capabilities: Capabilities) -> None:
         self.capabilities = capabilities
@@ -62,7 +62,9 @@ class ProgressRelay:
         self._parent.send(messages.ReportProgress(queue, id, fence, progress))
         status = await reply
         if not status:
-            raise StorageUnavailable("the worker could not report the progress")
+            raise StorageUnavailable(
+                "the progress was not stored, as the storage was unavailable; report it again"
+            )
         return "lost" if status == "lost" else "reported"
 
     def on_reply(self, status: str) -> None:
@@ -73,7 +75,7 @@ class ProgressRelay:
 
 
 def run_isolated_process(pipe: Connection, encoded_spec: bytes) -> None:
-    """Run jobs, one at a time, until the parent kills this process."""
+    """Run the jobs that the parent sends, one at a time, until the parent kills this process."""
     parent, spec, app = set_up_process(pipe, encoded_spec)
     with nullcontext() if spec.shared else _without_storage(app):
         run_event_loop(_serve(parent, spec, app))
@@ -99,7 +101,7 @@ async def _serve(parent: ParentPipe, spec: ProcessSpec, app: Dibs) -> None:
 
 
 class IsolatedRunner:
-    """The handler of the parent's messages; it holds at most one run."""
+    """The runner of an isolated process. It acts on the messages of the parent and holds at most one run."""
 
     def __init__(self, parent: ParentPipe, spec: ProcessSpec, app: Dibs, resources: Any) -> None:
         self._parent = parent

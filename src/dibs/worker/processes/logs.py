@@ -10,13 +10,13 @@ from msgspec import Struct
 
 
 class LogConfig(Struct, frozen=True, kw_only=True):
-    """A log configuration as data; classes are named as "module:class", to be instantiated in the child."""
+    """A log configuration as data. A class is given as "module:class"; the child creates the instance."""
 
     #: The level of the root logger; 0 if the process has configured no logging.
     level: int = 0
     #: The format string for logging.Formatter.
     format: str = logging.BASIC_FORMAT
-    #: The class of the formatter, if it is not logging.Formatter.
+    #: The class of the formatter; "" for logging.Formatter.
     formatter: str = ""
     #: The classes of the filters.
     filters: tuple[str, ...] = ()

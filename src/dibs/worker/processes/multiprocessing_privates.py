@@ -40,7 +40,7 @@ def preparation_data(process_name: str) -> dict[str, Any]:
 def prepare_process(data: dict[str, Any]) -> None:
     """Apply `preparation_data` to this process, as multiprocessing does in a child it spawned.
 
-    This imports the main script of the parent as the module `__mp_main__`. An error in the script is raised.
+    The main script of the parent is imported as the module `__mp_main__`. Raise any error of that script.
     """
     process = multiprocessing.current_process()
     setattr(process, _INHERITING, True)

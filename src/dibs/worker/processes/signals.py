@@ -1,4 +1,4 @@
-"""Stop signals (SIGTERM and SIGINT): the supervisor acts on them, its child processes leave them to it."""
+"""Stop signals (SIGTERM and SIGINT). The supervisor acts on them; its child processes ignore them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dibs.client.sync.background_loop import SIGNAL_LISTENERS, STOP_SIGNALS
 def leave_signals_to_parent() -> None:
     """Ignore the stop signals in this process: terminals and systemd send them to the whole process group.
 
-    A handler function, not SIG_IGN: programs that a job handler starts would inherit the ignored signal.
+    The signal handler is an empty function, because programs that a job starts would inherit SIG_IGN.
     """
     for number in STOP_SIGNALS:
         signal.signal(number, _do_nothing)
@@ -28,7 +28,8 @@ def _do_nothing(_number: int, _frame: object) -> None:
 def on_stop_signal(callback: Callable[[], None]) -> Iterator[None]:
     """Call `callback` on the running loop for each SIGTERM and SIGINT within the block.
 
-    Off the main thread, call it for the signals that the main thread passes on (background_loop.py).
+    Only the main thread can receive signals. On another thread, call `callback` for the signals that the main
+    thread passes on (background_loop.py).
     """
     loop = asyncio.get_running_loop()
     if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""Child processes that start as a new Python interpreter."""
+"""Child processes that start as a new Python interpreter, by the spawn method of multiprocessing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, Final
 from dibs.worker.processes.child_process import ChildProcess, kill_process_group
 from dibs.worker.processes.multiprocessing_privates import is_importing_main_script
 
-#: The context for new processes. Not "fork": a fork copies locks that other threads hold and never release.
+#: The multiprocessing context for child processes. With "fork", the child would get copies of locks that
+#: other threads hold, and the copies are never released.
 SPAWN_CONTEXT: Final = multiprocessing.get_context("spawn")
 #: The multiprocessing name of every child process that dibs starts; `exit_if_worker_process` checks it.
 PROCESS_NAME: Final = "dibs-worker"
@@ -29,7 +30,8 @@ class SpawnedProcess(ChildProcess):
         on_exit: Callable[[str], None],
     ) -> None:
         parent_end, child_end = SPAWN_CONTEXT.Pipe()
-        # Started on the loop's thread: the kernel kills the child when the thread that started it ends.
+        # Start the child on the thread of the loop: the kernel kills a child when the thread that started it
+        # ends.
         self._process = SPAWN_CONTEXT.Process(target=target, args=(child_end, *arguments), name=PROCESS_NAME)
         self._process.start()
         child_end.close()
@@ -45,7 +47,8 @@ class SpawnedProcess(ChildProcess):
 
     def _on_process_exit(self) -> None:
         self._loop.remove_reader(self._exit_fd)
-        # Before join(), which frees the pid: the group id must still belong to this process.
+        # Kill the group before join(), which frees the pid: until then no other process can have this group
+        # id.
         kill_process_group(self.pid)
         self._process.join()
         if self._exit_fd != self._process.sentinel:
@@ -56,8 +59,8 @@ class SpawnedProcess(ChildProcess):
 def _open_exit_fd(process: Any) -> int:
     """Return a file descriptor that becomes readable when the process ends: a pidfd on Linux.
 
-    The sentinel of multiprocessing, used elsewhere, is a pipe: it stays open as long as a process lives that
-    a handler forked.
+    Other platforms use the sentinel of multiprocessing, a pipe. It stays open as long as any process that a
+    handler forked is alive.
     """
     if hasattr(os, "pidfd_open"):
         return os.pidfd_open(process.pid)

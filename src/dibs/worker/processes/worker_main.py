@@ -38,15 +38,15 @@ async def build_worker(
 ) -> Worker:
     """Return a worker for the queues of `spec`; the stack closes its executor and its lifespan.
 
-    `send` is called with each message for the supervisor. `killable` is whether the supervisor can kill
-    the process of the worker.
+    `send` is called with each message for the supervisor. `killable` is True if the supervisor can kill the
+    process of the worker.
     """
     handlers = [app.handlers[queue] for queue in spec.queues]
     isolated_spec = _isolated_spec(app, spec)
     isolated = IsolatedExecutor(app.storage, encode_spec(isolated_spec))
     stack.callback(isolated.close)
-    # The worker is made in the lifespan and closed after it: until then it watches the deadlines of runs that
-    # do not stop.
+    # The worker is created within the lifespan and closed after it. Until then it checks the deadlines of
+    # runs that do not stop.
     closing = stack.enter_context(ExitStack())
     if isolated_spec.queues:
         await isolated.prepare()
