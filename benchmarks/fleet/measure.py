@@ -60,6 +60,8 @@ def rates(samples: Sequence[Sample]) -> tuple[float, float]:
     first, *others = samples
     final = samples[-1].completed
     before_final = [sample for sample in others if first.completed < sample.completed < final]
+    if not others:
+        raise ValueError("all jobs ended before the second sample, 0.2 s after the first: measure more jobs")
     last = before_final[-1] if before_final else next(one for one in others if one.completed == final)
     jobs = max(1, last.completed - first.completed)
     return jobs / (last.at - first.at), (last.cpu - first.cpu) / jobs
