@@ -1,1 +1,1 @@
-"""The worker loop of one process: claim jobs, start their runs, and settle them."""
+"""The loop of a worker process, which claims jobs, starts their runs and settles them."""

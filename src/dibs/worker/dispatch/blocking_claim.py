@@ -1,7 +1,8 @@
 """The blocking claim of an idle worker process: a claim that waits in the storage until there is a job.
 
-Without a blocking claim, the worker needs a wake-up and then a claim for a job. A process needs only one
-blocking claim: it waits for the queue that most likely gets the next job. The other queues use wake-ups.
+Without a blocking claim, a worker needs two replies for a job: a wake-up, then the reply to a claim. A
+process has one blocking claim, for the queue that most likely gets the next job. The other queues use
+wake-ups.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ TIMER_TOLERANCE: Final = 0.001
 
 
 class IdleClaim:
-    """The one blocking claim of a worker process: the choice of its queue, and the reasons to end it early.
+    """The one blocking claim of a worker process.
+
+    The class chooses the queue of the claim, and decides when the claim must end before its timeout.
 
     `wake_worker` is called when the next scheduled job of the queue falls due.
     """
@@ -80,8 +83,8 @@ class IdleClaim:
     def must_end(self, queues: Collection[QueueState], lease: str | None, now: float) -> bool:
         """Return whether to end the blocking claim now.
 
-        This is so if a scheduled job of its queue is due, if the lease has changed, or if another queue is
-        ready.
+        The claim must end if a scheduled job of its queue is due, if the lease has changed, or if another
+        queue is ready: the process then sends an ordinary claim.
         """
         queue = self._queue
         if self._ended_early or self._trip is None or queue is None:
@@ -91,7 +94,7 @@ class IdleClaim:
         return any(other.readiness.ready for other in queues if other is not queue)
 
     async def end_early(self) -> None:
-        """Make the blocking claim return at once. Never raises: after an error it returns at its timeout."""
+        """Make the blocking claim return at once. Errors are logged: the claim then ends at its timeout."""
         trip, queue, self._ended_early = self._trip, self._queue, True
         if trip is None or trip.wait is None or queue is None:
             return

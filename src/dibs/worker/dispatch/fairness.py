@@ -48,9 +48,10 @@ class Contender(Protocol):
 
     #: Capacity units that one run takes, from 1 to PROCESS_UNITS.
     size: int
-    #: Queues with a higher priority are served first.
+    #: Queues with a higher priority start jobs first.
     priority: int
-    #: A number that is higher for more recent service; 0 for a queue that was never served.
+    #: A number that grows with each service of any queue, so the queue with the lowest number has waited
+    #: longest. 0 for a queue that was never served.
     last_served: int
 
     @property
@@ -65,7 +66,7 @@ def share_capacity(queues: Sequence[C], free: int) -> tuple[list[tuple[C, int]],
     """Return the number of jobs that each queue may start, and the queue that must wait for more capacity.
 
     Queues are served by priority, then by least recent service. Queues of equal priority share the `free`
-    units equally. Sharing stops at the first queue whose next job does not fit: the units that become free
+    units equally. Sharing stops at the first queue whose next job does not fit: units that become free later
     go to this queue first.
     """
     grants: list[tuple[C, int]] = []
@@ -85,7 +86,8 @@ def share_capacity(queues: Sequence[C], free: int) -> tuple[list[tuple[C, int]],
 def _share_equally(peers: Sequence[C], free: int, grants: list[tuple[C, int]]) -> tuple[int, C | None]:
     for position, queue in enumerate(peers):
         if queue.size > free:
-            # If its peers took the units in this round, the queue is the first of them in the next round.
+            # If queues of equal priority took the units in this round, this queue is served before them in
+            # the next round.
             return free, queue
         number = max(1, free // (len(peers) - position) // queue.size)
         if queue.startable is not None:
@@ -102,13 +104,13 @@ class Shares(NamedTuple):
     grants: dict[QueueState, int]
     #: True if the process may send claims.
     claiming: bool
-    #: True if claims may ask for jobs without capacity; False while a queue waits for capacity.
+    #: True if claims may ask for more jobs than can start now; False while a queue waits for capacity.
     prefetching: bool
 
 
 @define(eq=False)
 class OversizedQueues:
-    """The queues whose next job does not fit. Their jobs are counted in one request for all of them.
+    """The queues whose next job needs more capacity than is free. One request counts their jobs.
 
     `wake_worker` is called when a queue may be counted again, `back_off` with each queue of a failed count.
     """
@@ -119,7 +121,7 @@ class OversizedQueues:
     _to_count: list[QueueState] = field(factory=list, init=False)
 
     def add(self, queue: QueueState, now: float) -> None:
-        """Add a queue to the next count, or snooze it if it was counted too recently."""
+        """Add a queue to the next count, or make it wait if its latest count was too recent."""
         queue.readiness.ready = False
         if pause := queue.readiness.seconds_until_recount(now):
             queue.readiness.snoozed = True
@@ -134,7 +136,7 @@ class OversizedQueues:
         return taken
 
     async def count(self, queues: Sequence[QueueState]) -> None:
-        """Count the jobs of these queues, and record which queues have due jobs. Never raises."""
+        """Count the jobs of these queues, and record which queues have due jobs. Errors are only logged."""
         try:
             counts = await self._storage.counts([queue.name for queue in queues])
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
@@ -168,7 +170,7 @@ class Fairness:
     _served: int = field(default=0, init=False)
 
     def share(self, now: float, *, claiming: bool) -> Shares:
-        """Return the shares of all queues. Without `claiming`, only prefetched runs may start."""
+        """Return the shares of all queues. With `claiming=False`, only prefetched runs may start."""
         free = self._capacity.free
         wanting = [
             queue for queue in self._queues if queue.prefetch.runs or (claiming and queue.can_claim(now))

@@ -24,9 +24,9 @@ MAX_IN_FLIGHT: Final = 18 * PROCESS_UNITS
 
 
 class InFlightRuns:
-    """The runs in flight. Each run has a unique index into `started`.
+    """The runs of this process that are claimed and not yet settled.
 
-    `started` holds for each index the time at which the handler was entered, or 0.
+    Each run has a unique index into the array `started`, which holds the start time of its handler, or 0.
     """
 
     def __init__(self, started: MutableSequence[float]) -> None:
@@ -45,7 +45,7 @@ class InFlightRuns:
 
     @property
     def claimable(self) -> int:
-        """The number of jobs that may still be claimed."""
+        """The number of jobs that may be claimed now: the free indexes, less the jobs of claims in flight."""
         return len(self._free_indexes) - self.expected_jobs
 
     def add(self, handler: Handler, jobs: Sequence[Job]) -> list[Invocation]:
@@ -82,7 +82,10 @@ class InFlightRuns:
                     continue
                 fields = invocation.log_fields
                 logger.error(
-                    "%s/%s: the settlement was refused: %s", *invocation.key[:2], result.reason, extra=fields
+                    "%s/%s: the storage refused to settle the run: %s",
+                    *invocation.key[:2],
+                    result.reason,
+                    extra=fields,
                 )
             counters[counter_name(invocation.action, result)].append(invocation.index)
             self.remove(invocation)
@@ -98,12 +101,12 @@ class InFlightRuns:
         )
 
     def clear(self) -> None:
-        """Forget all runs. No run may be added afterwards."""
+        """Forget all runs without freeing their indexes, so no run may be added afterwards."""
         self._runs.clear()
 
 
 def to_claimed_run(invocation: Invocation) -> messages.ClaimedRun:
-    """Return the message part that lets the supervisor settle the run if this process dies."""
+    """Return the part of RunsClaimed by which the supervisor can settle this run if the process dies."""
     job = invocation.job
     return messages.ClaimedRun(
         invocation.index, job.id, invocation.fence, invocation.claimed_at, invocation.limits.timeout,

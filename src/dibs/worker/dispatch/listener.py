@@ -1,4 +1,7 @@
-"""The wait for wake-ups of all queues that had no jobs at their latest claim."""
+"""The wait for wake-ups, by which a storage reports that a queue has a new job.
+
+It covers all queues that had no job at their latest claim.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,15 @@ logger = logging.getLogger("dibs.worker")
 
 #: Shortest timeout of a wait, in seconds. A timer may fire a little before the time `poll_at` of a queue.
 TIMER_TOLERANCE: Final = 0.001
-#: Seconds to collect queues that run out of jobs at about the same time, as at the start of a worker.
+#: Seconds before the wait for idle queues restarts. One restart then covers all queues that run out of jobs
+#: at about the same time, as at the start of a worker.
 RESTART_DELAY: Final = 0.01
-#: Seconds by which the clock of the storage may be ahead: it reports a job as due by its clock.
+#: Seconds by which the clock of the storage may be ahead of the clock here when it reports a job as due.
 CLOCK_TOLERANCE: Final = 0.05
 
 
 class Listener:
-    """The waits for wake-ups. They make queues ready after a wake-up, and when their next poll is due.
+    """The waits for wake-ups. A queue becomes ready after a wake-up, and when its next poll is due.
 
     Queues that had jobs recently share one wait, idle queues another. A wait restarts with each job of one
     of its queues and checks all its queues, so in a common wait one busy queue would cause work for many idle
@@ -37,7 +41,7 @@ class Listener:
         self._active = _SharedWait(storage, poll, wake_worker, 0.0)
 
     def listen(self, queues: Sequence[QueueState]) -> None:
-        """Wait for exactly these queues. A running wait for the same queues continues."""
+        """Wait for exactly these queues from now on. A running wait for the same queues continues."""
         idle, active = list[QueueState](), list[QueueState]()
         now = time.monotonic()
         for queue in queues:
@@ -46,16 +50,16 @@ class Listener:
         self._active.listen(active)
 
     def close(self) -> None:
-        """Stop waiting."""
         self._idle.close()
         self._active.close()
 
 
 @define(eq=False)
 class _SharedWait:
-    """One wait for any number of queues. When the queues change, it restarts after `pause` seconds."""
+    """One wait for any number of queues. It restarts `restart_delay` seconds after the queues changed."""
 
     _storage: Storage
+    #: Longest time of one call of the storage's `wait`, in seconds.
     _poll: float
     _wake_worker: Callable[[], None]
     _restart_delay: float
@@ -105,7 +109,8 @@ class _SharedWait:
         next_poll = min(queue.readiness.poll_at for queue in queues)
         timeout = max(TIMER_TOLERANCE, min(self._poll, next_poll - began))
         try:
-            # For a queue without a token, the wait ends as soon as one of its jobs is due.
+            # A token marks the latest claim or wait of a queue; the wait ends after any later change. For a
+            # queue without a token, the wait ends as soon as one of its jobs is due.
             since = {name: token for name, token in tokens.items() if token}
             wake = await self._storage.wait(tuple(tokens), since=since, timeout=timeout)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything; polling continues
@@ -133,8 +138,8 @@ def _wake_changed_queues(
 ) -> bool:
     """Wake the queues with a newer token or a due job, and return whether a queue was woken.
 
-    Wake all queues if no queue has one, as then the cause of the wake-up is unknown. A queue without a token
-    may also have changed; in that case the next wait ends at once.
+    If no queue has a newer token or a due job, the cause of the wake-up is unknown: wake all queues. A queue
+    without a token may have changed, too; in that case the next wait ends at once.
     """
     explained = woken = False
     for queue in queues:

@@ -44,31 +44,34 @@ ACTIVE_SECONDS: Final = 5.0
 
 @define(eq=False)
 class Readiness:
-    """The time from which a queue may be claimed from, with the knowledge that leads to it.
+    """The time of the next claim for a queue, derived from the results of earlier claims, counts and waits.
 
     All times are by time.monotonic(), in seconds.
     """
 
-    #: Seconds until the queue is claimed from without a wake-up.
+    #: Seconds after the latest claim until the next claim that needs no wake-up.
     _poll: float = FALLBACK_POLL
     #: True if the queue may have a job to claim. A wake-up, or the time `due_at` or `poll_at`, sets it.
     ready: bool = True
     #: True if the latest claim returned as many jobs as it asked for, or the latest count found due jobs.
     has_more: bool = False
-    #: True while the due jobs of the queue do not fit and it is too early for the next count. The listener
-    #: skips the queue, as a wait would report these jobs again at once.
+    #: True while the due jobs of the queue need more capacity and it is too early for the next count. The
+    #: listener skips the queue, because a wait would report the same jobs again at once.
     snoozed: bool = False
-    #: The token of the latest claim or wait, from which the next wait starts; "" if unknown.
+    #: The token that the storage returned with the latest claim or wait; the next wait ends after a later
+    #: change of the queue. "" if no token is known.
     token: str = ""
     #: The time at which the next scheduled job falls due; None if no scheduled job is known.
     due_at: float | None = None
-    #: The time at which the queue is claimed from without a wake-up.
+    #: The time of the next claim that needs no wake-up.
     poll_at: float = 0.0
     #: The end of the time in which the queue counts as active.
     active_until: float = 0.0
     #: The time before which no request is sent, because the storage raised an error.
     retry_at: float = 0.0
+    #: The latest pause after an error, in seconds; 0 after a success.
     _backoff: float = 0.0
+    #: The time before which the jobs are not counted again.
     _recount_at: float = 0.0
     _recount_pause: float = 0.0
 
@@ -109,15 +112,15 @@ class Readiness:
             self.ready = True
 
     def wake(self) -> None:
-        """Make the queue ready, as it may have a new job."""
+        """Make the queue ready for a claim, because it may have a new job."""
         self.ready, self.snoozed = True, False
 
     def is_due(self, now: float) -> bool:
-        """Return whether the next scheduled job has fallen due."""
+        """Return whether the next scheduled job that is known was due at `now` or before."""
         return self.due_at is not None and self.due_at <= now
 
     def seconds_until_recount(self, now: float) -> float:
-        """Return the seconds until the next count is allowed."""
+        """Return the seconds until the jobs may be counted again; 0 if they may be counted now."""
         return max(0.0, self._recount_at - now)
 
     def back_off(self) -> float:
@@ -181,7 +184,7 @@ class Prefetch:
 
 @define(eq=False)
 class RoundTrips:
-    """The requests of a queue that are in flight, and the settlements for its next request."""
+    """The requests of a queue that are in flight, and the runs to settle with its next request."""
 
     #: Runs whose settlement must be sent with the next request.
     outbox: list[Invocation] = field(factory=list)
@@ -218,16 +221,16 @@ class RoundTrips:
 
 
 class QueueState:
-    """The state of one queue in a worker process: readiness, prefetched runs and round trips."""
+    """The state of one queue in a worker process: its readiness, prefetched runs and requests."""
 
     def __init__(self, handler: Handler, size: int, units: int, poll: float = FALLBACK_POLL) -> None:
         self.handler = handler
         self.name = handler.queue
         #: Capacity units that one run takes.
         self.size = size
-        #: Queues with a higher priority are served first.
+        #: Queues with a higher priority start jobs first.
         self.priority = handler.queue_priority
-        #: A number that is higher for more recent service; 0 for a queue that was never served.
+        #: Set by `Fairness`: the higher, the more recently the queue was served; 0 if it was never served.
         self.last_served = 0
         self.readiness = Readiness(poll)
         self.prefetch = Prefetch(units // size)
@@ -271,11 +274,14 @@ class QueueState:
         return self.wanted_prefetch() >= MIN_BATCH
 
     def wanted_prefetch(self) -> int:
-        """Return the number of jobs to prefetch with the next claim."""
+        """Return the number of jobs to prefetch with the next claim, given the claims in flight."""
         return self.prefetch.jobs_to_prefetch(self.round_trips.prefetching)
 
     def delays_settlements(self, now: float) -> bool:
-        """Return whether the outbox waits for the settlements of prefetched runs, which end soon."""
+        """Return whether the settlements in the outbox wait for those of prefetched runs, which end soon.
+
+        They wait for SETTLEMENT_DELAY seconds at most.
+        """
         trips = self.round_trips
         if not trips.outbox or not self.prefetch.runs or self.wanted_prefetch():
             return False
@@ -283,7 +289,7 @@ class QueueState:
         return now < trips.delayed_until
 
     def add_settlement(self, invocation: Invocation, action: SettleAction) -> None:
-        """Settle a run with `action` in the next request."""
+        """Add a run to the outbox: the next request settles it with `action`."""
         invocation.action = action
         self.round_trips.outbox.append(invocation)
 

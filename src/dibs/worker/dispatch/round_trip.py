@@ -15,7 +15,7 @@ from dibs.worker.execution.invocation import Invocation
 
 
 class Reply(Struct, frozen=True):
-    """The reply to one request."""
+    """The reply to one request, or the error that came instead."""
 
     #: Runs whose settlement the storage took or refused, in the order of `results`.
     settled: Sequence[Invocation] = ()
@@ -26,7 +26,7 @@ class Reply(Struct, frozen=True):
     claim: ClaimResult | None = None
     #: The error of the request; None if it succeeded.
     error: Exception | None = None
-    #: True if the storage may have claimed jobs without this process knowing them (contract, promise 7).
+    #: True if the reply was lost, so that the storage may have claimed jobs that this process does not know.
     claim_unknown: bool = False
 
 
@@ -44,7 +44,7 @@ class RoundTrip(Struct):
     settling: Sequence[Invocation]
     #: The lease for the claim; None if the request has no claim.
     lease: str | None
-    #: The number of jobs that start at once: capacity for them is taken when the request is sent.
+    #: The number of claimed jobs that can start at once. Their capacity is taken when the request is sent.
     reserved: int
     #: The largest number of jobs that the claim returns.
     limit: int
@@ -58,7 +58,7 @@ class RoundTrip(Struct):
 
     @property
     def prefetching(self) -> int:
-        """The number of claimed jobs that will wait for capacity."""
+        """The number of jobs of the claim that must wait for capacity."""
         return max(0, self.limit - self.reserved)
 
 
@@ -93,7 +93,7 @@ async def _call_storage(
 
 
 async def settle_singly(storage: Storage, queue: str, runs: Sequence[Invocation]) -> Reply:
-    """Settle each run in a separate request, after the storage refused all of them for one bad settlement."""
+    """Settle each run in a request of its own. The storage refuses a whole batch for one bad settlement."""
     results: list[SettleResult] = []
     for number, invocation in enumerate(runs):
         try:
@@ -106,5 +106,5 @@ async def settle_singly(storage: Storage, queue: str, runs: Sequence[Invocation]
 
 
 def make_settlements(runs: Iterable[Invocation]) -> list[Settlement]:
-    """Return the settlements of these runs for the storage."""
+    """Return the decided actions of these runs in the form that the storage takes."""
     return [Settlement(id=run.job.id, fence=run.fence, action=run.action) for run in runs]

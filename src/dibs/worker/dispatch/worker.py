@@ -93,12 +93,13 @@ class Worker:
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
     def close(self) -> None:
-        """End the threads of the handlers."""
+        """End the threads of the handlers; a busy thread ends after its handler."""
         self._executor.close()
 
     # -- messages of the supervisor ------------------------------------------------------------------
 
     def receive(self, message: messages.ToWorker) -> None:
+        """Act on a message of the supervisor, and schedule a step of the worker loop."""
         match message:
             case messages.UseLease(lease):
                 self._lease = lease
@@ -158,7 +159,7 @@ class Worker:
             self._loop.call_soon(self._step)
 
     def _step(self) -> None:
-        """Do one step of the worker loop."""
+        """Do one step of the worker loop: send the requests that are due, and start prefetched runs."""
         self._step_scheduled = False
         if self.ended.done():
             return
@@ -191,7 +192,7 @@ class Worker:
             self._start_run(queue, invocation)
 
     def _send_request_if_due(self, queue: QueueState, free: int, shares: Shares, now: float) -> None:
-        """Send the next request of a queue if it is due, with a claim of `free` jobs and a prefetch."""
+        """Send the next request of a queue if it is due. It claims `free` jobs, and more to prefetch."""
         was_delayed = queue.round_trips.delayed_until
         if not queue.can_send(now):
             if shares.prefetching and queue.can_send_second(now):
@@ -233,7 +234,7 @@ class Worker:
             self._listener.listen([queue for queue in self._queues.values() if queue.needs_wakeup])
 
     def _finish_drain(self) -> None:
-        """Notify the supervisor of a complete drain, and end the worker if no run needs its resources."""
+        """At the end of a drain, notify the supervisor, and end the worker if no run needs its resources."""
         if not self._draining or self._tasks or not self._in_flight.all_unstoppable(stopping=self._stopping):
             return
         if not self._drained_sent:
@@ -275,7 +276,7 @@ class Worker:
             self._step_soon()
 
     async def _make_round_trip(self, queue: QueueState, trip: RoundTrip) -> None:
-        """Send a request, and apply the replies that have arrived in the order of their requests."""
+        """Send a request, then apply the replies that have arrived, in the order of their requests."""
         trip.reply = await send(self._storage, queue.name, trip)
         for arrived, reply in queue.round_trips.replies():
             self._apply_reply(queue, arrived, reply)
@@ -283,7 +284,7 @@ class Worker:
             self._loop.call_later(PREFETCH_TIMEOUT, self._apply_second_reply, queue, trip)
 
     def _apply_second_reply(self, queue: QueueState, trip: RoundTrip) -> None:
-        """Apply a reply that waited too long for an earlier request, which a lock may hold up."""
+        """Apply the reply of a second request if the first one takes too long, for example at a lock."""
         if trip.reply is not None and queue.round_trips.is_second(trip) and not self.ended.done():
             queue.round_trips.in_flight.pop()
             self._apply_reply(queue, trip, trip.reply)
@@ -329,7 +330,7 @@ class Worker:
         if not claim.jobs:
             return 0
         runs = self._in_flight.add(queue.handler, claim.jobs)
-        # Sent before the first run starts: the supervisor must know all runs if this process dies.
+        # Sent before the first run starts, so that the supervisor knows all runs if this process dies.
         self._notify(messages.RunsClaimed(queue.name, lease, tuple(map(to_claimed_run, runs))))
         for invocation in runs[: trip.reserved]:
             self._start_run(queue, invocation)

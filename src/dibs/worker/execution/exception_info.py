@@ -1,4 +1,4 @@
-"""Exceptions as data: the stored error of a run, and the retry that the exception asks for."""
+"""The conversion of an exception to data: the error to store, and the retry that it asks for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from dibs.model.run_outcome import Raised
 def verdict_on_error(error: BaseException) -> Raised:
     """Return the verdict on a handler that raised `error`.
 
-    The attributes `kind` ("permanent") and `retry_at` count on an exception of any class.
+    An exception of any class can choose its outcome by an attribute: `kind` = "permanent" fails the job
+    without a retry, `retry_at` is the time of the next attempt (a datetime, or seconds since the epoch).
     """
     try:
         return _verdict_on_error(error)
@@ -41,11 +42,12 @@ def _verdict_on_error(error: BaseException) -> Raised:
 
 
 def make_error(type_: str, message: str) -> Error:
-    """Return the stored form of an error that was never raised as an exception."""
+    """Return the storable form of an error that dibs itself reports, such as "ProcessDied"."""
     return to_storable_error(Error(type=type_, message=message))
 
 
-#: Created at import: when the memory is full, there may be no memory to create it.
+#: The verdict if even the description of a MemoryError fails. It is created at import, because there is no
+#: memory for it later.
 OUT_OF_MEMORY: Final = Raised(error=make_error("MemoryError", "no memory was left to describe the error"))
 
 

@@ -1,4 +1,4 @@
-"""The executor of a worker process: it starts, interrupts and times out runs."""
+"""The executor of a worker process. It starts runs, interrupts them, and checks their timeouts."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class Executor:
         killable: bool,
     ) -> None:
         #: For each index of a run: when its handler was entered, by time.monotonic(), 0 if it was not.
-        #: The supervisor shares this array and watches the deadlines, too, so a start costs no message.
+        #: The supervisor shares this array and also checks the deadlines, so a start costs no message.
         self._started = started
         self._process_executor = process_executor
         self._ended, self._timed_out, self._overran = ended, timed_out, overran
-        #: The supervisor kills this process if a handler does not stop. Until then such a run keeps its
-        #: fence, so that the job does not run twice at a time. In a process that is not killable, the run
-        #: loses its fence and its capacity.
+        #: True if the supervisor kills this process when a handler does not stop. Until then the run stays
+        #: unsettled, so that the job does not run twice at a time. If False, the run is settled as timed out
+        #: and its capacity is free again, although the handler still runs.
         self._killable = killable
         self._loop = asyncio.get_running_loop()
         self._threads: HandlerThreads[tuple[Invocation, Verdict]] = HandlerThreads(
@@ -75,7 +75,7 @@ class Executor:
         self._timer_at = math.inf
 
     def start(self, invocation: Invocation) -> None:
-        """Start a run. Its `current` must be set."""
+        """Start a run. The caller has set `invocation.current`."""
         self._active.add(invocation)
         handler = invocation.handler
         if handler.executor == "process":
@@ -88,7 +88,10 @@ class Executor:
             self._set_timer(invocation.deadline)
 
     def interrupt(self, invocation: Invocation, stop: StopReason) -> None:
-        """Ask a run to stop; the first reason stays. A `def` handler can only check job.cancelled."""
+        """Ask a run to stop. A second call changes nothing: the first reason stays.
+
+        A `def` handler cannot be interrupted; it can only check `job.cancelled`.
+        """
         if invocation.finished or invocation.stop_reason is not None:
             return
         invocation.stop_reason = stop
@@ -149,7 +152,7 @@ class Executor:
             invocation.seconds = time.monotonic() - entered_at
         self._ended(invocation, verdict)
 
-    # -- deadlines: one timer for all runs, as most runs end long before theirs ------------------------
+    # -- deadlines: one timer for all runs, as most runs end long before their deadline ----------------
 
     def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:
@@ -188,7 +191,7 @@ class Executor:
 
 
 def runs_on_thread(handler: Handler) -> bool:
-    """Return whether a handler runs on threads, where its runs cannot be interrupted."""
+    """Return whether a handler runs on a thread: such a run cannot be interrupted."""
     return handler.executor != "process" and not handler.is_async
 
 

@@ -1,4 +1,4 @@
-"""The hook of a task (@task.after), called between the end of a run and its settlement."""
+"""The call of the hook of a task (@task.after), between the end of a run and its settlement."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ DEFAULT_TIMEOUT: Final = 60.0
 
 
 async def call_hook(invocation: Invocation, action: End) -> End:
-    """Call the hook, and return the action with the hook's changes.
+    """Call the hook, and return the action with the result and retention that the hook has set.
 
-    Return the action unchanged if the hook raises or exceeds the timeout of the handler.
+    Return the action unchanged if the hook raises, or exceeds the timeout of the handler.
     """
     ending = _make_ending(invocation, action)
     timeout = invocation.limits.timeout
@@ -41,7 +41,7 @@ async def call_hook(invocation: Invocation, action: End) -> End:
 
 async def _call_hook_function(invocation: Invocation, ending: Ending) -> None:
     hook = invocation.handler.after
-    assert hook is not None, "call_hook takes only runs of a handler with a hook"  # noqa: S101
+    assert hook is not None, "bug in dibs: call_hook was called for a handler without a hook"  # noqa: S101
     if inspect.iscoroutinefunction(hook):
         await hook(ending)
         return
@@ -73,7 +73,7 @@ def _result_for_hook(invocation: Invocation, action: End) -> object:
     if not isinstance(action, Complete) or action.result is None:
         return None
     handler = invocation.handler
-    # A child process sends its result encoded; a handler in this process left the returned value.
+    # A child process sends its result encoded. A handler in this process has set `return_value`.
     return invocation.return_value if handler.executor != "process" else handler.serde.decode(action.result)
 
 

@@ -1,4 +1,4 @@
-"""One run of a claimed job in this process, and the call of its handler."""
+"""The state of one run of a claimed job, and the call of its handler."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from dibs.worker.execution import exception_info
 
 
 class Invocation:
-    """A run of a claimed job in this process, from the claim until the storage has settled it."""
+    """One run of a claimed job, from its claim until the storage has settled it."""
 
     __slots__ = (
         "action", "claimed_at", "current", "deadline", "entered", "fence", "finished", "handler", "index",
         "job", "limits", "overran", "received_at", "return_value", "seconds", "stop_reason", "task",
     )  # fmt: skip
 
-    #: The view of the job for its handler; deleted when the handler has ended.
+    #: The object that `current_job()` returns in the handler; deleted when the handler has ended.
     current: CurrentJob
     #: The settlement of the run; set once it is decided.
     action: SettleAction
 
     def __init__(self, handler: Handler, job: Job, index: int) -> None:
-        assert job.run is not None, "a claim returns active jobs only"  # noqa: S101
+        assert job.run is not None, "bug in dibs: a claim returned a job that is not active"  # noqa: S101
         self.handler = handler
         self.job = job
         self.fence = job.run.fence
@@ -43,7 +43,7 @@ class Invocation:
         self.index = index
         #: When the claimed job arrived here, by time.monotonic().
         self.received_at = time.monotonic()
-        #: When to stop the run, by time.monotonic(); None is never.
+        #: When to stop the run, by time.monotonic(); None without a timeout.
         self.deadline: float | None = None
         #: The value that a handler in this process returned, for the hook of its task.
         self.return_value: Any = None
@@ -51,13 +51,13 @@ class Invocation:
         self.seconds: float | None = None
         #: The task of an `async def` handler, or of a child process.
         self.task: asyncio.Task[None] | None = None
-        #: The handler was entered.
+        #: True once the handler was entered.
         self.entered = False
         #: The reason why the run must stop; the first reason stays.
         self.stop_reason: StopReason | None = None
-        #: The settlement is decided: a later result of the handler is ignored.
+        #: True once the settlement is decided: a later result of the handler is ignored.
         self.finished = False
-        #: The run did not stop in time; only the end of its process can stop it.
+        #: True if the run did not stop in time. Only the exit of its process can stop it.
         self.overran = False
 
     @property
@@ -79,7 +79,10 @@ class Invocation:
 
 
 async def call_async_handler(invocation: Invocation) -> Verdict:
-    """Call an `async def` handler in the current task. Raises only GeneratorExit, when it is destroyed."""
+    """Call an `async def` handler in the current task, and return the verdict.
+
+    Raises only GeneratorExit, when the coroutine of the task is destroyed.
+    """
     CURRENT_JOB.set(invocation.current)
     middleware = invocation.handler.middleware
     try:
@@ -96,7 +99,7 @@ async def call_async_handler(invocation: Invocation) -> Verdict:
 
 
 def call_sync_handler(invocation: Invocation) -> Verdict:
-    """Call a `def` handler on the current thread. Never raises."""
+    """Call a `def` handler on the current thread, and return the verdict. Never raises."""
     # A new context for each job: the next job on this thread must not see its context variables.
     return Context().run(_call_in_context, invocation)
 
@@ -139,7 +142,11 @@ def _type_name(value: Any) -> str:
 
 
 def timeout_verdict(invocation: Invocation, verdict: Verdict | None = None) -> Raised:
-    """Return the verdict on an interrupted run, with the traceback of `verdict` if there is one."""
+    """Return the verdict on a run that exceeded its timeout.
+
+    The traceback comes from `verdict`, the verdict on the interrupted handler: it shows where the handler
+    was.
+    """
     trace = verdict.error.traceback if isinstance(verdict, Raised) else ""
     return Raised(error=replace(timeout_error(invocation.limits.timeout), traceback=trace))
 

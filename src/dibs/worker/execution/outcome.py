@@ -22,14 +22,17 @@ logger = logging.getLogger("dibs.worker")
 
 @define(eq=False)
 class RunOutcomes:
-    """The decisions how runs are settled. `settle` is called once per run, with its settle action."""
+    """The decision how each ended run is settled: completed, failed, cancelled, released or retried.
+
+    `settle` is called once per run, with its settle action.
+    """
 
     _settle: Callable[[Invocation, SettleAction], None]
     #: References to the running hooks: the event loop keeps only weak ones.
     _hooks: set[asyncio.Task[None]] = field(factory=set, init=False)
 
     def settle_by_verdict(self, invocation: Invocation, verdict: run_outcome.Verdict) -> None:
-        """Settle a run by the verdict on its handler."""
+        """Choose the action for a run by the verdict on its handler, and settle the run."""
         action = run_outcome.settle_action(
             invocation.job,
             invocation.limits,
@@ -43,7 +46,10 @@ class RunOutcomes:
         self.settle_with_hook(invocation, action)
 
     def fail_stalled(self, invocation: Invocation) -> bool:
-        """Fail a claimed job that stalled too often, and return whether it did."""
+        """Fail a claimed job that has stalled too often. Return whether the job was failed.
+
+        A run stalls if its process dies.
+        """
         handled = invocation.handler.handles_failure
         failure = run_outcome.fail_if_stalled_too_often(invocation.job, invocation.limits, handled=handled)
         if failure is None:
@@ -84,13 +90,13 @@ def counter_name(action: SettleAction, result: SettleResult) -> str:
 def fallback_action(invocation: Invocation, reason: str) -> SettleAction | None:
     """Return the action to try after the storage refused `invocation.action`; None if there is no other.
 
-    `reason` is the reason of the refusal, for the error of the job.
+    A result that is too large is an example of a refusal. `reason` becomes part of the error of the job.
     """
     action, handled = invocation.action, invocation.handler.handles_failure
     if isinstance(action, Complete):
         return with_next_tick(invocation, run_outcome.fail_after_refusal(reason, handled=handled))
     if isinstance(action, Fail) and (action.then or action.retention is not None):
-        # Without the next tick, which may be the refused part: the supervisor plants missing ticks.
+        # The next tick is left out, as it may be the refused part. The supervisor enqueues missing ticks.
         return Fail(error=action.error, handled=action.handled)
     return None
 

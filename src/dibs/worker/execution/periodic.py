@@ -1,4 +1,7 @@
-"""The schedule of a periodic task: the settlement of each tick carries the next tick."""
+"""The schedule of a periodic task. A tick is the job that runs the task once.
+
+The settlement of each tick enqueues the next tick.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ def with_next_tick(invocation: Invocation, action: SettleAction) -> SettleAction
 def add_next_tick(
     handler: Handler, job_id: str, action: SettleAction, *, claimed_at: int, received_at: float
 ) -> SettleAction:
-    """Return the action with the next tick added, for a run that died with its process.
+    """Return the action with the next tick added, like `with_next_tick`.
+
+    The parameters are those that the supervisor knows of a run whose process has died.
 
     `claimed_at` is in ms by the clock of the storage, `received_at` in seconds by time.monotonic().
     """

@@ -1,4 +1,4 @@
-"""The threads that run `def` handlers: as many as are busy at once, kept for the next runs."""
+"""The threads that run `def` handlers. A thread that is free is kept for the next run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class HandlerThreads(Generic[T]):
         self._started = 0
 
     def run(self, work: Callable[[], T]) -> None:
-        """Run `work` on an idle thread, or on a new one. It must not raise."""
+        """Run `work` on an idle thread, or on a new thread if all are busy. `work` must not raise."""
         self._work.put(work)
         if not self._idle.acquire(blocking=False):
             self._started += 1
@@ -47,7 +47,8 @@ class HandlerThreads(Generic[T]):
     def _run_work(self) -> None:
         while (work := self._work.get()) is not None:
             self._results.append(work())
-            # Released before the result is collected: the collector may call `run` at once.
+            # The thread counts as idle before `on_result` is called, because `on_result` may call `run` at
+            # once.
             self._idle.release()
             # `_collect_results` resets the flag before it takes results, so a result that is added after the
             # last one was taken schedules the next call.
