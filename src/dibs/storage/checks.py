@@ -2,8 +2,8 @@
 
 With these checks, every storage raises the same errors for bad input (contract 4, promise 8). Storages of
 other packages call them, too. Each function checks the verb of its name and raises Refused for the first bad
-argument. There is no `check_settle`, because one bad settlement must not fail its batch: the storage checks
-each action with dibs.model.check_arguments.check_settle_action.
+argument. The verb settle has no function here, because one bad settlement must not fail its batch: the
+storage checks each action with dibs.model.check_arguments.check_settle_action.
 """
 
 from __future__ import annotations

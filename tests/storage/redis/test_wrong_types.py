@@ -154,5 +154,5 @@ async def test_a_failed_claim_does_not_hide_the_settlements_before_it(
 
     assert ["done"] == [one.status for one in turned.settled]
     assert () == turned.claim.jobs
-    with pytest.raises(StorageError, match="another type"):
+    with pytest.raises(StorageError, match="another Redis type"):
         await storage.claim("q", lease, 2)

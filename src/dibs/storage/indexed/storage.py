@@ -1,4 +1,4 @@
-"""The async verbs of memory and file storage: each checks its arguments and runs one function on the index."""
+"""The async verbs of memory and file storage: each checks its arguments and calls a function of the index."""
 
 from __future__ import annotations
 

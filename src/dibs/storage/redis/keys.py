@@ -1,6 +1,7 @@
-"""Names of keys. A queue and its fail queue share one hash tag, so a cluster keeps their keys in one slot.
+"""Names of the Redis keys of a queue.
 
 The queue `emails` has keys like dibs:{emails}:waiting, its fail queue keys like dibs:{emails}:fail:waiting.
+Both share the hash tag {emails}, so a cluster keeps their keys on one server and one script may use them all.
 Every byte except letters, digits and `-_.` is written as %XX. So no queue name opens or closes a hash tag,
 and two names never have the same keys, also if they differ only in case.
 """
@@ -14,7 +15,7 @@ from typing import Final
 from dibs.errors import UnknownOption
 from dibs.model.job import FAIL_SUFFIX
 
-#: The start of every key, unless the URL sets another.
+#: The start of every key, unless the URL option `prefix` sets another.
 PREFIX: Final = "dibs"
 _ESCAPED: Final = re.compile(rb"[^A-Za-z0-9_.-]")
 _VALID_PREFIX: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
@@ -22,22 +23,22 @@ _VALID_PREFIX: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 
 @lru_cache(4096)
 def queue_prefix(prefix: str, queue: str) -> str:
-    """Return the start of all keys of a queue."""
+    """Return the start of all keys of a queue, as in `dibs:{emails}:`."""
     if queue.endswith(FAIL_SUFFIX) and queue != FAIL_SUFFIX:
         return f"{prefix}:{{{escape(queue[: -len(FAIL_SUFFIX)])}}}:fail:"
     return f"{prefix}:{{{escape(queue)}}}:"
 
 
 def escape(name: str) -> str:
-    """Return a name as part of a key."""
-    # A lone surrogate is in no valid queue name, but a read of such a queue must find it empty, not fail.
+    """Return a queue name with special bytes as %XX: `a:b` becomes `a%3Ab`."""
+    # A valid queue name has no lone surrogate. A read of such a queue must still find it empty, not fail.
     return _ESCAPED.sub(
         lambda found: b"%%%02X" % ord(found[0]), name.encode("utf-8", "surrogatepass")
     ).decode()
 
 
 def check_prefix(prefix: str) -> str:
-    """Return the prefix if keys may begin with it. Raises UnknownOption."""
+    """Return the prefix. Raise UnknownOption if it has characters that keys of dibs must not begin with."""
     if not _VALID_PREFIX.fullmatch(prefix):
         raise UnknownOption(f"prefix is {prefix!r}; it must be 1 to 100 letters, digits or one of -_.:")
     return prefix
@@ -49,5 +50,5 @@ def registry_key(prefix: str) -> str:
 
 
 def version_key(prefix: str) -> str:
-    """Return the key of the version of the layout."""
+    """Return the key that holds the version of the layout of keys and records."""
     return f"{prefix}:version"

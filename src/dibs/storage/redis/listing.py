@@ -1,8 +1,9 @@
-"""Listings of ids page by page, in the order of their bytes: each id that stays is on exactly one page.
+"""Listings of the ids in a state, page by page, in the order of their bytes.
 
-A queue with few ids returns all of them for each page. More ids are copied into a sorted set in bounded
-steps. The set is a cache: it expires after an hour, and a later page makes it again. The cursors of one
-listing, and of the parts of one split, have the same token and share the set.
+An id that stays in the state during the whole listing is on exactly one page. For a queue with few ids, each
+page reads all of them. More ids are copied into a sorted set on the server, in bounded steps. The set is a
+cache: it expires after an hour, and a later page creates it again. All cursors of one listing, and of the
+parts of one split, have the same token, which names the set.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dibs.model.results import State
 #: The most ids that are read without a sorted set.
 MAX_UNSORTED: Final = 1000
 
-#: Redis type and name of the keys with the ids in a state: type, name, type, name, ...
+#: The keys with the ids in a state, as arguments of list_ids.lua: Redis type, name, type, name, ...
 SOURCES: Final[dict[State, tuple[str, ...]]] = {
     "waiting": ("hash", "waiting"),
     "scheduled": ("hash", "waiting"),
@@ -30,16 +31,16 @@ SOURCES: Final[dict[State, tuple[str, ...]]] = {
 }
 ALL_SOURCES: Final = ("hash", "waiting", "hash", "active", "hash", "outcomes")
 
-#: Runs the script list_ids or split_ids for the queue, with these arguments.
+#: Runs the named script (list_ids or split_ids) for the queue with some arguments, and returns its reply.
 RunScript = Callable[[str, list[Any]], Awaitable[list[Any]]]
-#: Returns the slots of some ids, and the time of the server at the read, ms.
+#: Reads the slots of some ids, and returns them with the time of the server at the read, ms.
 ReadSlots = Callable[[list[str]], Awaitable[tuple[Sequence[Slot], int]]]
-#: Returns whether a page includes a slot, at a time in ms.
+#: Filters the slots of a listing: returns whether a page includes a slot at a time in ms.
 Includes = Callable[[Slot, int], bool]
 
 
 class Listing:
-    """One listing of one queue: its position, its end, and the token of its sorted set."""
+    """One listing of one queue: the cursors between which it reads, and the token of its sorted set."""
 
     def __init__(
         self,
@@ -52,13 +53,13 @@ class Listing:
         self._run_script, self._sources = run_script, sources
         self._last_id = (after or "").partition(":")[2].encode()
         self._until = None if until is None else until.partition(":")[2].encode()
-        #: Position of the copy into the sorted set, from the last reply of list_ids.
+        #: How far the ids are copied into the sorted set, as the last reply of list_ids says; "" before it.
         self._copy_position = ""
 
     async def page(
         self, limit: int, read_slots: ReadSlots, includes: Includes
     ) -> tuple[list[tuple[str, Slot]], str | None]:
-        """Return the next included ids with their slots, and the cursor after them, None at the end."""
+        """Return up to `limit` ids with their slots, and the cursor of the next page (None at the end)."""
         page: list[tuple[str, Slot]] = []
         while True:
             ids = await self._next_ids(limit + 1)
@@ -73,7 +74,7 @@ class Listing:
                 return page, None
 
     async def _next_ids(self, count: int) -> list[str]:
-        """Return the next ids; fewer than `count` are the last ones."""
+        """Return the next `count` ids; fewer only at the end of the listing."""
         kind, found = await self._list_ids(count)
         ids = found if kind == b"page" else sorted(filter(self._is_in_range, set(found)))[:count]
         if ids:
@@ -84,7 +85,10 @@ class Listing:
         return id > self._last_id and (self._until is None or id <= self._until)
 
     async def _list_ids(self, count: int) -> tuple[bytes, list[bytes]]:
-        """Return b"all" and all ids, or b"page" and the next ids of the sorted set, once it is complete."""
+        """Return the ids for a page, as (b"all", all ids of the queue) or (b"page", the next `count` ids).
+
+        Repeat the script while it still copies ids into the sorted set.
+        """
         end = b"+" if self._until is None else b"[" + self._until
         while True:
             arguments = [
@@ -96,7 +100,7 @@ class Listing:
             self._copy_position = found[0].decode()
 
     async def split(self, parts: int) -> list[str]:
-        """Return the cursors between equal parts of this listing."""
+        """Return the cursors that divide this listing into `parts` equal parts, or fewer for few ids."""
         if parts == 1:
             return []
         kind, found = await self._list_ids(1)
@@ -110,17 +114,16 @@ class Listing:
         return [self._cursor(id.decode()) for id in dict.fromkeys(bounds)]
 
     def _cursor(self, id: str) -> str:
-        """Return the cursor after an id."""
         return f"{self._token}:{id}"
 
 
 def exists(slot: Slot, _now: int) -> bool:
-    """Return whether a slot has a job or an outcome."""
+    """Return whether a slot has a job or an outcome. The filter of an export; the time is not used."""
     return slot.current is not None or slot.outcome is not None
 
 
 def is_in_state(state: State, slot: Slot, now: int) -> bool:
-    """Return whether a slot is in a state at a time, ms."""
+    """Return whether a slot is in a state at the time `now`, ms. The filter of a listing."""
     job = slot.current
     if state == "waiting":
         return job is not None and job.run is None

@@ -1,4 +1,4 @@
-"""An open Redis storage without its verbs: opening and closing, the clock, and running scripts."""
+"""The base class of RedisStorage, which opens and closes it, sends its clock, and runs its scripts."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from dibs.storage.redis.network.servers import Servers, run_script
 from dibs.storage.redis.wakeups.listener import Subscription
 from dibs.storage.redis.wakeups.wait import RedisWaits, WatchedQueue, decode_state
 
-#: The most jobs in one script call. A longer call would block all clients of the server for more than some
-#: ms.
+#: The most jobs in one script call. Redis runs one script at a time, so a longer call would block all clients
+#: of the server for more than some ms.
 STEP: Final = 1000
-#: The same for scripts that parse and pack each job.
+#: The most jobs in one call of a script that parses and packs each job, which takes longer.
 SMALL_STEP: Final = 200
 
 
 class RedisSession:
-    """The base class of RedisStorage: everything that the verbs in storage.py share.
+    """The state and the methods that the verbs in storage.py share.
 
-    `prefix` begins every key; `poll` is the most seconds that a lost wake-up delays a wait.
+    `prefix` is the start of every key. `poll` is the interval in seconds at which a wait reads its queues, in
+    case a wake-up was lost. `allow_eviction` accepts a server that may evict keys when its memory is full.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class RedisSession:
         )
         self._servers: Servers | None = None
         self._waits: RedisWaits | None = None
-        #: Queues whose names this session has added to the registry.
+        #: Queues whose names this session has added to the set of queue names.
         self._registered: set[str] = set()
         self._manual_now = 0
         self._make_servers()  # raises UnknownOption for a wrong URL before `open`
@@ -85,7 +86,7 @@ class RedisSession:
         await self.close()
 
     async def open(self) -> None:
-        """Connect, and check that the servers can keep jobs. Raises StorageError."""
+        """Connect, and check that the servers can keep jobs. Raise StorageError if not."""
         servers = self._make_servers()
         try:
             self.durability = await check_servers(
@@ -114,7 +115,7 @@ class RedisSession:
         return keys.queue_prefix(self._prefix, queue)
 
     def _at(self, now: int | None) -> str:
-        """Return the time to send: "" selects the server's clock."""
+        """Return the time argument of a script: a manual time in ms, or "" for the server's clock."""
         checks.check_now(now, manual=self._manual)
         if not self._manual:
             return ""
@@ -135,7 +136,11 @@ class RedisSession:
         more_queues: Sequence[str] = (),
         repeatable: bool = False,
     ) -> Any:
-        """Run a script on a queue and return the reply; the script also writes to `more_queues`."""
+        """Run a script on a queue, and return its reply.
+
+        The script may also write to `more_queues`. With `repeatable`, it is sent again if its reply is lost.
+        Raise OutcomeUnknown for a lost reply otherwise.
+        """
         servers, at = self._servers, self._at(now)
         if servers is None:
             raise self._not_open()
@@ -145,7 +150,7 @@ class RedisSession:
         )
 
     async def _run_untimed(self, name: str, queue: str, arguments: Sequence[Any]) -> Any:
-        """Run a script without a time argument; it must be repeatable."""
+        """Run a script that takes no time. It must be safe to run twice: a lost reply sends it again."""
         if self._servers is None:
             raise self._not_open()
         prefixes = [self._queue_prefix(queue)]
@@ -161,7 +166,7 @@ class RedisSession:
     async def _run_in_steps(
         self, name: str, queue: str, ids: Sequence[str], now: int | None, *arguments: Any
     ) -> list[Any]:
-        """Run a script on ids, at most SMALL_STEP in each call, and return all replies."""
+        """Run a script on ids, at most SMALL_STEP ids in each call. Return one reply per id."""
         replies: list[Any] = []
         self._at(now)
         for first in range(0, len(ids), SMALL_STEP):
@@ -170,7 +175,7 @@ class RedisSession:
         return replies
 
     async def _command(self, key: str, *command: Any) -> Any:
-        """Send a repeatable command without a script, and return the reply."""
+        """Send a repeatable Redis command, not a script, to the server of `key`, and return its reply."""
         if self._servers is None:
             raise self._not_open()
         try:
@@ -182,7 +187,7 @@ class RedisSession:
         return NotRunning(f"{self.url} is not open; use the storage inside `async with`")
 
     async def _register(self, *queues: str) -> None:
-        """Add queues to the registry of names, before their first use by this session."""
+        """Add queues to the set of queue names, before their first use by this session."""
         new = [queue for queue in queues if queue not in self._registered]
         if new:
             key = keys.registry_key(self._prefix)

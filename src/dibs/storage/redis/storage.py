@@ -1,7 +1,7 @@
-"""RedisStorage: each verb checks its arguments, runs one script and decodes the reply.
+"""The verbs of the Redis storage: each checks its arguments, runs one Lua script, and decodes the reply.
 
-The scripts in storage/redis/lua implement the verbs, one file for each. Docstrings of the verbs
-are in dibs.storage.protocol.
+The scripts in storage/redis/lua decide what a verb does; each verb has one file. dibs.storage.protocol
+documents the verbs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from dibs.storage.redis.wakeups.blocking_claim import blocking_claim
 
 
 def open_url(url: str, *, clock: Clock = "system", **options: Any) -> RedisStorage:
-    """Return the storage of a URL: redis://, rediss://, unix:// or redis+cluster://."""
+    """Return the storage of a URL, not yet opened: redis://, rediss:// (TLS), unix:// or redis+cluster://."""
     plain, own_options = split_options(url, options)
     return RedisStorage(plain, clock=clock, **own_options)
 
@@ -109,7 +109,11 @@ class RedisStorage(RedisSession):
     async def _finish_claim(
         self, queue: str, lease: str, limit: int, now: int | None, reply: list[Any]
     ) -> ClaimResult:
-        """Repeat a claim that ended at STEP jobs or gave up at stale entries; return all claimed jobs."""
+        """Claim again until `limit` jobs are claimed or no job is due, and return all claimed jobs.
+
+        One script call claims at most STEP jobs. A call may also return fewer jobs because it had to skip
+        many stale entries; its reply is then `incomplete`.
+        """
         claim, incomplete = codec.decode_claim(reply)
         wanted = min(limit, STEP)
         while incomplete or len(claim.jobs) == wanted < limit:
@@ -178,7 +182,8 @@ class RedisStorage(RedisSession):
         lease = secrets.token_hex(16)
         granted = await self._run_on_each("grant", queues, now, lease, ttl, holder)
         times = [(int(at), int(expires_at)) for at, expires_at in granted] or [(0, 0)]
-        # The earliest end holds for all queues.
+        # Each queue has its own end, by its own server. Until the earliest of them, the lease is alive in
+        # all.
         at, expires_at = min(times, key=lambda pair: pair[1])
         return GrantResult(lease=lease, now=at, expires_at=expires_at)
 

@@ -1,4 +1,7 @@
-"""Temporary storages for the conformance kit and for tests, each with a separate prefix."""
+"""Creation and removal of temporary storages for the conformance kit and for tests.
+
+Each uses the server in the URL that the user gives, with a prefix of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from dibs.storage.registry import with_option
 
 
 def temporary_url(url: str, name: str) -> str:
-    """Return the URL with `name` as its prefix."""
+    """Return the URL with `name` as its prefix, so that its keys are separate from those of `url`."""
     return with_option(url, "prefix", name)
 
 
 async def remove_url(url: str) -> None:
-    """Remove every key under the prefix of a URL. Raises StorageError."""
+    """Delete every key that begins with the prefix of a URL. Raise StorageError if the server fails."""
     plain, options = split_options(url, {})
     prefix = keys.check_prefix(str(options.get("prefix", keys.PREFIX)))
     servers = servers_for(plain)

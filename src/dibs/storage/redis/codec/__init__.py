@@ -1,1 +1,1 @@
-"""Conversion between the values of the model and the strings that the Lua scripts read and write."""
+"""Conversion between the values of dibs.model and the byte strings that the Lua scripts read and write."""

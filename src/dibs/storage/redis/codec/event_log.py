@@ -1,4 +1,7 @@
-"""Pages of a queue's event log, from the replies of storage/redis/lua/events.lua."""
+"""Decoding of a queue's event log, from the replies of storage/redis/lua/events.lua.
+
+The log is a Redis stream. Each entry of the stream has the events of one step.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,21 @@ from dibs.storage.protocol import LATEST
 from dibs.storage.redis.codec import jobs
 from dibs.storage.redis.codec.requests import Argument
 
-#: In the order of EVENT_KINDS in storage/redis/lua/include/event_log.lua, which counts from 1.
+#: The kinds of events, in the order of EVENT_KINDS in storage/redis/lua/include/event_log.lua. An entry has
+#: the number of a kind, counted from 1.
 KINDS: Final[tuple[EventKind, ...]] = (
     "completed", "failed", "cancelled", "retried", "stalled", "timed_out", "released", "queued", "updated",
     "blocked", "promoted", "claimed", "handed_off", "cancel_requested", "amended", "forgotten", "paused",
     "resumed", "configured",
 )  # fmt: skip
-#: The first kinds are ends of attempts; this is their number.
+#: The first seven of KINDS are ends of attempts; their events have `finished_at`.
 ATTEMPT_KINDS: Final = 7
 _ENTRY: Final = Layout(">QI")
 _EVENT: Final = Layout(">BBH")
 
 
 def encode_page_request(after: str | None, limit: int) -> list[Argument]:
-    """Return the arguments of events.lua for a page. Raises Refused for a wrong offset."""
+    """Return the arguments of events.lua for a page. Raise Refused if `after` is not an offset."""
     if not after:
         return ["", limit]
     if after == LATEST:
@@ -38,7 +42,7 @@ def encode_page_request(after: str | None, limit: int) -> list[Argument]:
 
 
 def decode_page(reply: list[Any], after: str | None, limit: int) -> EventPage:
-    """Return the events after an offset."""
+    """Return the page in a reply of events.lua, without the events up to the offset `after`."""
     trimmed, last = int(reply[0]), entry_number(reply[1])
     newest = last or trimmed
     end = format_offset(newest, LAST_EVENT) if newest else ""
@@ -59,7 +63,7 @@ def decode_page(reply: list[Any], after: str | None, limit: int) -> EventPage:
 
 
 def entry_number(entry: bytes) -> int:
-    """Return the number in the id of a stream entry; 0 for b""."""
+    """Return the number in the id of a stream entry: 42 for b"42-0", and 0 for b"" (no entry)."""
     return int(entry.partition(b"-")[0] or 0)
 
 
@@ -73,7 +77,7 @@ def _with_offsets(number: int, events: list[LogEvent], skip: int) -> list[tuple[
 
 
 def decode_events(raw: bytes) -> list[LogEvent]:
-    """Unpack the events of one entry."""
+    """Unpack the events of one entry. storage/redis/lua/include/event_log.lua documents the layout."""
     now, count = _ENTRY.unpack_from(raw)
     at, events = _ENTRY.size, []
     for _ in range(count):

@@ -1,6 +1,7 @@
-"""Jobs as bytes, as the Lua scripts read and write them.
+"""Encoding and decoding of jobs as records, the byte strings that the Lua scripts store.
 
-The layouts are in storage/redis/lua/include/job_record.lua, attributes.lua and settle_run.lua (origin).
+job_record.lua, attributes.lua and settle_run.lua (for the origin) in storage/redis/lua/include document the
+layouts. `encode_X` returns bytes, and `decode_X` is its inverse.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ _decode_overrides: Final = Decoder(Overrides).decode
 
 
 def sized(raw: bytes) -> bytes:
-    """Return bytes after their size."""
+    """Return bytes with their size in front, as 4 bytes."""
     return _SIZE.pack(len(raw)) + raw
 
 
 def read_sized(raw: bytes, at: int) -> tuple[bytes, int]:
-    """Return the sized bytes at `at`, and the position after them."""
+    """Return the bytes whose size is at position `at`, and the position after them."""
     start = at + 4
     end = start + int.from_bytes(raw[at:start])
     return raw[start:end], end
@@ -61,7 +62,7 @@ def read_sized(raw: bytes, at: int) -> tuple[bytes, int]:
 
 
 def encode_data(data: JobData) -> bytes:
-    """Pack all fields of the data except the priority, which is in the head."""
+    """Pack the data of a job, without its priority: the head of the record has the priority."""
     if not data.attributes and data.overrides is None and data.retention is None:
         return b"\0" + data.payload
     flags, parts = 0, []
@@ -80,7 +81,7 @@ def encode_data(data: JobData) -> bytes:
 def decode_data(raw: bytes, priority: int) -> JobData:
     flags, at = raw[0], 1
     if not flags:
-        # NO_ATTRIBUTES is passed because msgspec makes a new default mapping for each Struct.
+        # Pass NO_ATTRIBUTES, because msgspec would create a new default mapping for each Struct.
         return JobData(payload=raw[1:], attributes=NO_ATTRIBUTES, priority=priority)
     attributes, overrides, retention = NO_ATTRIBUTES, None, None
     if flags & 1:
@@ -110,7 +111,11 @@ def decode_attributes(raw: bytes) -> dict[str, bytes]:
 
 
 def encode_retention(retention: OutcomeRetention) -> str:
-    """Return `completed,failed,cancelled,keep`: ages in ms, "" for UNSET, "*" for ever, "-" for none."""
+    """Encode a retention as `completed,failed,cancelled,keep`, as in `3600000,*,,f`.
+
+    An age is in ms, "" for UNSET, or "*" for ever. `keep` has the first letters of the kinds whose payload is
+    kept ("x" for cancelled), "" for UNSET, or "-" for no kind.
+    """
     parts = [_age(getattr(retention, kind)) for kind in OUTCOME_KINDS]
     keep = retention.keep_payload
     parts.append("" if isinstance(keep, UnsetType) else "".join(KIND_LETTERS[kind] for kind in keep) or "-")
@@ -134,7 +139,7 @@ def decode_retention(text: str) -> OutcomeRetention:
 
 
 def encode_job(job: Job) -> bytes:
-    """Return the record of a job."""
+    """Return the record of a job, with all fields. The scripts also write shorter records."""
     run = job.run
     flags = LONG | (ACTIVE if run else 0)
     flags |= (ERROR if job.error is not None else 0) | (ORIGIN if job.origin is not None else 0)
@@ -163,7 +168,7 @@ def encode_run(fence: int, claimed_at: int, lease: str | None, holder: str) -> b
 
 
 def encode_head(flags: int, job: Job | Outcome, priority: int) -> bytes:
-    """Pack the head of a job or outcome, without its run."""
+    """Pack the head of a job or an outcome: flags, numbers, times and counts, without its run."""
     seq = job.seq if isinstance(job, Job) else job.revision
     return (
         _HEAD.pack(flags, priority, seq, job.run_at)
@@ -175,7 +180,7 @@ def encode_head(flags: int, job: Job | Outcome, priority: int) -> bytes:
 
 
 class Head:
-    """The fields in the head of a record."""
+    """The fields in the head of a record, unpacked. `end` is the position after the head."""
 
     __slots__ = (
         "attempts", "claimed_at", "end", "enqueued_at", "enqueues", "fence", "first", "flags", "holder",
@@ -208,7 +213,6 @@ class Head:
 
 
 def decode_job(id: str, raw: bytes) -> Job:
-    """Return the job of a record."""
     if raw[0] == LONG | ACTIVE:
         return _decode_claimed(id, raw)
     head = Head(raw)

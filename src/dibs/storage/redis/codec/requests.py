@@ -1,4 +1,4 @@
-"""Arguments of the scripts from requests of the model, and results of the model from their replies."""
+"""Encoding of requests as script arguments, and decoding of script replies as results of dibs.model."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ENQUEUED: Final = Layout(">BBBQQ")
 
 
 def encode_id(id: str) -> bytes:
-    """Return an id as bytes; a text that is not valid Unicode becomes an id that no job has."""
+    """Return an id as bytes. Text that UTF-8 cannot encode becomes bytes that are the id of no job."""
     return id.encode("utf-8", "surrogatepass")
 
 
@@ -55,7 +55,11 @@ def encode_id(id: str) -> bytes:
 
 
 def encode_requests(requests: CheckedBatch) -> list[Argument]:
-    """Return the common first bytes of all requests (b"" if they differ), then id, rest, id, rest, ..."""
+    """Return the arguments of enqueue.lua: common first bytes, then id, rest, id, rest, ...
+
+    Requests with only an id and a payload begin with the same bytes, so these are sent once. For other
+    requests the first argument is b"", and each rest is the whole request.
+    """
     arguments: list[Argument] = []
     if requests.plain:
         arguments.append(_PLAIN)
@@ -112,14 +116,15 @@ def decode_enqueued(requests: Sequence[EnqueueRequest], reply: list[Any]) -> lis
 
 
 def encode_lease(lease: str) -> str:
-    """Return a lease; a text that cannot be a lease becomes an unknown lease."""
+    """Return a lease as an argument. Text that cannot be a lease becomes a lease that does not exist."""
     return lease if len(lease) == 32 and lease.isascii() else "-" * 32
 
 
 def work_token(work: str, next_due: str) -> str:
-    """Return the token of a queue for claims: the number of its last change of work, and next_due in ms.
+    """Return the token of a queue for claims and for waits for work.
 
-    The number does not change when a scheduled job falls due. Because of next_due the token expires then.
+    `work` is the number of the last step after which a claim may find more jobs. It does not change when a
+    scheduled job falls due, so the token also has the time of the next scheduled job, `next_due` (ms or "").
     """
     return f"{work}/{next_due}"
 
@@ -131,7 +136,7 @@ def work_changed(since: str, work: str, now: int) -> bool:
 
 
 def decode_claim(reply: list[Any]) -> tuple[ClaimResult, bool]:
-    """Return the result of a claim, and whether the search gave up early and needs another claim."""
+    """Return the result of a claim, and whether the script gave up early, so that the caller claims again."""
     status, now, due, token, taken = reply
     claimed = tuple(
         jobs.decode_job(id.decode(), raw) for id, raw in zip(taken[::2], taken[1::2], strict=True)
@@ -189,7 +194,7 @@ def _encode_setting(name: str, value: Any) -> str:
 
 
 def decode_settings(values: Sequence[bytes | None]) -> Settings:
-    """Return settings from the values of their fields in the hash `meta`; None is a default."""
+    """Return settings from the values of their fields in the hash `meta`. None stands for a default value."""
     named: dict[str, Any] = {}
     for name, raw in zip(SETTINGS, values, strict=True):
         if raw is not None:

@@ -1,4 +1,7 @@
-"""Settlements as script arguments; storage/redis/lua/include/settle_run.lua documents the layout."""
+"""Encoding of settlements (the ends and returns of runs) as script arguments.
+
+storage/redis/lua/include/settle_run.lua documents the layout.
+"""
 
 from __future__ import annotations
 
@@ -46,20 +49,20 @@ _SETTLED: Final = Layout(">BQ")
 
 @define
 class SettlementBatch:
-    """Settlements of one queue as script arguments."""
+    """Collects the settlements of one queue as arguments of settle.lua, and decodes the reply."""
 
     queue: str
     limits: Limits
     cross_queue: bool = field(kw_only=True)
     #: True for a fail queue. Its failures are kept for ever and enqueue no fail job.
     is_fail_queue: bool = field(init=False)
-    #: Id and packed settlement of each settlement.
+    #: Id and packed bytes of each settlement: id, bytes, id, bytes, ...
     arguments: list[Argument] = field(factory=list, init=False)
-    #: Index of the queue in KEYS, id and packed request of each follow-up.
+    #: Index of the queue in KEYS, id, and packed request of each follow-up (a job that an end enqueues).
     follow_ups: list[Argument] = field(factory=list, init=False)
-    #: Queues of the follow-ups, each once.
+    #: The queues of all follow-ups, each once.
     queues: list[str] = field(factory=list, init=False)
-    #: Reasons of refused settlements, by their index.
+    #: For each settlement that breaks a limit, its index and the reason.
     reasons: dict[int, str] = field(factory=dict, init=False)
     has_fail_job: bool = field(default=False, init=False)
 
@@ -68,12 +71,15 @@ class SettlementBatch:
 
     @property
     def targets(self) -> list[str]:
-        """The queues of KEYS[2] and later: the fail queue (the queue itself if it is one), then `queues`."""
+        """The queues for KEYS[2] and later: the fail queue of this queue, then the queues of follow-ups.
+
+        A fail queue has no fail queue, so it is its own KEYS[2].
+        """
         return [self.queue if self.is_fail_queue else self.queue + FAIL_SUFFIX, *self.queues]
 
     @property
     def created_queues(self) -> list[str]:
-        """The other queues in which these settlements enqueue jobs."""
+        """The other queues in which these settlements enqueue jobs. They must be registered first."""
         return [*self.queues, *([self.queue + FAIL_SUFFIX] if self.has_fail_job else [])]
 
     def add(self, settlements: Iterable[Settlement]) -> None:
@@ -88,9 +94,9 @@ class SettlementBatch:
             self.arguments.append(self.encode(one.fence, one.action, breaks_limit=bool(reason)))
 
     def encode_plain(self, one: Settlement) -> bytes | None:
-        """Pack a completion without follow-ups and retention; return None for any other settlement.
+        """Pack a Complete without follow-ups and retention; return None for any other settlement.
 
-        Most settlements are plain. `encode` packs the same bytes in three times the time.
+        Most settlements are like that. `encode` would pack the same bytes in three times the time.
         """
         action = one.action
         if not isinstance(action, Complete) or action.then != () or action.retention is not None:
@@ -112,7 +118,7 @@ class SettlementBatch:
         return ""
 
     def check(self, action: SettleAction) -> None:
-        """Raise Refused if a settlement breaks a limit."""
+        """Raise Refused if an action breaks a limit, or has a follow-up that this storage cannot enqueue."""
         check_settle_action(action, self.limits)
         if isinstance(action, Complete | Fail):
             self._check_queues(action.then)
@@ -127,7 +133,10 @@ class SettlementBatch:
                 )
 
     def encode(self, fence: int, action: SettleAction, *, breaks_limit: bool = False) -> bytes:
-        """Pack one settlement, and add its follow-ups to `follow_ups`."""
+        """Pack one settlement, and add its follow-ups to `follow_ups`.
+
+        With `breaks_limit`, pack only the mark that makes the script refuse the settlement.
+        """
         if breaks_limit:
             return _SETTLEMENT.pack(_fence(fence), _kind(action), 1, 0, 0)
         has, at, follow_up_count, parts = 0, 0, 0, []
@@ -155,7 +164,7 @@ class SettlementBatch:
         for item in then:
             if item.queue not in self.queues:
                 self.queues.append(item.queue)
-            # KEYS[1] and KEYS[2] are the queue and its fail queue.
+            # KEYS[1] is the queue and KEYS[2] its fail queue, so the other queues begin at KEYS[3].
             number = 3 + self.queues.index(item.queue)
             self.follow_ups += [number, item.job.id, encode_request(item.job, item.on_conflict, None)]
         return len(then)
@@ -174,7 +183,7 @@ class SettlementBatch:
 
 
 def _fence(fence: int) -> int:
-    """Return a fence; 0, which no run has, for a number out of range."""
+    """Return a fence (the number of a claim), or 0, which no run has, for a number out of range."""
     return fence if 0 <= fence <= 2**53 else 0
 
 

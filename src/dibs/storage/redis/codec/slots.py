@@ -1,6 +1,7 @@
-"""Successors, outcomes and slots as bytes.
+"""Encoding and decoding of slots as bytes: the job of an id, its successor and its outcome.
 
-The layouts are in storage/redis/lua/include/fold.lua, outcomes.lua and drop_successor.lua.
+A successor is a later enqueue that waits until the active run of its id ends. fold.lua, outcomes.lua and
+drop_successor.lua in storage/redis/lua/include document the layouts.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def decode_outcome(raw: bytes) -> Outcome:
 
 
 def live_outcome(raw: bytes | None, now: int) -> Outcome | None:
-    """Return a packed outcome unless it has expired at the time `now`, ms."""
+    """Decode an outcome. Return None if `raw` is empty or the outcome has expired at the time `now`, ms."""
     outcome = decode_outcome(raw) if raw else None
     if outcome is None or (outcome.expires_at is not None and now >= outcome.expires_at):
         return None
@@ -127,7 +128,10 @@ def live_outcome(raw: bytes | None, now: int) -> Outcome | None:
 
 
 def encode_slot(slot: Slot) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return current, successor, outcome and dropped ranges as bytes, b"" for an absent part."""
+    """Encode current, successor, outcome and dropped ranges, each as bytes; b"" for an absent part.
+
+    The dropped ranges are the revisions of enqueues whose successor was cancelled.
+    """
     return (
         b"" if slot.current is None else encode_job(slot.current),
         b"" if slot.successor is None else encode_successor(slot.successor),
@@ -137,7 +141,7 @@ def encode_slot(slot: Slot) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def decode_slot(id: str, parts: list[bytes | None], now: int) -> Slot:
-    """Return a slot from its packed parts. An expired outcome counts as absent."""
+    """Decode a slot from its four parts. Leave out an outcome that has expired at the time `now`, ms."""
     current, successor, ended, dropped = parts
     outcome = live_outcome(ended, now)
     if current is None and outcome is None:
@@ -151,7 +155,7 @@ def decode_slot(id: str, parts: list[bytes | None], now: int) -> Slot:
 
 
 def numbers_of(slot: Slot) -> Iterator[int]:
-    """Yield all revisions, sequence numbers and fences of a slot, and 0."""
+    """Yield all revisions, seqs and fences of a slot, and 0. An import raises the counter above them."""
     yield 0
     for part in (slot.current, slot.successor, slot.outcome):
         if part is not None:

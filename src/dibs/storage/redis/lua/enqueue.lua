@@ -1,4 +1,4 @@
--- Enqueue requests, each by the state of its id (docs/explanation/contract.md, enqueue).
+-- Enqueue requests. The state of each id decides what happens (docs/explanation/contract.md, enqueue).
 --
 -- KEYS[1]  prefix of the queue's keys
 -- ARGV[1]  now in ms, '' for the time of the server
@@ -75,7 +75,7 @@ local function enqueue_one(i, text)
   return answer
 end
 
--- Enqueue a request that includes its head, on the fast path if the head sets only a priority.
+-- Enqueue a request that has its own head. Use the fast path if the head sets only a priority.
 local fast_enqueuers = {}
 local function enqueue_other(i, text)
   local mode, time, priority, _, size = unpack_from('>BBhI8B', text)
@@ -86,7 +86,7 @@ local function enqueue_other(i, text)
   return fast_enqueuers[priority] and fast_enqueuers[priority](ids[i], sub(text, 14)) or enqueue_one(i, text)
 end
 
--- An answer is a number for a new job on the fast path, and packed otherwise.
+-- The answer of the fast path is the number of a new job; any other answer is a packed string.
 local all_new = true
 for i = 1, #ids do
   local rest = ARGV[2 * i + 2]

@@ -16,15 +16,15 @@ local function remove_expired(id)
   set_field(queue, 'dropped', id, false)
 end
 
--- End a job with a requested cancel. As in return_job, such a job never waits again.
+-- End a job whose cancel was requested. As in return_job, such a job never waits again.
 local function end_cancelled(job, successor)
   local text, score = encode_outcome(queue, job, 3, {})
   store_outcome(queue, job.id, 3, text, score)
   if successor ~= '' then add_to_order(queue, promoted_job(job.id, parse_successor(successor)), false) end
 end
 
--- Import a current. Its lease is unknown here, so an active run arrives as if released. Return handed_off, ended or
--- waiting.
+-- Import the current job of an id. Its lease is unknown here, so an active run arrives as if released. Return the new
+-- state of the job: handed_off, ended or waiting.
 local function import_current(id, text, successor)
   local job = parse_job(id, text)
   if job.handed_off then

@@ -36,7 +36,7 @@ local function all_ids()
   return reply
 end
 
--- Copy the next ids of one source.
+-- Copy the next ids of one source to the set. Return {'scan', position}; the next call copies from there on.
 local function scan()
   local source, cursor = string.match(position, '^(%d+) (%d+)$')
   source, cursor = tonumber(source or 7), cursor or '0'

@@ -10,7 +10,7 @@
 -- @include outcomes
 -- @include commit
 
--- Expired leases without jobs that one step removes.
+-- The most expired leases without jobs that one step removes.
 local MAX_EMPTY_LEASES = 100
 local queue, limit, reply, count = open_queue(KEYS[1], ARGV[1]), tonumber(ARGV[2]), {}, 0
 

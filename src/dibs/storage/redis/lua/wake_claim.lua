@@ -1,5 +1,5 @@
--- Release the blocking claim with this id now: its BLPOP also waits for the key of the id
--- (storage/redis/wakeups/blocking_claim.py).
+-- Make the blocking claim with this id claim now. Its BLPOP also waits for an element in the list of this id, and the
+-- script pushes one (storage/redis/wakeups/blocking_claim.py).
 --
 -- KEYS[1]  prefix of the queue's keys
 -- ARGV[1]  id of the claim

@@ -1,8 +1,8 @@
-"""The undocumented parts of redis-py that dibs uses; no other module uses them.
+"""All undocumented parts of redis-py that dibs uses, in one module.
 
-redis-py opens a connection, with TLS and authentication, and has no public way to hand over its socket. A
-new major version may move any of these parts, so pyproject.toml requires a version below the next one.
-tests/storage/redis/test_driver.py names the part that moved.
+redis-py opens a connection, with TLS and authentication, and has no public way to hand over its socket. A new
+major version may move any of these parts, so pyproject.toml requires a version below the next major version.
+If a part moves, tests/storage/redis/test_driver.py fails and names it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from redis.crc import key_slot
 
 __all__ = ["AbstractConnection", "connection_factory", "detach_stream", "key_slot", "parse_error"]
 
-#: Returns the exception for the text of an error reply: `MOVED ...` becomes MovedError, and so on.
+#: Converts the text of an error reply to an exception of redis-py: `MOVED ...` becomes MovedError.
 parse_error: Final = DefaultParser.parse_error
 
 
@@ -33,9 +33,9 @@ def detach_stream(connection: AbstractConnection) -> StreamWriter | None:
 
 
 def connection_factory(url: str) -> Callable[..., AbstractConnection]:
-    """Return a function that makes connections with the options of a URL.
+    """Return a function that creates connections, not yet connected, with the options of a URL.
 
-    Keyword arguments of the function replace options. Raises TypeError or ValueError for a wrong option.
+    Keyword arguments of that function replace options. Raise TypeError or ValueError for a wrong option.
     """
     # Each connect is one attempt: ConnectionPool.connect in connections.py decides about retries. Without
     # driver_info=None redis-py reads its version from disk for each connection, 2 ms, to send it to the

@@ -1,4 +1,4 @@
-"""Translation of redis-py's exceptions and of Redis error replies into the errors of dibs."""
+"""Conversion of redis-py's exceptions and of Redis error replies to the errors of dibs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ TRANSIENT: Final = (
     redis_errors.ClusterDownError,
     redis_errors.TryAgainError,
 )
-#: The user name or password is wrong or missing.
+#: Errors for a wrong or missing user name or password.
 AUTHENTICATION: Final = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
 UNAVAILABLE_CODES: Final = ("MISCONF", "BUSY", "LOADING", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN")
 _SCRIPT_PREFIX: Final = re.compile(r"^.*@user_script: ?\d+: -", re.DOTALL)
-#: The message of expect_type in storage/redis/lua/include/queue.lua.
+#: The message that expect_type in storage/redis/lua/include/queue.lua raises for a key of another Redis type.
 _WRONG_TYPE: Final = re.compile(r"DIBSTYPE (.*) is a (\w+), not a (\w+)")
 
 
 def translate_error(error: redis_errors.RedisError, url: str) -> StorageError:
-    """Return the error to raise for an error reply: the command changed no key."""
+    """Convert an error reply to an error of dibs. After an error reply, no key has changed."""
     # Within a script, Redis 6.2 wraps the message: "Error running script (…): @user_script: 234: -OOM …".
     message = _SCRIPT_PREFIX.sub("", str(error))
     if isinstance(error, AUTHENTICATION) or message.startswith("NOAUTH"):
@@ -45,7 +45,7 @@ def translate_error(error: redis_errors.RedisError, url: str) -> StorageError:
     if found := _WRONG_TYPE.search(message):
         return _damaged(url, f"key {found[1]} is a {found[2]}, not a {found[3]}")
     if "WRONGTYPE" in message:
-        return _damaged(url, "a key of dibs has another type")
+        return _damaged(url, "a key with a name of dibs has another Redis type")
     return StorageError(f"{url} refused the command: {message}")
 
 

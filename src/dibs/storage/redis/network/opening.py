@@ -1,4 +1,4 @@
-"""From a URL to servers, and the checks of a server before its first use."""
+"""The steps to open a Redis storage: read the options of its URL, create its servers, and check them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ from dibs.storage.registry import read_flag
 
 #: The URL options of dibs. Any other option belongs to redis-py.
 OPTIONS: Final[dict[str, Callable[[str], Any]]] = {"prefix": str, "poll": float, "allow_eviction": read_flag}
-#: Requests in flight to one server, and so open connections, without blocking calls and the subscription.
+#: The most requests in flight to one server, and so the most connections. Blocking claims and the
+#: subscription have further connections.
 MAX_IN_FLIGHT: Final = 64
 MIN_VERSION: Final = (6, 2)
-#: Version of the layout of keys and records. A dibs that only knows older layouts must not write.
+#: Version of the layout of keys and records. A version of dibs that knows only older layouts refuses to open.
 LAYOUT: Final = 1
 
 
 def split_options(url: str, named: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return a URL without the options of dibs, and the options with `named`. Raises UnknownOption."""
+    """Separate the options of dibs from a URL. The rest of its query belongs to redis-py.
+
+    Return the URL without these options, and the options, with those in `named` added or replaced. Raise
+    UnknownOption for a name in `named` or a value that dibs does not know.
+    """
     unknown = sorted(set(named) - set(OPTIONS))
     if unknown:
         raise UnknownOption(f"unknown option {unknown[0]!r}; known: {', '.join(sorted(OPTIONS))}")
@@ -38,19 +43,25 @@ def split_options(url: str, named: Mapping[str, Any]) -> tuple[str, dict[str, An
         try:
             options[name] = OPTIONS[name](text)
         except ValueError:
-            raise UnknownOption(f"option {name!r} cannot be read from {text!r}") from None
+            raise UnknownOption(
+                f"option {name!r} has the invalid value {text!r}; write prefix=NAME, poll=SECONDS or "
+                "allow_eviction=1"
+            ) from None
     return urlunsplit(parts._replace(query=urlencode(rest))), {**options, **named}
 
 
 def display_url(url: str) -> str:
-    """Return a URL for messages, without secrets: scheme, host, port and database."""
+    """Return a URL for messages, with only scheme, host, port and database, and so without a password."""
     parts = urlsplit(url)
     address = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{address}{parts.path}"
 
 
 def servers_for(url: str) -> Servers:
-    """Return the servers of a URL, not yet connected. Raises UnknownOption."""
+    """Return the server or the cluster of a URL, not yet connected.
+
+    Raise UnknownOption for a wrong option.
+    """
     parts = urlsplit(url)
     if parts.scheme == "redis+cluster":
         make = _checked_factory(urlunsplit(parts._replace(scheme="redis")))
@@ -62,7 +73,7 @@ def servers_for(url: str) -> Servers:
 
 
 def _checked_factory(url: str) -> Callable[..., AbstractConnection]:
-    """Return a function that makes connections for a URL. Raises UnknownOption."""
+    """Return a function that creates connections for a URL. Create one, to raise UnknownOption now."""
     try:
         make = connection_factory(url)
         make()
@@ -84,7 +95,10 @@ def _without_secrets(text: str, url: str) -> str:
 
 
 async def check_servers(servers: Servers, url: str, prefix: str, *, allow_eviction: bool) -> str:
-    """Return the durability of the servers, as a sentence. Raises StorageError if they cannot keep jobs."""
+    """Check version, role, eviction and layout of each server, and return their durability as a sentence.
+
+    Raise StorageError if a server cannot keep jobs.
+    """
     infos = [_parse_info(raw) for raw in await servers.call_all("INFO")]
     for info in infos:
         _check_server(info, url, allow_eviction=allow_eviction)
@@ -122,7 +136,7 @@ async def _check_layout(servers: Servers, url: str, prefix: str) -> None:
 
 
 def durability(infos: list[dict[str, str]]) -> str:
-    """Return the durability of the weakest server."""
+    """Describe the losses of a crash, by the weakest server: one without an append-only file is `weak`."""
     if all(info.get("aof_enabled") == "1" for info in infos):
         return "as the server's append-only file: by default at most the last second is lost with the machine"
     return (

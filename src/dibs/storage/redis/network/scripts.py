@@ -1,4 +1,7 @@
-"""The Lua scripts: one for each verb, assembled from its includes, and known to Redis by its SHA-1."""
+"""The Lua scripts, one for each verb, each joined from its file and the files that it includes.
+
+Redis has no modules for scripts, so a line `-- @include NAME` stands for the text of include/NAME.lua.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _INCLUDE: Final = re.compile(r"-- @include (\w+)\s*$")
 
 
 class Script(NamedTuple):
-    """An assembled script with the hash that EVALSHA takes."""
+    """A complete script, and its SHA-1 hash, by which EVALSHA names it."""
 
     name: str
     text: str
@@ -21,18 +24,21 @@ class Script(NamedTuple):
 
 
 class BadScript(Exception):
-    """An include that does not exist or that includes itself."""
+    """Raised for an include that does not exist or that includes itself."""
 
 
 @cache
 def script(name: str) -> Script:
-    """Return the script of a verb, assembled from src/dibs/storage/redis/lua."""
+    """Return the script of a verb, read once from src/dibs/storage/redis/lua."""
     text = assemble(name, _read)
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 def assemble(name: str, read: Callable[[str], str]) -> str:
-    """Return the text of a file with each include inserted once, at its first line. Raises BadScript."""
+    """Return the text of a file with each include inserted at the first line that names it.
+
+    `read` returns the text of a file by its name. Raise BadScript.
+    """
     lines: list[str] = []
     _append(lines, name, read, including=(), included=set())
     return "\n".join(lines) + "\n"

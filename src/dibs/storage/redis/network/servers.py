@@ -1,4 +1,4 @@
-"""The server of a key: the only server, or a node of a cluster. Commands and scripts are sent here."""
+"""Sending of commands and scripts to the server that holds a key: a single server, or a node of a cluster."""
 
 from __future__ import annotations
 
@@ -18,36 +18,40 @@ from dibs.storage.redis.network.scripts import Script
 #: Seconds between attempts while a server is loading or a cluster elects a primary.
 RETRY_PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 MAX_REDIRECTS: Final = 5
-#: Errors for which `is_transient` may return true.
+#: The error replies for which `is_transient` may return True.
 ERROR_REPLIES: Final = (*TRANSIENT, ResponseError)
 
 
 class Servers(Protocol):
-    """One server or the nodes of a cluster."""
+    """The servers of one storage: a single server (OneServer) or the nodes of a cluster (Cluster)."""
 
     async def call(self, key: str, *command: Any, repeatable: bool = False) -> Any:
-        """Send a command to the server of this key, and return the reply.
+        """Send a command to the server of this key, and return its reply.
 
-        Raises redis-py's errors, StorageError, OutcomeUnknown.
+        A `repeatable` command is sent again if its reply is lost. Raise redis-py's error for an error reply,
+        StorageError if the server cannot be reached, and OutcomeUnknown if the reply was lost.
         """
         ...
 
     async def call_blocking(
         self, key: str, blocking: tuple[Any, ...], command: tuple[Any, ...], timeout: float
     ) -> list[Any]:
-        """Send a blocking command and `command` to the server of this key, and return both replies."""
+        """Send the command `blocking`, which waits for up to `timeout` s at the server, then `command`.
+
+        Return both replies. Both go to the server of this key on one connection.
+        """
         ...
 
     async def call_all(self, *command: Any) -> list[Any]:
-        """Send a command to every server, and return the replies."""
+        """Send a repeatable command to every server, and return one reply per server."""
         ...
 
     async def scan_keys(self, pattern: str) -> list[bytes]:
-        """Return the keys on all servers that match, with one SCAN per page."""
+        """Return the keys of all servers that match a glob pattern, as in `dibs:*`."""
         ...
 
     def subscriber(self) -> ConnectionPool:
-        """Return connections to a server that receives all published messages."""
+        """Return the pool of a server on which a subscription receives all published messages."""
         ...
 
     async def close(self) -> None: ...
@@ -90,10 +94,13 @@ Address = tuple[str, int]
 
 @define(eq=False)
 class Cluster:
-    """A Redis Cluster. It keeps a map from slots to nodes, and corrects the map after a redirect."""
+    """A Redis Cluster, which divides keys into slots and gives each slot to a node.
+
+    The object keeps a map from slots to nodes, and corrects it when a node answers that a slot has moved.
+    """
 
     _new_connection: Callable[[Address], AbstractConnection]
-    #: The address in the URL, for the first question about slots.
+    #: The address in the URL. This node is asked for the map of slots first.
     _seed: Address
     _scheme: str
     _max_in_flight: int
@@ -135,7 +142,8 @@ class Cluster:
     async def call_blocking(
         self, key: str, blocking: tuple[Any, ...], command: tuple[Any, ...], timeout: float
     ) -> list[Any]:
-        # For a key that has moved, both commands fail; the caller then uses `call`, which follows redirects.
+        # This method follows no redirects. If the slot has moved, both commands fail, and the caller then
+        # uses `call`.
         address = self._slots.get(key_slot(key.encode()), self._seed)
         return await self._node(address).call_blocking(blocking, command, timeout)
 
@@ -143,7 +151,7 @@ class Cluster:
         return (redirect.host or sender[0], int(redirect.port))
 
     async def _load_slots(self) -> bool:
-        """Read the slots of all nodes from any node; return whether a node answered."""
+        """Read the map of slots from the first node that answers. Return False if no node answers."""
         for address in [*self._nodes, self._seed]:
             try:
                 slots = await self._node(address).call("CLUSTER", "SLOTS", repeatable=True)
@@ -201,12 +209,15 @@ async def _scan(connections: ConnectionPool, pattern: str) -> list[bytes]:
 
 
 def is_transient(error: RedisError) -> bool:
-    """Return whether the command did not run and may succeed soon."""
+    """Return whether the error says that the command did not run but may succeed soon, as in a failover."""
     return isinstance(error, TRANSIENT) or str(error).startswith("LOADING")
 
 
 async def retry_while_transient(call: Callable[[], Awaitable[Any]]) -> Any:
-    """Call again after each of RETRY_PAUSES, while the error is transient. Raises the last error."""
+    """Call again after each of RETRY_PAUSES (1.55 s in total) while the error is transient.
+
+    Raise the error of the last call.
+    """
     for pause in RETRY_PAUSES[:-1]:
         await asyncio.sleep(pause)
         try:
@@ -227,7 +238,11 @@ async def run_script(
     *,
     repeatable: bool = False,
 ) -> Any:
-    """Run a script on the server of its first key; return its reply. Raises StorageError, OutcomeUnknown."""
+    """Run a script on the server of its first key, and return its reply.
+
+    The script is sent by its hash, and with its text only if the server does not know it yet. Raise
+    StorageError, or OutcomeUnknown if the reply was lost.
+    """
     try:
         try:
             return await servers.call(

@@ -1,8 +1,8 @@
-"""A connection that redis-py opens and authenticates, and that dibs reads and writes from then on.
+"""A connection to Redis. redis-py opens and authenticates it; afterwards dibs itself reads and writes it.
 
-A request through redis-py's own reader and writer passes ten coroutines and three timeouts, and takes two to
-three times the CPU time of a request here. A message of a subscription takes two more turns of the event
-loop.
+This saves time: a request through redis-py's own reader and writer passes ten coroutines and three timeouts,
+and takes two to three times the CPU time of a request here. There, a message of a subscription also takes two
+more turns of the event loop.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class WireConnection(asyncio.Protocol):
         self._reply: asyncio.Future[Any] | None = None
         #: Receives the reply to the first command of `request_pair`; None if that reply is not pending.
         self._first_reply: list[Any] | None = None
-        #: Seconds that the pending reply may take, and its deadline by the clock of the loop.
+        #: Seconds that the pending reply may take, and the time on the clock of the loop when they are over.
         self._timeout, self._deadline = 0.0, 0.0
-        #: One timer serves many requests, because most replies arrive long before it fires; and its time.
+        #: One timer for many requests, because most replies arrive long before it fires. It is set again only
+        #: when it fires, or for an earlier deadline. `_timer_at` is the time at which it fires.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._on_message: Callable[[Any], None] | None = None
@@ -55,7 +56,10 @@ class WireConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """True if the connection is usable, as far as is known without a request."""
+        """True unless the connection is known to be closed.
+
+        Only a request shows whether the server answers.
+        """
         return not self._transport.is_closing() and not self.lost.done()
 
     @property
@@ -64,16 +68,16 @@ class WireConnection(asyncio.Protocol):
         return self._reply is not None
 
     def listen(self, on_message: Callable[[Any], None]) -> None:
-        """Call `on_message` with every further message, in the turn of the loop in which it arrives."""
+        """From now on, call `on_message` with each message of a subscription as soon as it arrives."""
         self._on_message = on_message
 
     def send(self, *command: Any) -> None:
-        """Send a command unless the connection is lost; its replies arrive as messages."""
+        """Send a command such as SUBSCRIBE, whose replies arrive as messages. Ignore a lost connection."""
         if self.is_open:
             self._transport.write(pack_command(command))
 
     async def request(self, command: tuple[Any, ...], timeout: float) -> Any:
-        """Send a command and return its reply. Raises the same as `read_pending_reply`."""
+        """Send a command and return its reply. Raise the errors of `read_pending_reply`."""
         if not self.is_open:
             raise RedisConnectionError("the connection is closed")
         pending = self._reply = self._loop.create_future()
@@ -89,7 +93,7 @@ class WireConnection(asyncio.Protocol):
     ) -> list[Any]:
         """Send two commands at once and return both replies; the first reply may be an error.
 
-        The server runs `second` after `first`. Raises the same as `read_pending_reply`.
+        The server runs `second` after `first` has ended. Raise the errors of `read_pending_reply`.
         """
         if not self.is_open:
             raise RedisConnectionError("the connection is closed")
@@ -104,10 +108,10 @@ class WireConnection(asyncio.Protocol):
         return [*first_reply, reply]
 
     async def read_pending_reply(self, timeout: float) -> Any:
-        """Return the pending reply, None if no reply is pending.
+        """Return the reply to a request whose caller was cancelled; None if no reply is pending.
 
-        Raises the error of an error reply, or redis-py's TimeoutError or ConnectionError for a lost reply. A
-        reply is lost after `timeout` seconds or when the connection closes; the connection is unusable then.
+        Raise the error of an error reply. Raise redis-py's TimeoutError after `timeout` seconds without a
+        reply, or ConnectionError if the connection closes; the connection is then unusable.
         """
         if self._reply is None:
             return None
@@ -121,11 +125,11 @@ class WireConnection(asyncio.Protocol):
         return reply
 
     def close(self) -> None:
-        """Close the connection in the background."""
+        """Start to close the connection, and return at once."""
         self._transport.close()
 
     async def aclose(self) -> None:
-        """Close the connection, and return when its socket is closed."""
+        """Close the connection, and wait until its socket is closed: at most twice CLOSE_TIMEOUT seconds."""
         self.close()
         if (await asyncio.wait({self.socket_closed}, timeout=CLOSE_TIMEOUT))[1]:
             self._transport.abort()

@@ -1,10 +1,11 @@
-"""A blocking claim: the server keeps it behind a BLPOP, and runs it when a job is enqueued.
+"""A blocking claim: a claim that waits at the server until a job is enqueued.
 
-A server runs the commands of a connection in their order. A claim that follows a BLPOP on its connection runs
-right after the BLPOP ends, in the same turn of the server: after the script that enqueued a job has pushed
-one element (release_blocking_claim in storage/redis/lua/include/commit.lua). So a job goes from an enqueue to
-a worker with one message, by the same script as any claim. The element has no content: an extra element is an
-extra wake-up, and a lost element is a lost wake-up.
+A connection carries a BLPOP (which waits for an element in a list) and then the claim. The server runs the
+commands of a connection in their order, so the claim runs right after the BLPOP ends. The script that
+enqueues a job pushes an element and so ends one BLPOP (release_blocking_claim in
+storage/redis/lua/include/commit.lua). Thus a job reaches a worker with one message, and by the same script as
+any claim. The elements are empty: an extra element only causes an extra claim, and a lost element a lost
+wake-up.
 """
 
 from __future__ import annotations
@@ -21,23 +22,24 @@ from dibs.storage.redis.network.servers import ERROR_REPLIES, Servers
 
 log: Final = logging.getLogger("dibs.storage.redis")
 
-#: Start of the reply to all blocked commands when a server becomes a replica; later ones may block again.
+#: Start of the error reply to a BLPOP when its server becomes a replica. Later blocking claims may succeed.
 DEMOTED: Final = "UNBLOCKED"
-#: Part of the reply to a command that the server does not have, perhaps because it was renamed.
+#: Part of the error reply to a command that the server does not have, for example a renamed BLPOP.
 UNKNOWN: Final = "unknown command"
 #: Shortest timeout in seconds: Redis 6.2 rounds 0.001 to 0, and BLPOP with 0 never ends.
 MIN_TIMEOUT: Final = 0.01
-#: Seconds without blocking claims after the server refused a BLPOP, for example while it has no replicas.
+#: Seconds until the next blocking claim after the server refused a BLPOP, for example while it has no
+#: replicas.
 REFUSED_PAUSE: Final = 60.0
 
 
 async def blocking_claim(
     servers: Servers, url: str, prefix: str, claim_id: str, timeout: float, arguments: list[Any]
 ) -> tuple[list[Any] | None, float]:
-    """Send a blocking claim; return its reply, and the seconds for which the caller sends no other.
+    """Send a blocking claim. Return its reply, and a pause: seconds in which to send no other blocking claim.
 
-    The reply is None if the claim did not run; the caller must then claim without blocking. Raises
-    StorageError, OutcomeUnknown.
+    The reply is None if the claim did not run; the caller must then claim without blocking. Raise
+    StorageError, or OutcomeUnknown if the reply was lost.
     """
     blpop = ("BLPOP", prefix + "parked", f"{prefix}parked:{claim_id}", f"{max(timeout, MIN_TIMEOUT):.3f}")
     claim = ("EVALSHA", script("claim").sha, 1, prefix, *arguments)
@@ -55,7 +57,7 @@ async def blocking_claim(
 
 
 def pause_after(popped: Any) -> float:
-    """Return the seconds without blocking claims after this reply to BLPOP; math.inf: never again."""
+    """Return the seconds until the next blocking claim, from the reply to BLPOP; math.inf for never."""
     if not isinstance(popped, ResponseError) or str(popped).startswith(DEMOTED):
         return 0.0
     permanent = isinstance(popped, NoPermissionError) or UNKNOWN in str(popped)

@@ -1,8 +1,7 @@
-"""Wake-ups by publish and subscribe: one connection for all waits of a storage.
+"""Wake-ups of waits by Redis publish and subscribe, with one connection for all waits of a storage.
 
-A blocking pop needs one connection for each wait, and in a cluster one for each node. A subscription needs
-one connection for all waits, and a message takes no longer. A lost message costs the time until the next
-poll.
+Why not a blocking pop: it needs one connection for each wait, and in a cluster one for each node. A message
+of a subscription arrives just as fast. If a message is lost, its waits read their queues at the next poll.
 """
 
 from __future__ import annotations
@@ -31,23 +30,27 @@ log: Final = logging.getLogger("dibs.storage.redis")
 PING_AFTER: Final = 15.0
 #: Seconds that the reply to PING may take.
 PING_TIMEOUT: Final = 5.0
-#: Seconds for which a channel without waits stays subscribed.
+#: Seconds for which a channel without waits stays subscribed, because the next wait often follows soon.
 LINGER: Final = 10.0
-#: Messages about ended ids that are kept for each queue, for waits that begin a little late.
+#: Latest messages about ended ids that are kept for each queue, for waits that begin after the end of a run.
 KEPT_MESSAGES: Final = 64
 
 Wait = QueueWait[Any]
 
 
 class EndedMessage:
-    """A message that ids of a queue ended, from publish_ended in storage/redis/lua/include/event_log.lua."""
+    """A message with the ids whose runs ended in one step of a queue.
+
+    publish_ended in storage/redis/lua/include/event_log.lua sends it.
+    """
 
     __slots__ = ("before", "ids", "now")
 
     def __init__(self, raw: bytes) -> None:
-        #: Tokens before and after the ends.
+        #: Tokens of the queue (for waits for ids) before and after this step.
         self.before, self.now = int.from_bytes(raw[:8]), int.from_bytes(raw[8:16])
-        #: Packed outcomes by id, b"" for an outcome that was not sent. Without ids: too many to name.
+        #: Packed outcomes by id, b"" for an outcome that was not sent. Empty if too many ids ended to name
+        #: them.
         self.ids: dict[str, bytes] = {}
         at = 16
         while at < len(raw):
@@ -60,12 +63,12 @@ class EndedMessage:
 
 @define(eq=False)
 class Subscription:
-    """The subscribed channels of a storage, and the waits of each channel."""
+    """The connection that subscribes to the channels of queues, and the waits that its messages wake."""
 
     _connections: ConnectionPool
     _connection: WireConnection | None = field(default=None, init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
-    #: Done once the server has confirmed the subscription of a channel.
+    #: For each channel, a future that is done once the server has confirmed its subscription.
     _confirmed: dict[str, asyncio.Future[None]] = field(factory=dict, init=False)
     _waits: defaultdict[str, set[Wait]] = field(factory=lambda: defaultdict(set), init=False)
     _ended: defaultdict[str, deque[EndedMessage]] = field(
@@ -73,13 +76,17 @@ class Subscription:
     )
     #: Monotonic time at which the last wait left a channel.
     _left_at: dict[str, float] = field(factory=dict, init=False)
-    #: Channels whose messages are lost since the connection was lost, until the next confirmation.
+    #: Channels whose subscription a lost connection has ended, until the server confirms it again.
     _missed: set[str] = field(factory=set, init=False)
-    #: The newest number of each channel, where known. A lost connection replaces the dictionary.
+    #: The number in the latest message of each channel, if one arrived. A lost connection replaces this
+    #: dictionary.
     latest: dict[str, int] = field(factory=dict, init=False)
 
     async def listen(self, channels: Iterable[str], wait: Wait) -> None:
-        """Subscribe to these channels; once this returns, every message that concerns `wait` wakes it."""
+        """Subscribe to these channels, so that each message that concerns `wait` wakes it.
+
+        Return when the server has confirmed the subscriptions, or after 1 s without a confirmation.
+        """
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="dibs-redis-subscription")
         new = []
@@ -92,7 +99,7 @@ class Subscription:
             self._connection.send("SUBSCRIBE", *new)
         unconfirmed = [one for channel in channels if not (one := self._confirmed[channel]).done()]
         if unconfirmed:
-            # While the server is gone no confirmation comes, and the wait polls.
+            # Without a server, no confirmation arrives, and the wait polls instead.
             await asyncio.wait(unconfirmed, timeout=1.0)
 
     def leave(self, channels: Iterable[str], wait: Wait) -> None:
@@ -116,7 +123,7 @@ class Subscription:
         self.wake_all()
 
     def is_confirmed(self, channels: Iterable[str]) -> bool:
-        """Return whether the server sends every message on these channels."""
+        """Return whether the server has confirmed all these channels and so sends every message on them."""
         return all((one := self._confirmed.get(channel)) is not None and one.done() for channel in channels)
 
     # -- the connection ------------------------------------------------------------------------------
@@ -159,13 +166,14 @@ class Subscription:
             self._receive_change(channel, message[2])
 
     def _receive_confirmation(self, channel: str) -> None:
-        # Messages of an earlier subscription may have arrived late; messages between the two are missing.
+        # Forget the messages of an earlier subscription: messages between the two are missing.
         self._forget(channel)
         confirmed = self._confirmed.get(channel)
         if confirmed is not None and not confirmed.done():
             confirmed.set_result(None)
         if channel in self._missed:
-            # A wait that looked before this confirmation got no message about later changes: it looks again.
+            # A wait that read its queues before this confirmation may have missed a message. Wake it, so that
+            # it reads them again.
             self._missed.discard(channel)
             for wait in self._waits.get(channel, ()):
                 wait.wake()
@@ -186,7 +194,7 @@ class Subscription:
                 wait.wake()
 
     def _unsubscribe_unused(self, channel: str) -> None:
-        """Unsubscribe a channel without waits after LINGER seconds: each step publishes a message to it."""
+        """Unsubscribe from a channel that has had no waits for LINGER seconds, to save its messages."""
         if self._connection is not None and time.monotonic() - self._left_at.get(channel, 0.0) > LINGER:
             self._confirmed.pop(channel, None)
             self._left_at.pop(channel, None)
@@ -200,15 +208,15 @@ class Subscription:
     # -- kept messages -------------------------------------------------------------------------------
 
     def may_have_ended(self, channel: str, token: int, ids: Collection[str]) -> bool:
-        """Return whether one of the ids may have ended after an older token."""
+        """Return whether a run of one of the ids may have ended after the token `token`."""
         messages = self._ended.get(channel)
         if not messages or messages[0].before > token:
-            return True  # the messages right after the token are missing: look
+            return True  # the messages right after the token are missing, so the wait must read the queue
         gaps = any(a.now != b.before for a, b in zip(messages, list(messages)[1:], strict=False))
         return gaps or any(one.now > token and one.may_concern(ids) for one in messages)
 
     def outcomes_since(self, channel: str, token: int, ids: Collection[str]) -> dict[str, bytes]:
-        """Return the packed outcomes of these ids in messages after a token, the latest of each id."""
+        """Return the latest packed outcome of each of the ids, from the messages after a token."""
         found = [one.ids for one in self._ended.get(channel, ()) if one.now > token]
         return {id: one[id] for one in found for id in ids if one.get(id)}
 

@@ -1,7 +1,8 @@
-"""`wait` on Redis: looks that can be skipped, and the comparison of states.
+"""The verb `wait` on Redis: how a wait learns the state of its queues, and when it ends.
 
-A worker that has just claimed needs no look before its sleep, and a message makes the look after the sleep
-unnecessary: both contain the state of the queue. After a lost message the wait looks.
+Most waits read no queue from the server. A claim just before the wait, and a message that ends its sleep,
+both contain the state of the queue. Only if neither is known, or messages were lost, the wait reads its
+queues.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from dibs.storage.redis.codec.slots import decode_outcome
 from dibs.storage.redis.wakeups.listener import Subscription
 from dibs.storage.wait_loop import QueueWait
 
-#: Last part of the channel names, by `watch`.
+#: The last part of the name of a queue's channel, for each kind of wait.
 CHANNELS: Final[dict[Watch, str]] = {"work": "work", "events": "told", "ids": "ended"}
 
 
 class WatchedQueue(NamedTuple):
-    """State of one queue, as storage/redis/lua/watch.lua returns it."""
+    """The state of one queue that waits compare, as storage/redis/lua/watch.lua returns it."""
 
     #: Time of the server, ms.
     now: int
@@ -43,7 +44,7 @@ class WatchedQueue(NamedTuple):
     has_due: bool = False
 
     def number(self, watch: Watch) -> int:
-        """Return the number that each message of a channel increases."""
+        """Return the number of the last step that published a message on the channel of this watch."""
         return int(self.work if watch == "work" else self.ended)
 
     def token(self, watch: Watch) -> str:
@@ -66,22 +67,22 @@ States = Mapping[str, WatchedQueue]
 
 @define(eq=False)
 class RedisWaits:
-    """The waits of one open storage."""
+    """What all waits of one open storage share: the subscription, the clock of the server, the settings."""
 
     subscription: Subscription
     #: Reads the state of a queue from the server.
     read_state: Callable[[str], Awaitable[WatchedQueue]]
     #: Returns the prefix of the keys of a queue.
     queue_prefix: Callable[[str], str]
-    #: Seconds between looks without messages.
+    #: Seconds between two reads of a queue without messages.
     poll: float
     manual: bool
     closed: bool = field(default=False, init=False)
-    #: A time of the server in ms, by queue, and the monotonic time at which it was read.
+    #: For each queue, a time of its server in ms, and the monotonic time at which it was read.
     clocks: dict[str, tuple[int, float]] = field(factory=dict, init=False)
 
     def note_time(self, queue: str, now: int) -> None:
-        """Store the time of the server, ms, as a reply for this queue has it."""
+        """Store the time of the server, ms, from a reply about this queue. A later wait counts on from it."""
         self.clocks[queue] = (now, time.monotonic())
 
     async def close(self) -> None:
@@ -132,8 +133,8 @@ class RedisWait(QueueWait[States]):
 
     async def look(self) -> States:
         self.check_open()
-        # Take the dictionary before the look. A lost connection replaces it, and this look is too old for
-        # the new one.
+        # Take the dictionary before the read. If the connection is lost during the read, the result belongs
+        # into this old dictionary, not into its replacement.
         latest = self._subscription.latest if self._subscription.is_confirmed(self._channels) else {}
         found = await asyncio.gather(*map(self._waits.read_state, self._channels.values()))
         for (channel, queue), state in zip(self._channels.items(), found, strict=True):
@@ -218,7 +219,7 @@ class RedisWait(QueueWait[States]):
         return found
 
     def seconds_until_due(self, state: States) -> float | None:
-        """Return the seconds until the next scheduled job, by the clock of the server."""
+        """Return the seconds until the next scheduled job falls due, by the clock of the server."""
         if self._waits.manual or self.watch != "work":
             return None
         seconds = [(one.next_due - one.now) / 1000 for one in state.values() if one.next_due is not None]

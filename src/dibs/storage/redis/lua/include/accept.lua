@@ -1,4 +1,4 @@
--- Enqueue one request, by the state of its id (docs/explanation/contract.md, enqueue).
+-- Enqueue one request. The state of its id decides what happens (docs/explanation/contract.md, enqueue).
 --
 -- Python packs requests and unpacks answers in storage/redis/codec/requests.py. Numbers are big-endian.
 --

@@ -14,7 +14,7 @@ local function each(attributes, visit)
   end
 end
 
--- Return the attributes of `old` and `new`; a name in both has the value of `new`.
+-- Return the attributes of `old` and `new` together; a name in both gets the value of `new`.
 local function merge(old, new)
   local newer, parts = {}, {new}
   each(new, function(name) newer[name] = true end)
@@ -24,7 +24,7 @@ local function merge(old, new)
   return table.concat(parts)
 end
 
--- Return the number of bytes in all names and values.
+-- Return the number of bytes of all names and values, without the size fields; a limit applies to it.
 local function size_of(attributes)
   local size = 0
   each(attributes, function(name, value) size = size + #name + #value end)

@@ -1,4 +1,4 @@
--- Claim due jobs: select them in claim order and make them active under a lease.
+-- Claim due jobs: select them in claim order (priority, run_at, seq), and make them active under a lease.
 
 -- @include event_log
 -- @include claim_order
@@ -12,9 +12,9 @@ local function descending_priorities(queue)
   return found
 end
 
--- Return a reader of the list `due:P`, from its head. peek() returns the next entry that is not stale and the
--- record of its job; pop() consumes this entry. The first LRANGE reads `wanted` entries, so a list without stale
--- entries needs one LRANGE.
+-- Return a reader of the list `due:P` of a priority P, from its head. peek() skips stale entries (entries of jobs
+-- that changed later), and returns the next entry and the record of its job. pop() consumes this entry. The first
+-- LRANGE reads `wanted` entries, so a list without stale entries needs only one LRANGE.
 local function list_reader(queue, priority, wanted)
   local key = queue.prefix .. 'due:' .. priority
   local reader = {taken = 0, stale = 0}
@@ -93,7 +93,7 @@ local function select_priority(queue, priority, limit, selected)
   return reader.gave_up
 end
 
--- Return up to `limit` due jobs in claim order, and whether the search gave up early.
+-- Return up to `limit` due jobs in claim order, and whether the search gave up at too many stale entries.
 local function select_due(queue, limit)
   local selected = {}
   for _, priority in ipairs(descending_priorities(queue)) do
@@ -106,7 +106,7 @@ end
 -- enqueues, attempts, retries, stalls and timeouts of a job that was enqueued once, at its first claim.
 local FIRST_CLAIM_COUNTS = pack('>I4I4I4I4I4', 1, 1, 0, 0, 0)
 
--- Return the record of a waiting job as the record of an active job. Unchanged bytes are copied, not parsed.
+-- Convert the record of a waiting job to that of an active job. For speed, copy unchanged bytes without parsing them.
 local function encode_active(queue, text, lease_and_holder)
   local flags, head, at = string.byte(text), sub(text, 2, 27), 28
   local first, revision, enqueues, attempts, retries, stalls, timeouts
@@ -126,7 +126,7 @@ local function encode_active(queue, text, lease_and_holder)
 end
 
 -- Make up to `limit` due jobs active under a lease. Return a list of id, record, id, record, ..., and whether the
--- search gave up early.
+-- search gave up at too many stale entries.
 local function claim_due(queue, lease, holder, limit)
   local selected, gave_up = select_due(queue, limit)
   if #selected == 0 then return {}, gave_up end

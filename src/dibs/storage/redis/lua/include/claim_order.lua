@@ -16,8 +16,8 @@ local function count_listed(queue, priority, count)
   queue.listed_counts[priority] = (queue.listed_counts[priority] or 0) + count
 end
 
--- Return whether the list of a priority takes another entry. A list with mostly stale entries takes none;
--- otherwise repeated updates without a claim would fill the memory.
+-- Return whether the list of a priority may get another entry. A list of mostly stale entries gets no more, so that
+-- repeated updates without a claim do not fill the memory. The ordered set then takes the entry.
 local function list_takes_more(queue, priority)
   local takes_more = queue.checked[priority]
   if takes_more == nil then
@@ -28,7 +28,7 @@ local function list_takes_more(queue, priority)
   return takes_more
 end
 
--- Add a waiting job to the claim order, and store its record. `fresh`: its seq is the newest of the queue.
+-- Add a waiting job to the claim order, and store its record. `fresh` is true if its seq is the newest of the queue.
 local function add_to_order(queue, job, fresh)
   local priority = job.priority
   job.listed = fresh and job.run_at == queue.now and list_takes_more(queue, priority)

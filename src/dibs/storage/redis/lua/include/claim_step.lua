@@ -4,7 +4,7 @@
 -- @include leases
 -- @include commit
 
--- Return how many jobs a claim may take: `limit`, or fewer under max_active.
+-- Return how many jobs a claim may take: `limit`, or fewer if the setting max_active allows fewer active jobs.
 local function claimable(queue, limit)
   if not queue.max_active then return limit end
   local active = call('HLEN', queue.prefix .. 'active') - call('SCARD', queue.prefix .. 'away')

@@ -1,4 +1,4 @@
--- The end of each step that writes: check the Redis type of every key in the plan, then write.
+-- The end of each step (one verb on one queue): check the Redis type of every key in the plan, then write the plan.
 
 -- @include claim_order
 -- @include event_log
@@ -12,7 +12,7 @@ local function check_plan()
   end
 end
 
--- Removals come first: they free memory for the additions.
+-- Remove members first, because that frees memory for the additions.
 local function write_plan()
   for _, queue in pairs(opened) do
     for name, planned in pairs(queue.plan) do
@@ -49,9 +49,10 @@ local function write_meta(queue)
   if queue.log_written then call('PUBLISH', queue.prefix .. 'told', '') end
 end
 
--- Write the plan, and forget the opened queues, so that the script may begin a second step. At maxmemory Redis
--- refuses only the first write of a script that may need memory. With `even_if_full` the first write is a DEL of a
--- missing key, so a full server accepts settlements, returns and renewals; it refuses an enqueue as a whole.
+-- Write the plan, and forget the opened queues, so that the script may begin a second step. A Redis at maxmemory
+-- refuses a script only at its first write, and only if that write may need memory. With `even_if_full` the first
+-- write is a DEL of a missing key. So a full server accepts settlements, returns and renewals, and it refuses an
+-- enqueue as a whole.
 local function commit(even_if_full)
   check_plan()
   if even_if_full then call('DEL', KEYS[1] .. 'nothing') end

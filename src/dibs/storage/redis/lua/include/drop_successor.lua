@@ -1,5 +1,5 @@
--- Cancel of a successor: its range becomes a dropped range of the id (docs/explanation/contract.md,
--- When an enqueue is done).
+-- Cancel of a successor, the blocked job of an id. The revisions of its enqueues become a dropped range of the id,
+-- which remembers that these enqueues were cancelled (docs/explanation/contract.md, When an enqueue is done).
 --
 -- dropped   pairs of I8 first, I8 revision, oldest first, at most eight
 
@@ -21,8 +21,8 @@ local function is_within(range, part)
   return part and part.first <= range.first and range.revision <= part.revision
 end
 
--- Return the dropped ranges of an id with the range of this successor. Ranges that neither the current nor the
--- outcome includes are no longer needed.
+-- Return the dropped ranges of an id, with the range of this successor added. Leave out ranges that lie neither in
+-- the range of the current job nor in that of the outcome, because they are no longer needed.
 local function add_dropped(queue, job, successor)
   local ranges, kept, ended = read_dropped(queue, job.id), {}, live_outcome(queue, job.id)
   local last = ranges[#ranges]
@@ -39,7 +39,7 @@ local function add_dropped(queue, job, successor)
   return kept
 end
 
--- Remove the successor of an active job as cancelled. Return whether the job had one.
+-- Cancel the successor of an active job. Return whether the job had a successor.
 local function drop_successor(queue, job)
   local successor = read_successor(queue, job.id)
   if not successor then return false end

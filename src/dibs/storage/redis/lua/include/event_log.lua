@@ -1,4 +1,4 @@
--- The event log: a stream with one entry per step and queue. The last number of the step is the id of the entry.
+-- The event log of a queue: a Redis stream with one entry per step. The id of an entry is the last number of its step.
 --
 -- entry     I8 at, I4 count, then the events
 -- event     B kind, B has (1 head, 2 error), I2 + id, the head of the job at the event, I4 + error
@@ -12,11 +12,13 @@ local EVENT_KINDS = {
   queued = 8, updated = 9, blocked = 10, promoted = 11, claimed = 12, handed_off = 13, cancel_requested = 14,
   amended = 15, forgotten = 16, paused = 17, resumed = 18, configured = 19,
 }
--- The most ids that one message on `ended` names. A longer list is left out, and all waits for ids look.
+-- The most ids that one message on the channel `ended` names. For more ids the message names none, and all waits for
+-- ids of the queue read its state.
 local MAX_NAMED_IDS = 64
--- A message for at most so many ids includes their outcomes of at most so many bytes. Waits need no look then.
+-- A message that names at most this many ids includes their outcomes, except those with more bytes than the second
+-- number. A wait that gets an outcome in a message need not read it from the server.
 local MAX_PUBLISHED_OUTCOMES, MAX_PUBLISHED_BYTES = 8, 1024
--- Entries that trim_log reads at once, and the most reads in one step.
+-- The number of entries that trim_log reads at once, and the most reads in one step.
 local TRIM_READ, TRIM_ROUNDS = 64, 16
 
 local function append_event(queue, kind, id, head, error)
@@ -39,8 +41,8 @@ local function check_log_type(queue)
   if #queue.events > 0 then expect_type(queue.prefix .. 'log', 'stream') end
 end
 
--- Remove whole entries, oldest first, while old(time in ms, size of the log in bytes) is true. Return the number of
--- removed events.
+-- Remove whole entries, oldest first, while the function `old` returns true. It gets the time of the entry in ms and
+-- the size of the log in bytes. Return the number of removed events.
 local function trim_log(queue, old)
   local key, events = queue.prefix .. 'log', 0
   for _ = 1, TRIM_ROUNDS do
@@ -70,9 +72,9 @@ local function write_log(queue)
   end
 end
 
--- Publish the ids that ended or changed their outcome: I8 token before, I8 token now, then I4 + id and I4 + outcome
--- for each id. With more than MAX_NAMED_IDS ids no id follows. An outcome is empty if it does not exist or exceeds
--- the limits above. storage/redis/wakeups/listener.py reads the message.
+-- Publish the ids whose run ended or whose outcome changed in this step. storage/redis/wakeups/listener.py reads the
+-- message: I8 token before the step, I8 token now, then I4 + id and I4 + outcome for each id. With more than
+-- MAX_NAMED_IDS ids no id follows. An outcome is empty if it does not exist or exceeds the limits above.
 local function publish_ended(queue, before)
   local parts = {pack('>I8I8', before, queue.ended)}
   local outcomes = #queue.ended_ids <= MAX_PUBLISHED_OUTCOMES and queue.fields.outcomes or {}

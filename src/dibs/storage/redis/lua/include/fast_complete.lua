@@ -7,7 +7,7 @@
 local FENCE, LEASE, HOLDER = 64, 80, 112
 local PLAIN_RUN = LONG + ACTIVE
 
--- Return the parts that all plain completions of a step share; false if they need the general path.
+-- Return the bytes that all plain completions of a step share; false if they need the general path (end_run).
 local function shared_completion(queue)
   local plain = queue.shared_completion
   if plain == nil then

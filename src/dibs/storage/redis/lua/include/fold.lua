@@ -1,5 +1,7 @@
--- The fold law (docs/explanation/contract.md): requests for an id with an active run are one list of updates, and
--- the successor is this list, folded. storage/redis/codec/slots.py packs the same records.
+-- The fold: requests for an id whose run is active are merged, one after the other, into its successor. The effect is
+-- that of applying them as updates in order (docs/explanation/contract.md, the fold law).
+--
+-- storage/redis/codec/slots.py packs the same records. `lo` and `hi` limit the run_at if the run returns to waiting.
 --
 -- successor  B flags (1 replaces, 2 lo, 4 hi, 8 resets), h priority, I8 run_at, I8 lo, I8 hi, I8 enqueued_at,
 --            I8 seq, I8 first, I8 revision, I4 enqueues, then data
@@ -25,15 +27,15 @@ local function encode_successor(s)
     s.first, s.revision, s.enqueues) .. s.data
 end
 
--- Return the run_at after an update with this rule.
+-- Return the run_at of a job after an update: `old` was its run_at, and the request asks for `new`.
 local function moved_time(old, rule, new)
   if rule == ALWAYS then return new end
   if rule == NEVER then return old end
   return rule == LATER and math.max(old, new) or rule ~= LATER and math.min(old, new)
 end
 
--- Return the range (lo, hi) that has the effect of the given range and then of the rule with `at`. A run_at outside
--- of a range moves to its nearest end; false is an open end.
+-- Add one more update of run_at to a range (lo, hi), and return the new range. A range moves a run_at that lies
+-- outside of it to its nearest end; false is an open end.
 local function narrow_range(lo, hi, rule, at)
   if rule == ALWAYS then return at, at end
   if rule == NEVER then return lo, hi end
@@ -41,7 +43,7 @@ local function narrow_range(lo, hi, rule, at)
   return lo and math.min(lo, at), hi and math.min(hi, at) or at
 end
 
--- Return a new successor for a request.
+-- Return a new successor, from the first request that arrives during a run.
 local function start_fold(new, update, run_at, now, number)
   local lo, hi = narrow_range(false, false, update.rule, run_at)
   return {
@@ -50,7 +52,7 @@ local function start_fold(new, update, run_at, now, number)
   }
 end
 
--- Fold a request into a successor.
+-- Merge one more request into an existing successor.
 local function extend_fold(successor, new, update, run_at, number)
   successor.lo, successor.hi = narrow_range(successor.lo, successor.hi, update.rule, run_at)
   if update.replaces then successor.data, successor.priority, successor.replaces = new.data, new.priority, true end
@@ -73,7 +75,7 @@ local function promoted_job(id, successor)
   }
 end
 
--- Apply a successor to a job that returned to waiting.
+-- Apply the merged updates of a successor to the job itself, when its run is retried or released instead of ended.
 local function apply_successor(job, successor)
   if successor.replaces then job.data, job.priority = successor.data, successor.priority end
   if successor.lo and job.run_at < successor.lo then job.run_at = successor.lo end

@@ -1,4 +1,4 @@
--- Jobs as strings. storage/redis/codec/jobs.py packs and unpacks the same. Numbers are big-endian.
+-- The record of a job, a packed string. storage/redis/codec/jobs.py reads and writes the same. Numbers are big-endian.
 --
 -- head      B flags, h priority, I8 seq, I8 run_at, I8 enqueued_at (left out if LISTED and not LONG)
 --   LONG    I8 first, I8 revision, I4 enqueues, attempts, retries, stalls, timeouts
@@ -13,7 +13,7 @@ local LONG, ACTIVE, ERROR, ORIGIN, PROGRESS, LISTED, CANCEL_REQUESTED, HANDED_OF
 local band, bor, sub = bit.band, bit.bor, string.sub
 local pack, unpack_from = struct.pack, struct.unpack
 
--- Return the I4 + bytes section at `at`, and the position after it.
+-- Return the bytes of the section at `at` (I4 size, then the bytes), and the position after it.
 local function read_sized(text, at)
   local size, from = unpack_from('>I4', text, at)
   return sub(text, from, from + size - 1), from + size
@@ -57,7 +57,7 @@ local function parse_job(id, text)
   return job
 end
 
--- Return the head of a job as it was read.
+-- Return the bytes of the head of a job as they were read, without the changes of this step.
 local function original_head(job)
   return sub(job.original, 1, job.head_end)
 end

@@ -1,4 +1,4 @@
--- Leases of a queue: their holders and their ends.
+-- The leases of a queue. A lease is the right of a worker (its holder) to claimed jobs, until it expires.
 --
 -- lease     I8 expires_at, B dropped, then the holder
 -- The hash `leases` has the records by lease; the ordered set `lease_ends` has the leases by expires_at.
@@ -13,7 +13,7 @@ local function read_lease(queue, lease)
   return {expires_at = expires_at, dropped = dropped == 1, holder = sub(text, 10)}
 end
 
--- Return the lease unless it is unknown, dropped or expired.
+-- Return the fields of a lease; nil if it is unknown, dropped or expired.
 local function live_lease(queue, lease)
   local found = read_lease(queue, lease)
   return found and not found.dropped and queue.now < found.expires_at and found or nil

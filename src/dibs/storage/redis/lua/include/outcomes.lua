@@ -33,7 +33,7 @@ local function resolve_retention(kind, texts)
   return {age = age ~= '*' and tonumber(age), keeps = string.find(kept_kinds, KIND_LETTERS[kind], 1, true) ~= nil}
 end
 
--- Retentions by kind and texts. Most settlements of a batch share one, so each is resolved once per step.
+-- Resolved retentions, by kind and texts. Most settlements of a batch share one, so a step resolves each only once.
 local retention_cache = {}
 
 local function cached_retention(queue, kind, settlement, job)
@@ -58,7 +58,7 @@ local function encode_outcome(queue, job, kind, settlement)
     .. (data and job.data or ''), expires_at and decimal(expires_at) or '+inf'
 end
 
--- Return an outcome as a job table, with kind, expires_at, ended_at and outcome_flags.
+-- Unpack an outcome. Return the table of its job, with kind, expires_at, ended_at and outcome_flags added.
 local function parse_outcome(id, text)
   local flags, ended_at, expires_at = unpack_from('>BI8I8', text)
   local job, at = parse_head(id, text, 18)
@@ -76,7 +76,7 @@ local function read_outcome(queue, id)
   return text and parse_outcome(id, text) or nil
 end
 
--- Return the outcome of an id unless it has expired.
+-- Return the unpacked outcome of an id; nil if it has none or its outcome has expired.
 local function live_outcome(queue, id)
   local found = read_outcome(queue, id)
   return found and (not found.expires_at or queue.now < found.expires_at) and found or nil
@@ -88,7 +88,8 @@ local function may_have_members(queue, name)
   return queue.checked[name] or queue.plan[name] ~= nil
 end
 
--- Plan the record of an outcome. `score` is its expires_at as text, '+inf' for ever.
+-- Plan the write of an outcome and of its id in the ordered set of its kind. `score` is its expires_at as text, '+inf'
+-- for ever.
 local function store_outcome(queue, id, kind, text, score)
   set_field(queue, 'outcomes', id, text)
   for i, name in ipairs(OUTCOME_KINDS) do
@@ -107,7 +108,7 @@ local function remove_outcome(queue, id)
   queue.ended_ids[#queue.ended_ids + 1] = id
 end
 
--- Remove an active job from `active` and from the sets that have its id.
+-- Plan the removal of an active job from the hash `active` and from the sets of its lease, cancels and hand-offs.
 local function remove_active(queue, job)
   set_field(queue, 'active', job.id, false)
   if job.handed_off then
@@ -148,8 +149,8 @@ end
 local RETURN_EVENTS = {error = 'retried', timeout = 'timed_out', stall = 'stalled'}
 local RETURN_COUNTERS = {error = 'retries', timeout = 'timeouts', stall = 'stalls'}
 
--- Make an active job waiting again, with its successor folded in. cause: error, timeout, stall, or nil for a
--- release. Return cancelled, stalled, returned or released.
+-- Return an active job to waiting, with its successor applied to it. `cause` is error, timeout, stall, or nil for a
+-- release. A job with a requested cancel ends instead. Return cancelled, stalled, returned or released.
 local function return_job(queue, job, cause, run_at, error)
   if job.cancel_requested then
     end_job(queue, job, {kind = 3})

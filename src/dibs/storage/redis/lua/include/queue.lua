@@ -67,7 +67,7 @@ local function decimal(number)
   return string.format('%.0f', number)
 end
 
--- Return the planned members of a key. A caller with many writes calls it once.
+-- Return the table of planned members of a key. A caller with many writes fills this table itself, for speed.
 local function planned_members(queue, kind, name)
   local planned = queue.plan[name]
   if not planned then
@@ -81,7 +81,7 @@ local function plan(queue, kind, name, member, value)
   planned_members(queue, kind, name)[member] = value
 end
 
--- Return the value of an id in a hash, as this step has planned it; false if absent.
+-- Return the value of an id in a hash, with the changes that this step has planned; false if the id is absent.
 local function read_field(queue, name, id)
   local values = queue.fields[name]
   if not values then
@@ -106,7 +106,7 @@ local function prefetch(queue, name, ids)
   end
 end
 
--- Plan a value of an id in a hash; false removes it.
+-- Plan to set the value of an id in a hash; `value` false removes the id.
 local function set_field(queue, name, id, value)
   queue.fields[name] = queue.fields[name] or {}
   queue.fields[name][id] = value

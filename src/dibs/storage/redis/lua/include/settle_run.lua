@@ -1,4 +1,4 @@
--- One settlement: the end or return of a run, the fail job, and the follow-ups.
+-- One settlement: a run ends or returns its job to waiting, and its fail job and follow-ups are enqueued.
 --
 -- storage/redis/codec/settlements.py packs settlements and unpacks answers.
 --
@@ -32,8 +32,8 @@ local function parse_settlement(text)
   return settlement
 end
 
--- Return the status of a run that is not active. A repeated settlement gets the status of the first one, while the
--- outcome with its fence is kept.
+-- Return the status of a settlement whose run is not active. A repeated settlement gets the status of the first one,
+-- as long as the outcome with its fence is kept.
 local function repeated_status(queue, id, settlement)
   local ended = settlement.fence > 0 and read_outcome(queue, id)
   if not ended or ended.fence ~= settlement.fence then return STATUS_LOST end
