@@ -23,7 +23,7 @@ from attrs import field, frozen
 from dibs.errors import Refused
 from dibs.storage.capabilities import Capabilities
 from dibs_conformance.levels import LEVELS
-from dibs_conformance.report import LEVEL_TITLES, CapabilityReport, Findings, Gap, LevelReport, Report
+from dibs_conformance.report import LEVEL_TITLES, CapabilityReport, Findings, LevelReport, Report, SkippedTest
 from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.report.values import false_claims
 from dibs_conformance.sequential.capabilities import probe_capabilities
@@ -100,7 +100,7 @@ class Certification:
                 untested=untested_claims(capabilities),
             )
             broken = any(level.verdict == "broken" for level in levels)
-            levels.append(not_run(name) if broken else run_level(name, plan))
+            levels.append(skipped_level_report(name) if broken else run_level(name, plan))
         reached = highest_reached(levels)
         return Report(
             target=self._locations.name,
@@ -130,10 +130,10 @@ class Certification:
         return max(0.0, left) / (len(names) - names.index(name))
 
 
-def untested_claims(capabilities: Iterable[CapabilityReport]) -> tuple[Gap, ...]:
+def untested_claims(capabilities: Iterable[CapabilityReport]) -> tuple[SkippedTest, ...]:
     """Return the capabilities that the storage claims and the kit could not try."""
     return tuple(
-        Gap(name=capability.name, why=capability.note or "it could not be tried")
+        SkippedTest(name=capability.name, why=capability.note or "it could not be tried")
         for capability in capabilities
         if capability.claimed and capability.found is None
     )
@@ -160,7 +160,7 @@ def level_report(name: str, found: Findings, seconds: float) -> LevelReport:
     )
 
 
-def not_run(name: str) -> LevelReport:
+def skipped_level_report(name: str) -> LevelReport:
     """Return the report of a level that did not run because a lower one is broken."""
     return LevelReport(name=name, title=LEVEL_TITLES[name], verdict="not run")
 

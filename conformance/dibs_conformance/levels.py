@@ -10,13 +10,13 @@ from dibs_conformance.concurrent.levels import interleaved, unscheduled
 from dibs_conformance.crashes.levels import clients_that_die
 from dibs_conformance.faults.levels import servers_that_fail
 from dibs_conformance.history.free_run import free_run
-from dibs_conformance.report.findings import merge
+from dibs_conformance.report.findings import merge_findings
 from dibs_conformance.report.values import Findings
 from dibs_conformance.sequential.levels import one_call_at_a_time
 from dibs_conformance.target import LevelPlan, RunLevel
 
 #: One recorded run holds about as many calls as this many short examples.
-SHORT_FOR_LONG = 50
+EXAMPLES_PER_RECORDED_RUN = 50
 
 
 def threads_and_processes(plan: LevelPlan) -> Findings:
@@ -28,8 +28,8 @@ def threads_and_processes(plan: LevelPlan) -> Findings:
     short = unscheduled(half)
     if short.failures:
         return short
-    runs = None if plan.examples is None else max(1, plan.examples // SHORT_FOR_LONG)
-    return merge(short, free_run(evolve(half, examples=runs)))
+    runs = None if plan.examples is None else max(1, plan.examples // EXAMPLES_PER_RECORDED_RUN)
+    return merge_findings(short, free_run(evolve(half, examples=runs)))
 
 
 #: The function that runs each level. A storage reaches a level only if it reaches all levels below it.

@@ -20,7 +20,13 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.registry import factory, scheme_of
 from dibs_conformance.certification import certify, check_effort, check_level, levels_up_to
 from dibs_conformance.report import LevelReport, Report
-from dibs_conformance.report.text import capability_line, failure_lines, gap_lines, head, level_line
+from dibs_conformance.report.text import (
+    capability_line,
+    failure_lines,
+    fault_and_skip_lines,
+    level_line,
+    summary_lines,
+)
 from dibs_conformance.target import OpenStorage
 
 CAPABILITIES: Final = tuple(field.name for field in attrs.fields(Capabilities))
@@ -56,7 +62,7 @@ class ConformancePlugin:
         if self._report is None:
             return
         terminalreporter.section("dibs conformance")
-        for line in (*head(self._report), *unclaimed_capabilities(self._report)):
+        for line in (*summary_lines(self._report), *unclaimed_capabilities(self._report)):
             terminalreporter.line(line)
 
 
@@ -130,7 +136,7 @@ class LevelItem(ConformanceItem):
 def missing_lines(level: LevelReport) -> Iterator[str]:
     """Yield the lines that explain why a level is not reached."""
     yield level_line(level)
-    yield from gap_lines(level)
+    yield from fault_and_skip_lines(level)
     for law in level.laws:
         if law.verdict == "not tested":
             yield f"  not tested: {law.name}: no history led to a check of this law; try a larger budget"

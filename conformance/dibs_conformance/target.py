@@ -15,7 +15,7 @@ from attrs import field, frozen
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import connect, open_storage, remove_storage, scheme_of, temporary_url
-from dibs_conformance.report.values import Findings, Gap
+from dibs_conformance.report.values import Findings, SkippedTest
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class LevelPlan:
     #: Most calls in one history.
     steps: int = 50
     #: Capabilities that are claimed and could not be tried. L0 reports them.
-    untested: tuple[Gap, ...] = ()
+    untested: tuple[SkippedTest, ...] = ()
     #: Called with the number of histories tested so far.
     progress: Progress = field(default=lambda _: None)
 
@@ -138,7 +138,7 @@ class OpenedStorage:
 
     def _open(self) -> None:
         self._context = self._locations.open(self.location, self._clock)
-        self.storage: Storage = self._runner.run(_enter(self._context))
+        self.storage: Storage = self._runner.run(_enter_context(self._context))
 
     def reopen(self) -> None:
         """Close the storage and open a new one at the same location."""
@@ -146,12 +146,12 @@ class OpenedStorage:
         self._open()
 
     def close(self) -> None:
-        self._runner.run(_leave(self._context))
+        self._runner.run(_exit_context(self._context))
 
 
-async def _enter(context: AbstractAsyncContextManager[Storage]) -> Storage:
+async def _enter_context(context: AbstractAsyncContextManager[Storage]) -> Storage:
     return await context.__aenter__()
 
 
-async def _leave(context: AbstractAsyncContextManager[Storage]) -> None:
+async def _exit_context(context: AbstractAsyncContextManager[Storage]) -> None:
     await context.__aexit__(None, None, None)

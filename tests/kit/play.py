@@ -9,7 +9,7 @@ from dibs_conformance.concurrent import examples as concert
 from dibs_conformance.laws import LAWS
 from dibs_conformance.levels import LEVELS
 from dibs_conformance.report import Failure, Findings
-from dibs_conformance.report.story import StoryRecorder
+from dibs_conformance.report.story import CallRecorder
 from dibs_conformance.sequential.examples import run_examples, run_walkthrough
 from dibs_conformance.sequential.lockstep import LawChecker
 from dibs_conformance.sequential.session import ExampleSession
@@ -30,7 +30,7 @@ def play(
     `session.examples` is their number.
     """
     runner = LoopRunner()
-    checker = LawChecker([law() for law in LAWS], StoryRecorder())
+    checker = LawChecker([law() for law in LAWS], CallRecorder())
     session = ExampleSession(
         locations=Locations(target), checker=checker, runner=runner, durable=durable, cross_queue=True
     )

@@ -17,7 +17,7 @@ from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance import Report, certify
 from dibs_conformance.command import certify as verb
-from dibs_conformance.report.story import StoryRecorder
+from dibs_conformance.report.story import CallRecorder
 from dibs_conformance.sequential.bad_input import check_invalid_input
 from dibs_conformance.sequential.examples import run_examples
 from dibs_conformance.sequential.lockstep import LawChecker
@@ -139,7 +139,7 @@ def test_a_budget_ends_between_two_examples(monkeypatch: pytest.MonkeyPatch) -> 
             f"dibs_conformance.{module}.time", SimpleNamespace(monotonic=lambda: next(moments))
         )
     runner = LoopRunner()
-    session = ExampleSession(Locations("memory:"), LawChecker((), StoryRecorder()), runner, cross_queue=True)
+    session = ExampleSession(Locations("memory:"), LawChecker((), CallRecorder()), runner, cross_queue=True)
     try:
         assert run_examples(session, first_seed=1, examples=None, budget=5, steps=3) is None
     finally:

@@ -26,21 +26,21 @@ class SteppedOracle:
 
     def __init__(self) -> None:
         self.oracle = Oracle()
-        self.oracle.at(0)
+        self.oracle.begin_call(0)
         self.oracle.grant(["q"], "lease", 1000, "ann", 0)
 
     def enqueue(self, now: int = 0, how: Update | Reject = Update(), **job: object) -> str:  # noqa: B008
-        at = self.oracle.at(now)
+        at = self.oracle.begin_call(now)
         new = NewJob(id="a", **job)  # type: ignore[arg-type]
         return self.oracle.enqueue("q", [EnqueueRequest(job=new, on_conflict=how)], at)[0].status
 
     def claim(self, now: int = 0) -> list[int]:
-        jobs = self.oracle.claim("q", "lease", 10, self.oracle.at(now)).jobs
+        jobs = self.oracle.claim("q", "lease", 10, self.oracle.begin_call(now)).jobs
         return [job.run.fence for job in jobs if job.run is not None]
 
     def settle(self, fence: int, how: object, now: int = 0) -> object:
         settlement = Settlement(id="a", fence=fence, action=how)  # type: ignore[arg-type]
-        [answer] = self.oracle.settle("q", [settlement], self.oracle.at(now))
+        [answer] = self.oracle.settle("q", [settlement], self.oracle.begin_call(now))
         return answer if isinstance(answer, OneOf) else answer.status
 
 
@@ -94,7 +94,7 @@ def test_after_its_expiry_an_outcome_may_or_may_not_remember_the_fence(stepped: 
 def test_who_was_asked_to_cancel_never_comes_back(stepped: SteppedOracle) -> None:
     stepped.enqueue()
     [fence] = stepped.claim()
-    stepped.oracle.cancel("q", ["a"], stepped.oracle.at(0), running=True)
+    stepped.oracle.cancel("q", ["a"], stepped.oracle.begin_call(0), running=True)
 
     assert stepped.settle(fence, Release()) == "cancelled"
     assert stepped.settle(fence, Cancelled()) == "done"
@@ -117,8 +117,8 @@ def test_an_expired_lease_is_reaped_with_its_job_and_a_live_one_is_not(stepped: 
     stepped.enqueue()
     [fence] = stepped.claim()
 
-    assert stepped.oracle.reap("q", 10, [], stepped.oracle.at(999)) == []
-    assert stepped.oracle.reap("q", 10, ["a"], stepped.oracle.at(1000)) == [ReapedJob("a", fence, "stalled")]
+    assert stepped.oracle.reap("q", 10, [], stepped.oracle.begin_call(999)) == []
+    assert stepped.oracle.reap("q", 10, ["a"], stepped.oracle.begin_call(1000)) == [ReapedJob("a", fence, "stalled")]
 
 
 def test_dropped_ranges_join_when_the_run_lies_below_both(stepped: SteppedOracle) -> None:
@@ -127,7 +127,7 @@ def test_dropped_ranges_join_when_the_run_lies_below_both(stepped: SteppedOracle
     stepped.claim()
     for _ in range(3):
         stepped.enqueue()
-        stepped.oracle.cancel("q", ["a"], stepped.oracle.at(0), running=False)
+        stepped.oracle.cancel("q", ["a"], stepped.oracle.begin_call(0), running=False)
 
     assert len(stepped.oracle.get("q", "a").dropped) == 1
     assert len(stepped.oracle.get("q", "a").ever_dropped) == 3
@@ -136,12 +136,12 @@ def test_dropped_ranges_join_when_the_run_lies_below_both(stepped: SteppedOracle
 def test_of_the_due_the_most_urgent_runs_first_and_then_the_first_in_line() -> None:
     """Contract 2."""
     stepped = SteppedOracle()
-    now = stepped.oracle.at(5)
+    now = stepped.oracle.begin_call(5)
     order = {"late": (0, 6), "second": (0, 5), "third": (0, 5), "first": (1, 5)}
     jobs = [NewJob(id=id, data=JobData(priority=p), run_at=at) for id, (p, at) in order.items()]
     stepped.oracle.enqueue("q", [EnqueueRequest(job=job) for job in jobs], now)
 
-    claim = stepped.oracle.claim("q", "lease", 10, stepped.oracle.at(5))
+    claim = stepped.oracle.claim("q", "lease", 10, stepped.oracle.begin_call(5))
 
     assert [job.id for job in claim.jobs] == ["first", "second", "third"]
     assert claim.next_due == 6

@@ -20,10 +20,10 @@ from dibs_conformance.report import (
     CapabilityReport,
     Failure,
     Findings,
-    Gap,
     LawReport,
     LevelReport,
     Report,
+    SkippedTest,
 )
 from dibs_conformance.report.values import LevelVerdict
 from dibs_conformance.target import LevelPlan, Locations
@@ -62,8 +62,14 @@ def report(*levels: LevelReport, **changes: object) -> Report:
         (GOOD, "reached"),
         (Findings(), "not tested"),
         (Findings(histories=1, laws=(KEPT, UNMET)), "not tested"),
-        (Findings(histories=1, laws=(KEPT,), untested=(Gap(name="kill -9", why="no"),)), "not tested"),
-        (Findings(histories=1, laws=(KEPT,), spared=(Gap(name="kill -9", why="not durable"),)), "reached"),
+        (
+            Findings(histories=1, laws=(KEPT,), untested=(SkippedTest(name="kill -9", why="no"),)),
+            "not tested",
+        ),
+        (
+            Findings(histories=1, laws=(KEPT,), spared=(SkippedTest(name="kill -9", why="not durable"),)),
+            "reached",
+        ),
         (Findings(histories=1, laws=(KEPT,), failures=(BROKEN,)), "broken"),
     ],
 )
@@ -138,7 +144,7 @@ def test_json_comes_back_the_same() -> None:
 
 
 def test_the_lines_name_missing_tests() -> None:
-    gap = Gap(name="server restart", why="nobody knows how")
+    gap = SkippedTest(name="server restart", why="nobody knows how")
     text = report(
         level("L0", Findings(histories=1, laws=(UNMET,), untested=(gap,), faults={"cut": 3}))
     ).text()
@@ -174,7 +180,7 @@ class Page(HTMLParser):
 
 
 def test_the_page_shows_all_findings_and_escapes_them() -> None:
-    gap = Gap(name="disk full", why="no small disk")
+    gap = SkippedTest(name="disk full", why="no small disk")
     shown = report(level("L0", GOOD), level("L1", Findings(failures=(BROKEN,), untested=(gap,))))
     page = Page(shown.html())
 

@@ -13,8 +13,8 @@ from dibs_conformance.concurrent.examples import ClientGroup, ExampleCounts, Exa
 from dibs_conformance.concurrent.held_locks import is_postgres, locked_clients
 from dibs_conformance.concurrent.process_clients import process_clients
 from dibs_conformance.concurrent.thread_clients import NAMES, thread_clients
-from dibs_conformance.report import Failure, Findings, Gap, LawReport
-from dibs_conformance.report.findings import law_report, merge
+from dibs_conformance.report import Failure, Findings, LawReport, SkippedTest
+from dibs_conformance.report.findings import law_report, merge_findings
 from dibs_conformance.target import LevelPlan
 
 CLIENTS = 3
@@ -51,7 +51,7 @@ def interleaved(plan: LevelPlan) -> Findings:
         found = ExampleLoop(plan, budget, all_pairs=True).findings(clients)
     if not inside or found.failures:
         return found
-    return merge(found, inside_functions(plan, budget))
+    return merge_findings(found, inside_functions(plan, budget))
 
 
 def inside_functions(plan: LevelPlan, budget: float) -> Findings:
@@ -65,7 +65,7 @@ def inside_functions(plan: LevelPlan, budget: float) -> Findings:
         law = law_report(
             "held inside a function", "4.2", sentence, clients.blocked_calls, broken=bool(found.failures)
         )
-        return merge(found, Findings(laws=(law,)))
+        return merge_findings(found, Findings(laws=(law,)))
 
 
 def unscheduled(plan: LevelPlan) -> Findings:
@@ -79,12 +79,14 @@ def unscheduled(plan: LevelPlan) -> Findings:
     ):
         found = ExampleLoop(plan, plan.budget / shares).findings(threads)
     if not plan.claims.shared:
-        gap = Gap(name="processes", why="only one process can use the storage (it does not claim `shared`)")
-        return merge(found, Findings(spared=(gap,)))
+        gap = SkippedTest(
+            name="processes", why="only one process can use the storage (it does not claim `shared`)"
+        )
+        return merge_findings(found, Findings(spared=(gap,)))
     if found.failures:
         return found
     with process_clients(plan.locations, NAMES[:CLIENTS]) as processes:
-        return merge(found, ExampleLoop(plan, plan.budget / shares).findings(processes))
+        return merge_findings(found, ExampleLoop(plan, plan.budget / shares).findings(processes))
 
 
 @contextmanager
@@ -164,17 +166,17 @@ def pair_law(name: str, section: str, counts: ExampleCounts) -> LawReport:
     return law_report(name, section, sentence, counts.overlapping_pairs.get(name, 0), broken=False)
 
 
-def undecided_gap(counts: ExampleCounts) -> tuple[Gap, ...]:
+def undecided_gap(counts: ExampleCounts) -> tuple[SkippedTest, ...]:
     """Return a gap if more than 5 % of the examples (and more than 2) had too many orders to try."""
     if counts.undecided <= max(2, counts.histories // 20):
         return ()
     return (
-        Gap(
+        SkippedTest(
             name="orders",
             why=f"{counts.undecided} of {counts.histories} examples have more orders than are tried",
         ),
     )
 
 
-def manual_clock_gap() -> Gap:
-    return Gap(name="races", why="these tests need a storage that can be opened with clock='manual'")
+def manual_clock_gap() -> SkippedTest:
+    return SkippedTest(name="races", why="these tests need a storage that can be opened with clock='manual'")

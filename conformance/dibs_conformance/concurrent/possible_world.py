@@ -40,7 +40,7 @@ class ConcurrentNumberMap(NumberMap):
         for other, number, owner in drawn.by_call.get(0, ()) if drawn is not None else ():
             if owner == id and (other < expected) != (number < actual):
                 raise Mismatch(f"{kind} {actual} of {id!r} is out of order with {number}")
-        self._keep(kind, scope, expected, actual, 0)
+        self._add_drawn(kind, scope, expected, actual, 0)
 
 
 def copy_drawn(drawn: DrawnNumbers) -> DrawnNumbers:

@@ -8,7 +8,7 @@ from math import isinf
 from dibs_conformance.concurrent.apply import ANY_ID
 from dibs_conformance.concurrent.calls import Call, Round
 from dibs_conformance.concurrent.linearize import touched_ids
-from dibs_conformance.report.story import brief
+from dibs_conformance.report.story import format_value
 
 
 def timeline(rounds: Sequence[Round]) -> tuple[str, ...]:
@@ -31,13 +31,13 @@ def round_lines(round_: Round, names: Sequence[str]) -> Iterator[str]:
 
 
 def call_text(call: Call) -> str:
-    args = ", ".join(f"{name}={brief(value)}" for name, value in call.args.items())
+    args = ", ".join(f"{name}={format_value(value)}" for name, value in call.args.items())
     return f"{call.operation}({args}) at {call.now}"
 
 
 def result_text(call: Call) -> str:
     if call.completion == "answered":
-        return f"{call.operation} -> {brief(call.answer)}"
+        return f"{call.operation} -> {format_value(call.answer)}"
     return (
         f"{call.operation} never returned"
         if isinf(call.returned)
@@ -50,4 +50,4 @@ def lines_by_id(calls: Sequence[Call]) -> Iterator[str]:
     ids = sorted({id for call in calls for id in touched_ids(call)} - {ANY_ID})
     for id in ids:
         touching = [f"{call.client} {call.operation}" for call in calls if id in touched_ids(call)]
-        yield f"id {brief(id)}: {' · '.join(touching)}"
+        yield f"id {format_value(id)}: {' · '.join(touching)}"

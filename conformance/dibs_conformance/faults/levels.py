@@ -18,8 +18,8 @@ from dibs_conformance.faults.outages import (
     OutageRunner,
 )
 from dibs_conformance.faults.private_servers import BreakableServer, started_server, starter_for
-from dibs_conformance.report import Findings, Gap
-from dibs_conformance.report.findings import merge
+from dibs_conformance.report import Findings, SkippedTest
+from dibs_conformance.report.findings import merge_findings
 from dibs_conformance.servers import ServerUnavailable
 from dibs_conformance.target import LevelPlan, Locations
 
@@ -34,12 +34,12 @@ def servers_that_fail(plan: LevelPlan) -> Findings:
     start = starter_for(plan.locations.target)
     if start is None:
         why = "the kit cannot start a server of this kind; a storage without a server can reach L3"
-        return Findings(untested=(Gap(name="server faults", why=why),))
+        return Findings(untested=(SkippedTest(name="server faults", why=why),))
     try:
         with started_server(start) as server:
             return run_outages(server, plan)
     except ServerUnavailable as error:
-        return Findings(untested=(Gap(name="server faults", why=str(error)),))
+        return Findings(untested=(SkippedTest(name="server faults", why=str(error)),))
 
 
 def run_outages(server: BreakableServer, plan: LevelPlan) -> Findings:
@@ -49,15 +49,17 @@ def run_outages(server: BreakableServer, plan: LevelPlan) -> Findings:
     ends = time.monotonic() + (plan.budget if plan.examples is None else 0.0)
     for at, outage in enumerate(outages):
         until = time.monotonic() + max(0.0, ends - time.monotonic()) / (len(outages) - at)
-        found = merge(found, run_outage(server, locations, outage, evolve(plan, locations=locations), until))
+        found = merge_findings(
+            found, run_outage(server, locations, outage, evolve(plan, locations=locations), until)
+        )
         if found.failures:
             break
     return found
 
 
-def own_server_gap(server: BreakableServer) -> tuple[Gap, ...]:
+def own_server_gap(server: BreakableServer) -> tuple[SkippedTest, ...]:
     why = f"faults were injected into {server.name}, started for the test; the target's server is not touched"
-    return (Gap(name="the target's own server", why=why),)
+    return (SkippedTest(name="the target's own server", why=why),)
 
 
 def run_outage(

@@ -22,7 +22,7 @@ from dibs_conformance.history.random_clients import FAILED, QUEUE, RandomClient,
 from dibs_conformance.history.recorder import Recorder
 from dibs_conformance.history.step import Step, read_file, write_steps
 from dibs_conformance.report import Failure, Findings
-from dibs_conformance.report.findings import merge
+from dibs_conformance.report.findings import merge_findings
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage
 
 CLIENTS = 3
@@ -44,7 +44,7 @@ def free_run(plan: LevelPlan) -> Findings:
         is_over = time.monotonic() > ends if plan.examples is None else number >= plan.examples
         if number and is_over and (all_rules_met(found) or number > EXTRA_RUNS):
             break
-        found = merge(found, run_and_check(plan, plan.seed + number))
+        found = merge_findings(found, run_and_check(plan, plan.seed + number))
         plan.progress(found.histories)
         if found.failures:
             break

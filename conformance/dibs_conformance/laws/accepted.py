@@ -8,8 +8,8 @@ from dibs.model.job import FAIL_SUFFIX, Origin, Slot
 from dibs.model.requests import Complete, Fail
 from dibs.model.results import EnqueueResult
 from dibs_conformance.laws.law import Law
-from dibs_conformance.laws.observed import IdHistory, ObservedCall, ObservedHistory, accepted
-from dibs_conformance.laws.running import claimed
+from dibs_conformance.laws.observed import IdHistory, ObservedCall, ObservedHistory, is_accepted
+from dibs_conformance.laws.running import claimed_jobs
 
 
 class AcceptedIsKept(Law):
@@ -19,8 +19,8 @@ class AcceptedIsKept(Law):
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
         for id, slot in call.slots.items():
-            for revision in history.observed(call.queue, id).live:
-                self.check(pending(slot, revision), "{!r}: the enqueue {} is gone; {}", id, revision, slot)
+            for revision in history.history_of(call.queue, id).live:
+                self.check(is_pending(slot, revision), "{!r}: the enqueue {} is gone; {}", id, revision, slot)
 
 
 class BlockedIsKept(Law):
@@ -29,8 +29,8 @@ class BlockedIsKept(Law):
     sentence = "An enqueue during a run is part of the next claimed run."
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
-        for job in claimed(call):
-            observed = history.observed(call.queue, job.id)
+        for job in claimed_jobs(call):
+            observed = history.history_of(call.queue, job.id)
             if observed.updates:
                 missed = [r for r in observed.live if not job.first <= r <= job.revision]
                 self.check(not missed, "{!r} runs {}..{} without {}", job.id, job.first, job.revision, missed)
@@ -42,8 +42,8 @@ class LastUpdateWins(Law):
     sentence = "A run carries, byte for byte, the payload of the newest update that replaces."
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
-        for job in claimed(call):
-            expected = history.observed(call.queue, job.id).next_payload
+        for job in claimed_jobs(call):
+            expected = history.history_of(call.queue, job.id).next_payload
             if expected is not None:
                 self.check(
                     job.data.payload == expected,
@@ -61,14 +61,14 @@ class OwnOutcome(Law):
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
         for id, slot in call.slots.items():
-            observed = history.observed(call.queue, id)
+            observed = history.history_of(call.queue, id)
             for revision, end in observed.ended.items():
-                self._check_one(id, slot, revision, end)
-            self._latest_drop(id, slot, observed)
+                self._check_end(id, slot, revision, end)
+            self._check_latest_drop(id, slot, observed)
 
-    def _check_one(self, id: str, slot: Slot, revision: int, end: tuple[str, int]) -> None:
+    def _check_end(self, id: str, slot: Slot, revision: int, end: tuple[str, int]) -> None:
         self.check(
-            not pending(slot, revision), "{!r}: {} ended {} and is pending again", id, revision, end[0]
+            not is_pending(slot, revision), "{!r}: {} ended {} and is pending again", id, revision, end[0]
         )
         outcome = slot.outcome
         if outcome is not None and outcome.first <= revision <= outcome.revision:
@@ -83,7 +83,7 @@ class OwnOutcome(Law):
                 outcome.fence,
             )
 
-    def _latest_drop(self, id: str, slot: Slot, observed: IdHistory) -> None:
+    def _check_latest_drop(self, id: str, slot: Slot, observed: IdHistory) -> None:
         """Check that the latest cancelled enqueue is reported while its run or the outcome exists."""
         run = slot.current.run if slot.current else None
         there = (run.fence if run else 0, slot.outcome.fence if slot.outcome else 0)
@@ -113,7 +113,7 @@ class RevisionsGrow(Law):
     def before(self, call: ObservedCall, history: ObservedHistory) -> None:
         if call.verb != "enqueue":
             return
-        fresh = [answer.revision for answer in call.answer if accepted(answer)]
+        fresh = [answer.revision for answer in call.answer if is_accepted(answer)]
         newest = self.newest.get(call.queue, 0)
         for revision in fresh:
             self.check(revision > newest, "revision {} is not above {}", revision, newest)
@@ -140,9 +140,9 @@ class RequestKeys(Law):
             return
         for request, answer in zip(call.args["requests"], call.answer, strict=True):
             if request.request_key is not None:
-                self._check_one((call.queue, request.request_key), answer, call.now)
+                self._check_repeat((call.queue, request.request_key), answer, call.now)
 
-    def _check_one(self, key: tuple[str, str], answer: EnqueueResult, now: int) -> None:
+    def _check_repeat(self, key: tuple[str, str], answer: EnqueueResult, now: int) -> None:
         first, ends = self.first.get(key, (answer, 0))
         if now >= ends:
             self.first[key] = (answer, now + self.age.get(key[0], 3_600_000))
@@ -170,17 +170,17 @@ class FailJobs(Law):
         if call.verb != "settle" or call.queue.endswith(FAIL_SUFFIX):
             return
         for settlement, answer in zip(call.args["settlements"], call.answer, strict=True):
-            run, how = history.observed(call.queue, settlement.id).open, settlement.action
+            run, how = history.history_of(call.queue, settlement.id).open, settlement.action
             handled = isinstance(how, Fail) and how.handled and answer.status == "done"
             if handled and run is not None and run.fence == settlement.fence:
                 self.failed[call.queue, settlement.id, run.fence] = run.job.data.payload
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
-        for job in claimed(call):
+        for job in claimed_jobs(call):
             if call.queue.endswith(FAIL_SUFFIX):
-                self._check_one(job.id, job.origin, job.data.payload)
+                self._check_fail_job(job.id, job.origin, job.data.payload)
 
-    def _check_one(self, id: str, origin: Origin | None, payload: bytes) -> None:
+    def _check_fail_job(self, id: str, origin: Origin | None, payload: bytes) -> None:
         self.check(origin is not None, "the fail job {!r} has no origin", id)
         key = (origin.queue, origin.id, origin.fence) if origin else ("", "", 0)
         if key in self.failed:
@@ -213,7 +213,7 @@ class ResultsKept(Law):
                     key = (call.queue, settlement.id, settlement.fence)
                     self.results.setdefault(key, settlement.action.result)
         elif call.verb == "finish" and call.answer == "done" and isinstance(call.args["end"], Complete):
-            run = history.observed(call.queue, call.args["id"]).open
+            run = history.history_of(call.queue, call.args["id"]).open
             if run is not None and run.covers(call.args["revision"]):
                 self.results[call.queue, run.job.id, run.fence] = call.args["end"].result
 
@@ -226,7 +226,7 @@ class ResultsKept(Law):
                 )
 
 
-def pending(slot: Slot, revision: int) -> bool:
+def is_pending(slot: Slot, revision: int) -> bool:
     """Return whether a revision is pending by the definition of the contract.
 
     It lies in the range of the current job or the successor, and in no dropped range.

@@ -86,18 +86,18 @@ class IdHistory:
             self.next_payload = payload
         self.updates += answer.status != "queued"
 
-    def lose_track(self) -> None:
+    def forget_payloads(self) -> None:
         """Stop following payloads until the next run.
 
         An enqueue whose result is not observed, such as a follow-up, may have changed them.
         """
         self.next_payload, self.later_payloads = None, None if self.open else []
 
-    def close(self, kind: EndKind | None) -> None:
+    def close_run(self, kind: EndKind | None) -> None:
         """Close the open run with its kind of end, or None if it returned to the queue."""
         assert self.open is not None  # noqa: S101 - the caller checked it
         if kind is not None:
-            self.end({r for r in self.live if self.open.covers(r)}, kind, self.open.fence)
+            self.end_enqueues({r for r in self.live if self.open.covers(r)}, kind, self.open.fence)
             self.next_payload = self.later_payloads[0][0] if self.later_payloads else None
         if self.later_payloads is None:
             self.next_payload = None
@@ -106,7 +106,7 @@ class IdHistory:
             self.next_payload = replacing[-1]
         self.open, self.later_payloads = None, []
 
-    def end(self, revisions: set[int], kind: EndKind, fence: int) -> None:
+    def end_enqueues(self, revisions: set[int], kind: EndKind, fence: int) -> None:
         self.live -= revisions
         self.ended.update(dict.fromkeys(revisions, (kind, fence)))
 
@@ -129,7 +129,7 @@ class ObservedHistory:
         #: queue.
         self.closed: list[tuple[str, str, int, EndKind | None]] = []
 
-    def observed(self, queue: str, id: str) -> IdHistory:
+    def history_of(self, queue: str, id: str) -> IdHistory:
         return self.ids.setdefault((queue, id), IdHistory())
 
     def open_runs(self, queue: str) -> list[OpenRun]:
@@ -143,39 +143,39 @@ class ObservedHistory:
 
     def _add_enqueue(self, call: ObservedCall, requests: list[EnqueueRequest]) -> None:
         for request, answer in zip(requests, call.answer, strict=True):
-            if accepted(answer):
-                self.observed(call.queue, request.job.id).add(request, answer)
+            if is_accepted(answer):
+                self.history_of(call.queue, request.job.id).add(request, answer)
 
     def _add_claim(self, call: ObservedCall, lease: str, **_: Any) -> None:
         answer: ClaimResult = call.answer
         for job in answer.jobs:
             assert job.run is not None  # noqa: S101 - a claimed job runs
-            observed = self.observed(call.queue, job.id)
+            observed = self.history_of(call.queue, job.id)
             observed.open = OpenRun(job, job.run.fence, lease)
             observed.newest_fence = job.run.fence
 
     def _add_settle(self, call: ObservedCall, settlements: list[Settlement]) -> None:
         for settlement, answer in zip(settlements, call.answer, strict=True):
-            self._settled(call.queue, settlement, answer)
+            self._add_settlement(call.queue, settlement, answer)
 
     def _close(self, queue: str, id: str, kind: EndKind | None) -> None:
-        observed = self.observed(queue, id)
+        observed = self.history_of(queue, id)
         assert observed.open is not None  # noqa: S101 - the caller checked it
         self.closed.append((queue, id, observed.open.fence, kind))
-        observed.close(kind)
+        observed.close_run(kind)
 
-    def _follow(self, how: SettleAction) -> None:
+    def _lose_track_of_follow_ups(self, how: SettleAction) -> None:
         if isinstance(how, Complete | Fail):
             for item in how.then:
-                self.observed(item.queue, item.job.id).lose_track()
+                self.history_of(item.queue, item.job.id).forget_payloads()
 
-    def _settled(self, queue: str, settlement: Settlement, answer: SettleResult) -> None:
-        observed = self.observed(queue, settlement.id)
+    def _add_settlement(self, queue: str, settlement: Settlement, answer: SettleResult) -> None:
+        observed = self.history_of(queue, settlement.id)
         if observed.open is None or observed.open.fence != settlement.fence:
             return
         if answer.status == "done":
-            self._close(queue, settlement.id, kind_of(settlement.action))
-            self._follow(settlement.action)
+            self._close(queue, settlement.id, end_kind(settlement.action))
+            self._lose_track_of_follow_ups(settlement.action)
         elif answer.status == "cancelled":
             self._close(queue, settlement.id, "cancelled")
         elif answer.status == "returned":
@@ -184,21 +184,21 @@ class ObservedHistory:
             observed.open.lease = None
 
     def _add_finish(self, call: ObservedCall, id: str, end: SettleAction, revision: int) -> None:
-        observed = self.observed(call.queue, id)
+        observed = self.history_of(call.queue, id)
         if call.answer == "done" and observed.open is not None and observed.open.covers(revision):
-            self._close(call.queue, id, kind_of(end))
-            self._follow(end)
+            self._close(call.queue, id, end_kind(end))
+            self._lose_track_of_follow_ups(end)
 
     def _add_reap(self, call: ObservedCall, **_: Any) -> None:
         reaped: list[ReapedJob] = list(call.answer)
         for one in reaped:
-            observed = self.observed(call.queue, one.id)
+            observed = self.history_of(call.queue, one.id)
             if observed.open is not None and observed.open.fence == one.fence:
                 self._close(call.queue, one.id, "cancelled" if one.kind == "cancelled" else None)
 
     def _add_drop(self, call: ObservedCall, lease: str, **_: Any) -> None:
         for id, slot in call.slots.items():
-            observed = self.observed(call.queue, id)
+            observed = self.history_of(call.queue, id)
             if observed.open is None or observed.open.lease != lease:
                 continue
             run = slot.current.run if slot.current else None
@@ -207,25 +207,25 @@ class ObservedHistory:
 
     def _add_cancel(self, call: ObservedCall, ids: list[str], *, running: bool) -> None:
         for id, answer in zip(ids, call.answer, strict=True):
-            observed = self.observed(call.queue, id)
+            observed = self.history_of(call.queue, id)
             if answer == "requested" and observed.open is not None:
                 observed.drop_blocked()
                 observed.open.cancel_requested = True
             elif answer == "cancelled":
-                self._cancelled(call.queue, id, running=running)
+                self._add_cancelled(call.queue, id, running=running)
 
-    def _cancelled(self, queue: str, id: str, *, running: bool) -> None:
-        observed = self.observed(queue, id)
+    def _add_cancelled(self, queue: str, id: str, *, running: bool) -> None:
+        observed = self.history_of(queue, id)
         if observed.open is None:
-            observed.end(set(observed.live), "cancelled", 0)
-            observed.lose_track()
+            observed.end_enqueues(set(observed.live), "cancelled", 0)
+            observed.forget_payloads()
             return
         observed.drop_blocked()
         if running and observed.open.lease is None:
             self._close(queue, id, "cancelled")
 
     def _add_amend(self, call: ObservedCall, id: str, patch: JobPatch) -> None:
-        observed = self.observed(call.queue, id)
+        observed = self.history_of(call.queue, id)
         if call.answer == "amended" and patch.payload is not UNSET and observed.next_payload is not None:
             observed.next_payload = patch.payload
 
@@ -233,21 +233,21 @@ class ObservedHistory:
         for id, answer in zip(ids, call.answer, strict=True):
             if answer == "queued":
                 # A retried job may be pending again, so its earlier end is forgotten.
-                observed = self.observed(call.queue, id)
+                observed = self.history_of(call.queue, id)
                 observed.ended = {}
-                observed.lose_track()
+                observed.forget_payloads()
 
     def _add_forget(self, call: ObservedCall, ids: list[str]) -> None:
         for id in ids:
-            fence = self.observed(call.queue, id).newest_fence
+            fence = self.history_of(call.queue, id).newest_fence
             self.ids[call.queue, id] = IdHistory(newest_fence=fence)
 
 
-def accepted(answer: EnqueueResult) -> bool:
+def is_accepted(answer: EnqueueResult) -> bool:
     return not answer.repeated and answer.status in ("queued", "updated", "blocked")
 
 
-def kind_of(how: SettleAction) -> EndKind | None:
+def end_kind(how: SettleAction) -> EndKind | None:
     match how:
         case Complete():
             return "completed"

@@ -16,7 +16,7 @@ from dibs_conformance.laws.observed import ObservedCall, ObservedHistory
 
 LONGEST_OFFSET = 64
 ATTEMPT_KINDS = frozenset(get_args(AttemptKind))
-CAME_BACK = frozenset({"retried", "stalled", "timed_out", "released"})
+RETURN_KINDS = frozenset({"retried", "stalled", "timed_out", "released"})
 
 
 class OffsetsGrow(Law):
@@ -80,23 +80,23 @@ class OneEventEach(Law):
                 self.due[queue, id, fence] = (kind, call.now)
         self.seen_closed = len(history.closed)
         if call.verb == "configure":
-            self._configured(call.queue, call.args["patch"])
+            self._apply_settings(call.queue, call.args["patch"])
         elif call.verb == "events":
-            self._read(call.queue, call.answer, call.now)
+            self._check_page(call.queue, call.answer, call.now)
         elif call.verb == "skip":
-            self._skip(call.queue)
+            self._forget_due_events(call.queue)
 
-    def _configured(self, queue: str, patch: SettingsPatch) -> None:
+    def _apply_settings(self, queue: str, patch: SettingsPatch) -> None:
         if patch.log_level is not UNSET:
             (self.off.add if patch.log_level == "off" else self.off.discard)(queue)
         if patch.log_age is not UNSET:
             self.age[queue] = patch.log_age
 
-    def _skip(self, queue: str) -> None:
+    def _forget_due_events(self, queue: str) -> None:
         """Forget the pending attempts of a queue: the reader skipped their events."""
         self.due = {key: kind for key, kind in self.due.items() if key[0] != queue}
 
-    def _read(self, queue: str, page: EventPage, now: int) -> None:
+    def _check_page(self, queue: str, page: EventPage, now: int) -> None:
         for offset, event in page.events:
             if event.kind in ATTEMPT_KINDS and event.fence:
                 key = (queue, event.id, event.fence)
@@ -105,14 +105,14 @@ class OneEventEach(Law):
                 )
                 self._check_kind(event, self.due.pop(key, (event.kind, now))[0])
         if page.fell_off:
-            self._skip(queue)
+            self._forget_due_events(queue)
         elif not page.events:
             young = now - self.age.get(queue, 86_400_000)
             missing = [key for key, (_, at) in self.due.items() if key[0] == queue and at > young]
             self.check(not missing, "no event for the attempts {}", missing)
 
     def _check_kind(self, event: LogEvent, ended: str | None) -> None:
-        fits = event.kind == ended if ended is not None else event.kind in CAME_BACK
+        fits = event.kind == ended if ended is not None else event.kind in RETURN_KINDS
         self.check(
             fits,
             "the event of the attempt of {!r} is {}; expected {}",
@@ -131,13 +131,13 @@ class CountsAgree(Law):
         if call.verb != "counts" or not call.slots:
             return
         counts: Counts = call.answer
-        for state, size in counted(call.slots.values(), call.now).items():
+        for state, size in count_states(call.slots.values(), call.now).items():
             self.check(
                 getattr(counts, state) == size, "{}: counted {}, seen {}", state, getattr(counts, state), size
             )
 
 
-def counted(slots: object, now: int) -> dict[str, int]:
+def count_states(slots: object, now: int) -> dict[str, int]:
     """Return the number of slots in each state."""
     sizes = dict.fromkeys(Counts.__struct_fields__[:8], 0)
     for slot in slots:  # type: ignore[attr-defined]
@@ -174,21 +174,21 @@ class LeaseLifetimes(Law):
 
     def before(self, call: ObservedCall, history: ObservedHistory) -> None:
         if call.verb == "grant":
-            self._granted(call.args["queues"], call.answer)
+            self._check_grant(call.args["queues"], call.answer)
         elif call.verb == "renew":
-            self._renewed(call.queue, call.args["lease"], call.args["ttl"], call.answer)
+            self._check_renewal(call.queue, call.args["lease"], call.args["ttl"], call.answer)
         elif call.verb == "drop":
             self.ends[call.queue, call.args["lease"]] = 0
         elif call.verb == "claim":
-            self._claimed(call.queue, call.args["lease"], call.answer)
+            self._check_claim(call.queue, call.args["lease"], call.answer)
 
-    def _granted(self, queues: list[str], granted: GrantResult) -> None:
+    def _check_grant(self, queues: list[str], granted: GrantResult) -> None:
         for queue in queues:
             key = (queue, granted.lease)
             self.check(key not in self.ends, "the lease {} was granted twice", granted.lease)
             self.ends[key] = granted.expires_at
 
-    def _renewed(self, queue: str, lease: str, ttl: int, answer: RenewResult) -> None:
+    def _check_renewal(self, queue: str, lease: str, ttl: int, answer: RenewResult) -> None:
         ends = self.ends.get((queue, lease), 0)
         alive = answer.now < ends
         self.check(answer.alive == alive, "alive is {} at {}, it ends at {}", answer.alive, answer.now, ends)
@@ -197,7 +197,7 @@ class LeaseLifetimes(Law):
             self.check(answer.expires_at == until, "ends at {}; it should at {}", answer.expires_at, until)
             self.ends[queue, lease] = until
 
-    def _claimed(self, queue: str, lease: str, answer: ClaimResult) -> None:
+    def _check_claim(self, queue: str, lease: str, answer: ClaimResult) -> None:
         alive = answer.now < self.ends.get((queue, lease), 0)
         self.check(
             answer.lost != alive, "lost is {} at {}, under a lease alive: {}", answer.lost, answer.now, alive

@@ -8,7 +8,7 @@ from dibs.model.job import Job
 from dibs.model.requests import Release, RetryLater
 from dibs.model.results import ClaimResult
 from dibs_conformance.laws.law import Law
-from dibs_conformance.laws.observed import ObservedCall, ObservedHistory, kind_of
+from dibs_conformance.laws.observed import ObservedCall, ObservedHistory, end_kind
 
 
 class OneActiveRun(Law):
@@ -17,8 +17,8 @@ class OneActiveRun(Law):
     sentence = "An id is not claimed while its earlier run is open."
 
     def before(self, call: ObservedCall, history: ObservedHistory) -> None:
-        for job in claimed(call):
-            observed = history.observed(call.queue, job.id)
+        for job in claimed_jobs(call):
+            observed = history.history_of(call.queue, job.id)
             if observed.newest_fence:
                 self.check(
                     observed.open is None,
@@ -26,7 +26,7 @@ class OneActiveRun(Law):
                     job.id,
                     observed.newest_fence,
                 )
-        ids = [job.id for job in claimed(call)]
+        ids = [job.id for job in claimed_jobs(call)]
         if len(ids) > 1:
             self.check(len(ids) == len(set(ids)), "one claim handed out an id twice: {}", ids)
 
@@ -37,8 +37,8 @@ class FencesGrow(Law):
     sentence = "A fence is at least now in µs and above every earlier one of its id, also after forget."
 
     def before(self, call: ObservedCall, history: ObservedHistory) -> None:
-        for job in claimed(call):
-            newest, fence = history.observed(call.queue, job.id).newest_fence, fence_of(job)
+        for job in claimed_jobs(call):
+            newest, fence = history.history_of(call.queue, job.id).newest_fence, fence_of(job)
             self.check(
                 fence >= call.answer.now * 1000, "fence {} is below now, {} ms", fence, call.answer.now
             )
@@ -51,7 +51,7 @@ class ClaimOrder(Law):
     sentence = "A claim hands out by priority descending, run_at ascending, seq ascending."
 
     def before(self, call: ObservedCall, history: ObservedHistory) -> None:
-        order = [(-job.data.priority, job.run_at, job.seq) for job in claimed(call)]
+        order = [(-job.data.priority, job.run_at, job.seq) for job in claimed_jobs(call)]
         if len(order) > 1:
             self.check(order == sorted(order), "claimed in the order {}", order)
 
@@ -62,7 +62,7 @@ class NotEarly(Law):
     sentence = "A job is not claimed before its run_at."
 
     def before(self, call: ObservedCall, history: ObservedHistory) -> None:
-        for job in claimed(call):
+        for job in claimed_jobs(call):
             self.check(
                 job.run_at <= call.answer.now, "{!r} ran {} ms early", job.id, job.run_at - call.answer.now
             )
@@ -126,7 +126,7 @@ class OneEnd(Law):
             return
         for settlement, answer in zip(call.args["settlements"], call.answer, strict=True):
             key = (call.queue, settlement.id, settlement.fence)
-            kind = kind_of(settlement.action)
+            kind = end_kind(settlement.action)
             if key in self.ends:
                 again = answer.status == "done" and kind == self.ends[key]
                 ended = answer.status == "cancelled" and kind is None and self.ends[key] == "cancelled"
@@ -153,7 +153,7 @@ class LateHolderRefused(Law):
         if call.verb != "settle":
             return
         for settlement, answer in zip(call.args["settlements"], call.answer, strict=True):
-            observed = history.observed(call.queue, settlement.id)
+            observed = history.history_of(call.queue, settlement.id)
             if settlement.fence < observed.newest_fence:
                 returned = answer.status in ("returned", "handed_off", "refused")
                 self.check(
@@ -176,18 +176,18 @@ class CancelRequestedEnds(Law):
                 s.id: (s, a) for s, a in reversed([*zip(call.args["settlements"], call.answer, strict=True)])
             }
             for settlement, answer in first.values():
-                run = history.observed(call.queue, settlement.id).open
+                run = history.history_of(call.queue, settlement.id).open
                 asked = run is not None and run.cancel_requested and run.fence == settlement.fence
                 if asked and isinstance(settlement.action, RetryLater | Release):
                     self.check(answer.status == "cancelled", "{} answered {}", settlement, answer.status)
         elif call.verb == "reap":
             for one in call.answer:
-                run = history.observed(call.queue, one.id).open
+                run = history.history_of(call.queue, one.id).open
                 if run is not None and run.cancel_requested:
                     self.check(one.kind == "cancelled", "reap brought {!r} back as {}", one.id, one.kind)
 
 
-def claimed(call: ObservedCall) -> tuple[Job, ...]:
+def claimed_jobs(call: ObservedCall) -> tuple[Job, ...]:
     answer = call.answer
     return answer.jobs if isinstance(answer, ClaimResult) else ()
 

@@ -24,18 +24,18 @@ def cancel(queue: OracleQueue, id: str, now: int, *, running: bool) -> CancelSta
     if job.run is None:
         end_current(queue, record, "cancelled", now)
         return "cancelled"
-    dropped = drop_blocked(queue, record, now)
+    dropped = drop_successor(queue, record, now)
     if not running:
         return "cancelled" if dropped else "active"
     return cancel_running(queue, record, job, now)
 
 
-def drop_blocked(queue: OracleQueue, record: IdRecord, now: int) -> bool:
+def drop_successor(queue: OracleQueue, record: IdRecord, now: int) -> bool:
     blocked = record.successor()
     if blocked is None:
         return False
     record.drop_successor(now)
-    queue.attempt_ended("cancelled", replace(blocked, attempts=0), now)
+    queue.log_attempt_end("cancelled", replace(blocked, attempts=0), now)
     return True
 
 

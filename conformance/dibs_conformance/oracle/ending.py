@@ -108,7 +108,7 @@ def end_run(queues: Queues, queue: OracleQueue, record: IdRecord, action: End, n
             end_current(queue, record, "failed", now, error=error, given=action.retention)
             if action.handled and not queue.name.endswith(FAIL_SUFFIX):
                 fail_queue = queues.queue(queue.name + FAIL_SUFFIX)
-                enqueue_fail_job(fail_queue, job.data.payload, origin(queue, job, error), now)
+                enqueue_fail_job(fail_queue, job.data.payload, make_origin(queue, job, error), now)
             enqueue_follow_ups(queues, action.then, now)
         case Cancelled():
             end_current(queue, record, "cancelled", now, given=action.retention)
@@ -120,7 +120,7 @@ def enqueue_follow_ups(queues: Queues, then: Iterable[FollowUp], now: int) -> No
         enqueue(queues.queue(item.queue), EnqueueRequest(job=item.job, on_conflict=item.on_conflict), now)
 
 
-def origin(queue: OracleQueue, job: Job, error: Error) -> Origin:
+def make_origin(queue: OracleQueue, job: Job, error: Error) -> Origin:
     assert job.run is not None  # noqa: S101 - only runs fail
     return Origin(
         queue=queue.name,
@@ -171,7 +171,7 @@ def end_current(
         data=job.data if keeps else None,
         origin=job.origin,
     )
-    queue.attempt_ended(kind, job, now, error)
+    queue.log_attempt_end(kind, job, now, error)
     record.current, record.during_run = record.successor(), []
     if record.current is not None:
         queue.log_event("promoted", job.id, now)
@@ -210,21 +210,21 @@ def return_to_waiting(queue: OracleQueue, record: IdRecord, action: RetryLater |
         end_current(queue, record, "cancelled", now)
         return False
     if isinstance(action, Release):
-        queue.attempt_ended("released", job, now)
+        queue.log_attempt_end("released", job, now)
         returned = replace(job, attempts=job.attempts - 1)
     else:
         error = None if action.error is None else to_storable_error(action.error)
-        queue.attempt_ended(KIND_OF_CAUSE[action.cause], job, now, error)
+        queue.log_attempt_end(KIND_OF_CAUSE[action.cause], job, now, error)
         returned = replace(job, seq=queue.numbers.draw(), error=error or job.error)
         returned = replace(
-            returned, run_at=resolve_time(action.run_at, action.delay, now), **raised_count(job, action)
+            returned, run_at=resolve_time(action.run_at, action.delay, now), **increment_count(job, action)
         )
     record.current, record.during_run = replay(replace(returned, run=None), record.during_run), []
     record.forget_old_drops(now)
     return True
 
 
-def raised_count(job: Job, action: RetryLater) -> dict[str, int]:
+def increment_count(job: Job, action: RetryLater) -> dict[str, int]:
     name = {"error": "retries", "timeout": "timeouts", "stall": "stalls"}[action.cause]
     return {name: getattr(job, name) + 1}
 

@@ -28,14 +28,14 @@ def accept_or_reject(queue: OracleQueue, request: EnqueueRequest, now: int) -> E
     record = queue.record(request.job.id)
     on_conflict = request.on_conflict
     if isinstance(on_conflict, Reject):
-        rejection = rejection_of(record, on_conflict, now)
+        rejection = find_rejection(record, on_conflict, now)
         if rejection is not None:
             return rejection
         on_conflict = Update()
     return accept(queue, record, request.job, on_conflict, now)
 
 
-def rejection_of(record: IdRecord, on_conflict: Reject, now: int) -> EnqueueResult | None:
+def find_rejection(record: IdRecord, on_conflict: Reject, now: int) -> EnqueueResult | None:
     """Return the result of a Reject that finds a job or an outcome, or None if the enqueue may go ahead."""
     found, current, outcome = record.state, record.current, record.live_outcome(now)
     if current is not None:

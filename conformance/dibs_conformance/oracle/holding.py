@@ -43,14 +43,14 @@ def drop(queue: OracleQueue, lease: str, limit: int, chosen: Sequence[str] | Non
     return len(held) - len(released)
 
 
-def expired(queue: OracleQueue, now: int) -> list[str]:
+def expired_ids(queue: OracleQueue, now: int) -> list[str]:
     """Return the ids that a reap without a limit would return to the queue."""
     return [job.id for job, run in queue.held() if queue.expired(run, now)]
 
 
 def reap(queue: OracleQueue, limit: int, chosen: Sequence[str], now: int) -> list[ReapedJob]:
     """Return up to `limit` jobs under expired leases to the queue, as the storage chose, in its order."""
-    reaped = check_choice("reap", expired(queue, now), limit, chosen)
+    reaped = check_choice("reap", expired_ids(queue, now), limit, chosen)
     return [reap_one(queue, id, now) for id in reaped]
 
 

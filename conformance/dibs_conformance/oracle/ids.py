@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dibs.model.job import Error, Job, JobData, Outcome, OutcomeRetention, RevisionRange
 from dibs.model.requests import Update
 
-MOST_DROPPED = 8
+MAX_DROPPED_RANGES = 8
 
 
 @frozen
@@ -73,12 +73,12 @@ def apply_enqueue(job: Job, enqueued: AcceptedEnqueue) -> Job:
     job = replace(job, run_at=merge_run_at(job.run_at, enqueued))
     if enqueued.on_conflict.data:
         job = replace(job, data=enqueued.data)
-    if resets(enqueued.on_conflict):
+    if resets_counts(enqueued.on_conflict):
         job = replace(job, attempts=0, retries=0, stalls=0, timeouts=0, error=error_after_reset(job))
     return job
 
 
-def resets(on_conflict: Update) -> bool:
+def resets_counts(on_conflict: Update) -> bool:
     """Return whether an update resets the counts. Not read from `Update.resets`, which is under test."""
     return on_conflict.data if on_conflict.reset_counts is None else on_conflict.reset_counts
 
@@ -164,9 +164,9 @@ class IdRecord:
         if not around:
             self.dropped = []
         latest = self.dropped[-1:]
-        kept = [r for r in self.dropped[:-1] if any(inside(r, live) for live in around)]
-        self.dropped = (kept + latest)[-MOST_DROPPED:]
+        kept = [r for r in self.dropped[:-1] if any(is_inside(r, live) for live in around)]
+        self.dropped = (kept + latest)[-MAX_DROPPED_RANGES:]
 
 
-def inside(dropped: RevisionRange, live: Job | Outcome) -> bool:
+def is_inside(dropped: RevisionRange, live: Job | Outcome) -> bool:
     return live.first <= dropped[0] and dropped[1] <= live.revision

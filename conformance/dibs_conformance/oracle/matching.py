@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.job import Job, Slot, Successor
-from dibs_conformance.oracle.ids import AcceptedEnqueue, Entry, IdRecord, OneOf, replay, resets
+from dibs_conformance.oracle.ids import AcceptedEnqueue, Entry, IdRecord, OneOf, replay, resets_counts
 from dibs_conformance.oracle.numbering import Mismatch, NumberKind, NumberMap, Scope
 
 #: Fields with numbers that the storage draws, and their kind.
@@ -59,7 +59,7 @@ def match_fields(numbering: NumberMap, scope: Scope, expected: Struct, actual: A
 
 def match_number(numbering: NumberMap, scope: Scope, expected: int, actual: int, where: str) -> None:
     try:
-        numbering.same(NUMBERS[where.rpartition(".")[2]], scope, expected, actual)
+        numbering.match_number(NUMBERS[where.rpartition(".")[2]], scope, expected, actual)
     except Mismatch as error:
         raise Mismatch(f"{where}: {error}") from None
 
@@ -83,27 +83,27 @@ def match_successor(numbering: NumberMap, scope: Scope, expected: IdRecord, actu
         match(numbering, scope, getattr(blocked, name), getattr(actual, name), f"successor.{name}")
     for name in ("seq", "first", "revision"):
         match_number(numbering, scope, getattr(blocked, name), getattr(actual, name), f"successor.{name}")
-    match_return(expected, actual)
+    match_returned_job(expected, actual)
 
 
-def match_return(expected: IdRecord, actual: Successor) -> None:
+def match_returned_job(expected: IdRecord, actual: Successor) -> None:
     """Compare the run_at of a returned run, at each time where the successor's bounds may change it."""
     assert expected.current is not None  # noqa: S101 - a successor needs a current job
     enqueued = [entry for entry in expected.during_run if isinstance(entry, AcceptedEnqueue)]
     fields = {
         "replaces": any(a.on_conflict.data for a in enqueued),
-        "resets": any(resets(a.on_conflict) for a in enqueued),
+        "resets": any(resets_counts(a.on_conflict) for a in enqueued),
     }
     for name, wanted in fields.items():
         if getattr(actual, name) != wanted:
             raise Mismatch(f"successor.{name} is {getattr(actual, name)}; expected {wanted}")
-    clamp = clamped(actual)
+    clamp = make_clamp(actual)
     for time in {t + step for a in enqueued for t in (a.run_at,) for step in (-1, 0, 1)}:
-        if clamp(time) != returned_at(expected.current, expected.during_run, time):
+        if clamp(time) != run_at_after_return(expected.current, expected.during_run, time):
             raise Mismatch(f"successor.lo..hi takes a run that comes back at {time} to {clamp(time)}")
 
 
-def clamped(successor: Successor) -> Callable[[int], int]:
+def make_clamp(successor: Successor) -> Callable[[int], int]:
     def clamp(time: int) -> int:
         low = time if successor.lo is None else max(time, successor.lo)
         return low if successor.hi is None else min(low, successor.hi)
@@ -111,7 +111,7 @@ def clamped(successor: Successor) -> Callable[[int], int]:
     return clamp
 
 
-def returned_at(job: Job, during_run: list[Entry], time: int) -> int:
+def run_at_after_return(job: Job, during_run: list[Entry], time: int) -> int:
     """Return the run_at of a job that returns at `time`, by a replay of the entries."""
     return replay(
         Job(id=job.id, data=job.data, run_at=time, enqueued_at=0, seq=0, first=0, revision=0), during_run

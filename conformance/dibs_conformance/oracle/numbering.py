@@ -87,7 +87,7 @@ class NumberMap:
         """Return the known revisions of an id as pairs: the oracle's, and the storage's."""
         return self._revisions.get(scope, [])
 
-    def same(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:
+    def match_number(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:
         """Map a number when it is first seen; later, raise Mismatch if it has changed."""
         if not expected or not actual:
             if expected != actual:
@@ -99,7 +99,7 @@ class NumberMap:
         elif known != actual:
             raise Mismatch(f"{kind} of {scope[1]!r} is {actual}; expected {known}, as before")
 
-    def moved(self, queue: str) -> NumberMap:
+    def copy_for_import(self, queue: str) -> NumberMap:
         """Return the map for a copy of the queue in another location.
 
         Fences are left out: an import may not know them.
@@ -109,12 +109,12 @@ class NumberMap:
             key: actual for key, actual in self._actual.items() if (key[0], key[1][0]) != ("fence", queue)
         }
         for (kind, scope, expected), actual in stays.items():
-            other._map(kind, scope, expected, actual)
+            other._add_pair(kind, scope, expected, actual)
         return other
 
-    def take_over(self, kind: NumberKind, scope: Scope, expected: int, actual: int, call: int) -> None:
+    def add_imported(self, kind: NumberKind, scope: Scope, expected: int, actual: int, call: int) -> None:
         """Map a number that an import brought in during this call. Later numbers must be larger."""
-        self._keep(kind, scope, expected, actual, call)
+        self._add_drawn(kind, scope, expected, actual, call)
 
     def _map_new(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:
         if (kind, scope, actual) in self._expected:
@@ -130,13 +130,13 @@ class NumberMap:
                 raise Mismatch(
                     f"{kind} {actual} of {scope[1]!r} and {number} of {id!r} are in the wrong order"
                 )
-        self._keep(kind, scope, expected, actual, call)
+        self._add_drawn(kind, scope, expected, actual, call)
 
-    def _keep(self, kind: NumberKind, scope: Scope, expected: int, actual: int, call: int) -> None:
-        self._map(kind, scope, expected, actual)
+    def _add_drawn(self, kind: NumberKind, scope: Scope, expected: int, actual: int, call: int) -> None:
+        self._add_pair(kind, scope, expected, actual)
         self._drawn.setdefault((kind, scope[0]), DrawnNumbers()).add(call, expected, actual, scope[1])
 
-    def _map(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:
+    def _add_pair(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:
         self._actual[kind, scope, expected] = actual
         self._expected[kind, scope, actual] = expected
         if kind == "revision":

@@ -115,7 +115,7 @@ class OracleQueue:
         if self.settings.log_level == "all":
             self.log.append(LoggedEvent(self.numbers.call, LogEvent(kind=kind, id=id, at=now)))  # type: ignore[arg-type]
 
-    def attempt_ended(self, kind: str, job: Job, now: int, error: Error | None = None) -> None:
+    def log_attempt_end(self, kind: str, job: Job, now: int, error: Error | None = None) -> None:
         """Log the end of an attempt: of a run, of a waiting job, or of a dropped successor."""
         if self.settings.log_level == "off":
             return

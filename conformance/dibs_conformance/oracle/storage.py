@@ -37,7 +37,7 @@ class Oracle:
         self.queues: dict[str, OracleQueue] = {}
         self.now = 0
 
-    def at(self, now: int) -> int:
+    def begin_call(self, now: int) -> int:
         """Start a call and return its time: `now`, or the latest earlier time if that is later."""
         self.numbers.next_call()
         self.now = max(self.now, now)
@@ -103,7 +103,7 @@ class Oracle:
     def list(self, queue: str, state: State) -> set[str]:
         """Return the ids in a state."""
         ids = self.queue(queue).ids
-        return {id for id, record in ids.items() if state in states(record, self.now)}
+        return {id for id, record in ids.items() if state in states_of_record(record, self.now)}
 
     # -- queues --------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class Oracle:
 STATES: tuple[State, ...] = get_args(State)
 
 
-def states(record: IdRecord, now: int) -> Iterator[State]:
+def states_of_record(record: IdRecord, now: int) -> Iterator[State]:
     """Yield every state that counts an id."""
     job, outcome = record.current, record.live_outcome(now)
     if job is not None and job.run is None:

@@ -6,8 +6,8 @@ from dibs_conformance.report.values import LEVEL_TITLES as LEVEL_TITLES
 from dibs_conformance.report.values import CapabilityReport as CapabilityReport
 from dibs_conformance.report.values import Failure as Failure
 from dibs_conformance.report.values import Findings as Findings
-from dibs_conformance.report.values import Gap as Gap
 from dibs_conformance.report.values import LawReport as LawReport
 from dibs_conformance.report.values import LevelReport as LevelReport
 from dibs_conformance.report.values import ReportData as ReportData
+from dibs_conformance.report.values import SkippedTest as SkippedTest
 from dibs_conformance.report.values import Verdict as Verdict

@@ -19,12 +19,12 @@ def law_report(name: str, section: str, sentence: str, met: int, *, broken: bool
     return LawReport(name=name, section=section, sentence=sentence, met=met, verdict=verdict)
 
 
-def merge(*found: Findings) -> Findings:
+def merge_findings(*found: Findings) -> Findings:
     """Return the sum of several findings of one level. The checks of a law are added up."""
     laws: dict[str, LawReport] = {}
     for law in (law for one in found for law in one.laws):
         before = laws.get(law.name)
-        laws[law.name] = law if before is None else merge_laws(before, law)
+        laws[law.name] = law if before is None else merge_law_reports(before, law)
     faults: dict[str, int] = {}
     for kind, count in ((kind, count) for one in found for kind, count in one.faults.items()):
         faults[kind] = faults.get(kind, 0) + count
@@ -39,7 +39,7 @@ def merge(*found: Findings) -> Findings:
     )
 
 
-def merge_laws(one: LawReport, other: LawReport) -> LawReport:
+def merge_law_reports(one: LawReport, other: LawReport) -> LawReport:
     """Return the report of a law that occurs in two findings."""
     broken = "broken" in (one.verdict, other.verdict)
     return law_report(one.name, one.section, one.sentence, one.met + other.met, broken=broken)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dibs_conformance.report.text import capability_line, summary
+from dibs_conformance.report.text import capability_line, verdict_phrase
 from dibs_conformance.report.values import LEVEL_TITLES, LevelReport, ReportData
 
 #: Width of the drawing in px, and width and height of one step of its stairs.
@@ -17,7 +17,7 @@ STEP: Final = (168, 46)
 CHARACTER: Final = 6.6
 
 
-class Stair(NamedTuple):
+class LevelStep(NamedTuple):
     """One level as a step of the drawing: its texts, its colour class, and its position in px."""
 
     name: str
@@ -29,16 +29,16 @@ class Stair(NamedTuple):
     y: int
 
 
-def page(report: ReportData) -> str:
+def render_page(report: ReportData) -> str:
     """Return the HTML page. Texts that come from the storage are escaped."""
     return (
         templates()
         .get_template("page.html")
         .render(
             report=report,
-            verdict=summary(report),
-            mark=mark_of(report),
-            stairs=stairs(report),
+            verdict=verdict_phrase(report),
+            mark=report_css_class(report),
+            stairs=level_steps(report),
             width=WIDTH,
             step=STEP,
             height=STEP[1] * (len(LEVEL_TITLES) + 1) + 24,
@@ -47,7 +47,7 @@ def page(report: ReportData) -> str:
     )
 
 
-def badge(report: ReportData) -> str:
+def render_badge(report: ReportData) -> str:
     """Return an SVG of one line with the highest level reached, "not tested" or "broken"."""
     mark = "broken" if report.failures else "reached" if report.reached else "not-tested"
     right = report.reached if mark == "reached" else mark.replace("-", " ")
@@ -60,24 +60,30 @@ def badge(report: ReportData) -> str:
     )
 
 
-def mark_of(report: ReportData) -> str:
+def report_css_class(report: ReportData) -> str:
     """Return the CSS class of the whole report."""
     if report.failures:
         return "broken"
     return "reached" if report.certified else "not-tested"
 
 
-def stairs(report: ReportData) -> list[Stair]:
+def level_steps(report: ReportData) -> list[LevelStep]:
     """Return one step for each level, lowest first, also for the levels that were not requested."""
     found = {level.name: level for level in report.levels}
     run, rise = STEP
     return [
-        Stair(name, title, *marked(found.get(name)), x=10 + run * n, y=rise * (len(LEVEL_TITLES) - n))
+        LevelStep(
+            name,
+            title,
+            *level_css_class_and_note(found.get(name)),
+            x=10 + run * n,
+            y=rise * (len(LEVEL_TITLES) - n),
+        )
         for n, (name, title) in enumerate(LEVEL_TITLES.items())
     ]
 
 
-def marked(level: LevelReport | None) -> tuple[str, str]:
+def level_css_class_and_note(level: LevelReport | None) -> tuple[str, str]:
     """Return the CSS class and the note of a level. None is a level that was not requested."""
     if level is None:
         return "not-run", "not requested"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Report(ReportData, frozen=True, kw_only=True):
-    """The result of a certification. `text`, `html`, `badge`, `json` and `print` render it."""
+    """The result of a certification. `text`, `html`, `render_badge`, `json` and `print` render it."""
 
     def json(self) -> str:
         """Return the report as JSON: one key for each field."""
@@ -21,24 +21,24 @@ class Report(ReportData, frozen=True, kw_only=True):
 
     def text(self) -> str:
         """Return the report as plain lines of text."""
-        from dibs_conformance.report.text import lines  # noqa: PLC0415 - loads rich only on request
+        from dibs_conformance.report.text import report_lines  # noqa: PLC0415 - loads rich only on request
 
-        return "\n".join(lines(self))
+        return "\n".join(report_lines(self))
 
     def html(self) -> str:
         """Return the report as one HTML page without links to other files."""
-        from dibs_conformance.report.page import page  # noqa: PLC0415 - loads jinja2 only on request
+        from dibs_conformance.report.page import render_page  # noqa: PLC0415 - loads jinja2 only on request
 
-        return page(self)
+        return render_page(self)
 
     def badge(self) -> str:
         """Return a small SVG for a README: the level that was reached, or "broken"."""
-        from dibs_conformance.report.page import badge  # noqa: PLC0415 - loads jinja2 only on request
+        from dibs_conformance.report.page import render_badge  # noqa: PLC0415 - loads jinja2 only on request
 
-        return badge(self)
+        return render_badge(self)
 
     def print(self, console: Console) -> None:
         """Print the report as tables on a rich console."""
-        from dibs_conformance.report.text import show  # noqa: PLC0415 - loads rich only on request
+        from dibs_conformance.report.text import print_tables  # noqa: PLC0415 - loads rich only on request
 
-        show(self, console)
+        print_tables(self, console)

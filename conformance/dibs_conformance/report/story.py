@@ -8,10 +8,10 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 LONGEST_BYTES = 24
-READS = frozenset({"counts", "queues", "list", "split", "events", "export"})
+READING_VERBS = frozenset({"counts", "queues", "list", "split", "events", "export"})
 
 
-class StoryRecorder:
+class CallRecorder:
     """The calls of the current example, in order. It formats them as text only when `lines` is called."""
 
     def __init__(self) -> None:
@@ -23,38 +23,38 @@ class StoryRecorder:
 
     def add(self, verb: str, now: int, args: Mapping[str, Any], answer: Any = UNSET) -> None:
         """Add a call. A call that only reads is removed again when another call follows it."""
-        if self._calls and self._calls[-1][0] in READS:
+        if self._calls and self._calls[-1][0] in READING_VERBS:
             self._calls.pop()
         self._calls.append((verb, now, args, answer))
 
     def lines(self) -> list[str]:
         """Return one line of text for each call."""
-        return [line(*call) for call in self._calls]
+        return [format_call(*call) for call in self._calls]
 
 
-def line(verb: str, now: int, args: Mapping[str, Any], answer: Any) -> str:
+def format_call(verb: str, now: int, args: Mapping[str, Any], answer: Any) -> str:
     """Return one call as text."""
-    shown = ", ".join(f"{name}={brief(value)}" for name, value in args.items())
-    return f"{verb}({shown}) at {now}" + ("" if answer is UNSET else f" -> {brief(answer)}")
+    shown = ", ".join(f"{name}={format_value(value)}" for name, value in args.items())
+    return f"{verb}({shown}) at {now}" + ("" if answer is UNSET else f" -> {format_value(answer)}")
 
 
-def brief(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a short text for a value: long strings are cut, and fields with their default are left out."""
     if isinstance(value, Struct):
-        return brief_struct(value)
+        return format_struct(value)
     if isinstance(value, bytes | str) and len(value) > LONGEST_BYTES:
         return f"{value[:LONGEST_BYTES]!r}... ({len(value)})"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(brief(item) for item in value) + "]"
+        return "[" + ", ".join(format_value(item) for item in value) + "]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{brief(k)}: {brief(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{format_value(k)}: {format_value(v)}" for k, v in value.items()) + "}"
     return repr(value)
 
 
-def brief_struct(value: Struct) -> str:
+def format_struct(value: Struct) -> str:
     """Return a Struct as text, with only the fields that differ from their default."""
     kind = type(value)
     usual = dict(zip(reversed(kind.__struct_fields__), reversed(kind.__struct_defaults__), strict=False))
     shown = ((name, getattr(value, name)) for name in kind.__struct_fields__)
-    parts = [f"{name}={brief(v)}" for name, v in shown if name not in usual or v != usual[name]]
+    parts = [f"{name}={format_value(v)}" for name, v in shown if name not in usual or v != usual[name]]
     return f"{kind.__name__}({', '.join(parts)})"

@@ -10,13 +10,13 @@ from rich.table import Table
 from dibs_conformance.report.values import CapabilityReport, Failure, LawReport, LevelReport, ReportData
 
 
-def lines(report: ReportData) -> Iterator[str]:
+def report_lines(report: ReportData) -> Iterator[str]:
     """Yield the whole report: the verdict, the levels with their laws, the capabilities, the failures."""
-    yield from head(report)
+    yield from summary_lines(report)
     for level in report.levels:
         yield ""
         yield level_line(level)
-        yield from gap_lines(level)
+        yield from fault_and_skip_lines(level)
         # On a broken level, a law without a check only means that the level stopped early.
         yield from law_lines([law for law in level.laws if law.met or level.verdict != "broken"])
     yield ""
@@ -27,13 +27,13 @@ def lines(report: ReportData) -> Iterator[str]:
         yield from failure_lines(failure)
 
 
-def show(report: ReportData, console: Console) -> None:
+def print_tables(report: ReportData, console: Console) -> None:
     """Print the report as tables on a rich console."""
-    for line in head(report):
+    for line in summary_lines(report):
         console.print(line, markup=False, highlight=False)
     console.print(levels_table(report))
     for level in report.levels:
-        for line in gap_lines(level):
+        for line in fault_and_skip_lines(level):
             console.print(f"{level.name}{line}", markup=False, highlight=False)
     console.print(laws_table(report))
     for capability in report.capabilities:
@@ -43,9 +43,9 @@ def show(report: ReportData, console: Console) -> None:
             console.print(line, markup=False, highlight=False)
 
 
-def head(report: ReportData) -> Iterator[str]:
+def summary_lines(report: ReportData) -> Iterator[str]:
     """Yield the first lines of a report: the verdict, the last failure, the figures, the durability."""
-    yield f"{report.target} {summary(report)}"
+    yield f"{report.target} {verdict_phrase(report)}"
     for failure in report.failures[-1:]:
         yield f"{failure.law}: {failure.why}"
     yield (
@@ -55,7 +55,7 @@ def head(report: ReportData) -> Iterator[str]:
     yield f"Durability: {report.durability}"
 
 
-def summary(report: ReportData) -> str:
+def verdict_phrase(report: ReportData) -> str:
     """Return the verdict as the rest of a sentence that begins with the target."""
     if report.failures:
         return "DOES NOT KEEP THE CONTRACT"
@@ -73,7 +73,7 @@ def level_line(level: LevelReport) -> str:
     return f"{level.name} {level.title}: {level.verdict} ({figures})"
 
 
-def gap_lines(level: LevelReport) -> Iterator[str]:
+def fault_and_skip_lines(level: LevelReport) -> Iterator[str]:
     """Yield the injected faults of a level, and the tests that it could not or need not run."""
     if level.faults:
         yield "  faults: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(level.faults.items()))

@@ -63,7 +63,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     story: tuple[str, ...] = ()
 
 
-class Gap(Struct, frozen=True, kw_only=True):
+class SkippedTest(Struct, frozen=True, kw_only=True):
     """A test that did not run, and the reason."""
 
     name: str
@@ -82,10 +82,10 @@ class Findings(Struct, frozen=True, kw_only=True):
     laws: tuple[LawReport, ...] = ()
     failures: tuple[Failure, ...] = ()
     #: Tests that belong to the level and could not run here. They keep the level from being reached.
-    untested: tuple[Gap, ...] = ()
+    untested: tuple[SkippedTest, ...] = ()
     #: Tests that do not apply, because the storage does not claim the capability. They do not affect the
     #: verdict.
-    spared: tuple[Gap, ...] = ()
+    spared: tuple[SkippedTest, ...] = ()
 
 
 class LevelReport(Findings, frozen=True, kw_only=True):

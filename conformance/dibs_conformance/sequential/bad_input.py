@@ -75,7 +75,7 @@ AT_LIMITS = {
 
 
 @frozen
-class Case:
+class InvalidCall:
     """One call with invalid input."""
 
     name: str
@@ -84,29 +84,29 @@ class Case:
     indexes: tuple[int, ...] | None = None
 
 
-def refused_cases(fence: int) -> Iterator[Case]:
+def invalid_calls(fence: int) -> Iterator[InvalidCall]:
     """Yield every invalid call, for a storage in which `held` is active under `fence` and `seen` waits."""
     good = EnqueueRequest(job=NewJob(id="a"))
     for name, job in BAD_JOBS.items():
-        yield enqueueing(name, [good, EnqueueRequest(job=job), good, EnqueueRequest(job=job)], (1, 3))
+        yield enqueue_case(name, [good, EnqueueRequest(job=job), good, EnqueueRequest(job=job)], (1, 3))
     long_key = EnqueueRequest(job=NewJob(id="a"), request_key="k" * 129)
-    yield enqueueing("a request_key of 129 bytes", [long_key, good], (0,))
-    yield enqueueing("a batch of 1,001", [good] * 1001, None)
+    yield enqueue_case("a request_key of 129 bytes", [long_key, good], (0,))
+    yield enqueue_case("a batch of 1,001", [good] * 1001, None)
     for name, queue in {**BAD_QUEUES, "a fail queue": "q" + FAIL_SUFFIX}.items():
-        yield Case(f"enqueue, queue {name}", enqueue_to(queue, good))
+        yield InvalidCall(f"enqueue, queue {name}", enqueue_to(queue, good))
     for name, patch in BAD_PATCHES.items():
-        yield Case(f"amend, {name}", amend_with(patch))
+        yield InvalidCall(f"amend, {name}", amend_with(patch))
     for name, value in {**BAD_JSON, "above 1 MiB": b'"' + b"x" * MIB + b'"'}.items():
-        yield Case(f"report, progress: {name}", report_with(fence, value))
+        yield InvalidCall(f"report, progress: {name}", report_with(fence, value))
 
 
-def enqueueing(name: str, requests: list[EnqueueRequest], indexes: tuple[int, ...] | None) -> Case:
+def enqueue_case(name: str, requests: list[EnqueueRequest], indexes: tuple[int, ...] | None) -> InvalidCall:
     """Return a case that enqueues this batch."""
 
     async def call(storage: Storage) -> None:
         await storage.enqueue("q", requests, now=NOW)
 
-    return Case(f"enqueue, {name}", call, indexes)
+    return InvalidCall(f"enqueue, {name}", call, indexes)
 
 
 def enqueue_to(queue: str, request: EnqueueRequest) -> Callable[[Storage], Awaitable[Any]]:
@@ -130,7 +130,7 @@ def report_with(fence: int, progress: bytes) -> Callable[[Storage], Awaitable[An
     return call
 
 
-def refused_actions() -> Iterator[tuple[str, SettleAction]]:
+def invalid_actions() -> Iterator[tuple[str, SettleAction]]:
     """Yield settle actions that must be answered `refused`, so that the run stays active."""
     yield "a result above 1 MiB", Complete(result=b"x" * (MIB + 1))
     for name, job in BAD_JOBS.items():
@@ -145,7 +145,7 @@ def refused_actions() -> Iterator[tuple[str, SettleAction]]:
         )
 
 
-async def prepare(storage: Storage) -> int:
+async def prepare_jobs(storage: Storage) -> int:
     """Enqueue an active job `held` and a waiting job `seen` with attributes. Return the fence of `held`."""
     await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="held"))], now=NOW)
     granted = await storage.grant(["q"], 3_600_000, "kit", now=NOW)
@@ -158,7 +158,7 @@ async def prepare(storage: Storage) -> int:
     return job.run.fence
 
 
-async def snapshot(storage: Storage) -> Any:
+async def read_state(storage: Storage) -> Any:
     """Return the slots, the counts and the queue names that the cases could change."""
     slots = await storage.get("q", ["a", "held", "seen"], now=NOW)
     names = sorted(info.name for info in await storage.queues())
@@ -167,17 +167,19 @@ async def snapshot(storage: Storage) -> Any:
 
 async def check_invalid_input(storage: Storage) -> tuple[int, list[str]]:
     """Run every case. Return the number of cases and a description of each wrong result."""
-    fence = await prepare(storage)
-    cases = list(refused_cases(fence))
-    wrong = [text for case in cases if (text := await check_case(storage, case))]
-    ends = list(refused_actions())
-    wrong += [text for name, action in ends if (text := await check_action(storage, fence, name, action))]
+    fence = await prepare_jobs(storage)
+    cases = list(invalid_calls(fence))
+    wrong = [text for case in cases if (text := await check_invalid_call(storage, case))]
+    ends = list(invalid_actions())
+    wrong += [
+        text for name, action in ends if (text := await check_invalid_action(storage, fence, name, action))
+    ]
     return len(cases) + len(ends), wrong
 
 
-async def check_case(storage: Storage, case: Case) -> str | None:
+async def check_invalid_call(storage: Storage, case: InvalidCall) -> str | None:
     """Return a description of the wrong result of a case, or None."""
-    before = await snapshot(storage)
+    before = await read_state(storage)
     try:
         await case.call(storage)
     except BatchRefused as group:
@@ -191,22 +193,24 @@ async def check_case(storage: Storage, case: Case) -> str | None:
         return f"{case.name}: {type(error).__name__} instead of Refused"
     else:
         return f"{case.name}: accepted"
-    return None if await snapshot(storage) == before else f"{case.name}: refused, but the storage changed"
+    return None if await read_state(storage) == before else f"{case.name}: refused, but the storage changed"
 
 
-async def check_action(storage: Storage, fence: int, name: str, action: SettleAction) -> str | None:
+async def check_invalid_action(storage: Storage, fence: int, name: str, action: SettleAction) -> str | None:
     """Return a description of the wrong result of a settle action, or None."""
-    before = await snapshot(storage)
+    before = await read_state(storage)
     try:
         [answer] = await storage.settle("q", [Settlement(id="held", fence=fence, action=action)], now=NOW)
     except Exception as error:  # noqa: BLE001 - any other exception is the finding
         return f"settle, {name}: {type(error).__name__} instead of the result refused"
     if answer.status != "refused":
         return f"settle, {name}: {answer.status}"
-    return None if await snapshot(storage) == before else f"settle, {name}: refused, but the storage changed"
+    return (
+        None if await read_state(storage) == before else f"settle, {name}: refused, but the storage changed"
+    )
 
 
-async def check_limits(storage: Storage) -> tuple[int, list[str]]:
+async def check_values_at_limits(storage: Storage) -> tuple[int, list[str]]:
     """Enqueue values that are exactly at a limit.
 
     Return their number and a description of each wrong result.
@@ -219,12 +223,14 @@ async def check_limits(storage: Storage) -> tuple[int, list[str]]:
     wrong = [
         text
         for name, (queue, requests) in tries.items()
-        if (text := await not_accepted(storage, name, queue, requests))
+        if (text := await find_accept_error(storage, name, queue, requests))
     ]
     return len(tries), wrong
 
 
-async def not_accepted(storage: Storage, name: str, queue: str, requests: list[EnqueueRequest]) -> str | None:
+async def find_accept_error(
+    storage: Storage, name: str, queue: str, requests: list[EnqueueRequest]
+) -> str | None:
     """Return why a batch was not accepted and stored unchanged, or None."""
     try:
         answers = await storage.enqueue(queue, requests, now=NOW)

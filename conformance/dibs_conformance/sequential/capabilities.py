@@ -30,7 +30,7 @@ TIMEOUT = 180.0
 POLLS = 40
 #: A wait that returns within this many seconds of a change was woken by it; a poll is slower. One of ATTEMPTS
 #: must.
-PROMPT = 0.5
+PROMPT_SECONDS = 0.5
 ATTEMPTS = 5
 JOB = EnqueueRequest(job=NewJob(id="a"))
 
@@ -81,10 +81,10 @@ async def is_shared(locations: Locations) -> bool | None:
     async with locations.open(location, "system") as storage:
         if not await asyncio.to_thread(enqueue_in_process, locations.target, location):
             return False
-        return await appears(storage)
+        return await job_appears(storage)
 
 
-async def appears(storage: Storage) -> bool:
+async def job_appears(storage: Storage) -> bool:
     """Return whether job `a` appears within POLLS reads. They take about 2 s, longer on a busy machine."""
     for _ in range(POLLS):
         if (await storage.get("q", ["a"]))[0].current is not None:
@@ -139,7 +139,7 @@ async def wakes_promptly(locations: Locations) -> bool:
         await storage.enqueue("q", [JOB])
         began = time.monotonic()
         wake = await waiting
-        return wake.woken and time.monotonic() - began < PROMPT
+        return wake.woken and time.monotonic() - began < PROMPT_SECONDS
 
 
 async def blocks_claims(locations: Locations) -> bool:
@@ -192,10 +192,10 @@ async def joins_transactions(locations: Locations) -> bool | None:
         if in_transaction is None or connecting is None:
             return None if in_transaction is not None else False
         async with connecting as connection:
-            return await in_transactions(storage, in_transaction(connection), connection)
+            return await verbs_follow_transactions(storage, in_transaction(connection), connection)
 
 
-async def in_transactions(storage: Storage, joined: Any, connection: Any) -> bool:
+async def verbs_follow_transactions(storage: Storage, joined: Any, connection: Any) -> bool:
     """Return whether each verb takes effect with its commit only, and is invisible to others before it."""
     kept = []
     for end in (connection.rollback, connection.commit):

@@ -42,7 +42,7 @@ def run_examples(
         failure = run_chunk(session, first_seed + done, size, steps, shrink=shrink)
         if failure is not None:
             return failure
-        # A chunk that ended early (see `first_failure`) leaves its rest to the next chunk.
+        # A chunk that ended early (see `run_until_failure`) leaves its rest to the next chunk.
         done += max(1, min(size, session.examples - before))
         progress(done)
     return None
@@ -50,7 +50,7 @@ def run_examples(
 
 def run_walkthrough(session: ExampleSession) -> Failure | None:
     """Run the fixed histories that check every law once. Return the first failure."""
-    return first_failure(session, lambda: walk_through(session))
+    return run_until_failure(session, lambda: walk_through(session))
 
 
 def run_chunk(
@@ -59,10 +59,10 @@ def run_chunk(
     """Run `size` examples from one seed. Return the first failure."""
     machine = seed(chunk_seed)(type("Example", (ScenarioMachine,), {"session": session}))
     chosen = hypothesis_settings(size, steps, shrink=shrink)
-    return first_failure(session, lambda: run_state_machine_as_test(machine, settings=chosen))
+    return run_until_failure(session, lambda: run_state_machine_as_test(machine, settings=chosen))
 
 
-def first_failure(session: ExampleSession, play: Callable[[], None]) -> Failure | None:
+def run_until_failure(session: ExampleSession, play: Callable[[], None]) -> Failure | None:
     """Call `play` and return the failure, if there is one.
 
     The contract leaves some choices to the storage: the jobs that a reap takes, or the order of a page. When
@@ -76,13 +76,13 @@ def first_failure(session: ExampleSession, play: Callable[[], None]) -> Failure 
     except BudgetSpent:
         return None
     except Flaky:
-        return None if session.broken is None else failure_of(*session.broken)
+        return None if session.broken is None else to_failure(*session.broken)
     except Exception as error:  # noqa: BLE001 - any exception of the storage is a failure
-        return failure_of(error, tuple(session.checker.story.lines()))
+        return to_failure(error, tuple(session.checker.story.lines()))
     return None
 
 
-def failure_of(error: Exception, story: tuple[str, ...]) -> Failure:
+def to_failure(error: Exception, story: tuple[str, ...]) -> Failure:
     """Return the failure for an error, with the calls that lead to it."""
     return missing_verb_failure(error, story) or Failure(law=law_name(error), why=str(error), story=story)
 

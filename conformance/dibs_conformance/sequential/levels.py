@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 
 from dibs_conformance.laws import LAWS, Law
-from dibs_conformance.report import Failure, Findings, Gap, LawReport
+from dibs_conformance.report import Failure, Findings, LawReport, SkippedTest
 from dibs_conformance.report.findings import law_report
-from dibs_conformance.report.story import StoryRecorder
+from dibs_conformance.report.story import CallRecorder
 from dibs_conformance.sequential.examples import run_examples, run_walkthrough
 from dibs_conformance.sequential.lockstep import LawChecker
 from dibs_conformance.sequential.probes import PROBES, Probe
@@ -22,7 +22,7 @@ def one_call_at_a_time(plan: LevelPlan) -> Findings:
     """Run L0 until the budget or the number of examples is used up."""
     if not plan.claims.manual_clock:
         why = "it needs the capability `manual_clock` (a storage that opens with clock='manual')"
-        return Findings(untested=(Gap(name="comparison with the oracle", why=why),))
+        return Findings(untested=(SkippedTest(name="comparison with the oracle", why=why),))
     runner = LoopRunner()
     try:
         return SequentialRun(plan, runner).findings()
@@ -40,32 +40,32 @@ class SequentialRun:
         self._failures: list[Failure] = []
 
     def findings(self) -> Findings:
-        session = self._session()
-        self._keep(run_walkthrough(session))
+        session = self._create_session()
+        self._add_failure(run_walkthrough(session))
         walked, ran_examples = session.examples, True
         # The failure of an unfinished storage is its next verb; probes of limits would only add noise.
-        probed = [self._probe(probe) for probe in PROBES if not self._failures]
+        probed = [self._run_probe(probe) for probe in PROBES if not self._failures]
         if not self._failures:
-            self._keep(self._play(session))
+            self._add_failure(self._run_examples(session))
             ran_examples = session.examples > walked
         return Findings(
             histories=session.examples,
             events=session.calls,
-            laws=(*map(self._law, self._laws), *probed),
+            laws=(*map(self._report_law, self._laws), *probed),
             failures=tuple(self._failures),
-            untested=(*self._plan.untested, *(() if ran_examples else (no_example(self._plan.budget),))),
+            untested=(*self._plan.untested, *(() if ran_examples else (no_example_gap(self._plan.budget),))),
         )
 
-    def _keep(self, failure: Failure | None) -> None:
+    def _add_failure(self, failure: Failure | None) -> None:
         if failure is not None:
             self._failures.append(failure)
 
-    def _session(self) -> ExampleSession:
+    def _create_session(self) -> ExampleSession:
         claims = self._plan.claims
-        checker = LawChecker(self._laws, StoryRecorder())
+        checker = LawChecker(self._laws, CallRecorder())
         return ExampleSession(self._plan.locations, checker, self._runner, claims.durable, claims.cross_queue)
 
-    def _play(self, session: ExampleSession) -> Failure | None:
+    def _run_examples(self, session: ExampleSession) -> Failure | None:
         return run_examples(
             session,
             first_seed=self._plan.seed,
@@ -75,12 +75,12 @@ class SequentialRun:
             progress=self._plan.progress,
         )
 
-    def _probe(self, probe: Probe) -> LawReport:
+    def _run_probe(self, probe: Probe) -> LawReport:
         met, wrong = self._runner.run(run_probe(self._plan.locations, probe))
         self._failures += [Failure(law=probe.name, why=text) for text in wrong]
         return law_report(probe.name, probe.section, probe.sentence, met, broken=bool(wrong))
 
-    def _law(self, law: Law) -> LawReport:
+    def _report_law(self, law: Law) -> LawReport:
         broken = any(failure.law == law.name for failure in self._failures)
         return law_report(law.name, law.section, law.sentence, law.met, broken=broken)
 
@@ -90,7 +90,7 @@ async def run_probe(locations: Locations, probe: Probe) -> tuple[int, list[str]]
         return await probe.run(storage)
 
 
-def no_example(budget: float) -> Gap:
-    return Gap(
+def no_example_gap(budget: float) -> SkippedTest:
+    return SkippedTest(
         name="comparison with the oracle", why=f"no example fitted into {budget:.3g} s; use a larger budget"
     )

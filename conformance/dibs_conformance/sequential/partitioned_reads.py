@@ -95,12 +95,13 @@ async def check_partitioned_reads(storage: Storage) -> tuple[int, list[str]]:
         for parts in PARTS:
             name = "an export" if state is None else f"the listing {state}"
             wrong += [
-                f"{name} in {parts} parts: {why}" for why in await differences(busy, state, staying, parts)
+                f"{name} in {parts} parts: {why}"
+                for why in await find_differences(busy, state, staying, parts)
             ]
     return len(readings) * len(PARTS), wrong
 
 
-async def differences(busy: BusyQueue, state: State | None, staying: set[str], parts: int) -> list[str]:
+async def find_differences(busy: BusyQueue, state: State | None, staying: set[str], parts: int) -> list[str]:
     """Read all parts twice, and return a description of each difference from the contract."""
     cuts = await busy.storage.split("q", parts, state=state)
     if len(cuts) >= parts:

@@ -23,7 +23,7 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.storage.protocol import Storage
-from dibs_conformance.sequential.bad_input import check_invalid_input, check_limits
+from dibs_conformance.sequential.bad_input import check_invalid_input, check_values_at_limits
 from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
 from dibs_conformance.sequential.state_machine import START
 
@@ -136,7 +136,7 @@ PROBES = (
         "values at a limit are accepted",
         "4, Limits",
         "A value exactly at its limit is accepted and stored unchanged.",
-        check_limits,
+        check_values_at_limits,
     ),
     Probe(
         "large counts are exact or marked approximate",

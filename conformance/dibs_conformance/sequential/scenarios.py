@@ -28,7 +28,7 @@ class ScenarioMachine(LockstepMachine):
         """Request the cancellation of a run, then settle it."""
         self.run(queue, data)
         if self.issued.runs:
-            owner, id, _ = self.run_at(0)
+            owner, id, _ = self.issued_run(0)
             self.lockstep.cancel(owner, [id], running=True)
             self.settle([0], data)
 

@@ -17,7 +17,7 @@ from dibs.model.requests import Complete, Fail, LogLevel, SettingsPatch, Settlem
 from dibs.model.results import State
 from dibs_conformance.oracle.storage import STATES
 from dibs_conformance.sequential import strategies as some
-from dibs_conformance.sequential.lockstep import LawChecker, Lockstep, Reader, move
+from dibs_conformance.sequential.lockstep import LawChecker, Lockstep, Reader, copy_and_compare
 from dibs_conformance.sequential.session import ExampleSession, Issued
 from dibs_conformance.target import OpenedStorage
 
@@ -31,7 +31,7 @@ picks = st.sampled_from((0, 0, 0, 0, 1, 1, 2, 3, 5, 8))
 levels = st.sampled_from(LEVELS)
 every_queue = st.sampled_from((*some.QUEUES[:1] * 4, some.QUEUES[1], EVERYWHERE[2]))
 #: Mostly True: a live lease. False picks a stale or unknown one.
-mostly = st.sampled_from((True, True, True, True, False))
+mostly_true = st.sampled_from((True, True, True, True, False))
 
 
 class LockstepMachine(RuleBasedStateMachine):
@@ -84,11 +84,11 @@ class LockstepMachine(RuleBasedStateMachine):
         assert self._lockstep is not None  # noqa: S101 - open comes first
         return self._lockstep
 
-    def run_at(self, pick: int) -> tuple[str, str, int]:
+    def issued_run(self, pick: int) -> tuple[str, str, int]:
         runs = self.issued.runs
         return runs[-1 - pick % len(runs)]
 
-    def lease_at(self, pick: int) -> str:
+    def issued_lease(self, pick: int) -> str:
         """Return an issued lease, or seldom an unknown one."""
         leases = self.issued.leases
         return "0" * 32 if pick == 8 else leases[-1 - pick % len(leases)]
@@ -98,7 +98,7 @@ class LockstepMachine(RuleBasedStateMachine):
 
     def settlements(self, data: st.DataObject, picked: list[int], queue: str) -> list[Settlement]:
         """Return settlements for some runs of one queue, sometimes with a stale fence."""
-        runs = [run for run in map(self.run_at, picked) if run[0] == queue]
+        runs = [run for run in map(self.issued_run, picked) if run[0] == queue]
         settle_actions = some.settle_actions(self.lockstep.now, queue, cross_queue=self.session.cross_queue)
         given = [Settlement(id=id, fence=fence, action=data.draw(settle_actions)) for _, id, fence in runs]
         return [without_retention(one) for one in given] if queue.endswith(FAIL_SUFFIX) else given
@@ -112,9 +112,9 @@ class LockstepMachine(RuleBasedStateMachine):
         accepted = [(r.job.id, a.revision) for r, a in zip(requests, answers, strict=True) if not a.repeated]
         self.issued.revisions += [(queue, id, revision) for id, revision in accepted]
 
-    @rule(queue=every_queue, pick=picks, limit=some.limits, alive=mostly)
+    @rule(queue=every_queue, pick=picks, limit=some.limits, alive=mostly_true)
     def claim(self, queue: str, pick: int, limit: int, *, alive: bool) -> None:
-        lease = self.live_lease(queue) if alive else self.lease_at(pick)
+        lease = self.live_lease(queue) if alive else self.issued_lease(pick)
         self.issued.add_claim(queue, self.lockstep.claim(queue, lease, limit))
 
     def live_lease(self, queue: str) -> str:
@@ -127,7 +127,7 @@ class LockstepMachine(RuleBasedStateMachine):
     @precondition(has_runs)
     @rule(picked=st.lists(picks, min_size=1, max_size=3), data=st.data())
     def settle(self, picked: list[int], data: st.DataObject) -> None:
-        queue = self.run_at(picked[0])[0]
+        queue = self.issued_run(picked[0])[0]
         self.lockstep.settle(queue, self.settlements(data, picked, queue))
 
     @precondition(has_runs)
@@ -138,7 +138,7 @@ class LockstepMachine(RuleBasedStateMachine):
     @precondition(has_runs)
     @rule(pick=picks, data=st.data(), limit=some.limits)
     def settle_and_claim(self, pick: int, data: st.DataObject, limit: int) -> None:
-        queue = self.run_at(pick)[0]
+        queue = self.issued_run(pick)[0]
         settlements = self.settlements(data, [pick], queue)
         self.issued.add_claim(
             queue, self.lockstep.settle_and_claim(queue, settlements, self.live_lease(queue), limit)
@@ -161,11 +161,11 @@ class LockstepMachine(RuleBasedStateMachine):
 
     @rule(pick=picks, ttl=some.ttls)
     def renew(self, pick: int, ttl: int) -> None:
-        self.lockstep.renew(EVERYWHERE, self.lease_at(pick), ttl)
+        self.lockstep.renew(EVERYWHERE, self.issued_lease(pick), ttl)
 
     @rule(pick=picks, limit=some.limits)
     def drop(self, pick: int, limit: int) -> None:
-        self.lockstep.drop(some.QUEUES, self.lease_at(pick), limit)
+        self.lockstep.drop(some.QUEUES, self.issued_lease(pick), limit)
 
     @rule(queue=every_queue, limit=some.limits)
     def reap(self, queue: str, limit: int) -> None:
@@ -212,7 +212,7 @@ class LockstepMachine(RuleBasedStateMachine):
     @precondition(has_runs)
     @rule(pick=picks, progress=st.sampled_from((b"0.5", b'{"of": [1, 2]}')))
     def report(self, pick: int, progress: bytes) -> None:
-        self.lockstep.report(*self.run_at(pick), progress)
+        self.lockstep.report(*self.issued_run(pick), progress)
 
     # -- queues, listings, the log -------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class LockstepMachine(RuleBasedStateMachine):
         other = Lockstep(opened, self.session.runner, witness, now=self.lockstep.now, compare_each=True)
         other.oracle.numbers = self.lockstep.oracle.numbers
         try:
-            move(self.lockstep, other, queue, limit)
+            copy_and_compare(self.lockstep, other, queue, limit)
         finally:
             opened.close()
 

@@ -26,7 +26,7 @@ def missing_verb_failure(error: Exception, story: tuple[str, ...]) -> Failure | 
     kind = type(error.obj)  # type: ignore[attr-defined]
     others = [other for other in VERBS if other != verb and not hasattr(kind, other)]
     also = f" Also missing: {', '.join(others)}." if others else ""
-    why = f"{kind.__name__} has no method {verb}(). {describe(verb)}{also}"
+    why = f"{kind.__name__} has no method {verb}(). {describe_verb(verb)}{also}"
     return Failure(law=LAW, why=why, story=story)
 
 
@@ -37,7 +37,7 @@ def missing_verb(error: Exception) -> str | None:
     return None if hasattr(type(error.obj), error.name) else error.name
 
 
-def describe(verb: str) -> str:
+def describe_verb(verb: str) -> str:
     """Return the first paragraph of the protocol's docstring of a verb, and the name of its result."""
     doc = inspect.getdoc(getattr(Storage, verb)) or ""
     task = " ".join(doc.partition("\n\n")[0].split())
@@ -52,4 +52,4 @@ def result_type(verb: str) -> str:
 def check_result(verb: str, result: object) -> None:
     """Raise Mismatch if a verb returned None, as an unfinished method does. No verb returns None."""
     if result is None and verb in VERBS:
-        raise Mismatch(f"{verb}() returned None. {describe(verb)}")
+        raise Mismatch(f"{verb}() returned None. {describe_verb(verb)}")

@@ -71,18 +71,18 @@ def update_during_a_run(lockstep: Lockstep) -> None:
 def claim_in_order(lockstep: Lockstep) -> None:
     """Claim by priority, then by age; a job with a delay is claimed after it."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
-    jobs = [NewJob(id="late", delay=5), NewJob(id="a"), NewJob(id="b"), urgent("c")]
+    jobs = [NewJob(id="late", delay=5), NewJob(id="a"), NewJob(id="b"), urgent_job("c")]
     lockstep.enqueue(QUEUE, [EnqueueRequest(job=job) for job in jobs])
     claim(lockstep, lease)
     lockstep.pass_time(5)
     claim(lockstep, lease)
 
 
-def urgent(id: str) -> NewJob:
+def urgent_job(id: str) -> NewJob:
     return NewJob(id=id, data=JobData(priority=1))
 
 
-def pause_and_bound(lockstep: Lockstep) -> None:
+def pause_and_limit(lockstep: Lockstep) -> None:
     """Claim from a paused queue, and from one with max_active 0, 1 and 2."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     enqueue(lockstep, "a", "b", "c")
@@ -94,7 +94,7 @@ def pause_and_bound(lockstep: Lockstep) -> None:
     lockstep.counts([QUEUE])
 
 
-def ask_to_cancel(lockstep: Lockstep) -> None:
+def cancel_active_runs(lockstep: Lockstep) -> None:
     """Cancel active runs: they end when they are returned or reaped; the dropped successor is reported."""
     lease = lockstep.grant([QUEUE], 10, "kit")
     enqueue(lockstep, "a", "b")
@@ -131,7 +131,7 @@ def repeat_a_key(lockstep: Lockstep) -> None:
     lockstep.enqueue(QUEUE, [request])
 
 
-def fail_for_good(lockstep: Lockstep) -> None:
+def fail_and_retry(lockstep: Lockstep) -> None:
     """Fail a run with `handled=True`, fail its fail job, and retry the failed job."""
     lease = lockstep.grant([QUEUE, FAILED], HOUR, "kit")
     enqueue(lockstep, "a", payload=b"\x00\xff")
@@ -198,11 +198,11 @@ def read_the_log(lockstep: Lockstep) -> None:
 HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
     update_during_a_run,
     claim_in_order,
-    pause_and_bound,
-    ask_to_cancel,
+    pause_and_limit,
+    cancel_active_runs,
     expire_a_lease,
     repeat_a_key,
-    fail_for_good,
+    fail_and_retry,
     use_an_outcome,
     report_late,
     read_the_log,

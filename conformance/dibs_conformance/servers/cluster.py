@@ -23,7 +23,7 @@ class ClusterNode(RedisServer):
             super().start()
             return
         for _ in range(PORT_TRIES):
-            self.port = free_pair()
+            self.port = find_free_port_pair()
             if self._start_once():
                 return
         raise ServerUnavailable(f"a cluster node does not start: {self.last_output()}")
@@ -49,11 +49,11 @@ class RedisCluster:
     def start(self) -> None:
         for node in self.nodes:
             node.start()
-        self._join()
-        if not wait_until(self._agree, 20):
+        self._join_nodes()
+        if not wait_until(self._is_formed, 20):
             raise ServerUnavailable("the three nodes did not become a cluster in 20 s")
 
-    def _join(self) -> None:
+    def _join_nodes(self) -> None:
         bounds = [SLOTS * i // NODES for i in range(NODES + 1)]
         for i, node in enumerate(self.nodes):
             node.execute("CLUSTER", "ADDSLOTS", *range(bounds[i], bounds[i + 1]))
@@ -61,7 +61,7 @@ class RedisCluster:
         for node in self.nodes[1:]:
             self.nodes[0].execute("CLUSTER", "MEET", LOOPBACK, node.port)
 
-    def _agree(self) -> bool:
+    def _is_formed(self) -> bool:
         infos = [node.execute("CLUSTER", "INFO") for node in self.nodes]
         return all("cluster_state:ok" in info and f"known_nodes:{NODES}" in info for info in infos)
 
@@ -89,16 +89,16 @@ def start_redis_cluster() -> RedisCluster:
     return cluster
 
 
-def free_pair() -> int:
+def find_free_port_pair() -> int:
     """Return a free port whose number plus 10,000 is free too. Few programs get ports below 32768."""
     for _ in range(200):
         port = random.randrange(12_000, 22_000)
-        if _free(port) and _free(port + 10_000):
+        if _is_free(port) and _is_free(port + 10_000):
             return port
     raise ServerUnavailable("no pair of free ports for a cluster node")
 
 
-def _free(port: int) -> bool:
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         try:
             probe.bind((LOOPBACK, port))

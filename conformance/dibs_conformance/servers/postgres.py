@@ -146,9 +146,9 @@ def _unprivileged_user(program: Path) -> tuple[tuple[str, ...], dict[str, Any]]:
     if os.geteuid() != 0:
         return (), {}
     for name in ("postgres", "nobody"):
-        if (words := _as_user(name)) and _runs([str(program), "--version"], words):
+        if (words := _popen_options_for(name)) and _can_run([str(program), "--version"], words):
             return (), words
-    if shutil.which("unshare") and _runs([*UNSHARE, str(program), "--version"], {}):
+    if shutil.which("unshare") and _can_run([*UNSHARE, str(program), "--version"], {}):
         return UNSHARE, {}
     raise ServerUnavailable(
         f"Postgres does not run as root; the users postgres and nobody cannot run {program}, "
@@ -156,7 +156,7 @@ def _unprivileged_user(program: Path) -> tuple[tuple[str, ...], dict[str, Any]]:
     )
 
 
-def _as_user(name: str) -> dict[str, Any]:
+def _popen_options_for(name: str) -> dict[str, Any]:
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
@@ -165,7 +165,7 @@ def _as_user(name: str) -> dict[str, Any]:
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": [], "cwd": "/"}
 
 
-def _runs(command: Sequence[str], words: Mapping[str, Any]) -> bool:
+def _can_run(command: Sequence[str], words: Mapping[str, Any]) -> bool:
     try:
         return subprocess.run(command, capture_output=True, timeout=10, check=False, **words).returncode == 0
     except (OSError, subprocess.SubprocessError):

@@ -67,7 +67,7 @@ class Server(ABC):
         raise ServerUnavailable(f"{type(self).__name__} does not start: {self.last_output()}")
 
     def _start_once(self) -> bool:
-        self._end(signal.SIGKILL)
+        self._stop_with_signal(signal.SIGKILL)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command(),
@@ -99,13 +99,13 @@ class Server(ABC):
 
     def stop(self) -> None:
         """Stop the server in good order."""
-        self._end(self.stop_signal)
+        self._stop_with_signal(self.stop_signal)
 
     def kill(self) -> None:
         """Kill the server, as a crash would."""
-        self._end(signal.SIGKILL)
+        self._stop_with_signal(signal.SIGKILL)
 
-    def _end(self, signal_: signal.Signals) -> None:
+    def _stop_with_signal(self, signal_: signal.Signals) -> None:
         process, self._process = self._process, None
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:

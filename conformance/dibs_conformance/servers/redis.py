@@ -51,7 +51,7 @@ class RedisServer(Server):
         }
         # A file instead of arguments: every user of the machine can read a command line.
         conf = self.folder / "redis.conf"
-        conf.write_text("".join(f"{name} {_quoted(value)}\n" for name, value in options.items()))
+        conf.write_text("".join(f"{name} {_quote(value)}\n" for name, value in options.items()))
         return [str(self.found.path), str(conf)]
 
     def is_ready(self) -> bool:
@@ -66,10 +66,10 @@ class RedisServer(Server):
             wire.settimeout(10)
             wire.connect(str(self.socket))
             stream = wire.makefile("rwb")
-            stream.write(_packed(("AUTH", self.password)) + _packed(words))
+            stream.write(_encode_command(("AUTH", self.password)) + _encode_command(words))
             stream.flush()
-            _read(stream)
-            return _read(stream)
+            _read_reply(stream)
+            return _read_reply(stream)
 
 
 class RedisError(Exception):
@@ -88,16 +88,16 @@ def start_redis(**options: str) -> RedisServer:
     return server
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _packed(words: Sequence[str | bytes | int]) -> bytes:
+def _encode_command(words: Sequence[str | bytes | int]) -> bytes:
     parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
 
 
-def _read(stream: Any) -> Any:
+def _read_reply(stream: Any) -> Any:
     line = stream.readline()
     if not line:
         raise ConnectionError("Redis closed the connection")
@@ -107,5 +107,5 @@ def _read(stream: Any) -> Any:
     if kind == b"$":
         return None if rest == "-1" else stream.read(int(rest) + 2)[:-2].decode("utf-8", "replace")
     if kind == b"*":
-        return [_read(stream) for _ in range(int(rest))]
+        return [_read_reply(stream) for _ in range(int(rest))]
     return int(rest) if kind == b":" else rest

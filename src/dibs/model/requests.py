@@ -1,7 +1,7 @@
 """The arguments that storages take: enqueue requests, settlements, patches and queue settings.
 
-A settlement ends one claimed run, or returns its job to the queue. Its action is Complete, Fail, Cancelled, RetryLater,
-Release or HandOff.
+A settlement ends one claimed run, or returns its job to the queue. Its action is Complete, Fail, Cancelled,
+RetryLater, Release or HandOff.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def test_the_next_verb_is_reported() -> None:
 def test_the_result_type_of_a_verb_that_returns_none_is_reported() -> None:
     failure = certify(granting, examples=1, seed=1).failures[-1]
 
-    assert failure.why.startswith("enqueue() returned None. Its task: Take in up to 1,000 requests.")
+    assert failure.why.startswith("enqueue() returned None. Its task: Enqueue up to 1,000 requests.")
     assert "It returns Sequence[EnqueueResult]" in failure.why
     assert any(line.startswith("grant(") for line in failure.story)
 

@@ -3,7 +3,7 @@
 from dibs_conformance.sequential.lockstep.core import LawChecker as LawChecker
 from dibs_conformance.sequential.lockstep.log import Lockstep as Lockstep
 from dibs_conformance.sequential.lockstep.log import Reader as Reader
+from dibs_conformance.sequential.lockstep.moving import copy_and_compare as copy_and_compare
 from dibs_conformance.sequential.lockstep.moving import export_in_parts as export_in_parts
-from dibs_conformance.sequential.lockstep.moving import move as move
 
 __all__ = ["LawChecker", "Lockstep", "Reader", "export_in_parts", "move"]

@@ -17,7 +17,7 @@ from dibs_conformance.laws import Law, ObservedCall, ObservedHistory
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.matching import match, match_slot
 from dibs_conformance.oracle.numbering import Mismatch, NumberMap
-from dibs_conformance.report.story import StoryRecorder
+from dibs_conformance.report.story import CallRecorder
 from dibs_conformance.sequential.strategies import IDS
 from dibs_conformance.sequential.unimplemented import check_result
 from dibs_conformance.target import LoopRunner, OpenedStorage
@@ -36,7 +36,7 @@ class LawChecker:
     """Checks all laws after each call, and records the calls for the report of a failure."""
 
     laws: Sequence[Law]
-    story: StoryRecorder
+    story: CallRecorder
     _before: list[Check] = field(init=False)
     _after: list[Check] = field(init=False)
 
@@ -84,7 +84,7 @@ class LockstepCore:
 
     def call(self, verb: str, args: Mapping[str, Any], work: Coroutine[Any, Any, T]) -> T:
         """Call the storage, and record the call even if it raises."""
-        self.oracle.at(self.now)
+        self.oracle.begin_call(self.now)
         try:
             answer = self._runner.run(work)
         except Exception:
@@ -96,10 +96,10 @@ class LockstepCore:
 
     def pass_time(self, by: int) -> None:
         self.now += by
-        self.oracle.at(self.now)
+        self.oracle.begin_call(self.now)
         self.record("time passes", {"by": by}, None)
 
-    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+    def run_coroutine(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
 
     def record(self, verb: str, args: Mapping[str, Any], answer: Any) -> None:

@@ -48,7 +48,7 @@ class LeaseVerbs(RunVerbs):
         for queue in queues:
             slots = self.slots(queue)
             self.check_laws("drop", queue, args, left[queue], slots)
-            gone = [id for id in before[queue] if not held(slots[id], lease)]
+            gone = [id for id in before[queue] if not is_held(slots[id], lease)]
             self._compare_drop(queue, lease, limit, gone, left[queue])
             self.compare_slots(queue)
 
@@ -83,7 +83,7 @@ class LeaseVerbs(RunVerbs):
         self.after_write(queue)
 
 
-def held(slot: Slot, lease: str) -> bool:
+def is_held(slot: Slot, lease: str) -> bool:
     call = slot.current.run if slot.current else None
     return call is not None and call.lease == lease
 

@@ -80,7 +80,7 @@ class Lockstep(IdVerbs):
             raise Mismatch(f"a reader of {queue!r} missed trimmed events, and the page has no fell_off")
         if not all(old):
             raise Mismatch(
-                f"the log of {queue!r} lacks events: {summary(logged)}; expected {summary_of(expected)}"
+                f"the log of {queue!r} lacks events: {summarize_events(logged)}; expected {summarize_logged_events(expected)}"
             )
         self._compare_order(queue, expected[max(trimmed, 0) :], logged)
 
@@ -94,14 +94,16 @@ class Lockstep(IdVerbs):
             call = [n for n in rest if n.call == rest[0].call]
             same = [n for n in call if (n.event.kind, n.event.id) == (event.kind, event.id)]
             if not same:
-                raise Mismatch(f"event {event.kind} of {event.id!r}; expected {summary_of(call)}")
+                raise Mismatch(
+                    f"event {event.kind} of {event.id!r}; expected {summarize_logged_events(call)}"
+                )
             match_event(self.numbering, queue, same[0].event, event)
             rest.remove(same[0])
 
 
-def summary(events: list[LogEvent]) -> str:
+def summarize_events(events: list[LogEvent]) -> str:
     return ", ".join(f"{event.kind} {event.id[:9]!r}" for event in events) or "nothing"
 
 
-def summary_of(logged: list[LoggedEvent]) -> str:
-    return summary([n.event for n in logged])
+def summarize_logged_events(logged: list[LoggedEvent]) -> str:
+    return summarize_events([n.event for n in logged])

@@ -17,35 +17,35 @@ from dibs_conformance.sequential.lockstep.log import Lockstep
 HOUR = 3_600_000
 
 
-def exported(pair: Lockstep, queue: str, limit: int) -> tuple[list[ExportRecord], Settings]:
+def read_export(pair: Lockstep, queue: str, limit: int) -> tuple[list[ExportRecord], Settings]:
     """Return the records and settings of a queue, read page by page.
 
     Each id must occur once, as the oracle has it.
     """
-    records, settings = pages(pair, queue, limit)
+    records, settings = read_export_pages(pair, queue, limit)
     pair.record("export", {"queue": queue, "limit": limit}, [record.id for record in records])
     check_ids(pair, queue, [record.id for record in records])
     for record in records:
-        pair.compare_slot(queue, record.id, shown(record.slot, pair.now))
+        pair.compare_slot(queue, record.id, hide_expired_outcome(record.slot, pair.now))
     return records, settings
 
 
 def export_in_parts(pair: Lockstep, queue: str, parts: int, limit: int) -> None:
     """Export a queue in parts, which together must contain each id once."""
-    read = [pages(pair, queue, limit, part)[0] for part in pair.split(queue, parts)]
+    read = [read_export_pages(pair, queue, limit, part)[0] for part in pair.split(queue, parts)]
     ids = [[record.id for record in records] for records in read]
     pair.record("export", {"queue": queue, "parts": parts, "limit": limit}, ids)
     check_ids(pair, queue, [id for part in ids for id in part])
 
 
-def pages(
+def read_export_pages(
     pair: Lockstep, queue: str, limit: int, part: CursorRange = (None, None)
 ) -> tuple[list[ExportRecord], Settings]:
     """Return the records of an export between two cursors, and the settings of the queue."""
     records: list[ExportRecord] = []
     after, until = part
     for _ in range(MOST_PAGES):
-        page = pair.wait_for(pair.storage.export(queue, after=after, until=until, limit=limit))
+        page = pair.run_coroutine(pair.storage.export(queue, after=after, until=until, limit=limit))
         records += page.records
         after = page.after
         if after is None:
@@ -64,7 +64,7 @@ def check_ids(pair: Lockstep, queue: str, ids: list[str]) -> None:
         raise Mismatch(f"export has {sorted(ids)}; expected {sorted(must)}")
 
 
-def shown(slot: Slot, now: int) -> Slot:
+def hide_expired_outcome(slot: Slot, now: int) -> Slot:
     """Return the slot as `get` shows it: without an expired outcome."""
     return structs.replace(slot, outcome=None) if slot.outcome and is_expired(slot.outcome, now) else slot
 
@@ -73,12 +73,12 @@ def is_expired(outcome: Outcome, now: int) -> bool:
     return outcome.expires_at is not None and now >= outcome.expires_at
 
 
-def move(source: Lockstep, target: Lockstep, queue: str, limit: int) -> None:
+def copy_and_compare(source: Lockstep, target: Lockstep, queue: str, limit: int) -> None:
     """Copy a queue and compare the slots, the counts and the order of claims.
 
     A second import must change no id.
     """
-    records, settings = exported(source, queue, limit)
+    records, settings = read_export(source, queue, limit)
     export_in_parts(source, queue, limit, limit)
     target.configure(queue, SettingsPatch(**structs.asdict(settings)))
     answers = target.call("import_", {"queue": queue}, target.storage.import_(queue, records, now=target.now))
@@ -93,12 +93,12 @@ def move(source: Lockstep, target: Lockstep, queue: str, limit: int) -> None:
 
 def copy_oracle(source: Lockstep, target: Lockstep, queue: str, records: list[ExportRecord]) -> None:
     """Copy the oracle's records of the queue, and map the numbers of the storage in the copy."""
-    target.numbering = source.numbering.moved(queue)
+    target.numbering = source.numbering.copy_for_import(queue)
     call = target.oracle.numbers.call
     for record in records:
-        for kind, number in numbers(record.slot):
+        for kind, number in imported_numbers(record.slot):
             scope = (queue, record.id)
-            target.numbering.take_over(
+            target.numbering.add_imported(
                 kind, scope, source.numbering.expected(kind, scope, number), number, call
             )
         known = deepcopy(source.oracle.get(queue, record.id))
@@ -124,7 +124,7 @@ def claim_all(target: Lockstep, queue: str) -> None:
     target.claim(queue, lease, 100)
 
 
-def numbers(slot: Slot) -> Iterator[tuple[NumberKind, int]]:
+def imported_numbers(slot: Slot) -> Iterator[tuple[NumberKind, int]]:
     """Yield the numbers that an import brings with a slot."""
     for live in (slot.current, slot.successor):
         if live is not None:
