@@ -1,4 +1,4 @@
-"""The public names of dibs, imported from the modules that define them."""
+"""A job queue for Python. Every public name is imported from here: `from dibs import Dibs, Retry`."""
 
 from typing import TYPE_CHECKING
 
@@ -66,7 +66,8 @@ if TYPE_CHECKING:
     from dibs.client.sync.task import BlockingTask, BlockingTaskEnqueuer
     from dibs.client.sync.ticket import BlockingTicket
 else:
-    # Python calls it for a name that is not defined here: it loads a blocking class at its first use.
+    # Python calls this function for a name that is not defined above. It imports a blocking class at the
+    # first use, so that async programs never load these modules.
     from dibs.client.sync import __getattr__ as __getattr__
 
 __all__ = [

@@ -13,15 +13,15 @@ from dibs.cli.errors import UsageError
 from dibs.cli.output import print_lines
 
 PROGRAM: Final = "dibs"
-#: Environment variable that the scripts set when they ask for completions.
+#: Environment variable that the scripts set to ask `dibs` for completions.
 COMPLETION_VARIABLE: Final = "_DIBS_COMPLETE"
-#: Value of the options without a shell: use the shell of $SHELL.
+#: Value of `--install-completion` and `--show-completion` without a shell: use the shell of $SHELL.
 CURRENT_SHELL: Final = "yours"
 
 
 @frozen
 class ShellFiles:
-    """The files of one shell, relative to the home directory."""
+    """The files that completion needs in one shell, as paths relative to the home directory."""
 
     #: The completion script.
     script: str
@@ -41,7 +41,7 @@ SHELLS: Final = {
 
 def completion_script(shell: str) -> str:
     """Return the completion script of a shell. Raises UsageError for an unknown shell."""
-    # Imported here, because no command needs it.
+    # Imported here, because only the two completion options need it.
     from click.shell_completion import get_completion_class  # noqa: PLC0415
 
     completion = get_completion_class(shell) if shell in SHELLS else None
@@ -51,7 +51,10 @@ def completion_script(shell: str) -> str:
 
 
 def install_script(shell: str) -> Path:
-    """Write the completion script of a shell, and once the line in its profile; return the script's path."""
+    """Write the completion script of a shell and return its path.
+
+    Also append the line that loads the script to the shell's profile, unless the profile has this line.
+    """
     script, files = completion_script(shell), SHELLS[shell]
     path = Path.home() / files.script
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from dibs.model.results import Counts, QueueInfo
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Storage
 
-#: Explanation of each capability: the text for a storage that has it, and the text for one without it.
+#: Capability -> what `dibs show` prints for a storage that has it, and for a storage without it.
 CAPABILITY_TEXTS = {
     "durable": (
         "jobs survive the death of every process that uses the storage",
@@ -42,7 +42,7 @@ CAPABILITY_TEXTS = {
 
 
 def show_slot(queue: str, id: str, slot: Slot) -> None:
-    """Print the slot of one id."""
+    """Print everything stored for one id: current job, blocked successor, outcome, cancelled enqueues."""
     if slot == EMPTY:
         print_lines(f"{queue}/{id} does not exist")
         return
@@ -57,7 +57,10 @@ def show_slot(queue: str, id: str, slot: Slot) -> None:
 
 
 def _flatten(part: Mapping[str, Any], inside: str = "") -> Iterable[tuple[str, str]]:
-    """Yield the fields of a part as name and text. Join nested names with dots, skip empty fields."""
+    """Yield the fields of a part as (name, text), without empty fields.
+
+    Names of nested fields are joined with dots: {"run": {"fence": 3}} gives ("run.fence", "3").
+    """
     for name, value in part.items():
         if value is None or value in ({}, [], ""):
             continue

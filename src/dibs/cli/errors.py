@@ -15,11 +15,11 @@ TRACEBACK_VARIABLE = "DIBS_TRACEBACK"
 
 
 class UsageError(Exception):
-    """Raised for a mistake in the arguments of a command, before the storage is asked for anything."""
+    """Raised for a mistake in the arguments of a command, before the command changes the storage."""
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """Return the exit code for an error."""
+    """Return the exit code for an error: 2 for wrong usage, 3 if it is unknown what was stored, else 1."""
     if isinstance(error, (ClickException, UsageError, ConfigurationError)):
         return ExitCode.USAGE_ERROR
     if isinstance(error, OutcomeUnknown):
@@ -51,7 +51,10 @@ def first_error(error: BaseException) -> BaseException:
 
 
 def error_type(error: BaseException) -> str:
-    """Return the `type` of an error for JSON output."""
+    """Return the `type` of an error for JSON output: the name of its class.
+
+    It is "UsageError" for errors of click, and "Refused" for a batch with one refused item.
+    """
     if isinstance(error, BatchRefused) and len(error.exceptions) == 1:
         return "Refused"
     return "UsageError" if isinstance(error, (ClickException, UsageError)) else type(error).__name__

@@ -9,7 +9,8 @@ from urllib.parse import unquote, urlsplit
 
 from attrs import frozen
 
-#: Explanations of the entries in a file storage's directory. A test compares the names with a real directory.
+#: File or folder in the directory of a file storage -> explanation. A test compares the names with a real
+#: directory.
 ENTRY_MEANINGS = {
     "format": "the version of the format, and of the dibs that created the directory",
     "lock": "locked by the process that writes, for the length of one commit",
@@ -18,15 +19,15 @@ ENTRY_MEANINGS = {
     "tmp": "files that are being written; a file that stays here was never committed",
 }
 
-#: Number of files that are listed for one folder.
+#: Most files that are listed for one folder.
 MAX_LISTED = 6
 
 
 @frozen
 class ListedFile:
-    """One file below the directory."""
+    """One file below the directory of a file storage."""
 
-    #: Path relative to the directory.
+    #: Path relative to that directory, with "/" on every system.
     path: str
     #: Size in bytes.
     size: int
@@ -40,7 +41,7 @@ def file_url_directory(url: str) -> Path | None:
 
 
 def list_files(directory: Path) -> list[ListedFile]:
-    """Return every file below a directory, sorted, except files that another process removes meanwhile."""
+    """Return every file below a directory, sorted, except files that a worker removes at the same time."""
     found = []
     for root, folders, names in os.walk(directory):
         folders.sort()

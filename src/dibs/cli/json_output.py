@@ -1,4 +1,7 @@
-"""The JSON of slots, counts, settings and events. A test compares it with docs/reference/cli.md."""
+"""Conversion of jobs, counts, settings and events to the JSON of `--json`.
+
+A test compares the fields with docs/reference/cli.md.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def format_time(ms: int | None) -> str | None:
 
 
 def decode_stored(raw: bytes | None) -> dict[str, Any]:
-    """Return stored bytes as a JSON value if they are JSON, otherwise as base64 text."""
+    """Return stored bytes as {"value": ..., "encoding": "json"}, or as base64 text if they are not JSON."""
     if raw is None:
         return {"value": None, "encoding": None}
     try:
@@ -51,7 +54,7 @@ def decode_stored(raw: bytes | None) -> dict[str, Any]:
 
 
 def encode_json_text(value: Any) -> str:
-    """Return a value as JSON on one line."""
+    """Return a value as JSON text on one line, for tables and lines that people read."""
     return msgspec.json.encode(value).decode()
 
 
@@ -67,7 +70,7 @@ def data_fields(value: JobData) -> dict[str, Any]:
 
 
 def override_fields(value: Overrides | None) -> dict[str, Any]:
-    """Return the limits that the job sets itself. Limits of its handler are absent."""
+    """Return the limits that the job sets itself, with times in s. Limits of its handler are absent."""
     limits = {} if value is None else {name: getattr(value, name) for name in value.__struct_fields__}
     return {name: _limit_field(name, limit) for name, limit in limits.items() if limit is not UNSET}
 
@@ -94,7 +97,7 @@ def _to_seconds(ms: int | None) -> float | None:
 
 
 def error_fields(value: Error | None) -> dict[str, Any] | None:
-    """Return an error with its cause."""
+    """Return an error and, nested in `cause`, the chain of errors that caused it."""
     if value is None:
         return None
     return {
@@ -106,7 +109,7 @@ def error_fields(value: Error | None) -> dict[str, Any] | None:
 
 
 def origin_fields(value: Origin | None) -> dict[str, Any] | None:
-    """Return the job that failed, for the job of a failure handler."""
+    """Return the failed job that a job of a failure handler is about; None for other jobs."""
     if value is None:
         return None
     fields: dict[str, Any] = {name: getattr(value, name) for name in value.__struct_fields__}
@@ -114,7 +117,7 @@ def origin_fields(value: Origin | None) -> dict[str, Any] | None:
 
 
 def run_fields(value: ActiveRun | None) -> dict[str, Any] | None:
-    """Return the run of an active job."""
+    """Return the run of an active job; None for a waiting job."""
     if value is None:
         return None
     return {
@@ -138,7 +141,11 @@ def counter_fields(value: Job | Outcome) -> dict[str, int]:
 
 
 def schedule_fields(value: Job | Successor) -> dict[str, Any]:
-    """Return when a job was enqueued and when it is due, and the enqueues that are folded into it."""
+    """Return when a job was enqueued and when it is due, and the enqueues that it contains.
+
+    An enqueue of an id whose job waits does not add a job: it updates that job. `seq` orders jobs
+    of equal priority and time.
+    """
     return {
         "run_at": format_time(value.run_at),
         "enqueued_at": format_time(value.enqueued_at),
@@ -149,7 +156,7 @@ def schedule_fields(value: Job | Successor) -> dict[str, Any]:
 
 
 def job_fields(value: Job) -> dict[str, Any]:
-    """Return the current job of an id."""
+    """Return the current job of an id, the one that waits or runs."""
     return {
         "state": "active" if value.run else "waiting",
         **data_fields(value.data),
@@ -162,12 +169,12 @@ def job_fields(value: Job) -> dict[str, Any]:
 
 
 def successor_fields(value: Successor) -> dict[str, Any]:
-    """Return the successor of an active job."""
+    """Return the successor of an active job: a job with the same id that is blocked until that job ends."""
     return {"state": "blocked", **data_fields(value.data), **schedule_fields(value)}
 
 
 def outcome_fields(value: Outcome) -> dict[str, Any]:
-    """Return the outcome of the latest run."""
+    """Return the outcome of the last job of an id that ended."""
     return {
         "kind": value.kind,
         "result": decode_stored(value.result),
@@ -188,7 +195,7 @@ def outcome_fields(value: Outcome) -> dict[str, Any]:
 
 
 def slot_fields(queue: str, id: str, value: Slot) -> dict[str, Any]:
-    """Return the slot of one id."""
+    """Return everything stored for one id."""
     return {
         "queue": queue,
         "id": id,
@@ -228,7 +235,7 @@ def settings_fields(value: Settings) -> dict[str, Any]:
 
 
 def event_fields(queue: str, offset: str, value: LogEvent) -> dict[str, Any]:
-    """Return one event of a queue's log."""
+    """Return one event of a queue's log; `revisions` are the first and last enqueue that it is about."""
     return {
         "queue": queue,
         "offset": offset,
@@ -249,5 +256,5 @@ def event_fields(queue: str, offset: str, value: LogEvent) -> dict[str, Any]:
 
 
 def counts_by_queue(values: Mapping[str, Counts]) -> dict[str, Any]:
-    """Return the counts of several queues, by name."""
+    """Return the output of `dibs counts --json`: the counts of each queue, by its name."""
     return {"queues": {name: count_fields(value) for name, value in values.items()}}

@@ -65,7 +65,7 @@ HELP_STYLE: Final = {
 
 
 class LazyGroup(click.RichGroup):
-    """A command group that lists its commands by name and summary, and imports a command only to run it."""
+    """A command group that imports a command only to run it, so that help and completion are fast."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -77,7 +77,7 @@ class LazyGroup(click.RichGroup):
         return [*BUILT_IN, *(name for name in _plugin_packages(ctx) if name not in BUILT_IN)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command without its implementation, for help and completion."""
+        """Return a command with its name and summary only, for help and completion."""
         if cmd_name in BUILT_IN:
             return self.commands[cmd_name]
         package = _plugin_packages(ctx).get(cmd_name)
@@ -86,7 +86,7 @@ class LazyGroup(click.RichGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Import and return the command that `args` names."""
+        """Import the command that `args` names, and return it with the remaining arguments."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, _load_command(name) if name else command, rest
 
@@ -177,7 +177,7 @@ def app(ctx: click.Context) -> None:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line. `dibs` and `python -m dibs` call this function."""
     for stream in (sys.stdout, sys.stderr):
         # Print characters that the terminal's encoding does not have, in an id for example, as escapes.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ import rich_click as click
 
 
 class Number(click.IntRange):
-    """An integer within bounds. Without this name, click's error message would say "integer range"."""
+    """An integer within bounds. Its name is for errors, where click would say "integer range"."""
 
     name = "number"
 

@@ -60,7 +60,10 @@ def print_json(value: Any, *, error: bool = False) -> None:
 def print_answers(
     queue: str, ids: Sequence[str], answers: Sequence[str], *, good: tuple[str, ...], json: bool
 ) -> ExitCode:
-    """Print the answer of the storage for each id; return REFUSED if an answer is not in `good`."""
+    """Print the answer of the storage for each id, such as "cancelled" or "not_found".
+
+    Return ExitCode.DONE if all answers are in `good`, else ExitCode.REFUSED.
+    """
     if json:
         jobs = [{"id": id, "answer": answer} for id, answer in zip(ids, answers, strict=True)]
         print_json({"queue": queue, "jobs": jobs})

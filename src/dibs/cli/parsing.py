@@ -25,7 +25,7 @@ def parse_json(text: str, name: str) -> Any:
 
 
 def parse_pairs(texts: Sequence[str], name: str) -> dict[str, Any]:
-    """Return NAME=JSON pairs as a dictionary."""
+    """Return NAME=JSON pairs as a dictionary: ["tries=3"] gives {"tries": 3}."""
     pairs: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -36,7 +36,7 @@ def parse_pairs(texts: Sequence[str], name: str) -> dict[str, Any]:
 
 
 def delay_ms(seconds: float | None) -> int | None:
-    """Return a delay of some seconds in ms."""
+    """Return the value of --delay in ms; None if the option is absent."""
     return None if seconds is None else duration_ms("--delay", seconds)
 
 

@@ -24,8 +24,8 @@ def packages_by_command() -> dict[str, str]:
 def load_command(name: str, extra: str) -> click.Command:
     """Import the command `name`.
 
-    Raises UsageError with the package to install. `extra` is the extra of dibs that contains the command, or
-    "".
+    `extra` is the extra of dibs that installs the command, or "" for a command of another package. Raises
+    UsageError if the command or one of its modules is not installed; the message says what to install.
     """
     for point in _entry_points():
         if point.name == name:
@@ -47,7 +47,7 @@ def load_command(name: str, extra: str) -> click.Command:
 
 
 def _entry_points() -> EntryPoints:
-    # Imported here, because built-in commands do not need it, and it imports the email package.
+    # Imported here, because built-in commands do not need it, and it is slow: it imports the email package.
     from importlib.metadata import entry_points  # noqa: PLC0415
 
     return entry_points(group=ENTRY_POINT_GROUP)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Time without a further change before a restart, s. Editors write a file in several steps.
 SETTLE_TIME: Final = 0.1
-#: Time that running jobs have to end before a restart, s. After it they are released.
+#: Time that running jobs have to end before a restart, s. After it the worker releases them.
 RESTART_GRACE: Final = 2.0
 #: Kinds of watchdog events that count as a change; reading a file is an event, too.
 CHANGE_EVENTS: Final = {"modified", "created", "deleted", "moved"}
@@ -68,7 +68,10 @@ async def _wait_until_settled(changed: asyncio.Event) -> None:
 
 
 async def _forward_signals(worker: Process, stopped: asyncio.Event) -> ExitCode:
-    """Send SIGTERM to the worker for each signal until it ends. The second skips the grace period."""
+    """Send SIGTERM to the worker for each signal that this process gets, until the worker ends.
+
+    The worker releases its jobs at once when it gets the second SIGTERM.
+    """
     while worker.returncode is None:
         if stopped.is_set():
             stopped.clear()
@@ -90,7 +93,7 @@ async def _stop_worker(worker: Process) -> None:
 
 @contextmanager
 def watch_source(folder: Path, on_change: Callable[[], object]) -> Iterator[None]:
-    """Call `on_change`, on another thread, when a .py file below a folder changes."""
+    """During a `with` block, call `on_change` on another thread when a .py file below a folder changes."""
     from watchdog.events import FileSystemEvent, FileSystemEventHandler  # noqa: PLC0415 - only for --reload
     from watchdog.observers import Observer  # noqa: PLC0415
 

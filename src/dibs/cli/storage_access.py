@@ -1,4 +1,4 @@
-"""Opening the storage that a command works on."""
+"""Access of commands to the storage: open it, refuse `memory:` URLs, and select queues by name."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dibs.storage.registry import open_storage
 async def connect(url: str | None, *, create: bool = False) -> AsyncIterator[Storage]:
     """Open the storage of --url, $DIBS_URL or pyproject.toml for a `with` block.
 
-    Only with `create`, a missing directory of a file: URL is created: otherwise a command that reads would
-    create a directory for a mistyped path. Raises Refused for a storage that ends with this process.
+    The directory of a file: URL must exist, so that a mistyped path is an error. With `create` a missing
+    directory is created. Raises Refused for a storage such as `memory:`, whose jobs end with this process.
     """
     storage = open_storage(resolve_url(url))
     check_outlives_command(storage)

@@ -51,7 +51,7 @@ def live_table(*, json: bool) -> Iterator[Callable[[WorkReport], None] | None]:
 
 
 def report_table(report: WorkReport) -> Any:
-    """Return the rich table of a report."""
+    """Return a rich table with a row for each queue; its caption has the processes and crashes."""
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 

@@ -33,8 +33,8 @@ Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 L = TypeVar("L", bound=Callable[[], AsyncIterator[Any]])
 Until = Literal["stopped", "empty"]
 
-#: The function behind `app.work`, as module:name. The worker imports the client, so the client must not
-#: import the worker.
+#: The function behind `app.work`, as module:name. `app.work` imports it when it is called, because
+#: the worker imports the client and a second import in the other direction would be a circle.
 WORKER_FUNCTION = "dibs.worker:run"
 
 
@@ -208,8 +208,8 @@ class Dibs:
     def get_task(self, name: str) -> Task[Any, Any]:
         """Return the task whose queue has this name. Raises UnknownTask, which lists the known tasks."""
         if name not in self._tasks:
-            known = ", ".join(sorted(self._tasks)) or "no tasks"
-            raise UnknownTask(f"no task {name!r} is declared on this app, which has {known}")
+            known = ", ".join(sorted(self._tasks)) or "none"
+            raise UnknownTask(f"no task {name!r} is declared on this app; the declared tasks are: {known}")
         return self._tasks[name]
 
     def lifespan(self, function: L) -> L:
@@ -239,9 +239,10 @@ class Dibs:
         return known
 
     def _default_serde(self, name: str) -> Serde:
-        """Return JSON; for a fail queue the serde of its queue.
+        """Return the serde of a queue without `serde=`: JSON, or for a fail queue the serde of its queue.
 
-        The payload of a fail job is the payload of the failed job, byte for byte.
+        The fail queue of `emails` is `emails!fail`. A job of a fail queue has the payload of the failed job,
+        byte for byte, so both queues need the same serde.
         """
         parent = self._clients.get(name.removesuffix(FAIL_SUFFIX))
         return JSON if parent is None else parent.serde

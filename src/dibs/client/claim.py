@@ -42,11 +42,12 @@ class Claim:
         *,
         handles_failure: bool,
     ) -> None:
-        assert job.run is not None, "a claimed job is active"  # noqa: S101
+        assert job.run is not None, "bug in dibs: the storage returned a claimed job without a run"  # noqa: S101
         self._client = client
         self._job = job
         self._lease = lease
-        #: Called once, with the connection that the claim was settled on, or None.
+        #: Called when the claim is settled or found lost. The argument is the `connection` in whose
+        #: transaction the claim was settled, or None.
         self._on_settled = on_settled
         self._handles_failure = handles_failure
         own = job.data.overrides.lease if job.data.overrides else UNSET
@@ -149,7 +150,7 @@ class Claim:
         Returns "returned", or "cancelled" if the run was asked to stop: the job has ended then.
         """
         if at is not None and delay is not None:
-            raise Refused("at and delay exclude each other: give one", field="delay")
+            raise Refused("at and delay are both set; pass only one", field="delay")
         action = model.RetryLater(
             run_at=None if at is None else epoch_ms("at", at),
             delay=None if delay is None else duration_ms("delay", delay),
@@ -158,7 +159,10 @@ class Claim:
         return (await self._settle(action)).status
 
     async def release(self) -> SettleStatus:
-        """Return the job to the queue as it was before the claim. Returns the answers of `retry`."""
+        """Return the job to the queue as it was before the claim, without counting a retry.
+
+        Returns "returned", or "cancelled" if the run was asked to stop: the job has ended then.
+        """
         return (await self._settle(model.Release())).status
 
     async def hand_off(self) -> int:
@@ -173,14 +177,20 @@ class Claim:
         return answer.revision
 
     async def extend(self, seconds: Seconds) -> None:
-        """Renew the lease to at least `seconds` from now, for all claims under it."""
+        """Renew the lease, so that it ends no earlier than `seconds` from now.
+
+        The receiver's other claims under this lease are renewed, too. Raises LeaseLost if it has ended.
+        """
         storage = await self._client.storage()
         state = (await storage.renew([self.queue], self._lease, to_lease_ms(seconds)))[self.queue]
         if not state.alive:
             raise self._mark_lost()
 
     async def progress(self, value: Any) -> None:
-        """Store the progress of the job, any JSON value of at most 1 MiB. `queue.get(id)` returns it."""
+        """Store the progress of the job, any JSON value of at most 1 MiB. `queue.get(id)` returns it.
+
+        Raises LeaseLost if the lease has ended, Refused if JSON cannot encode the value.
+        """
         storage = await self._client.storage()
         if await storage.report(self.queue, self.id, self.fence, JSON.encode(value)) == "lost":
             raise self._mark_lost()
@@ -209,7 +219,10 @@ class Claim:
 
 
 def check_cross_queue(storage: Storage, queue: str, then: Iterable[model.FollowUp]) -> None:
-    """Raise Refused for follow-ups to another queue if the storage cannot enqueue them with an end here."""
+    """Raise Refused if a follow-up is for another queue and the storage lacks `cross_queue`.
+
+    With this capability a storage enqueues to other queues in the same atomic step as it ends a job.
+    """
     for item in then:
         if item.queue != queue and not storage.capabilities.cross_queue:
             raise Refused(
@@ -220,7 +233,7 @@ def check_cross_queue(storage: Storage, queue: str, then: Iterable[model.FollowU
 
 
 def to_lease_ms(seconds: Seconds) -> int:
-    """Return the length of a lease in ms. Raises Refused unless it is more than 0."""
+    """Return the length of a lease in ms, rounded up. Raises Refused unless it is more than 0."""
     ms = duration_ms("lease", seconds)
     if ms <= 0:
         raise Refused(f"lease is {seconds}; it must be more than 0 seconds", field="lease")

@@ -1,4 +1,8 @@
-"""Feeds of the events of a queue: its log from an offset, or new events with progress."""
+"""`queue.events()`: iterate over the events of a queue.
+
+A feed reads the stored log from an offset, or it is live: then it has new events only, and the progress that
+handlers report.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +30,14 @@ from dibs.storage.protocol import LATEST, Storage
 if TYPE_CHECKING:
     from dibs.client.sync.feed import BlockingFeed
 
-#: Events that one read of the log returns at most.
+#: Most events that one read of the log returns.
 PAGE_SIZE = 500
-#: Active jobs whose progress a live feed follows at most.
+#: Most active jobs whose progress a live feed reads at a time.
 MAX_FOLLOWED = 100
 
 #: Kinds for `queue.events(kinds=...)`. Events of kind `fell_off` are always part of a feed.
 FeedKind = EventKind | Literal["progress"]
+#: Log level of a queue -> the kinds of events that its log keeps.
 _KINDS_BY_LEVEL: Final[dict[LogLevel, frozenset[str]]] = {
     "off": frozenset(),
     "runs": frozenset(get_args(AttemptKind)),
@@ -61,7 +66,7 @@ class Event(Struct, frozen=True, kw_only=True):
     attempt: int = 0
     """Number of the claim of the job, from 1."""
     fence: int = 0
-    """Fence of the run."""
+    """Number of the run, which grows with each claim of the id."""
     enqueued_at: datetime | None = None
     """Time at which the job was enqueued."""
     run_at: datetime | None = None
@@ -73,11 +78,11 @@ class Event(Struct, frozen=True, kw_only=True):
     holder: str = ""
     """Name of the worker that ran the job."""
     first: int = 0
-    """First revision of the range that the event is about."""
+    """Number of the first enqueue that the event is about, in the order of all enqueues of the id."""
     revision: int = 0
-    """Last revision of the range that the event is about."""
+    """Number of the last enqueue that the event is about: `ticket.revision` of that enqueue."""
     enqueues: int = 0
-    """Number of enqueues in that range."""
+    """How many enqueues the job of the event contains: later enqueues of an id may update a waiting job."""
     error: Error | None = None
     """Error of the run."""
     progress: Any = None
@@ -129,7 +134,8 @@ class Feed:
         if self._kinds is not None:
             await self._check_log_level(storage, self._kinds)
         if self._offset == LATEST:
-            # The feed begins here, so that the first event may be read much later.
+            # Fix the beginning of the feed now. The program may read the first event much later, and gets
+            # all events since this moment.
             self._offset = (await storage.events(self._client.name, after=LATEST, limit=1)).offset
             self._read_to = self._offset
         return self
@@ -147,7 +153,8 @@ class Feed:
         while not self._buffer:
             storage = await self._client.storage()
             if self._since is None:
-                # Get the position of the log before the read: the task below may start after an event.
+                # Get a token of the log's current position. The task below may start its wait after an event
+                # arrives; with the token that wait ends at once.
                 await self._wait_for_events(storage, 0)
             wakeup = asyncio.ensure_future(self._wait_for_events(storage))
             try:
@@ -178,7 +185,7 @@ class Feed:
         if self._shows_progress:
             await self._read_progress(storage)
         if not self._buffer:
-            # All events of the page were left out by `ids` or `kinds`: do not read them again.
+            # `ids` or `kinds` excluded all events of the page, so the next read starts behind them.
             self._offset = page.offset
 
     def _buffer_page(self, page: EventPage) -> None:
@@ -196,7 +203,7 @@ class Feed:
         )
 
     async def _followed_jobs(self, storage: Storage) -> Iterable[tuple[str, Slot]]:
-        """Return the jobs whose progress this feed reports."""
+        """Return id and slot of the jobs whose progress to report: those of `ids`, or all active jobs."""
         if self._ids is None:
             return (await storage.list(self._client.name, "active", limit=MAX_FOLLOWED)).items
         ids = sorted(self._ids)[:MAX_FOLLOWED]
@@ -205,7 +212,7 @@ class Feed:
     async def _read_progress(self, storage: Storage) -> None:
         """Add an event for each active job whose progress has changed since the last call.
 
-        Progress is not a transition, so the log has no events of it.
+        The log has no events of progress, so the feed reads the progress from the jobs themselves.
         """
         latest: dict[int, bytes] = {}
         for id, slot in await self._followed_jobs(storage):
@@ -231,7 +238,7 @@ class Feed:
 
 def _check_names(field: str, names: Iterable[str]) -> frozenset[str]:
     if isinstance(names, str):
-        # A str is an iterable of its letters: the feed would wait for events of one-letter names.
+        # A str is an iterable of characters, so the feed would wait for events of one-letter names.
         raise Refused(f"{field} is the text {names!r}; pass a list", field=field)
     return frozenset(names)
 
@@ -242,13 +249,14 @@ def _check_kinds(kinds: frozenset[str], *, is_live: bool) -> frozenset[str]:
         raise Refused(f"unknown kinds of events: {named}; the kinds are {known}", field="kinds")
     if "progress" in kinds and not is_live:
         raise Refused(
-            "the log has no progress; leave `after` out for a live feed, which has it", field="kinds"
+            "kinds contains 'progress', which the log does not store; leave `after` out to get it live",
+            field="kinds",
         )
     return kinds
 
 
 def event_from_log(queue: str, offset: str, event: LogEvent) -> Event:
-    """Return an entry of the log as an Event."""
+    """Convert an entry of the storage's log, with times in ms, to an Event with datetimes."""
     return Event(
         kind=event.kind,
         offset=offset,

@@ -52,18 +52,19 @@ from dibs.model.results import (
 if TYPE_CHECKING:
     from dibs.client.sync.queue import BlockingQueue
 
-#: Ids in one page of a listing.
+#: Ids that `Queue.list` reads from the storage at a time.
 PAGE_SIZE = 500
-#: Records that one call of the storage's prune removes at most.
+#: Most records that one step of `Queue.prune` removes, so that other calls can run between two steps.
 PRUNE_BATCH = 1000
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Queue:
-    """A named queue, returned by `app.queue(name)` and by `task.queue`.
+    """A named queue of jobs, returned by `app.queue(name)` and by `task.queue`.
 
-    Most methods call one verb of the storage (contract 3).
+    It enqueues jobs, declares the function that runs them, and inspects and changes jobs by id. A queue
+    needs no creation: any allowed name can be used at once.
     """
 
     def __init__(
@@ -148,7 +149,8 @@ class Queue:
     def bind(self, data: Any, **settings: Unpack[JobSettings]) -> Bound:
         """Return a job to be enqueued later: with `enqueue_many`, or as the follow-up of another job.
 
-        The settings are those of `enqueue`. It raises no errors: the users of the Bound do.
+        The settings are those of `enqueue`. Bad data or settings raise no error here: `enqueue_many` and the
+        other calls that take a Bound raise it.
         """
         try:
             return Bound(self.name, self._build_request(data, settings))

@@ -26,19 +26,23 @@ from dibs.storage.protocol import Storage
 if TYPE_CHECKING:
     from dibs.client.sync.receiver import BlockingReceiver
 
-#: Renewals of a lease within its length.
+#: Renewals during the length of a lease: a lease of 30 s is renewed every 10 s.
 RENEWALS_PER_LEASE: Final = 3
-#: Jobs that one call of the storage's drop or reap takes at most.
+#: Most jobs that one call of Storage.drop or Storage.reap returns to the queue.
 BATCH_SIZE: Final = 100
 
 
 @define(eq=False)
 class HeldLease:
-    """A lease of the receiver and the claims that it holds under this lease."""
+    """A lease of a receiver, with the open claims under it.
+
+    A lease is the right to hold jobs for a limited time. When it expires, the jobs return to the queue.
+    """
 
     lease: str
+    #: Length in ms that the receiver asks for.
     _lease_ms: int
-    #: The open claims by their fence.
+    #: The open claims by `Claim.fence`.
     claims: dict[int, Claim] = field(factory=dict[int, Claim])
     #: True after a claim was settled in a transaction, which may still be open. A drop of the lease would
     #: wait for that transaction, so the receiver releases the claims one by one and lets the lease expire.
@@ -46,18 +50,18 @@ class HeldLease:
 
     @property
     def renewal_ms(self) -> int:
-        """Length of the next renewal in ms: the longest lease that an open claim asks for."""
+        """Length of the next renewal in ms: the longest that an open claim's job sets, else the default."""
         return max((claim.lease_ms or 0 for claim in self.claims.values()), default=0) or self._lease_ms
 
     def apply_renewal(self, renewed: RenewResult) -> None:
-        """Mark claims that were cancelled, and all claims as lost if the lease has ended."""
+        """Mark the claims that were cancelled. If the lease has ended, mark all claims as lost."""
         for claim in self.claims.values():
             claim.cancelled = claim.cancelled or claim.id in renewed.cancel_requested
         if not renewed.alive:
             self.mark_lost()
 
     def mark_lost(self) -> None:
-        """Mark all claims as lost, and remove them."""
+        """Mark all claims as lost and remove them: other workers may run their jobs now."""
         for claim in self.claims.values():
             claim.lost = True
         self.claims.clear()
@@ -86,7 +90,7 @@ class Receiver:
         self._lease_ms = to_lease_ms(lease)
         self._wait = None if wait is None else duration_ms("wait", wait) / 1000
         self._handles_failure = handles_failure
-        #: The lease of the next claims, one of `_leases`.
+        #: The lease for the next claims, one of `_leases`; None if the next claim needs a new lease.
         self._current: HeldLease | None = None
         self._leases: list[HeldLease] = []
         #: Claims that the iteration has not yielded yet.
@@ -116,7 +120,7 @@ class Receiver:
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         self._buffer.clear()
-        # NotRunning: the app is closed already, and the leases expire.
+        # After `app.close` the storage raises NotRunning; then the leases expire by themselves.
         with suppress(NotRunning):
             storage = await self._client.storage()
             while self._leases:

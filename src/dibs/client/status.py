@@ -1,4 +1,8 @@
-"""The status of a job or of one enqueue, with times as datetimes and attributes as values."""
+"""`Status`, which `queue.get`, `queue.list` and `ticket.status` return, and its construction from a slot.
+
+A slot is everything that the storage keeps for one id: the current job, a blocked successor that runs after
+an active job, and the outcome of the last job that ended.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ class Status(Struct, frozen=True, kw_only=True):
     state: JobState
     """State of the job; `not_kept` if the outcome of an enqueue has expired."""
     revision: int = 0
-    """Number of the latest enqueue that this job contains (contract 1, Done)."""
+    """Number of the latest enqueue that this job contains: `ticket.revision` of that enqueue."""
     run_at: datetime | None = None
     """Time from which the job may start. A waiting job with a future time counts as `scheduled`."""
     enqueued_at: datetime | None = None
@@ -58,7 +62,7 @@ class Status(Struct, frozen=True, kw_only=True):
     holder: str = ""
     """Name of the worker of the latest run."""
     fence: int = 0
-    """Fence of the latest run."""
+    """Number of the latest run, which grows with each claim of the id."""
     progress: Any = None
     """Progress that the active run reported last."""
     cancel_requested: bool = False
@@ -68,14 +72,17 @@ class Status(Struct, frozen=True, kw_only=True):
 
 
 def slot_status(queue: str, id: str, slot: Slot) -> Status | None:
-    """Return the status of the job in a slot, or of its outcome; None for an empty slot."""
+    """Return the status of the current job, else of the outcome; None for a slot without both."""
     if slot.current is not None:
         return _job_status(queue, slot.current)
     return None if slot.outcome is None else _outcome_status(queue, id, slot.outcome)
 
 
 def listed_status(queue: str, id: str, slot: Slot, state: State) -> Status:
-    """Return the status of the part of a slot that is in a state, for a listing of that state."""
+    """Return the status of an id in a listing of `state`.
+
+    The id may have an active job, a blocked successor and an outcome at the same time; `state` selects one.
+    """
     if state == "blocked" and slot.successor is not None:
         return _successor_status(queue, id, slot.successor)
     if state in ("completed", "failed", "cancelled") and slot.outcome is not None:
@@ -84,9 +91,9 @@ def listed_status(queue: str, id: str, slot: Slot, state: State) -> Status:
 
 
 def enqueue_status(queue: str, id: str, slot: Slot, revision: int) -> Status:
-    """Return the status of the enqueue with this revision, which may differ from the status of the id.
+    """Return the status of the enqueue with the number `revision` (contract 1, Done).
 
-    See contract 1, Done.
+    It differs from the status of the id if the id was enqueued again after this enqueue had ended.
     """
     found = ticket_state(slot, revision)
     if found.outcome is not None:
@@ -95,7 +102,7 @@ def enqueue_status(queue: str, id: str, slot: Slot, revision: int) -> Status:
         return Status(queue=queue, id=id, state=found.kind, revision=revision)
     if slot.current is not None and revision <= slot.current.revision:
         return _job_status(queue, slot.current)
-    assert slot.successor is not None, "a pending revision is in current or successor"  # noqa: S101
+    assert slot.successor is not None, "bug in dibs: neither job contains the pending revision"  # noqa: S101
     return _successor_status(queue, id, slot.successor)
 
 

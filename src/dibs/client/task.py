@@ -57,7 +57,7 @@ class TaskEnqueuer(Generic[P, R]):
     _settings: CallSettings
 
     def __repr__(self) -> str:
-        # Not the connection: its repr may contain a password.
+        # The connection is left out, because its repr may contain a password.
         shown = {name: value for name, value in self._settings.items() if name != "connection"}
         settings = ", ".join(f"{name}={value!r}" for name, value in shown.items())
         return f"<{type(self).__name__} {self._client.label}{f' with {settings}' if settings else ''}>"
@@ -98,7 +98,8 @@ class TaskEnqueuer(Generic[P, R]):
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound:
         """Return a call to be enqueued later: with `enqueue_many`, or as the follow-up of another job.
 
-        It raises no errors: `enqueue_many` and the other users of the Bound do.
+        Bad arguments or settings raise no error here: `enqueue_many` and the other calls that take a Bound
+        raise it.
         """
         if self._settings.get("connection") is not None:
             return Bound(self._client.name, Refused(_BOUND_CONNECTION, field="connection"))

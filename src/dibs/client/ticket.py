@@ -1,4 +1,7 @@
-"""Tickets: an enqueue returns one, to wait for the result of exactly this enqueue."""
+"""Tickets: `enqueue` returns a ticket, which waits for the result of this enqueue.
+
+The same id may be enqueued several times; each enqueue has a ticket of its own.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ def any_result_type() -> Any:
 async def extend_request_retention(
     client: QueueClient, request: EnqueueRequest, wait: Seconds | None
 ) -> EnqueueRequest:
-    """Return the request with a retention that is longer than a wait of `wait` seconds."""
+    """Return the request with a retention that keeps the outcome longer than a wait of `wait` seconds.
+
+    Without this the outcome might expire before the caller reads it.
+    """
     job, wait_ms = request.job, 0 if wait is None else duration_ms("wait", wait)
     own = job.data.retention or OutcomeRetention()
     extended = extend_retention(await client.retention(), wait_ms, own)
@@ -132,7 +138,7 @@ class Ticket(Generic[R]):
 class Tickets(Sequence[Ticket[R]]):
     """The tickets of a batch, in the order of its jobs.
 
-    They are made at the first access: most callers of `enqueue_many` use no ticket.
+    The Ticket objects are created at the first access, because most callers of `enqueue_many` use no ticket.
     """
 
     def __init__(

@@ -7,7 +7,8 @@ from typing import Final
 
 from attrs import define, field
 
-#: The ends of a claimed run, each a number of QueueReport. All but `lost` are kinds of events of a queue.
+#: The ways in which a claimed run ends; QueueReport counts each. Except `lost`, each is also the kind of an
+#: event in the log of the queue.
 RUN_ENDS: Final = (
     "completed", "failed", "cancelled", "retried", "stalled", "timed_out", "released", "lost",
 )  # fmt: skip

@@ -1,1 +1,1 @@
-"""One module for each command, with a function `command`. dibs.cli.main imports the one that runs."""
+"""The commands: each module has a function `command`. `dibs.cli.main` imports only the command that runs."""

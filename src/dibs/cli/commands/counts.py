@@ -58,7 +58,7 @@ async def _print_first_counts(storage: Storage, queues: Sequence[str], *, json: 
 
 
 def print_counts(counted: Mapping[str, Counts], *, again: bool = False, json: bool = False) -> None:
-    """Print the counts. With `again`, clear the terminal before them."""
+    """Print a table of counts, or JSON. With `again`, clear the terminal before the table."""
     if json:
         print_json(json_output.counts_by_queue(counted))
         return

@@ -15,7 +15,7 @@ from dibs.client.options.serde import JSON
 from dibs.model.requests import EnqueueRequest, Reject
 from dibs.model.results import EnqueueResult
 
-#: Statuses of a request that did not change the queue.
+#: Answers to an enqueue with --reject that changed nothing, because the id exists already.
 REJECTED = ("duplicate", "completed", "failed")
 
 

@@ -14,7 +14,7 @@ from dibs.model.events import LogEvent
 from dibs.model.results import EventPage
 from dibs.storage.protocol import LATEST, Storage
 
-#: Number of events read at once.
+#: Most events that one read returns.
 PAGE_SIZE = 1000
 #: Longest time between two reads of --follow, s, when no wake-up arrives.
 POLL_INTERVAL = 1.0

@@ -13,7 +13,7 @@ from dibs.cli.storage_access import connect
 from dibs.model.job import Slot
 from dibs.model.results import ListPage, State
 
-#: Characters of a payload, a result or an error that the table shows.
+#: Most characters of a payload, a result or an error that the table shows.
 MAX_TEXT = 60
 
 STATES = get_args(State)

@@ -1,4 +1,7 @@
-"""`dibs move`: move all queues from one storage to another, by export, import_ and forget."""
+"""`dibs move`: move all queues from one storage to another.
+
+Each step exports some ids from the source, imports them into the target, and then forgets them in the source.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ from dibs.model.requests import EnqueueRequest, Reject, Settings, SettingsPatch
 from dibs.model.results import ExportRecord
 from dibs.storage.protocol import Storage
 
-#: Number of ids that one step moves.
+#: Most ids that one step moves.
 BATCH_SIZE: Final = 100
-#: Time between two looks at active jobs with --wait, s.
+#: Time between two checks for active jobs with --wait, s.
 POLL_INTERVAL: Final = 0.2
 #: Queue of the target that holds the original settings of each queue while a move is in progress.
 NOTES_QUEUE: Final = "dibs.move"
-#: A time in the year 2200, ms since the epoch: a note is a waiting job that never becomes due.
+#: A time in the year 2200, ms since the epoch. Each note is a waiting job that is due then, so never runs.
 NEVER: Final = 7_258_118_400_000
 
 #: Called with a queue and the number of its ids that are moved.
@@ -37,11 +40,11 @@ Progress = Callable[[str, int], None]
 
 @frozen
 class MoveCounts:
-    """The result for one queue."""
+    """The result of a move for one queue."""
 
-    #: Number of ids that are in the target now.
+    #: Number of ids that this call moved to the target.
     moved: int = 0
-    #: Number of ids that stay in the source.
+    #: Number of ids that stay in the source, because the target has another job with this id.
     left: int = 0
 
 
@@ -90,9 +93,9 @@ async def move(
 ) -> dict[str, MoveCounts]:
     """Move queues completely. A process that dies in between loses no job and duplicates none.
 
-    The queues are paused in both storages until everything is moved. An id is imported before it is
-    forgotten. If it is in both storages after a crash, its first revision, which no other job has, shows that
-    it is the same job.
+    The queues are paused in both storages until everything is moved. An id is imported into the target before
+    it is forgotten in the source. After a crash both storages may have the same job. Then both copies have
+    the same first revision, the number of the job's first enqueue, which no other job has.
     """
     settings = {name: await pause_queue(source, target, name) for name in queues}
     await wait_until_idle(source, queues, wait=wait)
@@ -105,13 +108,14 @@ async def move(
 async def pause_queue(source: Storage, target: Storage, queue: str) -> Settings:
     """Pause a queue in both storages, and return its original settings.
 
-    The settings are noted in the target before. If an interrupted move left a note, that note is returned.
+    A note in the target keeps the original settings, in case this process dies. If an interrupted move left
+    a note, return the settings of that note: the queue is paused already.
     """
     settings = (await source.export(queue, limit=1)).settings
     job = NewJob(id=queue, data=JobData(payload=msgspec.json.encode(settings)), run_at=NEVER)
     await target.enqueue(NOTES_QUEUE, [EnqueueRequest(job=job, on_conflict=Reject())])
     (note,) = await target.get(NOTES_QUEUE, [queue])
-    assert note.current is not None, "a note waits until the year 2200"  # noqa: S101
+    assert note.current is not None, "bug in dibs: the note of a move is not a waiting job"  # noqa: S101
     await source.configure(queue, SettingsPatch(paused=True))
     await target.configure(queue, SettingsPatch(paused=True))
     return msgspec.json.decode(note.current.data.payload, type=Settings)
@@ -125,7 +129,10 @@ async def restore_settings(source: Storage, target: Storage, queue: str, setting
 
 
 async def wait_until_idle(source: Storage, queues: Sequence[str], *, wait: bool) -> None:
-    """Wait until no job is active under a lease. Raises Refused if one is and `wait` is false."""
+    """Wait until no worker holds a job of the queues.
+
+    With `wait` false, raise Refused at once if a worker holds a job. Handed-off jobs have no worker.
+    """
     while busy := await active_counts(source, queues):
         if not wait:
             shown = ", ".join(f"{name}: {count}" for name, count in busy.items())
@@ -140,14 +147,14 @@ async def wait_until_idle(source: Storage, queues: Sequence[str], *, wait: bool)
 
 
 async def active_counts(source: Storage, queues: Sequence[str]) -> dict[str, int]:
-    """Return the number of jobs under a lease for each queue that has some."""
+    """Return the number of jobs that workers hold, for each queue with such jobs."""
     counts = await source.counts(queues)
     under_lease = {name: found.active - found.handed_off for name, found in counts.items()}
     return {name: count for name, count in under_lease.items() if count > 0}
 
 
 async def move_queue(source: Storage, target: Storage, queue: str, progress: Progress) -> MoveCounts:
-    """Move the ids of a queue, page by page."""
+    """Move the ids of a queue, one page at a time; call `progress` after each page."""
     moved = left = 0
     after: str | None = None
     while True:
@@ -181,8 +188,9 @@ async def move_records(source: Storage, target: Storage, queue: str, records: Se
 def is_same_job(target: Slot, source: Slot) -> bool:
     """Return whether the slot in the target was imported from the source: both have the same first revision.
 
-    Two storages may draw the same number in the same millisecond. Then the data of the jobs decides. An
-    update in the target changes the data too, but it also draws a new revision.
+    A revision is the number of an enqueue. Two storages may give different jobs the same revision in the same
+    millisecond, so compare the data of the jobs, too. Data may differ after an update in the target, but an
+    update also has a new revision.
     """
     ours, theirs = source.current or source.outcome, target.current or target.outcome
     if ours is None or theirs is None or ours.first != theirs.first:
@@ -212,12 +220,15 @@ async def revert_changed(
 
 
 def revisions_of(slot: Slot) -> list[int]:
-    """Return the revisions that each enqueue changes. The outcome is left out: it may expire meanwhile."""
+    """Return the revisions of the jobs in a slot. Every enqueue of the id changes one of them.
+
+    The outcome is left out, because it may expire between two reads.
+    """
     return [part.revision for part in (slot.current, slot.successor) if part is not None]
 
 
 def progress_bar(*, shown: bool) -> AbstractContextManager[Progress]:
-    """Return a progress display on stderr, or a function that does nothing."""
+    """Return a context manager that yields a Progress: it draws on stderr, or does nothing."""
     if not shown:
         return nullcontext(lambda _queue, _count: None)
     return ProgressBar()

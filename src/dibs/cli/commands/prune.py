@@ -1,4 +1,4 @@
-"""`dibs prune`: remove expired data."""
+"""`dibs prune`: remove expired outcomes, request keys and events."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def command(queue: str, ids: tuple[str, ...], *, everything: bool, url: str | No
         dibs retry emails welcome-42 --url file:./jobs
     """
     if bool(ids) == everything:
-        raise UsageError("retry needs either ids or --all")
+        raise UsageError("retry needs either ids or --all; pass one of them")
     return asyncio.run(_retry_jobs(queue, ids, url, json=json))
 
 
@@ -42,7 +42,10 @@ async def _retry_jobs(queue: str, ids: Sequence[str], url: str | None, *, json: 
 
 
 async def _list_failed_ids(storage: Storage, queue: str) -> list[str]:
-    """Return all failed ids. Every page is read before the first retry, because a retry removes its id."""
+    """Return the ids of all failed jobs of a queue.
+
+    Read every page before the first retry, because a retry removes its id from the listing.
+    """
     found: list[str] = []
     after: str | None = None
     while True:

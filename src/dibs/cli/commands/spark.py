@@ -154,7 +154,10 @@ def _parse_moment(text: str | None, name: str) -> datetime | None:
 
 
 def _run_increments(take: Callable[[], Increment], every: float | None, *, json: bool) -> None:
-    """Call `take` once, or with `every` again after each pause of so many seconds until a signal to stop."""
+    """Call `take` once. With `every`, repeat it with pauses of `every` seconds until SIGINT or SIGTERM.
+
+    An increment is one step of `dibs spark history`: it adds the new events of the storage to the tables.
+    """
     with _stop_event() as stop:
         while not stop.is_set():
             _print_increment(take(), json=json)

@@ -15,7 +15,7 @@ from dibs.model.job import Outcome, Slot
 from dibs.storage.protocol import Storage
 
 QUEUE = "files"
-#: Number of ids that are read from the storage at once.
+#: Most ids that one read of the storage asks for.
 PAGE_SIZE = 1000
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ async def build_backlog(storage: Storage, files: Iterable[FoundFile]) -> Backlog
 
 
 async def read_slots(storage: Storage, files: Iterable[FoundFile]) -> AsyncIterator[tuple[FoundFile, Slot]]:
-    """Yield each file with the slot of its id."""
+    """Yield each file with everything stored for its job, whose id is the path of the file."""
     for page in split_pages(files, PAGE_SIZE):
         slots = await storage.get(QUEUE, [file.path for file in page])
         for pair in zip(page, slots, strict=True):

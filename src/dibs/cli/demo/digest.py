@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-#: Bytes that are read at once.
+#: Bytes of one read, 1 MiB.
 CHUNK_SIZE = 1 << 20
 
 
@@ -22,7 +22,7 @@ class Digest(Struct, frozen=True, gc=False):
 
 
 def compute_digest(path: str) -> Digest:
-    """Read a file in chunks, and return its digest. `mtime_ns` is that of the moment it was opened."""
+    """Read a file in chunks, and return its digest. `mtime_ns` is read when the file is opened."""
     digest, lines, size, last = hashlib.sha256(), 0, 0, b"\n"
     with Path(path).open("rb", buffering=0) as file:
         about = os.fstat(file.fileno())
@@ -38,7 +38,7 @@ def compute_digest(path: str) -> Digest:
 def verify_digest(path: str, stored: Digest) -> str:
     """Compute the digest of a file again; return a message if the job's digest is wrong, otherwise "".
 
-    A file that was changed or removed since its job read it cannot be checked: that returns "".
+    Also return "" if the file was changed or removed after its job had read it.
     """
     try:
         with Path(path).open("rb") as file:

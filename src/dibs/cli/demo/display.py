@@ -11,35 +11,35 @@ from dibs.cli.output import escape, print_lines
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-#: Time between two lines about progress, s.
+#: Shortest time between two lines about progress, s.
 LINE_INTERVAL = 2.0
 
 
 class Display(Protocol):
-    """The output of the demo while it runs."""
+    """The output of the demo while it runs: printed lines, and one progress bar at a time."""
 
     def print_lines(self, *lines: str) -> None:
-        """Print lines."""
+        """Print lines above the progress bar."""
 
     def begin(self, what: str, total: int) -> None:
-        """Show the progress of `what`, from 0 to `total`."""
+        """Start a progress bar with the label `what`, from 0 to `total`."""
 
     def advance(self, done: int) -> None:
-        """Set the progress to `done`."""
+        """Set the progress to `done`, an absolute number and not a step."""
 
     def end(self) -> None:
-        """Hide the progress."""
+        """Remove the progress bar; does nothing without one."""
 
 
 def display_for(*, json: bool) -> Display:
-    """Return the display for this stdout."""
+    """Return the display that fits --json and whether stdout is a terminal."""
     if json:
         return NoDisplay()
     return TerminalDisplay() if sys.stdout.isatty() else PlainDisplay()
 
 
 class NoDisplay:
-    """No output, because --json prints the result at the end."""
+    """The display for --json: it prints nothing, because the command prints the result at the end."""
 
     def print_lines(self, *lines: str) -> None:
         pass

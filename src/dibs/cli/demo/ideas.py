@@ -1,7 +1,7 @@
 """The three demonstrations of `dibs demo`: a blocked duplicate, a retried failure, a killed worker process.
 
-Each runs real jobs, then reads the event log to report them. "Idea" is the name of a demonstration in the
-JSON.
+Each demonstration runs real jobs, then reads the event log to report them. In the JSON of `dibs demo --json`
+a demonstration is called an idea.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Idea:
     idea: str
     #: True if dibs behaved as expected.
     shown: bool
-    #: One sentence about the jobs and their times.
+    #: One sentence for people about the jobs and their times.
     told: str
 
 
@@ -89,7 +89,10 @@ def pauses_between_runs(runs: Sequence[LogEvent]) -> list[int]:
 
 
 async def run_idea(show: Callable[[Storage], Awaitable[Idea]], storage: Storage) -> Idea:
-    """Run a demonstration. An error becomes part of its result, so that the jobs of the files go on."""
+    """Run a demonstration and return its result.
+
+    An error becomes a failed result, so that it does not stop the jobs of the files.
+    """
     try:
         return await show(storage)
     except (DibsError, TimeoutError, ValueError) as error:
@@ -103,7 +106,7 @@ async def end_of_log(storage: Storage, queue: str) -> str:
 
 
 async def wait_until_active(storage: Storage, queue: str, id: str) -> None:
-    """Wait until a job is active."""
+    """Wait until a worker runs the job. Raises TimeoutError after TIMEOUT seconds."""
     async with asyncio.timeout(TIMEOUT):
         while True:
             (slot,) = await storage.get(queue, [id])
@@ -113,7 +116,10 @@ async def wait_until_active(storage: Storage, queue: str, id: str) -> None:
 
 
 async def attempts_since(storage: Storage, queue: str, after: str, revision: int = 0) -> list[LogEvent]:
-    """Return the attempts of a queue after an offset, up to the end of the job with this revision."""
+    """Wait until the job of an enqueue has ended, and return the ends of runs in the log after an offset.
+
+    `revision` is the number of that enqueue, `ticket.revision`. Raises TimeoutError after TIMEOUT seconds.
+    """
     found: list[LogEvent] = []
     async with asyncio.timeout(TIMEOUT):
         while True:

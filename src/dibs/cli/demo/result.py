@@ -45,7 +45,7 @@ class DemoResult:
 
 
 def to_json(result: DemoResult) -> dict[str, Any]:
-    """Return the JSON that docs/reference/cli.md documents."""
+    """Return the output of `dibs demo --json`; docs/reference/cli.md documents its fields."""
     fields: dict[str, Any] = msgspec.to_builtins(result)
     return fields
 
@@ -55,7 +55,7 @@ COLUMNS = ("", "#value", "details")
 
 
 def table_rows(result: DemoResult) -> list[tuple[str, str, str]]:
-    """Return the rows of the table."""
+    """Return the rows of the table that `dibs demo` prints, in the order of COLUMNS."""
     return [
         *_file_rows(result),
         *(_work_rows(result.figures) if result.figures.jobs else []),

@@ -32,9 +32,9 @@ from dibs.worker import run as work
 
 #: Time between two updates of the progress, s.
 POLL_INTERVAL = 0.1
-#: Number of digests that are checked between two updates of the progress.
+#: Most digests that are checked between two updates of the progress.
 CHECK_PAGE_SIZE = 200
-#: Number of failed files in the result.
+#: Most failed files that the result names.
 MAX_FAILURES = 5
 #: Time that running jobs have to end after Ctrl-C, s.
 GRACE = 5.0
@@ -51,7 +51,7 @@ class DemoPlan:
 
 
 class Enqueuer:
-    """Enqueues the files, and counts them."""
+    """Enqueues one job for each file, and counts the jobs for the progress bar."""
 
     def __init__(self, backlog: Backlog) -> None:
         self._new_files = backlog.new
@@ -60,8 +60,8 @@ class Enqueuer:
         self.total = len(backlog.to_do)
         #: True once every file is enqueued.
         self.is_complete = not backlog.new
-        #: Time of the last look at the counts of the queue, by time.monotonic(). At the end: when all files
-        #: were done.
+        #: Time of the last update of the progress, by time.monotonic(). After the demo it is the time when
+        #: all files were done.
         self.ended = time.monotonic()
 
     async def send(self) -> None:
@@ -225,5 +225,5 @@ async def check_all(result: DemoResult, backlog: Backlog, display: Display) -> N
 
 
 def check_page(page: Iterable[tuple[str, Digest]]) -> list[str]:
-    """Check some digests; called on a thread."""
+    """Return a message for each wrong digest of a page. Called on a thread, because it reads the files."""
     return [wrong for path, digest in page if (wrong := verify_digest(path, digest))]

@@ -1,4 +1,4 @@
-"""Bound: a job with its data and settings, to be enqueued later."""
+"""`Bound`, which `bind` returns: a job with its data and settings, to be enqueued later."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dibs.model.requests import EnqueueRequest, FollowUp
 class Bound:
     """A job to be enqueued later, returned by `task.bind(...)` and `queue.bind(...)`.
 
-    `enqueue_many`, `job.then`, `claim.complete` and `claim.fail` take it. They raise the errors of its data
-    and settings, so that a batch can report all of its bad jobs.
+    Pass it to `enqueue_many`, `job.then`, `claim.complete` or `claim.fail`. These calls raise the errors of
+    its data and settings, so that a batch reports all of its bad jobs together.
     """
 
     __slots__ = ("_request", "queue")
@@ -36,9 +36,10 @@ class Bound:
         return self._request
 
     def as_follow_up(self) -> FollowUp:
-        """Return the job as a follow-up of another job's end.
+        """Return the job as a follow-up: a job that is enqueued in the same atomic step as another job ends.
 
-        Raises Refused if it has a request_key: the fence of the end prevents a second enqueue already.
+        Raises Refused if it has a request_key. It would have no effect: a job ends only once, and so its
+        follow-up is enqueued only once.
         """
         request = self.request
         if request.request_key is not None:

@@ -27,7 +27,8 @@ from dibs.storage.capabilities import Capabilities
 class RunStorage(Protocol):
     """The part of a storage that a running job uses.
 
-    A process of the executor "process" has no storage of its own and implements it with messages.
+    A child process of the executor "process" has no connection to the storage. It implements this protocol
+    with messages to its worker.
     """
 
     @property
@@ -56,7 +57,7 @@ class CurrentJob:
     ) -> None:
         run = job.run
         if run is None:
-            raise NotRunning(f"{queue}/{job.id} is not active: only an active job has a handler")
+            raise NotRunning(f"{queue}/{job.id} is not active, so it has no CurrentJob; claim the job first")
         self._storage = storage
         self._loop = loop
         self._job = job
@@ -152,7 +153,10 @@ class CurrentJob:
         self.follow_ups = (*self.follow_ups, follow_up)
 
     def _run_on_worker_loop(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
-        """Return an awaitable of the work on the worker's loop. On a thread without a loop, wait for it."""
+        """Start `work` on the event loop of the worker, and return an awaitable for its end.
+
+        A `def` handler runs on a thread without an event loop. There, wait for `work` before returning.
+        """
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
@@ -164,14 +168,14 @@ class CurrentJob:
 
 
 class _CompletedAwaitable:
-    """An awaitable that is done already."""
+    """The awaitable that `progress` returns in a `def` handler: the progress is stored already."""
 
     def __await__(self) -> Generator[Any, None, None]:
         return
         yield
 
 
-#: The job of the running handler. The worker sets it before it decodes the payload.
+#: The job of the running handler, for `current_job()`. The worker sets it before it decodes the payload.
 CURRENT_JOB: Final[ContextVar[CurrentJob]] = ContextVar("dibs_current_job")
 
 

@@ -1,4 +1,7 @@
-"""The stored form of an exception: texts only, from which no exception is ever built again."""
+"""Conversion of an exception to `Error`, its stored form: type, message, traceback and causes as text.
+
+dibs never builds an exception from that text: stored data must not choose which class Python imports.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from types import TracebackType
 from dibs.model.error_text import to_storable_error
 from dibs.model.job import Error
 
-#: Errors in a chain of causes, the exception included, that are stored at most.
+#: Most errors that are stored of a chain of causes, the exception itself included.
 MAX_DEPTH = 8
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))  # noqa: PTH120 - pathlib takes longer to import than this package
 

@@ -1,4 +1,4 @@
-"""Failure: the failed job that a failure handler is called with."""
+"""`Failure`, the argument of a failure handler: the job that failed and its error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     error: Error
     """Type, message, traceback and cause of the error, as text."""
     attempts: int
-    """Number of claims."""
+    """Number of times the job was claimed."""
     retries: int
     """Number of times the job returned to the queue after an error."""
     stalls: int
@@ -42,14 +42,18 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 def build_failure(job: Job, serde: Serde, task: CallSignature | None) -> Failure:
-    """Return the failed job that a fail job is about. A payload that cannot be decoded raises no error.
+    """Return the Failure for a fail job.
 
-    Raises PermanentError if the job is not a fail job.
+    A fail job is the job that the storage enqueues to `name!fail` when a job of `name` fails. If its payload
+    does not fit the type hints of the task, the Failure has the values without conversion, or the bytes.
+
+    Raises PermanentError if a program has enqueued `job` to the fail queue itself.
     """
     origin = job.origin
     if origin is None:
         raise PermanentError(
-            f"{job.id} is not a fail job: it has no origin. The storage creates fail jobs; enqueue none"
+            f"{job.id} has no origin, because a program enqueued it: only the storage enqueues to a fail "
+            "queue. Enqueue the job to another queue"
         )
     return Failure(
         queue=origin.queue,

@@ -19,21 +19,24 @@ Executor = Literal["auto", "process"]
 
 
 class HandlerLimits(Struct, frozen=True, kw_only=True):
-    """Timeout and retries of a job; None is no limit. A job's overrides make one, so it is a Struct."""
+    """Timeout and retries of a job; None is no limit.
 
-    #: Ms that one run may take.
+    It is a msgspec Struct, and not an attrs class, because each job with overrides makes one.
+    """
+
+    #: Time that one run may take, in ms.
     timeout: int | None = 60_000
     #: Retries after an error.
     max_retries: int | None = 10
     #: Retries after a timeout.
     max_timeouts: int | None = 3
-    #: Retries after the worker was gone.
+    #: Retries after the worker process died or its lease expired.
     max_stalls: int | None = 3
     #: Delay before a retry.
     backoff: Backoff = Exponential(2, 300)
 
     def with_overrides(self, own: Overrides | None) -> HandlerLimits:
-        """Return these limits, replaced by the limits that `own` sets."""
+        """Return these limits with those replaced that the job itself sets in `own`."""
         if own is None:
             return self
         return HandlerLimits(
@@ -49,14 +52,14 @@ DEFAULT_LIMITS: Final = HandlerLimits()
 
 
 class Ending(Struct, kw_only=True):
-    """The end of a run, before it is settled. The hook of `@task.after` gets it and may change it."""
+    """The end of a run, before the worker stores it. The hook of `@task.after` gets it and may change it."""
 
     queue: str
     """Name of the queue."""
     id: str
     """Id of the job."""
     fence: int
-    """Number of the run."""
+    """Number of the run, which grows with each claim of the id."""
     attempt: int
     """Number of the claim of the job, from 1."""
     kind: EndKind
@@ -71,15 +74,16 @@ class Ending(Struct, kw_only=True):
 
 @frozen(kw_only=True, eq=False)
 class Handler:
-    """The handler of a queue, as a worker uses it."""
+    """The handler of a queue: a function of the application, and how a worker calls it."""
 
     queue: str
     #: The function of the application, `def` or `async def`.
     function: Callable[..., Any]
     is_async: bool
     serde: Serde
-    #: Returns the positional and keyword arguments of `function` for a job. May raise PermanentError. The
-    #: worker calls it inside the run with CURRENT_JOB set, because `send(data, job)` gets current_job().
+    #: Returns the positional and keyword arguments of `function` for a job. Raises PermanentError if the
+    #: payload does not fit. The worker sets CURRENT_JOB before the call, because a handler `send(data, job)`
+    #: gets current_job() as its second argument.
     decode_arguments: Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]]
     limits: HandlerLimits = DEFAULT_LIMITS
     #: Capacity units one run takes; a worker process has 100.
@@ -89,12 +93,12 @@ class Handler:
     executor: Executor = "auto"
     #: True if the app has a handler for `queue!fail`: then a failed job gets a fail job.
     handles_failure: bool = False
-    #: Called with the end of a run before it is settled; may change it (see Ending).
+    #: The hook of `@task.after`: called with the end of each run before the worker stores it.
     after: Callable[[Ending], Awaitable[None] | None] | None = None
-    #: Entered around each call of the function.
+    #: The middleware of `app.middleware(run=...)`: entered around each call of the function.
     middleware: RunMiddleware | None = None
-    #: Called with data and its payload by an enqueue in a process that has the handler. Raises Refused if
-    #: `decode_arguments` could not decode the payload.
+    #: Called by an enqueue, with the data and the payload, if this process declares the handler. Raises
+    #: Refused for a payload that `decode_arguments` could not decode.
     check_data: Callable[[Any, bytes], None] | None = None
-    #: Schedule of a periodic task: the worker enqueues its ticks.
+    #: Schedule of a periodic task; None for other handlers. The worker enqueues a job for each tick.
     schedule: Schedule | None = None

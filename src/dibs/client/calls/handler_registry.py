@@ -21,7 +21,9 @@ from dibs.model.check_values import check_optional_number
 from dibs.model.job import FAIL_SUFFIX, Job
 from dibs.model.retry import Backoff
 
+#: Returns the positional and keyword arguments of a handler for a job.
 ArgumentDecoder = Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]]
+#: Called with data and its payload. Raises Refused if the handler could not be called with them.
 DataCheck = Callable[[Any, bytes], None]
 
 
@@ -59,7 +61,7 @@ _LIMIT_SETTINGS: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls"
 class HandlerRegistry(dict[str, Handler]):
     """The handlers of an app by queue name; a queue has at most one."""
 
-    #: All middleware around runs, composed to one; None without middleware.
+    #: All middleware of `app.middleware(run=...)`, composed to one; None without middleware.
     run_middleware: RunMiddleware | None = None
 
     def add_middleware(self, middleware: RunMiddleware) -> None:
@@ -71,7 +73,7 @@ class HandlerRegistry(dict[str, Handler]):
     def register(self, handler: Handler) -> None:
         """Add a handler. Raises DuplicateHandler if its queue has one already.
 
-        With the handler of a fail queue it also sets `handles_failure` of the queue's handler.
+        The handler of a fail queue, `name!fail`, also sets `handles_failure` of the handler of `name`.
         """
         known = self.get(handler.queue)
         if known is not None:
@@ -108,7 +110,7 @@ def build_handler(
 
 
 def build_limits(settings: HandlerSettings) -> HandlerLimits:
-    """Return the limits of the options, with a default for each that is left out. Raises Refused."""
+    """Return the limits that the options set, with durations in ms and defaults. Raises Refused."""
     given: dict[str, Any] = {name: settings[name] for name in _LIMIT_SETTINGS if name in settings}
     if "timeout" in given:
         given["timeout"] = check_duration_limit("timeout", given["timeout"])
@@ -145,9 +147,9 @@ def queue_argument_decoder(call: CallSignature, serde: Serde) -> ArgumentDecoder
 
 
 def task_data_check(call: CallSignature, serde: Serde) -> DataCheck:
-    """Return a function that raises Refused for data that is not a call of the task.
+    """Return a function that raises Refused unless the payload has the arguments of a call of the task.
 
-    `task.queue.enqueue` takes any data, so the data may be something else.
+    `task.enqueue` always makes such a payload, but `task.queue.enqueue` takes any data.
     """
     return lambda _, payload: call.check_payload(serde, payload)
 

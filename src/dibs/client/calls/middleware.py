@@ -22,7 +22,7 @@ RunMiddleware = Callable[[CurrentJob], AbstractContextManager[object]]
 
 
 def compose_enqueue(outer: EnqueueMiddleware, inner: EnqueueMiddleware | None) -> EnqueueMiddleware:
-    """Return a middleware that enters `outer` before `inner`."""
+    """Return a middleware that passes the requests through `outer`, then through `inner`."""
     if inner is None:
         return outer
 
@@ -35,7 +35,7 @@ def compose_enqueue(outer: EnqueueMiddleware, inner: EnqueueMiddleware | None) -
 
 
 def compose_run(outer: RunMiddleware, inner: RunMiddleware | None) -> RunMiddleware:
-    """Return a middleware that enters `outer` before `inner`."""
+    """Return a middleware that enters `outer` before `inner`, and leaves it after `inner`."""
     if inner is None:
         return outer
 

@@ -25,18 +25,21 @@ _PLAIN_TYPES = (str, int, bool, float)
 
 
 class TaskPayload(msgspec.Struct, forbid_unknown_fields=True):
-    """The payload of a task's job."""
+    """The payload of a task's job: the arguments of one call, in the order of the call and by name."""
 
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
 
 
 class _EmptyKwargs(msgspec.Struct, forbid_unknown_fields=True):
-    """The empty keyword arguments of a payload."""
+    """Type of empty keyword arguments. Decoding a payload with keyword arguments to it raises an error."""
 
 
 class CallSignature:
-    """The signature of a function: encodes arguments to a payload, and decodes it to the hinted types."""
+    """The signature of a function, which encodes the arguments of a call and decodes them again.
+
+    Decoding converts each argument to the type hint of its parameter.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -57,7 +60,10 @@ class CallSignature:
 
     @cached_property
     def _plain_argument_types(self) -> frozenset[tuple[type, ...]]:
-        """Tuples of plain argument types that equal the hints of their parameters: most calls have one."""
+        """The tuples of argument types with which a call surely fits, for parameters with plain hints.
+
+        `def f(a: int, b: str = "")` has (int,) and (int, str). Most calls are found here, which is fast.
+        """
         lists = (wanted.__args__ for wanted in self._positional_types.values())
         return frozenset(types for types in lists if all(hint in _PLAIN_TYPES for hint in types))
 
@@ -84,15 +90,15 @@ class CallSignature:
             try:
                 return serde.decode(payload, form).args, {}
             except (ValueError, TypeError, NotImplementedError):
-                # The payload has keyword arguments, or an argument does not fit. The slow way below
-                # decodes both, and its error names the parameter at fault.
+                # The payload has keyword arguments, or an argument does not fit. The slower code below
+                # decodes keyword arguments, and its error names the parameter at fault.
                 pass
         args, kwargs = decode_task_payload(serde, payload)
         if not kwargs and len(args) in self._positional_types:
             try:
                 return self._convert_together(args), {}
             except (ValueError, TypeError, NotImplementedError):
-                # The way below converts each argument by itself, so its error names the parameter at fault.
+                # The code below converts the arguments one by one, so its error names the parameter at fault.
                 pass
         try:
             bound = self._signature.bind(*args, **kwargs)
@@ -130,7 +136,11 @@ class CallSignature:
 
     @cached_property
     def _positional_types(self) -> dict[int, GenericAlias]:
-        """The tuple type of positional arguments for each number of arguments that a call may have."""
+        """The tuple type of positional arguments for each number of arguments that a call may have.
+
+        `def f(a: int, b: str = "")` has {1: tuple[int], 2: tuple[int, str]}. It is empty if a keyword-only
+        parameter has no default.
+        """
         known = self._signature.parameters.values()
         if any(one.kind is inspect.Parameter.KEYWORD_ONLY and one.default is one.empty for one in known):
             return {}
@@ -149,7 +159,7 @@ class CallSignature:
     def needs_no_conversion(self, name: str, value: Any) -> bool:
         """Return whether a worker surely decodes the value to the type hint of the parameter.
 
-        For False the value must be encoded and decoded to find out.
+        If it returns False, only encoding and decoding the value shows whether it fits.
         """
         return _has_plain_hint(self.hints.get(name, Any), value)
 
@@ -185,12 +195,12 @@ class CallSignature:
 
     @property
     def return_type(self) -> Any:
-        """The type hint of the return value."""
+        """The type hint of the return value, or Any without a hint."""
         return self.hints.get("return", Any)
 
     @property
     def positional_names(self) -> list[str]:
-        """The names of the parameters that a call may pass by position."""
+        """The names of the parameters that a call may pass by position; *args is not among them."""
         by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         return [name for name, one in self._signature.parameters.items() if one.kind in by_position]
 

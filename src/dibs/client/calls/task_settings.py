@@ -1,4 +1,4 @@
-"""The options of a task, and the schedule that `every`, `cron`, `tz` and `catch_up` make."""
+"""The options of a task, and the conversion of `every`, `cron`, `tz` and `catch_up` to a schedule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TaskSettings(HandlerSettings, total=False):
-    """Options of a task: those of a handler, and a schedule."""
+    """Options of `@app.task(...)`: those of a handler, and four for the schedule of a periodic task."""
 
     every: Seconds | str
     """Interval of a periodic task: seconds, a timedelta, or text like "5m" or "1h30m". The task runs at the

@@ -27,7 +27,7 @@ from dibs.storage.protocol import Storage
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-#: Most items of a batch (contract 3, enqueue).
+#: Most items of a batch: a storage accepts no more in one call (contract 3, enqueue).
 MAX_BATCH_ITEMS: Final = 1000
 #: Most bytes of a batch, so that a round trip stays short.
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
@@ -52,18 +52,18 @@ def _zero_size(_item: object) -> int:
 class Coalescer(Generic[Item, Answer]):
     """A sender of batches. Items that are added while a batch is in flight form the next batch.
 
-    The caller checks an item before `add`. `add` returns when the item is answered, which is the
-    back-pressure. A cancelled or refused call does not affect its batch, and each call gets a separate
-    exception object.
+    Check an item before `add`, because one bad item delays its whole batch. `add` returns when the item is
+    answered, so a caller cannot send faster than the storage answers. A cancelled or refused call does not
+    affect the other calls of its batch, and each call gets a separate exception object.
     """
 
     _send: Callable[[list[Item]], Awaitable[Sequence[Answer]]]
-    #: Returns the bytes of an item. The default is 0, because most items are small.
+    #: Returns the size of an item in bytes. The default counts 0, for items that are always small.
     _size: Callable[[Item], int] = field(default=_zero_size)
-    #: True if `send` changes no stored state.
+    #: True if `send` changes no stored state, as for gets.
     _read_only: bool = field(default=False, kw_only=True)
-    #: The last batch had one item, so the next caller sends its item itself. This saves a task and two
-    #: iterations of the event loop.
+    #: True after a read-only batch of one item: the next caller sends its item itself. This saves a task and
+    #: two iterations of the event loop.
     _send_inline: bool = field(default=False, init=False)
     _waiting: deque[PendingCall[Item, Answer]] = field(factory=deque, init=False)
     _flushing: asyncio.Future[None] | None = field(default=None, init=False)
@@ -193,14 +193,14 @@ class CoalescedCalls:
         return await coalescer.add(request)
 
     async def get(self, queue: str, id: str) -> Slot:
-        """Return the slot of one id."""
+        """Return everything stored for one id: current job, blocked successor and outcome."""
         coalescer = self._gets.get(queue)
         if coalescer is None:
             coalescer = self._gets[queue] = Coalescer(partial(self._storage.get, queue), read_only=True)
         return await coalescer.add(id)
 
     async def settle(self, queue: str, settlement: Settlement) -> SettleResult:
-        """Settle one run. Raises OutcomeUnknown, StorageError."""
+        """Store how one run ended: completed, failed, retried, ... Raises OutcomeUnknown, StorageError."""
         coalescer = self._settles.get(queue)
         if coalescer is None:
             coalescer = self._settles[queue] = Coalescer(

@@ -89,7 +89,10 @@ class OutcomeWait:
             )
 
     async def _extend_retention(self, storage: Storage, slot: Slot) -> None:
-        """Extend the stored retention to outlive the wait. An update during the wait may have replaced it."""
+        """Extend the stored retention, so that the outcome is kept until the wait ends.
+
+        Called before each pause, because an update of the job during the wait may replace the retention.
+        """
         own, *others = stored_retentions(slot, self._revision)
         longer = extend_retention(
             await self._client.retention(), round(self._seconds_left() * 1000), own, *others
@@ -105,7 +108,10 @@ def abandon_wakeup(wakeup: asyncio.Future[Any]) -> None:
 
 
 def stored_retentions(slot: Slot, revision: int) -> list[OutcomeRetention]:
-    """Return the retentions that an amend would overwrite; the first is that of the pending enqueue."""
+    """Return the retentions in a slot that an amend of its id would overwrite.
+
+    The first is the retention of the job that contains the enqueue with the number `revision`.
+    """
     live = [part for part in (slot.current, slot.successor) if part is not None]
     live.sort(key=lambda part: not part.first <= revision <= part.revision)
     retentions = [part.data.retention or OutcomeRetention() for part in live]

@@ -36,7 +36,7 @@ class EnqueuedBatch(NamedTuple):
 
 @define(eq=False)
 class QueueClient:
-    """One queue of an app: its name, its serde, and the verbs of the storage for it."""
+    """One queue of an app: its name, its serde, and the calls of the storage for this queue."""
 
     storage_handle: StorageHandle
     name: str
@@ -78,7 +78,10 @@ class QueueClient:
         return answer
 
     async def settle(self, settlement: Settlement, connection: Any = None) -> SettleResult:
-        """Settle one run, coalesced with concurrent calls or in the transaction of `connection`."""
+        """Store how one run ended, coalesced with concurrent calls or in the transaction of `connection`.
+
+        The answer is "lost" if the lease of the run has ended. Raises Refused, OutcomeUnknown, StorageError.
+        """
         opened = await self.storage_handle.ensure_open()
         if connection is None:
             return await opened.coalesced.settle(self.name, settlement)
@@ -86,7 +89,7 @@ class QueueClient:
         return answer
 
     async def get(self, id: str) -> Slot:
-        """Return the slot of one id."""
+        """Return everything stored for one id: current job, blocked successor and outcome."""
         return await (await self.storage_handle.ensure_open()).coalesced.get(self.name, id)
 
     async def enqueue_all(self, jobs: Iterable[Bound], connection: Any = None) -> EnqueuedBatch:

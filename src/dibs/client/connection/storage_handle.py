@@ -38,7 +38,7 @@ class OpenStorage:
         await self.storage.__aexit__(None, None, None)
 
 
-# Without slots: `override` exchanges the whole state by vars().
+# slots=False, because `override` replaces all attributes through vars(self).
 @define(eq=False, slots=False)
 class StorageHandle:
     """The lazily opened storage of an app.
@@ -56,13 +56,13 @@ class StorageHandle:
     _open_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = field(default=None, init=False)
     #: A storage that other processes cannot reach, such as `memory:`, and the id of its process.
     _unshared_storage: tuple[Storage, int] | None = field(default=None, init=False)
-    #: Blocks that have entered the handle and have not left it.
+    #: Number of `enter` calls without a `leave` so far. The last `leave` closes the storage.
     _entered: int = field(default=0, init=False)
     _closed: bool = field(default=False, init=False)
 
     @property
     def url(self) -> str:
-        """The URL of the storage, with its password. Raises NoStorage."""
+        """The URL of the storage, with its password. Raises NoStorage if there is no URL."""
         return resolve_url(self._url)
 
     @property
@@ -107,7 +107,10 @@ class StorageHandle:
             return self._opened
 
     def _storage_to_open(self) -> Storage:
-        """Return a storage object for the URL: the same object again if it alone holds its jobs."""
+        """Return a storage object for the URL.
+
+        A storage such as `memory:` keeps its jobs in the object, so a second call returns the same object.
+        """
         if self._unshared_storage is None:
             storage = open_storage(self.url, **self._options)
             if storage.capabilities.shared:
@@ -135,7 +138,7 @@ class StorageHandle:
         """
         was_open = self._opened is not None and self._opened.is_usable
         await self.ensure_open()
-        # Counted as a block, so that a nested `async with app` is not the outermost one, which calls `close`.
+        # Count this block as entered. Otherwise the end of an `async with app` inside it would close the app.
         self._entered += 1
         try:
             yield

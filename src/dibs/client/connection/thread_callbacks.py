@@ -1,6 +1,8 @@
-"""Callbacks that a call, on the event loop of the app, runs on the blocked thread that made the call.
+"""Callbacks from the event loop to the thread of a blocking call.
 
-A blocking connection of the caller may only be used on this thread.
+A call such as `queue.sync.enqueue(..., connection=...)` runs on the event loop of the app, while its thread
+waits. A blocking database connection may be used only on that thread. So the event loop sends the thread
+callbacks, which use the connection.
 """
 
 from __future__ import annotations
@@ -17,19 +19,19 @@ T = TypeVar("T")
 
 
 class CallerThread:
-    """A thread that waits for a call and runs the callbacks of the call."""
+    """The thread of a blocking call, which runs callbacks while it waits for the result of the call."""
 
     def __init__(self) -> None:
         self._callbacks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def wait(self, future: concurrent.futures.Future[Any]) -> None:
-        """Run callbacks until `future` is done. Called on the thread."""
+        """Run callbacks until `future`, the blocking call, is done. Call it on the thread itself."""
         future.add_done_callback(lambda _: self._callbacks.put(None))
         while (callback := self._callbacks.get()) is not None:
             callback()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run `work` on the thread and return its result. Called on the event loop."""
+        """Run `work` on the thread and return its result. Call it on the event loop."""
         done: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._callbacks.put(partial(_run_and_set_result, work, done))
         return await asyncio.wrap_future(done)

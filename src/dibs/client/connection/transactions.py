@@ -36,7 +36,7 @@ class TransactionCalls:
         return answers
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> Sequence[SettleResult]:
-        """Settle as `Storage.settle` does. A rollback undoes it."""
+        """Settle runs as `Storage.settle` does. A rollback undoes this, and the runs are active again."""
         answers: Sequence[SettleResult] = await self._call_verb(self._verbs.settle, queue, settlements)
         return answers
 

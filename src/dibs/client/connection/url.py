@@ -10,6 +10,7 @@ from dibs.errors import ConfigurationError, NoStorage
 if TYPE_CHECKING:
     from pathlib import Path
 
+#: Environment variable with the URL of the storage.
 URL_VARIABLE = "DIBS_URL"
 
 
@@ -44,14 +45,16 @@ def _read_project_url(project: Path) -> str | None:
         raise ConfigurationError(f"{project} is not valid TOML: {error}") from error
     url = tool.get("dibs", {}).get("url")
     if url is not None and not isinstance(url, str):
-        raise ConfigurationError(f"{project}: url under [tool.dibs] is of type {type(url).__name__}; it must be a string")
+        raise ConfigurationError(
+            f"{project}: url under [tool.dibs] is of type {type(url).__name__}; it must be a string"
+        )
     return _anchor_file_url(project, url) if url else None
 
 
 def _anchor_file_url(project: Path, url: str) -> str:
-    """Return `url`; make the path of a relative file: URL relative to the folder of `project`.
+    """Return `url`, with the path of a relative file: URL under the folder of pyproject.toml, `project`.
 
-    So all processes of the project use one storage, from every working directory.
+    All processes of a project then use the same directory, from every working directory.
     """
     scheme, _, path = url.partition(":")
     if scheme != "file" or path.startswith("/"):
@@ -60,7 +63,10 @@ def _anchor_file_url(project: Path, url: str) -> str:
 
 
 def redact_url(url: str) -> str:
-    """Return `url` without user, password, query and fragment."""
+    """Return `url` without user, password, query and fragment.
+
+    "redis://user:secret@host/0?tls=1" becomes "redis://host/0".
+    """
     bare = url.partition("#")[0].partition("?")[0]
     scheme, slashes, rest = bare.partition("://")
     if not slashes:

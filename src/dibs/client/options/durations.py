@@ -15,7 +15,7 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 def duration_ms(field: str, duration: Seconds) -> int:
-    """Return `duration` in ms, rounded up so that no job runs early.
+    """Return `duration` in ms, rounded up so that no job runs early: 1.5 gives 1500, 0.0001 gives 1.
 
     Raises Refused, with `field` as its field, if `duration` is not a finite number or a timedelta.
     """

@@ -18,15 +18,16 @@ from dibs.client.options.serde import enc_hook
 BASE32_DIGITS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 #: Two digits for each number from 0 to 1023.
 _DIGIT_PAIRS: Final = [first + second for first in BASE32_DIGITS for second in BASE32_DIGITS]
-#: Most ids with the timestamp of one ms; the generator takes further ids from the next ms.
+#: Most ids with the same timestamp. The generator gives further ids the timestamp of the next ms.
 MAX_IDS_PER_MS: Final = len(_DIGIT_PAIRS)
 
 
 class _Millisecond(NamedTuple):
-    """The parts that all ids of one millisecond share, and the counter that makes each id unique."""
+    """The parts that all ids of one millisecond share, and the counter that distinguishes them."""
 
     #: Ms since the epoch.
     at: int
+    #: Counts the ids of this ms from 0.
     numbers: count[int]
     #: The encoded timestamp, 10 digits.
     head: str
@@ -74,7 +75,7 @@ class IdGenerator:
 
 
 def _encode_base32(number: int, pairs: int) -> str:
-    """Return `number` in base 32, as `pairs` pairs of digits."""
+    """Return `number` in base 32 with `2 * pairs` digits: (33, 1) gives "11"."""
     return "".join([_DIGIT_PAIRS[number >> 10 * index & 1023] for index in reversed(range(pairs))])
 
 

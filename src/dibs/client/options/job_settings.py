@@ -1,4 +1,4 @@
-"""The settings of a job, and the request that they build."""
+"""Settings of a job, the keyword arguments of `enqueue`, and their conversion to a storage request."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _OVERRIDE_SETTINGS: Final = ("timeout", "max_retries", "max_timeouts", "max_stal
 
 
 def check_setting_names(given: Iterable[str], known: frozenset[str]) -> None:
-    """Raise Refused if `given` contains a name that is not in `known`."""
+    """Raise Refused for an unknown name, for example a misspelled one. The error lists the `known` names."""
     for name in given:
         if name not in known:
             raise Refused(
@@ -101,7 +101,7 @@ def _generated_id(settings: JobSettings) -> str:
 
 
 def due_fields(settings: Mapping[str, Any]) -> dict[str, int]:
-    """Return `run_at` (ms since the epoch), `delay` (ms) or neither, as fields of a request.
+    """Return the time of a job as fields of a request: `run_at` in ms since the epoch, `delay` in ms, or {}.
 
     Raises Refused if both are set.
     """
@@ -114,7 +114,7 @@ def due_fields(settings: Mapping[str, Any]) -> dict[str, int]:
 
 
 def build_data(payload: bytes, settings: JobSettings) -> JobData:
-    """Return the part of a job that an Update replaces as a whole."""
+    """Return payload, attributes, priority, limits and retention: an `Update` replaces them together."""
     retention = settings.get("retention", UNSET)
     return JobData(
         payload=payload,
@@ -144,7 +144,7 @@ def _encode_attribute(name: str, value: Any) -> bytes:
 
 
 def build_overrides(settings: JobSettings) -> Overrides | None:
-    """Return the limits that the settings override, or None if they override none."""
+    """Return the limits of this job that replace those of its handler; None if it sets no limit."""
     if not any(name in settings for name in _OVERRIDE_SETTINGS):
         return None
     return Overrides(

@@ -1,4 +1,4 @@
-"""The settings of a queue, and the patch that they build."""
+"""Settings of a queue, the keyword arguments of `queue.configure`, and their conversion to ms."""
 
 from __future__ import annotations
 

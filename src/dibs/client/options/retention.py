@@ -1,4 +1,4 @@
-"""The retention of outcomes: `Retention`, its conversion to ms, and its extension for a waiter."""
+"""How long outcomes are kept: `Retention`, its conversion to ms, and its extension for a waiting caller."""
 
 from __future__ import annotations
 
@@ -52,10 +52,12 @@ def build_retention(value: Retention | Seconds | None) -> model.OutcomeRetention
 def extend_retention(
     queue: model.OutcomeRetention, wait: int, own: model.OutcomeRetention, *others: model.OutcomeRetention
 ) -> model.OutcomeRetention:
-    """Return `own`, extended to outlive a wait of `wait` ms; `own` itself if it is long enough.
+    """Return the retention `own` of a job, extended to outlive a wait of `wait` ms; `own` if long enough.
 
-    The caller passes the result to `Storage.amend`, which sets one retention on the current job, the
-    successor and the outcome of an id. So the result is at least as long as each of `others`.
+    `queue` is the retention of the queue, which applies to kinds of end that `own` leaves UNSET. The caller
+    may pass the result to `Storage.amend`. An amend sets one retention on the current job of an id, on the
+    blocked job after it and on the outcome; `others` are the retentions of the other two. So the result is at
+    least as long as each of `others`.
     """
     if not any(_is_shorter(_effective_age(kind, own, queue), wait + WAIT_SLACK_MS) for kind in ENDS):
         return own
@@ -88,12 +90,15 @@ def _is_shorter(age: int | None, least: int) -> bool:
 
 
 def _effective_age(kind: EndKind, *retentions: model.OutcomeRetention) -> int | None:
-    """Return the age that applies: the first of `retentions` with a value for `kind`, else the default."""
+    """Return the ms for which outcomes of `kind` are kept; None is for ever.
+
+    The first of `retentions` with a value for `kind` decides, else DEFAULT_RETENTION.
+    """
     for retention in (*retentions, DEFAULT_RETENTION):
         age: int | UnsetType | None = getattr(retention, kind)
         if age is not UNSET:
             return age
-    raise AssertionError("DEFAULT_RETENTION has a value for every kind of end")
+    raise AssertionError(f"bug in dibs: DEFAULT_RETENTION has no value for the kind of end {kind!r}")
 
 
 def _age_ms(kind: EndKind, age: Seconds | UnsetType | None) -> int | UnsetType | None:

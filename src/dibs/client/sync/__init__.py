@@ -21,7 +21,10 @@ MODULES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a blocking class. Raises AttributeError for another name. The package dibs uses it, too."""
+    """Import the module of a blocking class at its first use, and return the class.
+
+    The package dibs uses this function as its own `__getattr__`. Raises AttributeError for other names.
+    """
     if name not in MODULES:
         raise AttributeError(f"module 'dibs' has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)

@@ -33,7 +33,7 @@ class BackgroundLoop:
         self._process = 0
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop."""
+        """Return the loop. The first call in a process starts it on a daemon thread."""
         if self._process != os.getpid():
             # At the fork a thread of the parent may have held the lock; that thread does not exist here.
             self._start_lock, self._loop, self._process = threading.Lock(), None, os.getpid()
@@ -103,17 +103,17 @@ def _python_is_exiting() -> bool:
     return not threading.main_thread().is_alive()
 
 
-#: Signals that stop a worker.
+#: Signals that stop a worker: SIGTERM from a service manager, SIGINT from Ctrl-C.
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 #: Callbacks for stop signals that arrive while the main thread waits in `run_on_this_thread`. A worker on
 #: another thread adds one.
 SIGNAL_LISTENERS: Final[list[Callable[[], object]]] = []
-#: Seconds between two looks of `_PollingWaiter`, so the longest delay of a signal.
+#: Seconds between two checks of `_PollingWaiter`, and so the longest delay of a signal.
 SIGNAL_POLL_SECONDS: Final = 0.2
 
 
 def run_on_this_thread(handle: StorageHandle, async_form: str, call: Coroutine[Any, Any, T]) -> T:
-    """Run a long call on a new loop of this thread: on the main thread it gets the signals.
+    """Run a long call, such as `app.work`, on a new loop of this thread: the main thread gets the signals.
 
     If the app is open on another thread, the call runs there, and the main thread forwards the stop signals
     to SIGNAL_LISTENERS.
@@ -131,8 +131,8 @@ def run_on_this_thread(handle: StorageHandle, async_form: str, call: Coroutine[A
 class _PollingWaiter:
     """Waits in short steps, so that the main thread runs the handlers of signals between them.
 
-    A signal that arrives just before a long wait begins would not interrupt it, and its handler would run
-    only after it.
+    A signal that arrives just before a long wait begins would not interrupt that wait, and the signal's
+    handler would run only after the wait.
     """
 
     def wait(self, future: concurrent.futures.Future[Any]) -> None:
@@ -167,7 +167,7 @@ def _forward_signals() -> Iterator[None]:
 
 
 def iterate(handle: StorageHandle, async_form: str, items: AsyncIterator[T]) -> Iterator[T]:
-    """Yield the items of an async iterator."""
+    """Yield the items of an async iterator to blocking code, waiting for each on the event loop."""
     while True:
         try:
             yield run(handle, async_form, _next_or_end(items))
@@ -187,7 +187,7 @@ async def _next_or_end(items: AsyncIterator[T]) -> T:
 
 
 def next_item(handle: StorageHandle, async_form: str, items: AsyncIterator[T]) -> T:
-    """Return the next item of an async iterator. Raises StopIteration at its end."""
+    """Wait for the next item of an async iterator and return it. Raises StopIteration at its end."""
     try:
         return run(handle, async_form, _next_or_end(items))
     except _EndOfIteration:
@@ -195,7 +195,7 @@ def next_item(handle: StorageHandle, async_form: str, items: AsyncIterator[T]) -
 
 
 def refuse_on_loop(async_form: str, call: Coroutine[Any, Any, Any]) -> None:
-    """Close the call and raise an error if this thread must not block.
+    """Raise an error if this thread must not block, and close `call`, which would otherwise warn at its end.
 
     Raises ConfigurationError on a thread with a running event loop, NotRunning at the end of Python.
     """

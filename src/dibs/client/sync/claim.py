@@ -144,7 +144,10 @@ class BlockingClaim:
         )
 
     def release(self) -> SettleStatus:
-        """Return the job to the queue as it was before the claim. Returns the answers of `retry`."""
+        """Return the job to the queue as it was before the claim, without counting a retry.
+
+        Returns "returned", or "cancelled" if the run was asked to stop: the job has ended then.
+        """
         return run(self._storage_handle, "await claim.release(...)", self._source.release())
 
     def hand_off(self) -> int:
@@ -156,9 +159,15 @@ class BlockingClaim:
         return run(self._storage_handle, "await claim.hand_off(...)", self._source.hand_off())
 
     def extend(self, seconds: Seconds) -> None:
-        """Renew the lease to at least `seconds` from now, for all claims under it."""
+        """Renew the lease, so that it ends no earlier than `seconds` from now.
+
+        The receiver's other claims under this lease are renewed, too. Raises LeaseLost if it has ended.
+        """
         return run(self._storage_handle, "await claim.extend(...)", self._source.extend(seconds))
 
     def progress(self, value: Any) -> None:
-        """Store the progress of the job, any JSON value of at most 1 MiB. `queue.get(id)` returns it."""
+        """Store the progress of the job, any JSON value of at most 1 MiB. `queue.get(id)` returns it.
+
+        Raises LeaseLost if the lease has ended, Refused if JSON cannot encode the value.
+        """
         return run(self._storage_handle, "await claim.progress(...)", self._source.progress(value))

@@ -40,9 +40,10 @@ from dibs.model.results import (
 class BlockingQueue:
     """Blocking form of Queue, returned by its property `sync`.
 
-    A named queue, returned by `app.queue(name)` and by `task.queue`.
+    A named queue of jobs, returned by `app.queue(name)` and by `task.queue`.
 
-    Most methods call one verb of the storage (contract 3).
+    It enqueues jobs, declares the function that runs them, and inspects and changes jobs by id. A queue
+    needs no creation: any allowed name can be used at once.
     """
 
     def __init__(self, source: Queue) -> None:
@@ -128,7 +129,8 @@ class BlockingQueue:
     def bind(self, data: Any, **settings: Unpack[JobSettings]) -> Bound:
         """Return a job to be enqueued later: with `enqueue_many`, or as the follow-up of another job.
 
-        The settings are those of `enqueue`. It raises no errors: the users of the Bound do.
+        The settings are those of `enqueue`. Bad data or settings raise no error here: `enqueue_many` and the
+        other calls that take a Bound raise it.
         """
         return self._source.bind(data, **settings)
 

@@ -67,7 +67,8 @@ class BlockingTaskEnqueuer(Generic[P, R]):
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound:
         """Return a call to be enqueued later: with `enqueue_many`, or as the follow-up of another job.
 
-        It raises no errors: `enqueue_many` and the other users of the Bound do.
+        Bad arguments or settings raise no error here: `enqueue_many` and the other calls that take a Bound
+        raise it.
         """
         return self._source.bind(*args, **kwargs)
 
