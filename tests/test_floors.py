@@ -99,7 +99,7 @@ def upward(modules: Mapping[str, Module]) -> Iterator[str]:
 
 
 def circles(modules: Mapping[str, Module]) -> list[list[str]]:
-    """Return each group of modules that import each other, directly or through others, by Tarjan's algorithm."""
+    """Return each group of modules that import each other, directly or through others (Tarjan)."""
     edges = {
         name: [target for target in imported(module, modules) if TWINS.get(name) != target]
         for name, module in modules.items()

@@ -34,7 +34,8 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 #: Files that belong to a user's project, a system or another library, by the name that texts give them.
 THEIRS = {
     "app.py", "application.py", "base.py", "celery.py", "conftest.py", "m.py", "manage.py", "models.py",
-    "settings.py", "setup.py", "sitecustomize.py", "spark.sql", "pyspark.sql", "streaming.sql", "tasks.py", "views.py",
+    "settings.py", "setup.py", "sitecustomize.py", "spark.sql", "pyspark.sql", "streaming.sql", "tasks.py",
+    "views.py",
 }  # fmt: skip
 #: Identifiers of Spark, Celery and other systems that our code does not call.
 THEIR_SYMBOLS = {"mapInArrow"}
