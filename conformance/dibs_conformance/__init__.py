@@ -17,8 +17,9 @@ _MODULES: Final = {"certify": "certification", "Failure": "report", "LawReport":
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on its first use. pytest imports this package for its plugin, also where
-    Hypothesis is not installed.
+    """Import a public name on its first use.
+
+    pytest imports this package for its plugin, also where Hypothesis is not installed.
     """
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

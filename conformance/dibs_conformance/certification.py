@@ -42,11 +42,15 @@ def certify(
 ) -> Report:
     """Test a storage against the contract for `budget` seconds, or with `examples` histories on each level.
 
+    A history is a random sequence of at most `steps` calls. The same `seed` repeats a run.
+
     `target` is a URL or a picklable function `open_storage(location, clock)`. On the server or in the folder
-    of a URL, the kit only uses locations that it creates, and it removes them at the end. The levels up to
-    `level` share the budget, and each has its own part of the report; the levels above the first broken one
-    do not run. A failure comes with the shortest sequence of calls that the kit found for it. Raises Refused
-    for an unknown level, and for a negative budget or number of histories.
+    of a URL, the kit only uses locations that it creates, and it removes them at the end.
+
+    The levels up to `level` share the budget. Levels above the first broken one do not run. The report has
+    a part for each level, and the shortest sequence of calls that the kit found for each failure.
+
+    Raise Refused for an unknown level, and for a negative budget or number of histories.
     """
     check_level(level)
     check_effort(budget, examples)
@@ -59,7 +63,7 @@ def certify(
 
 
 def check_level(level: str) -> None:
-    """Raise Refused for a level that does not exist."""
+    """Raise Refused unless the level is one of "L0" to "L4"."""
     if level not in LEVELS:
         raise Refused(f"unknown level {level!r}; expected one of {', '.join(LEVELS)}", field="level")
 
@@ -76,7 +80,7 @@ def check_effort(budget: float, examples: int | None) -> None:
 
 @frozen
 class Certification:
-    """One run of the kit on one target."""
+    """One certification of one storage, from its first location to the report."""
 
     _locations: Locations
     _level: str
@@ -124,14 +128,14 @@ class Certification:
             runner.close()
 
     def _share(self, name: str) -> float:
-        """Return the seconds for a level: the rest of the budget, in equal parts for it and those above."""
+        """Return the seconds for a level. It and the levels above it share the rest of the budget equally."""
         names = levels_up_to(self._level)
         left = self._began + self._budget - time.monotonic()
         return max(0.0, left) / (len(names) - names.index(name))
 
 
 def untested_claims(capabilities: Iterable[CapabilityReport]) -> tuple[SkippedTest, ...]:
-    """Return the capabilities that the storage claims and the kit could not try."""
+    """Return the capabilities that the storage claims and the kit could not try. L0 is then not reached."""
     return tuple(
         SkippedTest(name=capability.name, why=capability.note or "it could not be tried")
         for capability in capabilities
@@ -140,13 +144,13 @@ def untested_claims(capabilities: Iterable[CapabilityReport]) -> tuple[SkippedTe
 
 
 def levels_up_to(level: str) -> list[str]:
-    """Return the names of the levels from the lowest to this one."""
+    """Return the level names up to this one, lowest first: ["L0", "L1"] for "L1"."""
     names = list(LEVELS)
     return names[: names.index(level) + 1]
 
 
 def run_level(name: str, plan: LevelPlan) -> LevelReport:
-    """Run one level and return its report, with its duration."""
+    """Run one level and return its report. The report includes the time that the level took."""
     began = time.monotonic()
     found = LEVELS[name](plan)
     return level_report(name, found, round(time.monotonic() - began, 3))

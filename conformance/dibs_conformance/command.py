@@ -66,7 +66,10 @@ def certify(
 
 @contextmanager
 def without_durability_warnings() -> Iterator[None]:
-    """Hide the warnings of `dibs.storage`. The report has the durability once; each opening would log it."""
+    """Hide log warnings of `dibs.storage` about weak durability.
+
+    The kit opens a storage many times, and each opening would log the warning. The report has it once.
+    """
     log = logging.getLogger("dibs.storage")
     before = log.level
     log.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""The levels of a certification, lowest first. A new level is added to `LEVELS` and to `LEVEL_TITLES`."""
+"""The levels of a certification, lowest first. Add a new level here and to `LEVEL_TITLES` of the report."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dibs_conformance.report.values import Findings
 from dibs_conformance.sequential.levels import one_call_at_a_time
 from dibs_conformance.target import LevelPlan, RunLevel
 
-#: One recorded run holds about as many calls as this many short examples.
+#: The number of short examples that have about as many calls as one recorded run.
 EXAMPLES_PER_RECORDED_RUN = 50
 
 
 def threads_and_processes(plan: LevelPlan) -> Findings:
-    """Run L2: short concurrent examples, then recorded runs. Each gets half of the budget.
+    """Run L2: short concurrent examples for half of the budget, then long recorded runs.
 
-    A failure in the short examples skips the recorded runs.
+    After a failure in the short examples, the recorded runs are skipped.
     """
     half = evolve(plan, budget=plan.budget / 2)
     short = unscheduled(half)

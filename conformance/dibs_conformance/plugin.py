@@ -1,4 +1,6 @@
-"""A pytest plugin with fixtures for real servers: one of each per test run, or per worker process of xdist.
+"""A pytest plugin with fixtures for real Redis and Postgres servers.
+
+A fixture starts one server per test run, or per worker process of pytest-xdist.
 
 A test that needs a server which cannot be started is skipped with the reason, or fails with
 DIBS_TEST_SERVERS=required. The option --dibs-storage adds the tests of `pytest_items`, which need the extra
@@ -68,21 +70,21 @@ def _describe(name: str, find: Callable[[], ServerBinary]) -> str:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """Yield a private Redis for the whole test run."""
+    """Yield a Redis without persistence, whose port and password only this test run knows."""
     with _or_skip(start_redis) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def redis_cluster() -> Iterator[RedisCluster]:
-    """Yield a private Redis Cluster of three nodes."""
+    """Yield a Redis Cluster of three primaries without replicas."""
     with _or_skip(start_redis_cluster) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """Yield a private Postgres with one superuser."""
+    """Yield a Postgres with fsync off and the superuser `dibs`."""
     with _or_skip(start_postgres) as server:
         yield server
 

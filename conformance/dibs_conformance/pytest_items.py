@@ -77,7 +77,7 @@ def create_plugin(config: pytest.Config) -> ConformancePlugin:
 
 
 class ConformanceCollector(pytest.Collector):
-    """The parent of the tests in pytest's collection tree."""
+    """The node under which pytest lists the tests of the kit."""
 
     def __init__(self, plugin: ConformancePlugin, **options: Any) -> None:
         super().__init__(**options)
@@ -98,7 +98,7 @@ class NotConformant(Exception):
 
 
 class ConformanceItem(pytest.Item):
-    """A test of one capability or level; `subject` is its name."""
+    """A test of one capability or level. `subject` is its name, such as "durable" or "L0"."""
 
     def __init__(self, plugin: ConformancePlugin, subject: str, **options: Any) -> None:
         super().__init__(**options)
@@ -115,7 +115,7 @@ class ConformanceItem(pytest.Item):
 
 
 class CapabilityItem(ConformanceItem):
-    """A test that a capability works if the storage claims it."""
+    """A test that fails if the storage claims a capability and the kit found that it does not work."""
 
     def runtest(self) -> None:
         capabilities = self._plugin.report().capabilities
@@ -125,7 +125,7 @@ class CapabilityItem(ConformanceItem):
 
 
 class LevelItem(ConformanceItem):
-    """A test that a level is reached."""
+    """A test that fails if a law of the level is broken, or if a part of the level was not tested."""
 
     def runtest(self) -> None:
         [level] = [one for one in self._plugin.report().levels if one.name == self._subject]
@@ -145,7 +145,7 @@ def missing_lines(level: LevelReport) -> Iterator[str]:
 
 
 def unclaimed_capabilities(report: Report) -> Iterator[str]:
-    """Yield a line for each capability that works and is not claimed: dibs does not use it."""
+    """Yield a line for each capability that works and is not claimed. dibs uses only claimed capabilities."""
     for capability in report.capabilities:
         if capability.found and not capability.claimed:
             yield f"{capability.name} works and is not claimed: claim it, and the kit tests more"
@@ -161,7 +161,10 @@ def find_target(text: str) -> str | OpenStorage:
 
 
 def import_function(text: str, not_a_url: str) -> OpenStorage:
-    """Return the function at `module:name`. Raises UsageError; `not_a_url` is why `text` is not a URL."""
+    """Import the function at `module:name`.
+
+    Raise UsageError if that fails. `not_a_url` is the reason why `text` is not a URL, for the error.
+    """
     module, _, name = text.partition(":")
     try:
         found: OpenStorage = getattr(import_module(module), name)

@@ -1,4 +1,7 @@
-"""The storage under test: its locations, an event loop for synchronous callers, the plan of a level."""
+"""The storage under test: its locations, the plan of a level, and an event loop for synchronous callers.
+
+A location is a URL or a name at which the storage keeps its data, such as a folder or a schema.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ from dibs_conformance.report.values import Findings, SkippedTest
 
 T = TypeVar("T")
 
-#: Opens a storage at a location. A known location has its earlier content; a new location is empty.
+#: A function that opens a storage at a location. A new location is empty; a known one has its earlier jobs.
 OpenStorage = Callable[[str, Clock], AbstractAsyncContextManager[Storage]]
-#: Called with the number of histories tested so far.
+#: A callback that is called with the number of histories tested so far.
 Progress = Callable[[int], None]
 
 
 class Locations:
-    """The locations of the storage under test: URLs or names that the kit creates, and removes at the end."""
+    """The locations of the storage under test. The kit creates them, and removes them at the end."""
 
     def __init__(self, target: str | OpenStorage) -> None:
         self.name = (
@@ -72,18 +75,18 @@ class Locations:
         return None if offered is None else cast("AbstractAsyncContextManager[Any]", offered(location))
 
     def remove_all(self) -> None:
-        """Remove all locations that were created. Starts its own event loop."""
+        """Remove all locations that `new` created. Call it without a running event loop."""
         asyncio.run(self.remove())
 
     async def remove(self) -> None:
-        """Remove all locations that were created, within a running event loop."""
+        """Remove all locations that `new` created. The next call removes only newer ones."""
         made, self._made = self._made, []
         for url in made:
             await remove_storage(url)
 
 
 def without_secrets(url: str) -> str:
-    """Return a URL fit for a report: without user and password, and without options, which may hold them."""
+    """Return the URL for a report: without user and password, and without options, which may hold secrets."""
     return re.sub(r"(?<=://)[^/]*@", "", url.partition("?")[0])
 
 
@@ -108,7 +111,7 @@ class LevelPlan:
     progress: Progress = field(default=lambda _: None)
 
 
-#: Tests a storage at one level.
+#: A function that tests a storage at one level.
 RunLevel = Callable[[LevelPlan], Findings]
 
 
@@ -127,7 +130,7 @@ class LoopRunner:
 
 
 class OpenedStorage:
-    """A storage that stays open across many calls of a runner and can be opened again."""
+    """A storage that stays open between synchronous calls. `reopen` simulates a restart of its process."""
 
     def __init__(
         self, locations: Locations, runner: LoopRunner, location: str, clock: Clock = "manual"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def dibs_app() -> Dibs:
-    """Return the app to rehearse. Define a fixture with this name in your conftest.py."""
+    """Fail with a hint. Define a fixture with this name in your conftest.py that returns your app."""
     pytest.fail(
         "the fixture `rehearsal` does not know your app; define a fixture `dibs_app` that returns your app",
         pytrace=False,

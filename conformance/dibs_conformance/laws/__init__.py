@@ -1,4 +1,7 @@
-"""The laws: rules of the contract that are checked on the observed results alone, without the oracle."""
+"""The laws: rules of the contract that are checked on the results of a storage alone, without the oracle.
+
+The `sentence` of each law states it. `section` is the section of the contract.
+"""
 
 from dibs_conformance.laws.accepted import (
     AcceptedIsKept,

@@ -84,7 +84,10 @@ class OwnOutcome(Law):
             )
 
     def _check_latest_drop(self, id: str, slot: Slot, observed: IdHistory) -> None:
-        """Check that the latest cancelled enqueue is reported while its run or the outcome exists."""
+        """Check that the latest dropped enqueue is reported, as long as the run before it is kept.
+
+        A cancel drops the enqueues that arrived during a run. That run must be active or be the outcome.
+        """
         run = slot.current.run if slot.current else None
         there = (run.fence if run else 0, slot.outcome.fence if slot.outcome else 0)
         if observed.dropped and observed.dropped_during in there:
@@ -227,9 +230,9 @@ class ResultsKept(Law):
 
 
 def is_pending(slot: Slot, revision: int) -> bool:
-    """Return whether a revision is pending by the definition of the contract.
+    """Return whether the enqueue with this revision is pending, by the definition in contract 1.
 
-    It lies in the range of the current job or the successor, and in no dropped range.
+    Its revision then lies in the range of the current job or the successor, and in no dropped range.
     """
     live = [job for job in (slot.current, slot.successor) if job is not None]
     covered = any(job.first <= revision <= job.revision for job in live)

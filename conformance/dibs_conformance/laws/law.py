@@ -1,4 +1,4 @@
-"""The base class of a law: a rule of the contract that is checked after every call and counts its checks."""
+"""The base class of a law. A law checks one rule of the contract on every call, and counts its checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dibs_conformance.laws.observed import ObservedCall, ObservedHistory
 
 
 class LawBroken(AssertionError):
-    """An observed result breaks a law of the contract."""
+    """A result of the storage breaks a law of the contract."""
 
     def __init__(self, law: Law, why: str) -> None:
         super().__init__(f"{law.name} (contract {law.section}): {why}")
@@ -26,19 +26,18 @@ class Law:
         self.met = 0
 
     def begin(self) -> None:
-        """Forget the example before. `met` is kept."""
+        """Forget the calls of the previous example. The number of checks, `met`, is kept."""
 
     def before(self, call: ObservedCall, history: ObservedHistory) -> None:
-        """Check a call against the history before it."""
+        """Check a call. `history` ends before the call."""
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
-        """Check a call, and its slots, against the history that includes it."""
+        """Check a call and the slots that were read after it. `history` includes the call."""
 
     def check(self, kept: object, why: str, *about: object) -> None:
         """Count one check. Raises LawBroken with `why.format(*about)` if `kept` is false.
 
-        The text is only formatted for a broken law, because nearly every check passes and `about` may hold
-        whole slots.
+        Nearly every check passes, and `about` may hold whole slots, so the text is formatted only on failure.
         """
         self.met += 1
         if not kept:

@@ -1,8 +1,7 @@
-"""The history of a storage as its results show it. The laws are checked against this history, without the
-oracle.
+"""The history of a storage, built only from the results of its calls. The laws check it.
 
-A run is open from the claim that returned it until a result closes it. An enqueue is live from the result
-that accepted it until a result ends or drops it.
+A run is open from the claim that returned it until a result shows that it ended or returned to the queue. An
+enqueue is live from the result that accepted it until a result shows its end.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class ObservedCall:
 
 @define
 class OpenRun:
-    """A run that was claimed and has not ended."""
+    """A claimed run that has not ended and has not returned to the queue."""
 
     job: Job
     fence: int
@@ -55,7 +54,7 @@ class OpenRun:
 
 @define
 class IdHistory:
-    """The history of one id."""
+    """The history of one id. `live` and `dropped` hold the revisions of enqueues."""
 
     open: OpenRun | None = None
     #: The newest fence. It is kept when the id is forgotten.
@@ -68,10 +67,10 @@ class IdHistory:
     dropped_during: int = 0
     #: The payload of the next run. None if no job waits, or if it is unknown.
     next_payload: bytes | None = None
-    #: The payloads that were enqueued during the open run, oldest first, and whether each replaces. None if
-    #: unknown.
+    #: The payloads that were enqueued during the open run, oldest first. The flag is True if the payload
+    #: replaces the earlier ones. None if unknown.
     later_payloads: list[tuple[bytes, bool]] | None = field(factory=list)
-    #: Number of enqueues that updated or blocked.
+    #: Number of enqueues that updated a job or its successor.
     updates: int = 0
 
     def add(self, request: EnqueueRequest, answer: EnqueueResult) -> None:
@@ -111,7 +110,7 @@ class IdHistory:
         self.ended.update(dict.fromkeys(revisions, (kind, fence)))
 
     def drop_blocked(self) -> None:
-        """Drop the enqueues that a cancel removed behind the open run."""
+        """Mark the enqueues that arrived during the open run as dropped by a cancel."""
         blocked = {r for r in self.live if self.open is None or not self.open.covers(r)}
         self.live -= blocked
         self.dropped |= blocked
@@ -136,7 +135,7 @@ class ObservedHistory:
         return [s.open for (name, _), s in self.ids.items() if name == queue and s.open is not None]
 
     def add(self, call: ObservedCall) -> None:
-        """Add one call to the history of its ids."""
+        """Add one call to the history of its ids. Verbs without a method `_add_...` change no history."""
         add = getattr(self, f"_add_{call.verb}", None)
         if add is not None:
             add(call, **call.args)

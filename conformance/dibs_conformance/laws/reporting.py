@@ -93,7 +93,7 @@ class OneEventEach(Law):
             self.age[queue] = patch.log_age
 
     def _forget_due_events(self, queue: str) -> None:
-        """Forget the pending attempts of a queue: the reader skipped their events."""
+        """Expect no more events for the ended attempts of a queue, because the reader skipped them."""
         self.due = {key: kind for key, kind in self.due.items() if key[0] != queue}
 
     def _check_page(self, queue: str, page: EventPage, now: int) -> None:
@@ -138,7 +138,7 @@ class CountsAgree(Law):
 
 
 def count_states(slots: object, now: int) -> dict[str, int]:
-    """Return the number of slots in each state."""
+    """Return the number of slots in each state. One slot may count in several states."""
     sizes = dict.fromkeys(Counts.__struct_fields__[:8], 0)
     for slot in slots:  # type: ignore[attr-defined]
         for state in states_of(slot, now):

@@ -1,7 +1,8 @@
-"""The oracle: a simple, slow implementation of the contract, written independently of every storage.
+"""The oracle: a simple, slow implementation of the contract in memory, with which storages are compared.
 
-It keeps the list of updates of each job and replays it, scans lists, and gets `now` as an argument. It
-imports the values of the model, and none of the engine's logic.
+The oracle shares no logic with the storages. For example, a storage merges the enqueues during a run into one
+successor, while the oracle keeps the list of these enqueues and replays it. From the model it imports the
+values, and the checks of limits.
 """
 
 from dibs_conformance.oracle.ids import IdRecord as IdRecord

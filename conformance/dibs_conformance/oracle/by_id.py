@@ -1,4 +1,4 @@
-"""The verbs on ids by name: cancel, amend and forget."""
+"""The oracle's implementation of cancel, amend and forget."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def cancel_running(queue: OracleQueue, record: IdRecord, job: Job, now: int) -> 
 
 
 def amend(queue: OracleQueue, id: str, patch: JobPatch, now: int) -> AmendStatus:
-    """Apply a patch completely, or not at all."""
+    """Apply a patch to the job, its successor and its outcome. Apply all fields, or none."""
     record = queue.record(id)
     record.forget_old_drops(now)
     job = record.current
@@ -93,7 +93,7 @@ def amend_outcome(queue: OracleQueue, id: str, patch: JobPatch, now: int) -> Ame
 
 
 def extend_outcome(record: IdRecord, retention: OutcomeRetention, now: int) -> None:
-    """Count the expiry of the outcome from now, with the new retention."""
+    """Set a new expiry, counted from `now`, if the retention sets a time for this kind of outcome."""
     assert record.outcome is not None  # noqa: S101 - live_outcome returned it
     age = getattr(retention, record.outcome.kind)
     if age is not UNSET:
@@ -101,7 +101,7 @@ def extend_outcome(record: IdRecord, retention: OutcomeRetention, now: int) -> N
 
 
 def forget(queue: OracleQueue, id: str, now: int) -> bool:
-    """Remove everything of an id. Return whether it had a job or a live outcome."""
+    """Remove everything of an id. Return whether it had a job or an unexpired outcome."""
     record = queue.record(id)
     had = record.current is not None or record.live_outcome(now) is not None
     queue.ids[id] = IdRecord()

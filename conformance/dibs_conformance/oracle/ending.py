@@ -1,4 +1,4 @@
-"""Settle and finish: a run ends, returns to the queue, or is answered `lost`."""
+"""The oracle's implementation of settle and finish, which end a run or return its job to the queue."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from dibs_conformance.oracle.queue import OracleQueue
 
 
 class Queues(Protocol):
-    """The queues by name, for the follow-ups of an end."""
+    """The queues of the oracle by name. An end may enqueue jobs in other queues."""
 
     def queue(self, name: str) -> OracleQueue: ...
 
 
 def settle(queues: Queues, queue: OracleQueue, settlement: Settlement, now: int) -> SettleResult | OneOf:
-    """End the run or return it to the queue, if it is active with exactly this fence."""
+    """Apply a settlement if the run with its fence is active. Return OneOf where two results are correct."""
     record, action = queue.record(settlement.id), settlement.action
     job = record.current
     if job is None or job.run is None or job.run.fence != settlement.fence:
@@ -56,8 +56,8 @@ def settle(queues: Queues, queue: OracleQueue, settlement: Settlement, now: int)
 def repeated_result(record: IdRecord, fence: int, action: SettleAction, now: int) -> SettleResult | OneOf:
     """Return the result of a settlement for a run that is no longer active.
 
-    While the outcome with this fence lives, the same end is answered again. After its expiry, `lost` is
-    correct too, because prune may have removed it.
+    If the outcome has this fence, a repeat of the same end gets its first result again. After the expiry of
+    the outcome, `lost` is correct, too, because prune may have removed the outcome.
     """
     outcome = record.outcome
     lost = SettleResult("lost")
@@ -85,7 +85,7 @@ def end_kind(action: SettleAction) -> EndKind | None:
 
 
 def check_limits(action: End) -> SettleResult | None:
-    """Return `refused` for a result or a follow-up beyond a limit, or None."""
+    """Return the result `refused` if the action's result or a follow-up breaks a limit, else None."""
     try:
         check_follow_ups(() if isinstance(action, Cancelled) else action.then)
     except Refused:
@@ -179,7 +179,7 @@ def end_current(
 
 
 def hand_off(queue: OracleQueue, record: IdRecord, job: Job, now: int) -> SettleResult:
-    """Remove the run from its lease. A run with a requested cancellation ends instead."""
+    """Remove the run from its lease. If its cancellation was requested, end the run as cancelled instead."""
     assert job.run is not None  # noqa: S101 - the caller checked it
     if job.run.lease is None:
         return SettleResult("handed_off", revision=job.revision)
@@ -199,9 +199,9 @@ def return_run(queue: OracleQueue, record: IdRecord, action: SettleAction, now: 
 
 
 def return_to_waiting(queue: OracleQueue, record: IdRecord, action: RetryLater | Release, now: int) -> bool:
-    """Return the run to the queue and apply the updates it missed.
+    """Make the active job wait again, and apply the enqueues and amendments during its run to it.
 
-    Return False if it was cancelled instead.
+    If its cancellation was requested, end the run as cancelled instead, and return False.
     """
     job = record.current
     assert job is not None  # noqa: S101 - the caller checked it
@@ -232,7 +232,7 @@ def increment_count(job: Job, action: RetryLater) -> dict[str, int]:
 def finish(
     queues: Queues, queue: OracleQueue, id: str, end: End, revision: int, now: int
 ) -> FinishStatus | OneOf:
-    """End a handed-off run that covers this revision."""
+    """End the handed-off run of the enqueue with this revision. It is found by id, without its fence."""
     record = queue.record(id)
     outcome = record.outcome
     if outcome is None or not outcome.first <= revision <= outcome.revision:

@@ -1,4 +1,4 @@
-"""Enqueue, claim and retry_failed."""
+"""The oracle's implementation of enqueue, claim and retry_failed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dibs_conformance.oracle.queue import KeyedResult, OracleQueue
 
 
 def enqueue(queue: OracleQueue, request: EnqueueRequest, now: int) -> EnqueueResult:
-    """Enqueue one request, or return the earlier result of its request_key."""
+    """Enqueue one request. If the queue remembers its request_key, only return the earlier result."""
     key = request.request_key
     before = queue.keys.get(key) if key is not None else None
     if before is not None and now < before.expires_at:
@@ -36,7 +36,7 @@ def accept_or_reject(queue: OracleQueue, request: EnqueueRequest, now: int) -> E
 
 
 def find_rejection(record: IdRecord, on_conflict: Reject, now: int) -> EnqueueResult | None:
-    """Return the result of a Reject that finds a job or an outcome, or None if the enqueue may go ahead."""
+    """Return the result of a request that Reject refuses, or None if the request is accepted."""
     found, current, outcome = record.state, record.current, record.live_outcome(now)
     if current is not None:
         return EnqueueResult("duplicate", found, current.first, current.revision)  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def find_rejection(record: IdRecord, on_conflict: Reject, now: int) -> EnqueueRe
 
 
 def accept(queue: OracleQueue, record: IdRecord, job: NewJob, on_conflict: Update, now: int) -> EnqueueResult:
-    """Draw the numbers, then queue, update or block."""
+    """Draw a seq and a revision, then add the request to the id."""
     record.forget_old_drops(now)
     found = record.state
     enqueued = AcceptedEnqueue(
@@ -82,7 +82,10 @@ def resolve_time(run_at: int | None, delay: int | None, now: int) -> int:
 
 
 def enqueue_fail_job(queue: OracleQueue, payload: bytes, origin: Origin, now: int) -> str:
-    """Enqueue a fail job under an id that begins with "?". The id of the storage replaces it later."""
+    """Enqueue a fail job, and return its id, which begins with "?".
+
+    Storages generate the ids of fail jobs. The lockstep later replaces this id by that of the storage.
+    """
     id = f"?{queue.numbers.draw()}"
     record = queue.record(id)
     accept(queue, record, NewJob(id=id, data=JobData(payload=payload)), Update(), now)
@@ -92,7 +95,7 @@ def enqueue_fail_job(queue: OracleQueue, payload: bytes, origin: Origin, now: in
 
 
 def claim(queue: OracleQueue, lease: str, limit: int, now: int) -> ClaimResult:
-    """Make due jobs active: by priority, then by run_at, then by seq."""
+    """Make due jobs active: by priority, then by run_at, then by seq (contract 2)."""
     holder = queue.lease(lease, now)
     if holder is None:
         return ClaimResult(now=now, lost=True)
@@ -117,7 +120,7 @@ def activate(queue: OracleQueue, job: Job, lease: str, holder: str, now: int) ->
 
 
 def retry_failed(queue: OracleQueue, id: str, now: int) -> RetryFailedStatus:
-    """Queue a failed job again, from its outcome."""
+    """Enqueue a failed job again, with the data that its outcome kept."""
     record = queue.record(id)
     outcome = record.live_outcome(now)
     if record.current is not None:

@@ -1,4 +1,8 @@
-"""The verbs on leases: grant, renew, drop, reap and report."""
+"""The oracle's implementation of the verbs on leases: grant, renew, drop, reap and report.
+
+The contract lets a storage choose which jobs a limited `drop` or `reap` takes. The oracle gets the ids that
+the storage chose, and checks that the choice was allowed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from dibs_conformance.oracle.queue import OracleLease, OracleQueue
 
 
 class ForbiddenChoice(Exception):
-    """The storage chose jobs that the contract does not allow."""
+    """A `drop` or `reap` of the storage took jobs that the contract does not allow."""
 
 
 def grant(queue: OracleQueue, lease: str, ttl: int, holder: str, now: int) -> None:
@@ -31,7 +35,10 @@ def renew(queue: OracleQueue, lease: str, ttl: int, now: int) -> RenewResult:
 
 
 def drop(queue: OracleQueue, lease: str, limit: int, chosen: Sequence[str] | None, now: int) -> int:
-    """Drop a lease and release up to `limit` of its jobs, as the storage chose. Return the number left."""
+    """Drop a lease and release up to `limit` of its jobs. Return the number of jobs left under it.
+
+    `chosen` are the jobs that the storage released; None releases all.
+    """
     found = queue.leases.get(lease)
     if found is None or now >= found.expires_at:
         return 0
@@ -49,7 +56,10 @@ def expired_ids(queue: OracleQueue, now: int) -> list[str]:
 
 
 def reap(queue: OracleQueue, limit: int, chosen: Sequence[str], now: int) -> list[ReapedJob]:
-    """Return up to `limit` jobs under expired leases to the queue, as the storage chose, in its order."""
+    """Return up to `limit` jobs under expired leases to the queue.
+
+    `chosen` are the jobs that the storage took, in its order.
+    """
     reaped = check_choice("reap", expired_ids(queue, now), limit, chosen)
     return [reap_one(queue, id, now) for id in reaped]
 

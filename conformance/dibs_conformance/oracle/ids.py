@@ -1,4 +1,4 @@
-"""One id: its current job, the list of enqueues and amendments during its run, and its outcome."""
+"""The oracle's state of one id: the current job, the enqueues and amendments during its run, the outcome."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MAX_DROPPED_RANGES = 8
 
 @frozen
 class OneOf:
-    """Several results that all keep the contract."""
+    """An expected result where the contract allows several. The storage must return one of `answers`."""
 
     answers: tuple[Any, ...]
 
 
 @frozen(kw_only=True)
 class AcceptedEnqueue:
-    """One accepted enqueue. Its delay is resolved to a time."""
+    """One accepted enqueue, with the numbers drawn for it. `at` is the time of the call."""
 
     data: JobData
     run_at: int
@@ -36,7 +36,7 @@ class AcceptedEnqueue:
 
 @frozen(kw_only=True)
 class Amendment:
-    """One amend that also changes the successor."""
+    """The part of an amend that also changes the successor. An UNSET field is not changed."""
 
     attributes: Mapping[str, bytes] | UnsetType = UNSET
     retention: OutcomeRetention | UnsetType = UNSET
@@ -79,14 +79,14 @@ def apply_enqueue(job: Job, enqueued: AcceptedEnqueue) -> Job:
 
 
 def resets_counts(on_conflict: Update) -> bool:
-    """Return whether an update resets the counts. Not read from `Update.resets`, which is under test."""
+    """Return whether an update resets the counts. `Update.resets` is not used, because it is under test."""
     return on_conflict.data if on_conflict.reset_counts is None else on_conflict.reset_counts
 
 
 def error_after_reset(job: Job) -> Error | None:
-    """Return the error after a reset of the counts.
+    """Return the expected error after a reset of the counts: the old error or None, both are correct.
 
-    The contract leaves open whether it is kept: both are correct.
+    The contract leaves open whether a reset keeps the error.
     """
     return OneOf((job.error, None)) if isinstance(job.error, Error) else job.error  # type: ignore[return-value]
 
@@ -114,15 +114,15 @@ def apply_amendment(job: Job, patch: Amendment) -> Job:
 
 @define
 class IdRecord:
-    """The state of one id."""
+    """The state of one id in the oracle."""
 
     current: Job | None = None
     #: The enqueues and amendments during the active run, oldest first.
     during_run: list[Entry] = field(factory=list)
     outcome: Outcome | None = None
-    #: Dropped ranges that a read must report, oldest first.
+    #: Revisions of successors that a cancel dropped, oldest first. A read must report these ranges.
     dropped: list[RevisionRange] = field(factory=list)
-    #: All ranges that were ever dropped. A read may report any of them.
+    #: All ranges that a cancel ever dropped. A read may report any of them.
     ever_dropped: list[RevisionRange] = field(factory=list)
 
     @property
@@ -142,7 +142,7 @@ class IdRecord:
         return outcome
 
     def successor(self) -> Job | None:
-        """Return the job that waits when the run ends, or None."""
+        """Return the job that waits after the run has ended, or None. It is replayed from `during_run`."""
         return new_job(self.current.id, self.during_run) if self.current and self.during_run else None
 
     def drop_successor(self, now: int) -> None:

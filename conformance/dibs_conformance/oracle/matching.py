@@ -1,4 +1,7 @@
-"""Compares results of the storage and the oracle: equal, except for own numbers and allowed choices."""
+"""Compares a result of the storage with that of the oracle, field by field.
+
+Seqs, revisions and fences may differ; NumberMap checks them. OneOf stands for several correct values.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from dibs.model.job import Job, Slot, Successor
 from dibs_conformance.oracle.ids import AcceptedEnqueue, Entry, IdRecord, OneOf, replay, resets_counts
 from dibs_conformance.oracle.numbering import Mismatch, NumberKind, NumberMap, Scope
 
-#: Fields with numbers that the storage draws, and their kind.
+#: The fields whose numbers the storage draws itself, with the kind of number.
 NUMBERS: dict[str, NumberKind] = {"seq": "seq", "first": "revision", "revision": "revision", "fence": "fence"}
 ATTEMPT_KINDS = frozenset(get_args(AttemptKind))
 
@@ -21,7 +24,10 @@ OPAQUE = frozenset({"reason", "token"})
 
 
 def match(numbering: NumberMap, scope: Scope, expected: Any, actual: Any, path: str = "") -> None:
-    """Raise Mismatch unless both values are equal, field by field."""
+    """Raise Mismatch unless both values are equal. `scope` is the queue and id to which numbers belong.
+
+    `path` names the value in the error, as in "current.run".
+    """
     if isinstance(expected, OneOf):
         if not any(matches(numbering, scope, answer, actual) for answer in expected.answers):
             raise Mismatch(f"{path or 'the answer'} is {actual!r}; expected one of {expected.answers}")
@@ -73,7 +79,10 @@ def match_slot(numbering: NumberMap, scope: Scope, expected: IdRecord, actual: S
 
 
 def match_successor(numbering: NumberMap, scope: Scope, expected: IdRecord, actual: Successor | None) -> None:
-    """Compare the replayed list of entries with the folded successor of the storage."""
+    """Compare the successor of the storage with a replay of the enqueues during the run.
+
+    The storage merges each enqueue into its successor at once. The oracle replays the whole list.
+    """
     blocked = expected.successor()
     if blocked is None or actual is None:
         if (blocked is None) != (actual is None):
@@ -87,7 +96,10 @@ def match_successor(numbering: NumberMap, scope: Scope, expected: IdRecord, actu
 
 
 def match_returned_job(expected: IdRecord, actual: Successor) -> None:
-    """Compare the run_at of a returned run, at each time where the successor's bounds may change it."""
+    """Raise Mismatch unless the successor would change a returned job in the same way as a replay.
+
+    The bounds `lo` and `hi` are tried with the time of each enqueue, and with 1 ms before and after it.
+    """
     assert expected.current is not None  # noqa: S101 - a successor needs a current job
     enqueued = [entry for entry in expected.during_run if isinstance(entry, AcceptedEnqueue)]
     fields = {
@@ -119,7 +131,7 @@ def run_at_after_return(job: Job, during_run: list[Entry], time: int) -> int:
 
 
 def match_dropped(numbering: NumberMap, scope: Scope, expected: IdRecord, actual: Slot) -> None:
-    """Raise Mismatch if a range is missing that must be reported, or present that was never dropped."""
+    """Raise Mismatch if `dropped` lacks a revision that it must have, or has one that was not dropped."""
     for old, new in numbering.revisions(scope):
         reported = any(first <= new <= last for first, last in actual.dropped)
         must = any(first <= old <= last for first, last in expected.dropped)

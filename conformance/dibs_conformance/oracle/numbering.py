@@ -1,8 +1,8 @@
 """Maps the numbers of the storage to those of the oracle, and checks that they grow in the same way.
 
-A storage draws its own seq, revision and fence. The contract only requires that they grow: strictly for one
-id, and from one call to the next. Each number is mapped to the oracle's when it is first seen, and must then
-stay the same.
+A seq orders jobs, a revision identifies an enqueue, and a fence identifies a claim. The storage and the
+oracle both draw them. The contract only requires that they grow: strictly for one id, and from one call to
+the next. A number is mapped when it is first seen, and must then stay the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 from attrs import define, field
 
-#: Distance between the first numbers of two calls. No call draws as many numbers.
+#: The distance between the first numbers of two calls of the oracle. No call draws as many numbers.
 STRIDE = 100_000
 
 NumberKind = Literal["seq", "revision", "fence"]
@@ -20,13 +20,13 @@ Scope = tuple[str, str]
 
 
 class Mismatch(AssertionError):
-    """The storage and the oracle have different results."""
+    """The storage returned a result that differs from that of the oracle."""
 
 
 class NumberSource:
-    """Draws seq, revision and fence.
+    """Draws the seqs, revisions and fences of the oracle.
 
-    Each number is larger than all earlier ones, and contains the number of its call.
+    Each number is larger than all earlier ones. Divided by STRIDE, it gives the number of its call.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class NumberSource:
 
 @define
 class DrawnNumbers:
-    """The numbers of one kind that one queue drew, by call."""
+    """The numbers of one kind in one queue. `by_call` has triples: oracle's number, storage's number, id."""
 
     calls: list[int] = field(factory=list)
     by_call: dict[int, list[tuple[int, int, str]]] = field(factory=dict)
@@ -55,9 +55,9 @@ class DrawnNumbers:
         self.by_call.setdefault(call, []).append((expected, actual, id))
 
     def bounds(self, call: int) -> tuple[int, int | None]:
-        """Return the bounds of a number of this call.
+        """Return the bounds between which a number of this call must lie.
 
-        They are the largest number of the call before it, and the smallest one of the call after it.
+        They are the largest number of the calls before it (or 0), and the smallest one after it (or None).
         """
         at = bisect_left(self.calls, call)
         low = max((a for _, a, _ in self.by_call[self.calls[at - 1]]), default=0) if at else 0
@@ -68,7 +68,7 @@ class DrawnNumbers:
 
 
 class NumberMap:
-    """The numbers of the storage and those of the oracle, mapped to each other."""
+    """A map between the numbers of the storage and those of the oracle. A scope is a queue and an id."""
 
     def __init__(self) -> None:
         self._actual: dict[tuple[NumberKind, Scope, int], int] = {}
@@ -100,9 +100,9 @@ class NumberMap:
             raise Mismatch(f"{kind} of {scope[1]!r} is {actual}; expected {known}, as before")
 
     def copy_for_import(self, queue: str) -> NumberMap:
-        """Return the map for a copy of the queue in another location.
+        """Return the map for a copy of the queue in another location, without the fences of the queue.
 
-        Fences are left out: an import may not know them.
+        The records of an import need not contain all fences.
         """
         other = NumberMap()
         stays = {
@@ -113,7 +113,7 @@ class NumberMap:
         return other
 
     def add_imported(self, kind: NumberKind, scope: Scope, expected: int, actual: int, call: int) -> None:
-        """Map a number that an import brought in during this call. Later numbers must be larger."""
+        """Map a number that came with an imported record. Numbers that are drawn later must be larger."""
         self._add_drawn(kind, scope, expected, actual, call)
 
     def _map_new(self, kind: NumberKind, scope: Scope, expected: int, actual: int) -> None:

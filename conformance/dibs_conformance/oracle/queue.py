@@ -18,7 +18,7 @@ from dibs_conformance.oracle.numbering import NumberSource
 
 @define
 class OracleLease:
-    """A lease in one queue."""
+    """A lease in one queue: its holder, and its expiry in ms since the epoch."""
 
     holder: str
     expires_at: int
@@ -27,7 +27,7 @@ class OracleLease:
 
 @frozen
 class KeyedResult:
-    """The result of the first enqueue with a request_key."""
+    """The result of the first enqueue with a request_key, which repeats get until `expires_at`."""
 
     answer: EnqueueResult
     expires_at: int
@@ -35,7 +35,7 @@ class KeyedResult:
 
 @frozen
 class LoggedEvent:
-    """An event, and the number of the call that caused it."""
+    """An event, and the number of the call that caused it. Events of one call may have any order."""
 
     call: int
     event: LogEvent
@@ -43,7 +43,7 @@ class LoggedEvent:
 
 @define
 class OracleQueue:
-    """The state of one queue."""
+    """The state of one queue in the oracle. `keys` holds results by request_key."""
 
     name: str
     numbers: NumberSource

@@ -30,7 +30,7 @@ from dibs_conformance.oracle.queue import OracleQueue
 
 
 class Oracle:
-    """The queues of one storage, and the latest time of a call."""
+    """A simple storage in memory, the model for a real storage. Call `begin_call` before each verb."""
 
     def __init__(self, numbers: NumberSource | None = None) -> None:
         self.numbers = numbers or NumberSource()
@@ -95,13 +95,12 @@ class Oracle:
         return [by_id.forget(self.queue(queue), id, now) for id in ids]
 
     def get(self, queue: str, id: str) -> IdRecord:
-        """Return the record of an id, without dropped ranges that need not be reported any more."""
+        """Return the record of an id. Its `dropped` has only the ranges that a read must report now."""
         record = self.queue(queue).record(id)
         record.forget_old_drops(self.now)
         return record
 
     def list(self, queue: str, state: State) -> set[str]:
-        """Return the ids in a state."""
         ids = self.queue(queue).ids
         return {id for id, record in ids.items() if state in states_of_record(record, self.now)}
 
@@ -130,7 +129,7 @@ STATES: tuple[State, ...] = get_args(State)
 
 
 def states_of_record(record: IdRecord, now: int) -> Iterator[State]:
-    """Yield every state that counts an id."""
+    """Yield every state in which an id counts: a scheduled job counts as waiting, too."""
     job, outcome = record.current, record.live_outcome(now)
     if job is not None and job.run is None:
         yield "waiting"

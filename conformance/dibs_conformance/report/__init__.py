@@ -1,4 +1,4 @@
-"""The report of a certification: its values, and the forms in which it is shown."""
+"""The report of a certification: its values, and how it is shown as text, HTML, JSON or a badge."""
 
 from dibs_conformance.report.report import Report as Report
 from dibs_conformance.report.values import CONTRACT as CONTRACT

@@ -1,4 +1,4 @@
-"""Functions over the findings of a level: the verdict, the report of one law, and the sum of findings."""
+"""Functions for the findings of a level, which are its results without a verdict."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dibs_conformance.report.values import Findings, LawReport, LevelVerdict, Ve
 
 
 def level_verdict(found: Findings) -> LevelVerdict:
-    """Return `reached` if no law is broken and every test of the level ran."""
+    """Return `broken` after a failure, `not tested` if a part of the level did not run, else `reached`."""
     if found.failures:
         return "broken"
     unmet = found.untested or any(law.verdict == "not tested" for law in found.laws)
@@ -40,6 +40,6 @@ def merge_findings(*found: Findings) -> Findings:
 
 
 def merge_law_reports(one: LawReport, other: LawReport) -> LawReport:
-    """Return the report of a law that occurs in two findings."""
+    """Return one report for a law that occurs in two findings. It is broken if one of the two is broken."""
     broken = "broken" in (one.verdict, other.verdict)
     return law_report(one.name, one.section, one.sentence, one.met + other.met, broken=broken)

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from dibs_conformance.report.text import capability_line, verdict_phrase
 from dibs_conformance.report.values import LEVEL_TITLES, LevelReport, ReportData
 
-#: Width of the drawing in px, and width and height of one step of its stairs.
+#: Width in px of the drawing of the levels, which looks like stairs; then width and height of one step.
 WIDTH: Final = 860
 STEP: Final = (168, 46)
 #: Width in px of one character in the badge's font at 11 px, rounded up so that no text is cut.
@@ -61,14 +61,14 @@ def render_badge(report: ReportData) -> str:
 
 
 def report_css_class(report: ReportData) -> str:
-    """Return the CSS class of the whole report."""
+    """Return the CSS class of the verdict: broken, reached or not-tested."""
     if report.failures:
         return "broken"
     return "reached" if report.certified else "not-tested"
 
 
 def level_steps(report: ReportData) -> list[LevelStep]:
-    """Return one step for each level, lowest first, also for the levels that were not requested."""
+    """Return a step for every level from L0 to L4, also for levels that were not requested."""
     found = {level.name: level for level in report.levels}
     run, rise = STEP
     return [
@@ -84,7 +84,7 @@ def level_steps(report: ReportData) -> list[LevelStep]:
 
 
 def level_css_class_and_note(level: LevelReport | None) -> tuple[str, str]:
-    """Return the CSS class and the note of a level. None is a level that was not requested."""
+    """Return the CSS class and the note of a level. `level` is None if it was not requested."""
     if level is None:
         return "not-run", "not requested"
     if level.verdict in ("reached", "not tested") and level.histories:
@@ -94,7 +94,7 @@ def level_css_class_and_note(level: LevelReport | None) -> tuple[str, str]:
 
 @cache
 def templates() -> Environment:
-    """Return the Jinja environment of the folder `templates`."""
+    """Return the Jinja environment for the templates of this package. It escapes all values."""
     return Environment(
         loader=PackageLoader(__package__, "templates"),
         autoescape=True,

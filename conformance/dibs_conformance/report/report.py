@@ -1,4 +1,4 @@
-"""The report of a certification, with the forms in which it can be shown."""
+"""The class Report, which `certify` returns."""
 
 from __future__ import annotations
 

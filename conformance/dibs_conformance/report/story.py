@@ -1,4 +1,7 @@
-"""The calls of an example as lines of text: the arguments and the result of each call."""
+"""The calls of an example as lines of text, for the report of a failure.
+
+A line looks like `claim(queue='q', lease='...', limit=10) at 1767225600000 -> ClaimResult(...)`.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ class CallRecorder:
         self._calls: list[tuple[str, int, Mapping[str, Any], Any]] = []
 
     def begin(self) -> None:
-        """Forget the calls of the example before."""
+        """Forget the calls of the previous example."""
         self._calls = []
 
     def add(self, verb: str, now: int, args: Mapping[str, Any], answer: Any = UNSET) -> None:
-        """Add a call. A call that only reads is removed again when another call follows it."""
+        """Add a call. First remove the previous call if it only read: it did not lead to a failure."""
         if self._calls and self._calls[-1][0] in READING_VERBS:
             self._calls.pop()
         self._calls.append((verb, now, args, answer))
@@ -33,7 +36,7 @@ class CallRecorder:
 
 
 def format_call(verb: str, now: int, args: Mapping[str, Any], answer: Any) -> str:
-    """Return one call as text."""
+    """Return one call as a line of text. An `answer` of UNSET is left out."""
     shown = ", ".join(f"{name}={format_value(value)}" for name, value in args.items())
     return f"{verb}({shown}) at {now}" + ("" if answer is UNSET else f" -> {format_value(answer)}")
 

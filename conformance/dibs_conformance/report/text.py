@@ -1,4 +1,4 @@
-"""The report for people: plain lines for logs and failing tests, tables for a terminal."""
+"""The report as plain lines, for logs and failing tests, and as tables, for a terminal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def print_tables(report: ReportData, console: Console) -> None:
 
 
 def summary_lines(report: ReportData) -> Iterator[str]:
-    """Yield the first lines of a report: the verdict, the last failure, the figures, the durability."""
+    """Yield the first lines of a report: verdict, last failure, number of calls, seed and durability."""
     yield f"{report.target} {verdict_phrase(report)}"
     for failure in report.failures[-1:]:
         yield f"{failure.law}: {failure.why}"
@@ -74,7 +74,7 @@ def level_line(level: LevelReport) -> str:
 
 
 def fault_and_skip_lines(level: LevelReport) -> Iterator[str]:
-    """Yield the injected faults of a level, and the tests that it could not or need not run."""
+    """Yield lines for the injected faults of a level, and for its tests that did not run or do not apply."""
     if level.faults:
         yield "  faults: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(level.faults.items()))
     for gap in level.untested:

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-#: Version of the contract that the kit tests. It changes when the meaning of the contract changes.
+#: The version of the contract that the kit tests. A change of a rule of the contract changes it.
 CONTRACT: Final = "1"
 
 #: The title of each level, lowest first.
@@ -38,9 +38,9 @@ class LawReport(Struct, frozen=True, kw_only=True):
 
 
 class CapabilityReport(Struct, frozen=True, kw_only=True):
-    """One capability: whether the storage claims it, and whether the kit found it.
+    """The result of the probe of one capability.
 
-    `found` is None if the kit could not try it.
+    `claimed` is the claim of the storage. `found` is the result of the probe, None if it could not run.
     """
 
     name: str
@@ -71,7 +71,7 @@ class SkippedTest(Struct, frozen=True, kw_only=True):
 
 
 class Findings(Struct, frozen=True, kw_only=True):
-    """The result of one level, without its verdict."""
+    """The result of one level, without its verdict: its laws, failures and skipped tests."""
 
     #: Number of tested histories (sequences of calls, schedules or recorded runs), and of the calls in them.
     histories: int = 0
@@ -98,7 +98,7 @@ class LevelReport(Findings, frozen=True, kw_only=True):
 
     @property
     def unmet(self) -> tuple[str, ...]:
-        """Return the names of the tests and laws that were not tested."""
+        """Return the names of the laws that were never checked, and of the tests that could not run."""
         return (
             *(gap.name for gap in self.untested),
             *(law.name for law in self.laws if law.verdict == "not tested"),
@@ -106,7 +106,7 @@ class LevelReport(Findings, frozen=True, kw_only=True):
 
 
 class ReportData(Struct, frozen=True, kw_only=True):
-    """The fields of a report, and the figures that follow from them. `Report` adds the forms to show it."""
+    """The fields of a report. The subclass `Report` adds the methods that show it."""
 
     target: str
     #: The requested level. `certified` is True if it was reached and no claim is false.
@@ -125,22 +125,20 @@ class ReportData(Struct, frozen=True, kw_only=True):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Return the false claims, then the failures of all levels."""
+        """Return a failure for each falsely claimed capability, then the failures of all levels."""
         return (*false_claims(self.capabilities), *(f for level in self.levels for f in level.failures))
 
     @property
     def laws(self) -> tuple[LawReport, ...]:
-        """Return the laws of all levels, lowest level first."""
+        """Return the reports of the laws of all levels, lowest level first."""
         return tuple(law for level in self.levels for law in level.laws)
 
     @property
     def histories(self) -> int:
-        """Return the number of tested histories of all levels."""
         return sum(level.histories for level in self.levels)
 
     @property
     def events(self) -> int:
-        """Return the number of calls of all levels."""
         return sum(level.events for level in self.levels)
 
 

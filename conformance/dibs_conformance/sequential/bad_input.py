@@ -1,8 +1,7 @@
-"""Tests of the limits: every storage refuses the same invalid input before it writes, and accepts values at a
-limit.
+"""Tests of the limits: a storage refuses invalid input before it writes, and accepts values at a limit.
 
-Each case is one call. A batch with invalid items must fail with the indexes of these items. The other items
-are valid, so a storage that writes before it validates is found.
+A batch with invalid items must fail with the indexes of these items. The other items are valid: a storage
+that writes before it has checked the whole batch stores them, and fails the test.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class InvalidCall:
 
 
 def invalid_calls(fence: int) -> Iterator[InvalidCall]:
-    """Yield every invalid call, for a storage in which `held` is active under `fence` and `seen` waits."""
+    """Yield every invalid call. They need the jobs of `prepare_jobs`, and the fence that it returned."""
     good = EnqueueRequest(job=NewJob(id="a"))
     for name, job in BAD_JOBS.items():
         yield enqueue_case(name, [good, EnqueueRequest(job=job), good, EnqueueRequest(job=job)], (1, 3))
@@ -101,7 +100,7 @@ def invalid_calls(fence: int) -> Iterator[InvalidCall]:
 
 
 def enqueue_case(name: str, requests: list[EnqueueRequest], indexes: tuple[int, ...] | None) -> InvalidCall:
-    """Return a case that enqueues this batch."""
+    """Return an invalid call that enqueues a batch. `indexes` are the positions of its invalid items."""
 
     async def call(storage: Storage) -> None:
         await storage.enqueue("q", requests, now=NOW)
@@ -131,7 +130,7 @@ def report_with(fence: int, progress: bytes) -> Callable[[Storage], Awaitable[An
 
 
 def invalid_actions() -> Iterator[tuple[str, SettleAction]]:
-    """Yield settle actions that must be answered `refused`, so that the run stays active."""
+    """Yield the name and the action of each settlement that must get the result `refused`."""
     yield "a result above 1 MiB", Complete(result=b"x" * (MIB + 1))
     for name, job in BAD_JOBS.items():
         yield (
@@ -146,7 +145,7 @@ def invalid_actions() -> Iterator[tuple[str, SettleAction]]:
 
 
 async def prepare_jobs(storage: Storage) -> int:
-    """Enqueue an active job `held` and a waiting job `seen` with attributes. Return the fence of `held`."""
+    """Create an active job `held`, and a waiting job `seen` with attributes. Return the fence of `held`."""
     await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="held"))], now=NOW)
     granted = await storage.grant(["q"], 3_600_000, "kit", now=NOW)
     [job] = (await storage.claim("q", granted.lease, 1, now=NOW)).jobs
@@ -159,14 +158,14 @@ async def prepare_jobs(storage: Storage) -> int:
 
 
 async def read_state(storage: Storage) -> Any:
-    """Return the slots, the counts and the queue names that the cases could change."""
+    """Return everything that the invalid calls could change: slots, counts and queue names."""
     slots = await storage.get("q", ["a", "held", "seen"], now=NOW)
     names = sorted(info.name for info in await storage.queues())
     return list(slots), await storage.counts(["q"], now=NOW), names
 
 
 async def check_invalid_input(storage: Storage) -> tuple[int, list[str]]:
-    """Run every case. Return the number of cases and a description of each wrong result."""
+    """Make every invalid call. Return the number of calls, and a description of each wrong result."""
     fence = await prepare_jobs(storage)
     cases = list(invalid_calls(fence))
     wrong = [text for case in cases if (text := await check_invalid_call(storage, case))]
@@ -178,7 +177,7 @@ async def check_invalid_input(storage: Storage) -> tuple[int, list[str]]:
 
 
 async def check_invalid_call(storage: Storage, case: InvalidCall) -> str | None:
-    """Return a description of the wrong result of a case, or None."""
+    """Make one invalid call. Return None if it was refused and changed no job, else a description."""
     before = await read_state(storage)
     try:
         await case.call(storage)
@@ -197,7 +196,7 @@ async def check_invalid_call(storage: Storage, case: InvalidCall) -> str | None:
 
 
 async def check_invalid_action(storage: Storage, fence: int, name: str, action: SettleAction) -> str | None:
-    """Return a description of the wrong result of a settle action, or None."""
+    """Settle with an invalid action. Return None if it was refused and changed no job, else a description."""
     before = await read_state(storage)
     try:
         [answer] = await storage.settle("q", [Settlement(id="held", fence=fence, action=action)], now=NOW)
@@ -211,10 +210,7 @@ async def check_invalid_action(storage: Storage, fence: int, name: str, action: 
 
 
 async def check_values_at_limits(storage: Storage) -> tuple[int, list[str]]:
-    """Enqueue values that are exactly at a limit.
-
-    Return their number and a description of each wrong result.
-    """
+    """Enqueue values that are exactly at a limit. Return their number, and a text for each wrong result."""
     batch = [EnqueueRequest(job=NewJob(id=f"b{n}")) for n in range(1000)]
     tries = {name: ("q", [EnqueueRequest(job=job)]) for name, job in AT_LIMITS.items()}
     tries["a batch of 1,000"] = ("q", batch)
@@ -231,7 +227,7 @@ async def check_values_at_limits(storage: Storage) -> tuple[int, list[str]]:
 async def find_accept_error(
     storage: Storage, name: str, queue: str, requests: list[EnqueueRequest]
 ) -> str | None:
-    """Return why a batch was not accepted and stored unchanged, or None."""
+    """Enqueue a valid batch. Return None if it was stored unchanged, else a description."""
     try:
         answers = await storage.enqueue(queue, requests, now=NOW)
     except Exception as error:  # noqa: BLE001 - any other exception is the finding

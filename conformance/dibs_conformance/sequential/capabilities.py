@@ -1,7 +1,7 @@
-"""Probes of the capabilities: each one tries a capability on the storage, whether the storage claims it or
-not.
+"""Probes of the capabilities. Each one tries a capability, also if the storage does not claim it.
 
-The probes of `durable` and `shared` use a second process.
+A probe returns True if the capability works, False if not, and None if the probe could not try it. The probes
+of `durable` and `shared` use a second process.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from dibs_conformance.report import CapabilityReport
 from dibs_conformance.sequential.unimplemented import missing_verb
 from dibs_conformance.target import Locations, OpenStorage
 
-#: Seconds for a second process to enqueue, also on a busy machine.
+#: Seconds that a second process has to enqueue. A busy machine may need many of them.
 TIMEOUT = 180.0
 POLLS = 40
-#: A wait that returns within this many seconds of a change was woken by it; a poll is slower. One of ATTEMPTS
-#: must.
+#: A wait that returns within this many seconds after a change was woken by the change. A poll is slower. One
+#: of ATTEMPTS waits must be that fast.
 PROMPT_SECONDS = 0.5
 ATTEMPTS = 5
 JOB = EnqueueRequest(job=NewJob(id="a"))
@@ -52,7 +52,7 @@ async def report_capability(
     probe: Callable[[Locations], Awaitable[bool | None]],
     locations: Locations,
 ) -> CapabilityReport:
-    """Run one probe and return its report. A probe that raises did not find the capability."""
+    """Run one probe and return its report. If the probe raises, the capability counts as not found."""
     try:
         found = await probe(locations)
         return CapabilityReport(name=name, claimed=claimed, found=found, note=NOTES.get((name, found), ""))
@@ -65,9 +65,9 @@ async def report_capability(
 
 
 async def is_durable(locations: Locations) -> bool | None:
-    """Enqueue in another process that dies; return whether the job is there.
+    """Return whether a job survives the death of the process that enqueued it.
 
-    None if the process could not enqueue.
+    Return None if that process could not enqueue.
     """
     location = locations.new()
     if not await asyncio.to_thread(enqueue_in_process, locations.target, location):
@@ -76,7 +76,7 @@ async def is_durable(locations: Locations) -> bool | None:
 
 
 async def is_shared(locations: Locations) -> bool | None:
-    """Enqueue in another process while the location is open here; return whether the job appears here."""
+    """Return whether a job appears here that another process enqueues at the same location."""
     location = locations.new()
     async with locations.open(location, "system") as storage:
         if not await asyncio.to_thread(enqueue_in_process, locations.target, location):
@@ -85,7 +85,7 @@ async def is_shared(locations: Locations) -> bool | None:
 
 
 async def job_appears(storage: Storage) -> bool:
-    """Return whether job `a` appears within POLLS reads. They take about 2 s, longer on a busy machine."""
+    """Return whether job `a` exists after at most POLLS reads, one every 50 ms."""
     for _ in range(POLLS):
         if (await storage.get("q", ["a"]))[0].current is not None:
             return True
@@ -110,7 +110,7 @@ async def crosses_queues(locations: Locations) -> bool:
 
 @asynccontextmanager
 async def claimed_job(locations: Locations) -> AsyncIterator[tuple[Storage, int]]:
-    """Yield a storage with one active job, and its fence."""
+    """Yield a storage with an active job `a`, and the fence of its run."""
     async with locations.open(locations.new(), "system") as storage:
         await storage.enqueue("q", [JOB])
         granted = await storage.grant(["q"], 60_000, "kit")
@@ -119,9 +119,9 @@ async def claimed_job(locations: Locations) -> AsyncIterator[tuple[Storage, int]
 
 
 async def wakes_up(locations: Locations) -> bool:
-    """Return whether an enqueue wakes a waiter promptly, in one of ATTEMPTS tries.
+    """Return whether an enqueue wakes a waiter promptly in one of ATTEMPTS tries.
 
-    On a busy machine a try may be late.
+    One try is not enough, because a busy machine delays some of them.
     """
     for _ in range(ATTEMPTS):
         if await wakes_promptly(locations):
@@ -130,7 +130,7 @@ async def wakes_up(locations: Locations) -> bool:
 
 
 async def wakes_promptly(locations: Locations) -> bool:
-    """Return whether one waiter returned within PROMPT s after an enqueue."""
+    """Return whether a waiter returned within PROMPT_SECONDS after an enqueue."""
     async with locations.open(locations.new(), "system") as storage:
         granted = await storage.grant(["q"], 60_000, "kit")
         token = (await storage.claim("q", granted.lease, 1)).token
@@ -143,9 +143,10 @@ async def wakes_promptly(locations: Locations) -> bool:
 
 
 async def blocks_claims(locations: Locations) -> bool:
-    """Start two blocking claims.
+    """Return whether blocking claims wait for a job, and for `wake_claim`.
 
-    Return whether one gets the new job, and the other one returns without jobs after `wake_claim`.
+    Of two blocking claims, one must get the new job. The other one must return without jobs after its
+    `wake_claim`.
     """
     async with locations.open(locations.new(), "system") as storage:
         if not hasattr(storage, "claim_blocking"):
@@ -170,7 +171,7 @@ async def blocks_claims(locations: Locations) -> bool:
 
 
 async def takes_manual_clock(locations: Locations) -> bool:
-    """Return whether `now` is used with a manual clock and refused with the system clock."""
+    """Return whether calls use `now` with a manual clock, and refuse it with the system clock."""
     async with locations.open(locations.new(), "manual") as storage:
         granted = await storage.grant(["q"], 5, "kit", now=1000)
     async with locations.open(locations.new(), "system") as storage:
@@ -181,9 +182,9 @@ async def takes_manual_clock(locations: Locations) -> bool:
 
 
 async def joins_transactions(locations: Locations) -> bool | None:
-    """Return whether enqueue and settle follow the caller's transaction.
+    """Return whether enqueue and settle follow a transaction of the caller.
 
-    None if the kit has no connection.
+    Return None if the target offers no database connection to the kit.
     """
     location = locations.new()
     async with locations.open(location, "system") as storage:
@@ -196,7 +197,7 @@ async def joins_transactions(locations: Locations) -> bool | None:
 
 
 async def verbs_follow_transactions(storage: Storage, joined: Any, connection: Any) -> bool:
-    """Return whether each verb takes effect with its commit only, and is invisible to others before it."""
+    """Return whether enqueue and settle have no effect before the commit, and none after a rollback."""
     kept = []
     for end in (connection.rollback, connection.commit):
         await joined.enqueue("q", [JOB])
@@ -237,7 +238,7 @@ PROBES: dict[str, Callable[[Locations], Awaitable[bool | None]]] = {
 
 
 def enqueue_in_process(target: str | OpenStorage, location: str) -> bool:
-    """Enqueue in a new process that dies without closing its storage. Return whether it enqueued."""
+    """Enqueue job `a` in a new process that exits without closing its storage. Return whether it enqueued."""
     child: BaseProcess = process_context().Process(  # type: ignore[attr-defined]
         target=enqueue_and_die, args=(target, location)
     )
@@ -250,7 +251,7 @@ def enqueue_in_process(target: str | OpenStorage, location: str) -> bool:
 
 
 def enqueue_and_die(target: str | OpenStorage, location: str) -> None:
-    """Enqueue, then end the process: with 0 after the enqueue, with 1 after an error."""
+    """Enqueue job `a`, then exit at once with code 0. Exit with code 1 after an error."""
     try:
         asyncio.run(enqueue_and_exit(target, location, "system"))
     finally:

@@ -1,4 +1,7 @@
-"""Runs the state machine: many random examples until the budget is spent, in chunks with one seed each."""
+"""Runs random examples until the budget is spent, in chunks with one seed each.
+
+An example is one history: a random sequence of calls, which the state machine makes with Hypothesis.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ def run_examples(
     progress: Progress = lambda _: None,
     shrink: bool = True,
 ) -> Failure | None:
-    """Run `examples` examples, or as many as fit into `budget` seconds. Return the first failure, shrunk."""
+    """Run `examples` examples, or as many as fit into `budget` seconds.
+
+    Return the first failure, with the shortest sequence of calls that Hypothesis found for it, or None.
+    """
     session.until = time.monotonic() + budget if examples is None else math.inf
     done = 0
     while time.monotonic() < session.until and (examples is None or done < examples):
@@ -42,33 +48,33 @@ def run_examples(
         failure = run_chunk(session, first_seed + done, size, steps, shrink=shrink)
         if failure is not None:
             return failure
-        # A chunk that ended early (see `run_until_failure`) leaves its rest to the next chunk.
+        # A flaky example ends its chunk early (see `run_until_failure`), so count the examples that ran.
         done += max(1, min(size, session.examples - before))
         progress(done)
     return None
 
 
 def run_walkthrough(session: ExampleSession) -> Failure | None:
-    """Run the fixed histories that check every law once. Return the first failure."""
+    """Run the fixed histories that check every law once. Return the first failure, or None."""
     return run_until_failure(session, lambda: walk_through(session))
 
 
 def run_chunk(
     session: ExampleSession, chunk_seed: int, size: int, steps: int, *, shrink: bool
 ) -> Failure | None:
-    """Run `size` examples from one seed. Return the first failure."""
+    """Run `size` examples from one seed. Return the first failure, or None."""
     machine = seed(chunk_seed)(type("Example", (ScenarioMachine,), {"session": session}))
     chosen = hypothesis_settings(size, steps, shrink=shrink)
     return run_until_failure(session, lambda: run_state_machine_as_test(machine, settings=chosen))
 
 
 def run_until_failure(session: ExampleSession, play: Callable[[], None]) -> Failure | None:
-    """Call `play` and return the failure, if there is one.
+    """Call `play`, which runs examples, and return its failure or None.
 
     The contract leaves some choices to the storage: the jobs that a reap takes, or the order of a page. When
     Hypothesis replays an example and such a choice differs, other runs are active and other values can be
-    drawn; Hypothesis calls that flaky. A flaky example breaks no law and ends the chunk. A law that was
-    broken is reported nevertheless, although it may hold in the replay.
+    drawn; Hypothesis raises Flaky. If no law was broken before, Flaky only ends the chunk. A law that was
+    broken is reported, although it may hold in the replay.
     """
     session.broken = None
     try:

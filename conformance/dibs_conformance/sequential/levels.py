@@ -19,7 +19,7 @@ from dibs_conformance.target import LevelPlan, Locations, LoopRunner
 
 
 def one_call_at_a_time(plan: LevelPlan) -> Findings:
-    """Run L0 until the budget or the number of examples is used up."""
+    """Run L0 until the budget or the number of examples is used up. Without a manual clock, run no test."""
     if not plan.claims.manual_clock:
         why = "it needs the capability `manual_clock` (a storage that opens with clock='manual')"
         return Findings(untested=(SkippedTest(name="comparison with the oracle", why=why),))
@@ -31,7 +31,7 @@ def one_call_at_a_time(plan: LevelPlan) -> Findings:
 
 
 class SequentialRun:
-    """One run of L0."""
+    """One run of L0: the walkthrough, the probes and the random examples, until the first failure."""
 
     def __init__(self, plan: LevelPlan, runner: LoopRunner) -> None:
         self._plan, self._runner = plan, runner

@@ -1,7 +1,8 @@
-"""Test of reads in parts while others write: each id that exists all the time is in exactly one part, once.
+"""Test of `split`: a listing or an export is read in parts while the queue changes.
 
-There are more ids than fit on a page. The parts are read from last to first, and then once more. Before each
-page the queue changes: one job is removed, one is added, and one runs and ends.
+Each id that exists all the time must be in exactly one part, once. There are more ids than fit on a page. The
+parts are read from last to first, and then once more. Before each page the queue changes: one job is removed,
+one is added, and one runs and ends.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from dibs.storage.protocol import Storage
 
 NOW = 1_767_225_600_000
 HOUR = 3_600_000
-#: Number of ids that wait all the time, that have ended before the read, and that are removed during it.
+#: Numbers of ids: those that wait all the time, those that end before the reads, those removed during them.
 WAITING, ENDED, GOING = 1020, 30, 60
 PAGE = 250
 PARTS = (2, 7)
 
 
 class BusyQueue:
-    """A queue with jobs that stay, jobs that are removed, and new jobs."""
+    """A queue that changes before each page that is read from it."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -61,9 +62,12 @@ class BusyQueue:
         await self._end(1)
 
     async def read(self, state: State | None, after: str | None, until: str | None) -> list[str]:
-        """Return the ids of one part of a listing, or of an export if `state` is None, while others write."""
+        """Return the ids of one part of a listing, or of an export if `state` is None.
+
+        Change the queue before each page.
+        """
         found: list[str] = []
-        # The limit stops a part that never ends.
+        # A storage with a bug may return pages without end, so the number of ids is limited.
         while len(found) < 2 * (WAITING + ENDED + GOING):
             await self.change()
             ids, after = await self._page(state, after, until)
@@ -83,9 +87,9 @@ class BusyQueue:
 
 
 async def check_partitioned_reads(storage: Storage) -> tuple[int, list[str]]:
-    """Read an export and a listing in parts.
+    """Read an export and a listing, each in 2 and in 7 parts.
 
-    Return the number of reads and a description of each wrong result.
+    Return the number of reads, and a description of each wrong result.
     """
     busy = BusyQueue(storage)
     await busy.fill()
@@ -102,7 +106,10 @@ async def check_partitioned_reads(storage: Storage) -> tuple[int, list[str]]:
 
 
 async def find_differences(busy: BusyQueue, state: State | None, staying: set[str], parts: int) -> list[str]:
-    """Read all parts twice, and return a description of each difference from the contract."""
+    """Read all parts twice. `staying` are the ids that must be in exactly one part, the same in both reads.
+
+    Return a description of each difference.
+    """
     cuts = await busy.storage.split("q", parts, state=state)
     if len(cuts) >= parts:
         return [f"{len(cuts)} cursors, expected at most {parts - 1}"]

@@ -1,7 +1,7 @@
-"""Probes: tests of one rule each, for situations that random examples do not reach or the oracle does not
-model.
+"""Probes: each one tests a single rule, in a situation that random examples do not reach.
 
-Each probe is a law of its own in the report, and runs in a location of its own.
+Some rules are not a part of the oracle, either. In the report each probe is a law. Each probe runs in a new
+location.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from dibs_conformance.sequential.bad_input import check_invalid_input, check_val
 from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
 from dibs_conformance.sequential.state_machine import START
 
-#: The number of checks, and a description of each wrong result.
+#: The number of checks that a probe made, and a description of each wrong result.
 ProbeResult = tuple[int, list[str]]
 
-#: A size above the limit up to which counts must be exact.
+#: A number of jobs above 10,000, up to which counts must be exact.
 MANY = 10_001
 BATCH = 1_000
 #: Size limit of the log in bytes, far less than the events that are written.
@@ -52,7 +52,7 @@ class Probe:
 
 
 async def large_counts(storage: Storage) -> ProbeResult:
-    """Count more jobs than must be counted exactly."""
+    """Count 10,001 jobs: the count must be exact, or marked approximate."""
     wrong = []
     for start in range(0, MANY, BATCH):
         ids = range(start, min(start + BATCH, MANY))
@@ -64,7 +64,7 @@ async def large_counts(storage: Storage) -> ProbeResult:
 
 
 async def bounded_log(storage: Storage) -> ProbeResult:
-    """Read the first event, write far more than fits, prune, and read on."""
+    """Write far more events than `log_bytes` allows, prune, and read on from an offset before them."""
     await storage.configure("q", SettingsPatch(log_level="all", log_bytes=LOG_BYTES), now=START)
     offset = (await storage.events("q", limit=1, now=START)).offset
     for batch in range(10):
@@ -84,7 +84,7 @@ async def bounded_log(storage: Storage) -> ProbeResult:
 
 
 async def replaced_retention(storage: Storage) -> ProbeResult:
-    """Patch one field of a retention, of a job and of a queue."""
+    """Set one field of the retention of a job and of a queue: the other fields must not be merged in."""
     kept, patch = OutcomeRetention(completed=5_000, failed=77), OutcomeRetention(failed=10)
     await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a", data=JobData(retention=kept)))], now=START)
     await storage.amend("q", "a", JobPatch(retention=patch), now=START)

@@ -15,7 +15,7 @@ from dibs_conformance.sequential.state_machine import LockstepMachine
 
 
 class ScenarioMachine(LockstepMachine):
-    """The state machine with its longer rules."""
+    """The state machine, with rules that make several calls."""
 
     @rule(queue=some.queues, data=st.data())
     def run(self, queue: str, data: st.DataObject) -> None:
@@ -25,7 +25,7 @@ class ScenarioMachine(LockstepMachine):
 
     @rule(queue=some.queues, data=st.data())
     def ask_to_stop(self, queue: str, data: st.DataObject) -> None:
-        """Request the cancellation of a run, then settle it."""
+        """Request the cancellation of an active run, then settle the run."""
         self.run(queue, data)
         if self.issued.runs:
             owner, id, _ = self.issued_run(0)
@@ -34,7 +34,7 @@ class ScenarioMachine(LockstepMachine):
 
     @rule(queue=some.queues, id=some.ids, then=st.booleans(), data=st.data())
     def fail_for_good(self, queue: str, id: str, *, then: bool, data: st.DataObject) -> None:
-        """Fail runs with `handled=True`, and sometimes claim their fail jobs."""
+        """Fail runs with `handled=True`, which makes fail jobs. Claim these if `then` is True."""
         self.lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=data.draw(some.data)))])
         self.claim(queue, 0, 10, alive=True)
         runs = [run for run in self.issued.runs[-3:] if run[0] == queue]
@@ -45,7 +45,7 @@ class ScenarioMachine(LockstepMachine):
 
     @rule(queue=some.queues, id=some.ids, data=st.data(), more=st.integers(1, 3), amend=st.booleans())
     def contend(self, queue: str, id: str, *, data: st.DataObject, more: int, amend: bool) -> None:
-        """Enqueue and amend the id of an active run, then settle the run."""
+        """Enqueue the id of an active run again, sometimes amend it, then settle the run."""
         run = self.run_of(queue, id, data)
         more_requests = [data.draw(some.requests_for(id, self.lockstep.now)) for _ in range(more)]
         self.lockstep.enqueue(queue, more_requests)
@@ -109,7 +109,7 @@ class ScenarioMachine(LockstepMachine):
 
     @rule(queue=some.queues, id=some.ids, data=st.data(), times=st.integers(2, 3))
     def come_back(self, queue: str, id: str, *, data: st.DataObject, times: int) -> None:
-        """Return the same run to the queue several times, with and without an error."""
+        """Retry the same job several times, with and without an error."""
         run = self.run_of(queue, id, data)
         for _ in range(times):
             if run is None:
@@ -128,7 +128,7 @@ class ScenarioMachine(LockstepMachine):
         self.list(queue, "waiting", limit)
 
     def run_of(self, queue: str, id: str, data: st.DataObject) -> int | None:
-        """Enqueue this id and claim the due jobs. Return the newest fence of the id, if it has one."""
+        """Enqueue this id and claim the due jobs. Return the newest fence that the id ever had, or None."""
         self.lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=data.draw(some.data)))])
         self.claim(queue, 0, 100, alive=True)
         return self.newest_fence(queue, id)
@@ -139,7 +139,7 @@ class ScenarioMachine(LockstepMachine):
 
     @rule(queue=some.queues, data=st.data())
     def pause(self, queue: str, data: st.DataObject) -> None:
-        """Enqueue, and pause the queue around a claim."""
+        """Claim while the queue is paused, and again after it was resumed."""
         self.enqueue(queue, data)
         self.lockstep.configure(queue, SettingsPatch(paused=True))
         self.claim(queue, 0, 10, alive=True)
@@ -148,7 +148,10 @@ class ScenarioMachine(LockstepMachine):
 
     @rule(queue=some.queues, id=some.ids, data=st.data())
     def fall_behind(self, queue: str, id: str, data: st.DataObject) -> None:
-        """Trim the log behind a slow reader, who must get fell_off, also after the storage is reopened."""
+        """Remove events from the log before a slow reader has read them. The reader must get `fell_off`.
+
+        A durable storage is reopened before the reader reads on.
+        """
         self.events(queue, 100, jump=False)
         run = self.run_of(queue, id, data)
         if run is not None:
@@ -161,7 +164,10 @@ class ScenarioMachine(LockstepMachine):
 
     @rule(queue=some.queues, data=st.data(), dead=st.booleans())
     def drop_some(self, queue: str, *, data: st.DataObject, dead: bool) -> None:
-        """Drop a lease job by job. It is lost from the first job on; its holder may die before the last."""
+        """Drop a lease with a limit of one job, then renew it and claim under it. Both must find it lost.
+
+        With `dead`, the holder drops no more jobs, so `reap` must return the remaining ones.
+        """
         held = data.draw(some.data)
         self.lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=held)) for id in some.IDS[:2]])
         self.grant(10, some.HOLDERS[1])
@@ -176,7 +182,7 @@ class ScenarioMachine(LockstepMachine):
 
     @rule(queue=some.queues, data=st.data(), late=st.sampled_from((0, 0, 1, -1)), held=st.booleans())
     def stall(self, queue: str, *, data: st.DataObject, late: int, held: bool) -> None:
-        """Claim under a short lease; near its expiry claim, renew and reap."""
+        """Grant a lease of 10 ms. Claim, renew and reap 1 ms before, at, or 1 ms after its expiry."""
         if held:
             self.enqueue(queue, data)
             self.enqueue(queue, data)

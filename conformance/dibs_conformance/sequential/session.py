@@ -15,9 +15,9 @@ from dibs_conformance.target import Locations, LoopRunner
 
 @define
 class Issued:
-    """The runs, revisions and leases that the storage issued in this example, oldest first.
+    """The fences, revisions and leases that the storage issued in this example, oldest first.
 
-    Stale ones stay.
+    They stay after their run has ended or their lease has expired, so that a rule can use stale ones.
     """
 
     runs: list[tuple[str, str, int]] = field(factory=list)
@@ -25,15 +25,15 @@ class Issued:
     leases: list[str] = field(factory=list)
 
     def add_claim(self, queue: str, claim: ClaimResult) -> None:
-        """Add the runs and revisions of a claim."""
+        """Add the fences and revisions of the claimed jobs."""
         self.runs += [(queue, job.id, job.run.fence) for job in claim.jobs if job.run is not None]
         self.revisions += [(queue, job.id, job.revision) for job in claim.jobs]
 
 
 class BudgetSpent(BaseException):
-    """The budget is spent.
+    """An exception that ends a chunk of examples when the budget is spent.
 
-    A BaseException ends Hypothesis at once; Hypothesis would try to shrink an Exception.
+    It is a BaseException, because Hypothesis would treat an Exception as a failure and try to shrink it.
     """
 
 
@@ -61,9 +61,9 @@ class ExampleSession:
         self.checker.begin()
 
     def remember(self, error: BaseException | None) -> None:
-        """Keep the error of a failed example.
+        """Keep the error of a failed example, if its sequence of calls is the shortest so far.
 
-        In a replay the storage may choose otherwise, and no law may break.
+        Hypothesis replays the example, but the storage may make other choices, and the replay may pass.
         """
         if not isinstance(error, Exception) or isinstance(error, HypothesisException):
             return

@@ -1,8 +1,8 @@
-"""The state machine: rules that run every verb on the storage and on the oracle, in any order, at any time.
+"""The Hypothesis state machine: its rules call every verb on the storage and on the oracle, in any order.
 
-The rules also choose stale fences and leases, repeated calls, expiries and steps of the clock: a rule picks
-from all numbers that the storage issued, the newest most often. Rules are synchronous; the runner of the
-session owns the event loop.
+Arguments come from all fences, leases and revisions that the storage issued, the newest most often. So calls
+also use stale numbers, and repeat earlier calls. Other rules move the clock, for example to the ms at which a
+lease expires. Rules are synchronous; the runner of the session owns the event loop.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ START = 1_767_225_600_000
 EVERYWHERE = (*some.QUEUES, *(name + FAIL_SUFFIX for name in some.QUEUES))
 
 LEVELS: tuple[LogLevel, ...] = ("runs", "runs", "all", "off")
-#: Number of issued values that a rule goes back: mostly 0, the newest.
+#: The age of the issued value that a rule uses. 0 is the newest value, and the most frequent choice.
 picks = st.sampled_from((0, 0, 0, 0, 1, 1, 2, 3, 5, 8))
 levels = st.sampled_from(LEVELS)
 every_queue = st.sampled_from((*some.QUEUES[:1] * 4, some.QUEUES[1], EVERYWHERE[2]))
-#: Mostly True: a live lease. False picks a stale or unknown one.
+#: Whether a claim uses a live lease. False leads to a lease that may be stale or unknown.
 mostly_true = st.sampled_from((True, True, True, True, False))
 
 
 class LockstepMachine(RuleBasedStateMachine):
-    """One example: a new location and some steps in it. A subclass sets `session`."""
+    """One example: a new location, and a random sequence of calls in it. A subclass sets `session`."""
 
     session: ExampleSession
 
@@ -71,7 +71,7 @@ class LockstepMachine(RuleBasedStateMachine):
             self.session.calls += self._lockstep.oracle.numbers.call
 
     def compare_everything(self, lockstep: Lockstep) -> None:
-        """Compare everything once more at the end of an example."""
+        """Compare all slots, counts and logs at the end of an example. Some examples compare only then."""
         lockstep.compare_slots(*EVERYWHERE)
         lockstep.counts(EVERYWHERE)
         for queue in EVERYWHERE:
@@ -89,7 +89,7 @@ class LockstepMachine(RuleBasedStateMachine):
         return runs[-1 - pick % len(runs)]
 
     def issued_lease(self, pick: int) -> str:
-        """Return an issued lease, or seldom an unknown one."""
+        """Return the lease that was granted `pick` leases before the newest. For 8, return an unknown one."""
         leases = self.issued.leases
         return "0" * 32 if pick == 8 else leases[-1 - pick % len(leases)]
 
@@ -118,7 +118,7 @@ class LockstepMachine(RuleBasedStateMachine):
         self.issued.add_claim(queue, self.lockstep.claim(queue, lease, limit))
 
     def live_lease(self, queue: str) -> str:
-        """Return the newest lease, or grant a new one if it is dead."""
+        """Return the newest lease. If that lease has expired or was dropped, grant a new one first."""
         lease = self.issued.leases[-1]
         if self.lockstep.oracle.queue(queue).lease(lease, self.lockstep.now) is None:
             self.grant(some.HOUR, some.HOLDERS[0])
@@ -178,7 +178,7 @@ class LockstepMachine(RuleBasedStateMachine):
 
     @rule(queue=every_queue, pick=picks, late=st.sampled_from((0, 0, 1, -1)))
     def pass_time_to_an_end(self, queue: str, pick: int, late: int) -> None:
-        """Move the clock to the ms at which a lease, key, outcome or job is due, or 1 ms off it."""
+        """Move the clock to the ms at which a lease, key or outcome expires or a job is due, or 1 ms off."""
         ends = self.lockstep.oracle.queue(queue).next_times(self.lockstep.now)
         if ends:
             self.pass_time(max(0, ends[pick % len(ends)] - self.lockstep.now + late))
@@ -265,7 +265,7 @@ class LockstepMachine(RuleBasedStateMachine):
 
 
 def without_retention(settlement: Settlement) -> Settlement:
-    """Return the settlement without retention and follow-ups. Fail queues keep their outcomes for ever."""
+    """Return the settlement without retention and follow-ups, for runs of a fail queue."""
     action = settlement.action
     if isinstance(action, Fail):
         action = Fail(error=action.error, handled=action.handled)

@@ -1,8 +1,7 @@
-"""Hypothesis strategies for the arguments of a storage: few ids, so that calls contend, and every kind of
-value.
+"""Hypothesis strategies for the arguments of a storage.
 
-Most strategies sample from small tables. Sampling is fast, shrinks to the plainest value, and lets two calls
-use the same id far more often than freely drawn values would.
+Most strategies sample from small tables that contain every kind of value. Sampling is fast and shrinks to the
+plainest value. With few ids, two calls often use the same id.
 """
 
 from __future__ import annotations
@@ -45,7 +44,8 @@ RETENTIONS: tuple[OutcomeRetention | None, ...] = (
     OutcomeRetention(failed=10, keep_payload=()),
     OutcomeRetention(completed=HOUR, cancelled=0, keep_payload=("completed", "failed", "cancelled")),
 )
-#: Patches set every field, so that merging and replacing have the same result.
+#: Retentions for patches. They set every field, so that merging and replacing have the same result. A probe
+#: tests that a patch replaces.
 WHOLE_RETENTIONS = (
     OutcomeRetention(completed=HOUR, failed=HOUR, cancelled=HOUR, keep_payload=("failed",)),
     OutcomeRetention(completed=0, failed=0, cancelled=0, keep_payload=("failed",)),
@@ -100,7 +100,7 @@ retentions = st.sampled_from(RETENTIONS)
 errors = st.sampled_from(ERRORS)
 results = st.sampled_from(RESULTS)
 keys = st.sampled_from((None, None, None, "k1", "k{2}\n", "k" * 128))
-#: Offsets of a time, or delays, in ms. Most are short, so that moving the clock passes them.
+#: Delays, and differences between a time and now, in ms. Most are shorter than a step of the clock.
 offsets = st.sampled_from((0, 0, 1, 1, 5, 10, 1000, HOUR))
 limits = st.sampled_from((10, 10, 1, 2, 100))
 batches = st.sampled_from((1, 1, 1, 2, 3))
@@ -108,7 +108,7 @@ batches = st.sampled_from((1, 1, 1, 2, 3))
 
 @st.composite
 def new_jobs(draw: st.DrawFn, now: int) -> NewJob:
-    """Draw a job for now, after a delay, or at an absolute time near now."""
+    """Draw a job that is due now, after a delay, or at an absolute time near `now`."""
     when = draw(st.sampled_from(("now", "now", "now", "delay", "run_at", "past")))
     id, held = draw(ids), draw(data)
     if when == "delay":
@@ -122,7 +122,7 @@ def new_jobs(draw: st.DrawFn, now: int) -> NewJob:
 
 @st.composite
 def requests_for(draw: st.DrawFn, id: str, now: int) -> EnqueueRequest:
-    """Draw one enqueue of this id, with any time and conflict rule."""
+    """Draw one enqueue of this id, with any conflict rule and a time before or after `now`."""
     job = NewJob(id=id, data=draw(data), run_at=now + draw(offsets) - draw(offsets))
     return EnqueueRequest(job=job, on_conflict=draw(conflicts))
 
@@ -224,6 +224,6 @@ settings_patches = st.sampled_from(
         *(SettingsPatch(retention=retention) for retention in WHOLE_RETENTIONS),
     )
 )
-#: Steps of the clock in ms: over short leases and delays, over hours, over the week that failures are kept.
+#: Steps of the clock in ms. The longest one is longer than the 7 days for which failed outcomes are kept.
 steps = st.sampled_from((1, 1, 4, 5, 5, 10, 10, 999, 1000, SECOND * 5, HOUR, DAY, 8 * DAY))
 ttls = st.sampled_from((HOUR, HOUR, 10, 1000))

@@ -1,4 +1,4 @@
-"""The failures of an unfinished storage: they name the next verb to write, and describe it."""
+"""The failures of an unfinished storage. Each names a missing method and describes its task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ VERBS: Final = tuple(
 
 
 def missing_verb_failure(error: Exception, story: tuple[str, ...]) -> Failure | None:
-    """Return a failure that names the missing verb, or None for any other error."""
+    """Return a failure for a call of a missing method. It also lists the other missing methods.
+
+    Return None for any other error.
+    """
     verb = missing_verb(error)
     if verb is None:
         return None
@@ -31,7 +34,7 @@ def missing_verb_failure(error: Exception, story: tuple[str, ...]) -> Failure | 
 
 
 def missing_verb(error: Exception) -> str | None:
-    """Return the verb that an AttributeError is about, or None for any other error."""
+    """Return the name of the storage method whose absence caused the error, or None for any other error."""
     if not isinstance(error, AttributeError) or error.name not in VERBS:
         return None
     return None if hasattr(type(error.obj), error.name) else error.name
@@ -45,7 +48,7 @@ def describe_verb(verb: str) -> str:
 
 
 def result_type(verb: str) -> str:
-    """Return the annotated result type of a verb."""
+    """Return the result type of a verb as text, from the annotation in the protocol."""
     return str(inspect.signature(getattr(Storage, verb)).return_annotation)
 
 

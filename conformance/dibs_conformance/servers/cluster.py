@@ -1,4 +1,4 @@
-"""A private Redis Cluster of three nodes."""
+"""A private Redis Cluster of three nodes, for tests of `redis+cluster://` URLs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NODES = 3
 
 
 class ClusterNode(RedisServer):
-    """A node of the cluster. It needs two free ports: one for clients, and that plus 10,000 for nodes."""
+    """A node of the cluster. It needs two free ports: one for clients, and one 10,000 higher for nodes."""
 
     def start(self) -> None:
         if self.port:
@@ -30,7 +30,7 @@ class ClusterNode(RedisServer):
 
 
 class RedisCluster:
-    """Three primaries without replicas, each with a third of the slots."""
+    """Three primaries without replicas. Each one has a third of the hash slots."""
 
     def __init__(self) -> None:
         found = find_redis()
@@ -79,7 +79,7 @@ class RedisCluster:
 
 
 def start_redis_cluster() -> RedisCluster:
-    """Start three nodes and join them. Raises ServerUnavailable."""
+    """Start three nodes and join them to a cluster. Raise ServerUnavailable if that fails."""
     cluster = RedisCluster()
     try:
         cluster.start()
@@ -90,7 +90,10 @@ def start_redis_cluster() -> RedisCluster:
 
 
 def find_free_port_pair() -> int:
-    """Return a free port whose number plus 10,000 is free too. Few programs get ports below 32768."""
+    """Return a free port from 12,000 to 22,000, such that the port 10,000 higher is free, too.
+
+    Few programs get ports below 32768, so both ports are likely to stay free.
+    """
     for _ in range(200):
         port = random.randrange(12_000, 22_000)
         if _is_free(port) and _is_free(port + 10_000):

@@ -18,9 +18,9 @@ from dibs_conformance.servers.binaries import ServerBinary, ServerUnavailable, f
 from dibs_conformance.servers.processes import LOOPBACK, Server
 
 USER = "dibs"
-#: Settings for speed. Data survives the death of the server processes, which is the only crash in tests.
+#: Settings for speed. Without fsync, data still survives a kill of the server; tests make no other crash.
 FAST = {"fsync": "off", "max_connections": "200", "shared_buffers": "64MB"}
-#: For root: run as another user in a namespace, where the files still belong to root.
+#: The command prefix for root: Postgres sees another user in a namespace, and the files still belong to root.
 UNSHARE = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
 STARTING_UP = b"57P03"
 
@@ -52,7 +52,7 @@ class PostgresServer(Server):
         return self.folder / "data"
 
     def initialise(self) -> None:
-        """Create the data folder with one superuser, who has a password. Raises ServerUnavailable."""
+        """Create the data folder, with one superuser and its password. Raise ServerUnavailable on failure."""
         secret = self.folder / "password"
         secret.write_text(self.password)
         if user := self._popen_options.get("user"):
@@ -69,7 +69,7 @@ class PostgresServer(Server):
             raise ServerUnavailable(f"initdb failed: {(done.stderr or done.stdout).strip()[-300:]}")
 
     def copy_primary(self, primary: PostgresServer) -> None:
-        """Create the data folder as a copy of a primary, for streaming. Raises ServerUnavailable."""
+        """Create the data folder of a standby from its primary. Raise ServerUnavailable on failure."""
         self.password = primary.password
         if user := self._popen_options.get("user"):
             os.chown(self.folder, user, -1)
@@ -95,7 +95,7 @@ class PostgresServer(Server):
         return self._popen_options
 
     def is_ready(self) -> bool:
-        """Return whether the server asks for a password: then it serves clients."""
+        """Return whether the server asks a new connection for its password. Then it serves clients."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
                 wire.settimeout(10)
@@ -108,7 +108,7 @@ class PostgresServer(Server):
 
 
 def start_postgres(**options: str) -> PostgresServer:
-    """Create and start a Postgres. Raises ServerUnavailable."""
+    """Create and start a Postgres. `options` are settings, such as `wal_level="logical"`."""
     server = PostgresServer(find_postgres(), {**FAST, **options})
     try:
         server.initialise()
@@ -120,7 +120,7 @@ def start_postgres(**options: str) -> PostgresServer:
 
 
 def start_standby(primary: PostgresServer) -> PostgresServer:
-    """Start a hot standby that streams from a primary. Raises ServerUnavailable."""
+    """Start a hot standby that streams from a primary. It has the user and the password of the primary."""
     server = PostgresServer(primary.found, primary.options)
     try:
         server.copy_primary(primary)
@@ -139,9 +139,9 @@ def _startup_message() -> bytes:
 
 
 def _unprivileged_user(program: Path) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return a command prefix and options of Popen with which Postgres agrees to run.
+    """Return a command prefix and Popen options that start Postgres without root rights.
 
-    Raises ServerUnavailable.
+    Both are empty if this process does not run as root. Raise ServerUnavailable if no way works.
     """
     if os.geteuid() != 0:
         return (), {}
@@ -161,7 +161,7 @@ def _popen_options_for(name: str) -> dict[str, Any]:
         entry = pwd.getpwnam(name)
     except KeyError:
         return {}
-    # cwd: the current folder may be inaccessible for that user.
+    # That user may have no access to the current folder, so the process starts in "/".
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": [], "cwd": "/"}
 
 

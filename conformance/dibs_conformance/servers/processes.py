@@ -1,4 +1,4 @@
-"""One private server process: its folder, its port, its start and its end."""
+"""The base class of private servers: it starts and stops the process, and removes its folder."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Server(ABC):
         """
 
     def popen_options(self) -> dict[str, Any]:
-        """Return the options of Popen for the user that runs the server."""
+        """Return extra options for Popen, such as the user that runs the server."""
         return {}
 
     def start(self) -> None:
-        """Start the server and wait until it serves.
+        """Start the server and wait until it serves clients. Raise ServerUnavailable if it does not start.
 
-        On its first start it tries another port if one is taken.
+        The first start chooses a port, and tries another one if that port is taken.
         """
         again = self.port
         for _ in range(PORT_TRIES):
@@ -93,16 +93,16 @@ class Server(ABC):
         return self._process is None or self._process.poll() is not None
 
     def last_output(self) -> str:
-        """Return the last lines of the log."""
+        """Return the last three lines of the log, for an error message."""
         lines = self.log.read_text("utf-8", "replace").splitlines() if self.log.exists() else []
         return " / ".join(lines[-3:]) or "its log is empty"
 
     def stop(self) -> None:
-        """Stop the server in good order."""
+        """Shut the server down in an orderly way. After 10 s, kill it."""
         self._stop_with_signal(self.stop_signal)
 
     def kill(self) -> None:
-        """Kill the server, as a crash would."""
+        """Kill the server with SIGKILL, to simulate a crash."""
         self._stop_with_signal(signal.SIGKILL)
 
     def _stop_with_signal(self, signal_: signal.Signals) -> None:
@@ -121,7 +121,7 @@ class Server(ABC):
             process.wait(10)
 
     def pause(self) -> None:
-        """Stop the processes of the server with SIGSTOP, as if it were overloaded, until `resume`."""
+        """Stop the server process with SIGSTOP until `resume`, to simulate an overloaded server."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -157,14 +157,14 @@ def start_watchdog(pid: int, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def free_port() -> int:
-    """Return a port that was free a moment ago."""
+    """Return a port that is free now. Another program may take it before the server starts."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
 def wait_until(ready: Callable[[], bool], seconds: float) -> bool:
-    """Call `ready` until it returns True, with growing pauses. Return False after `seconds`."""
+    """Call `ready` until it returns True, with pauses of 2 to 100 ms. Return False after `seconds`."""
     deadline, pause = time.monotonic() + seconds, 0.002
     while not ready():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""A private Redis."""
+"""A private Redis server, with a small client that needs no library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from dibs_conformance.servers.binaries import ServerBinary, find_redis
 from dibs_conformance.servers.processes import LOOPBACK, Server
 
-#: No persistence. Tests that need it pass other options.
+#: Options without persistence. Tests that need persistence pass other options.
 IN_MEMORY = {"save": "", "appendonly": "no"}
 
 
@@ -61,7 +61,10 @@ class RedisServer(Server):
             return False
 
     def execute(self, *words: str | bytes | int) -> Any:
-        """Execute one command and return its reply. Raises RedisError, OSError."""
+        """Send one command on a new connection and return its reply.
+
+        Raise RedisError for an error reply, and OSError for a failed connection.
+        """
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
             wire.settimeout(10)
             wire.connect(str(self.socket))
@@ -77,7 +80,7 @@ class RedisError(Exception):
 
 
 def start_redis(**options: str) -> RedisServer:
-    """Start a Redis without persistence, unless the options say otherwise. Raises ServerUnavailable."""
+    """Start a Redis, by default without persistence. `options` are settings, such as `appendonly="yes"`."""
     named = {name.replace("_", "-"): value for name, value in options.items()}
     server = RedisServer(find_redis(), {**IN_MEMORY, **named})
     try:

@@ -1,4 +1,8 @@
-"""A storage and the oracle in lockstep: each verb is called on both, and the results are compared."""
+"""A storage and the oracle in lockstep: each verb is called on both, and the results must be equal.
+
+A verb is an operation of the contract, such as claim or settle. The classes of this package build on each
+other: LockstepCore, RunVerbs, LeaseVerbs, IdVerbs, Lockstep.
+"""
 
 from dibs_conformance.sequential.lockstep.core import LawChecker as LawChecker
 from dibs_conformance.sequential.lockstep.log import Lockstep as Lockstep

@@ -69,7 +69,7 @@ class IdVerbs(LeaseVerbs):
             raise Mismatch(f"prune removed {answer}; {expired} outcomes have expired, the limit is {limit}")
 
     def list(self, queue: str, state: State, limit: int) -> None:
-        """Read a whole listing, then the same listing in parts. Each id must appear once, with its slot."""
+        """Read a whole listing, then the same listing in parts. In both, each id must appear once."""
         items = self.read_listing(queue, state, limit)
         self._compare_listing(queue, state, {"limit": limit}, [id for id, _ in items])
         for id, slot in items:
@@ -92,9 +92,9 @@ class IdVerbs(LeaseVerbs):
             self.compare(queue, "", self.oracle.counts(queue), answers[queue])
 
     def known_queues(self) -> None:
-        """Raise Mismatch if `queues()` names an unknown queue.
+        """Raise Mismatch if `queues()` names a queue that was never used.
 
-        A recent queue may be missing, as the list may lag.
+        A recent queue may be missing, because the contract lets the list lag behind.
         """
         answer = self.call("queues", {}, self.storage.queues())
         made_up = [info.name for info in answer if info.name not in self.oracle.queues]

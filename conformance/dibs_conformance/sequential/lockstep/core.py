@@ -1,6 +1,7 @@
-"""The core of the lockstep: calls one verb on the storage and on the oracle, and compares the results.
+"""The core of the lockstep: it calls a storage, checks the laws, and compares slots with the oracle.
 
-First the laws check the call, then the result is compared with the oracle's, then every slot of the queue.
+After a call, the laws check its result. Then the result is compared with that of the oracle, and then every
+slot of the queue. A slot holds everything about one id.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from dibs_conformance.target import LoopRunner, OpenedStorage
 
 T = TypeVar("T")
 #: The cursors between which a part of a read lies. None is the start or the end of the whole.
-CursorRange = tuple[str | None, str | None]  #: Checks one law after a call.
+CursorRange = tuple[str | None, str | None]
+#: A method of a law that checks one call.
 Check = Callable[[ObservedCall, ObservedHistory], None]
 PAGE = 100
-#: Most pages of one read, more than any example fills. A read with more pages has no end.
+#: The most pages of one read. No example fills as many pages, so a read with more of them would never end.
 MOST_PAGES = 1000
 
 
@@ -41,7 +43,7 @@ class LawChecker:
     _after: list[Check] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        # Most laws check either the state before a call or the state after it.
+        # Most laws define only one of `before` and `after`. Calling the empty ones would cost time.
         self._before = [law.before for law in self.laws if type(law).before is not Law.before]
         self._after = [law.after for law in self.laws if type(law).after is not Law.after]
 
@@ -83,7 +85,7 @@ class LockstepCore:
         return self.opened.storage
 
     def call(self, verb: str, args: Mapping[str, Any], work: Coroutine[Any, Any, T]) -> T:
-        """Call the storage, and record the call even if it raises."""
+        """Wait for `work`, a call of the storage, and return its result. Record the call, also if it fails."""
         self.oracle.begin_call(self.now)
         try:
             answer = self._runner.run(work)
@@ -103,7 +105,7 @@ class LockstepCore:
         return self._runner.run(work)
 
     def record(self, verb: str, args: Mapping[str, Any], answer: Any) -> None:
-        """Record an operation that takes several calls."""
+        """Add a line to the recorded calls, for an operation that is not a single call of a verb."""
         self._checker.story.add(verb, self.now, args, answer)
 
     def check_laws(
@@ -114,7 +116,7 @@ class LockstepCore:
         answer: Any,
         slots: Mapping[str, Slot] | None = None,
     ) -> None:
-        """Check the laws after a call."""
+        """Check all laws on a call. `slots` are those after the call; without them, they may be read here."""
         read = slots if slots is not None else self.slots(queue) if self.compare_each else {}
         observed = ObservedCall(verb=verb, queue=queue, now=self.now, args=args, answer=answer, slots=read)
         self._checker.check(observed, self.history)
@@ -125,13 +127,13 @@ class LockstepCore:
     # -- slots ---------------------------------------------------------------------------------------
 
     def slots(self, queue: str) -> dict[str, Slot]:
-        """Return the slots of all ids that the queue may hold, as the storage has them."""
+        """Read from the storage the slots of all ids that an example may use in this queue."""
         known = [id for id in self.oracle.queue(queue).ids if not id.startswith("?")]
         ids = list(dict.fromkeys([*known, *(IDS if not queue.endswith(FAIL_SUFFIX) else ())]))
         return dict(zip(ids, self._runner.run(self.storage.get(queue, ids, now=self.now)), strict=True))
 
     def compare_slots(self, *queues: str) -> None:
-        """Compare every slot of these queues with the oracle's."""
+        """Raise Mismatch unless every slot of these queues is equal to that of the oracle."""
         for queue in queues:
             for id, slot in self.slots(queue).items():
                 self.compare_slot(queue, id, slot)
@@ -147,7 +149,7 @@ class LockstepCore:
             self.compare_slots(*queues)
 
     def split(self, queue: str, parts: int, state: State | None = None) -> list[CursorRange]:
-        """Return the cursors of each part of a read."""
+        """Return the two cursors of each part into which `split` divides a listing or an export."""
         args = {"queue": queue, "parts": parts, "state": state}
         cuts = self.call("split", args, self.storage.split(queue, parts, state=state))
         if len(cuts) >= parts:
@@ -176,7 +178,10 @@ class LockstepCore:
     # -- fail jobs -----------------------------------------------------------------------------------
 
     def match_fail_jobs(self, queue: str) -> None:
-        """Find the ids that the storage generated for the fail jobs that the oracle expects."""
+        """Give the fail jobs of the oracle the ids that the storage generated for them.
+
+        Until then, their ids in the oracle begin with "?".
+        """
         known = self.oracle.queue(queue).ids
         expected = [id for id in known if id.startswith("?")]
         if not expected:
@@ -197,7 +202,7 @@ class LockstepCore:
         raise Mismatch(f"no fail job in {queue!r} has the origin {made.origin}")
 
     def _same_origin(self, expected: Origin | None, actual: Origin | None) -> bool:
-        """Return whether two origins name the same run."""
+        """Return whether two origins name the same failed run: equal queue, id and fence."""
         if expected is None or actual is None or (actual.queue, actual.id) != (expected.queue, expected.id):
             return False
         return self.numbering.expected("fence", (actual.queue, actual.id), actual.fence) == expected.fence

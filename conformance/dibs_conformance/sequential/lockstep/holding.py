@@ -13,7 +13,7 @@ from dibs_conformance.sequential.lockstep.running import RunVerbs
 
 
 class LeaseVerbs(RunVerbs):
-    """The verbs on leases and on the runs under them."""
+    """The verbs on leases and on the runs under them: grant, renew, drop, reap and report."""
 
     def grant(self, queues: Sequence[str], ttl: int, holder: str) -> str:
         args = {"queues": list(queues), "ttl": ttl, "holder": holder}
@@ -89,8 +89,8 @@ def is_held(slot: Slot, lease: str) -> bool:
 
 
 def seq_of(slot: Slot | None) -> int:
-    """Return the seq of the current job.
+    """Return the seq of the current job, or 0.
 
-    A reap gives new seqs to its jobs in the order in which it took them.
+    A reap gives growing seqs to its jobs, so the seqs show the order in which the storage took the jobs.
     """
     return slot.current.seq if slot is not None and slot.current is not None else 0

@@ -13,7 +13,7 @@ from dibs_conformance.oracle.queue import LoggedEvent
 from dibs_conformance.sequential.lockstep.by_id import IdVerbs
 from dibs_conformance.sequential.lockstep.core import MOST_PAGES
 
-#: Events of level `all` that are not compared, because the contract leaves open how often they occur.
+#: Kinds of event that are not compared, because the contract leaves open how often they occur.
 LEFT_OPEN = frozenset({"cancel_requested", "paused", "resumed", "configured"})
 
 
@@ -29,7 +29,7 @@ class Lockstep(IdVerbs):
     """A storage and the oracle in lockstep, with all verbs."""
 
     def events(self, queue: str, reader: Reader, limit: int) -> None:
-        """Read to the end of the log and compare its events with the oracle's."""
+        """Read to the end of the log, and raise Mismatch unless it has the events of the oracle."""
         logged: list[LogEvent] = []
         # A reader that starts at the beginning of the log cannot miss trimmed events.
         fell_off = reader.offset is None
@@ -70,8 +70,9 @@ class Lockstep(IdVerbs):
     def _compare_events(
         self, queue: str, expected: list[LoggedEvent], logged: list[LogEvent], *, fell_off: bool
     ) -> None:
-        """Raise Mismatch if an event is missing that is too young to be trimmed, or if fell_off is
-        missing.
+        """Raise Mismatch if the log lacks an event that is too young to be removed.
+
+        If older events were removed before the reader got them, a page must have had `fell_off`.
         """
         trimmed = len(expected) - len(logged)
         age = self.oracle.queue(queue).settings.log_age
@@ -79,9 +80,8 @@ class Lockstep(IdVerbs):
         if trimmed > 0 and not fell_off:
             raise Mismatch(f"a reader of {queue!r} missed trimmed events, and the page has no fell_off")
         if not all(old):
-            raise Mismatch(
-                f"the log of {queue!r} lacks events: {summarize_events(logged)}; expected {summarize_logged_events(expected)}"
-            )
+            found, wanted = summarize_events(logged), summarize_logged_events(expected)
+            raise Mismatch(f"the log of {queue!r} lacks events: it has {found}; expected {wanted}")
         self._compare_order(queue, expected[max(trimmed, 0) :], logged)
 
     def _compare_order(self, queue: str, expected: list[LoggedEvent], logged: list[LogEvent]) -> None:

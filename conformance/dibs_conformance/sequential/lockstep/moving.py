@@ -1,4 +1,4 @@
-"""Exports a queue, imports it into an empty location, and compares the copy with the oracle's."""
+"""A test of export and import: copies a queue to an empty location, and compares the copy with the oracle."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ HOUR = 3_600_000
 
 
 def read_export(pair: Lockstep, queue: str, limit: int) -> tuple[list[ExportRecord], Settings]:
-    """Return the records and settings of a queue, read page by page.
+    """Export a queue page by page. Return its records and its settings.
 
-    Each id must occur once, as the oracle has it.
+    Raise Mismatch unless each id occurs once, equal to that of the oracle.
     """
     records, settings = read_export_pages(pair, queue, limit)
     pair.record("export", {"queue": queue, "limit": limit}, [record.id for record in records])
@@ -31,7 +31,7 @@ def read_export(pair: Lockstep, queue: str, limit: int) -> tuple[list[ExportReco
 
 
 def export_in_parts(pair: Lockstep, queue: str, parts: int, limit: int) -> None:
-    """Export a queue in parts, which together must contain each id once."""
+    """Export a queue in parts. Raise Mismatch unless all parts together contain each id once."""
     read = [read_export_pages(pair, queue, limit, part)[0] for part in pair.split(queue, parts)]
     ids = [[record.id for record in records] for records in read]
     pair.record("export", {"queue": queue, "parts": parts, "limit": limit}, ids)
@@ -74,9 +74,9 @@ def is_expired(outcome: Outcome, now: int) -> bool:
 
 
 def copy_and_compare(source: Lockstep, target: Lockstep, queue: str, limit: int) -> None:
-    """Copy a queue and compare the slots, the counts and the order of claims.
+    """Copy a queue to `target`. Compare the slots, the counts and the order of claims there with the oracle.
 
-    A second import must change no id.
+    `target` must be empty. The records are imported twice; the second import must change no id.
     """
     records, settings = read_export(source, queue, limit)
     export_in_parts(source, queue, limit, limit)
@@ -92,7 +92,7 @@ def copy_and_compare(source: Lockstep, target: Lockstep, queue: str, limit: int)
 
 
 def copy_oracle(source: Lockstep, target: Lockstep, queue: str, records: list[ExportRecord]) -> None:
-    """Copy the oracle's records of the queue, and map the numbers of the storage in the copy."""
+    """Copy the records of the oracle to the oracle of `target`, and map the imported numbers to them."""
     target.numbering = source.numbering.copy_for_import(queue)
     call = target.oracle.numbers.call
     for record in records:
@@ -106,7 +106,7 @@ def copy_oracle(source: Lockstep, target: Lockstep, queue: str, records: list[Ex
 
 
 def import_twice(target: Lockstep, queue: str, records: list[ExportRecord]) -> None:
-    """Import the same records again. All of them must be answered `exists`."""
+    """Import the records of existing ids again. Raise Mismatch unless each one gets the result `exists`."""
     known = target.oracle.queue(queue).ids
     there = [
         record for record in records if known[record.id].current or known[record.id].live_outcome(target.now)
@@ -118,14 +118,14 @@ def import_twice(target: Lockstep, queue: str, records: list[ExportRecord]) -> N
 
 
 def claim_all(target: Lockstep, queue: str) -> None:
-    """Claim the due jobs: in the same order, with fences above those of the source."""
+    """Claim the due jobs of the copy. The order must be that of the oracle, and each fence must be new."""
     target.configure(queue, SettingsPatch(paused=False, max_active=None))
     lease = target.grant([queue], HOUR, "mover")
     target.claim(queue, lease, 100)
 
 
 def imported_numbers(slot: Slot) -> Iterator[tuple[NumberKind, int]]:
-    """Yield the numbers that an import brings with a slot."""
+    """Yield each seq, revision and fence of an exported slot, with its kind."""
     for live in (slot.current, slot.successor):
         if live is not None:
             yield "seq", live.seq

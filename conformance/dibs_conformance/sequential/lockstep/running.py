@@ -15,7 +15,7 @@ from dibs_conformance.sequential.lockstep.core import LockstepCore
 
 
 class RunVerbs(LockstepCore):
-    """The verbs that enqueue jobs, claim them and end their runs."""
+    """The verbs that enqueue jobs, claim them and end their runs, called in lockstep."""
 
     def enqueue(self, queue: str, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
         args = {"requests": requests}
@@ -30,8 +30,9 @@ class RunVerbs(LockstepCore):
         return answers
 
     def _key_owner(self, queue: str, request: EnqueueRequest, *, repeated: bool) -> str:
-        """Return the id whose numbers the result has: for a repeated request_key, that of the first
-        request.
+        """Return the id to which the revisions in a result belong.
+
+        For a repeated request_key, this is the id of the first request with that key.
         """
         if request.request_key is None:
             return request.job.id
@@ -83,7 +84,7 @@ class RunVerbs(LockstepCore):
         self.match_fail_jobs(queue + FAIL_SUFFIX)
 
     def _as_oracle_knows(self, queue: str, settlement: Settlement) -> Settlement:
-        """Return the settlement with the oracle's fence of the run."""
+        """Return the settlement with the fence that the oracle drew for the same run."""
         fence = self.numbering.expected("fence", (queue, settlement.id), settlement.fence)
         return replace(settlement, fence=fence)
 
@@ -96,7 +97,7 @@ class RunVerbs(LockstepCore):
     ) -> ClaimResult:
         args = {"settlements": settlements, "lease": lease, "limit": limit}
         work = self.storage.settle_and_claim(queue, settlements, lease, limit, now=self.now)
-        # The slots are read after the claim, so the laws must not judge the settlements by them.
+        # A read would show the slots after the claim. The laws on the settlements need the slots before it.
         compare_each, self.compare_each = self.compare_each, False
         answer = self.call("settle_and_claim", {"queue": queue, **args}, work)
         self._compare_settlements(queue, settlements, answer.settled)
