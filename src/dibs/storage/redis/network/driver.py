@@ -2,7 +2,7 @@
 
 redis-py opens a connection, with TLS and authentication, and has no public way to hand over its socket. A new
 major version may move any of these parts, so pyproject.toml requires a version below the next major version.
-If a part moves, tests/storage/redis/test_driver.py fails and names it.
+If a part moves, tests/storage/redis/network/test_driver.py fails and names it.
 """
 
 from __future__ import annotations

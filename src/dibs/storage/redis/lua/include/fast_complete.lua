@@ -1,5 +1,5 @@
 -- Fast path of settle: a plain completion, without parsing the job. It takes a third of the time of end_run and
--- writes the same bytes; tests/storage/redis/test_claim_order.py compares the two.
+-- writes the same bytes; tests/storage/redis/lua/test_claim_order.py compares the two.
 
 -- @include outcomes
 

@@ -1,5 +1,5 @@
 -- Fast path of enqueue: a new job that is due now, without parsing the request. It takes a third of the time of
--- accept and writes the same bytes; tests/storage/redis/test_claim_order.py compares the two.
+-- accept and writes the same bytes; tests/storage/redis/lua/test_claim_order.py compares the two.
 
 -- @include claim_order
 

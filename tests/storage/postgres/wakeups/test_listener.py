@@ -12,7 +12,7 @@ import pytest
 from dibs.errors import NotRunning
 from dibs.storage.postgres import PostgresStorage
 from tests.storage.postgres.jobs import asked, claimed, done, leased
-from tests.storage.postgres.test_errors import kill_all_others
+from tests.storage.postgres.network.test_errors import kill_all_others
 
 Opening = Callable[..., PostgresStorage]
 #: A wait that returns within so many seconds was woken by a notification: the poll takes 30 s.

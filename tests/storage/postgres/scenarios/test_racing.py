@@ -12,7 +12,7 @@ from dibs.model.requests import EnqueueRequest, Reject, SettingsPatch
 from dibs.storage.postgres import PostgresStorage
 from dibs.storage.postgres.network.errors import CONFLICTS
 from tests.storage.postgres.jobs import asked, claimed, done, leased
-from tests.storage.postgres.test_errors import blocked
+from tests.storage.postgres.network.test_errors import blocked
 
 Connect = Callable[[], Any]
 
