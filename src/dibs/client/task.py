@@ -98,8 +98,7 @@ class TaskEnqueuer(Generic[P, R]):
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound:
         """Return a call to be enqueued later: with `enqueue_many`, or as the follow-up of another job.
 
-        Bad arguments or settings raise no error here: `enqueue_many` and the other calls that take a Bound
-        raise it.
+        The call that takes the Bound raises the errors of `enqueue`; `bind` itself raises none.
         """
         if self._settings.get("connection") is not None:
             return Bound(self._client.name, Refused(_BOUND_CONNECTION, field="connection"))

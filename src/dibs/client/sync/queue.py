@@ -129,8 +129,7 @@ class BlockingQueue:
     def bind(self, data: Any, **settings: Unpack[JobSettings]) -> Bound:
         """Return a job to be enqueued later: with `enqueue_many`, or as the follow-up of another job.
 
-        The settings are those of `enqueue`. Bad data or settings raise no error here: `enqueue_many` and the
-        other calls that take a Bound raise it.
+        The settings are those of `enqueue`. The call that takes the Bound raises the errors of `enqueue`.
         """
         return self._source.bind(data, **settings)
 
