@@ -21,7 +21,7 @@ def test_each_query_is_found_once_and_without_its_comments() -> None:
 
 
 def test_a_query_named_twice_is_an_error() -> None:
-    with pytest.raises(AssertionError, match="twice"):
+    with pytest.raises(AssertionError, match="two queries with the same name"):
         queries._split("x", "-- name: a\nSELECT 1\n-- name: a\nSELECT 2\n")
 
 

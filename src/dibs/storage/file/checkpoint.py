@@ -42,7 +42,7 @@ Identity = tuple[int, int, int]
 
 @define
 class CheckpointTrigger:
-    """Counts what was committed since the last checkpoint, and decides when the next checkpoint is due."""
+    """A count of the commits since the last checkpoint, which decides when the next checkpoint is due."""
 
     #: Size of the last checkpoint, bytes.
     checkpoint_bytes: int = 0

@@ -65,6 +65,5 @@ class Changes:
         self.trimmed_before: int | None = None
         #: The entries that the step removed from the log.
         self.trimmed_entries: list[Entry] = []
-        #: The ids of which an enqueue may have ended: their outcome or dropped ranges changed, or they were
-        #: removed. Their waiters are woken.
+        #: The ids whose outcome or dropped ranges changed, and removed ids. Waits for these ids are woken.
         self.ended: list[str] = []

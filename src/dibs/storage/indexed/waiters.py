@@ -23,7 +23,7 @@ REMEMBERED_STEPS = 64
 
 
 class Waiter(Sleeper):
-    """One pending call of `wait`: its queues, what it watches in them, and its sleep."""
+    """One pending call of `wait`: its queues, its watch (work, events or ids), and its sleep."""
 
     def __init__(self, watch: Watch, queues: Sequence[str], ids: Sequence[str]) -> None:
         super().__init__()

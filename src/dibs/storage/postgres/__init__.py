@@ -1,4 +1,8 @@
-"""The Postgres storage: each verb is one SQL statement that calls one function of the schema."""
+"""The Postgres storage. Each verb is one SQL statement, which calls one function of the schema.
+
+`storage.py` has the verbs, `migrations/` their SQL functions and the tables, `sql/` the statements, `codec/`
+the conversion of parameters and rows, `network/` the connections, and `wakeups/` the waits.
+"""
 
 from dibs.storage.postgres.storage import PostgresStorage, open_url
 from dibs.storage.postgres.temporary import connect_url, remove_url, temporary_url

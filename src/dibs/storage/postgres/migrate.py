@@ -1,4 +1,4 @@
-"""Migrations: numbered SQL files that bring a schema up to the layout of this version of dibs."""
+"""The migration of a schema, by the numbered SQL files in migrations/ that it does not have yet."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ log: Final = logging.getLogger("dibs.storage.postgres")
 
 
 async def migrate(connection: AsyncConnection[Any], queries: Queries, url: str) -> None:
-    """Apply the missing migrations, in one transaction under an advisory lock.
+    """Create the schema if it is missing, and apply the missing migrations, in one transaction.
 
-    Several processes may call this at the same time, and a process that dies applies either all of them or
-    none. Raises StorageTooNew if the schema has a migration that this version of dibs does not know.
+    Several processes may call this at the same time: an advisory lock lets one process migrate. Raise
+    StorageTooNew if the schema has a migration that this version of dibs does not know.
     """
     known = migrations()
     if await _latest_applied(connection, queries, url, known) == known[-1].number:
@@ -37,7 +37,7 @@ async def migrate(connection: AsyncConnection[Any], queries: Queries, url: str) 
 async def _latest_applied(
     connection: AsyncConnection[Any], queries: Queries, url: str, known: tuple[Migration, ...]
 ) -> int:
-    """Return the number of the latest migration in the schema, 0 for a new schema."""
+    """Return the number of the latest migration in the schema, 0 for a new schema. Raise StorageTooNew."""
     found = await connection.execute(queries["known"], {"schema": queries.plain})
     row = await found.fetchone()
     if row is None or not row[0]:
@@ -53,6 +53,6 @@ async def _latest_applied(
 
 
 async def _apply(connection: AsyncConnection[Any], queries: Queries, migration: Migration) -> None:
-    # Sent without parameters, because a file holds several statements and percent signs.
+    # Pass no parameters: with parameters, psycopg accepts only one statement and interprets percent signs.
     await connection.execute(queries.filled(migration.text).encode())
     await connection.execute(queries["applied_now"], {"number": migration.number, "name": migration.name})

@@ -18,7 +18,8 @@ _SECTION: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 _FILES: Final = ("columns", "place", "verbs", "reading")
 
-#: For each state that list() takes: the conditions on `live` (l) and on `ended` (e). None selects every id.
+#: For each state that the verb `list` takes, the SQL conditions that select its ids in the tables `live` (l)
+#: and `ended` (e). None selects every id, for an export.
 _STATES: Final = {
     None: ("true", "true"),
     "waiting": ("l.state = 'w'", "false"),
@@ -33,7 +34,7 @@ _STATES: Final = {
 
 
 class Migration(NamedTuple):
-    """A numbered file in migrations/."""
+    """A numbered file in migrations/, as in 1, "0001_tables" and its SQL."""
 
     number: int
     name: str
@@ -42,7 +43,10 @@ class Migration(NamedTuple):
 
 @cache
 def sections() -> dict[str, str]:
-    """Return the text of every query by its name, with its placeholders."""
+    """Return the text of every query in sql/ by its name.
+
+    The text still has placeholders such as {schema}.
+    """
     found: dict[str, str] = {}
     for name in _FILES:
         text = (files(__package__) / "sql" / f"{name}.sql").read_text("utf-8")
@@ -54,7 +58,7 @@ def _split(file: str, text: str) -> dict[str, str]:
     _, *parts = _SECTION.split(text)
     names, bodies = parts[::2], parts[1::2]
     if len(set(names)) < len(names):
-        raise AssertionError(f"{file}.sql names a query twice")
+        raise AssertionError(f"bug in dibs: {file}.sql has two queries with the same name")
     return dict(zip(names, (_without_comments(body) for body in bodies), strict=True))
 
 
@@ -64,7 +68,7 @@ def _without_comments(body: str) -> str:
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """Return the migrations in the order of their numbers."""
+    """Read the files in migrations/, and return them in the order of their numbers."""
     folder = files(__package__) / "migrations"
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
     return tuple(
@@ -74,7 +78,7 @@ def migrations() -> tuple[Migration, ...]:
 
 
 class Queries:
-    """The queries and migrations for one schema."""
+    """The texts of all queries and migrations, with the name of one schema filled in."""
 
     def __init__(self, schema: str) -> None:
         schema_name = quoted(schema)
@@ -93,9 +97,10 @@ class Queries:
             "log_class": str(_lock_key("log", schema) >> 32 & 0x7FFFFFFF),
             "setting": f"dibs.{self.channel}",
             "migration_lock": str(_lock_key("migrations", schema)),
-            # A plan that was made while a table was empty would later scan the whole table, so sequential
-            # scans are disabled. Postgres adds 1e10 to the cost of a disabled node, and for such a cost JIT
-            # would compile each statement, which is 4 times slower on Postgres 15.
+            # Disable sequential scans: Postgres keeps a plan that it made while a table was empty, and that
+            # plan would later scan the whole table. Disable JIT, too: Postgres adds 1e10 to the cost of a
+            # disabled node, and for such a cost JIT would compile each statement, which is 4 times slower on
+            # Postgres 15.
             "pinned": f"SET search_path = {schema_name}, pg_temp SET plan_cache_mode = force_generic_plan "
             "SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off",
             "slot": f"clock.now_ms, j.state::text, {job}, {run}, {successor}, {outcome}, "
@@ -106,16 +111,19 @@ class Queries:
         self._filled: dict[str, bytes] = {}
 
     def __getitem__(self, name: str) -> bytes:
-        """Return a query by its name, filled in and encoded."""
+        """Return the query of this name, ready to send. Each query is filled in only once."""
         query = self._filled.get(name)
         if query is None:
             query = self._filled[name] = self.filled(sections()[name]).encode()
         return query
 
     def page(self, state: str | None, *, ends: bool = False) -> bytes:
-        """Return the query for a page of the ids in a state (None: every id); `ends` adds an upper bound."""
-        # A condition such as `until IS NULL OR id <= until` would make Postgres read the index beyond
-        # `until`.
+        """Return the query for a page of the ids in a state (None: every id).
+
+        With `ends`, the query takes the parameter `until`, the last id of the listing.
+        """
+        # Why not one query with the condition `until IS NULL OR id <= until`: with it, Postgres reads the
+        # index beyond `until`.
         name = f"page {state} up to" if ends else f"page {state}"
         live, ended = ("AND l.id <= %(until)s", "AND e.id <= %(until)s") if ends else ("", "")
         text = sections()["page"].replace("{live_end}", live).replace("{ended_end}", ended)
@@ -133,18 +141,21 @@ class Queries:
         return self._filled[name]
 
     def filled(self, text: str) -> str:
-        """Replace the placeholders that are known here; other braces belong to the SQL."""
+        """Return SQL text with the known placeholders, such as {schema}, filled in. Keep other braces."""
         return _PLACEHOLDER.sub(lambda found: self._values.get(found[1], found[0]), text)
 
 
 def quoted(schema: str) -> str:
-    """Return the name of a schema as a quoted identifier. Raises ConfigurationError if it cannot be one."""
+    """Return the name of a schema as a quoted SQL identifier.
+
+    Raise ConfigurationError for an invalid name.
+    """
     try:
         size = len(schema.encode())
     except UnicodeEncodeError:
         size = 0
     if not 0 < size <= 63 or "\0" in schema:
-        raise ConfigurationError("schema must be 1 to 63 bytes of UTF-8 without NUL")
+        raise ConfigurationError(f"schema is {schema!r:.80}; it must be 1 to 63 bytes of UTF-8 without NUL")
     if schema.startswith("pg_"):
         raise ConfigurationError(
             f"schema {schema!r}: Postgres reserves names that begin with pg_; choose another"
@@ -153,5 +164,5 @@ def quoted(schema: str) -> str:
 
 
 def _lock_key(purpose: str, schema: str) -> int:
-    """Return the key of the advisory lock for a purpose in a schema."""
+    """Return the key of an advisory lock: a hash, so that each purpose and each schema has another lock."""
     return int.from_bytes(sha256(f"dibs {purpose} {schema}".encode()).digest()[:8], "big", signed=True)

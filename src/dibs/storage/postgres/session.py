@@ -1,4 +1,4 @@
-"""An open Postgres storage without its verbs: opening and closing, argument checks, and running queries."""
+"""The base class of PostgresStorage, which opens and closes it, checks arguments, and runs queries."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from dibs.storage.postgres.vacuum import Vacuum
 from dibs.storage.postgres.wakeups.wait import PostgresWaits
 from dibs.storage.protocol import Clock
 
-#: The largest `limit` that is sent. A larger limit would not fit the integer parameter of the SQL functions.
+#: The largest `limit` that is sent to the server. Larger limits are cut to it, because the SQL functions take
+#: an integer of 32 bits.
 MAX_LIMIT: Final = 1_000_000
 
 
 class PostgresSession:
-    """The base class of PostgresStorage: everything that the verbs in storage.py share."""
+    """The state and the methods that the verbs in storage.py and transactions on it share."""
 
     def __init__(self, address: PostgresAddress, *, clock: Clock = "system", limits: Limits = LIMITS) -> None:
         self.url = address.shown
@@ -33,7 +34,7 @@ class PostgresSession:
         self._server = PostgresDatabase(address)
         self._waits = PostgresWaits(self._server, address.poll, manual=self._manual)
         self._vacuum = Vacuum(self._server)
-        #: Queues that this session has registered; their row exists.
+        #: Queues whose row in the table `queues` is known to exist.
         self._registered: set[str] = set()
 
     @property
@@ -55,7 +56,7 @@ class PostgresSession:
         return f"<{type(self).__name__} {self.url}>"
 
     def _at(self, now: int | None) -> int | None:
-        """Return the time to send: None (SQL NULL) selects the server's clock."""
+        """Return the parameter `now` of a query: a manual time in ms, or None for the server's clock."""
         self._server.check_open()
         checks.check_now(now, manual=self._manual)
         return (now or 0) if self._manual else None
@@ -63,7 +64,7 @@ class PostgresSession:
     def _call(
         self, queue: str, now: int | None, limit_: int | None = None, *, ids: Sequence[str] = ()
     ) -> dict[str, Any]:
-        """Check the arguments that all verbs have, and return them as query parameters."""
+        """Check queue, limit, ids and time of a verb. Return the parameters `queue`, `now` and `limit`."""
         checks.check_queue(queue, limit_, ids=ids, within=self.limits)
         return {"queue": queue, "now": self._at(now), "limit": min(limit_ or 0, MAX_LIMIT)}
 
@@ -74,7 +75,7 @@ class PostgresSession:
         return await self._server.fetch(self._server.queries[name], params, writes=False)
 
     async def _answer(self, name: str, params: dict[str, Any]) -> Any:
-        """Run a query that returns one value, and return that value."""
+        """Run a query that writes and returns one value, and return that value."""
         return (await self._write(name, params))[0][0]
 
     # -- parameters of the verbs that also run in the caller's transaction ----------------------------
@@ -82,7 +83,10 @@ class PostgresSession:
     def enqueue_query(
         self, queue: str, requests: Sequence[EnqueueRequest], now: int | None
     ) -> tuple[str, dict[str, Any]]:
-        """Check the arguments of an enqueue, and return the name of its query and the parameters."""
+        """Check the arguments of an enqueue. Return the name of its query and the parameters.
+
+        Requests that want the outcome of an earlier run need another query, with more columns.
+        """
         checked = checks.check_enqueue(queue, requests, self.limits)
         params = {"queue": queue, "now": self._at(now), **parameters.requests(checked)}
         return "enqueue" if params["wants"] is None else "enqueue_wanting", params
@@ -90,28 +94,34 @@ class PostgresSession:
     def settle_params(
         self, queue: str, settlements: Sequence[Settlement], now: int | None
     ) -> tuple[dict[str, Any], list[str]]:
-        """Check the arguments of a settle, and return its parameters and a refusal reason per settlement."""
+        """Check the arguments of a settle. Return its parameters, and the reasons to refuse settlements.
+
+        There is one reason for each settlement, "" for a valid one.
+        """
         params, reasons = parameters.settlements(settlements, self.limits)
         return {**self._call(queue, now), **params}, reasons
 
     # -- statements on the caller's connection --------------------------------------------------------
 
     def translating_errors(self, connection: BaseConnection[Any]) -> AbstractContextManager[None]:
-        """Raise our errors in place of the driver's, for statements on the caller's connection."""
+        """Convert psycopg's errors in a `with` block to errors of dibs, for the caller's connection."""
         return self._server.translating_errors(connection)
 
     async def register_queues(self, queues: Sequence[str]) -> None:
-        """Create the rows of new queues in a transaction of their own, not in the caller's."""
+        """Insert the rows of new queues, in a separate transaction that commits at once.
+
+        In the caller's transaction, the row would block other enqueues to the queue until the caller commits.
+        """
         if fresh := [queue for queue in queues if queue not in self._registered]:
             await self._write("register_queues", {"queues": fresh})
             self._registered.update(fresh)
 
     def register_queues_blocking(self, queues: Sequence[str]) -> None:
-        """Create the rows of new queues on the caller's thread, as register_queues() does."""
+        """Insert the rows of new queues like register_queues(), but without an event loop."""
         if fresh := [queue for queue in queues if queue not in self._registered]:
             self._server.run_blocking(self._server.queries["register_queues"], {"queues": fresh})
             self._registered.update(fresh)
 
     def query(self, name: str) -> bytes:
-        """Return the text of a query by its name in sql/."""
+        """Return the query of this name, ready to send on the caller's connection."""
         return self._server.queries[name]

@@ -1,6 +1,6 @@
 """The verbs of the Postgres storage: each checks its arguments, runs one statement, and decodes its rows.
 
-The SQL functions that decide are in migrations/. The verbs are documented in dibs.storage.protocol.
+The SQL functions in migrations/ decide what a verb does. dibs.storage.protocol documents the verbs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from dibs.storage.protocol import Clock, Watch
 
 
 def open_url(url: str, *, clock: Clock = "system", **options: Any) -> PostgresStorage:
-    """Return the storage of a URL: postgresql://USER@HOST/DATABASE?schema=NAME."""
+    """Return the storage of a URL, not yet opened: postgresql://USER@HOST/DATABASE?schema=NAME."""
     return PostgresStorage(parse_url(url, options), clock=clock)
 
 
@@ -243,7 +243,10 @@ class PostgresStorage(PostgresSession):
     async def _page(
         self, state: State | None, params: dict[str, Any], after: str | None, until: str | None
     ) -> tuple[Sequence[tuple[str, Slot]], str | None]:
-        """Return a page of ids, and the cursor of the next page, which is the last id of this one."""
+        """Return a page of ids with their slots, and the cursor of the next page (None at the end).
+
+        The cursor is the last id of this page.
+        """
         limit = params["limit"]
         paged = {**params, "after": sendable_id(after or ""), "limit": limit + 1}
         if until is not None:
@@ -308,7 +311,8 @@ class PostgresStorage(PostgresSession):
         self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
     ) -> EventPage:
         params = self._call(queue, now, limit)
-        # One more entry than asked for: the reader may already have all events of the first entry.
+        # Read one more entry than asked for, because the caller may already have all events of the first
+        # entry.
         paged = {**params, "since": event_log.since(after), "limit": params["limit"] + 1}
         return event_log.page(await self._read("events", paged), after, params["limit"])
 
@@ -333,10 +337,10 @@ class PostgresStorage(PostgresSession):
     def in_transaction(self, connection: BlockingConnection[Any]) -> BlockingTransaction: ...
 
     def in_transaction(self, connection: Any) -> AsyncTransaction | BlockingTransaction:
-        """Return enqueue() and settle() that run in the current transaction of a psycopg 3 connection.
+        """Return an object whose enqueue() and settle() run in the current transaction of `connection`.
 
-        On a blocking connection they are plain functions and run on the caller's thread. Raises Refused for
-        any other object.
+        For a blocking connection of psycopg 3, both are plain functions that run on the caller's thread.
+        Raise Refused if `connection` is not a connection of psycopg 3.
         """
         if isinstance(connection, BlockingConnection):
             return BlockingTransaction(self, connection)
@@ -347,6 +351,6 @@ class PostgresStorage(PostgresSession):
 
 
 def sendable_lease(lease: str) -> str | None:
-    """Return a lease that can be sent as a uuid, or None for a text that no lease can have."""
+    """Return a lease that Postgres can read as a uuid, or None for text that cannot be a lease."""
     is_hex = len(lease) == 32 and all(ch in "0123456789abcdef" for ch in lease)
     return lease if is_hex else None

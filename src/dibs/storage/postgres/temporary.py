@@ -1,4 +1,7 @@
-"""Temporary schemas for the conformance kit and for tests, and connections for callers' transactions."""
+"""Creation and removal of temporary storages for the conformance kit and for tests.
+
+Each uses the database in the URL that the user gives, with a schema of its own.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from dibs.storage.registry import with_option
 
 
 def temporary_url(url: str, name: str) -> str:
-    """Return the URL with `name` as its schema."""
+    """Return the URL with `name` as its schema, so that its tables are separate from those of `url`."""
     return with_option(url, "schema", name)
 
 
 @asynccontextmanager
 async def connect_url(url: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-    """Open a connection for in_transaction(), outside of any storage. Raises StorageError."""
+    """Open a separate psycopg connection, which the kit passes to in_transaction(). Raise StorageError."""
     address = parse_url(url, {})
     errors = DriverErrors(address.shown, address.hosts)
     try:
@@ -34,7 +37,7 @@ async def connect_url(url: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
 
 
 async def remove_url(url: str) -> None:
-    """Drop the schema of a URL and all its tables. Raises StorageError."""
+    """Drop the schema of a URL with all its tables. Raise StorageError if the server refuses."""
     address = parse_url(url, {})
     errors = DriverErrors(address.shown, address.hosts)
     connections = ConnectionPool(address.params, errors)

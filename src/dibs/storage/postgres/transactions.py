@@ -3,8 +3,8 @@
 The caller's commit makes the jobs visible, and a rollback removes them. The caller also decides how the
 transaction ends after an error.
 
-The row of a new queue is inserted before, in a transaction of its own. Inserted in the caller's transaction,
-it would block every other first enqueue to that queue until the caller commits.
+The row of a new queue is inserted before that, in a separate transaction. In the caller's transaction, the
+row would block every other first enqueue to that queue until the caller commits.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from attrs import frozen
 
-# AsyncCursor and Cursor of psycopg itself: the cursors of Django's connections bind parameters on the client
-# side and do not support binary results.
+# Use the AsyncCursor and Cursor classes of psycopg itself. The cursors of Django's connections bind
+# parameters on the client side and do not support binary results.
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
 from psycopg.rows import tuple_row
 
@@ -27,7 +27,7 @@ from dibs.storage.postgres.session import PostgresSession
 
 
 def queues_written(queue: str, settlements: Sequence[Settlement]) -> list[str]:
-    """Return the queues that settlements of `queue` enqueue into: follow-ups, and the fail queue."""
+    """Return the queues into which settlements of `queue` enqueue follow-ups or a fail job."""
     ends = [one.action for one in settlements if isinstance(one.action, Complete | Fail)]
     names = {item.queue for end in ends for item in end.then}
     if any(isinstance(end, Fail) and end.handled for end in ends) and not queue.endswith(FAIL_SUFFIX):
@@ -37,7 +37,7 @@ def queues_written(queue: str, settlements: Sequence[Settlement]) -> list[str]:
 
 @frozen
 class AsyncTransaction:
-    """Enqueue and settle on an AsyncConnection, in the caller's event loop."""
+    """The verbs enqueue and settle inside the transaction of an AsyncConnection."""
 
     _session: PostgresSession
     _connection: AsyncConnection[Any]
@@ -70,7 +70,7 @@ class AsyncTransaction:
 
 @frozen
 class BlockingTransaction:
-    """Enqueue and settle on a blocking Connection, on the caller's own thread."""
+    """The verbs enqueue and settle inside the transaction of a Connection, on the caller's thread."""
 
     _session: PostgresSession
     _connection: Connection[Any]

@@ -1,8 +1,9 @@
-"""VACUUM of the table `live` after many claims.
+"""VACUUM of the table `live`, which holds the waiting and active jobs, after many claims.
 
 A claim leaves a dead index entry at the front of the claim order, and each later claim steps over these
-entries until a vacuum removes them. Autovacuum looks once a minute. In a minute a million entries can pile
-up, which makes a claim 35 ms slower. With one vacuum per 50,000 claimed jobs a claim loses at most 1 ms.
+entries until a vacuum removes them. Autovacuum of Postgres runs once a minute. In a minute a million entries
+can pile up, which makes a claim 35 ms slower. With one vacuum per 50,000 claimed jobs a claim loses at most
+1 ms.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ CLAIMS_PER_VACUUM: Final = 50_000
 
 
 class Vacuum:
-    """Count the jobs that one storage claims, and vacuum `live` on a separate connection when it is due."""
+    """A count of the jobs that one storage claims, and the task that vacuums `live` on another connection."""
 
     def __init__(self, server: PostgresDatabase) -> None:
         self._server = server
@@ -31,7 +32,7 @@ class Vacuum:
         self._task: asyncio.Task[None] | None = None
 
     def count(self, claimed: int) -> None:
-        """Add claimed jobs to the count, and start a vacuum if enough were claimed."""
+        """Add claimed jobs to the count. Start a vacuum in the background after CLAIMS_PER_VACUUM jobs."""
         self._claimed += claimed
         if self._claimed >= CLAIMS_PER_VACUUM and (self._task is None or self._task.done()):
             self._claimed = 0

@@ -53,7 +53,7 @@ class Listing:
         self._run_script, self._sources = run_script, sources
         self._last_id = (after or "").partition(":")[2].encode()
         self._until = None if until is None else until.partition(":")[2].encode()
-        #: How far the ids are copied into the sorted set, as the last reply of list_ids says; "" before it.
+        #: Position in the copy of the ids to the sorted set, from the last reply of list_ids; "" to begin.
         self._copy_position = ""
 
     async def page(

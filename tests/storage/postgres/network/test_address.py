@@ -41,7 +41,7 @@ def test_a_driver_s_own_parameters_go_through() -> None:
     ],
 )
 def test_unknown_options_are_refused_and_the_known_listed(url: str, options: dict[str, str]) -> None:
-    with pytest.raises(UnknownOption, match=r"known: poll, schema|cannot be read"):
+    with pytest.raises(UnknownOption, match=r"known: poll, schema|invalid value"):
         parse_url(url, options)
 
 

@@ -1,4 +1,4 @@
-"""Pages of the event log of a queue.
+"""Decoding of pages of a queue's event log, from the rows of read_events().
 
 The server stores entries of one or more events. The offset of an event is the number of its entry and its
 index in the entry, both in hexadecimal of fixed width, so that offsets sort as text in the order of the log.
@@ -19,17 +19,18 @@ Row = Sequence[Any]
 
 _unpack: Final = msgspec.json.Decoder(list[LogEvent]).decode
 _LAST_INDEX: Final = 0xFFFFFF
-#: Above every entry number. A text that is no offset is read as this number, after the end of the log.
+#: A number above that of every entry. Text that is not an offset is read as this number, and so as a position
+#: after the end of the log.
 _BEYOND: Final = 2**63 - 1
 
 
 def offset(number: int, index: int) -> str:
-    """Return the offset of an event from its entry's number and its index in the entry."""
+    """Return the offset of the event with this index in the entry with this number."""
     return f"{number:016x}.{index:06x}"
 
 
 def parsed(after: str | None) -> tuple[int, int]:
-    """Return the entry number and the index of an offset; None is the start of the log."""
+    """Return the entry number and the event index of an offset; (0, -1) for None, the start of the log."""
     if not after:
         return 0, -1
     try:
@@ -40,12 +41,12 @@ def parsed(after: str | None) -> tuple[int, int]:
 
 
 def since(after: str | None) -> int | None:
-    """Return the entry number to read from; None reads the end of the log."""
+    """Return the number of the first entry to read, for the parameter `since`; None for the last entry."""
     return None if after == LATEST else parsed(after)[0]
 
 
 def page(rows: Sequence[Row], after: str | None, limit: int) -> EventPage:
-    """Return up to `limit` events after an offset; the reader may have read a part of the first entry."""
+    """Return up to `limit` events after an offset. Skip the events of the first entry up to that offset."""
     trimmed = rows[0][0] or 0
     if after == LATEST:
         return EventPage(events=(), offset=_end(rows[0], trimmed))

@@ -1,4 +1,7 @@
-"""Convert values to query parameters: one array per field, so that one statement carries a whole batch."""
+"""Encoding of requests and settlements as query parameters.
+
+A batch becomes one array per field, so that one statement carries the whole batch.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +52,12 @@ INT8: Final = 2**63 - 1
 
 
 def text_of(value: object) -> str | None:
-    """Return a value as JSON text; None stays None."""
+    """Return a value as JSON text, None (SQL NULL) for None."""
     return None if value is None else _encode(value).decode()
 
 
 def attributes_text(data: JobData) -> str | None:
-    """Return attributes as one JSON object; the bytes of each value stay as they are."""
+    """Return attributes as one JSON object, None for no attributes. The values are JSON already."""
     if not data.attributes:
         return None
     return _encode({name: Raw(value) for name, value in data.attributes.items()}).decode()
@@ -84,12 +87,15 @@ _ALL_DEFAULTS: Final = dict.fromkeys(
 
 
 def _array(values: list[Any]) -> list[Any] | None:
-    """Return the array of a field, or None if every element is None."""
+    """Return the array of a field; None (SQL NULL) if every element is None, to send fewer bytes."""
     return None if values.count(None) == len(values) else values
 
 
 def requests(batch: CheckedBatch) -> Params:
-    """Return the parameters of an enqueue."""
+    """Return the parameters of enqueue(): the fields of all requests as arrays.
+
+    `plain` is True if no id is repeated and no request has a Reject, a request_key or want_outcome.
+    """
     jobs = [request.job for request in batch]
     ids = [job.id for job in jobs]
     if batch.plain:
@@ -116,7 +122,7 @@ def requests(batch: CheckedBatch) -> Params:
 
 
 def settlements(given: Sequence[Settlement], limits: Limits) -> tuple[Params, list[str]]:
-    """Return the parameters of a settle, and for each settlement the reason of its refusal, or ""."""
+    """Return the parameters of settle(), and for each settlement a reason to refuse it or ""."""
     reasons = [refusal_reason(one.action, limits) for one in given]
     kinds = [KINDS[type(one.action)] for one in given]
     details = [
@@ -138,7 +144,7 @@ def settlements(given: Sequence[Settlement], limits: Limits) -> tuple[Params, li
 
 
 def refusal_reason(action: SettleAction, limits: Limits) -> str:
-    """Return the reason why a settlement is refused, or ""."""
+    """Return the reason to refuse a settlement that breaks a limit, "" for a valid one."""
     try:
         check_arguments.check_settle_action(action, limits)
     except Refused as refused:
@@ -147,7 +153,7 @@ def refusal_reason(action: SettleAction, limits: Limits) -> str:
 
 
 def details_of(action: SettleAction) -> str | None:
-    """Return the fields of a settlement other than its result as JSON, or None if all have their defaults."""
+    """Return the other fields of a settlement (error, follow-ups ...) as JSON; None if all have defaults."""
     if type(action) is Complete and not action.then and action.retention is None:
         return None
     fields: dict[str, Any] = {}
@@ -181,7 +187,7 @@ def _follow_up(item: FollowUp) -> dict[str, Any]:
 
 
 def patch(given: JobPatch) -> tuple[str, bytes | None]:
-    """Return a patch as JSON without its payload, and the payload."""
+    """Return the fields that a patch changes as JSON, and its payload, which is sent as bytes."""
     changes: dict[str, Any] = {}
     if given.attributes is not UNSET:
         changes["attributes"] = {name: Raw(value) for name, value in given.attributes.items()}
@@ -197,12 +203,12 @@ def patch(given: JobPatch) -> tuple[str, bytes | None]:
 
 
 def settings(given: SettingsPatch) -> str:
-    """Return the changed settings as JSON."""
+    """Return the settings that a patch changes as JSON."""
     return _encode(given).decode()
 
 
 def sendable_id(id: str) -> str:
-    """Return an id as text that can be sent; "", which no job has, for an id that no job can have."""
+    """Return an id that Postgres can store. Other text, which is the id of no job, becomes ""."""
     try:
         id.encode()
     except UnicodeEncodeError:
@@ -214,7 +220,7 @@ def sendable_id(id: str) -> str:
 
 
 def record(slot: Slot) -> str:
-    """Return a whole id as JSON; the keys are the columns of `live` and `ended`."""
+    """Return a slot (job, successor, outcome) as JSON. Its keys are the columns of `live` and `ended`."""
     fields: dict[str, Any] = {}
     dropped = [number for span in slot.dropped for number in span] or None
     if slot.current is not None:
@@ -258,5 +264,8 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 
 def highest_number(slots: Sequence[Slot]) -> int:
-    """Return the highest seq, fence or revision in some slots. Numbers drawn afterwards must be higher."""
+    """Return the highest seq, fence or revision in some slots.
+
+    Numbers drawn after an import must be higher.
+    """
     return max((number for slot in slots for number in rules.numbers_in(slot)), default=0)

@@ -1,4 +1,4 @@
-"""Convert rows to values. The columns have the order of sql/columns.sql."""
+"""Decoding of rows as values of dibs.model. sql/columns.sql has the order of the columns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _retention: Final = msgspec.json.Decoder(OutcomeRetention).decode
 _error: Final = msgspec.json.Decoder(Error).decode
 _origin: Final = msgspec.json.Decoder(Origin).decode
 
-#: Numbers of columns.
+#: How many columns of sql/columns.sql a job, a run, a successor and an outcome have.
 JOB: Final = 18
 RUN: Final = 6
 SUCCESSOR: Final = 15
@@ -46,7 +46,7 @@ OUTCOME: Final = 23
 def data_of(
     payload: bytes, attributes: str | None, priority: int, overrides: str | None, kept: str | None
 ) -> JobData:
-    """Return the part of a job that an update replaces as a whole."""
+    """Return the data of a job from its columns: the part that an update replaces as a whole."""
     return JobData(
         payload=payload,
         attributes=NO_ATTRIBUTES if attributes is None else attributes_of(attributes),
@@ -57,12 +57,12 @@ def data_of(
 
 
 def attributes_of(text: str) -> dict[str, bytes]:
-    """Return attributes; the bytes of each JSON value stay as they were stored."""
+    """Return attributes from a JSON object. The value of each is its JSON text, not parsed."""
     return {name: bytes(value) for name, value in _attributes(text).items()}
 
 
 def job_of(row: Row, run: ActiveRun | None) -> Job:
-    """Return a job from its columns and its run."""
+    """Return a job from its columns and its run (None for a waiting job)."""
     (id, payload, attributes, priority, overrides, kept, run_at, enqueued_at, seq, first, revision, enqueues,
      attempts, retries, stalls, timeouts, error, origin) = row  # fmt: skip
     return Job(
@@ -85,7 +85,7 @@ def job_of(row: Row, run: ActiveRun | None) -> Job:
 
 
 def run_of(row: Row) -> ActiveRun | None:
-    """Return a run from its columns, or None for a waiting job."""
+    """Return the active run of a job from its columns; None for a waiting job, whose columns are NULL."""
     fence, claimed_at, lease, holder, cancel_requested, progress = row
     if fence is None:
         return None
@@ -100,7 +100,6 @@ def run_of(row: Row) -> ActiveRun | None:
 
 
 def successor_of(row: Row) -> Successor:
-    """Return a successor from its columns."""
     (payload, attributes, priority, overrides, kept, replaces, run_at, lo, hi, resets, enqueued_at, seq,
      first, revision, enqueues) = row  # fmt: skip
     return Successor(
@@ -119,7 +118,6 @@ def successor_of(row: Row) -> Successor:
 
 
 def outcome_of(row: Row) -> Outcome:
-    """Return an outcome from its columns."""
     (kind, fence, first, revision, ended_at, expires_at, result, error, enqueues, enqueued_at, run_at,
      claimed_at, holder, attempts, retries, stalls, timeouts, payload, attributes, priority, overrides, kept,
      origin) = row  # fmt: skip
@@ -147,7 +145,10 @@ def outcome_of(row: Row) -> Outcome:
 
 
 def slot_of(row: Row) -> Slot:
-    """Return the slot in a row of `get` without its first column. An expired outcome is left out."""
+    """Return the slot in a row of the query `get`, without an expired outcome.
+
+    `row` begins with the time of the server, after the id.
+    """
     now, state = row[0], row[1]
     parts = row[2:]
     job, run, parts = parts[:JOB], parts[JOB : JOB + RUN], parts[JOB + RUN :]
@@ -169,7 +170,7 @@ def _ranges(flat: Sequence[int]) -> tuple[RevisionRange, ...]:
 
 
 def enqueued_of(rows: Sequence[Row], count: int) -> list[EnqueueResult]:
-    """Return the results of an enqueue, with the outcomes of requests that have want_outcome."""
+    """Return the results of an enqueue of `count` requests, with the outcomes that requests wanted."""
     statuses, founds, firsts, revisions, repeats, *_ = rows[0]
     if statuses is None:
         return [EnqueueResult("queued", "nothing", n, n) for n in revisions]
@@ -186,7 +187,10 @@ def enqueued_of(rows: Sequence[Row], count: int) -> list[EnqueueResult]:
 def settled_of(
     statuses: Sequence[Any] | None, revisions: Sequence[Any] | None, reasons: Sequence[str]
 ) -> list[SettleResult]:
-    """Return the results of a settle, with the refusal reasons that were found before it was sent."""
+    """Return the results of a settle.
+
+    `reasons` has the reasons to refuse that were found before sending it.
+    """
     if statuses is None:
         return [SettleResult("done")] * len(reasons)
     results = []
@@ -198,7 +202,7 @@ def settled_of(
 
 
 def claim_of(rows: Sequence[Row], lease: str, token: str) -> ClaimResult:
-    """Return the result of a claim: one row for each job, and a last row for the whole claim."""
+    """Return the result of a claim. The rows are one for each job, and a last one for the whole claim."""
     lost, now, next_due, holder, *_ = rows[-1]
     jobs = tuple(
         job_of(row[5:], ActiveRun(fence=row[4], lease=lease, holder=holder, claimed_at=now))
@@ -208,7 +212,7 @@ def claim_of(rows: Sequence[Row], lease: str, token: str) -> ClaimResult:
 
 
 def settings_of(row: Row) -> QueueInfo:
-    """Return a queue and its settings."""
+    """Return the name and the settings of a queue from its row."""
     name, paused, max_active, retention, level, age, size, keys = row
     settings = Settings(
         paused=paused,
@@ -223,5 +227,5 @@ def settings_of(row: Row) -> QueueInfo:
 
 
 def by_name(rows: Iterable[Row]) -> dict[str, Row]:
-    """Return rows as a mapping by their first column."""
+    """Return rows as a mapping from their first column, the name of a queue."""
     return {row[0]: row for row in rows}

@@ -12,7 +12,8 @@ CREATE TABLE migrations (
     applied_at timestamptz NOT NULL DEFAULT now()
 );
 
--- The source of seq, revision and fence. Why not a row with a counter: a sequence holds no lock until commit.
+-- The source of the numbers of jobs: seq (order), revision (enqueue) and fence (claim). Why not a row with a counter:
+-- an update locks the row until commit, a sequence does not.
 CREATE SEQUENCE numbers AS bigint MINVALUE 0 START 0;
 
 -- The latest time of any step, in ms. tick() reads it, so that the clock of the storage never steps back.
@@ -37,16 +38,18 @@ CREATE TABLE queues (
     ids_until timestamptz NOT NULL DEFAULT clock_timestamp() + interval '1 minute'
 );
 
--- The enqueues that arrived while an id was active, folded into one (contract 3, the fold law).
+-- The successor of an active job: the enqueues of its id that arrived during its run, merged into one (contract 3,
+-- the fold law).
 CREATE TYPE successor AS (
     payload bytea,
     attributes json,
     priority smallint,
     overrides json,
     retention jsonb,
-    -- Whether the data above also replaces the data of the current job when its run is retried or released.
+    -- True if the data above also replaces the data of the current job when its run is retried or released.
     replaces boolean,
-    -- The start time if the run ends; `lo` and `hi` limit the start time if the run is retried or released.
+    -- The start time of the successor when the run ends. If the run is retried or released instead, the start time of
+    -- its job is moved to the range `lo` to `hi`.
     run_at bigint,
     lo bigint,
     hi bigint,
@@ -108,9 +111,10 @@ CREATE TABLE ended (
     first bigint NOT NULL,
     revision bigint NOT NULL,
     ended_at bigint NOT NULL,
-    -- NULL: never expires
+    -- NULL for an outcome that never expires.
     expires_at bigint,
-    -- Transactions older than this one cannot have read the id as live.
+    -- Every transaction that ran when the job ended has a lower id. prune() keeps the row while one of them runs,
+    -- because it may have read the id as live.
     horizon xid8 NOT NULL,
     result bytea,
     error json,

@@ -15,11 +15,11 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
     RAISE;
 END $$;
 
--- tick(manual) -> the current time in ms, never before an earlier result; afterwards nextval('numbers') is at least
+-- tick(manual) -> the current time in ms, never before an earlier result. Afterwards nextval('numbers') is at least
 -- this time in us. `manual` NULL selects the server's clock; a step back of that clock can show for up to 50 ms,
--- because `seen` is only written every 50 ms. A manual clock never steps back. The numbers run up to a second ahead of the
--- clock, so that they are raised about once a second instead of at each call. Plain SQL calls this function, too, so
--- it names its schema. On a standby it writes nothing. One SELECT reads both sequences, because every verb starts here.
+-- because `seen` is only written every 50 ms. A manual clock never steps back. The numbers run up to a second ahead of
+-- the clock, so that they are raised about once a second instead of at each call. Plain SQL calls this function, too,
+-- so it names its schema. On a standby it writes nothing. Every verb starts here, so one SELECT reads both sequences.
 CREATE FUNCTION tick(manual bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     latest bigint;
@@ -52,8 +52,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- know_queues(names): insert the rows of new queues. Called in a transaction of its own, because a row that is
--- inserted in a long transaction blocks every other first enqueue to the queue until that transaction ends.
+-- know_queues(names): insert the rows of new queues. Called in a separate, short transaction: a row that a long
+-- transaction inserts would block every other first enqueue to the queue until that transaction ends.
 CREATE FUNCTION know_queues(names text[]) RETURNS void LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     wanted text;
@@ -63,10 +63,10 @@ BEGIN
     END LOOP;
 END $$;
 
--- lock_ids(queue, ids) -> whether any of the ids is live. Locks the rows of the live ids in sorted order, so that two
--- batches cannot deadlock. The LATERAL subquery makes one index lookup per id. Why not = ANY: before Postgres 17 it
--- reads the whole queue (15 ms for 100 of 20,000 ids). A plain join that was planned while the table was empty does,
--- too (70 ms).
+-- lock_ids(queue, ids) -> true if any of the ids is live (waiting or active). Locks the rows of the live ids in sorted
+-- order, so that two batches cannot deadlock. The LATERAL subquery makes one index lookup per id. Why not = ANY: before
+-- Postgres 17 it reads the whole queue (15 ms for 100 of 20,000 ids). A plain join that was planned while the table was
+-- empty also reads the whole queue (70 ms).
 CREATE FUNCTION lock_ids(qu queues, ids text[]) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM 1 FROM (SELECT u.id FROM unnest(ids) AS u (id) ORDER BY u.id COLLATE "C") a,
@@ -74,10 +74,10 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- begin_telling(): announce that this transaction will append log entries. It takes a shared advisory lock until the
--- end of the transaction. The key of the lock is the latest number in units of 1,024 us, in 32 bits, which
--- distinguishes transactions within 49 days. Every entry of this transaction gets a number above it. Takes the lock
--- once per transaction, however many steps the transaction has.
+-- begin_telling(): announce that this transaction will append log entries, so that shown_until() hides later entries
+-- until it ends. For that it takes a shared advisory lock until the end of the transaction. The key of the lock is the
+-- latest number in units of 1,024 us, in 32 bits, which distinguishes transactions within 49 days. Every entry of this
+-- transaction gets a number above it. A transaction of several steps takes the lock only once.
 CREATE FUNCTION begin_telling() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     me text := pg_current_xact_id()::text;
@@ -91,11 +91,11 @@ END $$;
 
 -- shown_until() -> the number up to which readers may see log entries. Open transactions that append entries, and
 -- those that start later, use numbers above it, so an entry never appears behind a reader. Transactions that append
--- no entries do not lower the result. Call it in a statement before the one that reads the entries: under READ
--- COMMITTED each statement has a snapshot of its own.
+-- no entries do not lower the result. Call it in an earlier statement than the one that reads the entries, because
+-- under READ COMMITTED each statement has another snapshot.
 CREATE FUNCTION shown_until() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-    -- Read before pg_locks: a transaction that takes its lock after our look at pg_locks uses numbers above this.
+    -- Read this before pg_locks: a transaction that takes its lock after the query of pg_locks uses higher numbers.
     latest bigint := (SELECT last_value FROM numbers);
     back bigint;
 BEGIN
@@ -105,7 +105,8 @@ BEGIN
     RETURN CASE WHEN back IS NULL THEN latest ELSE ((latest >> 10) - back) << 10 END;
 END $$;
 
--- tell(queue, now, events): append one entry with these events, given as JSON texts. No events: no entry.
+-- tell(queue, now, events): append one entry with these events, given as JSON texts, to the log. An empty list
+-- appends none.
 CREATE FUNCTION tell(qu queues, now_ms bigint, told text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF cardinality(told) > 0 THEN
@@ -115,9 +116,9 @@ BEGIN
     END IF;
 END $$;
 
--- ring(queue, work, told, ids): notify listeners of new work, of log entries (`told`) and of changed ids. Postgres
--- sends the notification at commit, and sends equal ones once. Skipped if no client listens, because NOTIFY takes a
--- lock at commit that is shared by all writers of the database.
+-- ring(queue, work, told, ids): notify listeners of new work, of log entries (`told`) and of ended ids. Postgres sends
+-- the notification at commit, and equal notifications once. Without a listening client it sends none, because NOTIFY
+-- takes a lock at commit for which all writers of the database wait.
 CREATE FUNCTION ring(qu queues, work boolean, told boolean, ids text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,7 +1,7 @@
 -- The end, retry and release of a run (contract 3), for one locked row of `live`.
 
--- expiry(kind, now, given, jobs, queues) -> the time at which the outcome expires; NULL: never. The retention of the
--- settlement (`given`) has precedence over that of the job, then that of the queue, then the default.
+-- expiry(kind, now, given, jobs, queues) -> the time at which an outcome of this kind expires, NULL for never. The
+-- retention of the settlement (`given`) has precedence over that of the job, then that of the queue, then the default.
 CREATE FUNCTION expiry(kind text, now_ms bigint, given jsonb, jobs jsonb, queues jsonb) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT now_ms + (CASE
@@ -12,7 +12,7 @@ LANGUAGE sql STABLE AS $$
         ELSE '3600000' END)::bigint
 $$;
 
--- keeps_data(kind, ...) -> whether the outcome keeps the data of the job.
+-- keeps_data(kind, ...) -> true if an outcome of this kind keeps the data (payload, attributes ...) of the job.
 CREATE FUNCTION keeps_data(kind text, given jsonb, jobs jsonb, queues jsonb) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(given -> 'keep_payload', jobs -> 'keep_payload', queues -> 'keep_payload', '["failed"]')
@@ -24,7 +24,7 @@ CREATE FUNCTION latest_dropped(ranges bigint[]) RETURNS bigint[] LANGUAGE sql IM
     SELECT CASE WHEN cardinality(ranges) > 16 THEN ranges[cardinality(ranges) - 15:] ELSE ranges END
 $$;
 
--- promote(job): make the successor the waiting job, with counts 0. Without a successor, delete the row.
+-- promote(job): make the successor of an ended job the waiting job, with counts 0. Without one, delete the row.
 CREATE FUNCTION promote(j live) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     s successor := j.next;
@@ -74,8 +74,8 @@ BEGIN
         dropped = latest_dropped(old.dropped || excluded.dropped);
 END $$;
 
--- end_run(queue, job, kind, now, result, error, given) -> the events. Writes the outcome of the current job and
--- promotes the successor. Also ends a waiting job as cancelled.
+-- end_run(queue, job, kind, now, result, error, given) -> the events to log. Writes the outcome of the current job and
+-- promotes its successor. A waiting job can only end as cancelled.
 CREATE FUNCTION end_run(
     qu queues, j live, kind text, now_ms bigint, result bytea, error json, given jsonb
 ) RETURNS text[] LANGUAGE plpgsql AS $$
@@ -99,9 +99,9 @@ BEGIN
     RETURN told;
 END $$;
 
--- come_back(queue, job, now, run_at, cause, error) -> the events. The active job becomes waiting, and the folded
--- enqueues of its successor are applied to it. `cause` is error, timeout or stall; NULL releases the job to its state
--- before the claim. Never called for a run whose cancellation was requested.
+-- come_back(queue, job, now, run_at, cause, error) -> the events to log. The active job waits again, and the enqueues
+-- that its successor has merged are applied to it. `cause` is error, timeout or stall; NULL releases the job to its
+-- state before the claim. Never called for a run whose cancellation was requested.
 CREATE FUNCTION come_back(
     qu queues, j live, now_ms bigint, back_at bigint, cause text, why json
 ) RETURNS text[] LANGUAGE plpgsql AS $$
@@ -142,8 +142,8 @@ BEGIN
         ELSE 'released' END, j, now_ms, why)];
 END $$;
 
--- give_back(queue, job, now, stalled) -> stalled, released or cancelled, and the events. Takes an active job out of
--- its lease.
+-- give_back(queue, job, now, stalled) -> stalled, released or cancelled, and the events to log. Takes an active job
+-- away from its lease, so that it waits again, or ends if its cancellation was requested.
 CREATE FUNCTION give_back(
     qu queues, j live, now_ms bigint, stalled boolean, OUT kind text, OUT told text[]
 ) LANGUAGE plpgsql AS $$

@@ -1,4 +1,4 @@
--- Enqueue.
+-- The verb enqueue: new jobs, updates of waiting jobs, and the merge of requests for active jobs.
 
 -- A requested job. `how` encodes its on_conflict in bits: 3 is the rule for run_at (0 always, 1 never, 2 later,
 -- 3 earlier), 4 keeps the data, 8 keeps the counts, 16 rejects, 32 also rejects if a failed outcome is kept.
@@ -18,8 +18,8 @@ CREATE FUNCTION moved(old bigint, rule integer, new bigint) RETURNS bigint LANGU
     SELECT CASE rule WHEN 0 THEN new WHEN 1 THEN old WHEN 2 THEN greatest(old, new) ELSE least(old, new) END
 $$;
 
--- folded(successor, request, at, now, number) -> the successor after one more update. A successor that is NULL gives
--- the fold of this one update. `lo` and `hi` change as in dibs.model.fold.
+-- folded(successor, request, at, now, number) -> the successor with one more request merged into it, or a new successor
+-- if it is NULL. `lo` and `hi` change as in dibs.model.fold.
 CREATE FUNCTION folded(s successor, r request, at bigint, now_ms bigint, number bigint) RETURNS successor
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -83,8 +83,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- admit(queue, now, request) -> status, was, first, revision, and the events. Enqueues one job as the table in
--- contract 3 says. The id stays locked until the end of the transaction.
+-- admit(queue, now, request) -> status, was, first, revision, and the events to log. Enqueues one job by the table in
+-- contract 3. The id stays locked until the end of the transaction.
 CREATE FUNCTION admit(
     qu queues, now_ms bigint, r request,
     OUT status text, OUT was text, OUT first bigint, OUT revision bigint, OUT told text[]
@@ -146,7 +146,8 @@ BEGIN
     END IF;
 END $$;
 
--- renew_waiting(queue, job, request, now, number) -> the events. Updates a waiting job, which keeps its seq.
+-- renew_waiting(queue, job, request, now, number) -> the events to log. Updates a waiting job, which keeps its seq and
+-- so its position among equal jobs.
 CREATE FUNCTION renew_waiting(qu queues, j live, r request, now_ms bigint, number bigint) RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -170,7 +171,8 @@ BEGIN
     RETURN CASE WHEN qu.log_level = 'all' THEN ARRAY[note_event('updated', j, now_ms)] ELSE '{}' END;
 END $$;
 
--- start_time(when, now) -> an absolute time. A delay d is encoded as -1 - d; NULL stands for now.
+-- start_time(when, now) -> the start time of a job in ms. `when` is a time, a delay d encoded as -1 - d, or NULL for
+-- now.
 CREATE FUNCTION start_time(said bigint, now_ms bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN said IS NULL THEN now_ms WHEN said >= 0 THEN said ELSE now_ms - 1 - said END
 $$;

@@ -1,8 +1,8 @@
--- Claims, and the leases under which jobs are active.
+-- Claims, and leases. A lease is the right of a worker to the jobs that it claims, until the lease expires.
 
 -- claim(queue, lease, most, now) -> a row for each claimed job, in the order of claims, and a last row without a job.
--- The last row has the time of the claim, the holder of the lease, and next_due. Its `lost` is true if the lease is
--- unknown, expired or dropped; then no job is claimed.
+-- The last row has the time of the claim, the holder of the lease, and next_due (the time of the next scheduled job).
+-- Its `lost` is true if the lease is unknown, expired or dropped; then no job is claimed.
 -- The row of the lease is locked FOR KEY SHARE, so that reap() and drop_lease(), which lock it FOR UPDATE, run before
 -- or after this claim. The columns of a job are listed one by one, because taking them out of a row value costs more
 -- than finding the job.
@@ -49,8 +49,8 @@ BEGIN
     SELECT priority INTO level FROM live WHERE q = qu.q AND state = 'w' ORDER BY priority DESC LIMIT 1;
     WHILE level IS NOT NULL LOOP
         IF room > 0 THEN
-            -- Lock in a statement of its own: in one statement with the UPDATE, the planner may run the locking query
-            -- twice.
+            -- Lock the rows in a separate statement. In one statement with the UPDATE, the planner may run the locking
+            -- query twice.
             picked := ARRAY(
                 SELECT ctid FROM live
                 WHERE q = qu.q AND state = 'w' AND priority = level AND run_at <= now_ms
@@ -127,7 +127,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- release_some(queue, lease, most, stalled, now) -> the jobs that it took out of the lease, up to `most`. The caller
+-- release_some(queue, lease, most, stalled, now) -> the jobs that it took away from the lease, up to `most`. The caller
 -- has locked the row of the lease.
 CREATE FUNCTION release_some(qu queues, held uuid, most integer, stalled boolean, now_ms bigint)
 RETURNS TABLE (id text, fence bigint, kind text) LANGUAGE plpgsql AS $$

@@ -1,4 +1,4 @@
--- Settle: the ends and returns of runs.
+-- The verbs settle, finish and report: a run ends, returns its job to waiting, or stores its progress.
 
 -- complete_all(queue, now, ids, fences, results) -> the positions, from 1, of the settlements that are done: runs that
 -- are active under the given fence and have no successor. Takes two statements for the whole batch; no id is repeated.
@@ -105,8 +105,8 @@ BEGIN
     PERFORM ring(into_queue, true, cardinality(told) > 0, NULL);
 END $$;
 
--- end_with(queue, job, kind, now, result, details) -> the events. Ends a run with everything that `details` holds: the
--- error, handled, then and retention of a Complete, Fail or Cancelled; NULL if all have their defaults.
+-- end_with(queue, job, kind, now, result, details) -> the events to log. Ends a run. `details` has the error, handled,
+-- then (follow-ups) and retention of a Complete, Fail or Cancelled; NULL if all have their defaults.
 CREATE FUNCTION end_with(qu queues, j live, kind text, now_ms bigint, result bytea, details json)
 RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
@@ -246,7 +246,7 @@ BEGIN
     RETURN 'done';
 END $$;
 
--- report(queue, id, fence, progress, now) -> whether the run is active under the fence; if so, stores its progress.
+-- report(queue, id, fence, progress, now) -> true if the run with this fence is active. Then stores its progress.
 CREATE FUNCTION report(queue text, wanted text, under bigint, said json, manual bigint) RETURNS boolean
 LANGUAGE plpgsql {pinned} AS $$
 BEGIN

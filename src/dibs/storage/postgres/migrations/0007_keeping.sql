@@ -1,8 +1,9 @@
--- Verbs by id, and configure.
+-- The verbs that change given ids (cancel, amend, retry_failed, forget), and configure.
 
--- drop_next(queue, job, now) -> the events. Removes the successor; its revision range becomes a dropped range. Ranges
--- are kept as contract 1, Done, says: a range is joined to the latest one if no revision of the current lies between
--- the two. Otherwise the ranges inside the current or the outcome stay, at most eight.
+-- drop_next(queue, job, now) -> the events to log. Removes the successor. The revisions of its enqueues become a
+-- dropped range, which remembers that they were cancelled (contract 1, When an enqueue is done). The range is joined to
+-- the latest one if no revision of the current lies between the two. Otherwise the ranges inside the current or the
+-- outcome stay, at most eight.
 CREATE FUNCTION drop_next(qu queues, j live, now_ms bigint) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     o ended;
@@ -33,7 +34,7 @@ BEGIN
     RETURN ARRAY[next_event('cancelled', j.id, j.next, now_ms, now_ms)];
 END $$;
 
--- cancel_one(queue, now, id, running) -> status and events, as contract 3 says about cancel.
+-- cancel_one(queue, now, id, running) -> the status of the id and the events to log (contract 3, cancel).
 CREATE FUNCTION cancel_one(
     qu queues, now_ms bigint, wanted text, running boolean, OUT status text, OUT told text[]
 ) LANGUAGE plpgsql AS $$
@@ -108,7 +109,7 @@ CREATE FUNCTION merged(old json, patch json) RETURNS json LANGUAGE sql STABLE AS
         UNION ALL SELECT key, value FROM json_each(patch)) both_of_them
 $$;
 
--- size_of(attributes) -> the bytes of their names and values.
+-- size_of(attributes) -> the number of bytes of all names and values, to which a limit applies.
 CREATE FUNCTION size_of(attributes json) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT coalesce(sum(octet_length(key) + octet_length(value::text)), 0) FROM json_each(attributes)
 $$;
@@ -221,7 +222,8 @@ BEGIN
     RETURN statuses;
 END $$;
 
--- forget(queue, ids, now) -> for each id whether it existed. A marker stays in `ended` until prune(), see begin_live().
+-- forget(queue, ids, now) -> for each id true if it existed. A marker of the id stays in `ended` until prune(), because
+-- begin_live() needs its numbers.
 CREATE FUNCTION forget(queue text, ids text[], manual bigint) RETURNS boolean[]
 LANGUAGE plpgsql {pinned} AS $$
 DECLARE

@@ -1,4 +1,4 @@
--- Prune, and the import of whole ids.
+-- The verbs prune and import: expired outcomes are removed, and exported ids are restored.
 
 -- prune(queue, most, now) -> the numbers of removed outcomes, request keys and events. Outcomes and request keys
 -- together are at most `most`. Keeps rows that a running transaction may still need, see begin_live() in
@@ -38,7 +38,7 @@ BEGIN
         WHERE q + 0 = qu.q AND kind = word AND expires_at <= now_ms AND horizon < horizon_now
         ORDER BY expires_at LIMIT most FOR UPDATE SKIP LOCKED);
     IF cardinality(picked) > 0 THEN
-        -- The latest dropped range is needed after its outcome has expired.
+        -- Keep the dropped ranges of the outcome in the row of the live job, which still needs the latest ones.
         UPDATE live j SET dropped = latest_dropped(o.dropped || j.dropped) FROM ended o
         WHERE o.ctid = ANY (picked) AND o.dropped IS NOT NULL AND j.q = o.q AND j.id = o.id;
         DELETE FROM ended WHERE ctid = ANY (picked);
@@ -68,7 +68,8 @@ BEGIN
 END $$;
 
 -- import_ids(queue, records, floor, now) -> imported or exists, in the order of the records. Raises the numbers above
--- `floor`. A record is {"current", "successor", "outcome", "dropped"}; the inner keys are the columns of live and ended.
+-- `floor`. A record is {"current", "successor", "outcome", "dropped"}, whose keys inside are the columns of live and
+-- ended.
 CREATE FUNCTION import_ids(queue text, ids text[], records text[], floor bigint, manual bigint) RETURNS text[]
 LANGUAGE plpgsql {pinned} AS $$
 DECLARE
@@ -86,8 +87,8 @@ BEGIN
     RETURN statuses;
 END $$;
 
--- import_one(queue, now, id, record) -> whether the id was imported. An active run that was not handed off arrives as
--- released; a run whose cancellation was requested arrives as cancelled. The import adds no log entry for either.
+-- import_one(queue, now, id, record) -> true if the id was imported. An active run that was not handed off arrives as
+-- released, and a run whose cancellation was requested as cancelled. The import adds no log entry for either.
 CREATE FUNCTION import_one(qu queues, now_ms bigint, wanted text, record json) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -26,7 +26,7 @@ BEGIN
     END IF;
 END $$;
 
--- look_ahead(queue, now) -> whether a job is due, and the earliest run_at after now. Costs two index lookups for each
+-- look_ahead(queue, now) -> true if a job is due, and the earliest run_at after now. Costs two index lookups for each
 -- priority in use.
 CREATE FUNCTION look_ahead(qu queues, now_ms bigint, OUT due boolean, OUT next_due bigint)
 LANGUAGE plpgsql AS $$
@@ -48,9 +48,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- watch(queues, for, now) -> a row for each existing queue, for a client that waits. For a minute from now on, changes
--- of these queues send notifications. `due`: a claim would find a job. `unheard`: no client was known to listen until
--- now, so a change may have happened without a notification.
+-- watch(queues, for, now) -> a row for each existing queue, for a client that waits. Afterwards, changes of these
+-- queues send notifications for at least 30 s, at most a minute. `due` is true if a claim would find a job. `unheard`
+-- is true if no client was known to listen before, so that a change may have happened without a notification.
 CREATE FUNCTION watch(names text[], kind text, manual bigint)
 RETURNS TABLE (
     name text, q integer, now_ms bigint, due boolean, next_due bigint, ends_at bigint, hidden boolean,
@@ -95,8 +95,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- counts(queues, now) -> a row for each existing queue. Counts up to 100,000 ids per state exactly, all in one snapshot.
--- Above that it returns the planner's estimate and sets `approximate`.
+-- counts(queues, now) -> a row for each existing queue. Counts up to 100,000 ids per state exactly, all in one
+-- snapshot. Above that it returns the planner's estimate and sets `approximate`.
 CREATE FUNCTION counts(names text[], manual bigint)
 RETURNS TABLE (
     name text, waiting bigint, scheduled bigint, active bigint, handed_off bigint, blocked bigint,
@@ -127,7 +127,7 @@ BEGIN
 END $$;
 
 -- count_all(queues, now, most) -> the columns of counts(), each counted up to `most`. STABLE functions see the snapshot
--- of the calling statement, so a job that changes its state meanwhile is counted once.
+-- of the calling statement, so a job that changes its state during the call is counted once.
 CREATE FUNCTION count_all(names text[], now_ms bigint, most bigint)
 RETURNS TABLE (
     q integer, name text, waiting bigint, scheduled bigint, active bigint, handed_off bigint, blocked bigint,

@@ -1,4 +1,4 @@
-"""The URL of a Postgres storage: our options, the driver's parameters, and a form without secrets."""
+"""The URL of a Postgres storage: its options for dibs and for the driver, and a form without secrets."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _SECRETS: Final = {"password", "sslpassword", "passfile"}
 
 @frozen(kw_only=True)
 class PostgresAddress:
-    """A parsed URL. Its repr shows no password."""
+    """A parsed URL of a Postgres storage. Its repr shows no password."""
 
     #: The driver's connection parameters, the password among them.
     params: dict[str, Any] = field(repr=False)
     #: The schema that holds the tables.
     schema: str
-    #: The longest delay after a lost notification, in seconds.
+    #: The interval in seconds at which a wait reads its queues, in case a notification was lost.
     poll: float
 
     def __repr__(self) -> str:
@@ -31,7 +31,7 @@ class PostgresAddress:
 
     @property
     def hosts(self) -> str:
-        """Host and port of each server, for messages."""
+        """Host and port of each server, for messages, as in `localhost:5432`."""
         hosts = str(self.params.get("host") or "localhost").split(",")
         ports = str(self.params.get("port") or "5432").split(",")
         ports = ports * len(hosts) if len(ports) == 1 else ports
@@ -39,7 +39,7 @@ class PostgresAddress:
 
     @property
     def shown(self) -> str:
-        """The URL without its secrets."""
+        """The URL without password and other secrets, for messages and logs."""
         params = {name: str(value) for name, value in self.params.items() if name not in _SECRETS}
         user, name = params.pop("user", ""), params.pop("dbname", "")
         host, port = params.pop("host", ""), params.pop("port", "")
@@ -52,9 +52,9 @@ class PostgresAddress:
 
 
 def parse_url(url: str, options: dict[str, Any]) -> PostgresAddress:
-    """Parse a URL and options that were passed by name.
+    """Parse a URL, with the options that were passed by name.
 
-    Raises UnknownOption, which names the option and does not quote its value.
+    Raise UnknownOption for an unknown option and for a URL that libpq cannot parse.
     """
     for name in sorted(set(options) - set(_OURS)):
         raise UnknownOption(f"unknown option {name!r}; known: {', '.join(sorted(_OURS))}")
@@ -71,7 +71,7 @@ def parse_url(url: str, options: dict[str, Any]) -> PostgresAddress:
 
 
 def _split_query(query: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Split the query of a URL into our options and the driver's parameters."""
+    """Split the query of a URL into the options of dibs and the parameters of the driver."""
     ours: dict[str, Any] = {}
     drivers = []
     # libpq does not read a plus sign as a space, unlike urllib's parse_qs.
@@ -84,7 +84,9 @@ def _split_query(query: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
         try:
             ours[name] = kind(text)
         except ValueError:
-            raise UnknownOption(f"option {name!r} cannot be read from {text!r}") from None
+            raise UnknownOption(
+                f"option {name!r} has the invalid value {text!r}; write schema=NAME or poll=SECONDS"
+            ) from None
     return ours, drivers
 
 
@@ -101,5 +103,5 @@ def _conninfo(url: str) -> dict[str, Any]:
             ) from None
         # The driver's message quotes the part that it could not parse, which may be the password.
         raise UnknownOption(
-            "the postgresql: URL cannot be read; special characters in user and password are written as %XX"
+            "the postgresql: URL cannot be parsed; write special characters in user and password as %XX"
         ) from None

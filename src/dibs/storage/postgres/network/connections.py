@@ -1,6 +1,7 @@
-"""A pool of connections, lent last in first out, so that only as many stay open as are needed.
+"""A pool of connections to one Postgres server.
 
-Why not psycopg_pool: its worker tasks are not needed here, and each `await` on the way adds to every call.
+The pool lends the connection that was returned last, so that it opens no more connections than needed. Why
+not psycopg_pool: its worker tasks are not needed here, and each of its `await`s would add time to every call.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from psycopg.pq import TransactionStatus
 
 from dibs.storage.postgres.network.errors import DriverErrors
 
-#: Executions of a statement before the driver prepares it. Statements are never prepared behind a pooler,
-#: because a pooler may run the next transaction in another session.
+#: Executions of a statement after which the driver prepares it. Behind a pooler such as PgBouncer no
+#: statement is prepared, because the pooler may run the next transaction in another session.
 PREPARE_AFTER: Final = 3
-#: Connections that one storage has open at the same time.
+#: The most connections that one storage has open at the same time for its statements.
 MAX_CONNECTIONS: Final = 10
 #: Timeout for opening a connection, in seconds.
 CONNECT_TIMEOUT: Final = 10
 
-#: Seconds that a close waits for statements whose callers were cancelled.
+#: The most seconds that `ConnectionPool.close` waits for statements whose callers were cancelled.
 CLOSE_TIMEOUT: Final = 5.0
 #: Seconds between two checks for an interrupt while the driver waits; the driver's own default.
 INTERVAL: Final = 0.1
@@ -37,15 +38,15 @@ RV = TypeVar("RV")
 class PooledConnection(AsyncConnection[Any]):
     """A connection whose statement runs to its end even if its caller is cancelled.
 
-    psycopg would open a second connection to cancel a statement that takes a millisecond. Behind a pooler
-    that could cancel the statement of another client. When the event loop closes, the cancellation itself is
-    interrupted, and psycopg prints that to stderr.
+    Without this class, psycopg would open a second connection to cancel a statement that takes only a
+    millisecond. Behind a pooler, that may cancel the statement of another client. And if the event loop
+    closes meanwhile, the cancellation itself is interrupted, and psycopg prints a message to stderr.
     """
 
-    #: Whether statements run to their end. True for single statements; False for transactions, which psycopg
-    #: must roll back.
+    #: True for a single statement, which runs to its end if its caller is cancelled. False for a transaction,
+    #: which psycopg must roll back then.
     finish_when_cancelled = False
-    #: The reply of a statement whose caller was cancelled, still to be read.
+    #: The statement whose caller was cancelled and whose reply must still be read; None if there is none.
     unread: PQGen[Any] | None = None
 
     async def wait(self, gen: PQGen[RV], interval: float = INTERVAL, timeout: float | None = None) -> RV:
@@ -59,7 +60,7 @@ class PooledConnection(AsyncConnection[Any]):
             raise
 
     async def discard_reply(self) -> None:
-        """Read and discard `unread`. Raises the driver's errors."""
+        """Read and discard the reply of the statement in `unread`. Raise the driver's errors."""
         gen, self.unread = self.unread, None
         if gen is not None:
             await waiting.wait_async(gen, self.pgconn.socket, interval=INTERVAL)
@@ -73,14 +74,14 @@ class ConnectionPool:
         self._errors = errors
         self._idle: list[PooledConnection] = []
         self._free = asyncio.Semaphore(MAX_CONNECTIONS)
-        #: Whether the driver may prepare statements; False behind a pooler.
+        #: True if the driver may prepare statements; False behind a pooler.
         self.prepares = True
         self._closed = False
         #: Tasks that discard the replies of cancelled callers.
         self._discarding: set[asyncio.Task[None]] = set()
 
     async def connect(self) -> PooledConnection:
-        """Open a connection. Raises StorageUnavailable."""
+        """Open a new connection, which does not belong to the pool. Raise StorageUnavailable."""
         try:
             connection = await PooledConnection.connect(**self._conninfo, autocommit=True)
         except (psycopg.Error, OSError) as error:
@@ -90,7 +91,10 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[PooledConnection]:
-        """Lend a connection for the block. A broken connection is closed afterwards, not lent again."""
+        """Lend a connection for a `with` block. Wait if MAX_CONNECTIONS are lent already.
+
+        A broken connection is closed after the block and not lent again.
+        """
         await self._free.acquire()
         connection = None
         try:
@@ -128,11 +132,11 @@ class ConnectionPool:
             await connection.close()
 
     async def _discard(self, connection: PooledConnection) -> None:
-        """Read the reply of a cancelled caller, and then give the connection back."""
+        """Read the reply to a cancelled caller, and then return the connection to the pool."""
         try:
             await connection.discard_reply()
         except (psycopg.Error, OSError):
-            # The caller is gone, so there is no one to raise to. The connection may still be usable.
+            # Ignore the error, because its caller is gone. The connection may still be usable.
             pass
         except BaseException:
             connection.pgconn.finish()
@@ -142,9 +146,9 @@ class ConnectionPool:
         await self._give_back(connection)
 
     async def close(self) -> None:
-        """Close idle connections now, and lent connections when they are given back."""
+        """Close idle connections now, and lent connections when they are returned."""
         self._closed = True
-        # A caller that was cancelled just now gives its connection back in the next iteration of the loop.
+        # A caller that was cancelled just now returns its connection in the next iteration of the event loop.
         await asyncio.sleep(0)
         if self._discarding:
             await asyncio.wait(self._discarding, timeout=CLOSE_TIMEOUT)

@@ -1,6 +1,7 @@
-"""Conversion of psycopg's errors into ours: each of ours says whether the statement may have taken effect.
+"""Conversion of psycopg's errors to errors of dibs, whose class shows whether the statement may have run.
 
-No message holds a password.
+OutcomeUnknown means that it may have run; after any other error, no row has changed. No message has a
+password.
 """
 
 from __future__ import annotations
@@ -27,15 +28,14 @@ from dibs.errors import (
 
 T = TypeVar("T")
 
-#: The server rolled the statement back because of a concurrent one. Nothing happened, and a retry may
-#: succeed.
+#: Errors after which the server rolled a statement back because of a concurrent one. A retry may succeed.
 CONFLICTS: Final = (pg.SerializationFailure, pg.DeadlockDetected, pg.LockNotAvailable)
-#: Attempts at a statement that runs into CONFLICTS, the first one included.
+#: The most attempts at a statement that raises one of CONFLICTS, including the first attempt.
 MAX_TRIES: Final = 6
 
 _FULL: Final = (pg.DiskFull, pg.OutOfMemory, pg.ConfigurationLimitExceeded)
 _READ_ONLY: Final = (pg.ReadOnlySqlTransaction,)
-#: Raised when the schema has the functions or tables of another version of dibs.
+#: Errors of a schema that has the functions or tables of another version of dibs.
 _OTHER_VERSION: Final = (
     pg.UndefinedFunction,
     pg.UndefinedTable,
@@ -50,12 +50,12 @@ _WRONG_PASSWORD: Final = (pg.InvalidPassword, pg.InvalidAuthorizationSpecificati
 
 
 class ReadLost(StorageUnavailable):
-    """The connection was lost during a statement that only reads. The statement may be run again."""
+    """Raised if the connection is lost during a statement that only reads. It is safe to run it again."""
 
 
 @frozen
 class DriverErrors:
-    """Translates the errors of psycopg for one server."""
+    """Converts the errors of psycopg to errors of dibs, with the name of one server in each message."""
 
     #: The URL without its secrets, for messages.
     url: str
@@ -63,7 +63,7 @@ class DriverErrors:
     hosts: str
 
     def connection_failed(self, error: BaseException) -> StorageError:
-        """Return our error for a connection that could not be opened."""
+        """Convert the error of a connection that could not be opened."""
         why = first_line(error)
         if isinstance(error, _WRONG_PASSWORD) or "authentication failed" in why:
             return StorageUnavailable(f"{self.url}: the server refuses the user or the password: {why}")
@@ -74,21 +74,26 @@ class DriverErrors:
         )
 
     def translate(self, error: psycopg.Error, *, writes: bool, alive: bool) -> DibsError:
-        """Return our error for a failed statement. `alive` says whether the connection is still usable."""
+        """Convert the error of a failed statement.
+
+        `writes` is True for a statement that may write, `alive` if the connection is still usable.
+        """
         why = first_line(error)
         if isinstance(error, _GONE) or not alive or isinstance(error, pg.ConnectionException):
             return self._connection_lost(why, writes=writes)
         if isinstance(error, CONFLICTS):
             return StorageError(
-                f"{self.url}: conflicts with concurrent statements in {MAX_TRIES} attempts, "
-                f"nothing was changed: {why}"
+                f"{self.url}: the statement conflicted with concurrent statements in {MAX_TRIES} attempts, "
+                f"nothing was changed; retry later: {why}"
             )
         if isinstance(error, _READ_ONLY):
             return StorageReadOnly(f"{self.url} is read-only, perhaps a standby; nothing was changed: {why}")
         if isinstance(error, _FULL):
-            return StorageFull(f"{self.url} is out of space, nothing was changed: {why}")
+            return StorageFull(f"{self.url} is out of space, nothing was changed; free some space: {why}")
         if isinstance(error, pg.InsufficientPrivilege):
-            return StorageError(f"{self.url}: the role lacks a privilege, nothing was changed: {why}")
+            return StorageError(
+                f"{self.url}: the role lacks a privilege, nothing was changed; grant it: {why}"
+            )
         if isinstance(error, _OTHER_VERSION):
             return StorageTooNew(
                 f"{self.url} does not have the layout of this version of dibs: {why}. It was migrated or "
@@ -112,11 +117,11 @@ def first_line(error: BaseException) -> str:
 
 
 async def retry_conflicts(work: Callable[[], Awaitable[T]]) -> T:
-    """Await `work()`, up to MAX_TRIES times while it raises one of CONFLICTS."""
+    """Await `work()`, and repeat it after an error of CONFLICTS, up to MAX_TRIES attempts in all."""
     for attempt in range(MAX_TRIES - 1):
         try:
             return await work()
         except CONFLICTS:
-            # Full jitter: two statements that collided do not collide again.
+            # Pause for a random time, so that two statements that collided do not collide again.
             await asyncio.sleep(random.random() * 0.005 * 2**attempt)  # noqa: S311 - no secret
     return await work()

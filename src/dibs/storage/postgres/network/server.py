@@ -1,4 +1,4 @@
-"""A Postgres server: checks its version and settings when it is opened, and runs statements."""
+"""The database of one Postgres storage: it is checked and migrated when it is opened, and runs statements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OLDEST: Final = 130_000
 
 
 class PostgresDatabase:
-    """The connections to one server, and the durability that its settings give."""
+    """The connections to one database, and the queries for one schema in it."""
 
     def __init__(self, address: PostgresAddress) -> None:
         self.url = address.shown
@@ -39,7 +39,10 @@ class PostgresDatabase:
     # -- open and close ------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect, check the server, and migrate the schema. Raises StorageError or ConfigurationError."""
+        """Connect, check version and settings of the server, and migrate the schema.
+
+        Raise StorageError, or ConfigurationError for an encoding or an isolation level that dibs cannot use.
+        """
         connections = ConnectionPool(self._address.params, self._errors)
         try:
             async with connections.one() as connection:
@@ -68,14 +71,15 @@ class PostgresDatabase:
                 f"{self.url}: default_transaction_isolation is {isolation!r}; dibs needs 'read committed': "
                 "ALTER ROLE … SET default_transaction_isolation = 'read committed'"
             )
-        # A pooler reports a pid of its own in place of the pid of the server's process.
+        # A pooler gives the client another pid than that of the server's process, so different pids show a
+        # pooler.
         connections.prepares = pid == connection.info.backend_pid
         if not connections.prepares:
             connection.prepare_threshold = None
         self._report_durability(commits, fsync, standby=standby)
 
     def _report_durability(self, commits: str, fsync: str, *, standby: bool) -> None:
-        """Describe the durability, and log a warning if a crash may lose commits."""
+        """Set the sentence `durability` by the settings of the server. Warn if a crash may lose commits."""
         self.durability = f"what the server commits: synchronous_commit is {commits}, fsync is {fsync}"
         if commits == "off":
             self.durability += "; weak: a crash of the server may lose the newest commits"
@@ -87,36 +91,35 @@ class PostgresDatabase:
             log.warning("%s is a standby server: operations that write will fail", self.url)
 
     async def close(self) -> None:
-        """Close every connection."""
         connections, self._connections = self._connections, None
         if connections is not None:
             await connections.close()
 
     def check_open(self) -> ConnectionPool:
-        """Return the pool. Raises NotRunning if the storage is not open."""
+        """Return the pool of connections. Raise NotRunning if the storage is not open."""
         if self._connections is None:
-            raise NotRunning(f"{self.url} is not open")
+            raise NotRunning(f"{self.url} is not open; open it with `async with`")
         return self._connections
 
     # -- statements ----------------------------------------------------------------------------------
 
     async def connect(self) -> PooledConnection:
-        """Open a connection outside of the pool."""
+        """Open a connection outside of the pool, for a listener or a vacuum."""
         return await self.check_open().connect()
 
     @contextmanager
     def translating_errors(self, connection: BaseConnection[Any]) -> Iterator[None]:
-        """Raise our errors in place of the driver's, for statements on the caller's connection."""
+        """Convert psycopg's errors in a `with` block to errors of dibs, for the caller's connection."""
         try:
             yield
         except psycopg.Error as error:
             raise self._errors.translate(error, writes=True, alive=not connection.closed) from error
 
     async def fetch(self, query: bytes, params: dict[str, Any], *, writes: bool) -> list[Any]:
-        """Run one statement in a transaction of its own, and return its rows.
+        """Run one statement as a separate transaction, and return its rows.
 
-        The statement runs to its end even if the caller is cancelled. A statement that only reads is run a
-        second time if its connection is lost.
+        The statement runs to its end even if the caller is cancelled. With `writes` False, it is run a second
+        time if its connection is lost.
         """
         try:
             return await self._fetch(query, params, writes=writes)
@@ -132,7 +135,10 @@ class PostgresDatabase:
                 raise self._errors.translate(error, writes=writes, alive=not connection.closed) from None
 
     def run_blocking(self, query: bytes, params: dict[str, Any]) -> None:
-        """Run one statement on a new blocking connection, on the caller's thread."""
+        """Run one statement on a new blocking connection, on the caller's thread.
+
+        The connection is closed.
+        """
         try:
             with psycopg.connect(**self._address.params, autocommit=True) as connection:
                 connection.execute(query, params)
@@ -143,7 +149,7 @@ class PostgresDatabase:
 
 
 async def run(connection: PooledConnection, query: bytes, params: dict[str, Any]) -> list[Any]:
-    """Run one statement, and return its rows. The binary format returns payloads as bytes."""
+    """Run one statement, and return its rows in the binary format, in which payloads are bytes."""
     async with connection.cursor(binary=True) as cursor:
         await cursor.execute(query, params)
         return await cursor.fetchall()

@@ -1,5 +1,5 @@
--- The columns of a job (j) and its run, a successor (j.next) and an outcome (o), in the order in which
--- postgres/codec/rows.py reads them.
+-- The columns of a job (j) and its run, a successor (j.next) and an outcome (o). Queries insert them as {job}, {run},
+-- {successor} and {outcome}; postgres/codec/rows.py reads them in this order.
 
 -- name: job
 j.id, j.payload, j.attributes::text, j.priority, j.overrides::text, j.retention::text,

@@ -8,8 +8,8 @@ SELECT current_setting('server_version_num')::integer, current_setting('server_v
        current_setting('fsync'), current_setting('default_transaction_isolation'), pg_is_in_recovery()
 
 -- name: known
--- Returns whether the table `migrations` exists in %(schema)s. Why not to_regclass: it caches a negative answer from
--- before the lock.
+-- Returns true if the table `migrations` exists in %(schema)s. Why not to_regclass: it caches a negative answer from
+-- before this session waited for the lock.
 SELECT EXISTS (
     SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = %(schema)s AND c.relname = 'migrations')
@@ -26,7 +26,7 @@ SELECT pg_advisory_xact_lock({migration_lock})
 CREATE SCHEMA IF NOT EXISTS {schema}
 
 -- name: enter
--- Sets the search path for this transaction only: behind a pooler another client may get this session next.
+-- Sets the search path, for this transaction only, because behind a pooler another client may get this session next.
 SET LOCAL search_path = {schema}, pg_temp
 
 -- name: applied_now

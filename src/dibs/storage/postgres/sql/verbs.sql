@@ -1,4 +1,4 @@
--- The verbs of the storage protocol. Each calls one function: one atomic step in one round trip.
+-- The verbs of the storage protocol. Each calls one SQL function, and so makes one atomic step in one round trip.
 
 -- name: enqueue
 -- Returns one row of arrays in the order of the requests. NULL in `statuses` means that every request was queued

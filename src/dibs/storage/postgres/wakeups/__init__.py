@@ -1,1 +1,1 @@
-"""Wake-ups of `wait`: LISTEN/NOTIFY and a slow poll."""
+"""Wake-ups of the verb `wait` by LISTEN and NOTIFY, with a slow poll in case a notification is lost."""

@@ -1,7 +1,8 @@
-"""Wake-ups by LISTEN, on a separate connection. A lost notification costs the time until the next poll.
+"""Wake-ups of waits by the notifications of Postgres (LISTEN and NOTIFY), on a separate connection.
 
-The listener reconnects when its connection is lost. A pooler in transaction mode delivers no notifications;
-the listener detects this with an echo, a notification that it sends to itself, and the waits poll.
+The listener reconnects if its connection is lost. A pooler in transaction mode delivers no notifications. The
+listener detects this with an echo, a notification that it sends to itself. Waits then find changes only by
+polling.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ log: Final = logging.getLogger("dibs.storage.postgres")
 Connection = AsyncConnection[Any]
 Wait = QueueWait[Any]
 
-#: Notifications about ended ids that are kept for each queue, for waits that begin a little late.
+#: Latest notifications about ended ids that are kept for each queue, for waits that begin after the end of a
+#: run.
 KEPT_NOTIFICATIONS: Final = 64
 #: Seconds that an echo may take before notifications count as undelivered.
 ECHO_SECONDS: Final = 2.0
@@ -44,12 +46,13 @@ _LETTERS: Final[dict[str, Watch]] = {"w": "work", "e": "events", "i": "ids"}
 
 @define(eq=False)
 class Notifications:
-    """Counts of the notifications of each queue, and the pending waits."""
+    """The number of notifications about each queue so far, and the pending waits that they wake."""
 
-    #: Marks tokens of this object; tokens of another process, or of an earlier open storage, do not compare.
+    #: Random text in each token of this object. The counts of another process, or of a storage that was
+    #: opened earlier, cannot be compared, so a token with another era is ignored.
     _era: str = field(factory=lambda: secrets.token_hex(4), init=False)
     _counts: defaultdict[tuple[Watch, str], int] = field(factory=lambda: defaultdict(int), init=False)
-    #: For each queue, counts with the ids that ended; None for more ids than fit.
+    #: For each queue, its latest notifications about ended ids: count and ids, None for too many ids to send.
     _ended: defaultdict[str, deque[tuple[int, frozenset[str] | None]]] = field(
         factory=lambda: defaultdict(lambda: deque(maxlen=KEPT_NOTIFICATIONS)), init=False
     )
@@ -57,15 +60,15 @@ class Notifications:
     waits: set[Wait] = field(factory=set, init=False)
 
     def note_queue(self, number: int, name: str) -> None:
-        """Store the name of the queue that has this number in notifications."""
+        """Store the name of a queue. Notifications name a queue by its number."""
         self._names[number] = name
 
     def token(self, watch: Watch, queue: str) -> str:
-        """Return the token of a queue: it changes with each notification."""
+        """Return the token of a queue, which changes with each notification about the queue."""
         return f"{self._era}.{self._counts[watch, queue]}"
 
     def may_have_changed(self, wait: Wait, queue: str, token: str) -> bool:
-        """Return whether a notification after this token concerns the wait."""
+        """Return whether a notification after this token may concern the wait."""
         era, _, count = token.partition(".")
         if era != self._era or not count.isdecimal():
             return False
@@ -82,9 +85,10 @@ class Notifications:
         self.waits.discard(wait)
 
     def receive(self, payload: str) -> None:
-        """Count a notification and wake its waits.
+        """Count a notification, and wake the waits that it concerns.
 
-        The payload has the queue's number, a letter for each watch, and the ids that ended if they fit.
+        `payload` has the number of the queue, a letter for each kind of wait, and the ended ids if they fit,
+        as in `7 wi ["a","b"]`.
         """
         number, letters, ids = (*payload.split(" ", 2), "", "")[:3]
         name = self._names.get(int(number))
@@ -105,7 +109,7 @@ class Notifications:
                 wait.wake()
 
     def wake_all(self) -> None:
-        """Wake every wait and change every token: notifications may be lost, or the storage closes."""
+        """Wake every wait and change every token. Called if notifications may be lost, and on close."""
         for key in self._counts:
             self._counts[key] += 1
         for ended in self._ended.values():
@@ -116,12 +120,12 @@ class Notifications:
 
 @define(eq=False)
 class NotificationListener:
-    """A task that receives notifications, from the first wait until the storage closes."""
+    """The task that receives notifications, from the first wait until the storage closes."""
 
     _notifications: Notifications
     _channel: str
     _connect: Callable[[], Awaitable[Connection]]
-    #: Names the server in log messages.
+    #: The URL of the server without secrets, for log messages.
     _url: str
     _task: asyncio.Task[None] | None = field(default=None, init=False)
     #: Set once the first attempt to listen has succeeded or failed.
@@ -130,7 +134,7 @@ class NotificationListener:
     _warned: bool = field(default=False, init=False)
 
     async def start(self) -> None:
-        """Start the task unless it runs, and wait until it listens or its first attempt has failed."""
+        """Start the task unless it runs. Return once it listens, or after its first attempt has failed."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="dibs-listen")
         if not self._ready.is_set():
@@ -158,7 +162,7 @@ class NotificationListener:
             self._ready.set()
 
     def _warn_once(self, reason: BaseException | str) -> None:
-        """Log that notifications do not arrive, unless it was logged since they last arrived."""
+        """Warn that notifications do not arrive. Repeat the warning only after they arrived again."""
         if not self._warned:
             self._warned = True
             log.warning("%s: no wake-ups, polling until they are back: %s", self._url, reason)
@@ -174,18 +178,21 @@ class NotificationListener:
                     log.warning("%s: wake-ups are back", self._url)
                 if not self._ready.is_set():
                     self._ready.set()
-                # Notifications before the LISTEN are lost.
+                # Notifications before the LISTEN were lost, so every wait must read its queues again.
                 self._notifications.wake_all()
                 while await self._receive(connection, QUIET_SECONDS):
                     pass
             self._warn_once("notifications do not arrive (a pooler in transaction mode?)")
-            # New waits need not wait for the UNLISTEN.
+            # Let new waits begin now, before the UNLISTEN.
             self._ready.set()
             await self._unlisten(connection)
             await asyncio.sleep(QUIET_SECONDS)
 
     async def _unlisten(self, connection: Connection) -> None:
-        """UNLISTEN on the sessions that the pooler assigns, until one of them is the listening session."""
+        """Stop listening behind a pooler, which may run each statement in another session.
+
+        Repeat UNLISTEN until it runs in the session that listens, for at most MAX_SESSIONS times.
+        """
         channel = sql.Identifier(self._channel)
         query = sql.SQL(
             "SELECT count(*) FROM pg_listening_channels() one (name) WHERE name = {}; UNLISTEN {}"
@@ -196,7 +203,7 @@ class NotificationListener:
                 return
 
     async def _receive(self, connection: Connection, seconds: float) -> bool:
-        """Receive notifications within some seconds; return whether any arrived."""
+        """Wait for notifications for at most `seconds`, and handle them. Return whether any arrived."""
         arrived = False
         async for notice in connection.notifies(timeout=seconds, stop_after=1):
             arrived = True
@@ -205,7 +212,7 @@ class NotificationListener:
         return arrived
 
     async def _echo_arrives(self, connection: Connection) -> bool:
-        """Send a notification on a second connection; return whether it arrives on the first."""
+        """Send a notification on a second connection. Return whether it arrives within ECHO_SECONDS."""
         echo = f"echo {secrets.token_hex(4)}"
         sender = await self._connect()
         async with sender:

@@ -1,7 +1,7 @@
-"""`wait` on Postgres: looks that can be skipped, and the comparison of states.
+"""The verb `wait` on Postgres: how a wait learns the state of its queues, and when it ends.
 
-The first look is skipped while notifications arrive and the result of the last claim is known. So an idle
-worker, and a caller that waits for a result, send no query until a notification arrives.
+A wait begins without a query while notifications arrive and the result of the last claim is known. So an idle
+worker, and a caller that waits for a result, send no query until a notification arrives or the next poll.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from dibs.storage.postgres.wakeups.listener import NotificationListener, Notific
 from dibs.storage.protocol import Watch
 from dibs.storage.wait_loop import QueueWait
 
-#: Seconds after a look for which the server notifies, with a reserve.
+#: Seconds for which the server surely notifies after a wait has read a queue. (The server does so for at
+#: least 30 s.)
 NOTIFIED_SECONDS: Final = 25.0
-#: Seconds until the next look at a log with entries that are not yet visible to readers.
+#: Seconds until the next read of a log with entries that are not yet visible, because a transaction is open.
 HIDDEN_SECONDS: Final = 0.02
 
 
 class WatchRow(NamedTuple):
-    """State of one queue: a row of watch() in storage/postgres/migrations/0009_reading.sql; times in ms."""
+    """The state of one queue, a row of watch() in storage/postgres/migrations/0009_reading.sql.
+
+    Times are in ms.
+    """
 
     name: str
     number: int = 0
@@ -36,19 +40,19 @@ class WatchRow(NamedTuple):
     next_due: int | None = None
     ends_at: int | None = None
     hidden: bool = False
-    #: True if the server did not notify before this look.
+    #: True if the server sent no notifications before this read, so that a change may have been missed.
     unheard: bool = False
 
 
 class WaitState(NamedTuple):
-    """States of all queues of a wait, and their tokens."""
+    """The states of all queues of a wait, and the token of each."""
 
     rows: Sequence[WatchRow]
     tokens: Mapping[str, str]
 
 
 class AfterClaim(NamedTuple):
-    """State of a queue after a claim that took all due jobs."""
+    """The state of a queue after a claim that took all its due jobs."""
 
     token: str
     #: Seconds until the next scheduled job, counted from `at`.
@@ -59,15 +63,15 @@ class AfterClaim(NamedTuple):
 
 @define(eq=False)
 class PostgresWaits:
-    """The waits of one open storage."""
+    """The state that all waits of one open storage share: notifications, and results of claims and reads."""
 
     server: PostgresDatabase
-    #: Seconds between looks without notifications.
+    #: Seconds between two reads of a queue without notifications.
     poll: float
     manual: bool = field(kw_only=True)
     notifications: Notifications = field(factory=Notifications, init=False)
     listener: NotificationListener = field(init=False)
-    #: Monotonic time of the last look, by watch and queue.
+    #: Monotonic time at which a queue was last read, by watch and queue.
     _looked_at: dict[tuple[Watch, str], float] = field(factory=dict, init=False)
     _after_claim: dict[str, AfterClaim] = field(factory=dict, init=False)
 
@@ -78,17 +82,17 @@ class PostgresWaits:
         )
 
     async def close(self) -> None:
-        """End every wait."""
+        """Stop the listener and wake every wait. The waits then raise NotRunning."""
         await self.listener.stop()
         self.notifications.wake_all()
 
     def token(self, queue: str) -> str:
-        """Return the token for a claim that begins now; "" while the server does not notify of work."""
+        """Return the token for a claim that begins now; "" while the server may send no notifications."""
         notified = self.seconds_notified("work", [queue]) > 0
         return self.notifications.token("work", queue) if notified else ""
 
     def note_claim(self, queue: str, claim: ClaimResult, limit: int) -> None:
-        """Store the state of a queue after a claim. It is unknown after a claim that reached its limit."""
+        """Store the state of a queue after a claim. A claim that reached its limit leaves it unknown."""
         if claim.lost or len(claim.jobs) >= limit:
             self._after_claim.pop(queue, None)
             return
@@ -96,7 +100,10 @@ class PostgresWaits:
         self._after_claim[queue] = AfterClaim(claim.token, due_in, time.monotonic())
 
     def after_claim(self, queue: str, token: str | None) -> WatchRow | None:
-        """Return the state that the last claim left, in ms from now; None unless the claim had this token."""
+        """Return the state of a queue that the last claim left, if that claim had this token; else None.
+
+        Its times count from now, in ms.
+        """
         after = self._after_claim.get(queue)
         if after is None or not after.token or after.token != token:
             return None
@@ -109,7 +116,10 @@ class PostgresWaits:
         self._looked_at[watch, row.name] = time.monotonic()
 
     def seconds_notified(self, watch: Watch, queues: Iterable[str]) -> float:
-        """Return the seconds for which the server will notify of all of these queues; 0 or less: unknown."""
+        """Return the seconds for which the server will still send notifications about all of these queues.
+
+        At 0 or less, it may send none.
+        """
         now = time.monotonic()
         looked_at = min((self._looked_at.get((watch, queue), -inf) for queue in queues), default=now)
         return looked_at + NOTIFIED_SECONDS - now
@@ -154,7 +164,7 @@ class PostgresWait(QueueWait[WaitState]):
 
     def recall(self) -> WaitState | None:
         waits = self._waits
-        # A notification that is under way wakes the wait later.
+        # A notification that has not arrived yet wakes the wait later.
         if waits.manual or self.watch == "events" or waits.seconds_notified(self.watch, self.queues) <= 0:
             return None
         if self.watch == "ids":
@@ -190,8 +200,9 @@ class PostgresWait(QueueWait[WaitState]):
         return row.due if self.watch == "work" else row.unheard
 
     def remember(self, state: WaitState) -> None:
-        """Compare events with the first look if the caller gave no token; work and ids with the caller's
-        tokens.
+        """Compare a log with its state at the first read if the caller passed no token for it.
+
+        For work and ids, keep comparing with the tokens of the caller.
         """
         if self.watch == "events":
             self.since = {**state.tokens, **self.since}
@@ -206,12 +217,12 @@ class PostgresWait(QueueWait[WaitState]):
         return max(0.0, min(times) / 1000) if times else None
 
     def seconds_until_poll(self, state: WaitState) -> float:
-        # A queue that does not exist has no row, and no time of a look.
+        # A queue that does not exist has no row, and was never read.
         notified = self._waits.seconds_notified(self.watch, (row.name for row in state.rows))
         seconds = min(self._waits.poll, max(0.0, notified))
         return min(seconds, HIDDEN_SECONDS) if any(row.hidden for row in state.rows) else seconds
 
 
 def _log_end(ends_at: int | None) -> str:
-    """Return the first part of the offset of the last event in a log."""
+    """Return the start of the offset of the last event in a log: the number of its entry in hexadecimal."""
     return "" if ends_at is None else f"{ends_at:016x}"

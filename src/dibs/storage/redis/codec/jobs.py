@@ -1,7 +1,7 @@
 """Encoding and decoding of jobs as records, the byte strings that the Lua scripts store.
 
 job_record.lua, attributes.lua and settle_run.lua (for the origin) in storage/redis/lua/include document the
-layouts. `encode_X` returns bytes, and `decode_X` is its inverse.
+layouts. Each function `encode_...` returns bytes, and `decode_...` converts them back.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The Lua scripts, one for each verb, each joined from its file and the files that it includes.
 
-Redis has no modules for scripts, so a line `-- @include NAME` stands for the text of include/NAME.lua.
+Redis has no modules for scripts, so a line `-- @include queue` stands for the text of lua/include/queue.lua.
 """
 
 from __future__ import annotations

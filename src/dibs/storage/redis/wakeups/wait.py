@@ -67,7 +67,7 @@ States = Mapping[str, WatchedQueue]
 
 @define(eq=False)
 class RedisWaits:
-    """What all waits of one open storage share: the subscription, the clock of the server, the settings."""
+    """The state that all waits of one open storage share: subscription, clock of the server, and options."""
 
     subscription: Subscription
     #: Reads the state of a queue from the server.
