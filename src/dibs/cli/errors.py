@@ -19,7 +19,7 @@ class UsageError(Exception):
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """Return the exit code for an error: 2 for wrong usage, 3 if it is unknown what was stored, else 1."""
+    """Return the exit code for an error: 2 for wrong usage, 1 for a refusal, 3 for an unknown effect."""
     if isinstance(error, (ClickException, UsageError, ConfigurationError)):
         return ExitCode.USAGE_ERROR
     if isinstance(error, OutcomeUnknown):
@@ -61,7 +61,7 @@ def error_type(error: BaseException) -> str:
 
 
 def error_message(error: BaseException) -> str:
-    """Return the message of an error, on one line."""
+    """Return the text that the command line prints for an error, on one line."""
     match error:
         case ClickException():
             return _usage_message(error)

@@ -156,7 +156,7 @@ def schedule_fields(value: Job | Successor) -> dict[str, Any]:
 
 
 def job_fields(value: Job) -> dict[str, Any]:
-    """Return the current job of an id, the one that waits or runs."""
+    """Return the current job of an id, which waits or runs."""
     return {
         "state": "active" if value.run else "waiting",
         **data_fields(value.data),
@@ -195,7 +195,7 @@ def outcome_fields(value: Outcome) -> dict[str, Any]:
 
 
 def slot_fields(queue: str, id: str, value: Slot) -> dict[str, Any]:
-    """Return everything stored for one id."""
+    """Return everything stored for one id: current job, blocked successor, outcome, dropped revisions."""
     return {
         "queue": queue,
         "id": id,
@@ -217,7 +217,7 @@ def slot_state(value: Slot) -> str:
 
 
 def count_fields(value: Counts) -> dict[str, Any]:
-    """Return the number of jobs in each state."""
+    """Return the number of jobs in each state. `approximate` marks estimates, used above 10,000."""
     return {name: getattr(value, name) for name in value.__struct_fields__}
 
 

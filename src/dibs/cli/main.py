@@ -1,4 +1,4 @@
-"""The `dibs` command: a list of all commands, and the group that imports only the one that runs."""
+"""The `dibs` command: the list of all commands, and a group that imports only the command to run."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def _escape_char(ch: str) -> str:
 
 
 def print_lines(*lines: object) -> None:
-    """Print lines on stdout, escaped."""
+    """Print lines on stdout, with control characters and passwords escaped."""
     for line in lines:
         print(escape(line), flush=True)  # noqa: T201 - the output of a command
 

@@ -36,8 +36,8 @@ async def run_with_reload(args: Sequence[str], folder: Path) -> ExitCode:
         loop.add_signal_handler(number, stopped.set)
     with watch_source(folder, lambda: loop.call_soon_threadsafe(changed.set)):
         while True:
-            # In its own process group, so that a Ctrl-C reaches the worker once: from here, not from the
-            # terminal too.
+            # The worker gets its own process group. So Ctrl-C reaches the worker once, through the SIGTERM of
+            # `_forward_signals`, and not from the terminal as well.
             worker = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "dibs", *args, process_group=0
             )

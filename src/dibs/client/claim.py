@@ -80,7 +80,7 @@ class Claim:
 
     @property
     def sync(self) -> BlockingClaim:
-        """This claim with blocking methods."""
+        """This claim with blocking methods, for code without an event loop."""
         from dibs.client.sync.claim import BlockingClaim  # noqa: PLC0415 - async programs never load it
 
         return BlockingClaim(self)

@@ -123,7 +123,7 @@ class Feed:
 
     @property
     def sync(self) -> BlockingFeed:
-        """This feed with blocking methods."""
+        """This feed with blocking methods, for code without an event loop."""
         from dibs.client.sync.feed import BlockingFeed  # noqa: PLC0415 - async programs never load it
 
         return BlockingFeed(self)

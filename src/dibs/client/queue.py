@@ -81,7 +81,7 @@ class Queue:
 
     @property
     def sync(self) -> BlockingQueue:
-        """This queue with blocking methods."""
+        """This queue with blocking methods, for code without an event loop."""
         from dibs.client.sync.queue import BlockingQueue  # noqa: PLC0415 - async programs never load it
 
         return BlockingQueue(self)
@@ -338,7 +338,7 @@ class Queue:
     # -- the queue -----------------------------------------------------------------------------------
 
     async def pause(self) -> None:
-        """Stop claims of this queue. Active jobs continue."""
+        """Stop claims of this queue until `resume`. Active jobs continue, and new jobs wait."""
         await self.configure(paused=True)
 
     async def resume(self) -> None:

@@ -104,7 +104,7 @@ class Receiver:
 
     @property
     def sync(self) -> BlockingReceiver:
-        """This receiver with blocking methods."""
+        """This receiver with blocking methods, for code without an event loop."""
         from dibs.client.sync.receiver import BlockingReceiver  # noqa: PLC0415 - async programs never load it
 
         return BlockingReceiver(self)

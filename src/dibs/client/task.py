@@ -64,7 +64,7 @@ class TaskEnqueuer(Generic[P, R]):
 
     @property
     def sync(self) -> BlockingTaskEnqueuer[P, R]:
-        """This task and its settings with blocking methods."""
+        """This task and its settings with blocking methods, for code without an event loop."""
         from dibs.client.sync.task import BlockingTaskEnqueuer  # noqa: PLC0415 - async programs never load it
 
         return BlockingTaskEnqueuer(self)
@@ -137,7 +137,7 @@ class Task(TaskEnqueuer[P, R]):
 
     @property
     def sync(self) -> BlockingTask[P, R]:
-        """This task with blocking methods."""
+        """This task with blocking methods, for code without an event loop."""
         from dibs.client.sync.task import BlockingTask  # noqa: PLC0415 - async programs never load it
 
         return BlockingTask(self)

@@ -1,6 +1,6 @@
-"""Tickets: `enqueue` returns a ticket, which waits for the result of this enqueue.
+"""Tickets: `enqueue` returns a ticket, and `ticket.result()` waits for the result of this enqueue.
 
-The same id may be enqueued several times; each enqueue has a ticket of its own.
+If the same id is enqueued several times, each enqueue has a separate ticket.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Ticket(Generic[R]):
 
     @property
     def sync(self) -> BlockingTicket[R]:
-        """This ticket with blocking methods."""
+        """This ticket with blocking methods, for code without an event loop."""
         from dibs.client.sync.ticket import BlockingTicket  # noqa: PLC0415 - async programs never load it
 
         return BlockingTicket(self)

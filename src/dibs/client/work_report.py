@@ -41,7 +41,7 @@ class QueueReport:
 
     @property
     def running(self) -> int:
-        """Runs that are claimed and not settled."""
+        """Runs that the worker has claimed and whose end is not stored yet."""
         return self.claimed - sum(int(getattr(self, end)) for end in RUN_ENDS)
 
 

@@ -15,7 +15,7 @@ from dibs.client.options.serde import JSON
 from dibs.model.requests import EnqueueRequest, Reject
 from dibs.model.results import EnqueueResult
 
-#: Answers to an enqueue with --reject that changed nothing, because the id exists already.
+#: Answers to an enqueue with --reject for an id that exists already: the queue is unchanged.
 REJECTED = ("duplicate", "completed", "failed")
 
 

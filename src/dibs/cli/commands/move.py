@@ -40,7 +40,7 @@ Progress = Callable[[str, int], None]
 
 @frozen
 class MoveCounts:
-    """The result of a move for one queue."""
+    """The number of ids of one queue that were moved, and of those that stay."""
 
     #: Number of ids that this call moved to the target.
     moved: int = 0

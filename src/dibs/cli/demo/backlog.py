@@ -71,7 +71,7 @@ def decode_digest(outcome: Outcome | None) -> Digest | None:
 
 
 def split_pages(items: Iterable[T], size: int) -> Iterator[Sequence[T]]:
-    """Yield items in lists of at most `size`."""
+    """Yield the items, in their order, in lists of at most `size` items."""
     rest = iter(items)
     while page := list(islice(rest, size)):
         yield page

@@ -32,7 +32,7 @@ class FoundFile(Struct, frozen=True, gc=False):
 
 @define
 class FileTree:
-    """The files below a folder."""
+    """The regular files below `root`, and the paths that cannot become jobs."""
 
     root: str
     files: list[FoundFile] = field(factory=list)

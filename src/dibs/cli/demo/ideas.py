@@ -73,7 +73,7 @@ async def show_retried(storage: Storage) -> Idea:
 
 
 async def show_killed(storage: Storage) -> Idea:
-    """Enqueue a job that kills its worker process."""
+    """Enqueue a job whose first run kills its worker process. Another process must run it again."""
     seen = await end_of_log(storage, "killed")
     ticket = await tasks.kill_the_worker.options(id="survivor").enqueue()
     run = await ticket.result(wait=TIMEOUT)

@@ -102,7 +102,7 @@ def _check_rows(result: DemoResult) -> list[tuple[str, str, str]]:
 
 
 def summary_line(result: DemoResult) -> str:
-    """Return a summary of the run in one line."""
+    """Return the last line of the output: files, correct digests, demonstrations and duration."""
     done = result.processed + result.already_done
     if result.interrupted:
         return (

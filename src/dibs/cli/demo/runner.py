@@ -150,7 +150,7 @@ async def work_and_show(
 async def enqueue_and_show(
     plan: DemoPlan, enqueuer: Enqueuer, storage: Storage, display: Display
 ) -> list[Idea]:
-    """Enqueue the files, show their progress, and run the demonstrations meanwhile."""
+    """Enqueue the files and show their progress. Run the demonstrations at the same time."""
     async with asyncio.TaskGroup() as group:
         retried = group.create_task(show_idea(show_retried, storage, display))
         group.create_task(enqueuer.send())
@@ -163,7 +163,7 @@ async def enqueue_and_show(
 
 
 async def show_idea(show: Any, storage: Storage, display: Display) -> Idea:
-    """Run one demonstration, and print its result."""
+    """Run one demonstration, and print its name and one sentence about it."""
     idea = await run_idea(show, storage)
     display.print_lines(f"  {idea.idea:<11} {idea.told}")
     return idea

@@ -20,7 +20,7 @@ app = Dibs()
 
 @app.task(queue="files", timeout=None, max_retries=RETRIES, backoff=BACKOFF)
 def hash_file(path: str) -> Digest:
-    """Return the digest of a file."""
+    """Return the digest of a file: its size, time of change, number of lines and SHA-256."""
     return compute_digest(path)
 
 
@@ -32,13 +32,13 @@ def give_up(failure: Failure) -> str:
 
 @app.task(queue="busy")
 async def stay_busy(seconds: float) -> None:
-    """Keep an id active for a time, so that it can be enqueued again meanwhile."""
+    """Keep its id active for `seconds`, so that the demo can enqueue the same id during the run."""
     await asyncio.sleep(seconds)
 
 
 @app.task(queue="missing", max_retries=RETRIES, backoff=BACKOFF)
 def read_missing(path: str) -> Digest:
-    """Fail: the file does not exist."""
+    """Raise FileNotFoundError in every run, because the demo passes a path that does not exist."""
     return compute_digest(path)
 
 

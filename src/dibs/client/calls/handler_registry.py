@@ -111,13 +111,13 @@ def build_handler(
 
 def build_limits(settings: HandlerSettings) -> HandlerLimits:
     """Return the limits that the options set, with durations in ms and defaults. Raises Refused."""
-    given: dict[str, Any] = {name: settings[name] for name in _LIMIT_SETTINGS if name in settings}
-    if "timeout" in given:
-        given["timeout"] = check_duration_limit("timeout", given["timeout"])
+    limits: dict[str, Any] = {name: settings[name] for name in _LIMIT_SETTINGS if name in settings}
+    if "timeout" in limits:
+        limits["timeout"] = check_duration_limit("timeout", limits["timeout"])
     for name in ("max_retries", "max_timeouts", "max_stalls"):
-        if name in given:
-            given[name] = check_count_limit(name, given[name])
-    return HandlerLimits(**given)
+        if name in limits:
+            limits[name] = check_count_limit(name, limits[name])
+    return HandlerLimits(**limits)
 
 
 def _scheduling_options(settings: HandlerSettings) -> dict[str, Any]:

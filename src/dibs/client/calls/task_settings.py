@@ -43,11 +43,11 @@ _LONGEST_INTERVAL: Final = timedelta(days=3660)
 
 def build_schedule(call: CallSignature, serde: Serde, settings: Mapping[str, Any]) -> Schedule | None:
     """Return the schedule of a task's options, or None without one. Raises Refused, BadHandler."""
-    given = {name: settings[name] for name in SCHEDULE_SETTINGS if settings.get(name) is not None}
-    if not given:
+    options = {name: settings[name] for name in SCHEDULE_SETTINGS if settings.get(name) is not None}
+    if not options:
         return None
-    times = _build_times(given)
-    catch_up = given.get("catch_up", True)
+    times = _build_times(options)
+    catch_up = options.get("catch_up", True)
     if not isinstance(catch_up, bool):
         raise Refused(f"catch_up is {catch_up!r}; it must be True or False", field="catch_up")
     return Schedule(
@@ -55,18 +55,18 @@ def build_schedule(call: CallSignature, serde: Serde, settings: Mapping[str, Any
     )
 
 
-def _build_times(given: Mapping[str, Any]) -> Every | Cron:
-    if "cron" in given:
-        if "every" in given:
+def _build_times(options: Mapping[str, Any]) -> Every | Cron:
+    if "cron" in options:
+        if "every" in options:
             raise Refused("every and cron are both set; pass only one", field="cron")
         from dibs.model.cron import Cron  # noqa: PLC0415 - imports calendars and time zones, which only this option needs
 
-        return Cron(given["cron"], given.get("tz", "UTC"))
-    if "tz" in given:
+        return Cron(options["cron"], options.get("tz", "UTC"))
+    if "tz" in options:
         raise Refused("tz is set without cron; pass cron, too, or leave tz out", field="tz")
-    if "every" not in given:
+    if "every" not in options:
         raise Refused("catch_up is set without a schedule; pass every or cron, too", field="catch_up")
-    return Every(interval_ms(given["every"]))
+    return Every(interval_ms(options["every"]))
 
 
 def interval_ms(every: Seconds | str) -> int:

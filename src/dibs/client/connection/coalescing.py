@@ -36,7 +36,7 @@ _NO_REPLY: Final = "the event loop ended before the reply arrived; the call may 
 
 
 class PendingCall(NamedTuple, Generic[Item, Answer]):
-    """One call that waits for its answer."""
+    """A call whose item waits for the next batch, or is in flight and waits for its answer."""
 
     item: Item
     #: Bytes that the item adds to a batch.
@@ -94,7 +94,7 @@ class Coalescer(Generic[Item, Answer]):
         self._flushing = asyncio.create_task(self._flush_all(), context=Context())
 
     async def drain(self) -> None:
-        """Return when every item added so far is answered."""
+        """Wait until every item added so far is answered. Called before the storage closes."""
         while self._flushing is not None:
             await asyncio.wait([self._flushing])
 
@@ -209,7 +209,7 @@ class CoalescedCalls:
         return await coalescer.add(settlement)
 
     async def drain(self) -> None:
-        """Return when every call in flight is answered."""
+        """Wait until all calls are answered. Called before the storage closes."""
         drains = [coalescer.drain() for coalescer in self._enqueues.values()]
         drains += [coalescer.drain() for coalescer in self._gets.values()]
         drains += [coalescer.drain() for coalescer in self._settles.values()]

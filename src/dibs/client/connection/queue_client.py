@@ -53,7 +53,7 @@ class QueueClient:
         return f"{self.name!r} of {self.storage_handle.redacted_url}"
 
     async def storage(self) -> Storage:
-        """Return the storage, opening it at first use."""
+        """Return the storage. Opens it at the first use; raises NotRunning after `app.close`."""
         return (await self.storage_handle.ensure_open()).storage
 
     async def enqueue(self, request: EnqueueRequest, connection: Any = None) -> EnqueueResult:

@@ -162,13 +162,13 @@ class StorageHandle:
             vars(self).update(before)
 
     async def enter(self) -> None:
-        """Open the storage for a block, also after `close`."""
+        """Open the storage and count the caller as a user of it. Works after `close`, too."""
         self._closed = False
         await self.ensure_open()
         self._entered += 1
 
     async def leave(self) -> None:
-        """Leave a block, and close the storage if the block is the outermost one."""
+        """Undo one `enter`. The last `leave` closes the storage."""
         self._entered = max(0, self._entered - 1)
         if self._entered == 0:
             await self.close()

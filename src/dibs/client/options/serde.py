@@ -133,5 +133,5 @@ def _encoding_error(form: str, error: Exception) -> Refused:
     return Refused(f"data cannot be encoded as {form}: {error}", field="data")
 
 
-#: The default serde of queues.
+#: The serde of queues that are declared without `serde=`.
 JSON: Final = JsonSerde()

@@ -244,7 +244,7 @@ class BlockingQueue:
         return run(self._storage_handle, "await queue.forget(...)", self._source.forget(id))
 
     def pause(self) -> None:
-        """Stop claims of this queue. Active jobs continue."""
+        """Stop claims of this queue until `resume`. Active jobs continue, and new jobs wait."""
         return run(self._storage_handle, "await queue.pause(...)", self._source.pause())
 
     def resume(self) -> None:
