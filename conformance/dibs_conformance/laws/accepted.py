@@ -20,7 +20,13 @@ class AcceptedIsKept(Law):
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
         for id, slot in call.slots.items():
             for revision in history.history_of(call.queue, id).live:
-                self.check(is_pending(slot, revision), "{!r}: the enqueue {} is gone; {}", id, revision, slot)
+                self.check(
+                    is_pending(slot, revision),
+                    "{!r}: the enqueue {} is not pending in {}",
+                    id,
+                    revision,
+                    slot,
+                )
 
 
 class BlockedIsKept(Law):
@@ -75,7 +81,7 @@ class OwnOutcome(Law):
             own = (outcome.kind, outcome.fence) == end
             self.check(
                 own,
-                "{!r}: {} ended as {}, and reads {} of {}",
+                "{!r}: {} ended as {}, but its outcome is {} with the fence {}",
                 id,
                 revision,
                 end,
@@ -92,9 +98,9 @@ class OwnOutcome(Law):
         there = (run.fence if run else 0, slot.outcome.fence if slot.outcome else 0)
         if observed.dropped and observed.dropped_during in there:
             latest = max(observed.dropped)
-            told = any(first <= latest <= last for first, last in slot.dropped)
+            reported = any(first <= latest <= last for first, last in slot.dropped)
             self.check(
-                told,
+                reported,
                 "{!r}: {} was cancelled while blocked, and the slot does not report it as dropped",
                 id,
                 latest,
@@ -153,7 +159,7 @@ class RequestKeys(Law):
         same = [
             getattr(first, name) == getattr(answer, name) for name in ("status", "found", "first", "revision")
         ]
-        self.check(answer.repeated and all(same), "key {!r} got {}, then {}", key[1], first, answer)
+        self.check(answer.repeated and all(same), "request_key {!r} got {}, then {}", key[1], first, answer)
 
 
 class FailJobs(Law):

@@ -39,11 +39,15 @@ class OffsetsGrow(Law):
         offsets = [offset for offset, _ in page.events]
         ordered = [call.args["after"] or "", *offsets]
         if offsets:
-            self.check(all(a < b for a, b in pairwise(ordered)), "offsets {}", ordered)
+            self.check(
+                all(a < b for a, b in pairwise(ordered)), "the offsets on a page do not grow: {}", ordered
+            )
             self.check(
                 page.offset >= offsets[-1], "the page ends at {!r}, before {!r}", page.offset, offsets[-1]
             )
-        self.check(len(page.offset) <= LONGEST_OFFSET, "an offset of {} characters", len(page.offset))
+        self.check(
+            len(page.offset) <= LONGEST_OFFSET, "an offset has {} characters; at most 64", len(page.offset)
+        )
         self._check_no_older_event(call.queue, page)
         self.handed[call.queue] = max(self.handed.get(call.queue, ""), page.offset)
 
@@ -133,7 +137,11 @@ class CountsAgree(Law):
         counts: Counts = call.answer
         for state, size in count_states(call.slots.values(), call.now).items():
             self.check(
-                getattr(counts, state) == size, "{}: counted {}, seen {}", state, getattr(counts, state), size
+                getattr(counts, state) == size,
+                "the count of {} is {}; expected {}",
+                state,
+                getattr(counts, state),
+                size,
             )
 
 
@@ -191,14 +199,29 @@ class LeaseLifetimes(Law):
     def _check_renewal(self, queue: str, lease: str, ttl: int, answer: RenewResult) -> None:
         ends = self.ends.get((queue, lease), 0)
         alive = answer.now < ends
-        self.check(answer.alive == alive, "alive is {} at {}, it ends at {}", answer.alive, answer.now, ends)
+        self.check(
+            answer.alive == alive,
+            "renew returned alive={} at {} for a lease until {}",
+            answer.alive,
+            answer.now,
+            ends,
+        )
         if alive:
             until = max(ends, answer.now + ttl)
-            self.check(answer.expires_at == until, "ends at {}; it should at {}", answer.expires_at, until)
+            self.check(
+                answer.expires_at == until,
+                "renew returned the expiry {}; expected {}",
+                answer.expires_at,
+                until,
+            )
             self.ends[queue, lease] = until
 
     def _check_claim(self, queue: str, lease: str, answer: ClaimResult) -> None:
         alive = answer.now < self.ends.get((queue, lease), 0)
         self.check(
-            answer.lost != alive, "lost is {} at {}, under a lease alive: {}", answer.lost, answer.now, alive
+            answer.lost != alive,
+            "claim returned lost={} at {}, but alive={} holds for the lease",
+            answer.lost,
+            answer.now,
+            alive,
         )

@@ -53,7 +53,9 @@ class ClaimOrder(Law):
     def before(self, call: ObservedCall, history: ObservedHistory) -> None:
         order = [(-job.data.priority, job.run_at, job.seq) for job in claimed_jobs(call)]
         if len(order) > 1:
-            self.check(order == sorted(order), "claimed in the order {}", order)
+            self.check(
+                order == sorted(order), "jobs were claimed in the order (-priority, run_at, seq) = {}", order
+            )
 
 
 class NotEarly(Law):
@@ -106,7 +108,7 @@ class MaxActiveLimit(Law):
         if call.verb == "claim" and most is not None and (call.answer.jobs or most == 0):
             held = [run for run in history.open_runs(call.queue) if run.lease is not None]
             kept = len(held) <= most or not call.answer.jobs
-            self.check(kept, "{} active under leases, max_active is {}", len(held), most)
+            self.check(kept, "{} jobs are active under leases, but max_active is {}", len(held), most)
 
 
 class OneEnd(Law):
@@ -133,7 +135,7 @@ class OneEnd(Law):
                 lost = answer.status == "lost"
                 self.check(
                     again or ended or lost,
-                    "{} answered {} after {}",
+                    "{} got the result {}, although the run had ended as {}",
                     settlement,
                     answer.status,
                     self.ends[key],
@@ -158,7 +160,7 @@ class LateHolderRefused(Law):
                 returned = answer.status in ("returned", "handed_off", "refused")
                 self.check(
                     not returned,
-                    "{} answered {}, newest {}",
+                    "{} got the result {}, although the newest fence of the id is {}",
                     settlement,
                     answer.status,
                     observed.newest_fence,
@@ -179,12 +181,22 @@ class CancelRequestedEnds(Law):
                 run = history.history_of(call.queue, settlement.id).open
                 asked = run is not None and run.cancel_requested and run.fence == settlement.fence
                 if asked and isinstance(settlement.action, RetryLater | Release):
-                    self.check(answer.status == "cancelled", "{} answered {}", settlement, answer.status)
+                    self.check(
+                        answer.status == "cancelled",
+                        "{} got the result {}; expected cancelled",
+                        settlement,
+                        answer.status,
+                    )
         elif call.verb == "reap":
             for one in call.answer:
                 run = history.history_of(call.queue, one.id).open
                 if run is not None and run.cancel_requested:
-                    self.check(one.kind == "cancelled", "reap brought {!r} back as {}", one.id, one.kind)
+                    self.check(
+                        one.kind == "cancelled",
+                        "reap returned {!r} as {}; expected cancelled",
+                        one.id,
+                        one.kind,
+                    )
 
 
 def claimed_jobs(call: ObservedCall) -> tuple[Job, ...]:

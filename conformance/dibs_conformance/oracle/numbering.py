@@ -91,7 +91,9 @@ class NumberMap:
         """Map a number when it is first seen; later, raise Mismatch if it has changed."""
         if not expected or not actual:
             if expected != actual:
-                raise Mismatch(f"{kind} of {scope[1]!r} is {actual}")
+                raise Mismatch(
+                    f"{kind} of {scope[1]!r} is {actual}; expected {'a drawn number' if expected else 0}"
+                )
             return
         known = self._actual.get((kind, scope, expected))
         if known is None:
@@ -123,7 +125,9 @@ class NumberMap:
         drawn = self._drawn.setdefault((kind, scope[0]), DrawnNumbers())
         low, high = drawn.bounds(call)
         if actual <= low or (high is not None and actual >= high):
-            raise Mismatch(f"{kind} {actual} of {scope[1]!r} does not grow: earlier {low}, later {high}")
+            raise Mismatch(
+                f"{kind} {actual} of {scope[1]!r} must be above {low} and below {high or 'infinity'}"
+            )
         for other, number, id in drawn.by_call.get(call, ()):
             ordered = kind == "seq" or id == scope[1]
             if ordered and (other < expected) != (number < actual):

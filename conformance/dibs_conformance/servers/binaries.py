@@ -101,7 +101,7 @@ def _find_in_package(package: str, inside: str) -> Iterator[Path]:
 def _check_postgres_folder(folder: Path, origin: str) -> ServerBinary:
     found = _run_version(folder / "postgres", origin)
     if not (folder / "initdb").exists():
-        raise ServerUnavailable(f"{origin}: {folder} has postgres, but no initdb")
+        raise ServerUnavailable(f"{origin}: {folder} has postgres, but no initdb; install both there")
     return ServerBinary(folder, origin, found.version)
 
 

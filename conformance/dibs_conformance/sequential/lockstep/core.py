@@ -85,7 +85,7 @@ class LockstepCore:
         return self.opened.storage
 
     def call(self, verb: str, args: Mapping[str, Any], work: Coroutine[Any, Any, T]) -> T:
-        """Wait for `work`, a call of the storage, and return its result. Record the call, also if it fails."""
+        """Wait for `work`, a call of the storage, and return its result. Record the call in any case."""
         self.oracle.begin_call(self.now)
         try:
             answer = self._runner.run(work)
